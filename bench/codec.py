@@ -22,19 +22,19 @@ import recorded
 import torch
 from reporting import Row, at_least, at_most, load, show, told
 
-from farflung.compress import chunks, context, kernels, plane, sections, values
-from farflung.compress.merge import Part, merge
-from farflung.compress.payload import HEADER_BYTES, About, Cursor
+from farflung.compress import chunks, context_model, kernels, payload_body, symbol_stream, values
+from farflung.compress.merge import WeightedUpdate, merge
+from farflung.compress.payload import HEADER_BYTES, BodyReader, ContributionKey
 from farflung.compress.registry import Codec, make
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 
-ABOUT = About(0, 0, ZERO_HASH, PeerId(bytes(32)))
+ABOUT = ContributionKey(0, 0, ZERO_HASH, PeerId(bytes(32)))
 TOPK, CHUNK = 64, 4096
 DEMO_BYTES, DEMO_CHUNK, DEMO_TOPK = 12, 64, 32  # int64 index and fp32 value; its defaults
 SQUARE = (2048, 2048)
-MATRIX = Layout.of({"w": SQUARE})
-PART = Layout.of({"w": (512, 2048)})  # for NumPy alone
+MATRIX = TensorLayout.of({"w": SQUARE})
+PART = TensorLayout.of({"w": (512, 2048)})  # for NumPy alone
 
 
 def codec(kind: str, bits: int, *, topk: int = TOPK, transform: str = "raw") -> Codec:
@@ -67,7 +67,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
     return best
 
 
-def normal(layout: Layout, seed: int = 0) -> Float32:
+def normal(layout: TensorLayout, seed: int = 0) -> Float32:
     """Independent values, of the size of a change of weights."""
     return (1e-3 * np.random.default_rng(seed).standard_normal(layout.size)).astype(np.float32)
 
@@ -80,18 +80,18 @@ class Bits(NamedTuple):
     all_in: float
 
 
-def bits(one: Codec, layout: Layout, vector: Float32) -> Bits:
+def bits(one: Codec, layout: TensorLayout, vector: Float32) -> Bits:
     """What a payload's parts take, found by reading it."""
     _, payload = one.encode(None, vector, layout, ABOUT)
     body, form = memoryview(payload)[HEADER_BYTES:], one.form
-    cursor, count, value, others = Cursor(body), 0, 0, 0
+    cursor, count, value, others = BodyReader(body), 0, 0, 0
     for slabs in chunks.plan(layout, form.chunk, form.topk).sections():
-        sent = sections.read(cursor, slabs, form)
-        coded, rest = plane.split(np.concatenate([each.symbols for each in sent]), form.value_bits)
-        raw = plane.raw_bytes(coded.size, plane.symbol_bits(form.value_bits))
-        stream = 4 + len(plane.encode(coded, min(values.alphabet(form.value_bits), 256)))
-        if form.value_bits == context.BITS:
-            stream = min(stream, 4 + len(context.encode(coded)))
+        sent = payload_body.read(cursor, slabs, form)
+        coded, rest = symbol_stream.split(np.concatenate([each.symbols for each in sent]), form.value_bits)
+        raw = symbol_stream.raw_bytes(coded.size, symbol_stream.symbol_bits(form.value_bits))
+        stream = 4 + len(symbol_stream.encode(coded, min(values.alphabet(form.value_bits), 256)))
+        if form.value_bits == context_model.BITS:
+            stream = min(stream, 4 + len(context_model.encode(coded)))
         levels = sum(len(each.levels) for each in sent)
         value += levels + min(stream, raw) + len(rest)
         others += 1
@@ -153,7 +153,7 @@ def shapes() -> Iterator[Row]:
         ((256, 128, 3, 3), 1, 2.3),
     )  # fmt: skip
     for shape, copies, goal in cases:
-        layout = Layout.of({f"w{n:02}": shape for n in range(copies)})
+        layout = TensorLayout.of({f"w{n:02}": shape for n in range(copies)})
         _, payload = drop_in.encode(None, normal(layout), layout, ABOUT)
         nbytes = len(payload) - HEADER_BYTES  # one header a payload, whatever its tensors
         flat = shape if len(shape) <= 2 else (shape[0], math.prod(shape[1:]))
@@ -220,21 +220,23 @@ def speeds(quick: bool) -> Iterator[Row]:
     kernels.use("auto")
 
 
-def measured(one: Codec, layout: Layout, vector: Float32, state: Float32, times: int) -> tuple[float, float]:
+def measured(
+    one: Codec, layout: TensorLayout, vector: Float32, state: Float32, times: int
+) -> tuple[float, float]:
     """Seconds of an encoding and of a decoding."""
     _, payload = one.encode(state, vector, layout, ABOUT)
     encoding = seconds(lambda: one.encode(state, vector, layout, ABOUT), times)
     return encoding, seconds(lambda: one.decode(payload, layout, ABOUT), times)
 
 
-def merging(layout: Layout, times: int) -> float:
+def merging(layout: TensorLayout, times: int) -> float:
     """Seconds of a merge of four peers."""
-    parts = [Part(PeerId(bytes([n]) * 32), 1, normal(layout, n)) for n in range(4)]
+    parts = [WeightedUpdate(PeerId(bytes([n]) * 32), 1, normal(layout, n)) for n in range(4)]
     merge(layout, parts)
     return seconds(lambda: merge(layout, parts), times)
 
 
-def _round_trip(one: Codec, layout: Layout, vector: Float32, state: Float32) -> None:
+def _round_trip(one: Codec, layout: TensorLayout, vector: Float32, state: Float32) -> None:
     one.decode(one.encode(state, vector, layout, ABOUT)[1], layout, ABOUT)
 
 

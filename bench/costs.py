@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farflung.core.crypto import local_key
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.host import sandbox
-from farflung.host.io.process import WorkerProcess, start_worker
-from farflung.host.io.tiers import strongest
+from farflung.host.io.sandbox_tiers import strongest
+from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.job import dataset
-from farflung.job.io.read import read_dataset
+from farflung.job.io.job_files import read_dataset
 from farflung.job.spec import DataSpec, JobSpec
-from farflung.train import messages, segments, snapshot
-from farflung.train.engine import Engine
-from farflung.train.io.pipe import WorkerPipe
-from farflung.train.roundlog import Contribution
-from farflung.train.trace import Trace
-from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Statement
-from farflung.verify.io.checker import Desk
+from farflung.train import public_state, segments, worker_messages
+from farflung.train.contribution_trace import ContributionTrace
+from farflung.train.engine import WorkerEngine
+from farflung.train.io.worker_pipe import WorkerPipe
+from farflung.train.run_log import Contribution
+from farflung.verify.io.checker import CheckerState
+from farflung.verify.submission_checks import (
+    CheckerSetup,
+    PayloadCheckReply,
+    PayloadCheckRequest,
+    RoundFlagsRequest,
+    TrainingStatement,
+)
 
 MEMBERS = 2
 TOKENS = 500_000
@@ -43,56 +49,58 @@ def packed() -> bytes:
     return dataset.pack(data)
 
 
-def _setup(data: bytes, member: int) -> messages.Setup:
-    return messages.Setup(JobSpec(), data, b"", member, local_key(0, "bench", member).public)
+def _setup(data: bytes, member: int) -> worker_messages.SetupCommand:
+    return worker_messages.SetupCommand(JobSpec(), data, b"", member, local_key(0, "bench", member).public)
 
 
 def inside() -> Inside:
     """One round of the default model for each member, then all of its roots once more, then its checks."""
-    data, made = packed(), list[tuple[messages.Setup, messages.Trained]]()
+    data, made = packed(), list[tuple[worker_messages.SetupCommand, worker_messages.TrainResult]]()
     training = hashing = 0.0
     public: Any = None
     for member in range(MEMBERS):
-        engine, setup = Engine(time.process_time), _setup(data, member)
+        engine, setup = WorkerEngine(time.process_time), _setup(data, member)
         engine.handle(setup)
-        public = engine.handle(messages.Initialize())
-        engine.handle(messages.Load(0, public.snapshot, b""))
+        public = engine.handle(worker_messages.InitializeCommand())
+        engine.handle(worker_messages.LoadCommand(0, public.snapshot, b""))
         began = time.process_time()
-        trained = engine.handle(messages.Train(0))
+        trained = engine.handle(worker_messages.TrainCommand(0))
         training += time.process_time() - began
-        assert isinstance(trained, messages.Trained)
+        assert isinstance(trained, worker_messages.TrainResult)
         made.append((setup, trained))
         hashing += _hashing(engine, public, trained)
     return Inside(training, hashing, _checking(public, made))
 
 
-def _hashing(engine: Engine, public: Any, trained: messages.Trained) -> float:
+def _hashing(engine: WorkerEngine, public: Any, trained: worker_messages.TrainResult) -> float:
     """The roots of all borders, and the tree over them, as the worker made them."""
-    held, layout, optimizer = engine._made, Layout.of(dict(public.shapes)), JobSpec().optimizer
+    held, layout, optimizer = engine._made, TensorLayout.of(dict(public.shapes)), JobSpec().optimizer
     assert held is not None
     began = time.process_time()
     borders = segments.borders(layout, optimizer, held.states, held.after.residual, held.after.offset)
-    root = Trace(borders, trained.trace.statistics, trained.trace.payload).root
+    root = ContributionTrace(borders, trained.trace.statistics, trained.trace.payload).root
     took = time.process_time() - began
     assert root == trained.trace.root
     return took
 
 
-def _checking(public: Any, made: Sequence[tuple[messages.Setup, messages.Trained]]) -> float:
-    spec, desk, layout = JobSpec(), Desk(), Layout.of(dict(public.shapes))
+def _checking(
+    public: Any, made: Sequence[tuple[worker_messages.SetupCommand, worker_messages.TrainResult]]
+) -> float:
+    spec, desk, layout = JobSpec(), CheckerState(), TensorLayout.of(dict(public.shapes))
     desk.handle(CheckerSetup(spec, layout, spec.round_tokens))
-    root = snapshot.unpack(public.snapshot, layout).root(layout)
+    root = public_state.unpack(public.snapshot, layout).root(layout)
     began = time.process_time()
     for setup, trained in made:
         trace = trained.trace
         c = Contribution(
             setup.peer, spec.round_tokens, trace.payload, trace.payload, trace.payload, trace.root, ""
         )
-        said = Statement(trace.statistics.losses, spec.round_tokens)
-        checked = desk.handle(Check(0, root, c, said, trained.payload))
-        assert isinstance(checked, Checked)
+        said = TrainingStatement(trace.statistics.losses, spec.round_tokens)
+        checked = desk.handle(PayloadCheckRequest(0, root, c, said, trained.payload))
+        assert isinstance(checked, PayloadCheckReply)
         assert not checked.code, checked.words
-    desk.handle(Conclude(0, tuple(setup.peer for setup, _ in made)))
+    desk.handle(RoundFlagsRequest(0, tuple(setup.peer for setup, _ in made)))
     return time.process_time() - began
 
 
@@ -114,7 +122,7 @@ async def confined(folder: Path, rounds: int) -> Confined:
         await asyncio.gather(*(_ready(pipe, data) for pipe in pipes))
         before = [worker.usage()["cpu_seconds"] for worker in workers]
         for turn in range(2 * rounds):
-            await pipes[turn % 2].request(messages.Train(0))
+            await pipes[turn % 2].request(worker_messages.TrainCommand(0))
         after = [worker.usage()["cpu_seconds"] for worker in workers]
     finally:
         for worker in workers:
@@ -130,6 +138,6 @@ def _start(folder: Path, tier: str) -> WorkerProcess:
 
 async def _ready(pipe: WorkerPipe, data: bytes) -> None:
     await pipe.request(_setup(data, 0))
-    public = await pipe.request(messages.Initialize())
-    assert isinstance(public, messages.State)
-    await pipe.request(messages.Load(0, public.snapshot, b""))
+    public = await pipe.request(worker_messages.InitializeCommand())
+    assert isinstance(public, worker_messages.StateResult)
+    await pipe.request(worker_messages.LoadCommand(0, public.snapshot, b""))

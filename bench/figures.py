@@ -11,18 +11,18 @@ from pathlib import Path
 
 from reporting import machine
 
-from farflung.app.folder import RunFolder
-from farflung.app.journal import read_timeline
-from farflung.core.events import Result
+from farflung.core.events import RunResultEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.plan.time import ALONE_THREADS
-from farflung.watch.fold import Timeline
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import read_timeline
+from farflung.plan.run_duration import ALONE_THREADS
+from farflung.watch.fold import RunTimeline
 
 START, END = "<!-- figures -->", "<!-- /figures -->"
 
 
-def rows(timeline: Timeline, result: Result) -> list[tuple[str, str, str]]:
+def rows(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, str]]:
     """What, how much, against what."""
     by, ring = result.bytes_by, result.bytes_ring_bf16
     agreed = by.sync + by.control
@@ -68,7 +68,7 @@ def rows(timeline: Timeline, result: Result) -> list[tuple[str, str, str]]:
     return [*table, *_time(timeline, result)]
 
 
-def _time(timeline: Timeline, result: Result) -> list[tuple[str, str, str]]:
+def _time(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, str]]:
     alone = timeline.baseline.seconds if timeline.baseline is not None else 0.0
     planned = [c for c in timeline.compared if c.quantity == "time"]
     told = f"planned {format_seconds(planned[0].planned)}" if planned else "not planned"

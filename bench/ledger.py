@@ -33,15 +33,15 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_TX, digest, local_key
 from farflung.core.ids import PeerId
 from farflung.core.limits import BLOCK_BYTES, BLOCK_FRAME_BYTES, BLOCK_TXS, TX_BYTES
-from farflung.ledger import tx as ledger_tx
+from farflung.ledger import transactions as ledger_tx
 from farflung.ledger.block import LOGICAL_MS, Genesis, read_block
+from farflung.ledger.block_execution import execute
 from farflung.ledger.chain import Chain
-from farflung.ledger.execution import execute
-from farflung.ledger.io.judges import Answer, Judges
-from farflung.ledger.io.store import Store
-from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
-from farflung.ledger.mempool import Verdicts
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.signature_pool import Answer, SignaturePool
+from farflung.ledger.mempool import CheckedTxCache
 from farflung.ledger.rules.accounts import unsound
+from farflung.ledger.stateless_checks import TRUSTED, UNJUDGED, Stamps
 
 NOTARY: Final = local_key(1, "notary")
 CHUNK: Final = 256  # transactions that a worker judges at a time
@@ -95,7 +95,7 @@ class Follower:
     """A validator that somebody else's blocks arrive at."""
 
     def __init__(self, folder: str, genesis: Genesis) -> None:
-        self.store = Store.open(Path(folder) / "chain.db", genesis)
+        self.store = LedgerStore.open(Path(folder) / "chain.db", genesis)
         self.chain = self.store.load()
 
     def take(self, data: bytes, judged: Stamps) -> None:
@@ -147,9 +147,9 @@ def workers(quick: bool) -> Iterator[Row]:
     """Signatures in worker processes: a block is judged while the one before it is executed."""
     given = work(10_000 if quick else 100_000, 1, 3 if quick else 10)
     sent = [[encode(signed) for signed in read_block(data).txs] for data in given.blocks]
-    with tempfile.TemporaryDirectory() as folder, Judges(WORKERS) as judges:
+    with tempfile.TemporaryDirectory() as folder, SignaturePool(WORKERS) as judges:
         follower = Follower(folder, given.genesis)
-        verdicts = Verdicts(lambda signed: unsound(follower.chain.id, signed))
+        verdicts = CheckedTxCache(lambda signed: unsound(follower.chain.id, signed))
         for _ in range(WORKERS):  # all processes are up
             [answer.result() for answer in [judges.ask(sent[0][:CHUNK]) for _ in range(8)]]
         pids = judges.pids
@@ -175,12 +175,12 @@ def workers(quick: bool) -> Iterator[Row]:
     )
 
 
-def asking(judges: Judges, txs: list[bytes]) -> list[Future[Answer]]:
+def asking(judges: SignaturePool, txs: list[bytes]) -> list[Future[Answer]]:
     """Hands a block's transactions out."""
     return [judges.ask(txs[start : start + CHUNK]) for start in range(0, len(txs), CHUNK)]
 
 
-def learn(verdicts: Verdicts, txs: list[bytes], answers: list[Future[Answer]]) -> None:
+def learn(verdicts: CheckedTxCache, txs: list[bytes], answers: list[Future[Answer]]) -> None:
     """What a pool does with what was found sound: reads it, and remembers that."""
     flags = [flag for answer in answers for flag in answer.result(60)]
     for data, is_sound in zip(txs, flags, strict=True):

@@ -33,20 +33,20 @@ from typing import Any, NamedTuple
 
 from reporting import Row, load, show, told
 
-from farflung.app.answering import STANDING, Standing
-from farflung.app.lab import Home, Laboratory, Nat
-from farflung.app.ledger_client import serve_nothing
-from farflung.app.panel import QUERY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis
-from farflung.ledger.params import Params
-from farflung.ledger.results import Applied
-from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx
-from farflung.net.counters import Counter
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.transactions import SignedTx, Transfer, make_tx, sign_tx
+from farflung.ledger.tx_results import AppliedResult
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import serve_nothing
+from farflung.peers.ledger_client.quorum_read import QUERY
+from farflung.peers.validator.requests import STANDING, ValidatorStatus
 
 SEATS = tuple(local_key(71, "seat", index) for index in range(4))
 PAYERS = tuple(local_key(71, "payer", index) for index in range(64))
@@ -57,7 +57,7 @@ MONEY = 10**12
 
 def write(folder: Path, hosts: list[str], judges: int) -> Genesis:
     """A folder for each validator."""
-    law = Params(delta_ms=1000, idle_ms=1000)
+    law = LedgerParams(delta_ms=1000, idle_ms=1000)
     owners = tuple((key.public, MONEY) for key in (*SEATS, *PAYERS))
     genesis = Genesis("bench", int(time.time() * 1000), owners, tuple(key.public for key in SEATS), law)
     places = [
@@ -88,22 +88,22 @@ def signed(genesis: Genesis, each: int) -> list[list[SignedTx]]:
 
 async def measure(genesis: Genesis, hosts: list[str], each: int, single: int) -> dict[str, Any]:
     """Single transactions first, for finality; then all at once."""
-    endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, Counter())
+    endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, ByteCounter())
     try:
         ways = [await dial(endpoint, i, host) for i, host in enumerate(hosts)]
 
         async def hand_in(place: int, txs: list[SignedTx]) -> int:
             answer = queries.read_answer(
-                await ways[place].call(QUERY, encode(queries.Submit(tuple(txs))), timeout=300)
+                await ways[place].call(QUERY, encode(queries.SubmitRequest(tuple(txs))), timeout=300)
             )
-            assert isinstance(answer, queries.Submitted)
-            return sum(isinstance(result, Applied) for result in answer.results)
+            assert isinstance(answer, queries.SubmitReply)
+            return sum(isinstance(result, AppliedResult) for result in answer.results)
 
         for number in range(single):
             key = SEATS[number % 4]
             tx = make_tx(genesis.chain, key.public, number // 4, Transfer(PAYERS[0].public, 1))
             assert await hand_in(number % 4, [sign_tx(key, tx)]) == 1
-        told = [decode(await way.call(STANDING, b""), Standing, limits.CONTROL_BYTES) for way in ways]
+        told = [decode(await way.call(STANDING, b""), ValidatorStatus, limits.CONTROL_BYTES) for way in ways]
         load = signed(genesis, each)
         began = time.perf_counter()
         parts = [
@@ -133,7 +133,7 @@ class Sustained(NamedTuple):
 
 async def sustain(genesis: Genesis, hosts: list[str], seconds: float) -> Sustained:
     """Every payer at its validator, one part after the other."""
-    endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, Counter())
+    endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, ByteCounter())
     to, waits = SEATS[0].public, list[float]()
     try:
         ways = [await dial(endpoint, i, host) for i, host in enumerate(hosts)]
@@ -143,19 +143,19 @@ async def sustain(genesis: Genesis, hosts: list[str], seconds: float) -> Sustain
             while time.perf_counter() < end:
                 nonces = range(applied, applied + PART)
                 made = [make_tx(genesis.chain, key.public, nonce, Transfer(to, 1)) for nonce in nonces]
-                said = encode(queries.Submit(tuple(sign_tx(key, tx) for tx in made)))
+                said = encode(queries.SubmitRequest(tuple(sign_tx(key, tx) for tx in made)))
                 begun = time.perf_counter()
                 answer = queries.read_answer(await ways[place % 4].call(QUERY, said, timeout=300))
                 waits.append(time.perf_counter() - begun)
-                assert isinstance(answer, queries.Submitted)
-                assert all(isinstance(result, Applied) for result in answer.results)
+                assert isinstance(answer, queries.SubmitReply)
+                assert all(isinstance(result, AppliedResult) for result in answer.results)
                 applied += PART
             return applied
 
         begun, own = time.perf_counter(), time.process_time()
         count = sum(await asyncio.gather(*(pay(i, key, begun + seconds) for i, key in enumerate(PAYERS))))
         took, own = time.perf_counter() - begun, time.process_time() - own
-        told = [decode(await way.call(STANDING, b""), Standing, limits.CONTROL_BYTES) for way in ways]
+        told = [decode(await way.call(STANDING, b""), ValidatorStatus, limits.CONTROL_BYTES) for way in ways]
         return Sustained(count, took, waits, own, [each.finality_ms for each in told])
     finally:
         await endpoint.close()
@@ -241,8 +241,8 @@ def main() -> None:
         folder, lab = Path(name), None
         hosts = ["127.0.0.1"] * 4
         if words.rtt:
-            home = Home(up=0, down=0, rtt=words.rtt, nat=Nat.NONE)
-            lab = stack.enter_context(Laboratory([home] * 4, 1))
+            home = EmulatedHome(up=0, down=0, rtt=words.rtt, nat=NatType.NONE)
+            lab = stack.enter_context(NetworkLab([home] * 4, 1))
             hosts = [lab.address(f"h{number}") for number in (1, 2, 3, 4)]
         genesis = write(folder, hosts, words.judges)
         processes = []

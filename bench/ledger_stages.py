@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from farflung.app import committee, lanes
 from farflung.app.cli.main import main
-from farflung.ledger import execution, mempool, node, queries, tables, votes
-from farflung.ledger.io import store, votelog
+from farflung.ledger import block_execution, ledger_node, ledger_state, mempool, queries, votes
+from farflung.ledger.io import ledger_store, votelog
 from farflung.ledger.rules import accounts
-from farflung.ledger.sdbft import checks
+from farflung.ledger.sdbft import replica_checks
+from farflung.peers.validator import committee, send_queue
 
 STAGES: Final[tuple[tuple[Any, str, str], ...]] = (
     (accounts, "is_signed", "signatures of transactions, in the own process"),
@@ -28,19 +28,19 @@ STAGES: Final[tuple[tuple[Any, str, str], ...]] = (
     (committee, "read_message", "reading messages"),
     (queries, "read_query", "reading messages"),
     (committee, "encode", "writing messages"),
-    (lanes.Lane, "put", "writing messages"),
-    (execution, "apply_block", "executing"),
-    (tables.Table, "with_rows", "roots"),
-    (execution, "txs_root", "roots"),
-    (checks, "txs_root", "roots"),
+    (send_queue.PeerSendQueue, "put", "writing messages"),
+    (block_execution, "apply_block", "executing"),
+    (ledger_state.LedgerTable, "with_rows", "roots"),
+    (block_execution, "txs_root", "roots"),
+    (replica_checks, "txs_root", "roots"),
     (mempool.Mempool, "offer", "pool, taking in"),
     (mempool.Mempool, "take", "pool, for a block"),
     (mempool.Mempool, "settled", "pool, after a block"),
-    (store.Store, "_append", "store"),
+    (ledger_store.LedgerStore, "_append", "store"),
     (votelog.VoteLog, "append", "vote log"),
-    (node.Node, "handle", "the rest of the node"),
-    (node.Node, "submit", "the rest of the node"),
-    (node.Node, "examined", "the rest of the node"),
+    (ledger_node.LedgerNode, "handle", "the rest of the node"),
+    (ledger_node.LedgerNode, "submit", "the rest of the node"),
+    (ledger_node.LedgerNode, "examined", "the rest of the node"),
 )
 
 

@@ -12,8 +12,8 @@ from links_shaped import address
 from torch import Tensor, nn
 
 from farflung import sync
-from farflung.app.sync import methods
 from farflung.compress import kernels
+from farflung.sync import methods
 
 PORT: Final = 29600
 RATE: Final = 1e-3

@@ -1,4 +1,4 @@
-"""The places of bench/links.py: servers of a laboratory (farflung.app.lab), with a rate on the link of each.
+"""The places of bench/links.py: servers of a laboratory (farflung.local.netlab), with a rate on the link of each.
 
 A worker's link is the cable from its server to the backbone; the kernel's token bucket (TBF) shapes both of its ends:
 a worker sends and receives at most `rate`. No packet passes a program of ours, so workers have the processors alone.
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from farflung.app import lab
+from farflung.local import netlab
 
 DEVICE: Final = "eth0"
 HUB: Final = 9  # the number of a place beside the workers
@@ -22,7 +22,7 @@ BURST: Final = "128kb"  # what a link that was idle lets through at once
 
 def why_not() -> str:
     """Why this machine cannot make shaped links; empty if it can."""
-    if why := lab.why_not():
+    if why := netlab.why_not():
         return why
     try:
         with Links(1, "100mbit"):
@@ -56,7 +56,7 @@ class Links:
     ) -> None:
         self.count, self.rate, self.delay, self.hosts, self.burst = count, rate, delay, hosts, burst
         self._names = {n: f"w{n}" for n in range(count)} | ({HUB: "hub"} if hub else {})
-        self._laboratory = lab.Laboratory([], servers=max(self._names) + 1)
+        self._laboratory = netlab.NetworkLab([], servers=max(self._names) + 1)
 
     def start(
         self, worker: int, command: Sequence[str], environment: Mapping[str, str], out: IO[str]

@@ -20,10 +20,10 @@ import links_others
 import torch
 from torch import Tensor, nn
 
-from farflung.app.sync.muon import Muon
 from farflung.job.dataset import Dataset, limited, split_files
-from farflung.job.io.read import stdlib_files
+from farflung.job.io.job_files import stdlib_files
 from farflung.job.spec import ModelSpec
+from farflung.sync.muon import Muon
 from farflung.train.models import gpt
 
 MODEL: Final = ModelSpec(layers=4, width=192, heads=4, context=64)  # 1.9 M parameters, one byte a token

@@ -25,20 +25,20 @@ from farflung.core.crypto import NS_BID, digest
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Millis
-from farflung.market.asks import ALL_DAY, Ask, Host, Market, Standing, market
+from farflung.market.asks import ALL_DAY, Ask, HostMeasurements, Market, StandingOffer, market
 from farflung.market.auction import Bundle, clear
 from farflung.market.bids import Bid
-from farflung.market.legality import check
-from farflung.market.prices import DAY_MS, Sale, Tape, tape
+from farflung.market.clearing_check import check
+from farflung.market.price_history import DAY_MS, BundleSale, PriceHistory, tape
 from farflung.market.quote import quote
-from farflung.market.units import Bounds, Work
+from farflung.market.work_units import MemberWork, UnitBounds
 
 ASKS = 100_000
 CLASSES = 20
 NOW = 10 * DAY_MS
 GIB = 1 << 30
-LARGEST = Bounds(10_000, 1 << 60, 1 << 40, 1 << 40, 1 << 38, 86_400)
-UNIT = Bounds(100, 2 * 10**15, 200 * 10**6, 10**9, 8 * GIB, 900)
+LARGEST = UnitBounds(10_000, 1 << 60, 1 << 40, 1 << 40, 1 << 38, 86_400)
+UNIT = UnitBounds(100, 2 * 10**15, 200 * 10**6, 10**9, 8 * GIB, 900)
 BEACON = bytes(range(32))
 
 
@@ -47,7 +47,7 @@ def name(number: int) -> bytes:
     return digest(NS_BID, number.to_bytes(8, "big"))
 
 
-def asks(count: int, seed: int = 1) -> list[Standing]:
+def asks(count: int, seed: int = 1) -> list[StandingOffer]:
     """Standing asks of a large market."""
     draws = np.random.Generator(np.random.Philox(seed))
     card = draws.integers(0, CLASSES, count)
@@ -60,12 +60,12 @@ def asks(count: int, seed: int = 1) -> list[Standing]:
     up = 10 ** draws.uniform(6.5, 9, count)
     trust, stake = draws.integers(700, 1001, count), draws.integers(0, 10**8, count)
     return [
-        Standing(
+        StandingOffer(
             Ask(
                 PeerId(name(i)), PeerId(name(int(owner[i]))), Credits(int(price[i])), Millis(NOW + 7 * DAY_MS), LARGEST,
                 hours=ALL_DAY if hours[i] else 0xFF003F,
             ),
-            Host(
+            HostMeasurements(
                 f"card {card[i]}", int(speed[i]), int(memory[i]) * GIB, 200 * GIB, 8, int(up[i]), 4 * int(up[i]),
                 int(trust[i]), Credits(int(stake[i])),
             ),
@@ -85,7 +85,7 @@ def bids(count: int, seed: int = 2) -> list[Bid]:
         )
         return Bid(
             job=digest(NS_BID, BEACON, number.to_bytes(8, "big")), members=members, spares=-(-members // 8),
-            work=Work(200, UNIT), price=Credits(int(draws.integers(4000, 20_000))), budget=Credits(10**12),
+            work=MemberWork(200, UNIT), price=Credits(int(draws.integers(4000, 20_000))), budget=Credits(10**12),
             start=Millis(NOW), deadline=Millis(NOW + DAY_MS * int(draws.integers(1, 4))), cards=cards,
             memory_bytes=int(draws.integers(6, 14)) * GIB, cores=4, up=int(10 ** draws.uniform(6.5, 7.5)),
             reliability=int(draws.integers(700, 950)), stake=Credits(10**6),
@@ -94,13 +94,13 @@ def bids(count: int, seed: int = 2) -> list[Bid]:
     return [one(number) for number in range(count)]
 
 
-def sales(count: int, seed: int = 3) -> Tape:
+def sales(count: int, seed: int = 3) -> PriceHistory:
     """Bundles of two days."""
     draws = np.random.Generator(np.random.Philox(seed))
     at = np.sort(draws.integers(NOW - 2 * DAY_MS, NOW, count))
     return tape(
         [
-            Sale(
+            BundleSale(
                 Millis(int(at[i])),
                 f"card {draws.integers(0, CLASSES)}",
                 16,
@@ -118,7 +118,7 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - began, answer
 
 
-def quotes(offers: Market, sold: Tape, count: int) -> Iterator[Row]:
+def quotes(offers: Market, sold: PriceHistory, count: int) -> Iterator[Row]:
     """The slowest of a hundred quotes, each for another bid."""
     wanted = bids(count)
     quote(offers, wanted[0], sold, Millis(NOW))
@@ -132,7 +132,7 @@ def quotes(offers: Market, sold: Tape, count: int) -> Iterator[Row]:
     yield told("quote, 1024 members and as many spares of any class", 1e3 * most, "ms", against)
 
 
-def bundles(offers: Market, standing: list[Standing], count: int) -> Iterator[Row]:
+def bundles(offers: Market, standing: list[StandingOffer], count: int) -> Iterator[Row]:
     """Bids of one epoch, served one after the other."""
     wanted = bids(count, seed=4)
     spent, answers = seconds(lambda: clear(offers, wanted, BEACON))

@@ -14,9 +14,9 @@ import numpy as np
 from reporting import Row, at_most, told
 
 from farflung.core.ids import PeerId
-from farflung.market import book as books
+from farflung.market import offer_book as books
 from farflung.market.bids import cap_of
-from farflung.market.clearing import Similar
+from farflung.market.clearing import SimilarityRule
 
 SPEEDS = (100, 110, 120, 125, 130, 150, 156, 157, 200)
 DEAREST = 12  # cost, and the reserve
@@ -45,13 +45,13 @@ Clear = Callable[[Sequence[Slot], int], Sold]
 def clear(slots: Sequence[Slot], winners: int) -> Sold:
     """As the market does, with the owner's third."""
     rows = [
-        books.Row(
+        books.OfferRow(
             PeerId(i.to_bytes(32, "big")), s.ask, s.speed, bytes([s.owner]), "", (), i.to_bytes(32, "big")
         )
         for i, s in enumerate(slots)
     ]
     asks = books.book(rows, ())
-    window = asks.best(asks.prices <= DEAREST, winners + 1, Similar(PERCENT, cap_of(winners)))
+    window = asks.best(asks.prices <= DEAREST, winners + 1, SimilarityRule(PERCENT, cap_of(winners)))
     if window is None:
         return {}
     price = int(asks.prices[window.places[-1]])

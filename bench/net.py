@@ -2,7 +2,7 @@
 
     python bench/net.py [--quick] [--cases PREFIX ...] [--out FILE]
 
-Lines are those of `farflung.app.lab` (root, iproute2, nftables): a laboratory is built, one home of each kind is
+Lines are those of `farflung.local.netlab` (root, iproute2, nftables): a laboratory is built, one home of each kind is
 measured by its own self-check, and what does not agree leaves out the cases that need it, with the reason on stderr.
 Both systems send as many bytes between the same homes in the same run, until the last byte is there or the time is
 over; ours encrypted and through its own Connection (full runs of `direct` and `relay`: over all that bulk takes in a
@@ -29,8 +29,8 @@ import net_transfer
 from net_stage import Failed, Stage
 from reporting import Row, load, show
 
-from farflung.app.lab import Home, Laboratory, why_not
 from farflung.core.errors import FarflungError
+from farflung.local.netlab import EmulatedHome, NetworkLab, why_not
 
 SLOW: Final = ("control", "sharing", "table", "circuits")  # left out of --quick, unless asked for by name
 LINES: Final = net_lines.CASES | net_fanout.LINES | net_opening.LINES | net_sharing.LINES | net_transfer.LINES
@@ -61,13 +61,13 @@ def over_lines(names: list[str], quick: bool, report: Report) -> None:
     if reason := why_not():
         sys.stderr.write(f"skipped: {', '.join(names)}: {reason}\n")
         return
-    homes: list[Home] = []
+    homes: list[EmulatedHome] = []
     numbers: dict[str, list[int]] = {}
     for name in names:
         wanted = LINES[name].homes(quick)
         numbers[name] = list(range(len(homes) + 1, len(homes) + len(wanted) + 1))
         homes += wanted
-    with Laboratory(homes, len(net_transfer.RELAYS)) as laboratory:
+    with NetworkLab(homes, len(net_transfer.RELAYS)) as laboratory:
         stage = Stage(laboratory, quick)
         for name in names:
             if reason := stage.amiss(numbers[name]):

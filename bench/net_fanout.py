@@ -14,7 +14,7 @@ from net_processor import LIMIT, LOCAL, gigabits
 from net_stage import MB, PLAIN, Failed, Stage, Worker, listed, median, payload
 from reporting import Row, at_least, at_most, told
 
-from farflung.app.lab import Home
+from farflung.local.netlab import EmulatedHome
 
 ROUND: Final = 1.2  # times what the slowest line needs for what it has to carry
 COPIED: Final = 3.0  # Gbit/s out of one core
@@ -25,8 +25,8 @@ MEMBERS: Final = 8  # of the group over loopback
 TRAIN: Final = 8  # packets of one connection that a network card is given at once: 1 ms of FAST
 
 
-def _homes(quick: bool) -> list[Home]:
-    return [Home(up=SLOW, down=FAST, rtt=40, train=TRAIN)] * (4 if quick else 8)
+def _homes(quick: bool) -> list[EmulatedHome]:
+    return [EmulatedHome(up=SLOW, down=FAST, rtt=40, train=TRAIN)] * (4 if quick else 8)
 
 
 def lines(stage: Stage, numbers: list[int]) -> Iterator[Row]:

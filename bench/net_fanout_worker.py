@@ -21,11 +21,11 @@ from net_worker import GRACE, Options, begin, key, say
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash, PeerId
-from farflung.net import groups
+from farflung.net import multicast_groups
 from farflung.net.certificates import credential_of
-from farflung.net.counters import Counter
-from farflung.net.io.fan import Alone, Fan, Hearer, Meeting
-from farflung.net.io.manners import Manners
+from farflung.net.counters import ByteCounter
+from farflung.net.io.multicast_member import GroupListener, GroupMember, GroupRendezvous, NoEndpoint
+from farflung.net.io.rate_limiter import LinePacer
 
 NAME: Final = Hash(b"a group of the benchmark".ljust(32, b"."))
 SECRET: Final = bytes(range(32))
@@ -36,13 +36,13 @@ def _keys(count: int) -> list[SigningKey]:
     return [key("fan", index) for index in range(count)]
 
 
-def _meeting(options: Options) -> Meeting:
+def _meeting(options: Options) -> GroupRendezvous:
     members = tuple(one.public for one in _keys(options["count"]))
-    roster = groups.sign_roster(key("owner"), NAME, options.get("epoch", 1), members)
-    return Meeting(key("relay").public, options["host"], options["port"], roster, SECRET)
+    roster = multicast_groups.sign_roster(key("owner"), NAME, options.get("epoch", 1), members)
+    return GroupRendezvous(key("relay").public, options["host"], options["port"], roster, SECRET)
 
 
-class _Round(Hearer):
+class _Round(GroupListener):
     """Counts the payloads of others."""
 
     def __init__(self, others: int) -> None:
@@ -62,7 +62,9 @@ class _Round(Hearer):
 
 async def member(options: Options) -> None:
     heard = _Round(options["count"] - 1)
-    fan = Fan(Alone(credential_of(key("fan", options["index"])), Counter(), Manners()), heard)
+    fan = GroupMember(
+        NoEndpoint(credential_of(key("fan", options["index"])), ByteCounter(), LinePacer()), heard
+    )
     await fan.enter(_meeting(options))
     say(joined=True)
     start = await asyncio.to_thread(begin, Path(options["go"]), time.monotonic() + 2 * GRACE)
@@ -83,7 +85,7 @@ async def member(options: Options) -> None:
 
 
 async def flood(options: Options) -> None:
-    fan = Fan(Alone(credential_of(_keys(options["count"])[0]), Counter()), Hearer())
+    fan = GroupMember(NoEndpoint(credential_of(_keys(options["count"])[0]), ByteCounter()), GroupListener())
     await fan.enter(_meeting(options))
     piece, left = os.urandom(1 << 20), options["bytes"]
     while left > 0:
@@ -97,11 +99,14 @@ async def crowd(options: Options) -> None:
     meeting, buffer = _meeting(options), bytearray(1 << 20)
     chosen, sockets = selectors.DefaultSelector(), []
     for one in _keys(options["count"])[1:]:
-        nonce, ends = os.urandom(groups.NONCE_BYTES), int(time.time()) + 60
-        join = groups.Join(meeting.relay, meeting.roster.roster.group, one.public, nonce, ends)
+        nonce, ends = os.urandom(multicast_groups.NONCE_BYTES), int(time.time()) + 60
+        join = multicast_groups.GroupJoin(meeting.relay, meeting.roster.roster.group, one.public, nonce, ends)
         sock = socket.create_connection((meeting.host, meeting.port))
-        sock.sendall(groups.sign_join(one, join, meeting.roster))
-        if groups.read_answer(sock.recv(groups.ANSWER_BYTES)) is not groups.Welcome.JOINED:
+        sock.sendall(multicast_groups.sign_join(one, join, meeting.roster))
+        if (
+            multicast_groups.read_answer(sock.recv(multicast_groups.ANSWER_BYTES))
+            is not multicast_groups.GroupJoinStatus.JOINED
+        ):
             raise ConnectionError("the relay does not let us in")
         chosen.register(sock, selectors.EVENT_READ)
         sockets.append(sock)

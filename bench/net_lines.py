@@ -13,7 +13,7 @@ from net_stage import MB, PLAIN, Failed, Stage, Transfer, Worker, listed, median
 from net_worker import FIRST, PIECE
 from reporting import Row, at_least, at_most, told
 
-from farflung.app.lab import Home, Nat
+from farflung.local.netlab import EmulatedHome, NatType
 
 FAST: Final = 100.0  # Mbit/s, both ways
 SLOW: Final = 20.0  # up
@@ -33,16 +33,16 @@ SETUP: Final = 3.0  # round trips
 class Case(NamedTuple):
     """A group of rows: the homes that it needs (`quick`), and what it does with their numbers."""
 
-    homes: Callable[[bool], list[Home]]
+    homes: Callable[[bool], list[EmulatedHome]]
     rows: Callable[[Stage, list[int]], Iterator[Row]]
 
 
 def home(
-    loss: float = 0.0, trip: float = TRIP, burst: float = 1.0, nat: Nat = Nat.NONE, up: float = FAST
-) -> Home:
+    loss: float = 0.0, trip: float = TRIP, burst: float = 1.0, nat: NatType = NatType.NONE, up: float = FAST
+) -> EmulatedHome:
     """One of two ends: half of the round trip, and as much loss as makes `loss` with its like."""
     half = 1 - (1 - loss) ** 0.5
-    return Home(up=up, down=FAST, rtt=trip / 2, loss=half, burst=burst, nat=nat)
+    return EmulatedHome(up=up, down=FAST, rtt=trip / 2, loss=half, burst=burst, nat=nat)
 
 
 def size(quick: bool) -> tuple[int, float]:
@@ -108,7 +108,7 @@ def _direct_losses(quick: bool) -> list[float]:
     return [CLEAN, MUCH] if quick else list(DIRECT)
 
 
-def _direct_homes(quick: bool) -> list[Home]:
+def _direct_homes(quick: bool) -> list[EmulatedHome]:
     return [home(loss) for loss in _direct_losses(quick) for _ in range(2)]
 
 
@@ -131,7 +131,7 @@ def _control_losses(quick: bool) -> list[float]:
     return [CLEAN] if quick else [CLEAN, LITTLE]
 
 
-def _control_homes(quick: bool) -> list[Home]:
+def _control_homes(quick: bool) -> list[EmulatedHome]:
     return [home(loss) for loss in _control_losses(quick) for _ in range(2)]
 
 
@@ -186,7 +186,7 @@ def _table_pairs(quick: bool) -> list[tuple[float, float]]:
     return [(MUCH, TRIPS[-1])] if quick else [(loss, trip) for trip in TRIPS for loss in LOSSES]
 
 
-def _table_homes(quick: bool) -> list[Home]:
+def _table_homes(quick: bool) -> list[EmulatedHome]:
     return [home(loss, trip) for loss, trip in _table_pairs(quick) for _ in range(2)]
 
 
@@ -206,9 +206,9 @@ def _relay_paths(quick: bool) -> list[tuple[float, float]]:
     return [(CLEAN, 1.0)] if quick else list(RELAYED)
 
 
-def _relay_homes(quick: bool) -> list[Home]:
+def _relay_homes(quick: bool) -> list[EmulatedHome]:
     """Two behind NATs, and one like the second whom plain TCP can reach."""
-    nats = (Nat.PORT_RESTRICTED, Nat.PORT_RESTRICTED, Nat.NONE)
+    nats = (NatType.PORT_RESTRICTED, NatType.PORT_RESTRICTED, NatType.NONE)
     return [home(loss, TRIP, burst, nat) for loss, burst in _relay_paths(quick) for nat in nats]
 
 
@@ -239,8 +239,11 @@ def first_answer(seen: list[Transfer]) -> Row:
 # A slow uplink
 
 
-def _uplink_homes(quick: bool) -> list[Home]:
-    return [Home(up=SLOW, down=FAST, rtt=40), Home(up=FAST, down=FAST, rtt=40, nat=Nat.NONE)]
+def _uplink_homes(quick: bool) -> list[EmulatedHome]:
+    return [
+        EmulatedHome(up=SLOW, down=FAST, rtt=40),
+        EmulatedHome(up=FAST, down=FAST, rtt=40, nat=NatType.NONE),
+    ]
 
 
 def uplink(stage: Stage, numbers: list[int]) -> Iterator[Row]:
@@ -276,8 +279,8 @@ def _many(quick: bool) -> int:
     return 4 if quick else 8
 
 
-def _many_homes(quick: bool) -> list[Home]:
-    return [Home(up=SLOW, down=FAST, rtt=40)] * _many(quick)
+def _many_homes(quick: bool) -> list[EmulatedHome]:
+    return [EmulatedHome(up=SLOW, down=FAST, rtt=40)] * _many(quick)
 
 
 def everybody(stage: Stage, numbers: list[int]) -> Iterator[Row]:

@@ -9,16 +9,16 @@ from net_lines import SETUP, Case, home
 from net_stage import Facts, Failed, Stage, listed, median
 from reporting import Row, at_most
 
-from farflung.app.lab import Home, Nat
+from farflung.local.netlab import EmulatedHome, NatType
 
 TRIP: Final = 40.0  # ms between the two homes
 OPEN: Final = 2.0  # seconds
 SCRIPT: Final = "net_opening_worker"
 
 
-def _homes(quick: bool) -> list[Home]:
+def _homes(quick: bool) -> list[EmulatedHome]:
     """Two whose routers give each local port one port, and let in only who was called."""
-    return [home(trip=TRIP, nat=Nat.PORT_RESTRICTED)] * 2
+    return [home(trip=TRIP, nat=NatType.PORT_RESTRICTED)] * 2
 
 
 def opening(stage: Stage, numbers: list[int]) -> Iterator[Row]:

@@ -15,12 +15,12 @@ from typing import Final
 from net_worker import GRACE, QUIET, Options, key, say
 
 from farflung.core.errors import NetworkError
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.roads import Roads
-from farflung.net.paths import Way
+from farflung.net.io.path_manager import PathManager
+from farflung.net.paths import PathType
 
 OTHER: Final = {"stay": "meet", "meet": "stay"}
 LOOK: Final = 0.005  # seconds
@@ -32,11 +32,11 @@ async def echo(_connection: Connection, _method: str, body: bytes) -> bytes:
 
 
 async def main(role: str, options: Options) -> None:
-    endpoint = Endpoint(key(role), echo, Counter())
-    roads, relay = Roads(endpoint), key("relay").public
+    endpoint = Endpoint(key(role), echo, ByteCounter())
+    roads, relay = PathManager(endpoint), key("relay").public
     endpoint.attach(relay, *options["relay"])
     await endpoint.attached()
-    other, place = key(OTHER[role]).public, Place(*options["relay"], relay)
+    other, place = key(OTHER[role]).public, EndpointAddress(*options["relay"], relay)
     roads.learn(other, [place])
     if role == "stay":
         say(there=True)
@@ -47,7 +47,7 @@ async def main(role: str, options: Options) -> None:
     setup, trips = time.monotonic() - began, []
     opened: float | None = None
     while opened is None and time.monotonic() - began < GRACE:
-        if roads.way(other) is Way.OPENED:
+        if roads.way(other) is PathType.OPENED:
             opened = time.monotonic() - began
         elif len(trips) < QUIET:
             asked = time.monotonic()

@@ -27,19 +27,19 @@ from typing import Final
 
 from net_worker import PAUSE, Options, key, place, say
 
-from farflung.app.roles.relay import allow_many_files
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.net import tickets
-from farflung.net.counters import Counter
-from farflung.net.io.attachment import ATTACH, SUMMON
+from farflung.net import relay_tickets
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
-from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.knock import new_ticket
-from farflung.net.tickets import Purpose, Status, Summons
+from farflung.net.io.relay_dialer import new_ticket
+from farflung.net.io.relay_registration import ATTACH, SUMMON
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.relay_tickets import CallbackRequest, TicketPurpose, TicketStatus
+from farflung.peers.relay.main import allow_many_files
 
 HEAD: Final = struct.Struct("!dQd")  # when it began, bytes, seconds
 PIECE: Final = 1 << 20
@@ -207,7 +207,7 @@ def _context(side: int, own: SigningKey) -> ssl.SSLContext:
     context = ssl.SSLContext(side)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    credentials = FileCredentials(own)
+    credentials = FileTlsCredentials(own)
     credentials.load(context)
     credentials.close()
     return context
@@ -235,32 +235,32 @@ def sealed_give(options: Options) -> None:
 
 
 def _shown(
-    own: SigningKey, purpose: Purpose, peer: PeerId, options: Options, circuit: int = 0
+    own: SigningKey, purpose: TicketPurpose, peer: PeerId, options: Options, circuit: int = 0
 ) -> socket.socket:
     """A connection to the relay that has shown its ticket."""
     made = socket.create_connection(place(options), timeout=GRACE)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.sendall(tickets.sign_ticket(own, new_ticket(own, purpose, key("relay").public, peer, circuit)))
+    made.sendall(relay_tickets.sign_ticket(own, new_ticket(own, purpose, key("relay").public, peer, circuit)))
     return made
 
 
 def _joined(made: socket.socket) -> socket.socket:
     """It, once the relay has joined it."""
-    word = made.recv(tickets.ANSWER_BYTES, socket.MSG_WAITALL)
-    if len(word) < tickets.ANSWER_BYTES or tickets.read_answer(word) is not Status.JOINED:
+    word = made.recv(relay_tickets.ANSWER_BYTES, socket.MSG_WAITALL)
+    if len(word) < relay_tickets.ANSWER_BYTES or relay_tickets.read_answer(word) is not TicketStatus.JOINED:
         raise ConnectionError(f"the relay answers {word.hex()}")
     return made
 
 
-async def _attach(name: str, options: Options, come: Callable[[Summons], None]) -> Endpoint:
+async def _attach(name: str, options: Options, come: Callable[[CallbackRequest], None]) -> Endpoint:
     """A peer that is known at the relay, and answers its summons in its own way."""
 
     async def handle(_: Connection, method: str, body: bytes) -> bytes:
         if method == SUMMON:
-            await asyncio.to_thread(come, decode(body, Summons, limits.TICKET_BYTES))
+            await asyncio.to_thread(come, decode(body, CallbackRequest, limits.TICKET_BYTES))
         return b""
 
-    endpoint = Endpoint(key(name), handle, Counter())
+    endpoint = Endpoint(key(name), handle, ByteCounter())
     connection = await endpoint.dial(key("relay").public, *place(options))
     await connection.call(ATTACH, b"")
     return endpoint
@@ -271,8 +271,8 @@ async def meet(options: Options) -> None:
     left = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
-    def come(summons: Summons) -> None:
-        made = _shown(key("receive"), Purpose.ACCEPT, summons.dialer, options, summons.circuit)
+    def come(summons: CallbackRequest) -> None:
+        made = _shown(key("receive"), TicketPurpose.ACCEPT, summons.dialer, options, summons.circuit)
         with _joined(made):
             _taken(made)
         loop.call_soon_threadsafe(left.release)
@@ -287,7 +287,7 @@ async def meet(options: Options) -> None:
 def flood(options: Options) -> None:
     """Sends through one circuit, `times` over."""
     for _ in range(options["times"]):
-        with _joined(_shown(key("send"), Purpose.DIAL, key("receive").public, options)) as made:
+        with _joined(_shown(key("send"), TicketPurpose.DIAL, key("receive").public, options)) as made:
             say(cpu=_given(made, options))
 
 
@@ -296,13 +296,13 @@ async def crowd(options: Options) -> None:
     allow_many_files()
     kept: list[socket.socket] = []
 
-    def come(summons: Summons) -> None:
-        made = _shown(key("receive"), Purpose.ACCEPT, summons.dialer, options, summons.circuit)
+    def come(summons: CallbackRequest) -> None:
+        made = _shown(key("receive"), TicketPurpose.ACCEPT, summons.dialer, options, summons.circuit)
         kept.append(_joined(made))
 
     def dial(index: int) -> None:
         own = key("dialer", index // (limits.CIRCUITS_PER_KEY // 2))
-        kept.append(_joined(_shown(own, Purpose.DIAL, key("receive").public, options)))
+        kept.append(_joined(_shown(own, TicketPurpose.DIAL, key("receive").public, options)))
 
     def settle() -> None:  # the last one is on its way back
         deadline = time.monotonic() + GRACE

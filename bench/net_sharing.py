@@ -11,7 +11,7 @@ from net_lines import Case, jain
 from net_stage import MB, PLAIN, Failed, Stage, listed, median, payload, percentile
 from reporting import Row, told
 
-from farflung.app.lab import Home, Nat
+from farflung.local.netlab import EmulatedHome, NatType
 
 UP, DOWN, TRIP = 20.0, 100.0, 40.0  # Mbit/s, ms to the backbone
 AHEAD: Final = 4.0  # seconds in which we are alone
@@ -35,9 +35,12 @@ MANNERS: Final = (Manner("bbr", True), Manner("bbr", False), Manner("cubic", Tru
 FLOWS: Final = (1, 4)
 
 
-def homes(quick: bool) -> list[Home]:
+def homes(quick: bool) -> list[EmulatedHome]:
     """The home, and one that can be dialled."""
-    return [Home(up=UP, down=DOWN, rtt=TRIP), Home(up=DOWN, down=DOWN, rtt=TRIP, nat=Nat.NONE)]
+    return [
+        EmulatedHome(up=UP, down=DOWN, rtt=TRIP),
+        EmulatedHome(up=DOWN, down=DOWN, rtt=TRIP, nat=NatType.NONE),
+    ]
 
 
 def rows(stage: Stage, numbers: list[int]) -> Iterator[Row]:

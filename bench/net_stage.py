@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from farflung.app.lab import Home, Laboratory
-from farflung.app.lab.line import OVERHEAD
-from farflung.app.lab.probing import prove_home
+from farflung.local.netlab import EmulatedHome, NetworkLab
+from farflung.local.netlab.link_emulator import OVERHEAD
+from farflung.local.netlab.self_check import prove_home
 
 HERE: Final = Path(__file__).resolve().parent
 PLAIN: Final = "cubic"  # what plain TCP means here
@@ -66,7 +66,7 @@ class Worker:
     """A process of the benchmark that says lines of JSON. Ended with the `with` block that it is opened in."""
 
     def __init__(
-        self, laboratory: Laboratory | None, who: str, script: str, role: str, **options: object
+        self, laboratory: NetworkLab | None, who: str, script: str, role: str, **options: object
     ) -> None:
         self.name = f"{role} at {who}" if who else role
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
@@ -145,9 +145,9 @@ class Transfer(NamedTuple):
 class Stage:
     """A laboratory, and how much is asked for."""
 
-    laboratory: Laboratory
+    laboratory: NetworkLab
     quick: bool
-    _sound: dict[Home | bool, str] = field(default_factory=dict)
+    _sound: dict[EmulatedHome | bool, str] = field(default_factory=dict)
 
     @property
     def times(self) -> int:

@@ -14,7 +14,7 @@ from net_stage import MB, Failed, Stage, Worker, listed, median
 from net_worker import PIECE
 from reporting import Row, at_least, at_most, told
 
-from farflung.app.lab import Home, Nat
+from farflung.local.netlab import EmulatedHome, NatType
 
 GAP: Final = 5.0  # seconds
 SECONDS: Final = 60.0
@@ -30,9 +30,9 @@ class _Run(NamedTuple):
     ways: int  # connections at the kill
 
 
-def _homes(quick: bool) -> list[Home]:
+def _homes(quick: bool) -> list[EmulatedHome]:
     """Two whose routers let them meet nowhere but on a relay."""
-    return [Home(up=20, down=100, rtt=40, nat=Nat.SYMMETRIC)] * 2
+    return [EmulatedHome(up=20, down=100, rtt=40, nat=NatType.SYMMETRIC)] * 2
 
 
 def killed(stage: Stage, numbers: list[int]) -> Iterator[Row]:

@@ -21,21 +21,21 @@ from typing import Any, Final
 
 from net_worker import key, say
 
-from farflung.app import objects
-from farflung.app.roles.relay import allow_many_files
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.path_manager import PathManager
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.roads import Roads
-from farflung.net.messages import Kind
-from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, open_object, seal
+from farflung.net.messages import MessageKind
+from farflung.peers.relay.main import allow_many_files
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, open_object, seal
 
 KEY: Final = hashlib.sha256(b"bench").digest()
 PART: Final = 8  # of the object, after which it is in mid-transfer
@@ -43,7 +43,7 @@ PART: Final = 8  # of the object, after which it is in mid-transfer
 Options = dict[str, Any]
 
 
-class Watched(Disk):
+class Watched(DiskObjectStore):
     """A store that notes when each chunk came whole: seconds of CLOCK_MONOTONIC, index."""
 
     def __init__(self, root: Path) -> None:
@@ -59,7 +59,7 @@ class Watched(Disk):
             self.some.set()
 
 
-def thing(size: int) -> tuple[bytes, Manifest, list[bytes]]:
+def thing(size: int) -> tuple[bytes, ObjectManifest, list[bytes]]:
     """The object that both sides know."""
     plain = random.Random(size).randbytes(size)
     manifest, chunks = seal(KEY, plain)
@@ -79,7 +79,7 @@ async def relay(options: Options) -> None:
 
 
 async def _attached(who: str, handle: Any, options: Options) -> Endpoint:
-    endpoint = Endpoint(key(who), handle, Counter())
+    endpoint = Endpoint(key(who), handle, ByteCounter())
     for number, (host, port) in enumerate(options["places"]):
         endpoint.attach(relay_key(number).public, host, port)
     await endpoint.attached()
@@ -89,15 +89,17 @@ async def _attached(who: str, handle: Any, options: Options) -> Endpoint:
 async def holder(options: Options) -> None:
     _, manifest, chunks = thing(options["bytes"])
     with tempfile.TemporaryDirectory() as folder:
-        disk = Disk(Path(folder))
+        disk = DiskObjectStore(Path(folder))
         disk.put(manifest, chunks)
-        shelf = objects.Shelf(disk, limits.OBJECT_BYTES)
+        shelf = objects.ObjectServer(disk, limits.OBJECT_BYTES)
 
         async def serve(connection: Connection, method: str, body: bytes) -> bytes:
             return shelf.serve(connection.peer, method, body)
 
         endpoint = await _attached("holder", serve, options)
-        roads = Roads(endpoint)  # a peer of a job listens for a meeting: here the routers do not allow one
+        roads = PathManager(
+            endpoint
+        )  # a peer of a job listens for a meeting: here the routers do not allow one
         roads.learn(key("asker").public, ())
         say(chunks=len(manifest.chunks))
         await asyncio.Event().wait()
@@ -111,16 +113,16 @@ async def asker(options: Options) -> None:
         disk = Watched(Path(folder))
         disk.wanted = max(1, len(manifest.chunks) // PART)
         endpoint = await _attached("asker", _nothing, options)
-        roads, peer = Roads(endpoint), key("holder").public
+        roads, peer = PathManager(endpoint), key("holder").public
         places = [
-            Place(host, port, relay_key(number).public)
+            EndpointAddress(host, port, relay_key(number).public)
             for number, (host, port) in enumerate(options["places"])
         ]
         roads.learn(peer, places)
         telling = asyncio.create_task(_tell_middle(disk, roads, peer, places))
         facts: Options = {"error": "", "whole": False}
         try:
-            await objects.fetch(disk, manifest, (peer,), roads.connection, Kind.SYNC)
+            await objects.fetch(disk, manifest, (peer,), roads.connection, MessageKind.SYNC)
             chunks = [disk.chunk(manifest.id, index) for index in range(len(manifest.chunks))]
             facts["whole"] = open_object(KEY, manifest, chunks) == plain
         except FarflungError as error:
@@ -129,7 +131,7 @@ async def asker(options: Options) -> None:
         say(asked=asked, came=disk.came, **facts)
 
 
-async def _tell_middle(disk: Watched, roads: Roads, peer: bytes, places: list[Place]) -> None:
+async def _tell_middle(disk: Watched, roads: PathManager, peer: bytes, places: list[EndpointAddress]) -> None:
     await disk.some.wait()
     control = await roads.connection(peer)
     ways = roads.ways(peer)

@@ -21,21 +21,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from farflung.app.roles.relay import allow_many_files
-from farflung.app.transfer import Transfer
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash
-from farflung.net.counters import Counter
-from farflung.net.endpoints import DIRECT, Place
-from farflung.net.io import tuning
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import DIRECT, EndpointAddress
+from farflung.net.io import socket_options
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.path_manager import PathManager
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.roads import Roads
-from farflung.net.messages import Kind
-from farflung.store.fetch import FetchPlan
-from farflung.store.objects import Manifest
+from farflung.net.messages import MessageKind
+from farflung.peers.relay.main import allow_many_files
+from farflung.peers.transfer.download import ObjectTransfer
+from farflung.store.fetch_plan import FetchPlan
+from farflung.store.sealed_objects import ObjectManifest
 
 SEED: Final = 6
 PIECE: Final = 1 << 20  # bytes of one bulk message
@@ -122,21 +122,21 @@ async def relay(options: Options) -> None:
 async def receive(options: Options) -> None:
     arrivals = Arrivals()
     if "relay" in options:
-        endpoint = Endpoint(key("receive"), arrivals.handle, Counter())
+        endpoint = Endpoint(key("receive"), arrivals.handle, ByteCounter())
         endpoint.attach(key("relay").public, *options["relay"])
         await endpoint.attached()
         say(port=0)
     else:
         endpoint = Endpoint(
-            key("receive"), arrivals.handle, Counter(), host=options["host"], allow_remote=True
+            key("receive"), arrivals.handle, ByteCounter(), host=options["host"], allow_remote=True
         )
         say(port=(await endpoint.start())[1])
     await asyncio.Event().wait()
 
 
 async def send(options: Options) -> None:
-    tuning.WANTED = options.get("wanted", tuning.WANTED)
-    endpoint = Endpoint(key("send"), _nothing, Counter())
+    socket_options.WANTED = options.get("wanted", socket_options.WANTED)
+    endpoint = Endpoint(key("send"), _nothing, ByteCounter())
     if not options.get("paced", True):
         endpoint.manners = None
     for _ in range(options["times"]):
@@ -156,25 +156,27 @@ async def send(options: Options) -> None:
     await endpoint.close()
 
 
-async def _reached(endpoint: Endpoint, options: Options) -> tuple[Connection, Roads | None]:
+async def _reached(endpoint: Endpoint, options: Options) -> tuple[Connection, PathManager | None]:
     """The receiver; as a job does it where bulk may take several connections (`lanes`)."""
     peer, via = key("receive").public, key("relay").public if options.get("via") else None
     if not options.get("lanes"):
         return await endpoint.dial(peer, *place(options), relay=via), None
-    roads = Roads(endpoint, may_meet=False)
-    roads.learn(peer, [Place(*place(options), via or DIRECT)])
+    roads = PathManager(endpoint, may_meet=False)
+    roads.learn(peer, [EndpointAddress(*place(options), via or DIRECT)])
     return await roads.connection(peer), roads
 
 
-async def _transfer(connection: Connection, roads: Roads | None, options: Options) -> Options:
+async def _transfer(connection: Connection, roads: PathManager | None, options: Options) -> Options:
     """Sends until the last byte or the deadline; meanwhile asks now and then, where `asking` is set."""
     began, cpu = time.monotonic(), time.process_time()
     head = {"bytes": options["bytes"], "seconds": options["seconds"], "began": began}
-    await connection.tell("begin", json.dumps(head).encode(), kind=Kind.SYNC)
+    await connection.tell("begin", json.dumps(head).encode(), kind=MessageKind.SYNC)
     trips: list[tuple[float, float]] = []
     asking = asyncio.create_task(_keep_asking(connection, trips)) if options.get("asking") else None
     count = options["bytes"] // PIECE
-    plan = FetchPlan[Connection](Manifest(Hash(bytes(32)), options["bytes"], (Hash(bytes(32)),) * count))
+    plan = FetchPlan[Connection](
+        ObjectManifest(Hash(bytes(32)), options["bytes"], (Hash(bytes(32)),) * count)
+    )
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(began + options["seconds"]):
             if roads is not None:
@@ -190,17 +192,17 @@ async def _transfer(connection: Connection, roads: Roads | None, options: Option
 async def _over(connection: Connection, left: Iterator[int]) -> None:
     """Takes a piece as often as there is room for one, until none is left and all are there."""
     for _ in left:
-        await connection.tell("put", _ZEROS, kind=Kind.SYNC)
-    await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
+        await connection.tell("put", _ZEROS, kind=MessageKind.SYNC)
+    await connection.call("ask", b"last", kind=MessageKind.SYNC, timeout=None)  # behind all of them
 
 
-async def _over_all(connection: Connection, roads: Roads, plan: FetchPlan[Connection]) -> None:
+async def _over_all(connection: Connection, roads: PathManager, plan: FetchPlan[Connection]) -> None:
     """The same over all connections that share bulk, by the plan that carries a job's objects."""
 
     async def carry(way: Connection, index: int) -> None:
-        await way.call("chunk", index.to_bytes(8, "big") + _ZEROS[8:], kind=Kind.SYNC, timeout=None)
+        await way.call("chunk", index.to_bytes(8, "big") + _ZEROS[8:], kind=MessageKind.SYNC, timeout=None)
 
-    await Transfer(plan, (connection.peer,), roads.connection, carry).run()
+    await ObjectTransfer(plan, (connection.peer,), roads.connection, carry).run()
 
 
 async def _keep_asking(connection: Connection, trips: list[tuple[float, float]]) -> None:
@@ -233,7 +235,7 @@ async def mesh(options: Options) -> None:
         heard.append((time.monotonic(), names[connection.peer], len(body)))
         return b""
 
-    endpoint = Endpoint(key("home", me), handle, Counter())
+    endpoint = Endpoint(key("home", me), handle, ByteCounter())
     endpoint.attach(key("relay").public, *place(options))
     await endpoint.attached()
     connections = [await _met(endpoint, n, options) for n in others if n > me]
@@ -282,7 +284,7 @@ async def _flood(connection: Connection, end: float) -> None:
     with contextlib.suppress(TimeoutError, NetworkError):  # a home that was done a moment before us
         async with asyncio.timeout_at(end + 4 * PAUSE):  # nobody's line runs empty before the last instant
             while True:
-                await connection.tell("put", body, kind=Kind.SYNC)
+                await connection.tell("put", body, kind=MessageKind.SYNC)
 
 
 ROLES: Final = {"relay": relay, "receive": receive, "send": send, "mesh": mesh}

@@ -21,17 +21,28 @@ from place_genetic import genetic
 from place_instances import fleet_of, homes
 from reporting import Row, at_least, at_most, load, show, told
 
+from farflung.advice.placement import (
+    device_clusters,
+    dtfm_objective,
+    failure_replan,
+    grid_objective,
+    node_selection,
+    simulated_annealing,
+    uneven_layers,
+)
+from farflung.advice.placement import (
+    dtfm_cases as placement_dtfm_cases,
+)
+from farflung.advice.placement.layer_chain import DecoderShape, decoder
+from farflung.advice.placement.link_matrices import Indices
+from farflung.advice.placement.uneven_layers import StageCard
 from farflung.compress import kernels
 from farflung.core.errors import PolicyError
-from farflung.plan.place import anneal, cases, clusters, dtfm, layers, objective, replan, select
-from farflung.plan.place.chain import Decoder, decoder
-from farflung.plan.place.layers import Card
-from farflung.plan.place.mesh import Indices
 
 T = TypeVar("T")
 STAGES = 8
 PRINTED = 0.00005  # half of the last digit that the least known costs were printed with
-LLAMA = Decoder(32, 4096, 32, 8, 14336, 128256)
+LLAMA = DecoderShape(32, 4096, 32, 8, 14336, 128256)
 # Dense FP16 FLOP/s with FP32 sums of NVIDIA's data sheets (10^12), and GiB: 4090, 3090, 4070 Ti Super, 3060, 4060 Ti,
 # A4000, 3080, 4080. Reached: 40 %. Left for states: 90 % of the memory less 1 GiB.
 MIX = ((165, 24), (71, 24), (88, 16), (25.5, 12), (44, 16), (76.7, 16), (60, 10), (97.5, 16))
@@ -51,9 +62,9 @@ def timed(call: Callable[[], T]) -> tuple[T, float]:
 
 def dtfm_cases(quick: bool) -> Iterator[Row]:
     seeds = 2 if quick else 10
-    for number, best in enumerate(cases.BEST):
-        of = dtfm.costs(cases.case(number), STAGES)
-        runs = [timed(lambda of=of, seed=seed: anneal.search(of, seed)) for seed in range(seeds)]
+    for number, best in enumerate(placement_dtfm_cases.BEST):
+        of = dtfm_objective.costs(placement_dtfm_cases.case(number), STAGES)
+        runs = [timed(lambda of=of, seed=seed: simulated_annealing.search(of, seed)) for seed in range(seeds)]
         worst = max(layout.score.total for layout, _ in runs)
         peer = genetic(of, 0)
         yield at_most(
@@ -69,8 +80,8 @@ def dtfm_cases(quick: bool) -> Iterator[Row]:
 def drawn_homes(quick: bool) -> Iterator[Row]:
     ratios, seconds, peers = [], [], []
     for seed in range(1 if quick else 20):
-        of = dtfm.costs(homes(64, seed), STAGES)
-        layout, took = timed(lambda of=of, seed=seed: anneal.search(of, seed))
+        of = dtfm_objective.costs(homes(64, seed), STAGES)
+        layout, took = timed(lambda of=of, seed=seed: simulated_annealing.search(of, seed))
         cost, theirs = timed(lambda of=of, seed=seed: genetic(of, seed))
         ratios.append(layout.score.total / cost)
         seconds.append(took)
@@ -83,16 +94,16 @@ def drawn_homes(quick: bool) -> Iterator[Row]:
 
 
 def large(quick: bool) -> Iterator[Row]:
-    effort = anneal.Effort(moves=5_000 if quick else 60_000, runs=1)
+    effort = simulated_annealing.SearchEffort(moves=5_000 if quick else 60_000, runs=1)
     for count, goal in ((512, 60.0), (1_200 if quick else 10_000, 120.0)):
         network = homes(count, 0)
-        if count <= clusters.TOGETHER:
-            of = dtfm.costs(network, STAGES)
-            layout, took = timed(lambda of=of: anneal.search(of, 0, effort))
+        if count <= device_clusters.TOGETHER:
+            of = dtfm_objective.costs(network, STAGES)
+            layout, took = timed(lambda of=of: simulated_annealing.search(of, 0, effort))
         else:
-            layout, took = timed(lambda network=network: clusters.place(network, STAGES, 0))
+            layout, took = timed(lambda network=network: device_clusters.place(network, STAGES, 0))
         chance = np.random.default_rng(0).permutation(count).reshape(STAGES, -1)
-        random = clusters.score(network, chance).total
+        random = device_clusters.score(network, chance).total
         yield at_most(f"{count} homes: search", took, "CPU s", goal, "")
         yield told(f"{count} homes: cost", layout.score.total / random, "x", "of a random layout")
 
@@ -118,9 +129,9 @@ def against_all(quick: bool) -> Iterator[Row]:
     count, same, seconds = 6 if quick else 200, 0, []
     for seed in range(count):
         stages, ways = shapes[seed % len(shapes)]
-        of = dtfm.costs(homes(stages * ways, seed), stages)
-        layout, took = timed(lambda of=of, seed=seed: anneal.search(of, seed))
-        least = min(dtfm.score(of, groups).total for groups in partitions(stages * ways, ways))
+        of = dtfm_objective.costs(homes(stages * ways, seed), stages)
+        layout, took = timed(lambda of=of, seed=seed: simulated_annealing.search(of, seed))
+        least = min(dtfm_objective.score(of, groups).total for groups in partitions(stages * ways, ways))
         same += layout.score.total <= least * (1 + 1e-12)
         seconds.append(took)
     yield at_least(f"{count} networks of 4 to 12 homes: as good as all layouts", same, "networks", count, "")
@@ -128,18 +139,18 @@ def against_all(quick: bool) -> Iterator[Row]:
 
 
 def uneven(quick: bool) -> Iterator[Row]:
-    cards = [Card(0.4e12 * rate, (0.9 * memory - 1.0) * 2**30) for rate, memory in MIX]
+    cards = [StageCard(0.4e12 * rate, (0.9 * memory - 1.0) * 2**30) for rate, memory in MIX]
     for halves in (False, True):
         units = "half layers" if halves else "layers"
         for name, (state, trained) in STATES.items():
             model = decoder(LLAMA, 2048, 2048, state=state, trained=trained, halves=halves)
             case = f"8 cards, {units}, {name}"
             try:
-                split = layers.arrange(model, cards, 16)
+                split = uneven_layers.arrange(model, cards, 16)
             except PolicyError as error:
                 yield told(f"{case}: {error.message}", 0.0, "of ideal", "infeasible")
                 continue
-            same, best = layers.equal(model, cards).seconds, layers.ideal(model, cards)
+            same, best = uneven_layers.equal(model, cards).seconds, uneven_layers.ideal(model, cards)
             dealt = "+".join(map(str, split.units))
             yield at_least(
                 f"{case}: throughput", same / split.seconds, "x", 1.5, f"equal layers, memory aside; {dealt}"
@@ -154,15 +165,21 @@ def lost(quick: bool) -> Iterator[Row]:
     needed, shares, seconds, bare, kept = [], [], [], [], []
     for count, stages in ((64, 8), (512, 8)):
         fleet, work = fleet_of(count, 0, LLAMA)
-        chosen = select.place(
-            fleet, work, objective.Wish(), stages, count // stages, 0, 20_000 if quick else 200_000
+        chosen = node_selection.place(
+            fleet,
+            work,
+            grid_objective.PlacementGoal(),
+            stages,
+            count // stages,
+            0,
+            20_000 if quick else 200_000,
         )
         before, grid = chosen.verdict, chosen.grid
         begun = np.cumsum([0, *before.units])[:-1]
         for seed in range(3 if quick else 20):
             gone = np.random.default_rng(seed).choice(count, count // 10, replace=False).tolist()
-            least = replan.replan(fleet, work, grid, begun, gone, room=1.0, moves=0)
-            new, took = timed(lambda gone=gone, begun=begun, grid=grid, work=work, fleet=fleet: replan.replan(
+            least = failure_replan.replan(fleet, work, grid, begun, gone, room=1.0, moves=0)
+            new, took = timed(lambda gone=gone, begun=begun, grid=grid, work=work, fleet=fleet: failure_replan.replan(
                 fleet, work, grid, begun, gone
             ))  # fmt: skip
             needed.append(least.share)
@@ -184,7 +201,7 @@ def lost(quick: bool) -> Iterator[Row]:
         f"{name}: most state moved with swaps",
         max(shares),
         "share",
-        f"{replan.ROOM:g} is the bound itself; swaps pay within {replan.HORIZON / 3600:g} h",
+        f"{failure_replan.ROOM:g} is the bound itself; swaps pay within {failure_replan.HORIZON / 3600:g} h",
     )
     yield told(f"{name}: tokens a second with swaps, mean", statistics.mean(kept), "x", "of before")
 
@@ -193,9 +210,9 @@ def chosen(quick: bool) -> Iterator[Row]:
     """Which nodes, in how many stages and pipelines, under our objective: all numbers of stages."""
     for count, goal in ((128, 60.0),) if quick else ((64, None), (512, 60.0), (10_000, 120.0)):
         fleet, work = fleet_of(count, 0, LLAMA)
-        moves = 3_000 if quick else select.MOVES
+        moves = 3_000 if quick else node_selection.MOVES
         found, took = timed(
-            lambda fleet=fleet, work=work, moves=moves: select.choose(fleet, work, moves=moves)[0]
+            lambda fleet=fleet, work=work, moves=moves: node_selection.choose(fleet, work, moves=moves)[0]
         )
         used, name = found.grid.size, f"{count} homes chosen from by our objective"
         yield (
@@ -220,17 +237,22 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
 def warm() -> None:
     """Compiles every loop."""
     small = homes(24, 0)
-    of = dtfm.costs(small, 4)
-    anneal.search(of, 0, anneal.Effort(moves=10, runs=1))
+    of = dtfm_objective.costs(small, 4)
+    simulated_annealing.search(of, 0, simulated_annealing.SearchEffort(moves=10, runs=1))
     genetic(of, 0, 2)
-    clusters.score(small, clusters.place(small, 4, 0, block=12, effort=anneal.Effort(moves=5, runs=1)).grid)
-    layers.arrange(decoder(LLAMA, 1, 1, state=1.0), [Card(1.0, 1e12)], 1)
+    device_clusters.score(
+        small,
+        device_clusters.place(
+            small, 4, 0, block=12, effort=simulated_annealing.SearchEffort(moves=5, runs=1)
+        ).grid,
+    )
+    uneven_layers.arrange(decoder(LLAMA, 1, 1, state=1.0), [StageCard(1.0, 1e12)], 1)
     fleet, work = fleet_of(16, 0, LLAMA)
     grid = np.arange(16).reshape(8, 2)
     begun = np.arange(8)
-    objective.judge(fleet, work, grid)
-    replan.replan(fleet, work, grid, begun, [0], room=1.0, moves=1)
-    select.place(fleet, work, objective.Wish(), 8, 2, 0, moves=1)
+    grid_objective.judge(fleet, work, grid)
+    failure_replan.replan(fleet, work, grid, begun, [0], room=1.0, moves=1)
+    node_selection.place(fleet, work, grid_objective.PlacementGoal(), 8, 2, 0, moves=1)
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 from reporting import Row, told
 
-from farflung.plan.parallel.schedules import Cut, Stage, timeline
-from farflung.plan.place import anneal, cases, dtfm
-from farflung.plan.place.dtfm import Layout
-from farflung.plan.place.mesh import Mesh
+from farflung.advice.placement import dtfm_cases, dtfm_objective, simulated_annealing
+from farflung.advice.placement.dtfm_objective import DtfmLayout
+from farflung.advice.placement.link_matrices import LinkMatrices
+from farflung.advice.traffic.pipeline_schedules import CutTimes, StageTimes, timeline
 
 STAGES = 8
 SEQUENCE, WIDTH, SEQUENCES = 2048, 2048, 61
@@ -25,7 +25,7 @@ RATES = (20e12, 40e12)  # FLOP/s that a card reaches
 RARE = 10
 
 
-def step(mesh: Mesh, layout: Layout, rate: float, every: int = 1) -> float:
+def step(mesh: LinkMatrices, layout: DtfmLayout, rate: float, every: int = 1) -> float:
     """Seconds of a step: the slowest pipeline, and its part of an exchange `every` so many steps."""
     there = mesh.seconds(2.0 * WIDTH * SEQUENCE)
     delay = mesh.seconds(0.0)
@@ -33,25 +33,25 @@ def step(mesh: Mesh, layout: Layout, rate: float, every: int = 1) -> float:
     slowest = 0.0
     for pipeline in layout.grid.T:
         cuts = [
-            Cut(
+            CutTimes(
                 float(there[one, other] - delay[one, other]),
                 float(delay[one, other]),
                 float(there[other, one] - delay[other, one]),
             )
             for one, other in itertools.pairwise(pipeline)
         ]
-        line = timeline([Stage(work / 3, 2 * work / 3)] * STAGES, SEQUENCES, cuts=cuts)
+        line = timeline([StageTimes(work / 3, 2 * work / 3)] * STAGES, SEQUENCES, cuts=cuts)
         slowest = max(slowest, line.seconds)
     return slowest + layout.score.exchange / every
 
 
 def rows(_quick: bool) -> Iterator[Row]:
     """Times of a data centre's step: placed well, at random, and well with exchanges that are rare."""
-    meshes = [cases.case(number) for number in (0, 4)]
-    costs = [dtfm.costs(mesh, STAGES) for mesh in meshes]
-    best = [anneal.search(of, 0) for of in costs]
+    meshes = [dtfm_cases.case(number) for number in (0, 4)]
+    costs = [dtfm_objective.costs(mesh, STAGES) for mesh in meshes]
+    best = [simulated_annealing.search(of, 0) for of in costs]
     groups = np.random.default_rng(0).permutation(64).reshape(STAGES, -1)
-    drawn = dtfm.laid(costs[1], np.sort(groups, axis=1))
+    drawn = dtfm_objective.laid(costs[1], np.sort(groups, axis=1))
     for rate in RATES:
         centre = step(meshes[0], best[0], rate)
         for name, layout, every, published in (

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from farflung.plan.place.compiled import loop
-from farflung.plan.place.dtfm import Costs
+from farflung.advice.placement.dtfm_objective import DtfmCosts
+from farflung.advice.placement.loop_loader import loop
 
 POPULATION = 100
 TRIALS = 4_900
@@ -117,6 +117,6 @@ def _evolve(lateral, hop, stages, ways, population, trials, points, seed):
     return costs.min()
 
 
-def genetic(of: Costs, seed: int, trials: int = TRIALS) -> float:
+def genetic(of: DtfmCosts, seed: int, trials: int = TRIALS) -> float:
     """The least cost that the search finds, seconds; it evaluates POPULATION + `trials` partitions."""
     return float(_evolve(of.lateral, of.hop, of.stages, of.ways, POPULATION, trials, POINTS, seed))

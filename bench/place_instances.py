@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from farflung.plan.place import objective
-from farflung.plan.place.chain import Decoder, decoder
-from farflung.plan.place.mesh import Mesh, mesh
-from farflung.plan.place.objective import Fleet, Work
+from farflung.advice.placement import grid_objective
+from farflung.advice.placement.grid_objective import Fleet, StepWork
+from farflung.advice.placement.layer_chain import DecoderShape, decoder
+from farflung.advice.placement.link_matrices import LinkMatrices, mesh
 
 CITIES = {  # degrees north and east
     "Portland": (45.5, -122.7), "Ashburn": (39.0, -77.5), "Columbus": (40.0, -83.0), "Tokyo": (35.7, 139.7),
@@ -21,7 +21,7 @@ CITIES = {  # degrees north and east
 }  # fmt: skip
 
 
-def homes(count: int, seed: int, *, uplink: float = 1e9) -> Mesh:
+def homes(count: int, seed: int, *, uplink: float = 1e9) -> LinkMatrices:
     """`count` homes, each in a city drawn evenly."""
     generator = np.random.default_rng(seed)
     north, east = np.radians(np.array(list(CITIES.values()))).T
@@ -38,7 +38,7 @@ def homes(count: int, seed: int, *, uplink: float = 1e9) -> Mesh:
     return mesh(generator.integers(0, len(CITIES), count), delay, rate, up, down)
 
 
-def fleet_of(count: int, seed: int, model: Decoder) -> tuple[Fleet, Work]:
+def fleet_of(count: int, seed: int, model: DecoderShape) -> tuple[Fleet, StepWork]:
     """So many homes with a card of 16 or 24 GB each and lines around 100 Mbit/s, and a step of 16 micro-batches.
 
     LoRA: 2.05 bytes a parameter are held, a hundredth is exchanged, every 100 steps; activations go in 8 bits.
@@ -47,9 +47,9 @@ def fleet_of(count: int, seed: int, model: Decoder) -> tuple[Fleet, Work]:
     cards = np.array([[165, 24], [71, 24], [88, 16], [44, 16], [76.7, 16], [97.5, 16]])[
         generator.integers(0, 6, count)
     ]
-    fleet = objective.fleet(
+    fleet = grid_objective.fleet(
         homes(count, seed, uplink=100e6), 0.4e12 * cards[:, 0], (0.9 * cards[:, 1] - 1.0) * 2**30,
         price=0.003 * cards[:, 0], failures=np.full(count, 0.05),
     )  # fmt: skip
     chain = decoder(model, 2048, 2048, state=2.05, trained=0.01)
-    return fleet, Work(chain, 16, 2048, 2048.0 * model.width, every=100, repair=120.0, audited=0.05)
+    return fleet, StepWork(chain, 16, 2048, 2048.0 * model.width, every=100, repair=120.0, audited=0.05)

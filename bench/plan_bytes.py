@@ -1,8 +1,8 @@
-"""Bytes that real torch.distributed runs over gloo put on their interfaces, against what `plan.parallel` foretells.
+"""Bytes that real torch.distributed runs over gloo put on their interfaces, against what `advice.traffic` foretells.
 
 Each rank has a network namespace and a link of its own, not shaped, of MTU 1500; segments leave one by one, so that the
 interface's counter sees every header as a wire would. Foretold is a rank's payload by the formulas, with TCP/IP headers
-and acknowledgements (`plan.parallel.wires`). Told is the largest relative difference over ranks and both directions.
+and acknowledgements (`advice.traffic.packet_overhead`). Told is the largest relative difference over ranks and both directions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import plan_payloads
 from plan_group import Sizes, run
 from reporting import Row, at_most
 
-from farflung.plan.parallel import periodic, replicas, stages, wires
-from farflung.plan.parallel.collectives import Backend, Span
-from farflung.plan.parallel.replicas import Sharding
-from farflung.plan.parallel.shapes import Shape
-from farflung.plan.parallel.stages import Cutting
-from farflung.plan.parallel.terms import Load, Term
+from farflung.advice.traffic import data_parallel, local_step_methods, packet_overhead, pipeline_traffic
+from farflung.advice.traffic.collectives import CollectiveBackend, RankSpan
+from farflung.advice.traffic.data_parallel import ReplicaSharding
+from farflung.advice.traffic.pipeline_traffic import PipelineCuts
+from farflung.advice.traffic.traffic_terms import TrafficLoad, TrafficTerm
+from farflung.advice.traffic.transformer_shapes import TransformerShape
 
 GOAL: Final = 0.02
 FLOAT: Final = 4
@@ -50,39 +50,41 @@ class Case(NamedTuple):
     foretell: Callable[[Sizes, int], Expected]
 
 
-def _alike(terms: Iterable[Term], world: int) -> Expected:
-    load = Load(world, tuple(terms))
+def _alike(terms: Iterable[TrafficTerm], world: int) -> Expected:
+    load = TrafficLoad(world, tuple(terms))
     return [Way(load.sent, load.received, load.messages)] * world
 
 
 def _ddp(sizes: Sizes, world: int) -> Expected:
-    terms = replicas.replicated(FLOAT * sizes.parameters, Span(world), Sharding())
+    terms = data_parallel.replicated(FLOAT * sizes.parameters, RankSpan(world), ReplicaSharding())
     return _alike(terms, world)
 
 
 def _sharded(reshard: bool) -> Callable[[Sizes, int], Expected]:
     def foretell(sizes: Sizes, world: int) -> Expected:
-        sharding = Sharding(3, reshard_after_forward=reshard, units=sizes.layers, backend=Backend.GLOO)
-        terms = replicas.replicated(FLOAT * sizes.parameters, Span(world), sharding)
+        sharding = ReplicaSharding(
+            3, reshard_after_forward=reshard, units=sizes.layers, backend=CollectiveBackend.GLOO
+        )
+        terms = data_parallel.replicated(FLOAT * sizes.parameters, RankSpan(world), sharding)
         return _alike(terms, world)
 
     return foretell
 
 
 def _pipeline(sizes: Sizes, world: int) -> Expected:
-    shape = Shape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
-    handed = stages.by_stage(shape, Cutting(world, sizes.micros), batch=sizes.batch)
+    shape = TransformerShape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
+    handed = pipeline_traffic.by_stage(shape, PipelineCuts(world, sizes.micros), batch=sizes.batch)
     return [Way(one.sent, one.received, one.messages) for one in handed]
 
 
 def _diloco(sizes: Sizes, world: int) -> Expected:
-    term = periodic.averaged(sizes.parameters, Span(world), 1).expected
+    term = local_step_methods.averaged(sizes.parameters, RankSpan(world), 1).expected
     return _alike([term], world)
 
 
 def _sparse(length: float, world: int) -> Expected:
     """Eight bytes each that tell lengths, and the payloads."""
-    terms = [periodic.sent(size, Span(world)).expected for size in (8.0, length)]
+    terms = [local_step_methods.sent(size, RankSpan(world)).expected for size in (8.0, length)]
     return _alike(terms, world)
 
 
@@ -118,7 +120,7 @@ def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
 def _gathered(name: str, payloads: list[bytes], length: float, steps: int) -> Row:
     with gathering(payloads) as sizes:
         expected = _sparse(length, 4)
-        return measured(f"{name}, 4 ranks", "sparse", expected, sizes, steps, wires.ACKNOWLEDGED)
+        return measured(f"{name}, 4 ranks", "sparse", expected, sizes, steps, packet_overhead.ACKNOWLEDGED)
 
 
 @contextmanager
@@ -135,7 +137,7 @@ def measured(
     expected: Expected,
     sizes: Sizes,
     steps: int,
-    acknowledged: float = wires.IN_BATCHES,  # batches form in long messages only
+    acknowledged: float = packet_overhead.IN_BATCHES,  # batches form in long messages only
 ) -> Row:
     """Runs a case and compares."""
     back = [Way(way.received, way.sent, way.messages) for way in expected]
@@ -151,12 +153,12 @@ def measured(
 
 
 def _wire(way: Way, acknowledged: float) -> float:
-    return wires.counted(
+    return packet_overhead.counted(
         way.sent,
         way.received,
         messages=way.messages,
-        head=wires.GLOO_HEAD,
-        notices=wires.GLOO_NOTICES * way.messages,
+        head=packet_overhead.GLOO_HEAD,
+        notices=packet_overhead.GLOO_NOTICES * way.messages,
         acknowledged=acknowledged,
     )
 

@@ -10,7 +10,7 @@ what is resident (VmRSS), clears the high-water mark (/proc/self/clear_refs) and
 it, where the threshold grows up to 32 MiB and the heap keeps what was freed below its top. What warming up has left in
 the heap is handed back first (malloc_trim): steps would use it again, and the mark would rise by less than they take.
 There the trace's peak is multiplied by what `farflung plan` measures for that: how much more than its tensors steps of
-half of the rows raise a process by (train.gauge.heap). Two runs of the same steps differ by up to a seventh, so both
+half of the rows raise a process by (train.gauge.process_heap). Two runs of the same steps differ by up to a seventh, so both
 are medians of five processes. What `mmap` costs is told in processor seconds of a step: each large tensor's pages are
 made anew.
 """
@@ -36,12 +36,12 @@ from plan_modules import KINDS, VOCABULARY
 from reporting import Row, at_most, told
 from torch import Tensor
 
-from farflung.plan.footprint.activations import Attention, Load, kept, logits
-from farflung.plan.footprint.traced import Traced
-from farflung.plan.footprint.transformer import Transformer
-from farflung.plan.parallel.shapes import Recompute
-from farflung.train.gauge.heap import risen
-from farflung.train.gauge.measure import Make, Subject, measure, observed
+from farflung.advice.memory.activations import AttentionMemory, MicroBatch, kept, logits
+from farflung.advice.memory.transformer import Transformer
+from farflung.advice.traffic.transformer_shapes import Recomputation
+from farflung.plan.step_trace import StepTrace
+from farflung.train.gauge.process_heap import risen
+from farflung.train.gauge.step_memory import Make, StepSubject, measure, observed
 
 ROWS: Final = {"gpt2": 8, "llama": 12, "vit": 64, "resnet": 128, "t5": 12, "moe": 8}
 FEW: Final = 4
@@ -50,13 +50,13 @@ STEPS: Final = 3
 RUNS: Final = 5
 THRESHOLD: Final = "65536"
 CLOSED: Final = {  # those that the closed form knows, and how they are written
-    "gpt2": (Transformer(4, 256, 8, VOCABULARY, positions=256), 256, Attention.EAGER, True),
+    "gpt2": (Transformer(4, 256, 8, VOCABULARY, positions=256), 256, AttentionMemory.EAGER, True),
     "llama": (
         Transformer(
             4, 256, 8, VOCABULARY, key_heads=2, inner=688, is_gated=True, has_biases=False, is_tied=False
         ),
         256,
-        Attention.FUSED,
+        AttentionMemory.FUSED,
         False,
     ),
     "moe": (
@@ -65,7 +65,7 @@ CLOSED: Final = {  # those that the closed form knows, and how they are written
             experts=8, chosen=2,
         ),
         256,
-        Attention.FUSED,
+        AttentionMemory.FUSED,
         False,
     ),
 }  # fmt: skip
@@ -75,7 +75,7 @@ def make_of(name: str) -> Make:
     """A step of one module with AdamW, for so many rows."""
     kind = KINDS[name]
 
-    def make(rows: int) -> Subject:
+    def make(rows: int) -> StepSubject:
         torch.manual_seed(0)
         module, batch = kind.build(), kind.batch(rows)
         optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
@@ -84,12 +84,12 @@ def make_of(name: str) -> Make:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        return Subject(module, batch, lambda: module(*batch), update)
+        return StepSubject(module, batch, lambda: module(*batch), update)
 
     return make
 
 
-def held(subject: Subject) -> int:
+def held(subject: StepSubject) -> int:
     """Bytes that autograd's hooks are shown on a real forward pass, by the addresses of storages."""
     own = {t.untyped_storage().data_ptr() for t in (*subject.module.parameters(), *subject.module.buffers())}
     own |= {t.untyped_storage().data_ptr() for t in subject.batch}
@@ -115,7 +115,7 @@ def rows(wanted: Callable[[str], bool], *, is_quick: bool) -> Iterator[Row]:
         if not wanted(name):
             continue
         count = FEW if is_quick else whole
-        found = measure(make_of(name), count, [Recompute.NONE])
+        found = measure(make_of(name), count, [Recomputation.NONE])
         yield from activations(name, count, found)
         if not is_quick:
             yield from recomputed(name, count)
@@ -123,7 +123,7 @@ def rows(wanted: Callable[[str], bool], *, is_quick: bool) -> Iterator[Row]:
             yield from peaks(name, count, found, 1 if is_quick else RUNS)
 
 
-def activations(name: str, rows: int, found: Traced) -> Iterator[Row]:
+def activations(name: str, rows: int, found: StepTrace) -> Iterator[Row]:
     """The trace against the hooks, and the closed form against them."""
     seen, said = held(make_of(name)(rows)), found.mode().saved
     how = f"run on {found.ran_rows} rows, extrapolated" if found.ran_rows else "traced without numbers"
@@ -131,14 +131,14 @@ def activations(name: str, rows: int, found: Traced) -> Iterator[Row]:
     yield at_most(f"activations, {name}", abs(said / seen - 1), "of held", 0.03, about)
     if name in CLOSED:
         model, context, attention, has_dropout = CLOSED[name]
-        load = Load(rows, context, element=4.0, attention=attention, has_dropout=has_dropout)
+        load = MicroBatch(rows, context, element=4.0, attention=attention, has_dropout=has_dropout)
         closed = model.layers * kept(load, model).bytes + logits(load, model).bytes
         yield told(f"activations, {name}, closed form", closed / seen - 1, "of held", f"{closed:,.0f} B said")
 
 
 def recomputed(name: str, rows: int) -> Iterator[Row]:
     """Kept and peak with recomputation: the trace against the storages of a real step."""
-    ways = [Recompute.SELECTIVE, Recompute.FULL]
+    ways = [Recomputation.SELECTIVE, Recomputation.FULL]
     said, seen = measure(make_of(name), rows, ways), observed(make_of(name), rows, ways).traced
     for one, other in zip(said.modes, seen.modes, strict=True):
         worst = max(abs(one.live / other.live - 1), abs(one.peak / other.peak - 1))
@@ -146,7 +146,7 @@ def recomputed(name: str, rows: int) -> Iterator[Row]:
         yield at_most(f"recomputation, {name}, {one.recompute}", worst, "of held", 0.03, about)
 
 
-def peaks(name: str, rows: int, found: Traced, runs: int) -> Iterator[Row]:
+def peaks(name: str, rows: int, found: StepTrace, runs: int) -> Iterator[Row]:
     """What resident memory rises by, against the trace's peak, and against that with what the heap was seen to add."""
     said, few = found.peak(), rows // 2
     with ThreadPoolExecutor(2) as pool:

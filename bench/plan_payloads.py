@@ -8,14 +8,14 @@ from typing import Final
 import numpy as np
 
 from farflung.compress import registry
-from farflung.compress.payload import About
+from farflung.compress.payload import ContributionKey
 from farflung.compress.registry import Codec
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-ABOUT: Final = About(1, 0, digest("bench"), PeerId(bytes(32)))
-NOISE: Final = Layout.of({f"{at}.weight": (1024, 1024) for at in range(8)})
+ABOUT: Final = ContributionKey(1, 0, digest("bench"), PeerId(bytes(32)))
+NOISE: Final = TensorLayout.of({f"{at}.weight": (1024, 1024) for at in range(8)})
 SETTLED: Final = range(8, 12)  # rounds after which the residual has settled (docs/protocol/payload.md)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of a step of real torch.distributed runs on shaped links, against what `plan.parallel` foretells.
+"""Seconds of a step of real torch.distributed runs on shaped links, against what `advice.traffic` foretells.
 
 Four ranks, each behind a token bucket of RATE each way, packets of 1500 bytes; no delay is added, because not every
 kernel can. What a step computes is measured alone first, by as many processes at once on the same cores. Foretold is
@@ -16,13 +16,13 @@ from plan_bytes import FLOAT, Wanted, gathering
 from plan_group import Seen, Sizes, run
 from reporting import Row, at_most
 
+from farflung.advice.traffic import collective_times, packet_overhead
+from farflung.advice.traffic.access_links import RankGroup, alike
+from farflung.advice.traffic.collectives import CollectiveBackend
+from farflung.advice.traffic.pipeline_schedules import CutTimes, PipelineSchedule, StageTimes, timeline
+from farflung.advice.traffic.transformer_shapes import TransformerShape
 from farflung.core.units import Seconds
-from farflung.plan.links import Link
-from farflung.plan.parallel import timing, wires
-from farflung.plan.parallel.collectives import Backend
-from farflung.plan.parallel.group import Group, alike
-from farflung.plan.parallel.schedules import Cut, Schedule, Stage, timeline
-from farflung.plan.parallel.shapes import Shape
+from farflung.plan.link_syntax import Link
 
 GOAL: Final = 0.15
 MIDDLE: Final = 0.10  # of the median over all cases
@@ -45,35 +45,37 @@ class Case(NamedTuple):
     foretell: Callable[[Sizes, float], float]
 
 
-def lines() -> Group:
+def lines() -> RankGroup:
     """The links as payload sees them: both ways carry data, and acknowledgements of the other way's."""
-    payload = RATE / wires.counted(1.0, 1.0)
+    payload = RATE / packet_overhead.counted(1.0, 1.0)
     return alike(Link(payload, payload, Seconds(0.0)), WORLD)
 
 
 def _ddp(sizes: Sizes, alone: float) -> float:
-    return alone + timing.ring(lines(), FLOAT * sizes.parameters)
+    return alone + collective_times.ring(lines(), FLOAT * sizes.parameters)
 
 
 def _fsdp(sizes: Sizes, alone: float) -> float:
     """Each unit is gathered twice; its gradients are summed as gloo does, by a whole all-reduce."""
     unit = FLOAT * sizes.parameters / sizes.layers
-    gathered, reduced = timing.ring(lines(), unit, rounds=1), timing.ring(lines(), unit)
+    gathered, reduced = collective_times.ring(lines(), unit, rounds=1), collective_times.ring(lines(), unit)
     return alone + sizes.layers * (2 * gathered + reduced)
 
 
 def _diloco(sizes: Sizes, alone: float) -> float:
-    return sizes.local * alone + timing.ring(lines(), FLOAT * sizes.parameters)
+    return sizes.local * alone + collective_times.ring(lines(), FLOAT * sizes.parameters)
 
 
-def _pipeline(schedule: Schedule) -> Callable[[Sizes, float], float]:
+def _pipeline(schedule: PipelineSchedule) -> Callable[[Sizes, float], float]:
     def foretell(sizes: Sizes, alone: float) -> float:
-        shape = Shape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
+        shape = TransformerShape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
         # One way is busy at a time, most of the time.
-        seconds = 8 * shape.activation(sizes.batch) / wires.payload_rate(RATE)
-        stage = Stage(FORWARD * alone, (1 - FORWARD) * alone)
-        cuts = [Cut(seconds, 0.0, seconds)] * (WORLD - 1)
-        return timeline([stage] * WORLD, sizes.micros, schedule, cuts=cuts, backend=Backend.GLOO).seconds
+        seconds = 8 * shape.activation(sizes.batch) / packet_overhead.payload_rate(RATE)
+        stage = StageTimes(FORWARD * alone, (1 - FORWARD) * alone)
+        cuts = [CutTimes(seconds, 0.0, seconds)] * (WORLD - 1)
+        return timeline(
+            [stage] * WORLD, sizes.micros, schedule, cuts=cuts, backend=CollectiveBackend.GLOO
+        ).seconds
 
     return foretell
 
@@ -83,8 +85,8 @@ CASES: Final = (
     Case("DDP", "ddp", SMALL, SMALL, _ddp),
     Case("FSDP2", "fsdp", SMALL, SMALL, _fsdp),
     Case("DiLoCo, 3 local steps", "diloco", SMALL, SMALL, _diloco),
-    Case("GPipe", "gpipe", WIDE, _ONE, _pipeline(Schedule.GPIPE)),
-    Case("1F1B", "1f1b", WIDE, _ONE, _pipeline(Schedule.ONE_F_ONE_B)),
+    Case("GPipe", "gpipe", WIDE, _ONE, _pipeline(PipelineSchedule.GPIPE)),
+    Case("1F1B", "1f1b", WIDE, _ONE, _pipeline(PipelineSchedule.ONE_F_ONE_B)),
 )
 GATHERED: Final = "top-k payloads gathered"
 
@@ -104,7 +106,7 @@ def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
         payloads, length = plan_payloads.noise()
         with gathering(payloads) as sizes:
             seen = run("sparse", WORLD, STEPS, sizes, TC, is_split=True)
-        found.append(_row(GATHERED, _middle(seen), timing.gather(lines(), [length] * WORLD)))
+        found.append(_row(GATHERED, _middle(seen), collective_times.gather(lines(), [length] * WORLD)))
         yield found[-1]
     if len(found) > len(CASES):
         middle = statistics.median(row.value for row in found)

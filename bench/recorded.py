@@ -1,6 +1,6 @@
 """Real vectors to compress: what peers of the default job want to say after some rounds of training.
 
-Four peers train the default GPT (job.presets) as `train.together` does; recorded is what the codec is given: the change
+Four peers train the default GPT (job.presets) as `train.in_process` does; recorded is what the codec is given: the change
 of the round and what was not sent before. The same seed gives the same vectors on one class of machine.
 """
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from farflung.core.layout import Float32, Layout
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.train import work
-from farflung.train.together import Together
+from farflung.train import round_work
+from farflung.train.in_process import InProcessRun
 
 PEERS = 4
 FLAGS = {"sync.method": "sparse_loco", "sync.topk": "64", "sync.chunk": "4096", "sync.value_bits": "2"}
@@ -32,15 +32,17 @@ def job(rounds: int, inner: str, seed: int = 1) -> JobSpec:
     return load(None, flags=FLAGS | INNER[inner] | {"rounds": str(rounds), "seed": str(seed)}).spec
 
 
-def record(spec: JobSpec, rounds: Sequence[int], peers: int = PEERS) -> Iterator[tuple[int, Layout, Float32]]:
+def record(
+    spec: JobSpec, rounds: Sequence[int], peers: int = PEERS
+) -> Iterator[tuple[int, TensorLayout, Float32]]:
     """Of each of `rounds` (ascending): its number, the layout, and what peer 0 wants to send, shape (layout.size,)."""
     torch.set_num_threads(1)
-    net = Together.of(spec, read_dataset(spec.data, spec.model, Path()), peers)
+    net = InProcessRun.of(spec, read_dataset(spec.data, spec.model, Path()), peers)
     layout, decay = net.job.model.layout, np.float32(spec.sync.error_decay)
     for round in range(max(rounds) + 1):
         if round in rounds:
             held = net.inner[0]
-            made = work.trained(net.job, net.public, held, net.job.batches(round, 0), lambda: None)
+            made = round_work.trained(net.job, net.public, held, net.job.batches(round, 0), lambda: None)
             change = made.end - net.public.params
             yield round, layout, change if held.residual is None else decay * held.residual + change
         if round < max(rounds):

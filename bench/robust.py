@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from reporting import Row, at_least, at_most, load, show, told
 
-from farflung.compress.merge import Part, Rule, mean, merge
+from farflung.compress.merge import Rule, WeightedUpdate, mean, merge
 from farflung.core.ids import PeerId
-from farflung.core.layout import Float32, Layout
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load as read_job
-from farflung.train import local, model, order
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load as read_job
+from farflung.train import data_order, flat_model, inner_steps
 
 PEERS, ATTACKERS, STEPS, TRUE = 16, 5, 100, 64  # batches of 8 sequences
 CHUNK, TOPK = 4096, 41
@@ -39,18 +39,18 @@ UNIT: Final = 1 << 4  # so that a thousandfold of most gradients stays below whe
 Rows = list[Float32]
 
 
-def updates(quick: bool) -> tuple[Layout, Float32, Rows]:
+def updates(quick: bool) -> tuple[TensorLayout, Float32, Rows]:
     """The true direction at step STEPS, and what each of PEERS saw of it."""
     flags = {"model.layers": "2", "model.width": "64" if quick else "128", "batch": "8"}
     spec = read_job(None, flags=flags).spec
     tokens = read_dataset(spec.data, spec.model, Path()).train
-    built = model.build(spec, b"")
-    start = local.alone(built, spec, model.initial(spec, built))
-    at = local.baseline(built, spec, tokens, start, 1, 20 if quick else STEPS, lambda: None)
+    built = flat_model.build(spec, b"")
+    start = inner_steps.alone(built, spec, flat_model.initial(spec, built))
+    at = inner_steps.baseline(built, spec, tokens, start, 1, 20 if quick else STEPS, lambda: None)
     built.put(at.params)
 
     def gradient(member: int, step: int) -> Float32:
-        built.gradient(*local.tensors(order.batch(tokens, spec, spec.rounds, member, step)))
+        built.gradient(*inner_steps.tensors(data_order.batch(tokens, spec, spec.rounds, member, step)))
         found: Float32 = -built.grads.numpy() / UNIT
         return found
 
@@ -58,12 +58,12 @@ def updates(quick: bool) -> tuple[Layout, Float32, Rows]:
     return built.layout, true, [gradient(member, 0) for member in range(PEERS)]
 
 
-def dense(_: Layout, update: Float32) -> Float32:
+def dense(_: TensorLayout, update: Float32) -> Float32:
     """All of it."""
     return update
 
 
-def top(_: Layout, update: Float32) -> Float32:
+def top(_: TensorLayout, update: Float32) -> Float32:
     """The TOPK largest of each chunk."""
     sent = np.zeros_like(update)
     for start in range(0, update.size, CHUNK):
@@ -73,7 +73,7 @@ def top(_: Layout, update: Float32) -> Float32:
     return sent
 
 
-def sign(layout: Layout, update: Float32) -> Float32:
+def sign(layout: TensorLayout, update: Float32) -> Float32:
     """The signs, times the mean size of each tensor."""
     sent = np.sign(update)
     for _, place in layout.slices():
@@ -116,7 +116,7 @@ def cases(quick: bool) -> Iterator[Row]:
         plain = 0.0
         for name, attack in ATTACKS.items():
             bad = [form(layout, np.asarray(each, np.float32)) for each in attack(honest, own)]
-            parts = [Part(PeerId(bytes([i]) * 32), 1, each) for i, each in enumerate(bad + honest)]
+            parts = [WeightedUpdate(PeerId(bytes([i]) * 32), 1, each) for i, each in enumerate(bad + honest)]
             for rule in get_args(Rule):
                 merged = mean(merge(layout, parts, rule))
                 found, case = cosine(merged, true), f"{form.__name__}, {name}, {rule}"

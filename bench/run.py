@@ -21,11 +21,11 @@ from typing import Any
 
 from reporting import Row, at_most, load, show, told
 
-from farflung.app import asking
-from farflung.app.folder import RunFolder
 from farflung.core.ids import ID_BYTES, PeerId
-from farflung.train import messages
-from farflung.train.engine import Engine
+from farflung.local.jobs import resolve
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import worker_messages
+from farflung.train.engine import WorkerEngine
 
 STEPS = 40  # of one process with one thread
 SCORED = 1024  # tokens on which it is then judged: next to nothing
@@ -50,13 +50,15 @@ def run(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, Any]]
 def one_thread(folder: Path) -> float:
     """Tokens a second of one process with one thread, in the first steps of the same job."""
     run = RunFolder(folder)
-    spec = asking.resolve_again(run).spec
-    engine = Engine(time.perf_counter)
+    spec = resolve.resolve_again(run).spec
+    engine = WorkerEngine(time.perf_counter)
     peer = PeerId(bytes(ID_BYTES))
-    engine.handle(messages.Setup(spec, run.dataset_file.read_bytes(), b"", 0, peer))
+    engine.handle(worker_messages.SetupCommand(spec, run.dataset_file.read_bytes(), b"", 0, peer))
     members, steps = spec.network.providers, min(STEPS, spec.steps)
-    score = engine.handle(messages.Baseline(run.initial_file.read_bytes(), members, steps, SCORED, 1))
-    assert isinstance(score, messages.Score)
+    score = engine.handle(
+        worker_messages.BaselineCommand(run.initial_file.read_bytes(), members, steps, SCORED, 1)
+    )
+    assert isinstance(score, worker_messages.LossResult)
     return steps * members * spec.batch * spec.model.context / score.seconds
 
 

@@ -28,17 +28,17 @@ from reporting import Row, at_most, load, show, told
 from simulated import Peers, Trained, job, read
 
 from farflung.compress import kernels, registry
-from farflung.compress.payload import About
+from farflung.compress.payload import ContributionKey
 from farflung.compress.registry import Codec
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import ModelSpec
 from farflung.train import twoway
-from farflung.train.messages import Part
-from farflung.train.model import Model
+from farflung.train.flat_model import FlatModel
 from farflung.train.models import gpt
-from farflung.train.twoway import TwoWay
+from farflung.train.twoway import TwoWayAggregation
+from farflung.train.worker_messages import AcceptedPayload
 
 COUNTS = (4, 8, 16, 32, 64)
 ENCODED = 4  # peers whose payloads are made for each N; the others' are as long
@@ -76,7 +76,9 @@ def ring(size: int, count: int) -> float:
     return 2 * (count - 1) / count * 2 * size
 
 
-def all_gather(layout: Layout, count: int, change: Float32, about: About) -> dict[str, Traffic]:
+def all_gather(
+    layout: TensorLayout, count: int, change: Float32, about: ContributionKey
+) -> dict[str, Traffic]:
     """What one payload's length gives."""
     m = len(codec().encode(None, change, layout, about)[1])
     return {
@@ -85,9 +87,11 @@ def all_gather(layout: Layout, count: int, change: Float32, about: About) -> dic
     }
 
 
-def two_way(layout: Layout, count: int, changes: list[Float32], about: About) -> dict[str, Traffic]:
+def two_way(
+    layout: TensorLayout, count: int, changes: list[Float32], about: ContributionKey
+) -> dict[str, Traffic]:
     """Payloads of some peers to all owners, and the owners' answers to them."""
-    method = TwoWay(codec(), codec())
+    method = TwoWayAggregation(codec(), codec())
     peers = [PeerId(digest("bench/peer/1", i.to_bytes(4, "little"))) for i in range(count)]
     shards = twoway.shards(layout, digest("bench/job/1"), peers)
     sent = {
@@ -96,7 +100,8 @@ def two_way(layout: Layout, count: int, changes: list[Float32], about: About) ->
     }
     whole = statistics.mean(sum(map(len, pieces.values())) for pieces in sent.values())
     answers = sum(
-        len(method.combine(None, s, [Part(p, 1, sent[p][s.owner]) for p in sent], about)[1]) for s in shards
+        len(method.combine(None, s, [AcceptedPayload(p, 1, sent[p][s.owner]) for p in sent], about)[1])
+        for s in shards
     )
     away = (count - 1) / count * (whole + answers)
     return {"two-way": Traffic(away, away), "two-way, relayed": Traffic(whole + answers / count, away)}
@@ -105,10 +110,10 @@ def two_way(layout: Layout, count: int, changes: list[Float32], about: About) ->
 def bytes_table(quick: bool) -> list[Row]:
     """Bytes up and down for each N and way, then the goals."""
     sizes = ModelSpec(layers=6, width=384, heads=6) if quick else ModelSpec(layers=8, width=768, heads=12)
-    layout = Model(gpt.build(sizes)).layout
+    layout = FlatModel(gpt.build(sizes)).layout
     generator = np.random.Generator(np.random.Philox(key=1))
     changes = [generator.standard_normal(layout.size, np.float32) for _ in range(2 if quick else ENCODED)]
-    about = About(0, 0, digest("bench/root/1"), PeerId(bytes(32)))
+    about = ContributionKey(0, 0, digest("bench/root/1"), PeerId(bytes(32)))
     counts = (COUNTS[0], COUNTS[-1]) if quick else COUNTS
     found: dict[str, dict[int, Traffic]] = {}
     rows = []
@@ -127,7 +132,7 @@ def bytes_table(quick: bool) -> list[Row]:
     return rows + _growth(layout, found, counts)
 
 
-def _growth(layout: Layout, found: dict[str, dict[int, Traffic]], counts: tuple[int, ...]) -> list[Row]:
+def _growth(layout: TensorLayout, found: dict[str, dict[int, Traffic]], counts: tuple[int, ...]) -> list[Row]:
     rows = []
     first, last = counts[0], counts[-1]
     for way, traffic in found.items():
@@ -185,7 +190,7 @@ def _method_losses(method: str, quick: bool, seeds: int) -> list[Row]:
         flat.append(one.train(one.all_gather()))
         for name, downlink in (({} if quick else downlinks(uplink)) | exact()).items():
             one = Peers(spec, data, 4)
-            runs.setdefault(name, []).append(one.train(one.two_way(TwoWay(uplink, downlink))))
+            runs.setdefault(name, []).append(one.train(one.two_way(TwoWayAggregation(uplink, downlink))))
     mean = statistics.mean(r.loss for r in flat)
     payload = statistics.mean(r.payload for r in flat)
     yardstick = f"{seeds} seeds, 4 peers, {payload:.0f} B a payload"

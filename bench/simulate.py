@@ -23,11 +23,11 @@ from typing import Any, Final
 
 from reporting import Row, at_least, at_most, load, show, told
 
-from farflung.app.simulate import internet, scenario
+from farflung.advice.simulation.simulate import play, settled
+from farflung.advice.traffic import failures
+from farflung.app.simulate import scenario, scenario_run
 from farflung.app.simulate.scenario import Scenario
 from farflung.compress import kernels
-from farflung.plan.parallel import failures
-from farflung.plan.sim.play import play, settled
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "plan"))
 
@@ -59,7 +59,7 @@ def peak() -> int:
 def sizes(quick: bool) -> Iterator[Row]:
     """What a network costs."""
     began = time.process_time()
-    first = internet.simulate(of(network__nodes=1000), 1)
+    first = scenario_run.simulate(of(network__nodes=1000), 1)
     yield told(
         "first network of 1,000, with compiling or loading", time.process_time() - began, "s CPU", "no goal"
     )
@@ -68,7 +68,7 @@ def sizes(quick: bool) -> Iterator[Row]:
         if quick and nodes > 100_000:
             continue
         began = time.process_time()
-        found = internet.simulate(of(network__nodes=nodes), 1)
+        found = scenario_run.simulate(of(network__nodes=nodes), 1)
         took = time.process_time() - began
         case = f"{nodes:,} nodes x 30 days"
         yield at_most(case, took, "s CPU", goal, f"{found.hired:,} rounds of hired nodes")
@@ -77,7 +77,7 @@ def sizes(quick: bool) -> Iterator[Row]:
         )
         lost = abs(found.ended.total - found.began.total)
         yield at_most(f"{case}, money", lost, "micro-credits", 0, "made or lost")
-    again = internet.simulate(of(network__nodes=1000), 1)
+    again = scenario_run.simulate(of(network__nodes=1000), 1)
     yield at_most("same seed, other hash", float(again.hash != first.hash), "runs", 0, "of two")
 
 
@@ -90,7 +90,7 @@ def churn() -> Iterator[Row]:
             "churn__death": 0.0,
             "market__wanted": 0.0,
         }
-        found = internet.simulate(of(network__nodes=20_000, **values), 1)
+        found = scenario_run.simulate(of(network__nodes=20_000, **values), 1)
         exact = up / (up + down)
         off = 100 * abs(found.availability / exact - 1)
         yield at_most(f"share of time up, {up:g} h and {down:g} h", off, "% off", 1.0, f"exactly {exact:.4f}")
@@ -133,7 +133,7 @@ def between(nodes: int, up_hours: float) -> float:
         network__nodes=nodes, network__days=54, round__train_seconds=3600.0, round__exchange_seconds=0.0,
         churn__up_hours=up_hours, churn__down_hours=0.05, churn__death=0.0, market__wanted=0.0,
     )  # fmt: skip
-    means = [internet.simulate(asked, seed).mean_time or float("inf") for seed in range(SEEDS)]
+    means = [scenario_run.simulate(asked, seed).mean_time or float("inf") for seed in range(SEEDS)]
     return 1 / fmean(3600 / each for each in means)
 
 
@@ -154,7 +154,7 @@ def published() -> Iterator[Row]:
         )
     for exchange, printed in INTELLECT.items():
         asked = of(network__nodes=200, network__days=2, round__exchange_seconds=float(exchange), **STEADY)
-        used = 100 * internet.simulate(asked, 1).utilisation
+        used = 100 * scenario_run.simulate(asked, 1).utilisation
         yield at_most(f"INTELLECT-1, {exchange} s", abs(used - printed), "points off", 1.0, f"{used:.2f} %")
     for minutes, printed in ((1440, 117), (360, 57), (15, 9.1)):
         found = failures.best(5, minutes).work

@@ -10,16 +10,16 @@ import torch
 
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
-from farflung.core.layout import Float32
-from farflung.job import load
+from farflung.core.tensor_layout import Float32
+from farflung.job import job_loader
 from farflung.job.dataset import Dataset
-from farflung.job.io.read import read_dataset
+from farflung.job.io.job_files import read_dataset
 from farflung.job.spec import JobSpec
-from farflung.train import local, model, order, twoway
-from farflung.train.messages import Part
+from farflung.train import data_order, flat_model, inner_steps, twoway
+from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
-from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
+from farflung.train.sync_arithmetic import Sync
+from farflung.train.worker_messages import AcceptedPayload
 
 SMALL = {
     "model.layers": "2", "model.width": "64", "model.heads": "4", "model.context": "64", "batch": "4",
@@ -30,7 +30,7 @@ SMALL = {
 def job(method: str, rounds: int, seed: int, flags: Mapping[str, str] | None = None) -> JobSpec:
     """A small byte-level GPT (0.1 M parameters) by one sync method with its defaults, unless `flags` say otherwise."""
     given = {**SMALL, "sync.method": method, "rounds": str(rounds), "seed": str(seed), **(flags or {})}
-    return load.load(None, flags=given).spec
+    return job_loader.load(None, flags=given).spec
 
 
 def read(spec: JobSpec) -> Dataset:
@@ -55,10 +55,10 @@ class Peers:
     def __init__(self, spec: JobSpec, data: Dataset, count: int) -> None:
         torch.set_num_threads(1)
         self.spec, self.data = spec, data
-        self.model = model.build(spec, b"")
+        self.model = flat_model.build(spec, b"")
         self.layout, self.sync = self.model.layout, Sync.of(spec)
         self.peers = [PeerId(bytes([i + 1]) * 32) for i in range(count)]
-        self.state = self.sync.initial(model.initial(spec, self.model))
+        self.state = self.sync.initial(flat_model.initial(spec, self.model))
         self.inner = [BorderState(0, 0) for _ in self.peers]
         self.weight = spec.round_tokens
 
@@ -67,8 +67,8 @@ class Peers:
         changes = []
         for member, held in enumerate(self.inner):
             at = BorderState(self.state.round, held.step, self.state.params, held.vectors)
-            steps = local.batches(self.data.train, self.spec, self.state.round, member)
-            done = local.leg(
+            steps = inner_steps.batches(self.data.train, self.spec, self.state.round, member)
+            done = inner_steps.leg(
                 self.model, self.spec, at, steps, member, range(self.spec.sync.steps), lambda: None
             )
             self.inner[member] = done.end
@@ -86,7 +86,9 @@ class Peers:
 
     def loss(self) -> float:
         """Held-out loss of public state, on up to 32,768 bytes."""
-        x_NT, y_NT = local.tensors(order.windows(self.data.heldout, self.spec.model.context, 1 << 15))
+        x_NT, y_NT = inner_steps.tensors(
+            data_order.windows(self.data.heldout, self.spec.model.context, 1 << 15)
+        )
         self.model.put(self.state.params)
         with torch.no_grad():
             return float(self.model.loss(x_NT, y_NT))
@@ -102,13 +104,13 @@ class Peers:
                 residuals[i], payload = sync.codec(state.round).encode(
                     residuals[i], change, self.layout, about
                 )
-                parts.append(Part(peer, self.weight, payload))
+                parts.append(AcceptedPayload(peer, self.weight, payload))
             mean_bytes = sum(len(p.payload) for p in parts) / len(parts)
             return sync.merged(state, self.layout, parts), mean_bytes, 0.0
 
         return exchange
 
-    def two_way(self, method: twoway.TwoWay) -> Exchange:
+    def two_way(self, method: twoway.TwoWayAggregation) -> Exchange:
         """Owners sum and re-encode (train.twoway)."""
         shards = twoway.shards(self.layout, digest("bench/job/1"), self.peers)
         residuals: list[Float32 | None] = [None] * len(self.peers)
@@ -120,7 +122,7 @@ class Peers:
                 residuals[i], sent[peer] = method.send(residuals[i], change, shards, at._replace(peer=peer))
             answers = {}
             for shard in shards:
-                parts = [Part(peer, self.weight, sent[peer][shard.owner]) for peer in self.peers]
+                parts = [AcceptedPayload(peer, self.weight, sent[peer][shard.owner]) for peer in self.peers]
                 unsent[shard.owner], answers[shard.owner] = method.combine(
                     unsent[shard.owner], shard, parts, at
                 )

@@ -26,8 +26,8 @@ from deaths import Death, Watched
 from honesty import CLASSES, audited
 from reporting import Row, at_most, load, show, told
 
-from farflung.ledger.tx import DAMNING, Finding
-from farflung.verify.judge import WHOLE
+from farflung.ledger.transactions import DAMNING, VerdictFinding
+from farflung.verify.audit_verdict import WHOLE
 
 SHARE: Final = 0.15
 WORKER_GAP: Final = 1.5  # seconds
@@ -169,7 +169,7 @@ def accusations(size: Size) -> Iterator[Row]:
     """Findings about work that is honest."""
     found = list(audited(size.segments))
     guilty = sum(a.found.finding in DAMNING for a in found)
-    unpaid = sum(a.found.finding is Finding.UNPAID for a in found)
+    unpaid = sum(a.found.finding is VerdictFinding.UNPAID for a in found)
     about = f"{len(found)} honest segments in the classes {', '.join(CLASSES)}, limits from each job's profile run"
     yield at_most("false accusations", guilty, "segments", 0, about)
     yield at_most("honest work unpaid", unpaid, "segments", 0, about)

@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from reporting import Row, at_most, load, machine, show, told
 
-from farflung.core.layout import Float32
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load as load_job
+from farflung.core.tensor_layout import Float32
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load as load_job
 from farflung.job.spec import JobSpec
-from farflung.train import local, together
-from farflung.train.together import Together
+from farflung.train import in_process, inner_steps
+from farflung.train.in_process import InProcessRun
 
 PEERS: Final = 4
 STEPS: Final = 2000
@@ -113,7 +113,7 @@ def measure(run: Run) -> dict[str, Any]:
     spec, began, busy = spec_of(run), time.process_time(), load()
     data = read_dataset(spec.data, spec.model, Path())
     curve: list[tuple[int, int, float]] = []
-    net = Together.of(spec, data, PEERS)
+    net = InProcessRun.of(spec, data, PEERS)
     every = max(1, spec.rounds // EVALUATIONS)
     if METHODS[run.method].is_alone:
         final, curve = _alone(net, every)
@@ -137,18 +137,18 @@ def round_(value: float) -> float:
     return round(value, 1)
 
 
-def _alone(net: Together, every: int) -> tuple[float, list[tuple[int, int, float]]]:
+def _alone(net: InProcessRun, every: int) -> tuple[float, list[tuple[int, int, float]]]:
     """Dense synchronisation sends 4 bytes a parameter and step."""
     job, curve = net.job, list[tuple[int, int, float]]()
-    at = local.alone(job.model, job.spec, net.public.params)
+    at = inner_steps.alone(job.model, job.spec, net.public.params)
     params: Float32 = np.asarray(at.params)
     for until in range(every * job.spec.sync.steps, job.spec.steps + 1, every * job.spec.sync.steps):
-        at = local.baseline(job.model, job.spec, job.data.train, at, PEERS, until, lambda: None)
+        at = inner_steps.baseline(job.model, job.spec, job.data.train, at, PEERS, until, lambda: None)
         params = at.params
-        curve.append((until, until * 4 * job.model.layout.size, together.heldout(job, params, TOKENS)))
-    at = local.baseline(job.model, job.spec, job.data.train, at, PEERS, job.spec.steps, lambda: None)
+        curve.append((until, until * 4 * job.model.layout.size, in_process.heldout(job, params, TOKENS)))
+    at = inner_steps.baseline(job.model, job.spec, job.data.train, at, PEERS, job.spec.steps, lambda: None)
     net.sent = job.spec.steps * 4 * job.model.layout.size
-    return together.heldout(job, at.params, FINAL_TOKENS), curve
+    return in_process.heldout(job, at.params, FINAL_TOKENS), curve
 
 
 def done(out: Path) -> list[dict[str, Any]]:

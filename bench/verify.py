@@ -29,17 +29,17 @@ from verify_dispute import dispute
 from verify_share import share
 
 from farflung.compress.kernels import installed, use
-from farflung.core.canon.graph import Graph
-from farflung.core.layout import Float32
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load as read_job
+from farflung.core.canon.graph import CanonicalGraph
+from farflung.core.tensor_layout import Float32
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load as read_job
 from farflung.job.spec import JobSpec
-from farflung.train import local, model, order
-from farflung.train.inner import VECTORS
-from farflung.verify.canon import kernels
+from farflung.train import data_order, flat_model, inner_steps
+from farflung.train.inner_state import VECTORS
+from farflung.verify.canon import tensor_kernels
 from farflung.verify.canon.execute import execute
 from farflung.verify.canon.scalars import scalars
-from farflung.verify.canon.trace import buffers, traced
+from farflung.verify.canon.step_graph import buffers, traced
 
 Run = Callable[[], object]
 
@@ -77,10 +77,10 @@ def compiling(quick: bool) -> Iterator[Row]:
     if not installed():
         return
     before, square = time.process_time(), draw(8, 8)
-    kernels.matmul(square[None], square[None])
-    kernels.tree_sum(square)
-    kernels.put_add(square, np.arange(8), 8)
-    for function in kernels.FUNCTIONS.values():
+    tensor_kernels.matmul(square[None], square[None])
+    tensor_kernels.tree_sum(square)
+    tensor_kernels.put_add(square, np.arange(8), 8)
+    for function in tensor_kernels.FUNCTIONS.values():
         function(square[0])
     yield told("compiling", time.process_time() - before, "s", "every loop once, with the import of numba")
 
@@ -97,7 +97,7 @@ def functions(quick: bool) -> Iterator[Row]:
     """Functions of one value, and sums of rows."""
     values = np.abs(draw(1 << 16))  # torch.log takes another way for what has no logarithm
     tensor, rows = torch.from_numpy(values), values.reshape(-1, 256)
-    for name in kernels.FUNCTIONS:
+    for name in tensor_kernels.FUNCTIONS:
         native = partial(getattr(torch, name), tensor)
         yield from forms(name, (values,), native, quick, f"torch.{name}, {values.size} values")
     native = partial(torch.sum, torch.from_numpy(rows), -1)
@@ -108,7 +108,10 @@ def functions(quick: bool) -> Iterator[Row]:
 
 def forms(name: str, args: tuple[np.ndarray, ...], native: Run, quick: bool, against: str) -> Iterator[Row]:
     """Both forms of a kernel."""
-    for form, run in (("compiled", kernels.SHELF.loop(name)), ("NumPy", kernels.SHELF.twin(name))):
+    for form, run in (
+        ("compiled", tensor_kernels.SHELF.loop(name)),
+        ("NumPy", tensor_kernels.SHELF.twin(name)),
+    ):
         if run is not None:
             value = ratio(partial(run, *args), native, quick)
             side = f" {args[0].shape[-1]}" if name == "matmul" else ""
@@ -120,15 +123,15 @@ def step(quick: bool) -> Iterator[Row]:
     for optimizer, flags in STEPS.items():
         spec = read_job(None, flags=flags).spec
         tokens = read_dataset(spec.data, spec.model, Path()).train
-        built = model.build(spec, b"")
-        start = model.initial(spec, built)
+        built = flat_model.build(spec, b"")
+        start = flat_model.initial(spec, built)
         before = time.process_time()
         graph = traced(built, spec)
         spent = time.process_time() - before
         yield told(f"tracing, {optimizer}", spent, "s", f"once a job; {len(graph.nodes)} operations")
-        given = inputs(spec, built, start, order.batch(tokens, spec, 0, 0, 0), graph)
-        at = local.alone(built, spec, start)
-        native = partial(local.baseline, built, spec, tokens, at, 1, 1, lambda: None)
+        given = inputs(spec, built, start, data_order.batch(tokens, spec, 0, 0, 0), graph)
+        at = inner_steps.alone(built, spec, start)
+        native = partial(inner_steps.baseline, built, spec, tokens, at, 1, 1, lambda: None)
         against = f"processor time of the same step by torch, {start.size} parameters"
         for form, mode in (("compiled", "numba"), ("NumPy", "numpy")):
             if form == "NumPy" or installed():
@@ -139,7 +142,11 @@ def step(quick: bool) -> Iterator[Row]:
 
 
 def inputs(
-    spec: JobSpec, built: model.Model, start: Float32, batch: tuple[np.ndarray, np.ndarray], graph: Graph
+    spec: JobSpec,
+    built: flat_model.FlatModel,
+    start: Float32,
+    batch: tuple[np.ndarray, np.ndarray],
+    graph: CanonicalGraph,
 ) -> dict[str, np.ndarray]:
     """What the graph of the first step takes."""
     params = built.layout.unflatten(start)

@@ -20,9 +20,9 @@ from verify_jobs import OPTIMIZERS, SMALL, chain, profiled
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec
-from farflung.ledger.rules.slash import EXCESS_FALSE
+from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.train.shortcuts import SHORTCUTS, apart
-from farflung.verify import sample
+from farflung.verify import audit_sample
 
 SEEDS = 30
 PEER = PeerId(bytes(32))
@@ -66,7 +66,7 @@ def detection(quick: bool) -> Iterator[Row]:
 
 
 def rounds(seen: dict[str, list[Seen]], spec: JobSpec) -> Iterator[Row]:
-    """Rounds until a draw (verify.sample) opens a spoiled segment, for the seeds that are found when drawn."""
+    """Rounds until a draw (verify.audit_sample) opens a spoiled segment, for the seeds that are found when drawn."""
     for spoiled in (spec.segments, 1):
         taken = [
             caught(spec, name, seed, spoiled)
@@ -89,7 +89,9 @@ def caught(spec: JobSpec, name: str, seed: int, spoiled: int) -> int:
         luck = digest("farflung/bench/1", name.encode(), bytes([seed, spoiled]), round.to_bytes(8, "little"))
         round += 1
         known = [(PEER, spec.audit.probation)]
-        if any(drawn.segment < spoiled for drawn in sample.draw(spec.audit, spec.segments, luck, known)):
+        if any(
+            drawn.segment < spoiled for drawn in audit_sample.draw(spec.audit, spec.segments, luck, known)
+        ):
             return round
 
 

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 from reporting import Row, at_most, told
 
-from farflung.core.canon.program import Run
-from farflung.core.canon.referee import Case, read, ruling
-from farflung.core.canon.tree import Tree, leaf_hash
+from farflung.core.canon.program import SegmentSteps
+from farflung.core.canon.referee import RefereeCase, read, ruling
+from farflung.core.canon.tile_tree import TileTree, leaf_hash
 from farflung.core.codec import encode
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load as read_job
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load as read_job
 from farflung.job.spec import Tolerance
-from farflung.ledger.pinpoint import Descend, FirstMove, OpenedBorder
-from farflung.train import local, model, segments
-from farflung.train.inner import VECTORS
+from farflung.ledger.pinpoint_game import BorderProof, Descend, FirstMove
+from farflung.train import flat_model, inner_steps, segments
+from farflung.train.contribution_trace import PARAMS
+from farflung.train.inner_state import VECTORS
 from farflung.train.segments import BorderState
-from farflung.train.trace import PARAMS
-from farflung.verify.canon import playing
-from farflung.verify.canon.exhibits import exhibit, leaf_tile
-from farflung.verify.canon.playing import Segment
-from farflung.verify.canon.programs import Parts, assemble
-from farflung.verify.canon.trace import buffers, traced
+from farflung.verify.canon import dispute_execution
+from farflung.verify.canon.dispute_execution import DisputedSegment
+from farflung.verify.canon.job_program import JobProgramParts, assemble
+from farflung.verify.canon.step_graph import buffers, traced
+from farflung.verify.canon.tile_proofs import exhibit, leaf_tile
 from farflung.verify.tolerance import limit_of
 
 NOBODY, NOTHING = PeerId(bytes(32)), Hash(bytes(32))
@@ -37,21 +37,21 @@ def dispute(quick: bool) -> Iterator[Row]:
     """One segment of the first round of the default job, natively made and then disputed."""
     spec = read_job(None).spec
     tokens = read_dataset(spec.data, spec.model, Path()).train
-    built = model.build(spec, b"")
-    start = BorderState(0, 0, model.initial(spec, built))
-    run = Run(0, 1 if quick else spec.borders[1])
+    built = flat_model.build(spec, b"")
+    start = BorderState(0, 0, flat_model.initial(spec, built))
+    run = SegmentSteps(0, 1 if quick else spec.borders[1])
     row = (limit_of(0.0),) * len(built.layout.tensors)
     tolerance = Tolerance(tuple((vector, row) for vector in (PARAMS, *VECTORS[spec.optimizer.name])))
     parts = assemble(spec, built.layout, tolerance, traced(built, spec), buffers(built), tokens)
-    batches = local.batches(tokens, spec, 0, 0)
+    batches = inner_steps.batches(tokens, spec, 0, 0)
     before = time.process_time()
-    end = local.leg(built, spec, start, batches, 0, range(run.steps), lambda: None).end
+    end = inner_steps.leg(built, spec, start, batches, 0, range(run.steps), lambda: None).end
     native = time.process_time() - before
     assert start.params is not None
-    about = playing.segment_of(parts, built.layout, start.params, 0, run, start, end)
-    playing.play(parts, about)  # warm: loops are compiled once a process
+    about = dispute_execution.segment_of(parts, built.layout, start.params, 0, run, start, end)
+    dispute_execution.play(parts, about)  # warm: loops are compiled once a process
     before = time.process_time()
-    played = playing.play(parts, about)
+    played = dispute_execution.play(parts, about)
     spent = time.process_time() - before
     leaves, steps = played.tree.leaves, f"{run.steps} steps, {start.params.size} parameters"
     yield told("dispute, player", spent / native, "x", f"processor time of the native segment: {steps}")
@@ -69,18 +69,22 @@ def dispute(quick: bool) -> Iterator[Row]:
     yield from shown(parts, about, played.tree, tuple(borders), 4 if quick else 8)
 
 
-def said(tree: Tree) -> int:
+def said(tree: TileTree) -> int:
     """Bytes of all operations of both sides down to a leaf, but for the tiles that they show."""
     children = tree.children(tree.depth, 0)
-    border = segments.Border(0, 0, 0, NOTHING, NOTHING, NOTHING)
-    opened = (OpenedBorder(border, (NOTHING,) * 3),) * 2
+    border = segments.BorderRoots(0, 0, 0, NOTHING, NOTHING, NOTHING)
+    opened = (BorderProof(border, (NOTHING,) * 3),) * 2
     first = [FirstMove(NOTHING, NOBODY, 1 << 40, which, children) for which in (opened, ())]
     down = [Descend(NOTHING, NOBODY, level, 0, tree.children(level, 0)) for level in range(1, tree.depth)]
     return sum(len(encode(op)) for op in [*first, *down, *down])
 
 
 def shown(
-    parts: Parts, about: Segment, tree: Tree, borders: tuple[segments.Border, ...], count: int
+    parts: JobProgramParts,
+    about: DisputedSegment,
+    tree: TileTree,
+    borders: tuple[segments.BorderRoots, ...],
+    count: int,
 ) -> Iterator[Row]:
     """What the referee is given for lies at drawn leaves, and how long it takes over the slowest."""
     draw, sizes, times, found = np.random.default_rng(3), [], [], []
@@ -92,8 +96,8 @@ def shown(
         found.append(time.process_time() - before)
         hashes = [tree.leaf(number) for number in range(tree.leaves)]
         hashes[leaf] = leaf_hash(leaf, wrong)
-        pair, nodes = (Tree(hashes).root, tree.root), (hashes[leaf], tree.leaf(leaf))
-        case = Case(parts.program, 0, 0, about.run, *borders, pair, leaf, nodes)
+        pair, nodes = (TileTree(hashes).root, tree.root), (hashes[leaf], tree.leaf(leaf))
+        case = RefereeCase(parts.program, 0, 0, about.run, *borders, pair, leaf, nodes)
         before = time.process_time()
         assert ruling(case, read(data)) == (False, True)
         times.append(time.process_time() - before)

@@ -19,15 +19,15 @@ import torch
 from verify_jobs import OPTIMIZERS, WIDE, Profiled, chain, opened, profiled
 
 from farflung.job.spec import JobSpec, Tolerance
-from farflung.train import profile
-from farflung.train.profile import Environment, environment
+from farflung.train import noise_profile
+from farflung.train.noise_profile import NumericEnvironment, environment
 from farflung.train.segments import BorderState
-from farflung.train.shortcuts import Segment, apart
+from farflung.train.shortcuts import SegmentTask, apart
 
 CLASSES = {
-    "1 thread": Environment(1, True),
-    "1 thread, no oneDNN": Environment(1, False),
-    "2 threads": Environment(2, True),
+    "1 thread": NumericEnvironment(1, True),
+    "1 thread, no oneDNN": NumericEnvironment(1, False),
+    "2 threads": NumericEnvironment(2, True),
 }
 OFF = "gradients one unit away"
 
@@ -78,7 +78,7 @@ def again(folder: Path, seeds: int) -> Iterator[dict[str, object]]:
         for index, (round, first, after, done) in enumerate(kept.segments):
             begin = state_of(arrays, f"{index} begin", round, done)
             right = state_of(arrays, f"{index} end", round, done + after - first)
-            segment = Segment(job, job.spec, begin, 0, range(first, after))
+            segment = SegmentTask(job, job.spec, begin, 0, range(first, after))
             for name, kind in CLASSES.items():
                 with environment(kind):
                     end = segment.honest().end
@@ -88,7 +88,7 @@ def again(folder: Path, seeds: int) -> Iterator[dict[str, object]]:
                     "excess": found.excess(distances),
                     "noise": found.against_noise(distances),
                 }
-            end = segment.made(model=profile.Off(job.model, seed)).end
+            end = segment.made(model=noise_profile.PerturbedWeightsModel(job.model, seed)).end
             distances = apart(segment, right, end)
             yield {"class": OFF, "excess": found.excess(distances), "noise": found.against_noise(distances)}
 

@@ -12,12 +12,12 @@ import numpy as np
 from farflung.core.crypto import local_key
 from farflung.job import dataset
 from farflung.job.spec import JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec, SyncSpec, Tolerance
-from farflung.train import messages
-from farflung.train.engine import Engine
+from farflung.train import worker_messages
+from farflung.train.engine import WorkerEngine
+from farflung.train.round_work import WorkerJob
 from farflung.train.segments import BorderState
-from farflung.train.shortcuts import Segment, Shares
-from farflung.train.work import Job
-from farflung.verify.judge import compare
+from farflung.train.shortcuts import SegmentTask, Shares
+from farflung.verify.audit_verdict import compare
 from farflung.verify.tolerance import tolerance_of
 
 SMALL = JobSpec(
@@ -39,7 +39,7 @@ OPTIMIZERS = (OptimizerSpec(lr=1e-2), OptimizerSpec(name="adamw", lr=3e-3), Opti
 class Profiled(NamedTuple):
     """A job at its start, how far honest work on it lies apart, and the tolerances that follow."""
 
-    job: Job
+    job: WorkerJob
     noise: Shares
     limits: Tolerance
 
@@ -65,27 +65,29 @@ def text() -> bytes:
     return dataset.pack(dataset.Dataset(tokens[:-4000].copy(), tokens[-4000:].copy()))
 
 
-def opened(spec: JobSpec) -> Engine:
+def opened(spec: JobSpec) -> WorkerEngine:
     """An engine that holds the job."""
-    engine = Engine(lambda: 0.0)
-    engine.handle(messages.Setup(spec, text(), b"", 0, local_key(spec.seed, "bench").public))
+    engine = WorkerEngine(lambda: 0.0)
+    engine.handle(worker_messages.SetupCommand(spec, text(), b"", 0, local_key(spec.seed, "bench").public))
     return engine
 
 
 def profiled(spec: JobSpec) -> Profiled:
     """The job, after its profile run."""
     engine = opened(spec)
-    start = engine.handle(messages.Initialize())
-    found = engine.handle(messages.Profile(start.snapshot))
+    start = engine.handle(worker_messages.InitializeCommand())
+    found = engine.handle(worker_messages.ProfileCommand(start.snapshot))
     return Profiled(engine._job, found.noise, tolerance_of(found.noise))
 
 
-def chain(job: Job, count: int) -> Iterator[tuple[Segment, BorderState]]:
+def chain(job: WorkerJob, count: int) -> Iterator[tuple[SegmentTask, BorderState]]:
     """The first segments of a peer that trains alone, round after round, each with its honest end."""
     spec, borders = job.spec, job.spec.borders
     at = BorderState(0, 0, job.start)
     for place in range(count):
         round, index = divmod(place, spec.segments)
-        segment = Segment(job, spec, replace(at, round=round), 0, range(borders[index], borders[index + 1]))
+        segment = SegmentTask(
+            job, spec, replace(at, round=round), 0, range(borders[index], borders[index + 1])
+        )
         at = segment.honest().end
         yield segment, at

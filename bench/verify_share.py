@@ -13,12 +13,12 @@ from reporting import Row, at_most, told
 from farflung.core.crypto import local_key
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job import dataset
-from farflung.job.io.read import read_dataset
-from farflung.job.load import load as read_job
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import load as read_job
 from farflung.job.spec import JobSpec
-from farflung.plan import audits
-from farflung.train import messages, segments, snapshot
-from farflung.train.engine import Engine
+from farflung.plan import audit_costs
+from farflung.train import public_state, segments, worker_messages
+from farflung.train.engine import WorkerEngine
 
 NEW = 12  # rounds that count as those of a new node: as many as the default job has
 
@@ -35,17 +35,17 @@ def share(quick: bool) -> Iterator[Row]:
     spec = read_job(None, flags={}).spec
     key = local_key(1, "bench").public
     packed = dataset.pack(read_dataset(spec.data, spec.model, Path()))
-    engine, verifier = (Engine(lambda: 0.0) for _ in range(2))
+    engine, verifier = (WorkerEngine(lambda: 0.0) for _ in range(2))
     for each in (engine, verifier):
-        each.handle(messages.Setup(spec, packed, b"", 0, key))
-    start = engine.handle(messages.Initialize())
-    engine.handle(messages.Load(0, start.snapshot, b""))
+        each.handle(worker_messages.SetupCommand(spec, packed, b"", 0, key))
+    start = engine.handle(worker_messages.InitializeCommand())
+    engine.handle(worker_messages.LoadCommand(0, start.snapshot, b""))
     round_seconds, committing, examined, besides, sizes = [], [], [], [], []
     for turn in range(2 if quick else 4):
-        round_seconds.append(seconds(lambda: engine.handle(messages.Train(0))))
+        round_seconds.append(seconds(lambda: engine.handle(worker_messages.TrainCommand(0))))
         committing.append(seconds(partial(committed, engine)))
         for segment in range(spec.segments):
-            opened = engine.handle(messages.OpenSegment(0, segment))
+            opened = engine.handle(worker_messages.OpenSegmentCommand(0, segment))
             shown = opened.last, opened.start
             examined.append(seconds(partial(audited, verifier, start.snapshot, segment, *shown, key)))
             besides.append(seconds(partial(measured, verifier, start.snapshot, segment, opened.end)))
@@ -53,14 +53,16 @@ def share(quick: bool) -> Iterator[Row]:
         if not turn:  # nothing was warm
             round_seconds, committing, examined, besides, sizes = [], [], [], [], []
     yield from told_of(spec, *map(statistics.median, (round_seconds, committing, examined, besides)))
-    moved = audits.moved(spec, audits.expected(spec), lambda vectors: 4.0 * vectors * size_of(engine))
+    moved = audit_costs.moved(
+        spec, audit_costs.expected(spec), lambda vectors: 4.0 * vectors * size_of(engine)
+    )
     yield told(
         "bytes of states, an audit of round 0",
         statistics.mean(sizes),
         "B",
         "start and last; no optimizer yet",
     )
-    count = audits.expected(spec).count
+    count = audit_costs.expected(spec).count
     yield told("bytes of states, an audit", moved / count, "B", "computed for the default run (plan.audits)")
 
 
@@ -78,7 +80,7 @@ def told_of(spec: JobSpec, round: float, committing: float, examined: float, bes
     yield at_most("worker's overhead", committing / (round - committing), "of the steps", 0.02, about)
 
 
-def committed(engine: Engine) -> None:
+def committed(engine: WorkerEngine) -> None:
     """What a round costs for being checked: the states at its borders, hashed."""
     job, made = engine._job, engine._made
     assert job is not None
@@ -87,13 +89,15 @@ def committed(engine: Engine) -> None:
     segments.borders(layout, optimizer, made.states, made.after.residual, made.after.offset)
 
 
-def audited(verifier: Engine, before: bytes, segment: int, last: bytes, start: bytes, key: PeerId) -> None:
+def audited(
+    verifier: WorkerEngine, before: bytes, segment: int, last: bytes, start: bytes, key: PeerId
+) -> None:
     """Trains the segment again and encodes again; equal roots end the audit."""
-    verifier.handle(messages.Rerun(before, 0, segment, start))
-    verifier.handle(messages.Reencode(before, key, last))
+    verifier.handle(worker_messages.RerunCommand(before, 0, segment, start))
+    verifier.handle(worker_messages.ReencodeCommand(before, key, last))
 
 
-def measured(verifier: Engine, before: bytes, segment: int, end: bytes) -> None:
+def measured(verifier: WorkerEngine, before: bytes, segment: int, end: bytes) -> None:
     """What an audit of another class takes besides: the claimed end, checked and measured against another one."""
     job = verifier._job
     assert job is not None
@@ -102,11 +106,11 @@ def measured(verifier: Engine, before: bytes, segment: int, end: bytes) -> None:
     segments.border(layout, optimizer, segment + 1, claimed, ZERO_HASH)
     both = segments.compared(claimed, optimizer)
     segments.distances(
-        layout, snapshot.unpack(before, layout).params, both, {n: v + 1 for n, v in both.items()}
+        layout, public_state.unpack(before, layout).params, both, {n: v + 1 for n, v in both.items()}
     )
 
 
-def size_of(engine: Engine) -> int:
+def size_of(engine: WorkerEngine) -> int:
     """Elements of one vector."""
     assert engine._job is not None
     return engine._job.model.layout.size

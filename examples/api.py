@@ -8,15 +8,15 @@ Runs go below FARFLUNG_RUNS, or `runs` in the current folder.
 import sys
 
 import farflung
-from farflung.core.events import AnyEvent, RoundClosed, Settled
+from farflung.core.events import AnyEvent, LeasePaymentEvent, RoundEndEvent
 
 
 def show(event: AnyEvent) -> None:
     """Called in the order in which things happen; slow work in here delays the run."""
     match event:
-        case RoundClosed():
+        case RoundEndEvent():
             print(f"round {event.round + 1} of {event.rounds}: loss {event.loss:.3f}")
-        case Settled():
+        case LeasePaymentEvent():
             print(f"{event.peer[:8]} earned {event.paid} micro-credits for {event.units} tokens")
 
 

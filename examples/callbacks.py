@@ -12,7 +12,7 @@ from pathlib import Path
 
 import farflung
 from farflung.callbacks import Callback, State, TensorBoard
-from farflung.core.events import AuditConcluded, Result
+from farflung.core.events import AuditEndEvent, RunResultEvent
 
 
 class Best(Callback):
@@ -31,13 +31,13 @@ class Best(Callback):
         if state.heldout_loss is not None and state.heldout_loss < self.loss:
             self.loss, self.tokens = state.heldout_loss, state.tokens_before(state.heldout_round)
 
-    def on_audit(self, audit: AuditConcluded, state: State) -> None:
+    def on_audit(self, audit: AuditEndEvent, state: State) -> None:
         print(f"{audit.peer[:8]}'s segment {audit.segment} of round {audit.round}: {audit.finding}")
 
     def on_checkpoint(self, path: Path, state: State) -> None:
         print(f"stored {path.name} after {state.closed} rounds")
 
-    def on_end(self, result: Result) -> None:
+    def on_end(self, result: RunResultEvent) -> None:
         print(f"best held-out loss {self.loss:.3f} nats a token, after {self.tokens} tokens")
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.style import Style as Ink
 from rich.terminal_theme import TerminalTheme
 
-from farflung.app.view import paint
-from farflung.watch.fold import Timeline, fold
-from farflung.watch.io.eventlog import read
-from farflung.watch.rows import Style
-from farflung.watch.screen import COLUMNS, View, screen
+from farflung.app.views import terminal
+from farflung.watch.fold import RunTimeline, fold
+from farflung.watch.io.event_log import read
+from farflung.watch.row_layout import SpanStyle
+from farflung.watch.screen import COLUMNS, ScreenView, screen
 
 # ground, text, then black red green yellow blue magenta cyan white, and the same bright
 THEME = TerminalTheme(
@@ -33,7 +33,7 @@ THEME = TerminalTheme(
         (121, 192, 255), (210, 168, 255), (86, 200, 216), (255, 255, 255),
     ],
 )  # fmt: skip
-INKS = {**paint.INKS, Style.QUIET: Ink(color="bright_black")}  # faint letters are too faint for a page
+INKS = {**terminal.INKS, SpanStyle.QUIET: Ink(color="bright_black")}  # faint letters are too faint for a page
 
 FORMAT = """<svg class="{unique_id}" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" \
 aria-labelledby="{unique_id}-title">
@@ -58,9 +58,9 @@ aria-labelledby="{unique_id}-title">
 """
 
 
-def timeline_of(folder: Path, until: float | None = None) -> Timeline:
+def timeline_of(folder: Path, until: float | None = None) -> RunTimeline:
     """What the run's events say, up to `until` seconds into it."""
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in read(folder / "events.jsonl"):
         if until is not None and event.at > until:
             break
@@ -68,9 +68,9 @@ def timeline_of(folder: Path, until: float | None = None) -> Timeline:
     return timeline
 
 
-def picture(timeline: Timeline, title: str, now: float | None = None) -> str:
+def picture(timeline: RunTimeline, title: str, now: float | None = None) -> str:
     """The screen at `now`, else the last one, as SVG."""
-    view = View(now=timeline.at if now is None else now, is_over=now is None)
+    view = ScreenView(now=timeline.at if now is None else now, is_over=now is None)
     console = Console(
         record=True,
         width=COLUMNS,
@@ -80,7 +80,7 @@ def picture(timeline: Timeline, title: str, now: float | None = None) -> str:
         highlight=False,
     )
     for row in screen(timeline, view):
-        console.print(paint.text_of(row, INKS), end="\n")
+        console.print(terminal.text_of(row, INKS), end="\n")
     about = "The terminal at the end of a run" if now is None else "The terminal in the middle of a run"
     code = FORMAT.replace("ABOUT", about)
     drawn = console.export_svg(title=title, theme=THEME, code_format=code, unique_id="farflung")

@@ -1,4 +1,4 @@
-"""farflung: train real PyTorch models on computers that belong to different people, and settle what was accepted.
+"""farflung trains real PyTorch models on computers of different owners and pays for accepted work.
 
 import farflung
 run = farflung.run("job.toml", callbacks=[print])
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from farflung import callbacks, sync
-    from farflung.app.api import Run, load, plan, run
+    from farflung.app.api.runs import Run, load, plan, run
 
 
 class _PlanPackage(ModuleType):
     """`farflung.plan` is a package and, because people expect `farflung.plan(spec)`, a function as well."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        from farflung.app import api
+        from farflung.app.api import runs
 
-        return api.plan(*arguments, **named)
+        return runs.plan(*arguments, **named)
 
     @property
     def __signature__(self) -> Signature:
         """What editors and notebooks show of the function."""
         from inspect import signature
 
-        from farflung.app import api
+        from farflung.app.api import runs
 
-        return signature(api.plan)
+        return signature(runs.plan)
 
 
 def __getattr__(name: str) -> Any:
     """`farflung.run` and its like are loaded when they are first used: importing the package stays cheap."""
     if name in ("Run", "load", "run"):
-        from farflung.app import api
+        from farflung.app.api import runs
 
-        return getattr(api, name)
+        return getattr(runs, name)
     if name in ("callbacks", "sync"):
         return import_module(f"farflung.{name}")
     raise AttributeError(f"module 'farflung' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""What a run tells your own code (farflung.app.callbacks), under the name that people import."""
+"""Re-exports the callbacks and loggers of a run (farflung.app.api.callbacks) under the name that people import."""
 
-from farflung.app.callbacks import Callback, State
-from farflung.app.loggers import TensorBoard, WandB
+from farflung.app.api.callbacks import Callback, State
+from farflung.app.api.loggers import TensorBoard, WandB
 
 __all__ = ["Callback", "State", "TensorBoard", "WandB"]

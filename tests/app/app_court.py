@@ -27,33 +27,34 @@ from ledger_world import (
 )
 from msgspec.structs import replace
 
-from farflung.app import contest, counsel, wire
-from farflung.app.answering import Validator
-from farflung.app.briefs import Case
-from farflung.app.counsel import Counsel
-from farflung.app.ledger_client import LedgerClient
-from farflung.core.claims import Border, commitment_digest, number
+from farflung.core.commitments import BorderRoots, commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_OBJECT, SigningKey, digest
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.job.spec import Terms
-from farflung.ledger import tx
+from farflung.job.spec import JobTerms
+from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeRow
-from farflung.ledger.io.store import Store
-from farflung.ledger.pinpoint import Challenge, PinpointRow, Stage
-from farflung.ledger.rows import JobRow, JobState, NodeRow, lease_key
-from farflung.net.counters import Counter
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.pinpoint_game import Challenge, PinpointRow, PinpointStage
+from farflung.ledger.table_rows import JobRow, JobState, NodeRow, lease_key
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.store.io.disk import Disk
-from farflung.store.objects import seal
-from farflung.train import messages, segments
-from farflung.train.roundlog import Contribution
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.node import dispute_game, disputes
+from farflung.peers.node.dispute_files import DisputeJob
+from farflung.peers.node.disputes import DisputeAgent
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.peers.validator.requests import LedgerRequestHandler
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
+from farflung.train import segments, worker_messages
+from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics
+from farflung.train.run_log import Contribution
 from farflung.train.segments import BorderState
-from farflung.train.trace import Statistics, Trace
-from farflung.verify.audit import Audit
-from farflung.verify.dispute import Role, next_move
-from farflung.verify.opening import Place
+from farflung.verify.dispute_player import DisputeRole, next_move
+from farflung.verify.segment_audit import SegmentAudit
+from farflung.verify.segment_opening import OpenedSegment
 
 A, B = NODES[1], VERIFIERS[0]  # the accused, whose seat is 1, and who accuses it
 FRIEND = NODES[2]  # with an account, and no lease
@@ -74,11 +75,11 @@ SPEC, OPTIMIZER = match.SPEC, match.SPEC.optimizer
 Change = Callable[[int], BorderState]
 
 
-def terms() -> Terms:
+def terms() -> JobTerms:
     """The job's: its program is that of the small GPT."""
     layout = match.job().model.layout
     fixed = digest(NS_OBJECT, DATA), ZERO_HASH, layout, REQUESTER.public, ROOTS[0], match.tolerance()
-    return Terms(SPEC, *fixed, program=match.parts().program, unproven="", stake=STAKE)
+    return JobTerms(SPEC, *fixed, program=match.parts().program, unproven="", stake=STAKE)
 
 
 TERMS = terms()
@@ -95,17 +96,17 @@ class Work:
     def __init__(self, *, is_false: bool) -> None:
         self.states = [claimed(index, is_false=is_false) for index in range(SPEC.segments + 1)]
         self.borders = tuple(self._border(index) for index in range(SPEC.segments + 1))
-        said = Statistics((1.0,) * SPEC.sync.steps, 0.1, SPEC.round_tokens)
-        self.trace = Trace(self.borders, said, PAYLOAD)
+        said = TrainingStatistics((1.0,) * SPEC.sync.steps, 0.1, SPEC.round_tokens)
+        self.trace = ContributionTrace(self.borders, said, PAYLOAD)
 
-    def _border(self, index: int) -> Border:
+    def _border(self, index: int) -> BorderRoots:
         return segments.border(TERMS.layout, OPTIMIZER, index, self.states[index], ZERO_HASH)
 
-    def opened(self, segment: int = SEGMENT) -> messages.SegmentOpened:
+    def opened(self, segment: int = SEGMENT) -> worker_messages.OpenSegmentResult:
         begin, end = segments.start(self.states, segment), segments.end(self.states, segment)
         start, ended = (segments.pack(each, OPTIMIZER, TERMS.layout) for each in (begin, end))
         public = b"" if segment else segments.weights(self.states[0])
-        return messages.SegmentOpened(start, ended, b"", public)
+        return worker_messages.OpenSegmentResult(start, ended, b"", public)
 
     @property
     def contribution(self) -> Contribution:
@@ -117,20 +118,27 @@ class Work:
         promise = commitment_digest(TERMS.id, A.public, ROUND, PAYLOAD, c.weight, c.trace, NONCE)
         return A.sign(NS_ACK, TERMS.id, number(ROUND), promise)
 
-    def audit(self, segment: int = SEGMENT) -> Audit:
+    def audit(self, segment: int = SEGMENT) -> SegmentAudit:
         """As a verifier has it that found the segment false."""
-        place = Place(SPEC, ROUND, segment, self.contribution, self.borders[0].params)
+        place = OpenedSegment(SPEC, ROUND, segment, self.contribution, self.borders[0].params)
         base = segments.begin(self.states[segment], match.job().start)
-        rerun = messages.Reran(self.borders[segment + 1], b"", (), 0.0)
-        return Audit(place, TERMS.layout, TERMS.tolerance, self.borders[segment], base, rerun)
+        rerun = worker_messages.RerunResult(self.borders[segment + 1], b"", (), 0.0)
+        return SegmentAudit(place, TERMS.layout, TERMS.tolerance, self.borders[segment], base, rerun)
 
-    def slash(self, chain: Hash, segment: int = SEGMENT) -> tx.JobSlash:
+    def slash(self, chain: Hash, segment: int = SEGMENT) -> transactions.JobSlash:
         c = self.contribution
         about = chain, TERMS.id, ROUND, A.public, segment, c.trace
-        said = [tx.Verdict(*about, key.public, tx.Finding.FALSE, 3000, ROOTS[1]) for key in VERIFIERS]
-        verdicts = tuple(map(tx.sign_verdict, VERIFIERS, said))
-        return tx.JobSlash(
-            TERMS.id, A.public, tx.Claim(PAYLOAD, c.weight, NONCE, self.signature()), verdicts, CAPS
+        said = [
+            transactions.Verdict(*about, key.public, transactions.VerdictFinding.FALSE, 3000, ROOTS[1])
+            for key in VERIFIERS
+        ]
+        verdicts = tuple(map(transactions.sign_verdict, VERIFIERS, said))
+        return transactions.JobSlash(
+            TERMS.id,
+            A.public,
+            transactions.CommitmentOpening(PAYLOAD, c.weight, NONCE, self.signature()),
+            verdicts,
+            CAPS,
         )
 
     def challenge(self, segment: int = SEGMENT, bond: int = 3 * PRICE * UNITS) -> Challenge:
@@ -149,22 +157,26 @@ class Court:
     def __init__(self, folder: Path, law: Any = LAW) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.genesis = folder, genesis(law)
-        self.store = Store.open(folder / "chain.db", self.genesis)
+        self.store = LedgerStore.open(folder / "chain.db", self.genesis)
         self.chain = self.store.load(VALIDATOR)
-        self.server = Endpoint(VALIDATOR, Validator(self.chain, self.store, is_local=True).handle, Counter())
+        self.server = Endpoint(
+            VALIDATOR, LedgerRequestHandler(self.chain, self.store, is_local=True).handle, ByteCounter()
+        )
         self.people: dict[bytes, Endpoint] = {}
         self.clients: dict[bytes, LedgerClient] = {}
-        self.disk = Disk(folder / "lease")
+        self.disk = DiskObjectStore(folder / "lease")
         self.start = self._start()
 
-    def _start(self) -> wire.Start:
+    def _start(self) -> protocol_messages.LeaseStartRequest:
         def put(data: bytes) -> Any:
             manifest, chunks = seal(JOB_KEY, data)
             self.disk.put(manifest, chunks)
             return manifest
 
         data, none = put(DATA), put(b"")
-        return wire.Start(TERMS.id, b"", match.SEAT, (), (), data, none, put(b"a graph"), none, 0, ())
+        return protocol_messages.LeaseStartRequest(
+            TERMS.id, b"", match.SEAT, (), (), data, none, put(b"a graph"), none, 0, ()
+        )
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Court]:
@@ -179,31 +191,36 @@ class Court:
 
     def client(self, key: SigningKey) -> LedgerClient:
         if key.public not in self.clients:
-            own = self.people[key.public] = Endpoint(key, _deaf, Counter())
+            own = self.people[key.public] = Endpoint(key, _deaf, ByteCounter())
             reach = lambda: own.dial(VALIDATOR.public, *self.server.address)  # noqa: E731
             self.clients[key.public] = LedgerClient(reach, key, self.genesis)
         return self.clients[key.public]
 
-    async def do(self, key: SigningKey, *ops: tx.Op) -> None:
+    async def do(self, key: SigningKey, *ops: transactions.Op) -> None:
         await self.client(key).submit(*ops)
 
     async def _found(self) -> None:
         """The job runs, and its round is the newest that is recorded."""
         for key in (*NODES[:2], *VERIFIERS):
-            await self.do(key, tx.NodeRegister(CAPS, PRICE, 500, START + 10**8))
-        create = tx.JobCreate(TERMS.id, 400_000, PRICE, 40, START + 10**8)
-        offers = [self._offer(key, UNITS, tx.Role.TRAIN) for key in NODES[:2]]
-        offers += [self._offer(key, 20, tx.Role.AUDIT) for key in VERIFIERS]
+            await self.do(key, transactions.NodeRegister(CAPS, PRICE, 500, START + 10**8))
+        create = transactions.JobCreate(TERMS.id, 400_000, PRICE, 40, START + 10**8)
+        offers = [self._offer(key, UNITS, transactions.LeaseRole.TRAIN) for key in NODES[:2]]
+        offers += [self._offer(key, 20, transactions.LeaseRole.AUDIT) for key in VERIFIERS]
         await self.do(REQUESTER, create, scheduled(TERMS.id, offers))
         await self.record(ROUND + 1)
 
-    def _offer(self, key: SigningKey, units: int, role: tx.Role) -> tx.SignedOffer:
+    def _offer(
+        self, key: SigningKey, units: int, role: transactions.LeaseRole
+    ) -> transactions.SignedLeaseOffer:
         chain, until = self.genesis.chain, START + 10**7
-        return tx.sign_offer(key, tx.Offer(chain, TERMS.id, key.public, PRICE, STAKE, units, until, role))
+        return transactions.sign_offer(
+            key, transactions.LeaseOffer(chain, TERMS.id, key.public, PRICE, STAKE, units, until, role)
+        )
 
     async def record(self, rounds: int, first: int = 0) -> None:
         said = [
-            tx.Progress(TERMS.id, each, ROOTS[0], CAPS, ((B.public, 0),)) for each in range(first, rounds)
+            transactions.Progress(TERMS.id, each, ROOTS[0], CAPS, ((B.public, 0),))
+            for each in range(first, rounds)
         ]
         await self.do(REQUESTER, *said)
 
@@ -234,19 +251,19 @@ class Court:
 
     # Who plays
 
-    async def counsel(self, key: SigningKey, *, contests: bool = False) -> Counsel:
+    async def counsel(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """A node's process, with what lies in its folder; its lease has begun."""
         made = self.unattended(key, contests=contests)
-        await made.attend(Case(TERMS, JOB_KEY, self.start), self.disk)
+        await made.attend(DisputeJob(TERMS, JOB_KEY, self.start), self.disk)
         return made
 
-    def unattended(self, key: SigningKey, *, contests: bool = False) -> Counsel:
+    def unattended(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """Of whom no lease has begun."""
-        made = Counsel(self._folder(key), key, _parts, contests=contests)
+        made = DisputeAgent(self._folder(key), key, _parts, contests=contests)
         made.follow(self.client(key))
         return made
 
-    def reborn(self, key: SigningKey, *, contests: bool = False) -> Counsel:
+    def reborn(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """The process that takes the place of one that died: all that it knows lies in its folder."""
         own = self.people[key.public]
         reach = lambda: own.dial(VALIDATOR.public, *self.server.address)  # noqa: E731
@@ -256,12 +273,12 @@ class Court:
     def _folder(self, key: SigningKey) -> Path:
         return self.folder / key.public.hex()[:6]
 
-    async def accused(self, work: Work, *, contests: bool = False) -> Counsel:
+    async def accused(self, work: Work, *, contests: bool = False) -> DisputeAgent:
         made = await self.counsel(A, contests=contests)
         made.own(TERMS.id, (ROUND, SEGMENT), work.trace, work.opened())
         return made
 
-    async def accuser(self, work: Work, key: SigningKey = B) -> Counsel:
+    async def accuser(self, work: Work, key: SigningKey = B) -> DisputeAgent:
         made, opened = await self.counsel(key), work.opened()
         made.found(TERMS.id, match.SEAT, work.audit(), opened.start, opened.end)
         return made
@@ -271,20 +288,22 @@ class Court:
         await until(lambda: not self.dispute().is_pending)
         return self.dispute()
 
-    async def pass_time(self, stages: tuple[Stage, ...] = tuple(Stage)) -> None:
+    async def pass_time(self, stages: tuple[PinpointStage, ...] = tuple(PinpointStage)) -> None:
         """Blocks of nothing, while the game is in one of these stages and a side has moved: its clock goes on."""
         while self.dispute().is_pending:
-            if self.row().stage in stages and (self.row().stage != Stage.FIRST or any(self.row().children)):
-                await self.do(NODES[0], tx.Transfer(NODES[0].public, 1))
+            if self.row().stage in stages and (
+                self.row().stage != PinpointStage.FIRST or any(self.row().children)
+            ):
+                await self.do(NODES[0], transactions.Transfer(NODES[0].public, 1))
             await asyncio.sleep(0.005)
 
 
-async def _parts(_case: Case, _disk: Disk) -> Any:
+async def _parts(_case: DisputeJob, _disk: DiskObjectStore) -> Any:
     return match.parts()
 
 
 @asynccontextmanager
-async def at_work(*counsels: Counsel) -> AsyncIterator[None]:
+async def at_work(*counsels: DisputeAgent) -> AsyncIterator[None]:
     """Their processes run, until they die."""
     tasks = [asyncio.create_task(each.stay()) for each in counsels]
     try:
@@ -303,7 +322,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 async def slander(court: Court, liar: match.Liar, key: SigningKey) -> None:
     """Plays a wrong tree against the accused, to the end."""
-    player = liar.player(Role.CHALLENGER)._replace(terms=TERMS.rest)
+    player = liar.player(DisputeRole.CHALLENGER)._replace(terms=TERMS.rest)
     while court.dispute().is_pending:
         move = next_move(player, court.row())
         if move is not None:
@@ -328,7 +347,7 @@ def in_court(folder: Path, play: Play, law: Any = LAW) -> None:
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here waits."""
-    for module in (contest, counsel):
+    for module in (dispute_game, disputes):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
 
 
@@ -336,5 +355,5 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the processes report."""
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(counsel, "report", lambda kind, **facts: said.append({"kind": kind, **facts}))
+    monkeypatch.setattr(disputes, "report", lambda kind, **facts: said.append({"kind": kind, **facts}))
     return said

@@ -9,20 +9,22 @@ import asyncio
 import os
 from pathlib import Path
 
-from farflung.app import asking, folder, preparation
-from farflung.app.artefact import model_file, model_hash
-from farflung.app.folder import RunFolder
 from farflung.core import events
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.events import AnyEvent
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.job import dataset
-from farflung.job.spec import Terms
-from farflung.train import local, model
-from farflung.train import order as orders
-from farflung.train.snapshot import PublicState
-from farflung.watch.io.eventlog import EventLog
+from farflung.job.spec import JobTerms
+from farflung.local.jobs import resolve
+from farflung.local.network import prepare
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import data_order as orders
+from farflung.train import flat_model, inner_steps
+from farflung.train.artefact import model_file, model_hash
+from farflung.train.public_state import PublicState
+from farflung.watch.io.event_log import EventLog
 
 TEXT = "".join(f"{n} green bottles hanging on the wall, and {n + 1} more.\n" for n in range(300))
 JOB = """
@@ -79,18 +81,18 @@ def finished_run(
     if source:
         (runs / "data" / "model.py").write_text(source)
         text = text.replace("[model]", '[model]\nkind = "module"\nmodule = "model.py:build"')
-    resolved, identity = asking.resolve(text, "local", {}, base=runs / "data")
+    resolved, identity = resolve.resolve(text, "local", {}, base=runs / "data")
     run = folder.create(runs / name, identity)
     spec = resolved.spec
-    preparation.write_resolved(run, resolved)
-    asyncio.run(preparation.read_inputs(run, spec, runs / "data", _Nobody()))
+    prepare.write_resolved(run, resolved)
+    asyncio.run(prepare.read_inputs(run, spec, runs / "data", _Nobody()))
     code = source.encode()
-    built = model.build(spec, code)
+    built = flat_model.build(spec, code)
     module = digest(NS_OBJECT, code) if code else ZERO_HASH
-    layout = Layout.of({t.name: t.shape for t in built.layout.tensors})
+    layout = TensorLayout.of({t.name: t.shape for t in built.layout.tensors})
     data, party = Hash(digest(NS_OBJECT, b"data")), local_key(1, "requester", 0).public
-    terms = Terms(spec, data, module, layout, party, Hash(ZERO_HASH))
-    state = PublicState(3, model.initial(spec, built))
+    terms = JobTerms(spec, data, module, layout, party, Hash(ZERO_HASH))
+    state = PublicState(3, flat_model.initial(spec, built))
     if is_done:
         packed = model_file(terms, state)
         run.model_file.write_bytes(packed)
@@ -101,12 +103,12 @@ def finished_run(
     return RunFolder(run.root)
 
 
-def _write_result(run: RunFolder, built: model.Model, tokens: int, named: str) -> None:
+def _write_result(run: RunFolder, built: flat_model.FlatModel, tokens: int, named: str) -> None:
     heldout = dataset.unpack(run.dataset_file.read_bytes()).heldout
-    x, y = local.tensors(orders.windows(heldout, 24, tokens))
+    x, y = inner_steps.tensors(orders.windows(heldout, 24, tokens))
     loss = float(built.loss(x, y).detach())
-    result = events.Result(
-        loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000, bytes_by=events.BytesBy(500, 100, 300, 50, 50),
+    result = events.RunResultEvent(
+        loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000, bytes_by=events.SentBytesByKind(500, 100, 300, 50, 50),
         bytes_ring_bf16=9000, segments_audited=4, caught=(), paid=1200, slashed=0, refunded=10, sum=0,
         model_hash=named, ledger_root="cd" * 32, seconds=9.0, run=run.name, rounds=3, tokens=1152, reexecuted=0,
     )  # fmt: skip

@@ -9,8 +9,8 @@ import os
 import signal
 from pathlib import Path
 
-from farflung.app.leash import Orders, report, run_role
 from farflung.core.errors import NetworkError, VerificationError
+from farflung.peers.process.channel import ControlChannel, report, run_role
 
 
 def count(lives: Path) -> int:
@@ -20,7 +20,7 @@ def count(lives: Path) -> int:
     return number
 
 
-async def main(orders: Orders) -> None:
+async def main(orders: ControlChannel) -> None:
     config = await orders.next()
     assert config is not None
     number = count(Path(config["lives"]))

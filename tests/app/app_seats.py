@@ -17,14 +17,14 @@ from ledger_committee import OWNERS, SEATS, Reign
 from ledger_linear import Operation, contradiction
 from ledger_world import CAPS
 
-from farflung.app.ledger_client import LedgerClient
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, RunError
 from farflung.ledger import queries
 from farflung.ledger.chain import Chain
-from farflung.ledger.results import Rejected, Result
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.tx import NodeRegister, SignedTx
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.transactions import NodeRegister, SignedTx
+from farflung.ledger.tx_results import RejectedResult, Result
+from farflung.peers.ledger_client.client import LedgerClient
 
 REGISTERS = OWNERS[:2]
 FIRST = 1  # what the registers begin with
@@ -72,9 +72,9 @@ class Seat:
         row = self.chain.state.find(AccountRow, signed.tx.sender)
         applied = self.chain.applied(signed)
         if applied is None and row is not None and row.nonce > signed.tx.nonce:
-            return Rejected(b"", "FF-LEDG-004", "used")  # type: ignore[arg-type]
+            return RejectedResult(b"", "FF-LEDG-004", "used")  # type: ignore[arg-type]
         if applied is None and 0 < signed.tx.expires <= self.chain.head.time:
-            return Rejected(b"", "FF-LEDG-005", "void")  # type: ignore[arg-type]
+            return RejectedResult(b"", "FF-LEDG-005", "void")  # type: ignore[arg-type]
         return applied
 
 
@@ -126,11 +126,11 @@ class Town:
     async def call(self, index: int, body: bytes) -> bytes:
         seat, query = self.seats[index], queries.read_query(body)
         await asyncio.sleep(self.source.uniform(0.001, 0.02))
-        if isinstance(query, queries.Submit):
+        if isinstance(query, queries.SubmitRequest):
             (signed,) = query.txs
             if seat.chain.applied(signed) is None and signed not in self.pool:
                 self.pool.append(signed)
-            return encode(queries.Submitted((await seat.fate(signed),)))
+            return encode(queries.SubmitReply((await seat.fate(signed),)))
         return encode(queries.answer(self.old if index == 3 else seat.chain, query))
 
     def client(self, key: Any, first: int = 0, patience: float = 20.0) -> LedgerClient:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from farflung.app.sync.group import Exchanged, rank_id, too_few
+from farflung.sync.group import GroupExchange, rank_id, too_few
 
 Tamper = Callable[[int, int, bytes], bytes | None]  # tag, rank, payload -> what arrives at all; None: nothing
 SIDE = 24
@@ -28,13 +28,13 @@ class Table:
 
 
 class ThreadGroup:
-    """A farflung.app.sync.group.Group between threads."""
+    """A farflung.sync.group.SyncGroup between threads."""
 
     def __init__(self, table: Table, rank: int) -> None:
         self.table, self.rank = table, rank
         self.ids = tuple(map(rank_id, range(table.size)))
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> Exchanged:
+    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
         assert len(payload) <= bound
         table = self.table
         came = table.tamper(tag, self.rank, payload) if table.tamper else payload
@@ -46,7 +46,7 @@ class ThreadGroup:
         if len(found) < quorum:
             raise too_few(len(found), quorum, missing)
         own = len(payload)
-        return Exchanged(found, missing, own * (table.size - 1), sum(map(len, found.values())) - own)
+        return GroupExchange(found, missing, own * (table.size - 1), sum(map(len, found.values())) - own)
 
     def dedicated(self) -> ThreadGroup:
         return self

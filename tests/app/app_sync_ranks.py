@@ -15,11 +15,11 @@ import torch.distributed as dist
 from app_sync import SIDE, adamw, flat, loss, net, train
 from torch import nn
 
-from farflung.app.sync.distributed import TorchGroup
-from farflung.app.sync.group import Exchanged
-from farflung.app.sync.hooks import GradientSync, compress_islands, ddp_hook
 from farflung.core.errors import FarflungError
 from farflung.sync import DGC, DeMo, DiLoCo, MuLoCo, PowerSGD, SparseLoCo
+from farflung.sync.ddp_hooks import GradientSync, compress_islands, ddp_hook
+from farflung.sync.group import GroupExchange
+from farflung.sync.torch_distributed_group import TorchGroup
 
 H = 3
 
@@ -61,7 +61,7 @@ def methods(rank: int) -> dict[str, Any]:
 class Broken(TorchGroup):
     """Rank 1 sends rubbish in the first round, and in the second more bytes than any payload may have."""
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> Exchanged:
+    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
         if self.rank == 1 and tag == 0:
             payload = payload[:130]
         if self.rank == 1 and tag == 4:

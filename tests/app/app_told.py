@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.app.folder import Identity, RunFolder
 from farflung.core import events
-from farflung.core.events import AnyEvent, BytesBy, to_json
+from farflung.core.events import AnyEvent, SentBytesByKind, to_json
+from farflung.peers.rundir.folder import RunFolder, RunIdentity
 
 CREATED = 1_795_270_000.0  # 21 November 2026, 14:06:40 UTC
 PEERS = tuple(f"{i:02x}" * 32 for i in (0x1A, 0x2B, 0x3C, 0x4D))
@@ -20,10 +20,10 @@ STEPS = 20
 
 
 def began(name: str = "tale") -> Iterator[AnyEvent]:
-    yield events.Began(
+    yield events.RunStartEvent(
         at=0.1, run=name, name="local", seed=1, version="0.1.0", python="3.11.7", torch="2.13.0"
     )
-    yield events.Planned(
+    yield events.PlanEvent(
         at=0.5,
         name="local",
         run=name,
@@ -43,39 +43,39 @@ def began(name: str = "tale") -> Iterator[AnyEvent]:
         sync="sparse_loco H=20 topk_2bit 768/4096",
         cores=2,
     )
-    yield events.Sandboxed(
+    yield events.SandboxEvent(
         at=0.6, tier="bwrap", gaps=("A fault in the host's kernel: the worker still makes system calls.",)
     )
 
 
 def network() -> Iterator[AnyEvent]:
     for number, peer in enumerate(PEERS):
-        yield events.ProcessStarted(
+        yield events.ProcessStartEvent(
             at=1.0, role="provider", name=f"provider-{number}", pid=100 + number, peer=peer
         )
     for number, peer in enumerate(VERIFIERS):
-        yield events.ProcessStarted(
+        yield events.ProcessStartEvent(
             at=1.1, role="verifier", name=f"verifier-{number}", pid=200 + number, peer=peer
         )
-    yield events.Funded(at=2.0, job="77" * 32, escrow=634_880, stakes=1_024_000)
-    yield events.Matched(at=2.1, peers=PEERS, offers=4, unit_price=1)
-    yield events.Evaluated(at=2.5, round=0, loss=5.356, tokens=65_536)
-    yield from (events.Joined(at=3.0, peer=peer, round=0, replayed=0, seconds=2.5) for peer in PEERS)
+    yield events.EscrowEvent(at=2.0, job="77" * 32, escrow=634_880, stakes=1_024_000)
+    yield events.ProviderMatchEvent(at=2.1, peers=PEERS, offers=4, unit_price=1)
+    yield events.EvaluationEvent(at=2.5, round=0, loss=5.356, tokens=65_536)
+    yield from (events.PeerJoinEvent(at=3.0, peer=peer, round=0, replayed=0, seconds=2.5) for peer in PEERS)
 
 
 def rounds(first: int, last: int, members: Sequence[str] = PEERS) -> Iterator[AnyEvent]:
     """Each takes about 5 s; the last member is the slowest, and the second is in every third round."""
     for number in range(first, last):
         start = 4.0 + 5.0 * number
-        yield events.RoundOpened(at=start, round=number, rounds=ROUNDS, peers=tuple(members), waited=0.25)
+        yield events.RoundStartEvent(at=start, round=number, rounds=ROUNDS, peers=tuple(members), waited=0.25)
         slow = members[1] if number % 3 == 1 and len(members) > 1 else members[-1]
         for phase, base in (("train", 3.0), ("reveal", 3.9), ("merge", 4.4)):
             for place, peer in enumerate(members):
                 seconds = base + 0.05 * place + (0.4 if phase == "train" and peer == slow else 0.0)
-                yield events.Arrived(
+                yield events.ArrivalEvent(
                     at=start + seconds, round=number, peer=peer, phase=phase, seconds=seconds
                 )
-        yield events.Traffic(
+        yield events.TrafficEvent(
             at=start + 4.7,
             session=1,
             process="provider-0",
@@ -85,7 +85,7 @@ def rounds(first: int, last: int, members: Sequence[str] = PEERS) -> Iterator[An
             control=60_000 * (number + 1),
             relay=3_000_000 * (number + 1),
         )
-        yield events.RoundClosed(
+        yield events.RoundEndEvent(
             at=start + 4.8,
             round=number,
             rounds=ROUNDS,
@@ -103,14 +103,14 @@ def rounds(first: int, last: int, members: Sequence[str] = PEERS) -> Iterator[An
         )
         if number % 2:
             loss = 2.05 + 2.2 / (number + 1)
-            yield events.Evaluated(at=start + 4.9, round=number + 1, loss=loss, tokens=16_384)
+            yield events.EvaluationEvent(at=start + 4.9, round=number + 1, loss=loss, tokens=16_384)
 
 
 def audit(
     round: int, peer: str, segment: int = 0, finding: str = "holds", excess: float = 0.02, verifiers: int = 1
 ) -> Iterator[AnyEvent]:
-    yield events.Drawn(at=5.0 * round + 8.0, round=round, peer=peer, segment=segment)
-    yield events.AuditConcluded(
+    yield events.AuditDrawEvent(at=5.0 * round + 8.0, round=round, peer=peer, segment=segment)
+    yield events.AuditEndEvent(
         at=5.0 * round + 9.5,
         round=round,
         peer=peer,
@@ -125,8 +125,8 @@ def audit(
 
 def caught() -> Iterator[AnyEvent]:
     yield from audit(1, CHEATER, 2, "false", 4107.129, 2)
-    yield events.Left(at=14.0, peer=CHEATER, reason="excluded: its work in round 1 is false")
-    yield events.Caught(
+    yield events.ProcessExitEvent(at=14.0, peer=CHEATER, reason="excluded: its work in round 1 is false")
+    yield events.SlashEvent(
         at=14.1,
         peer=CHEATER,
         round=1,
@@ -140,16 +140,19 @@ def caught() -> Iterator[AnyEvent]:
 
 
 def settled(pays: Sequence[tuple[str, int]]) -> Iterator[AnyEvent]:
-    yield from (events.Settled(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid) for peer, paid in pays)
+    yield from (
+        events.LeasePaymentEvent(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid)
+        for peer, paid in pays
+    )
 
 
 def ways() -> Iterator[AnyEvent]:
     """Of fifteen pairs, and what two relays got."""
-    yield events.WaysTaken(at=46.1, lan=2, direct=9, opened=3, relay=1)
-    yield events.ValidatorKilled(at=46.1, name="ledger-4", round=2)
-    yield events.ChainsCompared(at=46.1, validators=4, blocks=57, least=55)
+    yield events.PathCountsEvent(at=46.1, lan=2, direct=9, opened=3, relay=1)
+    yield events.ValidatorKillEvent(at=46.1, name="ledger-4", round=2)
+    yield events.ChainComparisonEvent(at=46.1, validators=4, blocks=57, least=55)
     for peer, size in (("a1" * 32, 90_000_000), ("b2" * 32, 62_000_000)):
-        yield events.RelayPaid(at=46.2, peer=peer, bytes=size, price=100_000, paid=size // 10_000)
+        yield events.RelayPaymentEvent(at=46.2, peer=peer, bytes=size, price=100_000, paid=size // 10_000)
 
 
 def compared() -> Iterator[AnyEvent]:
@@ -160,25 +163,29 @@ def compared() -> Iterator[AnyEvent]:
         ("time", "s", 64.0, 47.0),
         ("price", "micro-credits", 431_360.0, 322_560.0),
     ):
-        yield events.Compared(at=47.0, quantity=name, unit=unit, planned=planned, measured=measured)
+        yield events.PlanComparisonEvent(
+            at=47.0, quantity=name, unit=unit, planned=planned, measured=measured
+        )
 
 
 def baseline() -> Iterator[AnyEvent]:
     for step, loss in ((160, 2.51), (320, 2.26), (480, 2.08)):
-        yield events.BaselineScored(
+        yield events.BaselineProgressEvent(
             at=47.0 + step / 40, step=step, steps=640, tokens=step * 640, loss=loss, seconds=step / 40
         )
-    yield events.Baseline(at=63.0, loss=1.997, steps=640, seconds=16.0)
+    yield events.BaselineEvent(at=63.0, loss=1.997, steps=640, seconds=16.0)
 
 
-RESULT = events.Result(
+RESULT = events.RunResultEvent(
     at=64.0,
     loss=2.325,
     loss_start=5.356,
     loss_unigram=3.1754,
     loss_baseline=1.997,
     bytes_sent=124_480_000,
-    bytes_by=BytesBy(sync=20_000_000, audit=72_000_000, join=8_000_000, control=480_000, relay=24_000_000),
+    bytes_by=SentBytesByKind(
+        sync=20_000_000, audit=72_000_000, join=8_000_000, control=480_000, relay=24_000_000
+    ),
     bytes_ring_bf16=1_601_863_680,
     segments_audited=5,
     caught=(CHEATER,),
@@ -208,11 +215,11 @@ def whole() -> list[AnyEvent]:
         *rounds(0, 2),
         *(event for peer in PEERS[:2] for event in audit(0, peer)),
         *caught(),
-        events.Drawn(at=14.2, round=2, peer=CHEATER, segment=1),
+        events.AuditDrawEvent(at=14.2, round=2, peer=CHEATER, segment=1),
         *rounds(2, 5, others),
-        events.Restarted(at=25.0, name="provider-1", why="it ended with signal 9", seconds=1.5),
-        events.Reexecuted(at=26.0, peer=PEERS[1], round=4),
-        events.Warned(
+        events.ProcessRestartEvent(at=25.0, name="provider-1", why="it ended with signal 9", seconds=1.5),
+        events.ReexecutionEvent(at=26.0, peer=PEERS[1], round=4),
+        events.WarningEvent(
             at=27.0, code="FF-APP-089", message="no verifier can be reached", hint="farflung resume"
         ),
         *audit(3, PEERS[0], 1, "unpaid", 1.4, 2),
@@ -222,9 +229,9 @@ def whole() -> list[AnyEvent]:
         *ways(),
         *compared(),
         *baseline(),
-        events.Evaluated(at=63.5, round=ROUNDS, loss=2.325, tokens=65_536),
+        events.EvaluationEvent(at=63.5, round=ROUNDS, loss=2.325, tokens=65_536),
         RESULT,
-        events.Repeated(at=64.1, run="tale-1", differs=()),
+        events.RepeatedRunEvent(at=64.1, run="tale-1", differs=()),
     ]
 
 
@@ -239,12 +246,14 @@ def honest() -> list[AnyEvent]:
 
 def unaudited() -> list[AnyEvent]:
     """Finished without audits."""
-    return [event for event in honest() if not isinstance(event, events.Drawn | events.AuditConcluded)]
+    return [
+        event for event in honest() if not isinstance(event, events.AuditDrawEvent | events.AuditEndEvent)
+    ]
 
 
 def stopped() -> list[AnyEvent]:
     """A person ended it after three rounds; it was settled."""
-    warned = events.Warned(
+    warned = events.WarningEvent(
         at=18.0, code="FF-APP-131", message="the round that is open will be finished and settled"
     )
     result = msgspec.structs.replace(RESULT, rounds=3, caught=(), segments_audited=0, loss_baseline=None)
@@ -253,7 +262,7 @@ def stopped() -> list[AnyEvent]:
 
 def failed() -> list[AnyEvent]:
     """It ended in an error that names folders and addresses."""
-    said = events.Failed(
+    said = events.RunFailureEvent(
         at=20.0,
         code="FF-CORE-050",
         message="cannot write ab.bin",
@@ -265,7 +274,7 @@ def failed() -> list[AnyEvent]:
 
 def early_failure() -> list[AnyEvent]:
     """It failed before anybody was hired, and without a hint."""
-    return [*began(), events.Failed(at=1.0, code="FF-APP-024", message="ledger cannot be started")]
+    return [*began(), events.RunFailureEvent(at=1.0, code="FF-APP-024", message="ledger cannot be started")]
 
 
 def begun() -> list[AnyEvent]:
@@ -280,7 +289,7 @@ def planned() -> list[AnyEvent]:
 
 def running() -> list[AnyEvent]:
     """In the middle of its fourth round, with an audit under way."""
-    drawn = events.Drawn(at=19.0, round=2, peer=PEERS[0], segment=0)
+    drawn = events.AuditDrawEvent(at=19.0, round=2, peer=PEERS[0], segment=0)
     return [*began(), *network(), *rounds(0, 3), drawn]
 
 
@@ -288,7 +297,7 @@ def single() -> list[AnyEvent]:
     """One round by one provider."""
     result = msgspec.structs.replace(RESULT, rounds=1, caught=(), segments_audited=0, loss_baseline=None)
     plan = msgspec.structs.replace(list(began())[1], rounds=1, peers=1)
-    last = events.Evaluated(at=9.5, round=1, loss=4.2, tokens=65_536)
+    last = events.EvaluationEvent(at=9.5, round=1, loss=4.2, tokens=65_536)
     return [plan, *network(), *rounds(0, 1, PEERS[:1]), last, *settled(PAYS[:1]), result]
 
 
@@ -310,7 +319,7 @@ STORIES = {
 def folder(root: Path, told: Sequence[AnyEvent]) -> RunFolder:
     """A run's folder with these events and nothing else."""
     root.mkdir(parents=True)
-    identity = Identity(1, CREATED, "", "/", "none", False)
+    identity = RunIdentity(1, CREATED, "", "/", "none", False)
     (root / "run.json").write_bytes(msgspec.json.encode(identity))
     (root / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in told))
     return RunFolder(root)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import advice_shown
-from farflung.app.cli.jobs import plan
+from farflung.advice.traffic import article_figures
+from farflung.app.cli import plan_offers_text
+from farflung.app.cli.run import plan
 from farflung.core.errors import FarflungError, PolicyError
-from farflung.job.load import load
-from farflung.plan.advise import describe_codec
-from farflung.plan.parallel import article
+from farflung.job.job_loader import load
+from farflung.plan.run_plan import describe_codec
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml"
 LARGE = (
@@ -105,7 +105,7 @@ def test_advice_compiles_nothing() -> None:
     """Placement's loops run as they stand: loading numba alone takes longer than six hosts do."""
     words = ["--offers", str(OFFERS), *LARGE]
     code = (
-        "import sys; from farflung.app.cli.jobs import plan\n"
+        "import sys; from farflung.app.cli.run import plan\n"
         f"plan({words!r}, standalone_mode=False); assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
@@ -274,11 +274,11 @@ def test_the_example_with_a_measured_card_is_planned() -> None:
     ],
 )
 def test_amounts_have_three_digits(amount: int, words: str) -> None:
-    assert advice_shown.credits(amount) == words
+    assert plan_offers_text.credits(amount) == words
 
 
 def test_durations_have_the_unit_that_is_read_best() -> None:
-    assert [advice_shown.long(each) for each in (4.11e-5, 0.0612, 0.82, 5000.0, 1e6)] == [
+    assert [plan_offers_text.long(each) for each in (4.11e-5, 0.0612, 0.82, 5000.0, 1e6)] == [
         "0.0411 ms",
         "61.2 ms",
         "0.82 s",
@@ -297,7 +297,7 @@ def test_the_article_s_figures_stand_beside_right_ones_with_what_is_wrong(
     assert max(map(len, rows)) <= width
     assert "data parallel, backward 1,396 349 PB" in [" ".join(row.split()) for row in rows]
     text = " ".join(done.stdout.split())
-    for figure in article.figures("article"):
+    for figure in article_figures.figures("article"):
         assert figure.note in text
     assert "153.7 days" in text
 
@@ -305,7 +305,7 @@ def test_the_article_s_figures_stand_beside_right_ones_with_what_is_wrong(
 def test_the_article_s_figures_as_one_object() -> None:
     done = CliRunner().invoke(plan, ["--article", "--json"], catch_exceptions=False)
     figures = {each["name"]: each for each in json.loads(done.stdout)["figures"]}
-    assert len(figures) == len(article.figures())
+    assert len(figures) == len(article_figures.figures())
     first = figures["data parallel, backward"]
     assert first["printed"] == 1396.0
     assert first["article"] == pytest.approx(1396, rel=0.005)

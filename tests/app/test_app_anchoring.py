@@ -8,12 +8,12 @@ import pytest
 from core_asks import scheduled
 from test_app_committee import BOB, CAPS, World, run
 
-from farflung.app.anchoring import Anchors
-from farflung.app.ledger_client import LedgerClient
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.tx import JobCreate, JobDraw, NodeRegister, Offer, sign_offer
+from farflung.ledger.transactions import JobCreate, JobDraw, LeaseOffer, NodeRegister, sign_offer
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.requester.anchoring import CommitmentAnchors
 
 JOB, ONE, OTHER = (digest(NS_SPEC, name) for name in (b"job", b"one", b"other"))
 HOUR = 3_600_000
@@ -23,7 +23,7 @@ async def hired(made: World) -> LedgerClient:
     """Alice's client; her job runs."""
     alice, until = made.client(), made.genesis.time + 5 * HOUR
     await made.client(key=BOB).submit(NodeRegister(CAPS, 1, 100, until))
-    offer = Offer(made.genesis.chain, JOB, BOB.public, 1, 100, 10, until)
+    offer = LeaseOffer(made.genesis.chain, JOB, BOB.public, 1, 100, 10, until)
     await alice.submit(JobCreate(JOB, 100, 1, 3, until - HOUR))
     await alice.submit(scheduled(JOB, [sign_offer(BOB, offer)]))
     return alice
@@ -32,14 +32,14 @@ async def hired(made: World) -> LedgerClient:
 def test_a_round_is_drawn_from_the_one_block_that_took_its_commitments(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         alice = await hired(made)
-        found = await Anchors(alice, JOB).drop(0, ONE)
+        found = await CommitmentAnchors(alice, JOB).drop(0, ONE)
         chain = made.service(0).chain
         (block,) = (b for b in chain.blocks if any(JobDraw(JOB, 0, ONE) in s.tx.ops for s in b.txs))
         assert found == block.header.id
-        assert await Anchors(alice, JOB).drop(1, OTHER) not in (found, ZERO_HASH)
+        assert await CommitmentAnchors(alice, JOB).drop(1, OTHER) not in (found, ZERO_HASH)
         # The next coordinator, after a crash: with a connection of its own, and what the log says.
         await made.client().submit(JobDraw(JOB, 2, ONE))
-        again = await Anchors(made.client(), JOB).drop(2, ONE)
+        again = await CommitmentAnchors(made.client(), JOB).drop(2, ONE)
         assert again == next(
             b.header.id for b in chain.blocks if any(JobDraw(JOB, 2, ONE) in s.tx.ops for s in b.txs)
         )
@@ -49,7 +49,7 @@ def test_a_round_is_drawn_from_the_one_block_that_took_its_commitments(tmp_path:
 
 def test_the_only_validator_adds_nothing_that_it_could_have_chosen(tmp_path: Path) -> None:
     async def body(made: World) -> None:
-        anchors = Anchors(await hired(made), JOB)
+        anchors = CommitmentAnchors(await hired(made), JOB)
         assert await anchors.drop(0, ONE) == ZERO_HASH
         assert await anchors.drop(0, ONE) == ZERO_HASH
 
@@ -63,7 +63,7 @@ def test_a_log_that_the_ledger_knows_otherwise_is_not_gone_on_with(
     """It was restored from a copy that is older than what the ledger was told."""
 
     async def body(made: World) -> None:
-        anchors = Anchors(await hired(made), JOB)
+        anchors = CommitmentAnchors(await hired(made), JOB)
         await anchors.drop(0, ONE)
         with pytest.raises(RunError, match="FF-APP-389"):
             await anchors.drop(round, said)

@@ -14,11 +14,11 @@ import pytest
 from app_trees import Ended, Farflung, expect_gone, kill_tree, living
 
 import farflung as ff
-from farflung.app.view import notebook
+from farflung.app.api import notebook
 from farflung.core.errors import RunError, SpecError, UsageError, VerificationError
-from farflung.core.events import AnyEvent, Began, Planned, RoundClosed
-from farflung.core.io.durable import write_atomic
-from farflung.verify.report import Report
+from farflung.core.events import AnyEvent, PlanEvent, RoundEndEvent, RunStartEvent
+from farflung.core.io.durable_files import write_atomic
+from farflung.verify.replay_report import ReplayReport
 
 tree = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -54,8 +54,8 @@ def test_a_run_inside_a_running_loop_calls_back_in_our_thread_and_hands_over(tmp
     run = asyncio.run(cell())
     assert run.result.rounds == 1
     assert run.result.sum == 0
-    assert isinstance(seen[0], Began)
-    assert sum(isinstance(e, RoundClosed) for e in seen) == 1
+    assert isinstance(seen[0], RunStartEvent)
+    assert sum(isinstance(e, RoundEndEvent) for e in seen) == 1
     assert [type(e) for e in run.events()] == [type(e) for e in seen]
     assert (run.folder / "model.safetensors").exists()
     assert "rounds=1" in repr(run)
@@ -74,7 +74,7 @@ class Say(farflung.callbacks.Callback):
     def on_round_end(self, state):
         print("closed", state.closed, flush=True)
     def on_event(self, event, state):
-        if isinstance(event, farflung.core.events.Warned):
+        if isinstance(event, farflung.core.events.WarningEvent):
             print(event.code, flush=True)
 
 def go():
@@ -177,7 +177,7 @@ def test_a_share_or_a_seed_that_is_none_is_refused_before_anything_is_read(
 
 @marked
 def test_a_run_is_trained_again_in_samples_where_a_loop_runs_and_where_none_does(finished: ff.Run) -> None:
-    async def cell() -> Report:
+    async def cell() -> ReplayReport:
         return finished.verify(audit=0.001, condemned=True)
 
     for report in (finished.verify(audit=0.001, condemned=True), asyncio.run(cell())):
@@ -229,7 +229,7 @@ def test_runs_are_found_by_name_by_folder_and_as_the_newest(
 def test_a_plan_starts_nothing_and_says_what_it_takes() -> None:
     planned = ff.plan(preset="tiny")
     assert planned.peers == 2
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanEvent)
     assert repr(planned).startswith("Plan ")
     assert "credits" in repr(planned)
     page = planned._repr_html_()

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from farflung.app.arrivals import LEAST, Arrivals
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import ChurnSpec, JobSpec, SyncSpec
+from farflung.peers.requester.round_timing import LEAST, RoundClock
 from farflung.train import rounds
-from farflung.train.rounds import Phase
+from farflung.train.rounds import RoundPhase
 
 A, B, C = (PeerId(bytes([n]) * 32) for n in range(3))
 STEPS = 20
@@ -17,9 +17,9 @@ def train(delay: int, stated: tuple[float, ...], seen: float = 0.5) -> tuple[flo
     """A round of three members, all of which are seen to take `seen` seconds and state what they say."""
     spec = JobSpec(sync=SyncSpec(steps=STEPS, delay=delay), churn=ChurnSpec(quorum=0.5, adaptive=True))
     now = [0.0]
-    clock = Arrivals(spec, lambda: now[0])
+    clock = RoundClock(spec, lambda: now[0])
     weight = STEPS * spec.step_tokens
-    state = rounds.State(Hash(bytes(32)), 9, STEPS, 1, weight, (A, B, C), phase=Phase.TRAIN)
+    state = rounds.CoordinatorState(Hash(bytes(32)), 9, STEPS, 1, weight, (A, B, C), phase=RoundPhase.TRAIN)
     state = msgspec.structs.replace(state, assigned=dict.fromkeys((A, B, C), weight))
     clock.see(state)
     now[0] += seen

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.app.attested import keep, read
-from farflung.app.folder import RunFolder
 from farflung.core import limits
 from farflung.core.attestations import NOT_A_PROOF, Attestation, attestation_hash
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash, PeerId
-from farflung.watch.nodes import Stated, node_rows
-from farflung.watch.words import columns_of
+from farflung.peers.rundir.attestations import keep, read
+from farflung.peers.rundir.folder import RunFolder
+from farflung.watch.attestation_table import AttestationRecord, node_rows
+from farflung.watch.phrases import columns_of
 
 NODE = PeerId(b"n" * 32)
 SAID = Attestation(
@@ -87,8 +87,8 @@ def test_a_strangers_file_that_is_no_attestation_is_refused(tmp_path: Path, data
 TEXT = st.text(max_size=80)
 
 
-@given(said=st.lists(st.builds(Stated, *(TEXT,) * 8, st.integers(), TEXT), min_size=1, max_size=3))
-def test_a_table_of_nodes_has_its_label_and_its_width_whatever_they_say(said: list[Stated]):
+@given(said=st.lists(st.builds(AttestationRecord, *(TEXT,) * 8, st.integers(), TEXT), min_size=1, max_size=3))
+def test_a_table_of_nodes_has_its_label_and_its_width_whatever_they_say(said: list[AttestationRecord]):
     rows = [row.text for row in node_rows(said, 80)]
     assert len(rows) == len(said) + 2
     assert NOT_A_PROOF in rows[0]
@@ -96,7 +96,7 @@ def test_a_table_of_nodes_has_its_label_and_its_width_whatever_they_say(said: li
 
 
 def test_each_node_is_one_row_of_what_it_says():
-    kept = Stated(
+    kept = AttestationRecord(
         "h", "j", NODE.hex(), SAID.image.hex(), "3.11.7", "2.13.0+cpu", "Linux", "x86_64", 1, "bwrap"
     )
     head, names, row = (each.text for each in node_rows([kept], 80))

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from app_trees import Ended, Farflung, kill_tree, outcome
 
-from farflung.app import journal
-from farflung.core.events import Warned
-from farflung.core.io.durable import AppendLog, read_records
+from farflung.core.events import WarningEvent
+from farflung.core.io.durable_files import AppendLog, read_records
+from farflung.peers.rundir import journal
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input"), pytest.mark.timeout(400)]
 
@@ -377,9 +377,9 @@ def test_time_in_a_run_never_goes_backwards(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(time, "time", lambda: next(clock))
     book = journal.Journal(tmp_path / "events.jsonl", created=990.0)
     for _ in range(5):
-        book.emit(Warned(code="FF-TEST-001", message="tick"))
+        book.emit(WarningEvent(code="FF-TEST-001", message="tick"))
     again = journal.Journal(tmp_path / "events.jsonl", created=990.0)
-    again.emit(Warned(code="FF-TEST-001", message="after a restart in the past"))
+    again.emit(WarningEvent(code="FF-TEST-001", message="after a restart in the past"))
     seen = [event.at for event in again.timeline.warnings]
     assert seen == [10.0, 510.0, 510.0, 510.0, 511.0, 511.0]
     book.close()

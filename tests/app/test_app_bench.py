@@ -16,21 +16,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from farflung.app import benching, recorded, specimens
-from farflung.app.benching import SHELF, Way, coefficients, measure, support_floor
 from farflung.app.cli.main import main
-from farflung.app.folder import RunFolder
-from farflung.app.specimens import Specimen
+from farflung.app.codec_bench import measure as codec_bench_measure
+from farflung.app.codec_bench import run_payloads, vectors
+from farflung.app.codec_bench.measure import SHELF, CodecConfig, coefficients, measure, support_floor
+from farflung.app.codec_bench.vectors import BenchVector
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.core.io.durable import AppendLog
-from farflung.core.layout import Float32, Layout
-from farflung.job.spec import JobSpec, ModelSpec, SyncSpec, Terms
-from farflung.train import messages, snapshot
-from farflung.train.roundlog import Accepted, Contribution, LogChain, Opened, Record, payload_hash
-from farflung.train.sync import Sync
+from farflung.core.io.durable_files import AppendLog
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.spec import JobSpec, JobTerms, ModelSpec, SyncSpec
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import public_state, worker_messages
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    Contribution,
+    Record,
+    RunLogChain,
+    RunStartRecord,
+    payload_hash,
+)
+from farflung.train.sync_arithmetic import Sync
 
 PLENTY = 1 << 20
 
@@ -55,7 +63,7 @@ def raw(path: Path, head: dict[str, Any] | bytes, data: bytes = b"") -> Path:
 
 def test_all_tensors_of_a_small_file_are_measured_in_the_order_of_their_names(tmp_path: Path) -> None:
     tensors = {"b": noise(7, 5), "a": noise(3, seed=1), "c": np.array(2.0, np.float32)}
-    (one,) = specimens.from_model(saved(tmp_path / "m.safetensors", tensors), PLENTY, 1).specimens
+    (one,) = vectors.from_model(saved(tmp_path / "m.safetensors", tensors), PLENTY, 1).specimens
     assert [tensor.shape for tensor in one.layout.tensors] == [(3,), (7, 5), ()]
     assert one.values.tolist() == [*tensors["a"], *tensors["b"].reshape(-1), 2.0]
 
@@ -63,7 +71,7 @@ def test_all_tensors_of_a_small_file_are_measured_in_the_order_of_their_names(tm
 @pytest.mark.parametrize("kind", [np.float64, np.float16])
 def test_other_floating_point_types_are_read_as_float32(kind: Any, tmp_path: Path) -> None:
     values = noise(64).astype(kind)
-    (one,) = specimens.from_model(saved(tmp_path / "m", {"a": values}), PLENTY, 1).specimens
+    (one,) = vectors.from_model(saved(tmp_path / "m", {"a": values}), PLENTY, 1).specimens
     assert one.values.tolist() == values.astype(np.float32).tolist()
 
 
@@ -71,14 +79,14 @@ def test_bf16_is_the_upper_half_of_float32(tmp_path: Path) -> None:
     values = noise(64)
     halves = (values.view(np.uint32) >> 16).astype("<u2")
     head = {"a": {"dtype": "BF16", "shape": [64], "data_offsets": [0, 128]}}
-    (one,) = specimens.from_model(raw(tmp_path / "m", head, halves.tobytes()), PLENTY, 1).specimens
+    (one,) = vectors.from_model(raw(tmp_path / "m", head, halves.tobytes()), PLENTY, 1).specimens
     assert one.values.view(np.uint32).tolist() == [int(half) << 16 for half in halves]
 
 
 def test_of_a_large_file_whole_rows_are_drawn_by_the_seed(tmp_path: Path) -> None:
     rows = np.arange(1, 1001, dtype=np.float32)[:, None].repeat(10, axis=1)
     path = saved(tmp_path / "m", {"a": rows, "b": 0 - rows})
-    one, again, other = (specimens.from_model(path, 555, seed) for seed in (1, 1, 2))
+    one, again, other = (vectors.from_model(path, 555, seed) for seed in (1, 1, 2))
     (drawn,) = one.specimens
     assert 500 < drawn.layout.size <= 555
     assert one.whole == 20_000
@@ -93,14 +101,14 @@ def test_of_a_large_file_whole_rows_are_drawn_by_the_seed(tmp_path: Path) -> Non
 
 def test_a_tensor_whose_rows_are_all_too_long_gives_what_was_asked_for(tmp_path: Path) -> None:
     path = saved(tmp_path / "m", {"a": noise(2, 1000)})
-    assert specimens.from_model(path, 64, 1).specimens[0].layout.size == 64
+    assert vectors.from_model(path, 64, 1).specimens[0].layout.size == 64
 
 
 def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
     bad = noise(8)
     bad[3] = np.nan
     tensors = {"a": noise(8), "b": bad, "c": np.arange(9), "d": np.zeros((0, 4), np.float32)}
-    found = specimens.from_model(saved(tmp_path / "m", tensors), PLENTY, 1)
+    found = vectors.from_model(saved(tmp_path / "m", tensors), PLENTY, 1)
     assert found.specimens[0].layout.size == 8
     assert any("1 tensors hold no floating-point" in note for note in found.notes)
     assert any("1 tensors hold NaN" in note for note in found.notes)
@@ -127,15 +135,15 @@ def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
 )
 def test_a_bad_file_is_refused_with_one_clear_error(head: Any, code: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        specimens.from_model(raw(tmp_path / "m", head, bytes(16)), PLENTY, 1)
+        vectors.from_model(raw(tmp_path / "m", head, bytes(16)), PLENTY, 1)
     assert error.value.code == code
 
 
 def test_more_tensors_than_any_model_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(specimens.limits, "TENSORS", 2)
+    monkeypatch.setattr(vectors.limits, "TENSORS", 2)
     path = saved(tmp_path / "m", {name: noise(4) for name in "abc"})
     with pytest.raises(UsageError, match="more than 2 tensors"):
-        specimens.from_model(path, PLENTY, 1)
+        vectors.from_model(path, PLENTY, 1)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
     for name in ("pipe", "short", "long", "nothing", "."):
         with pytest.raises(UsageError) as error:
-            specimens.from_model(tmp_path / name, PLENTY, 1)
+            vectors.from_model(tmp_path / name, PLENTY, 1)
         assert error.value.code == "FF-APP-190", name
         assert (error.value.cause == "it is a folder, a pipe or a device") == (name == "pipe")
 
@@ -160,7 +168,7 @@ def test_a_damaged_file_ends_in_finite_vectors_or_in_one_of_two_errors(
     path = tmp_path_factory.mktemp("damaged") / "m"
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     try:
-        found = specimens.from_model(path, data.draw(st.integers(1, 60)), 1)
+        found = vectors.from_model(path, data.draw(st.integers(1, 60)), 1)
     except UsageError as error:
         if error.code not in ("FF-APP-190", "FF-APP-191"):
             raise
@@ -173,7 +181,7 @@ def test_a_damaged_file_ends_in_finite_vectors_or_in_one_of_two_errors(
 
 # Figures
 
-GAUSS = Specimen("g", Layout.of({"a": (256, 256), "b": (100,)}), noise(256 * 256 + 100))
+GAUSS = BenchVector("g", TensorLayout.of({"a": (256, 256), "b": (100,)}), noise(256 * 256 + 100))
 
 
 def test_every_codec_of_the_shelf_has_a_row_and_none_is_better_than_its_floor_on_gaussian_numbers() -> None:
@@ -196,24 +204,24 @@ def test_float32_is_exact_and_fewer_bits_are_worse() -> None:
 
 def test_errors_are_relative_and_scale_free() -> None:
     for scale in (1e-30, 1e30):
-        scaled = Specimen("s", GAUSS.layout, GAUSS.values * np.float32(scale))
-        (row,) = measure([scaled], [Way("dense fp32")])
+        scaled = BenchVector("s", GAUSS.layout, GAUSS.values * np.float32(scale))
+        (row,) = measure([scaled], [CodecConfig("dense fp32")])
         assert row.error == 0
 
 
 def test_what_is_sent_of_a_sparse_vector_is_counted_and_measured() -> None:
     values = np.zeros(8192, np.float32)
     values[[5, 4096 + 9]] = 3.0, 4.0
-    one = Specimen("s", Layout.of({"a": (2, 4096)}), values)
-    (row,) = measure([one], [Way("top 1 fp32", 32, 1)])
+    one = BenchVector("s", TensorLayout.of({"a": (2, 4096)}), values)
+    (row,) = measure([one], [CodecConfig("top 1 fp32", 32, 1)])
     assert (row.error, row.cosine) == (0, pytest.approx(1))
     assert row.coefficient == pytest.approx(8 * row.bytes / 2)
     assert row.support_floor == pytest.approx(12)  # log2 of 4096 places
 
 
 def test_a_codec_that_cannot_send_a_vector_says_why_in_its_row() -> None:
-    one = Specimen("v", Layout.of({"a": (100,)}), noise(100))
-    (row,) = measure([one], [Way("low_rank 4", rank=4)])
+    one = BenchVector("v", TensorLayout.of({"a": (100,)}), noise(100))
+    (row,) = measure([one], [CodecConfig("low_rank 4", rank=4)])
     assert row.error is None
     assert "no tensor of the model has factors" in row.why
 
@@ -225,9 +233,9 @@ def test_the_floor_of_a_support_is_the_logarithm_of_the_number_of_supports() -> 
 
 
 def test_coefficients_are_those_of_each_chunk_and_small_tensors_are_one() -> None:
-    layout = Layout.of({"a": (10,), "b": (3, 4096), "c": (5000,), "d": (90,)})
+    layout = TensorLayout.of({"a": (10,), "b": (3, 4096), "c": (5000,), "d": (90,)})
     assert coefficients(layout, 64) == 3 * 64 + (64 + 64) + 64
-    assert coefficients(Layout.of({"a": (10,)}), 64) == 10
+    assert coefficients(TensorLayout.of({"a": (10,)}), 64) == 10
 
 
 # A run
@@ -236,32 +244,32 @@ def test_coefficients_are_those_of_each_chunk_and_small_tensors_are_one() -> Non
 def finished(root: Path, sync: SyncSpec, rounds: int = 8, peers: int = 2) -> RunFolder:
     """A run's folder with the exported log of `rounds` rounds of made-up changes, one a peer and round."""
     spec = JobSpec(rounds=rounds, model=ModelSpec(layers=1, width=32, heads=2, context=32), sync=sync)
-    layout = Layout.of({"a": (64, 64), "b": (40,)})
+    layout = TensorLayout.of({"a": (64, 64), "b": (40,)})
     how, coordinator = Sync.of(spec), SigningKey(bytes([9] * 32))
     public = how.initial(noise(layout.size))
     first = public.root(layout)
-    terms = Terms(spec, Hash(ZERO_HASH), Hash(ZERO_HASH), layout, coordinator.public, first)
+    terms = JobTerms(spec, Hash(ZERO_HASH), Hash(ZERO_HASH), layout, coordinator.public, first)
     export = root / "export"
     for name in ("payloads", "blocks", "receipts"):
         (export / name).mkdir(parents=True)
     for name in ("genesis.bin", "../model.safetensors"):
         (export / name).write_bytes(b"")
     (export / "terms.bin").write_bytes(encode(terms))
-    (export / "initial.bin").write_bytes(snapshot.pack(public, layout))
-    records: list[Record] = [Opened(terms.id, coordinator.public, first, rounds)]
+    (export / "initial.bin").write_bytes(public_state.pack(public, layout))
+    records: list[Record] = [RunStartRecord(terms.id, coordinator.public, first, rounds)]
     keys = [SigningKey(bytes([i + 1] * 32)).public for i in range(peers)]
     for round in range(rounds):
         parts = []
         for i, peer in enumerate(keys):
             end = public.params + np.float32(0.01) * noise(layout.size, seed=100 * round + i)
             sent = how.encode(public, None, None, end, layout, peer)
-            parts.append(messages.Part(peer, 1, sent.payload))
+            parts.append(worker_messages.AcceptedPayload(peer, 1, sent.payload))
             (export / "payloads" / f"{payload_hash(sent.payload).hex()}.bin").write_bytes(sent.payload)
         zero = Hash(ZERO_HASH)
         taken = [Contribution(p.peer, 1, payload_hash(p.payload), zero, zero, zero, "t") for p in parts]
-        records.append(Accepted(round, tuple(taken)))
+        records.append(AcceptSetRecord(round, tuple(taken)))
         public = how.apply(public, layout, parts)
-    chain, log = LogChain(), AppendLog(export / "rounds.log", "test")
+    chain, log = RunLogChain(), AppendLog(export / "rounds.log", "test")
     for record in records:
         log.append(chain.extend(coordinator, record))
     log.close()
@@ -272,7 +280,7 @@ EXACT = SyncSpec(method="local_sgd", codec="dense", value_bits=32)
 
 
 def test_payloads_of_an_exact_codec_are_the_pseudo_gradients_themselves(tmp_path: Path) -> None:
-    found = recorded.read(finished(tmp_path / "run", EXACT))
+    found = run_payloads.read(finished(tmp_path / "run", EXACT))
     assert [one.name for one in found.drawn.specimens] == ["1", "4", "7"]
     for one in found.drawn.specimens:
         meant = 0.01 * noise(one.layout.size, seed=100 * int(one.name))
@@ -285,7 +293,7 @@ def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_p
     run = finished(
         tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512)
     )
-    found = recorded.read(run)
+    found = run_payloads.read(run)
     assert [one.name for one in found.drawn.specimens] == ["0 to 3", "4 to 7"]
     (note,) = found.drawn.notes
     assert "lossy" in note
@@ -295,12 +303,12 @@ def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_p
 
 
 def coefficients_of(run: RunFolder) -> int:
-    return coefficients(Layout.of({"a": (64, 64), "b": (40,)}), 64, 512)
+    return coefficients(TensorLayout.of({"a": (64, 64), "b": (40,)}), 64, 512)
 
 
 def test_a_stepwise_run_is_read_as_well(tmp_path: Path) -> None:
     sync = SyncSpec(method="demo", steps=1, codec="topk", topk=32, value_bits=32, transform="dct")
-    assert recorded.read(finished(tmp_path / "run", sync)).drawn.specimens
+    assert run_payloads.read(finished(tmp_path / "run", sync)).drawn.specimens
 
 
 @pytest.mark.parametrize("name", ["terms.bin", "initial.bin", "rounds.log"])
@@ -312,7 +320,7 @@ def test_a_damaged_export_ends_in_an_error(name: str, tmp_path: Path) -> None:
         data[place] ^= 255
     path.write_bytes(data)
     with pytest.raises(FarflungError):
-        recorded.read(run)
+        run_payloads.read(run)
 
 
 def test_a_payload_that_is_not_the_logged_one_is_refused(tmp_path: Path) -> None:
@@ -320,7 +328,7 @@ def test_a_payload_that_is_not_the_logged_one_is_refused(tmp_path: Path) -> None
     one, other, *_ = sorted((run.export / "payloads").iterdir())
     one.write_bytes(other.read_bytes())
     with pytest.raises(VerificationError) as error:
-        recorded.read(run)
+        run_payloads.read(run)
     assert error.value.code == "FF-APP-192"
 
 
@@ -330,7 +338,7 @@ def test_a_run_without_rounds_has_nothing_to_measure(tmp_path: Path) -> None:
     length = struct.unpack("<I", log.read_bytes()[:4])[0]
     log.write_bytes(log.read_bytes()[: 8 + length])
     with pytest.raises(VerificationError) as error:
-        recorded.read(run)
+        run_payloads.read(run)
     assert error.value.code == "FF-APP-192"
 
 
@@ -402,6 +410,6 @@ def test_bench_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_shelf_is_every_kind_of_codec() -> None:
-    kinds = {way.name.split()[0] for way in benching.SHELF}
+    kinds = {way.name.split()[0] for way in codec_bench_measure.SHELF}
     assert kinds == {"dense", "top", "low_rank"}
-    assert {way.value_bits for way in benching.SHELF} == {1, 2, 4, 8, 16, 32}
+    assert {way.value_bits for way in codec_bench_measure.SHELF} == {1, 2, 4, 8, 16, 32}

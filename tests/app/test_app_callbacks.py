@@ -10,35 +10,37 @@ from typing import Any
 import pytest
 
 from farflung import callbacks
-from farflung.app.callbacks import LOG, Callbacks, State
+from farflung.app.api.callbacks import LOG, Callbacks, State
 from farflung.core import events
 from farflung.core.errors import UsageError
 from farflung.core.events import AnyEvent
-from farflung.watch.fold import Timeline, fold
+from farflung.watch.fold import RunTimeline, fold
 
 PEER = "a1" * 32
-PLANNED = events.Planned(
+PLANNED = events.PlanEvent(
     name="n", run="r", model="m", parameters=9, rounds=2, steps=4, peers=2, tokens=200, sync_bytes=1, ring_bytes=2,
     memory_bytes=3, seconds=4.0, price=5, escrow=6, data_bytes=7, sync="s",
 )  # fmt: skip
-CLOSED = events.RoundClosed(
+CLOSED = events.RoundEndEvent(
     at=3.0, round=0, rounds=2, peers=2, loss=4.5, tokens=100, root="00", waited_for=PEER, seconds=1.0,
     train_seconds=0.5, sync_bytes=640,
 )  # fmt: skip
-AUDIT = events.AuditConcluded(
+AUDIT = events.AuditEndEvent(
     round=0, peer=PEER, segment=1, verifiers=(), finding="false", excess=9.0, tokens=1, seconds=0.1
 )
-CAUGHT = events.Caught(peer=PEER, round=0, segment=1, why="false", slashed=2, bounty=1, burnt=1, evidence="")
-RESULT = events.Result(
-    loss=4.0, loss_start=5.5, loss_unigram=3.0, bytes_sent=1, bytes_by=events.BytesBy(), bytes_ring_bf16=2,
+CAUGHT = events.SlashEvent(
+    peer=PEER, round=0, segment=1, why="false", slashed=2, bounty=1, burnt=1, evidence=""
+)
+RESULT = events.RunResultEvent(
+    loss=4.0, loss_start=5.5, loss_unigram=3.0, bytes_sent=1, bytes_by=events.SentBytesByKind(), bytes_ring_bf16=2,
     segments_audited=1, caught=(PEER,), paid=1, slashed=2, refunded=3, sum=0, model_hash="", ledger_root="",
     seconds=9.0, run="r", rounds=1, tokens=100, reexecuted=0,
 )  # fmt: skip
 TOLD: tuple[AnyEvent, ...] = (
     PLANNED,
-    events.Evaluated(round=0, loss=5.5, tokens=64),
+    events.EvaluationEvent(round=0, loss=5.5, tokens=64),
     CLOSED,
-    events.Evaluated(at=4.0, round=1, loss=4.25, tokens=64),
+    events.EvaluationEvent(at=4.0, round=1, loss=4.25, tokens=64),
     AUDIT,
     CAUGHT,
     RESULT,
@@ -51,7 +53,7 @@ class Notes(callbacks.Callback):
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
 
-    def on_begin(self, plan: events.Planned) -> None:
+    def on_begin(self, plan: events.PlanEvent) -> None:
         self.heard.append(("begin", plan))
 
     def on_round_end(self, state: State) -> None:
@@ -62,16 +64,16 @@ class Notes(callbacks.Callback):
             ("evaluate", state.heldout_round, state.tokens_before(state.heldout_round), state.heldout_loss)
         )
 
-    def on_audit(self, audit: events.AuditConcluded, state: State) -> None:
+    def on_audit(self, audit: events.AuditEndEvent, state: State) -> None:
         self.heard.append(("audit", audit))
 
-    def on_caught(self, caught: events.Caught, state: State) -> None:
+    def on_caught(self, caught: events.SlashEvent, state: State) -> None:
         self.heard.append(("caught", caught))
 
     def on_checkpoint(self, path: Path, state: State) -> None:
         self.heard.append(("checkpoint", path.name))
 
-    def on_end(self, result: events.Result) -> None:
+    def on_end(self, result: events.RunResultEvent) -> None:
         self.heard.append(("end", result))
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class Notes(callbacks.Callback):
 
 
 def tell(hooks: Callbacks) -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in TOLD:
         timeline = fold(timeline, event)
         hooks(event, timeline)
@@ -115,7 +117,7 @@ def test_the_state_is_frozen_and_counts_what_was_done_so_far(tmp_path: Path) -> 
     with pytest.raises(AttributeError):
         state.closed = 2
     with pytest.raises(AttributeError):
-        state.timeline = Timeline()
+        state.timeline = RunTimeline()
 
 
 def test_a_callback_that_raises_is_named_once_and_left_out_while_the_others_go_on(
@@ -125,7 +127,7 @@ def test_a_callback_that_raises_is_named_once_and_left_out_while_the_others_go_o
         def on_round_end(self, state: State) -> None:
             raise ZeroDivisionError("in here")
 
-        def on_end(self, result: events.Result) -> None:
+        def on_end(self, result: events.RunResultEvent) -> None:
             raise AssertionError("it was left out")
 
     def clumsy(event: AnyEvent) -> None:

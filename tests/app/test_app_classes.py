@@ -12,76 +12,77 @@ import pytest
 from app_told import began
 from msgspec.structs import replace
 
-from farflung.app import modelcard, tracing
-from farflung.app.cli import looking, verifying
+from farflung.app.cli import status, verify_run
 from farflung.app.cli.main import main
-from farflung.app.explorer.checking import Checker
-from farflung.app.explorer.finding import Place
+from farflung.app.explorer.lookup import LookupTarget
+from farflung.app.explorer.proofs import ProofChecker
 from farflung.app.explorer.screens import screen as explored
-from farflung.app.explorer.sources import FileSource
-from farflung.app.folder import RunFolder
-from farflung.app.view import report
+from farflung.app.explorer.sources import FileLedgerSource
+from farflung.app.views import report_page
 from farflung.core import events
-from farflung.core.canon.program import Program
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, local_key
 from farflung.core.events import AnyEvent, from_json, to_json
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout
-from farflung.job import proof
-from farflung.job.load import load
-from farflung.job.model import gpt_shapes
-from farflung.job.spec import Terms
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job import proof_class
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import load
+from farflung.job.spec import JobTerms
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_file import party_receipts, write_receipt_file
-from farflung.ledger.tx import JobCreate, make_tx, sign_tx
-from farflung.train import card
-from farflung.train.snapshot import PublicState
-from farflung.verify.report import Report
-from farflung.watch import text
-from farflung.watch.fold import Timeline, fold
-from farflung.watch.screen import View, screen
+from farflung.ledger.transactions import JobCreate, make_tx, sign_tx
+from farflung.local.model import model_card
+from farflung.peers.program import trace
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import model_file
+from farflung.train.public_state import PublicState
+from farflung.verify.replay_report import ReplayReport
+from farflung.watch import event_lines
+from farflung.watch.fold import RunTimeline, fold
+from farflung.watch.screen import ScreenView, screen
 
 SPEC = load(None, preset="tiny").spec
-LAYOUT = Layout.of(gpt_shapes(SPEC.model))
+LAYOUT = TensorLayout.of(gpt_shapes(SPEC.model))
 WHY = "aten.sort.default cannot be checked: it has no canonical form (model.py, line 17)"
 PARTIES = (ZERO_HASH, ZERO_HASH, LAYOUT, local_key(1, "r").public, ZERO_HASH)
-UNPROVEN = Terms(SPEC, *PARTIES, unproven=WHY)
-PROVEN = Terms(SPEC, *PARTIES, program=Program(graph=digest("test/graph")), unproven="")
-RESULT = events.Result(
-    loss=3.0, loss_start=5.0, loss_unigram=3.3, bytes_sent=1, bytes_by=events.BytesBy(), bytes_ring_bf16=1,
+UNPROVEN = JobTerms(SPEC, *PARTIES, unproven=WHY)
+PROVEN = JobTerms(SPEC, *PARTIES, program=CanonicalProgram(graph=digest("test/graph")), unproven="")
+RESULT = events.RunResultEvent(
+    loss=3.0, loss_start=5.0, loss_unigram=3.3, bytes_sent=1, bytes_by=events.SentBytesByKind(), bytes_ring_bf16=1,
     segments_audited=1, caught=(), paid=1, slashed=0, refunded=0, sum=0, model_hash="ab", ledger_root="cd",
     seconds=1.0, run="r", rounds=1, tokens=1, reexecuted=0,
 )  # fmt: skip
 
 
-def told(terms: Terms) -> Timeline:
+def told(terms: JobTerms) -> RunTimeline:
     """A run that was planned and classed."""
-    story: list[AnyEvent] = [*began(), tracing.told(terms)]
-    return functools.reduce(fold, (from_json(to_json(event)) for event in story), Timeline())
+    story: list[AnyEvent] = [*began(), trace.told(terms)]
+    return functools.reduce(fold, (from_json(to_json(event)) for event in story), RunTimeline())
 
 
-def rows(t: Timeline, lines: int = 24) -> str:
-    return "\n".join(row.text for row in screen(t, View(now=9.0, rows=lines)))
+def rows(t: RunTimeline, lines: int = 24) -> str:
+    return "\n".join(row.text for row in screen(t, ScreenView(now=9.0, rows=lines)))
 
 
 def test_the_plan_says_which_class_is_foreseen() -> None:
     *_, planned, _ = began()
-    assert isinstance(planned, events.Planned)
+    assert isinstance(planned, events.PlanEvent)
     for spec in (SPEC, load(None, flags={"audit.proof": "outcome"}).spec):
-        foreseen = replace(planned, proof=proof.foreseen(spec))
-        said = "\n".join(text.lines(foreseen, Timeline()))
+        foreseen = replace(planned, proof=proof_class.foreseen(spec))
+        said = "\n".join(event_lines.lines(foreseen, RunTimeline()))
         assert "outcome only: not proven" in said
-        assert "outcome only: not proven" in rows(fold(Timeline(), foreseen))
+        assert "outcome only: not proven" in rows(fold(RunTimeline(), foreseen))
 
 
 def test_the_lines_of_a_run_say_it() -> None:
-    said = "\n".join(text.lines(tracing.told(UNPROVEN), Timeline()))
+    said = "\n".join(event_lines.lines(trace.told(UNPROVEN), RunTimeline()))
     assert "outcome only: not proven" in said
     assert "aten.sort.default" in said
     assert "model.py, line 17" in said
-    (line,) = text.lines(tracing.told(PROVEN), Timeline())
+    (line,) = event_lines.lines(trace.told(PROVEN), RunTimeline())
     assert "proven: each step can be checked down to one operation" in line
 
 
@@ -95,29 +96,29 @@ def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     class Known:
         spec = SPEC
 
-    monkeypatch.setattr(looking.asking, "resolve_again", lambda _: Known)
+    monkeypatch.setattr(status.asking, "resolve_again", lambda _: Known)
     run = RunFolder(tmp_path)
-    for terms, words in ((UNPROVEN, f"outcome only: not proven ({WHY})"), (PROVEN, proof.PROVEN)):
-        facts = looking._more(run, told(terms), looking._row(run, told(terms)))
+    for terms, words in ((UNPROVEN, f"outcome only: not proven ({WHY})"), (PROVEN, proof_class.PROVEN)):
+        facts = status._more(run, told(terms), status._row(run, told(terms)))
         assert facts["class"] == words
-        assert f"Work     {words}" in looking._details(facts)
-    unknown = looking._more(run, Timeline(), looking._row(run, Timeline()))
+        assert f"Work     {words}" in status._details(facts)
+    unknown = status._more(run, RunTimeline(), status._row(run, RunTimeline()))
     assert unknown["class"] is None
-    assert not [line for line in looking._details(unknown) if line.startswith("Work")]
+    assert not [line for line in status._details(unknown) if line.startswith("Work")]
 
 
 def test_the_report_says_it_at_the_plan_and_above_the_audits() -> None:
-    page = report.render(told(UNPROVEN), "run", 0.0, is_owned=False)
+    page = report_page.render(told(UNPROVEN), "run", 0.0, is_owned=False)
     plan, _, rest = page.partition('id="network"')
     _, _, verify = rest.partition('id="verify"')
     for part in (plan, verify):
         assert "outcome only: not proven (aten.sort.default" in part
-    page = report.render(told(PROVEN), "run", 0.0, is_owned=False)
-    assert proof.PROVEN in page
+    page = report_page.render(told(PROVEN), "run", 0.0, is_owned=False)
+    assert proof_class.PROVEN in page
     assert "outcome only" not in page
 
 
-def ledger_of(terms: Terms) -> Chain:
+def ledger_of(terms: JobTerms) -> Chain:
     """A ledger that holds the job of these terms and nothing more."""
     requester, notary = local_key(1, "r"), local_key(1, "notary")
     chain = Chain(Genesis("classes", 0, ((requester.public, 9_000),), (notary.public,)), notary)
@@ -127,15 +128,15 @@ def ledger_of(terms: Terms) -> Chain:
     return chain
 
 
-def shown(terms: Terms, known: Terms | None) -> str:
+def shown(terms: JobTerms, known: JobTerms | None) -> str:
     """The screen of a job by a source that has these terms beside the ledger."""
-    checker = Checker(FileSource("here", ledger_of(terms), terms=known), None)
-    return "\n".join(row.text for row in explored(checker, Place("jobs", terms.id.hex()), 200))
+    checker = ProofChecker(FileLedgerSource("here", ledger_of(terms), terms=known), None)
+    return "\n".join(row.text for row in explored(checker, LookupTarget("jobs", terms.id.hex()), 200))
 
 
 def test_the_explorer_says_it_where_the_terms_are_at_hand_and_else_calls_nothing_proven() -> None:
     assert f"outcome only: not proven ({WHY})" in shown(UNPROVEN, UNPROVEN)
-    assert proof.PROVEN in shown(PROVEN, PROVEN)
+    assert proof_class.PROVEN in shown(PROVEN, PROVEN)
     for other in (None, UNPROVEN):
         assert "outcome only: not proven, as far as is known here" in shown(PROVEN, other)
 
@@ -164,20 +165,20 @@ def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_prov
 
 def test_a_second_reading_says_it() -> None:
     assert f"Result   the work is outcome only: not proven ({WHY[:20]}" in "\n".join(
-        verifying.words(Report(work=proof.label(UNPROVEN)))
+        verify_run.words(ReplayReport(work=proof_class.label(UNPROVEN)))
     )
 
 
 @pytest.mark.parametrize("terms", [UNPROVEN, PROVEN], ids=["outcome only", "proven"])
-def test_the_model_file_and_its_card_say_it(terms: Terms) -> None:
+def test_the_model_file_and_its_card_say_it(terms: JobTerms) -> None:
     state = PublicState(0, np.zeros(LAYOUT.size, np.float32))
-    found, _ = card.read(card.write(terms, state))
-    words = proof.PROVEN if terms.is_proven else proof.UNPROVEN
+    found, _ = model_file.read(model_file.write(terms, state))
+    words = proof_class.PROVEN if terms.is_proven else proof_class.UNPROVEN
     assert found.proof == words
-    assert f"- the work is {words}" in modelcard.readme(found, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+    assert f"- the work is {words}" in model_card.readme(found, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
 
 
 def test_a_model_file_that_says_nothing_of_its_class_is_not_called_proven() -> None:
-    silent = replace(card.of(PROVEN, 1), proof="")
-    said = modelcard.readme(silent, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+    silent = replace(model_file.of(PROVEN, 1), proof="")
+    said = model_card.readme(silent, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
     assert "- the work is outcome only: not proven" in said

@@ -12,31 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app import directory
-from farflung.app.directory import Advertisement, Listing, advertise
-from farflung.app.explorer import finding
-from farflung.app.explorer.attending import Readers
-from farflung.app.explorer.checking import Checker
+from farflung.app.explorer import lookup
+from farflung.app.explorer.proofs import ProofChecker
 from farflung.app.explorer.screens import screen
-from farflung.app.explorer.sources import WebSource
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.roles.relay import desk_of
-from farflung.app.validating import Service, Setting
+from farflung.app.explorer.sources import HttpLedgerSource
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SEAT, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
-from farflung.ledger.motions import Admit, Motion
-from farflung.ledger.params import Params
-from farflung.ledger.seats import ValidatorJoin, join_parts
-from farflung.ledger.tx import ChannelOpen, Transfer
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.ledger.motions import AdmitValidator, Motion
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.transactions import ChannelOpen, Transfer
+from farflung.ledger.validators import ValidatorJoin, join_parts
+from farflung.market.provider_offer import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.protocol import directory
+from farflung.peers.protocol.directory import Advertisement, DirectoryListing, advertise
+from farflung.peers.relay.main import desk_of
+from farflung.peers.validator.http_readers import HttpReadersConfig
+from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 SEATS = tuple(local_key(41, "seat", index) for index in range(4))
 ALICE, BOB = local_key(41, "alice"), local_key(41, "bob")
@@ -47,7 +47,7 @@ CAPS = digest(NS_SPEC, b"caps")
 def genesis(seats: int) -> Genesis:
     keys = SEATS[:seats]
     accounts = tuple((key.public, MONEY) for key in (*SEATS, ALICE, BOB))
-    law = Params(fee_min=10, delta_ms=100, idle_ms=50, epoch_blocks=4)
+    law = LedgerParams(fee_min=10, delta_ms=100, idle_ms=50, epoch_blocks=4)
     return Genesis("loopback", int(time.time() * 1000), accounts, tuple(key.public for key in keys), law)
 
 
@@ -56,18 +56,18 @@ class World:
 
     def __init__(self, folder: Path, seats: int) -> None:
         self.folder, self.genesis = folder, genesis(seats)
-        self.services: list[Service | None] = [None] * seats
+        self.services: list[ValidatorService | None] = [None] * seats
         self.judges = 0
         self.places: dict[PeerId, tuple[str, int]] = {}
-        self.alice = Endpoint(ALICE, _deaf, Counter())
+        self.alice = Endpoint(ALICE, _deaf, ByteCounter())
 
     async def start(self, index: int) -> None:
         folder = self.folder / str(index)
         folder.mkdir(exist_ok=True)
         key = SEATS[index]
         port = self.places.get(key.public, ("", 0))[1]
-        setting = Setting(key, self.genesis, folder, port=port, judges=self.judges)
-        service = Service(setting, Counter(), lambda: None)
+        setting = ValidatorConfig(key, self.genesis, folder, port=port, judges=self.judges)
+        service = ValidatorService(setting, ByteCounter(), lambda: None)
         self.services[index] = service
         self.places[key.public] = await service.open(self.places)
         for other in self.services:
@@ -80,7 +80,7 @@ class World:
         self.services[index] = None
         await service.close()
 
-    def service(self, index: int) -> Service:
+    def service(self, index: int) -> ValidatorService:
         found = self.services[index]
         assert found is not None
         return found
@@ -238,7 +238,7 @@ def test_a_committee_grows_from_one_to_four_and_then_does_without_the_first(tmp_
             signature = key.sign(NS_SEAT, *join_parts(made.genesis.chain, key.public))
             await made.client(key=key).submit(ValidatorJoin(key.public, 100, f"{host}:{port}", signature))
         deadline = made.genesis.time + 10**7
-        motions = [Motion(Admit(key.public), deadline) for key in SEATS[1:]]
+        motions = [Motion(AdmitValidator(key.public), deadline) for key in SEATS[1:]]
         await made.client(key=SEATS[0]).submit(*motions)
         await made.joined(4)
         await made.stop(0)
@@ -261,7 +261,7 @@ def test_a_refused_operation_is_refused_by_the_committee_too(tmp_path: Path) -> 
 def test_what_a_node_publishes_at_one_validator_is_listed_by_all(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         await made.client().register(CAPS, 3, 500, made.genesis.time + 10**9)
-        said = advertise(ALICE, issue(ALICE.public, (Place("127.0.0.1", 1),), time.time()), FACTS)
+        said = advertise(ALICE, issue(ALICE.public, (EndpointAddress("127.0.0.1", 1),), time.time()), FACTS)
         first = await made.alice.dial(SEATS[0].public, *made.places[SEATS[0].public])
         await first.call(directory.PUBLISH, encode(said))
         for key in SEATS[1:]:
@@ -276,7 +276,7 @@ FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 
 async def _listed_there(connection: Connection) -> tuple[Advertisement, ...]:
     for _ in range(500):
-        listing = decode(await connection.call(directory.LIST, b""), Listing, limits.CONTROL_BYTES)
+        listing = decode(await connection.call(directory.LIST, b""), DirectoryListing, limits.CONTROL_BYTES)
         if listing.advertisements:
             break
         await asyncio.sleep(0.02)
@@ -286,18 +286,20 @@ async def _listed_there(connection: Connection) -> tuple[Advertisement, ...]:
 def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         service = made.service(0)
-        url = f"http://127.0.0.1:{await service.attendant.open(Readers())}"
+        url = f"http://127.0.0.1:{await service.attendant.open(HttpReadersConfig())}"
         client = made.client()
         for amount in (1, 2):
             await client.submit(Transfer(BOB.public, amount))
         height = (await client.head()).header.height
         await made.all_at(height)
-        checker = await asyncio.to_thread(Checker, WebSource(url), made.genesis.chain)
-        rows = await asyncio.to_thread(screen, checker, finding.Place("accounts", BOB.public.hex()), 100)
+        checker = await asyncio.to_thread(ProofChecker, HttpLedgerSource(url), made.genesis.chain)
+        rows = await asyncio.to_thread(
+            screen, checker, lookup.LookupTarget("accounts", BOB.public.hex()), 100
+        )
         assert any(f"{MONEY // 1_000_000}.000003 credits" in row.text for row in rows)
-        rows = await asyncio.to_thread(screen, checker, finding.Place("block", str(height)), 100)
+        rows = await asyncio.to_thread(screen, checker, lookup.LookupTarget("block", str(height)), 100)
         assert any("of 4 seats of epoch 0" in row.text for row in rows)
-        page = (await asyncio.to_thread(WebSource(url)._ask, "/metrics"))[2].decode()
+        page = (await asyncio.to_thread(HttpLedgerSource(url)._ask, "/metrics"))[2].decode()
         seen = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
         assert int(seen["farflung_ledger_height"]) >= height
         assert seen["farflung_ledger_transactions_total"] == "2"

@@ -13,7 +13,7 @@ import pytest
 from app_models import finished_run
 from click.shell_completion import get_completion_class
 
-from farflung.app.cli.completing import INSTALL, VARIABLE
+from farflung.app.cli.completion import INSTALL, VARIABLE
 from farflung.app.cli.main import VERBS, cli, main
 from farflung.job.keys import keys
 

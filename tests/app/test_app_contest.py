@@ -33,17 +33,17 @@ from dispute_match import Liar
 from ledger_world import REQUESTER, RICH, VERIFIERS
 from msgspec.structs import replace
 
-from farflung.app import counsel
-from farflung.app.briefs import Briefs, Case
-from farflung.app.counsel import Counsel
-from farflung.core.canon.program import Program, place_of
+from farflung.core.canon.program import CanonicalProgram, place_of
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import RunError
 from farflung.core.limits import ACCUSABLE_ROUNDS
 from farflung.ledger.disputes import DisputeState
-from farflung.ledger.pinpoint import Stage
-from farflung.ledger.tx import JobCancel
-from farflung.verify.canon import playing
+from farflung.ledger.pinpoint_game import PinpointStage
+from farflung.ledger.transactions import JobCancel
+from farflung.peers.node import disputes
+from farflung.peers.node.dispute_files import DisputeFileStore, DisputeJob
+from farflung.peers.node.disputes import DisputeAgent
+from farflung.verify.canon import dispute_execution
 
 _ = _hasty, told  # fixtures
 HONEST, FALSE = Work(is_false=False), Work(is_false=True)
@@ -60,7 +60,7 @@ def test_an_honest_node_that_is_accused_plays_and_has_its_stake_back(tmp_path: P
         async with at_work(accused, accuser):
             await accuse(court, HONEST)
             await asyncio.gather(
-                court.ended(), court.pass_time((Stage.FIRST,))
+                court.ended(), court.pass_time((PinpointStage.FIRST,))
             )  # its accuser has nothing to say
         assert court.dispute().state == DisputeState.OVERTURNED
         assert court.dispute().taken == STAKE
@@ -76,7 +76,7 @@ def test_a_guilty_node_is_silent_and_loses_by_the_clock(tmp_path: Path) -> None:
         accused, accuser = await court.accused(FALSE), await court.accuser(FALSE)
         async with at_work(accused, accuser):
             await accuse(court, FALSE)
-            await asyncio.gather(court.ended(), court.pass_time((Stage.FIRST,)))
+            await asyncio.gather(court.ended(), court.pass_time((PinpointStage.FIRST,)))
         assert court.dispute().state == DisputeState.UPHELD
         assert await court.balance(A) == before  # no bond was put up
 
@@ -104,9 +104,9 @@ def test_a_guilty_node_that_denies_it_loses_by_one_element(tmp_path: Path) -> No
     in_court(tmp_path, play)
 
 
-async def die_at_every_stage(court: Court, key: SigningKey, first: Counsel) -> list[Stage]:
+async def die_at_every_stage(court: Court, key: SigningKey, first: DisputeAgent) -> list[PinpointStage]:
     """The key's process is killed whenever the game has moved, and started anew from its folder: where that was."""
-    deaths, running = list[Stage](), first
+    deaths, running = list[PinpointStage](), first
     while court.dispute().is_pending:
         at = court.row()
         async with at_work(running):
@@ -116,7 +116,13 @@ async def die_at_every_stage(court: Court, key: SigningKey, first: Counsel) -> l
     return deaths
 
 
-STAGES = {Stage.FIRST, Stage.DESCEND, Stage.SHOW, Stage.REFEREE, Stage.CLOSED}
+STAGES = {
+    PinpointStage.FIRST,
+    PinpointStage.DESCEND,
+    PinpointStage.SHOW,
+    PinpointStage.REFEREE,
+    PinpointStage.CLOSED,
+}
 
 
 def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_tree(tmp_path: Path) -> None:
@@ -210,11 +216,11 @@ def test_an_execution_that_fails_is_told_and_ends_nothing_else(
         work.cancel()
         assert len(told) == 1
 
-    monkeypatch.setattr(counsel, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(disputes, "memory_bytes", lambda: 1000)
     in_court(tmp_path / "1", play)
     assert told.pop()["code"] == "FF-VERI-103"
-    monkeypatch.setattr(counsel, "memory_bytes", lambda: 1 << 40)
-    monkeypatch.setattr(playing, "play", lambda *_: 1 / 0)
+    monkeypatch.setattr(disputes, "memory_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(dispute_execution, "play", lambda *_: 1 / 0)
     in_court(tmp_path / "2", play)
     assert told.pop()["code"] == "FF-APP-380"
 
@@ -224,9 +230,9 @@ def test_an_execution_that_fails_is_told_and_ends_nothing_else(
 
 def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        for terms in (TERMS, replace(TERMS, program=Program(), unproven="asked")):
+        for terms in (TERMS, replace(TERMS, program=CanonicalProgram(), unproven="asked")):
             made = court.unattended(A)
-            await made.attend(Case(terms, JOB_KEY, court.start), court.disk)
+            await made.attend(DisputeJob(terms, JOB_KEY, court.start), court.disk)
             made.own(terms.id, (ROUND, SEGMENT), HONEST.trace, HONEST.opened())
             is_due = court.genesis.params.dispute_ms > 0 and terms is TERMS
             assert any(job == terms.id for job, _ in made._briefs.accusable) is is_due
@@ -279,7 +285,7 @@ def test_a_brief_outlives_what_the_lease_deletes_and_is_sealed(tmp_path: Path) -
         assert brief is not None
         assert all(again.disk.has(each.id) for each in (case.start.dataset, case.start.graph))
         assert not any(each in sealed(tmp_path) for each in (JOB_KEY, brief.start[100:200]))
-        stranger = Briefs(court._folder(A), B)
+        stranger = DisputeFileStore(court._folder(A), B)
         assert stranger.case(TERMS.id) is None
 
     in_court(tmp_path, play)

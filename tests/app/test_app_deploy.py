@@ -14,12 +14,13 @@ from pathlib import Path
 import click
 import pytest
 
-from farflung.app.cli import checking, ledger_founding, relaying
+from farflung.app.cli import check as cli_check
+from farflung.app.cli import ledger_init, relay
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "farflung-relay.service"
 CONTAINER = ROOT / "deploy" / "Containerfile.relay"
-VERBS: dict[str, click.Command] = {"relay": relaying.relay, "check": checking.check}
+VERBS: dict[str, click.Command] = {"relay": relay.relay, "check": cli_check.check}
 # How a library is called where it is imported.
 MODULES = {"py-ed25519-zebra-bindings": "zebra"}
 
@@ -47,7 +48,7 @@ def test_the_unit_starts_a_relay_with_flags_that_exist() -> None:
     of = dict(settings(UNIT.read_text()))
     start = of["ExecStart"].replace("%S", "/var/lib")
     params = parsed(shlex.split(start.replace("$RELAY_OPTIONS", "--uplink 20")))
-    assert (params["host"], params["port"], params["uplink"]) == ("0.0.0.0", relaying.PORT, 20.0)
+    assert (params["host"], params["port"], params["uplink"]) == ("0.0.0.0", relay.PORT, 20.0)
     assert str(params["path"]) == f"/var/lib/{of['StateDirectory']}/relay.key"
     assert of["StateDirectoryMode"] == "0700"
 
@@ -150,14 +151,14 @@ def runs() -> str:
 def test_the_validator_s_unit_and_container_serve_a_configuration() -> None:
     of = dict(settings((ROOT / "deploy" / "farflung-validator.service").read_text()))
     words = shlex.split(of["ExecStart"].replace("%S", "/var/lib"))
-    params = ledger_founding.validator.make_context("validator", words[3:]).params
+    params = ledger_init.validator.make_context("validator", words[3:]).params
     assert words[1:3] == ["ledger", "validator"]
     assert str(params["config"]) == f"/var/lib/{of['StateDirectory']}/validator.toml"
     yes = "DynamicUser NoNewPrivileges ProtectHome PrivateTmp PrivateDevices MemoryDenyWriteExecute"
     assert {name: of[name] for name in yes.split()} == dict.fromkeys(yes.split(), "yes")
     said = dict(instructions((ROOT / "deploy" / "Containerfile.validator").read_text()))
     start = json.loads(said["ENTRYPOINT"])
-    assert str(ledger_founding.validator.make_context("validator", start[3:]).params["config"]).startswith(
+    assert str(ledger_init.validator.make_context("validator", start[3:]).params["config"]).startswith(
         said["VOLUME"]
     )
     assert said["USER"] not in ("root", "0")

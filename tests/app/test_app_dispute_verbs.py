@@ -16,9 +16,8 @@ from click.testing import CliRunner, Result
 from core_asks import scheduled
 from test_app_ledger_verbs import free_ports
 
-from farflung.app.cli.ledger_seating import client_of
-from farflung.app.cli.ledgering import ledger
-from farflung.app.keyfiles import new_account, read_account
+from farflung.app.cli.ledger import ledger
+from farflung.app.cli.ledger_seats import client_of
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_EVIDENCE, NS_SPEC, SigningKey, digest
@@ -26,22 +25,23 @@ from farflung.core.errors import RunError, UsageError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.money import MICRO
 from farflung.ledger.block import Genesis
-from farflung.ledger.tx import (
-    Finding,
+from farflung.ledger.transactions import (
     JobCreate,
+    LeaseOffer,
+    LeaseRole,
     NodeRegister,
-    Offer,
     Op,
     Progress,
-    Role,
     Verdict,
+    VerdictFinding,
     sign_offer,
     sign_verdict,
 )
-from farflung.train.roundlog import Contribution
-from farflung.verify.commitments import commit, nonce_of
-from farflung.verify.evidence import Evidence
-from farflung.verify.evidence import Testimony as Said
+from farflung.peers.keys.files import new_account, read_account
+from farflung.train.run_log import Contribution
+from farflung.verify.commitment_check import commit, nonce_of
+from farflung.verify.evidence import AuditEvidence
+from farflung.verify.evidence import VerifierTestimony as Said
 
 JOB, TRACE, ROOT = (digest(NS_SPEC, name) for name in (b"job", b"trace", b"root"))
 STAKE, PRICE, UNITS, SOON = 1_000, 5, 100, 3_600_000
@@ -97,8 +97,8 @@ class Court:
 
         asyncio.run(work())
 
-    def _offer(self, key: SigningKey, role: Role, until: int) -> Any:
-        offer = Offer(self.genesis.chain, JOB, key.public, PRICE, STAKE, UNITS, until, role)
+    def _offer(self, key: SigningKey, role: LeaseRole, until: int) -> Any:
+        offer = LeaseOffer(self.genesis.chain, JOB, key.public, PRICE, STAKE, UNITS, until, role)
         return sign_offer(key, offer)
 
     def work(self) -> Path:
@@ -107,16 +107,19 @@ class Court:
         caps = digest(NS_SPEC, b"caps")
         for key in (self.node, self.verifier):
             self.do(key, NodeRegister(caps, PRICE, STAKE, until))
-        offers = (self._offer(self.node, Role.TRAIN, until), self._offer(self.verifier, Role.AUDIT, until))
+        offers = (
+            self._offer(self.node, LeaseRole.TRAIN, until),
+            self._offer(self.verifier, LeaseRole.AUDIT, until),
+        )
         progress = Progress(JOB, 0, ROOT, TRACE, ((self.node.public, 10),))
         self.do(self.requester, JobCreate(JOB, 100_000, PRICE, 4, until), scheduled(JOB, offers), progress)
         payload = digest(NS_SPEC, b"payload")
         nonce = nonce_of(self.node, JOB, 0)
         c = Contribution(self.node.public, 10, payload, payload, nonce, TRACE, "none")
         about = (self.genesis.chain, JOB, 0, self.node.public, 0, TRACE, self.verifier.public)
-        verdict = sign_verdict(self.verifier, Verdict(*about, Finding.FALSE, 3000, ROOT))
+        verdict = sign_verdict(self.verifier, Verdict(*about, VerdictFinding.FALSE, 3000, ROOT))
         promise = commit(self.node, JOB, 0, payload, 10, TRACE)
-        said = Evidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), (Said((), (), (), verdict),))
+        said = AuditEvidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), (Said((), (), (), verdict),))
         path = self.folder / "evidence.bin"
         path.write_bytes(encode(said))
         return path

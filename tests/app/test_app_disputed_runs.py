@@ -6,14 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app import asking, folder, history
-from farflung.app.asking import resolve
-from farflung.app.local import DISPUTE_BLOCKS, LocalNetwork, Place, bond_of, chain_of, cheater_of, genesis_of
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
-from farflung.job.cheats import DEFAULT, HONEST
+from farflung.job.cheat_names import DEFAULT, HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS
+from farflung.local.jobs import resolve as jobs_resolve
+from farflung.local.jobs.resolve import resolve
+from farflung.local.network import history
+from farflung.local.network.process_config import (
+    DISPUTE_BLOCKS,
+    LocalNetwork,
+    ProcessAddress,
+    bond_of,
+    chain_of,
+    cheater_of,
+    genesis_of,
+)
+from farflung.peers.rundir import folder
 
 SPEC = JobSpec()
 
@@ -34,7 +44,7 @@ def test_whoever_contests_has_the_bond_beside_its_stake_and_its_fees() -> None:
 
 
 def test_the_cheater_and_nobody_else_contests_and_only_where_it_can() -> None:
-    ledger = Place(PeerId(bytes(32)), "127.0.0.1", 1)
+    ledger = ProcessAddress(PeerId(bytes(32)), "127.0.0.1", 1)
     for disputes in (False, True):
         network = LocalNetwork(SPEC, DEFAULT, disputes=disputes)
         told = [network.provider(i, "", ledger, (), 1)["contests"] for i in range(SPEC.network.providers)]
@@ -77,7 +87,10 @@ def test_the_folder_alone_says_which_ledger_a_run_has(tmp_path: Path) -> None:
     resolved, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
     run = folder.create(tmp_path / "run", identity)
     found = folder.RunFolder(run.root)
-    assert chain_of(found, asking.resolve_again(found).spec) == genesis_of(resolved.spec, disputes=True).chain
+    assert (
+        chain_of(found, jobs_resolve.resolve_again(found).spec)
+        == genesis_of(resolved.spec, disputes=True).chain
+    )
     text = found.identity_file.read_text()
     found.identity_file.write_text(text.replace('"disputes":true', '"disputes":false'))
     assert chain_of(found, resolved.spec) == genesis_of(resolved.spec).chain

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from farflung.app.view import tale
+from farflung.app.views import report_text
 from farflung.core import events
-from farflung.core.events import AnyEvent, Played, Ruled
-from farflung.watch.fold import Timeline, fold
+from farflung.core.events import AnyEvent, DisputeEndEvent, DisputeStageEvent
+from farflung.watch.fold import RunTimeline, fold
 
 PEER = "9ae58a6e" + "0" * 56
 ABOUT = {"peer": PEER, "round": 1, "segment": 1}
-CAUGHT = events.Caught(
+CAUGHT = events.SlashEvent(
     **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840
 )
-PLAYED = Played(**ABOUT, stage="offered", turn="either", height=8)
-RULED = Ruled(
+PLAYED = DisputeStageEvent(**ABOUT, stage="offered", turn="either", height=8)
+RULED = DisputeEndEvent(
     **ABOUT, ended="upheld", by="element", height=16, blocks=8, steps=3, step=2, op="mul", shape=(4,), element=(3,),
     accused="1.5", other="1.25", law="1.25", slashed=5760, bounty=2880, burnt=2880,
 )  # fmt: skip
 
 
-def stories(*told: AnyEvent) -> tuple[tale.Story, ...]:
-    t = Timeline()
+def stories(*told: AnyEvent) -> tuple[report_text.IncidentText, ...]:
+    t = RunTimeline()
     for event in told:
         t = fold(t, event)
-    return tale.stories(t, {})
+    return report_text.stories(t, {})
 
 
 def test_a_dispute_that_was_lost_is_told_with_its_three_values_and_the_bond() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli.jobs import plan
+from farflung.app.cli.run import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "offers"
 MIDDLE = {"layers": 12, "width": 768, "heads": 12, "context": 512}

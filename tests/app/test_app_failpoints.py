@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from app_trees import Farflung, kill_at_each, outcome
 
-from farflung.app import export
-from farflung.watch.io import eventlog
+from farflung.peers.rundir import export
+from farflung.watch.io import event_log
 
 pytestmark = pytest.mark.tree
 
@@ -69,7 +69,7 @@ def labels(source: str) -> set[str]:
 @pytest.mark.xdist_group("tree")  # whose run it looks at
 def test_a_run_passes_a_failpoint_of_every_label_in_the_source(tiny: Any) -> None:
     points = passed(tiny[0].runs.parent / "failpoints")
-    named = {export.LABEL, eventlog.LABEL}
+    named = {export.LABEL, event_log.LABEL}
     for path in sorted(SOURCES.rglob("*.py")):
         named |= labels(path.read_text())
     assert len(named) >= 15

@@ -11,37 +11,40 @@ from typing import Any
 import msgspec
 import pytest
 
-from farflung.app import asking, fares, folder, history
-from farflung.app.answering import Validator
-from farflung.app.fares import Fare, Fares
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import LocalNetwork, genesis_of
-from farflung.app.policy import check_passes
-from farflung.app.tolling import Payer, tollgate
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, PolicyError, UsageError
-from farflung.core.events import Planned, Warned
-from farflung.core.tolls import GIB, Pass, cost, sign_pass
+from farflung.core.events import PlanEvent, WarningEvent
+from farflung.core.relay_passes import GIB, RelayPass, cost, sign_pass
 from farflung.core.units import Bytes
 from farflung.ledger.block import Genesis, worked_state
-from farflung.ledger.io.store import Store
-from farflung.ledger.rows import ChannelRow
-from farflung.ledger.state import total_money
-from farflung.ledger.tx import Transfer
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import ChannelRow
+from farflung.ledger.transactions import Transfer
+from farflung.local.jobs import resolve
+from farflung.local.network import history
+from farflung.local.network.process_config import LocalNetwork, genesis_of
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.receipts import Used
-from farflung.plan.traffic import Traffic
+from farflung.net.relay_receipts import RelayUsageReply
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, tollgate
+from farflung.peers.node.policy import check_passes
+from farflung.peers.requester import relay_fees
+from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
+from farflung.peers.rundir import folder
+from farflung.peers.validator.requests import LedgerRequestHandler
+from farflung.plan.run_traffic import RunTraffic
 
 
-def sent_of(**sizes: int) -> Traffic:
+def sent_of(**sizes: int) -> RunTraffic:
     """A plan's bytes, of which some are told."""
-    nothing: dict[str, Any] = dict.fromkeys(Traffic.__struct_fields__, Bytes(0))
-    return Traffic(**{**nothing, **sizes})
+    nothing: dict[str, Any] = dict.fromkeys(RunTraffic.__struct_fields__, Bytes(0))
+    return RunTraffic(**{**nothing, **sizes})
 
 
 VALIDATOR, PAYER, NODE = (local_key(23, name) for name in ("validator", "payer", "node"))
@@ -62,12 +65,12 @@ async def nothing() -> None:
 
 class World:
     def __init__(self, place: Path) -> None:
-        self.warned: list[Warned] = []
-        self.store = Store.open(place / "chain.db", GENESIS)
+        self.warned: list[WarningEvent] = []
+        self.store = LedgerStore.open(place / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
-        served = Validator(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(VALIDATOR, served.handle, Counter())
-        self.payer, self.node = (Endpoint(key, echo, Counter()) for key in (PAYER, NODE))
+        served = LedgerRequestHandler(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter())
+        self.payer, self.node = (Endpoint(key, echo, ByteCounter()) for key in (PAYER, NODE))
         self.servers: list[RelayServer] = []
         for number, key in enumerate(RELAYS):
             own = LedgerClient(lambda n=number: self.reach(self.servers[n].endpoint), key, GENESIS)  # type: ignore[misc]
@@ -91,23 +94,25 @@ class World:
             self.store.close()
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        return tuple(Place(*s.address, k.public) for k, s in zip(RELAYS, self.servers, strict=True))
+    def places(self) -> tuple[EndpointAddress, ...]:
+        return tuple(EndpointAddress(*s.address, k.public) for k, s in zip(RELAYS, self.servers, strict=True))
 
     def gate(self, number: int) -> Any:
         """The money side of one of the relays."""
         return self.servers[number]._junction._bounds.toll
 
-    def fares(self, funds: int = FUNDS, most: int = 0) -> Fares:
-        return Fares(PAYER, self.payer, Fare(PRICE, funds, self.places, most), self.warned.append)
+    def fares(self, funds: int = FUNDS, most: int = 0) -> RelayChannels:
+        return RelayChannels(PAYER, self.payer, RelayFee(PRICE, funds, self.places, most), self.warned.append)
 
-    async def send(self, place: Place, size: int) -> None:
+    async def send(self, place: EndpointAddress, size: int) -> None:
         connection = await self.payer.dial(NODE.public, place.host, place.port, relay=place.relay)
         assert len(await connection.call("x", bytes(size))) == size
 
     async def settle(self) -> None:
         for place in self.places:
-            await Payer(PAYER, self.payer, self.ledger, place.relay, (place.host, place.port)).settle()
+            await RelayChannelPayer(
+                PAYER, self.payer, self.ledger, place.relay, (place.host, place.port)
+            ).settle()
 
     @property
     def channels(self) -> dict[bytes, ChannelRow]:
@@ -189,7 +194,7 @@ def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is
         await own.fund(world.ledger, END)
         with pytest.raises(PolicyError, match="FF-APP-240"):
             await own.admit(many, nothing)
-        free = Fares(PAYER, world.payer, Fare())
+        free = RelayChannels(PAYER, world.payer, RelayFee())
         await free.fund(world.ledger, END)
         await free.admit(many, nothing)
         assert free.passes == ()
@@ -200,7 +205,7 @@ def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is
 STEP = 1 << 18  # micro-credits: 512 KiB at PRICE
 
 
-async def spend(world: World, own: Fares, times: int) -> None:
+async def spend(world: World, own: RelayChannels, times: int) -> None:
     """64 KiB through the first relay and back, and a look, so often."""
     for _ in range(times):
         await world.send(world.places[0], 1 << 16)
@@ -217,7 +222,7 @@ def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_ru
         first, second = (key.public for key in RELAYS)
         await spend(world, own, 3)  # 384 KiB: more than half of what one step pays for
         assert world.channels[first].held == 2 * STEP
-        assert own.passes[0].toll.quota == tolls.worth(2 * STEP, PRICE)
+        assert own.passes[0].toll.quota == relay_passes.worth(2 * STEP, PRICE)
         await spend(world, own, 2)  # more than the channel began with: the relay has asked the ledger again
         assert [world.channels[each].held for each in (first, second)] == [3 * STEP, STEP]
         assert world.channels[first].opening == 1
@@ -243,14 +248,14 @@ def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_ru
 def test_a_run_looks_after_its_channels_by_itself_and_past_a_relay_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fares, "REFILL_SECONDS", 0.05)
+    monkeypatch.setattr(relay_fees, "REFILL_SECONDS", 0.05)
 
     async def test(world: World) -> None:
         own = world.fares(STEP, 3 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
 
-        async def away() -> Used:
+        async def away() -> RelayUsageReply:
             raise NetworkError("FF-NET-047", "it is away")
 
         own._payers[0].used = away  # type: ignore[method-assign]
@@ -273,7 +278,7 @@ def test_who_is_started_anew_remembers_what_was_put_aside(tmp_path: Path) -> Non
         again = world.fares(STEP, 3 * STEP)
         await again.fund(world.ledger, END)
         await again.admit([NODE.public], nothing)
-        assert again.passes[0].toll.quota == tolls.worth(2 * STEP, PRICE)
+        assert again.passes[0].toll.quota == relay_passes.worth(2 * STEP, PRICE)
         await spend(world, again, 3)
         assert world.channels[RELAYS[0].public].held == 2 * STEP
         assert [each.code for each in world.warned] == ["FF-APP-245"]
@@ -317,8 +322,8 @@ def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit
         await own.admit([NODE.public], nothing)
         payer = own._payers[0]
 
-        async def lie() -> Used:
-            return Used(1 << 60)
+        async def lie() -> RelayUsageReply:
+            return RelayUsageReply(1 << 60)
 
         payer.used = lie  # type: ignore[method-assign]
         for _ in range(9):
@@ -354,16 +359,16 @@ def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_r
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("most", [0, -1, fares.LEAST - 1, fares.FUNDS + 1])
+@pytest.mark.parametrize("most", [0, -1, relay_fees.LEAST - 1, relay_fees.FUNDS + 1])
 def test_a_bound_out_of_range_is_refused(most: int) -> None:
     with pytest.raises(UsageError, match="FF-APP-247"):
-        asking.resolve(None, "tiny", {}, relay_most=most)
-    assert asking.resolve(None, "tiny", {}, relay_most=fares.LEAST)[1].relay_most == fares.LEAST
+        resolve.resolve(None, "tiny", {}, relay_most=most)
+    assert resolve.resolve(None, "tiny", {}, relay_most=relay_fees.LEAST)[1].relay_most == relay_fees.LEAST
 
 
-def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> Pass:
+def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> RelayPass:
     named = tuple(sorted(key.public for key in holders))
-    return Pass(GENESIS.chain, payer.public, RELAYS[0].public, 1, 1, named, 1, 0, 0, 900)
+    return RelayPass(GENESIS.chain, payer.public, RELAYS[0].public, 1, 1, named, 1, 0, 0, 900)
 
 
 def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None:
@@ -386,51 +391,51 @@ def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None
 
 
 def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
-    spec, event = asking.resolve(None, "tiny", {})[0].spec, plan_event()
-    assert fares.room_of(SENT) == GIB  # a small run
-    room = fares.room_of(sent_of(sync_most=1 << 40))
-    assert room >= fares.ROOM << 40
+    spec, event = resolve.resolve(None, "tiny", {})[0].spec, plan_event()
+    assert relay_fees.room_of(SENT) == GIB  # a small run
+    room = relay_fees.room_of(sent_of(sync_most=1 << 40))
+    assert room >= relay_fees.ROOM << 40
     assert room & (room - 1) == 0
-    said = fares.planned(event, SENT, 100_000, 2)
-    assert (said.relay_price, said.relay_funds) == (100_000, fares.reserve_of(SENT, 100_000, 2).most)
-    assert fares.reserve_of(SENT, 100_000, 2) == (100_000, 200_000)
+    said = relay_fees.planned(event, SENT, 100_000, 2)
+    assert (said.relay_price, said.relay_funds) == (100_000, relay_fees.reserve_of(SENT, 100_000, 2).most)
+    assert relay_fees.reserve_of(SENT, 100_000, 2) == (100_000, 200_000)
     for most, each in ((500_000, 100_000), (50_000, 25_000)):  # the user's word counts both ways
-        assert fares.planned(event, SENT, 100_000, 2, most).relay_funds == most
-        assert fares.reserve_of(SENT, 100_000, 2, most) == (each, most)
+        assert relay_fees.planned(event, SENT, 100_000, 2, most).relay_funds == most
+        assert relay_fees.reserve_of(SENT, 100_000, 2, most) == (each, most)
     with pytest.raises(PolicyError, match="FF-APP-244"):
-        fares.planned(event, SENT, 10**15, 2)
-    assert fares.planned(event, SENT, 0, 2) == fares.planned(event, SENT, 5, 0) == event
-    assert tolls.worth(fares.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
+        relay_fees.planned(event, SENT, 10**15, 2)
+    assert relay_fees.planned(event, SENT, 0, 2) == relay_fees.planned(event, SENT, 5, 0) == event
+    assert relay_passes.worth(relay_fees.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)
     network = LocalNetwork(spec, relays=2, relay_price=5)
-    assert held[network.keys.requester.public] > fares.FUNDS
+    assert held[network.keys.requester.public] > relay_fees.FUNDS
     assert all(held[key.public] for key in network.keys.relays)
     assert network.relay_price == 0  # tiny has no relay
 
 
-def plan_event() -> Planned:
+def plan_event() -> PlanEvent:
     numbers = dict.fromkeys(
         ("parameters", "rounds", "steps", "peers", "tokens", "sync_bytes", "ring_bytes", "memory_bytes", "price",
          "escrow", "data_bytes"), 1,
     )  # fmt: skip
-    return Planned(name="n", run="r", model="m", sync="s", seconds=1.0, **numbers)
+    return PlanEvent(name="n", run="r", model="m", sync="s", seconds=1.0, **numbers)
 
 
 def test_the_price_is_no_part_of_the_job_and_small_where_nothing_is_said() -> None:
-    found = [asking.resolve(None, "tiny", {}, relay_price=price) for price in (None, 0, 7)]
-    assert [identity.relay_price for _, identity in found] == [fares.PRICE, 0, 7]
+    found = [resolve.resolve(None, "tiny", {}, relay_price=price) for price in (None, 0, 7)]
+    assert [identity.relay_price for _, identity in found] == [relay_fees.PRICE, 0, 7]
     assert len({identity.text for _, identity in found}) == 1
     for price in (-1, limits.RELAY_PRICE + 1):
         with pytest.raises(UsageError, match="FF-APP-243"):
-            asking.resolve(None, "tiny", {}, relay_price=price)
+            resolve.resolve(None, "tiny", {}, relay_price=price)
     crowd = {"network.providers": str(limits.PASS_HOLDERS)}
-    assert asking.resolve(None, "tiny", crowd)[1].relay_price == 0
+    assert resolve.resolve(None, "tiny", crowd)[1].relay_price == 0
     with pytest.raises(UsageError, match="FF-APP-243"):
-        asking.resolve(None, "tiny", crowd, relay_price=7)
+        resolve.resolve(None, "tiny", crowd, relay_price=7)
 
 
 def test_runs_that_pay_relays_otherwise_are_no_repetition_of_each_other() -> None:
-    identity = asking.resolve(None, "tiny", {})[1]
+    identity = resolve.resolve(None, "tiny", {})[1]
     change = msgspec.structs.replace
     assert history._money(identity) != history._money(change(identity, relay_price=1))
     assert history._money(identity) != history._money(change(identity, lab=True))
@@ -440,7 +445,7 @@ def test_runs_that_pay_relays_otherwise_are_no_repetition_of_each_other() -> Non
 
 def test_a_run_of_before_paid_its_relays_nothing() -> None:
     old = msgspec.json.encode({"format": folder.FORMAT, "created": 1.0, "text": "", "base": "."})
-    assert msgspec.json.decode(old, type=folder.Identity).relay_price == 0
+    assert msgspec.json.decode(old, type=folder.RunIdentity).relay_price == 0
 
 
 def test_a_ledger_that_only_paid_relays_since_has_the_root_of_before(tmp_path: Path) -> None:

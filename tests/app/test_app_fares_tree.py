@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Event, Farflung, kill_tree
 
-from farflung.app.local import FEE, POCKET
 from farflung.core import limits
 from farflung.core.money import format_credits
-from farflung.core.tolls import cost
+from farflung.core.relay_passes import cost
+from farflung.local.network.process_config import FEE, POCKET
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
 

@@ -14,16 +14,16 @@ from core_tiny_program import World as Tiny
 from ledger_game import BOND, DISPUTE, FRIEND, HONEST, STAKE, TINY, A, B, C, Game, flipped
 from ledger_world import REQUESTER, STRANGER, VERIFIERS
 
-from farflung.app.following import Disputes
-from farflung.app.journal import Journal
 from farflung.core.errors import NetworkError
-from farflung.core.events import AnyEvent, Caught, Played, Ruled
+from farflung.core.events import AnyEvent, DisputeEndEvent, DisputeStageEvent, SlashEvent
 from farflung.ledger.disputes import DisputeState
-from farflung.ledger.pinpoint import Stage
-from farflung.ledger.results import Outcome
-from farflung.ledger.rows import LeaseRow
-from farflung.ledger.tx import SignedTx
-from farflung.watch.fold import Timeline, fold
+from farflung.ledger.pinpoint_game import PinpointStage
+from farflung.ledger.table_rows import LeaseRow
+from farflung.ledger.transactions import SignedTx
+from farflung.ledger.tx_results import Outcome
+from farflung.peers.requester.disputes import DisputeMonitor
+from farflung.peers.rundir.journal import Journal
+from farflung.watch.fold import RunTimeline, fold
 
 SOME = 20
 
@@ -84,7 +84,7 @@ class Told:
 
     def fresh(self) -> None:
         """Another process takes over."""
-        self.following = Disputes(self.ledger, self.court.job_id, self, sleep=self.pause)
+        self.following = DisputeMonitor(self.ledger, self.court.job_id, self, sleep=self.pause)
         self.following.follow(A.public, ROUND, SEGMENT)
         self.paused: list[float] = []
 
@@ -98,12 +98,12 @@ class Told:
         asyncio.run(self.following.look())
 
     @property
-    def played(self) -> list[Played]:
-        return [each for each in self.events if isinstance(each, Played)]
+    def played(self) -> list[DisputeStageEvent]:
+        return [each for each in self.events if isinstance(each, DisputeStageEvent)]
 
     @property
-    def ruled(self) -> Ruled:
-        found = [each for each in self.events if isinstance(each, Ruled)]
+    def ruled(self) -> DisputeEndEvent:
+        found = [each for each in self.events if isinstance(each, DisputeEndEvent)]
         assert found.count(found[0]) == len(found)
         return found[0]
 
@@ -118,7 +118,7 @@ def test_a_game_is_told_rung_by_rung_down_to_one_element_and_what_it_cost() -> N
     court = told.court
     told.look()
     court.must(A, court.opening())
-    while court.row.stage not in (Stage.REFEREE, Stage.CLOSED):
+    while court.row.stage not in (PinpointStage.REFEREE, PinpointStage.CLOSED):
         told.look()
         court.step()
     told.look()
@@ -164,9 +164,9 @@ def test_whoever_takes_over_tells_the_same_and_the_journal_keeps_each_once(
                 told.look()
             if told is late and step == moves:
                 told.fresh()
-            if told.court.row.stage in (Stage.FIRST, Stage.DESCEND, Stage.SHOW):
+            if told.court.row.stage in (PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW):
                 told.court.step()
-            elif told.court.row.stage == Stage.REFEREE:
+            elif told.court.row.stage == PinpointStage.REFEREE:
                 told.court.must(STRANGER, told.court.exhibit())
         told.look()
     once = {each.stage: each for each in late.played}
@@ -180,9 +180,9 @@ def test_whoever_takes_over_tells_the_same_and_the_journal_keeps_each_once(
     assert len([line for line in lines if '"ruled"' in line]) == 1
 
 
-@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
+@pytest.mark.parametrize("stage", [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW])
 @pytest.mark.parametrize(("silent", "ended"), [((0,), "upheld"), ((1,), "overturned"), ((0, 1), "forfeit")])
-def test_who_was_silent_is_told(stage: Stage, silent: tuple[int, ...], ended: str) -> None:
+def test_who_was_silent_is_told(stage: PinpointStage, silent: tuple[int, ...], ended: str) -> None:
     told = accused(Court(liar(), HONEST))
     court = told.court
     court.must(A, court.opening())
@@ -202,13 +202,13 @@ def test_who_was_silent_is_told(stage: Stage, silent: tuple[int, ...], ended: st
 def test_where_nobody_brings_the_proof_or_the_verdict_silence_is_told() -> None:
     told = accused(Court(liar(), HONEST))
     told.court.must(A, told.court.opening())
-    told.court.until(Stage.REFEREE)
+    told.court.until(PinpointStage.REFEREE)
     told.court.wait()
     told.look()
     assert (told.ruled.ended, told.ruled.silent) == ("forfeit", ("accused", "challenger"))
     same = accused(Court(HONEST, HONEST))
     same.court.must(A, same.court.opening())
-    same.court.until(Stage.VERDICT)
+    same.court.until(PinpointStage.VERDICT)
     same.court.wait()
     same.look()
     assert (same.ruled.ended, same.ruled.by, same.ruled.silent) == ("upheld", "silence", ("accused",))
@@ -247,12 +247,12 @@ def test_accusers_that_play_one_after_the_other_are_told_as_games_of_their_own()
     court = told.court
     court.must(A, court.opening())
     court.accused = HONEST  # against the first; it shows another tree to the second
-    court.until(Stage.REFEREE)
+    court.until(PinpointStage.REFEREE)
     court.must(STRANGER, court.exhibit())
     told.look()
     assert court.row.beaten == (B.public,)
     court.accused, court.challenger = liar(), HONEST
-    court.until(Stage.REFEREE)
+    court.until(PinpointStage.REFEREE)
     court.must(STRANGER, court.exhibit())
     told.look()
     whole = told.played
@@ -269,7 +269,7 @@ def test_accusers_that_play_one_after_the_other_are_told_as_games_of_their_own()
     assert (ruled.lost, ruled.gained) == (court.node(B).burnt, 0)
     assert ruled.lost
     assert ruled.burnt == court.node(A).burnt
-    t = Timeline()
+    t = RunTimeline()
     for event in (caught(STAKE), *told.events):
         t = fold(t, event)
     assert len(t.games[A.public.hex()]) == len(whole)
@@ -291,7 +291,7 @@ def test_proofs_that_prove_nothing_are_passed_over() -> None:
     told = accused(Court(liar(), HONEST))
     court = told.court
     court.must(A, court.opening())
-    court.until(Stage.REFEREE)
+    court.until(PinpointStage.REFEREE)
     assert court.do(STRANGER, court.exhibit_of_nothing()) != "ok"
     court.must(STRANGER, court.exhibit())
     told.look()
@@ -348,7 +348,7 @@ def test_a_dispute_that_the_clock_does_not_end_is_told_as_open_and_the_run_goes_
     told = accused(Court(liar(), HONEST))
     told.ledger.counts_blocks = False
     asyncio.run(told.following.over())
-    assert [getattr(each, "code", "") for each in told.events if not isinstance(each, Played)] == [
+    assert [getattr(each, "code", "") for each in told.events if not isinstance(each, DisputeStageEvent)] == [
         "FF-APP-388"
     ]
 
@@ -380,9 +380,9 @@ def test_a_ledger_that_is_away_for_a_while_ends_no_following() -> None:
     assert [each.stage for each in told.played] == ["offered"]
 
 
-def caught(pending: int) -> Caught:
+def caught(pending: int) -> SlashEvent:
     about = {"peer": A.public.hex(), "round": ROUND, "segment": SEGMENT, "why": "its work is false"}
-    return Caught(**about, slashed=0, bounty=0, burnt=0, evidence="", pending=pending)
+    return SlashEvent(**about, slashed=0, bounty=0, burnt=0, evidence="", pending=pending)
 
 
 @pytest.mark.parametrize("pair", [(liar(), HONEST), (HONEST, liar()), (liar(), liar(bit=2))])
@@ -392,7 +392,7 @@ def test_what_a_timeline_says_was_lost_is_what_the_ledger_took(pair: tuple[Playe
     court.must(A, court.opening())
     court.played()
     told.look()
-    t = Timeline()
+    t = RunTimeline()
     for event in (caught(STAKE), *told.events, caught(STAKE)):
         t = fold(t, event)
     slashed, bounty, burnt = t.lost

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from farflung.app import preparation
-from farflung.app.closing import Outcome
-from farflung.app.folder import Identity
-from farflung.app.foreseen import Foreseen
-from farflung.app.housing import Loopback
-from farflung.app.local import LocalNetwork
-from farflung.core import events, tolls
+from farflung.core import events, relay_passes
 from farflung.core.errors import PolicyError
-from farflung.job.load import load
-from farflung.plan.machine import Machine
-from farflung.watch.fold import Timeline, fold
+from farflung.job.job_loader import load
+from farflung.local.network import prepare
+from farflung.local.network.forecast import RunForecast
+from farflung.local.network.placement import LoopbackPlacement
+from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.run_end import JobEndReport
+from farflung.peers.rundir.folder import RunIdentity
+from farflung.plan.machine import MachineMeasurements
+from farflung.watch.fold import RunTimeline, fold
 
 DATA = 400_045
-COMPUTER = Machine(2, 1.5e11, 8 << 30)
+COMPUTER = MachineMeasurements(2, 1.5e11, 8 << 30)
 
 
-def foreseen(*, hidden: int = 0, price: int = 0) -> Foreseen:
+def foreseen(*, hidden: int = 0, price: int = 0) -> RunForecast:
     flags = {"rounds": "12", "network.hidden": str(hidden), "network.providers": "2"}
     spec = load(None, preset="tiny", flags=flags, environment={}).spec
-    layout = preparation.known_layout(spec)
+    layout = prepare.known_layout(spec)
     assert layout is not None
     network = LocalNetwork(spec, relays=2, relay_price=price)
-    identity = Identity(1, 0.0, "", ".", relays=2, relay_price=price)
-    return Foreseen(network, Loopback(), identity, layout, DATA, COMPUTER)
+    identity = RunIdentity(1, 0.0, "", ".", relays=2, relay_price=price)
+    return RunForecast(network, LoopbackPlacement(), identity, layout, DATA, COMPUTER)
 
 
-def outcome(rounds: int, paid: int = 1408) -> Outcome:
-    return Outcome(rounds=rounds, root="", reason="", escrow=0, paid=paid, refunded=0, output="")
+def outcome(rounds: int, paid: int = 1408) -> JobEndReport:
+    return JobEndReport(rounds=rounds, root="", reason="", escrow=0, paid=paid, refunded=0, output="")
 
 
 def test_a_part_of_the_rounds_is_planned_by_the_same_formulas_and_not_by_proportion() -> None:
@@ -47,8 +47,8 @@ def test_a_part_of_the_rounds_is_planned_by_the_same_formulas_and_not_by_proport
 
 def test_a_run_that_was_stopped_is_compared_with_its_own_rounds() -> None:
     sent = foreseen().plan(3).traffic.sync
-    counted = events.Traffic(session=1, process="p", sync=sent, audit=0, join=0, control=0, received=0)
-    timeline = fold(Timeline(), counted)
+    counted = events.TrafficEvent(session=1, process="p", sync=sent, audit=0, join=0, control=0, received=0)
+    timeline = fold(RunTimeline(), counted)
     rows = {row.quantity: row for row in foreseen().compared(timeline, outcome(3), 11.0)}
     assert (rows["sync"].planned, rows["sync"].measured) == (sent, sent)
     assert rows["price"].planned == foreseen().plan(3).price.price
@@ -56,14 +56,14 @@ def test_a_run_that_was_stopped_is_compared_with_its_own_rounds() -> None:
 
 
 def test_a_run_that_was_resumed_is_compared_but_for_its_time() -> None:
-    timeline = fold(Timeline(), events.Resumed(round=2, session=2))
+    timeline = fold(RunTimeline(), events.RunResumeEvent(round=2, session=2))
     rows = {row.quantity: row for row in foreseen().compared(timeline, outcome(12), 11.0)}
     assert "time" not in rows
     assert {"sync", "join", "control", "price"} <= set(rows)
 
 
 def test_without_a_round_there_is_nothing_to_compare() -> None:
-    assert foreseen().compared(Timeline(), outcome(0), 11.0) == ()
+    assert foreseen().compared(RunTimeline(), outcome(0), 11.0) == ()
 
 
 @pytest.mark.parametrize("hidden", [0, 2])
@@ -74,9 +74,11 @@ def test_relays_that_are_paid_are_planned_and_compared(hidden: int) -> None:
         assert fees is None
         return
     assert fees is not None
-    assert fees.planned == tolls.cost(found.plan().traffic.relay, 100_000) > 0
+    assert fees.planned == relay_passes.cost(found.plan().traffic.relay, 100_000) > 0
     assert fees.most == found.reserve(found.plan()).most == found.event(found.plan(), "r").relay_funds
-    timeline = fold(Timeline(), events.RelayPaid(peer="a1", bytes=1 << 22, price=100_000, paid=390))
+    timeline = fold(
+        RunTimeline(), events.RelayPaymentEvent(peer="a1", bytes=1 << 22, price=100_000, paid=390)
+    )
     (row,) = [row for row in found.compared(timeline, outcome(12), 11.0) if row.quantity == "relay fees"]
     assert (row.planned, row.measured, row.most) == (fees.planned, 390, fees.most)
 

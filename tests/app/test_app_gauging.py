@@ -11,48 +11,48 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from farflung.app import gauging
-from farflung.app.gauging import LEAST_BYTES, Stepped
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, RunError, UsageError
-from farflung.core.events import AnyEvent, Warned
-from farflung.core.layout import Layout
-from farflung.job.load import load
+from farflung.core.events import AnyEvent, WarningEvent
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.plan.footprint.heap import Risen
-from farflung.plan.footprint.traced import Mode, Traced
-from farflung.plan.memory import HEAP_SLACK
-from farflung.train.gauge.request import Gauge, Heap, Request
-from farflung.train.io.worker import Channel
-from farflung.train.messages import Broken
+from farflung.local.jobs import memory_trace
+from farflung.local.jobs.memory_trace import LEAST_BYTES, MeasuredStep
+from farflung.plan.heap import HeapGrowth
+from farflung.plan.step_trace import RecomputeTrace, StepTrace
+from farflung.plan.worker_memory import HEAP_SLACK
+from farflung.train.gauge.request import HeapMemoryRequest, Request, StepMemoryRequest
+from farflung.train.io.worker import WorkerChannel
+from farflung.train.worker_messages import WorkerFailure
 
 SPEC = load(None, preset="tiny").spec
-LAYOUT = Layout.of({"w": (5, 5)})
-MODES = (Mode("none", 10, (), 20, 30, 90, 1000, (0, 0), (0, 0)),)
-TRACED = Traced(2, 0, 4, 100, 8, 500, 100, 25, (60, 40), 0, LAYOUT, (), MODES, 0, ())
+LAYOUT = TensorLayout.of({"w": (5, 5)})
+MODES = (RecomputeTrace("none", 10, (), 20, 30, 90, 1000, (0, 0), (0, 0)),)
+TRACED = StepTrace(2, 0, 4, 100, 8, 500, 100, 25, (60, 40), 0, LAYOUT, (), MODES, 0, ())
 
 
-def gauge(spec: JobSpec, module: bytes, seconds: float = 60.0) -> Traced:
-    return asyncio.run(gauging.gauge(spec, module, seconds))
+def gauge(spec: JobSpec, module: bytes, seconds: float = 60.0) -> StepTrace:
+    return asyncio.run(memory_trace.gauge(spec, module, seconds))
 
 
-def heap(traced: Traced, usable: int = 1 << 36) -> Risen:
-    return asyncio.run(gauging.heap(SPEC, b"", traced, usable, 60.0))
+def heap(traced: StepTrace, usable: int = 1 << 36) -> HeapGrowth:
+    return asyncio.run(memory_trace.heap(SPEC, b"", traced, usable, 60.0))
 
 
 class Played:
     """A worker process that is a thread, and says what it is told to."""
 
-    def __init__(self, say: Callable[[Channel], None]) -> None:
+    def __init__(self, say: Callable[[WorkerChannel], None]) -> None:
         self.socket, theirs = socket.socketpair()
         self.ended = False
         self.asked: Request | None = None
         self._thread = threading.Thread(target=self._run, args=(theirs, say))
         self._thread.start()
 
-    def _run(self, theirs: socket.socket, say: Callable[[Channel], None]) -> None:
+    def _run(self, theirs: socket.socket, say: Callable[[WorkerChannel], None]) -> None:
         with theirs:
-            channel = Channel(theirs.fileno(), theirs.fileno())
+            channel = WorkerChannel(theirs.fileno(), theirs.fileno())
             raw = channel.read()
             if raw is not None:
                 self.asked = decode(raw, cast(Any, Request), len(raw))
@@ -64,14 +64,14 @@ class Played:
         self._thread.join(10)
 
 
-def played(monkeypatch: pytest.MonkeyPatch, say: Callable[[Channel], None]) -> list[Played]:
+def played(monkeypatch: pytest.MonkeyPatch, say: Callable[[WorkerChannel], None]) -> list[Played]:
     started: list[Played] = []
 
     def start(*_: object, **__: object) -> Played:
         started.append(Played(say))
         return started[-1]
 
-    monkeypatch.setattr(gauging, "start_worker", start)
+    monkeypatch.setattr(memory_trace, "start_worker", start)
     return started
 
 
@@ -79,7 +79,7 @@ def test_a_trace_is_the_processs_answer_and_the_process_is_gone(monkeypatch: pyt
     started = played(monkeypatch, lambda channel: channel.write(encode(TRACED)))
     assert gauge(SPEC, b"source") == TRACED
     assert started[0].ended
-    assert started[0].asked == Gauge(SPEC, b"source")
+    assert started[0].asked == StepMemoryRequest(SPEC, b"source")
 
 
 def test_a_trace_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_trace_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyP
 def test_a_reason_is_told_as_the_process_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
     played(
         monkeypatch,
-        lambda channel: channel.write(encode(Broken("FF-TRAIN-052", "it failed", "here", "mend"))),
+        lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend"))),
     )
     with pytest.raises(RunError, match="FF-TRAIN-052: it failed") as told:
         gauge(SPEC, b"")
@@ -136,13 +136,13 @@ LARGE = replace(TRACED, rows=16, resident=LEAST_BYTES)
 def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = Risen(8, 150, 100)
+    found = HeapGrowth(8, 150, 100)
     started = played(monkeypatch, lambda channel: channel.write(encode(found)))
     assert heap(LARGE) == found
-    assert started[0].asked == Heap(SPEC, b"", 8)
-    slow = replace(LARGE, modes=(replace(MODES[0], flop=int(16 * gauging.MOST_FLOP / 3)),))
+    assert started[0].asked == HeapMemoryRequest(SPEC, b"", 8)
+    slow = replace(LARGE, modes=(replace(MODES[0], flop=int(16 * memory_trace.MOST_FLOP / 3)),))
     assert heap(slow) == found
-    assert started[1].asked == Heap(SPEC, b"", 3)
+    assert started[1].asked == HeapMemoryRequest(SPEC, b"", 3)
     assert all(each.ended for each in started)
 
 
@@ -156,7 +156,7 @@ def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(
     ids=["too small to be seen", "more than fits", "takes too long"],
 )
 def test_what_cannot_be_measured_is_not_begun(
-    monkeypatch: pytest.MonkeyPatch, traced: Traced, usable: int
+    monkeypatch: pytest.MonkeyPatch, traced: StepTrace, usable: int
 ) -> None:
     started = played(monkeypatch, lambda channel: None)
     with pytest.raises(RunError, match="FF-PLAN-058"):
@@ -165,9 +165,13 @@ def test_what_cannot_be_measured_is_not_begun(
 
 
 @pytest.mark.parametrize(
-    "found", [Risen(8, 0, 100), Risen(8, 100, -1), Risen(0, 100, 100), Risen(8, 9000, 100)], ids=str
+    "found",
+    [HeapGrowth(8, 0, 100), HeapGrowth(8, 100, -1), HeapGrowth(0, 100, 100), HeapGrowth(8, 9000, 100)],
+    ids=str,
 )
-def test_a_heap_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPatch, found: Risen) -> None:
+def test_a_heap_that_makes_no_sense_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, found: HeapGrowth
+) -> None:
     played(monkeypatch, lambda channel: channel.write(encode(found)))
     with pytest.raises(UsageError, match="FF-PLAN-056"):
         heap(LARGE)
@@ -175,11 +179,11 @@ def test_a_heap_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPa
 
 def test_a_trace_without_a_heap_is_still_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, lambda channel: channel.write(encode(TRACED)))
-    found = asyncio.run(gauging.stepped(SPEC, b"", 1 << 36))
+    found = asyncio.run(memory_trace.stepped(SPEC, b"", 1 << 36))
     assert (found.traced, found.risen) == (TRACED, None)
     assert "small" in found.unseen
     assert (found.step.peak, found.step.heap) == (TRACED.peak(), HEAP_SLACK)
-    assert Stepped(TRACED, Risen(8, 150, 100)).step.heap == 1.5
+    assert MeasuredStep(TRACED, HeapGrowth(8, 150, 100)).step.heap == 1.5
 
 
 class Told:
@@ -193,24 +197,24 @@ class Told:
 def test_beside_a_run_a_model_that_cannot_be_traced_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     played(
         monkeypatch,
-        lambda channel: channel.write(encode(Broken("FF-TRAIN-052", "it failed", "here", "mend"))),
+        lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend"))),
     )
     told = Told()
 
     async def both() -> object:
-        async with gauging.beside(SPEC, b"", told, is_wanted=True) as step:
+        async with memory_trace.beside(SPEC, b"", told, is_wanted=True) as step:
             return await step
 
     assert asyncio.run(both()) is None
     (warned,) = told.events
-    assert isinstance(warned, Warned)
+    assert isinstance(warned, WarningEvent)
     assert (warned.code, warned.hint) == ("FF-TRAIN-052", "mend")
 
 
 def test_a_run_that_is_over_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, over = threading.Event(), threading.Event()
 
-    def silent(channel: Channel) -> None:
+    def silent(channel: WorkerChannel) -> None:
         asked.set()
         if channel.read() is None:
             over.set()
@@ -218,7 +222,7 @@ def test_a_run_that_is_over_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
     started = played(monkeypatch, silent)
 
     async def cancelled() -> None:
-        async with gauging.beside(SPEC, b"", Told(), is_wanted=True):
+        async with memory_trace.beside(SPEC, b"", Told(), is_wanted=True):
             assert await asyncio.to_thread(asked.wait, 10)
 
     asyncio.run(cancelled())
@@ -231,7 +235,7 @@ def test_the_process_measures_its_heap_in_its_sandbox() -> None:
     spec = load(None, flags={"model.context": "128", "batch": "24"}).spec
     traced = gauge(spec, b"")
     assert traced.peak() > LEAST_BYTES
-    found = asyncio.run(gauging.heap(spec, b"", traced, 1 << 36))
+    found = asyncio.run(memory_trace.heap(spec, b"", traced, 1 << 36))
     assert found.rows == 12
     assert found.live < traced.peak()
     assert 0.9 < found.factor < 3

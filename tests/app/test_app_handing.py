@@ -13,7 +13,7 @@ import safetensors.numpy
 from app_trees import Ended, Farflung
 
 from farflung.app.cli.main import main
-from farflung.train import card
+from farflung.train import model_file
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -123,7 +123,7 @@ def test_plain_safetensors_hold_the_same_tensors(called: Called) -> None:
     assert called("export", "--format", "safetensors", "--out", "plain")[0] == 0
     assert called("fetch", "--out", "got")[0] == 0
     plain = safetensors.numpy.load_file("plain/model.safetensors")
-    said, tensors = card.read(Path("got/model.safetensors").read_bytes())
+    said, tensors = model_file.read(Path("got/model.safetensors").read_bytes())
     assert {n: v.tobytes() for n, v in plain.items()} == {n: v.tobytes() for n, v in tensors.items()}
     assert said.rounds == 3
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from farflung.app import history
-from farflung.app.folder import RunFolder
-from farflung.app.journal import read_timeline
-from farflung.core.events import Repeated
+from farflung.core.events import RepeatedRunEvent
+from farflung.local.network import history
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import read_timeline
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -25,7 +25,7 @@ def two(tiny: Any, tmp_path: Path) -> tuple[RunFolder, RunFolder]:
     return RunFolder(tmp_path / "older"), RunFolder(tmp_path / "newer")
 
 
-def told(run: RunFolder) -> Repeated | None:
+def told(run: RunFolder) -> RepeatedRunEvent | None:
     timeline = read_timeline(run)
     assert timeline.result is not None
     return history.repeated(run, timeline, timeline.result)
@@ -38,14 +38,14 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_the_same_run_again_is_said_to_be_the_same(two: tuple[RunFolder, RunFolder]) -> None:
-    assert told(two[1]) == Repeated(run="older", differs=())
+    assert told(two[1]) == RepeatedRunEvent(run="older", differs=())
 
 
 def test_what_differs_is_named(two: tuple[RunFolder, RunFolder]) -> None:
     result = read_timeline(two[0]).result
     assert result is not None
     edit(two[0].events_file, result.model_hash, "00" * 32)
-    assert told(two[1]) == Repeated(run="older", differs=("model_hash",))
+    assert told(two[1]) == RepeatedRunEvent(run="older", differs=("model_hash",))
 
 
 @pytest.mark.parametrize("what", ["terms", "cheat", "version", "unfinished", "damaged", "alone"])

@@ -11,23 +11,32 @@ from app_trees import Farflung
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.app import asking, local
-from farflung.app.housing import LINE, SERVERS, Homes, Loopback, homes_of, housed, housing_of
-from farflung.app.lab import Nat
 from farflung.core.codec import encode
 from farflung.core.errors import PolicyError
 from farflung.job.spec import JobSpec, NetworkSpec
-from farflung.plan import links
+from farflung.local.jobs import resolve
+from farflung.local.netlab import NatType
+from farflung.local.network import process_config
+from farflung.local.network.placement import (
+    LINE,
+    SERVERS,
+    LoopbackPlacement,
+    NetlabPlacement,
+    homes_of,
+    housed,
+    housing_of,
+)
+from farflung.plan import link_syntax
 
 
 def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
     return JobSpec(network=NetworkSpec(providers, verifiers, hidden))
 
 
-def told(network: local.LocalNetwork) -> dict[str, dict[str, Any]]:
+def told(network: process_config.LocalNetwork) -> dict[str, dict[str, Any]]:
     """What each process of a network is given, by its name."""
-    ledger = local.Place(network.keys.validators[0].public, "198.19.1.2", 1)
-    relays = [local.Place(key, "198.19.1.2", 1) for key in network.relays.values()]
+    ledger = process_config.ProcessAddress(network.keys.validators[0].public, "198.19.1.2", 1)
+    relays = [process_config.ProcessAddress(key, "198.19.1.2", 1) for key in network.relays.values()]
     given = {"ledger": network.ledger(0, "/l")} | {
         name: network.relay(i) for i, name in enumerate(network.relays)
     }
@@ -47,14 +56,18 @@ def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat
     homes = homes_of(spec_of(providers, verifiers))
     nodes = [f"provider-{i}" for i in range(providers)] + [f"verifier-{i}" for i in range(verifiers)]
     assert list(homes) == nodes
-    assert [name for name, home in homes.items() if home.nat is Nat.SYMMETRIC] == nodes[: min(2, providers)]
-    assert {home.nat for home in homes.values()} <= {Nat.SYMMETRIC, Nat.PORT_RESTRICTED}
+    assert [name for name, home in homes.items() if home.nat is NatType.SYMMETRIC] == nodes[
+        : min(2, providers)
+    ]
+    assert {home.nat for home in homes.values()} <= {NatType.SYMMETRIC, NatType.PORT_RESTRICTED}
     assert {(home.up, home.down, home.rtt, home.loss) for home in homes.values()} == {(20, 100, 40, 0)}
-    Homes(homes)  # they are not more than a laboratory can hold
+    NetlabPlacement(homes)  # they are not more than a laboratory can hold
 
 
 def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
-    network = local.LocalNetwork(spec_of(), housing=Homes(homes_of(spec_of()), 2), relays=2)
+    network = process_config.LocalNetwork(
+        spec_of(), housing=NetlabPlacement(homes_of(spec_of()), 2), relays=2
+    )
     given = told(network)
     servers = {*SERVERS, "relay-2"}
     for name, config in given.items():
@@ -69,7 +82,7 @@ def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None
 
 
 def test_on_loopback_nobody_listens_anywhere_else() -> None:
-    given = told(local.LocalNetwork(spec_of(), relays=2))
+    given = told(process_config.LocalNetwork(spec_of(), relays=2))
     servers = [*SERVERS, "relay-2"]
     assert [given[name]["host"] for name in servers] == ["127.0.0.1"] * 4
     assert not any(config.get("remote") for config in given.values())
@@ -80,7 +93,10 @@ def test_on_loopback_nobody_listens_anywhere_else() -> None:
 
 def test_a_job_does_not_know_of_homes() -> None:
     spec = spec_of(hidden=0)
-    plain, housed_network = local.LocalNetwork(spec), local.LocalNetwork(spec, housing=Homes(homes_of(spec)))
+    plain, housed_network = (
+        process_config.LocalNetwork(spec),
+        process_config.LocalNetwork(spec, housing=NetlabPlacement(homes_of(spec))),
+    )
     assert encode(housed_network.spec) == encode(plain.spec) == encode(spec)
     assert encode(housed_network.genesis) == encode(plain.genesis)
     assert not plain.relays
@@ -90,12 +106,12 @@ def test_a_job_does_not_know_of_homes() -> None:
 
 def test_each_process_is_started_in_a_place_of_its_own() -> None:
     homes = homes_of(spec_of())
-    housing = Homes(homes, 3)
+    housing = NetlabPlacement(homes, 3)
     ways = {name: housing.way(name) for name in (*SERVERS, "relay-2", "relay-3", *homes)}
     assert len(set(ways.values())) == len(ways) == 3 + 2 + 5 + 2
     assert ways["provider-0"][-1].endswith("-h1")
     assert ways["verifier-1"][-1].endswith("-h7")
-    assert {Loopback().way(name) for name in ways} == {()}
+    assert {LoopbackPlacement().way(name) for name in ways} == {()}
 
 
 def test_a_run_says_of_its_homes_what_they_are() -> None:
@@ -111,15 +127,23 @@ def test_a_plan_reckons_with_the_laboratorys_lines_and_with_what_the_owner_allow
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    homes = Homes(homes_of(spec_of()))
+    homes = NetlabPlacement(homes_of(spec_of()))
     assert homes.network.is_apart
-    assert homes.network.member == links.parse("20/100/40ms") == links.parse(homes.line("verifier-1"))
-    assert links.parse(homes.line("requester")) == homes.network.requester == links.parse(homes.line("relay"))
+    assert (
+        homes.network.member
+        == link_syntax.parse("20/100/40ms")
+        == link_syntax.parse(homes.line("verifier-1"))
+    )
+    assert (
+        link_syntax.parse(homes.line("requester"))
+        == homes.network.requester
+        == link_syntax.parse(homes.line("relay"))
+    )
     monkeypatch.setenv("FARFLUNG_UP_MBIT", "5")
-    assert homes.network.member == links.parse("5/100/40ms")
+    assert homes.network.member == link_syntax.parse("5/100/40ms")
     assert "the caps in network.toml" in homes.network.told
-    assert Loopback().network.member == links.parse(Loopback().line("provider-0"))
-    assert not Loopback().network.is_apart
+    assert LoopbackPlacement().network.member == link_syntax.parse(LoopbackPlacement().line("provider-0"))
+    assert not LoopbackPlacement().network.is_apart
 
 
 def test_without_root_homes_are_refused_and_loopback_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +163,7 @@ def test_a_machine_that_cannot_make_homes_says_so_and_begins_nothing(farflung: F
 
 
 def test_a_run_remembers_that_it_was_in_homes() -> None:
-    _, identity = asking.resolve(None, "tiny", {})
+    _, identity = resolve.resolve(None, "tiny", {})
     assert identity.lab is False
     assert identity.relays == 2
     assert "lab" not in identity.text  # it is no part of the job

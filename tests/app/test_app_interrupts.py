@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from farflung.app.interrupts import Interrupts
+from farflung.peers.process.interrupts import InterruptHandler
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_an_interrupt_that_reached_nobody_ends_the_wait(
     quiet: socket.socket, interrupt: Callable[[], None]
 ) -> None:
     def waiting() -> None:
-        interrupts = Interrupts()
+        interrupts = InterruptHandler()
         with interrupts.heard():
             interrupt()
             interrupts.wait(quiet.fileno())
@@ -61,7 +61,7 @@ def test_an_interrupt_that_reached_nobody_ends_the_wait(
 
 
 def test_what_was_swallowed_is_raised_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), Interrupts().heard():
+    with pytest.raises(KeyboardInterrupt), InterruptHandler().heard():
         swallowed()
 
 
@@ -70,7 +70,7 @@ def test_a_start_is_not_broken_off_but_when_asked_again(times: int) -> None:
     done = []
 
     def starting() -> None:
-        interrupts = Interrupts()
+        interrupts = InterruptHandler()
         with interrupts.heard():
             with interrupts.held():
                 for _ in range(times):
@@ -84,7 +84,7 @@ def test_a_start_is_not_broken_off_but_when_asked_again(times: int) -> None:
 
 
 def test_without_an_interrupt_it_waits_as_the_kernel_does_and_leaves_all_as_it_was() -> None:
-    before, interrupts = signal.getsignal(signal.SIGINT), Interrupts()
+    before, interrupts = signal.getsignal(signal.SIGINT), InterruptHandler()
     ours, theirs = socket.socketpair()
     with ours, theirs, interrupts.heard(), interrupts.held():
         theirs.send(b"x")
@@ -96,7 +96,7 @@ def test_without_an_interrupt_it_waits_as_the_kernel_does_and_leaves_all_as_it_w
 def test_who_ignores_interrupts_goes_on_ignoring_them(quiet: socket.socket) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Interrupts().heard():
+        with InterruptHandler().heard():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

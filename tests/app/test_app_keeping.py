@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from farflung.app import keeping, leash
-from farflung.app.keeping import Keeper, Post
-from farflung.app.leash import Child, Report
 from farflung.core.errors import FarflungError, RunError, VerificationError
-from farflung.core.events import AnyEvent, Restarted
+from farflung.core.events import AnyEvent, ProcessRestartEvent
+from farflung.local.network import restarts
+from farflung.local.network.restarts import ProcessSupervisor, SupervisedProcess
+from farflung.peers.process import channel
+from farflung.peers.process.channel import ChildProcess, Report
 
 SCRIPTED = Path(__file__).with_name("app_scripted.py")
 DIE: Report = {"do": "die"}
@@ -28,7 +29,7 @@ async def spawned(_: str, errors: int, *way: str) -> asyncio.subprocess.Process:
     WAYS.append(way)
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        sys.executable, str(SCRIPTED), stdin=pipe, stdout=pipe, stderr=errors, limit=leash.LINE_BYTES
+        sys.executable, str(SCRIPTED), stdin=pipe, stdout=pipe, stderr=errors, limit=channel.LINE_BYTES
     )
 
 
@@ -42,18 +43,18 @@ class Watcher:
         self.wanted, self.spare = True, False
         self.came = asyncio.Event()
 
-    def heard(self, child: Child, said: Report) -> None:
+    def heard(self, child: ChildProcess, said: Report) -> None:
         pass
 
     def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
         self.ends.append((name, why, failure.code if failure is not None else ""))
-        is_crash = failure is None or failure.code == keeping.PORT_TAKEN
+        is_crash = failure is None or failure.code == restarts.PORT_TAKEN
         return self.wanted and is_crash
 
     def may_miss(self, name: str, why: str) -> bool:
         return self.spare
 
-    async def revived(self, child: Child) -> None:
+    async def revived(self, child: ChildProcess) -> None:
         self.back.append(child.pid)
         self.came.set()
 
@@ -61,20 +62,20 @@ class Watcher:
         self.told.append(event)
 
 
-Body = Callable[[Keeper, Watcher, Post], Awaitable[None]]
+Body = Callable[[ProcessSupervisor, Watcher, SupervisedProcess], Awaitable[None]]
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs `body` beside one scripted process; afterwards no process may be left."""
-    monkeypatch.setattr(leash, "_spawned", spawned)
+    monkeypatch.setattr(channel, "_spawned", spawned)
 
     def run(body: Body, script: str = "") -> None:
         async def test() -> None:
             watcher = Watcher()
-            keeper = Keeper(watcher, watcher)
+            keeper = ProcessSupervisor(watcher, watcher)
             config = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
-            post = Post("thing", "thing", config, tmp_path / "log", ("by", "its door"))
+            post = SupervisedProcess("thing", "thing", config, tmp_path / "log", ("by", "its door"))
             WAYS.clear()
             await keeper.launch(post)
             first = post.child
@@ -95,25 +96,25 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     return run
 
 
-async def ask(keeper: Keeper, word: str = "say") -> dict[str, Any]:
+async def ask(keeper: ProcessSupervisor, word: str = "say") -> dict[str, Any]:
     return await keeper.ask("thing", {"do": word}, "done")
 
 
-async def next_life(keeper: Keeper, watcher: Watcher) -> None:
+async def next_life(keeper: ProcessSupervisor, watcher: Watcher) -> None:
     watcher.came.clear()
     keeper.tell("thing", DIE)
     await watcher.came.wait()
 
 
 def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         before = await ask(keeper)
         await next_life(keeper, watcher)
         after = await ask(keeper)
         assert (before["number"], before["port"]) == (1, 0)
         assert (after["number"], after["port"]) == (2, 4001)
         (event,) = watcher.told
-        assert isinstance(event, Restarted)
+        assert isinstance(event, ProcessRestartEvent)
         assert (event.name, event.why) == ("thing", "its process was ended by SIGKILL")
         assert event.seconds > 0
         assert watcher.ends == [("thing", "its process was ended by SIGKILL", "")]
@@ -122,7 +123,7 @@ def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) ->
 
 
 def test_a_killed_process_is_started_again_in_its_place(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         await next_life(keeper, watcher)
         assert WAYS == [("by", "its door")] * 2
 
@@ -130,18 +131,18 @@ def test_a_killed_process_is_started_again_in_its_place(kept: Any) -> None:
 
 
 def test_an_order_that_a_process_dies_over_is_carried_out_by_the_next(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         assert (await ask(keeper, "die once"))["number"] == 2
 
     kept(body)
 
 
 def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without_it(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         watcher.spare = True
 
         async def deaths() -> None:
-            for _ in range(keeping.RESTARTS):
+            for _ in range(restarts.RESTARTS):
                 await next_life(keeper, watcher)
             keeper.tell("thing", {"do": "die"})
             while not keeper.is_given_up("thing"):
@@ -149,15 +150,15 @@ def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without
 
         await keeper.guard(deaths())
         assert keeper.is_given_up("thing")
-        assert len(watcher.back) == keeping.RESTARTS
+        assert len(watcher.back) == restarts.RESTARTS
 
     kept(body)
 
 
 def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         async def deaths() -> None:
-            for _ in range(keeping.RESTARTS):
+            for _ in range(restarts.RESTARTS):
                 await next_life(keeper, watcher)
             await next_life(keeper, watcher)
 
@@ -165,23 +166,23 @@ def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
             await keeper.guard(deaths())
         assert "SIGKILL" in caught.value.cause
         assert caught.value.hint
-        assert len(watcher.back) == keeping.RESTARTS
+        assert len(watcher.back) == restarts.RESTARTS
 
     kept(body)
 
 
 def test_deaths_far_apart_are_no_reason_to_end_a_run(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
-        for _ in range(keeping.RESTARTS + 2):
-            post.deaths = [at - keeping.WINDOW_SECONDS for at in post.deaths]
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+        for _ in range(restarts.RESTARTS + 2):
+            post.deaths = [at - restarts.WINDOW_SECONDS for at in post.deaths]
             await next_life(keeper, watcher)
-        assert (await keeper.guard(ask(keeper)))["number"] == keeping.RESTARTS + 3
+        assert (await keeper.guard(ask(keeper)))["number"] == restarts.RESTARTS + 3
 
     kept(body)
 
 
 def test_who_said_why_is_not_started_again(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         with pytest.raises(VerificationError, match="FF-CORE-052") as caught:
             await ask(keeper, "fail")
         assert caught.value.exit_code == 5
@@ -200,7 +201,7 @@ def test_who_said_why_is_not_started_again(kept: Any) -> None:
 
 
 def test_who_is_not_wanted_back_is_left_alone(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         watcher.wanted = False
         with pytest.raises(RunError, match="FF-APP-020"):
             await ask(keeper, "die")
@@ -210,7 +211,7 @@ def test_who_is_not_wanted_back_is_left_alone(kept: Any) -> None:
 
 
 def test_a_process_that_dies_while_it_starts_is_started_once_more(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         await next_life(keeper, watcher)
         assert (await ask(keeper))["number"] == 4
 
@@ -220,18 +221,18 @@ def test_a_process_that_dies_while_it_starts_is_started_once_more(kept: Any) -> 
 def test_a_port_that_somebody_took_meanwhile_is_tried_again(
     kept: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "PORT_PAUSE", 0.0)
+    monkeypatch.setattr(restarts, "PORT_PAUSE", 0.0)
 
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         await next_life(keeper, watcher)
         assert (await ask(keeper))["number"] == 3
-        assert [code for _, _, code in watcher.ends] == ["", keeping.PORT_TAKEN]
+        assert [code for _, _, code in watcher.ends] == ["", restarts.PORT_TAKEN]
 
     kept(body, "ready port")
 
 
 def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         raise AssertionError("it was never ready")
 
     with pytest.raises(RunError, match="FF-APP-020"):
@@ -239,7 +240,7 @@ def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any)
 
 
 def test_a_dismissed_process_stays_away(kept: Any) -> None:
-    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
         child = post.child
         assert child is not None
         await keeper.dismiss("thing")

@@ -14,21 +14,21 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import relaying
-from farflung.app.cli.keying import key as verb
-from farflung.app.keyfiles import read_own, write_own
-from farflung.app.leash import Child
-from farflung.app.machine_key import DAY, Minder, ledger_of, made, replace_at, revoked
+from farflung.app.cli import relay
+from farflung.app.cli.key import key as verb
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError, ProtocolError, RunError, UsageError
 from farflung.ledger.block import Genesis
-from farflung.ledger.params import Params
+from farflung.ledger.params import LedgerParams
 from farflung.net.certificates import Credential
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.peers.keys.files import read_own, write_own
+from farflung.peers.keys.node_key import DAY, NodeKeyRotator, ledger_of, made, replace_at, revoked
+from farflung.peers.process.channel import ChildProcess
 
 VALIDATOR, OWNER, OTHER = (local_key(15, name) for name in ("validator", "owner", "other"))
 NOW = 1_800_000_000
@@ -198,7 +198,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
         == "FF-APP-141"
     )
     with pytest.raises(UsageError, match="others may read"):
-        relaying.read_or_make(node)
+        relay.read_or_make(node)
 
 
 def test_a_certificate_for_another_key_is_refused(tmp_path: Path) -> None:
@@ -220,11 +220,13 @@ class Machine:
         own = made(OWNER, 1, NOW, 80)
         write_own(self.path, own)
         self.server = RelayServer(own, clock=lambda: NOW)
-        self.minder = Minder(self.path, own, self.server.endpoint.renew, None, account, self.warned.append)
+        self.minder = NodeKeyRotator(
+            self.path, own, self.server.endpoint.renew, None, account, self.warned.append
+        )
 
     async def proved(self) -> int:
         """The epoch of the key that a peer is shown now."""
-        peer = Endpoint(OTHER, echo, Counter(), clock=lambda: NOW)
+        peer = Endpoint(OTHER, echo, ByteCounter(), clock=lambda: NOW)
         try:
             connection = await peer.dial(OWNER.public, *self.server.address)
             return connection.identity.epoch
@@ -289,17 +291,17 @@ def test_with_the_accounts_key_a_relay_rotates_before_the_end_and_without_it_say
 
 def test_a_relay_that_is_paid_needs_its_accounts_key_and_no_other(tmp_path: Path) -> None:
     own = made(OWNER, 1, NOW, 80)
-    free = relaying.Words("127.0.0.1", 0, None, 0, None, None, None, tmp_path / "till")
+    free = relay.RelayOptions("127.0.0.1", 0, None, 0, None, None, None, tmp_path / "till")
     paid = free._replace(price=5)
-    assert relaying._account(own, None, free) is None
-    account = relaying._account(own, Path(account_in(tmp_path)), paid)
+    assert relay._account(own, None, free) is None
+    account = relay._account(own, Path(account_in(tmp_path)), paid)
     assert account is not None
     assert account.public == OWNER.public
     with pytest.raises(UsageError) as caught:
-        relaying._account(own, None, paid)
+        relay._account(own, None, paid)
     assert caught.value.code == "FF-APP-264"
     with pytest.raises(UsageError) as caught:
-        relaying._account(own, Path(account_in(tmp_path, OTHER)), free)
+        relay._account(own, Path(account_in(tmp_path, OTHER)), free)
     assert caught.value.code == "FF-APP-262"
 
 
@@ -309,10 +311,10 @@ def test_a_relay_that_is_paid_needs_its_accounts_key_and_no_other(tmp_path: Path
 @asynccontextmanager
 async def ledger(folder: Path) -> AsyncIterator[tuple[str, tuple[str, int]]]:
     """A validator in a process, as it is named on a command line."""
-    genesis = Genesis("keys", 0, ((OWNER.public, 1 << 30),), (VALIDATOR.public,), Params(fee_min=100))
+    genesis = Genesis("keys", 0, ((OWNER.public, 1 << 30),), (VALIDATOR.public,), LedgerParams(fee_min=100))
     config = {"name": "ledger", "key": VALIDATOR.seed.hex(), "genesis": encode(genesis).hex(), "port": 0}
     config |= {"host": "127.0.0.1", "remote": False, "folder": str(folder), "local": True}
-    child = await Child.start("ledger", "validator", config, folder / "log", lambda _, __: None)
+    child = await ChildProcess.start("ledger", "validator", config, folder / "log", lambda _, __: None)
     try:
         ready = await child.first
         yield f"{ready['host']}:{ready['port']},{VALIDATOR.public.hex()}", (ready["host"], ready["port"])

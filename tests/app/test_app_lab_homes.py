@@ -8,33 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.app.lab import Home, Laboratory, Nat, parse_home
-from farflung.app.lab.homes import BOUNDS
-from farflung.app.lab.probing import Finding, expected
-from farflung.app.lab.routers import rules
 from farflung.core.errors import UsageError
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, parse_home
+from farflung.local.netlab.homes import BOUNDS
+from farflung.local.netlab.nat_rules import rules
+from farflung.local.netlab.self_check import LabMeasurement, expected
 
-MIXED = Laboratory(
+MIXED = NetworkLab(
     [
-        Home(hosts=3),
-        Home(nat=Nat.NONE, hosts=2),
-        Home(carrier=1),
-        Home(carrier=1, nat=Nat.NONE),
-        Home(carrier=2),
+        EmulatedHome(hosts=3),
+        EmulatedHome(nat=NatType.NONE, hosts=2),
+        EmulatedHome(carrier=1),
+        EmulatedHome(carrier=1, nat=NatType.NONE),
+        EmulatedHome(carrier=2),
     ],
     2,
-    carriers=[Nat.SYMMETRIC, Nat.FULL_CONE],
+    carriers=[NatType.SYMMETRIC, NatType.FULL_CONE],
 )
 
 
 def test_a_home_is_written_as_pairs_and_keeps_the_rest() -> None:
     home = parse_home("up=20, down=100,rtt=40,loss=0.005,nat=symmetric,hosts=2")
-    assert home == Home(up=20, down=100, rtt=40, loss=0.005, nat=Nat.SYMMETRIC, hosts=2)
-    assert parse_home("") == Home()
+    assert home == EmulatedHome(up=20, down=100, rtt=40, loss=0.005, nat=NatType.SYMMETRIC, hosts=2)
+    assert parse_home("") == EmulatedHome()
 
 
 @given(
-    st.fixed_dictionaries({"up": st.floats(0, 1000), "rtt": st.floats(0, 4000), "nat": st.sampled_from(Nat)})
+    st.fixed_dictionaries(
+        {"up": st.floats(0, 1000), "rtt": st.floats(0, 4000), "nat": st.sampled_from(NatType)}
+    )
 )
 def test_what_is_written_is_what_is_read(fields: dict[str, object]) -> None:
     home = parse_home(",".join(f"{key}={value}" for key, value in fields.items()))
@@ -58,21 +60,21 @@ def test_a_value_out_of_bounds_is_refused_at_both_ends(key: str) -> None:
         *((float("nan"),) if key not in ("hosts", "carrier", "mtu", "seed") else ()),
     ):
         with pytest.raises(UsageError) as caught:
-            Home(**{key: value})  # type: ignore[arg-type]
+            EmulatedHome(**{key: value})  # type: ignore[arg-type]
         assert caught.value.code == "FF-LAB-002"
 
 
 def test_trains_are_for_lines_that_lose_nothing() -> None:
-    assert Home(train=8).train == 8
+    assert EmulatedHome(train=8).train == 8
     with pytest.raises(UsageError, match="FF-LAB-002"):
-        Home(loss=0.01, train=8)
+        EmulatedHome(loss=0.01, train=8)
 
 
 def test_loss_that_no_burst_of_this_length_gives_is_refused() -> None:
-    assert Home(loss=0.9, burst=9)
-    assert Home(loss=0.6)  # each packet by its own chance
+    assert EmulatedHome(loss=0.9, burst=9)
+    assert EmulatedHome(loss=0.6)  # each packet by its own chance
     with pytest.raises(UsageError) as caught:
-        Home(loss=0.9, burst=3)
+        EmulatedHome(loss=0.9, burst=3)
     assert caught.value.code == "FF-LAB-002"
 
 
@@ -99,29 +101,29 @@ def test_a_name_that_nobody_has_is_refused(who: str) -> None:
 
 def test_a_home_behind_a_carrier_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        Laboratory([Home(carrier=1)])
+        NetworkLab([EmulatedHome(carrier=1)])
     assert caught.value.code == "FF-LAB-005"
 
 
-@pytest.mark.parametrize("nat", Nat)
-def test_every_router_that_does_nat_drops_strays_and_the_others_do_nothing(nat: Nat) -> None:
+@pytest.mark.parametrize("nat", NatType)
+def test_every_router_that_does_nat_drops_strays_and_the_others_do_nothing(nat: NatType) -> None:
     text = rules(nat)
-    assert bool(text) == (nat is not Nat.NONE)
+    assert bool(text) == (nat is not NatType.NONE)
     if text:
         assert "hook input priority 0; policy drop;" in text
         assert 'iifname "wan" drop' in text
-        assert ("fully-random" in text) == (nat is Nat.SYMMETRIC)
+        assert ("fully-random" in text) == (nat is NatType.SYMMETRIC)
 
 
 def test_of_two_nats_in_a_row_the_stricter_one_shows() -> None:
-    assert expected(Home(nat=Nat.FULL_CONE, carrier=1), [Nat.SYMMETRIC]) is Nat.SYMMETRIC
-    assert expected(Home(nat=Nat.SYMMETRIC, carrier=1), [Nat.FULL_CONE]) is Nat.SYMMETRIC
-    assert expected(Home(nat=Nat.NONE), [Nat.FULL_CONE]) is Nat.NONE
+    assert expected(EmulatedHome(nat=NatType.FULL_CONE, carrier=1), [NatType.SYMMETRIC]) is NatType.SYMMETRIC
+    assert expected(EmulatedHome(nat=NatType.SYMMETRIC, carrier=1), [NatType.FULL_CONE]) is NatType.SYMMETRIC
+    assert expected(EmulatedHome(nat=NatType.NONE), [NatType.FULL_CONE]) is NatType.NONE
 
 
 def test_a_finding_says_whether_the_line_or_the_machine_is_to_blame() -> None:
     told = [
-        str(Finding(1, "rate up", "20", got, agrees, why))
+        str(LabMeasurement(1, "rate up", "20", got, agrees, why))
         for got, agrees, why in (("20", True, ""), ("9", False, ""), ("9", False, "the sender stood still"))
     ]
     assert [line.split("got ")[1] for line in told] == [

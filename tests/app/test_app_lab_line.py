@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.app.lab.homes import Home
-from farflung.app.lab.laboratory import SOURCE
-from farflung.app.lab.line import (
+from farflung.local.netlab.homes import EmulatedHome
+from farflung.local.netlab.lab import SOURCE
+from farflung.local.netlab.link_emulator import (
     CERTAIN,
     FULL,
     LOST,
     OVERHEAD,
     SECOND,
-    Line,
-    Parcel,
-    Terms,
+    EmulatedLine,
+    LineParameters,
+    PacketTrain,
     fates,
     terms_of,
     weigh,
@@ -36,10 +36,10 @@ from farflung.app.lab.line import (
 )
 
 MS = 1_000_000
-PLAIN = Terms(rate=20_000_000, delay=20 * MS, jitter=0, queue=100 * MS, enter=0, stay=0, seed=1)
+PLAIN = LineParameters(rate=20_000_000, delay=20 * MS, jitter=0, queue=100 * MS, enter=0, stay=0, seed=1)
 
 terms = st.builds(
-    Terms,
+    LineParameters,
     rate=st.one_of(st.just(0), st.integers(64_000, 1_000_000_000)),
     delay=st.integers(0, 200 * MS),
     jitter=st.one_of(st.just(0), st.integers(1, 50 * MS)),
@@ -85,7 +85,7 @@ def train(payload: int, *, ecn: bool = False) -> bytes:
 
 @given(terms, gaps)
 def test_packets_leave_in_the_order_in_which_they_came_and_never_before_their_delay(
-    line: Terms, steps: list[Step]
+    line: LineParameters, steps: list[Step]
 ) -> None:
     trace = arrivals(steps)
     due = [
@@ -99,7 +99,7 @@ def test_packets_leave_in_the_order_in_which_they_came_and_never_before_their_de
 
 @given(terms, gaps)
 def test_no_packet_waits_longer_than_the_queue_its_own_sending_and_the_jitter(
-    line: Terms, steps: list[Step]
+    line: LineParameters, steps: list[Step]
 ) -> None:
     trace = arrivals(steps)
     for (now, size, packets), fate in zip(trace, fates(line, trace), strict=True):
@@ -109,7 +109,7 @@ def test_no_packet_waits_longer_than_the_queue_its_own_sending_and_the_jitter(
 
 
 @given(terms.filter(lambda line: line.rate > 0), gaps)
-def test_a_line_never_carries_more_than_its_rate(line: Terms, steps: list[tuple[int, int]]) -> None:
+def test_a_line_never_carries_more_than_its_rate(line: LineParameters, steps: list[tuple[int, int]]) -> None:
     trace, calm = arrivals(steps), replace(line, jitter=0)
     there = [
         (fate, (size + packets * OVERHEAD) * 8 * SECOND)
@@ -133,7 +133,7 @@ def test_a_full_line_carries_its_rate_and_drops_the_rest() -> None:
 
 @pytest.mark.parametrize("loss", [0.005, 0.02, 0.3])
 def test_loss_is_what_was_asked_for_and_each_packets_own(loss: float) -> None:
-    up, _ = terms_of(Home(up=0, loss=loss), 3)
+    up, _ = terms_of(EmulatedHome(up=0, loss=loss), 3)
     lost = [fate == LOST for fate in fates(up, [(n, 100, 1) for n in range(100_000)])]
     assert abs(sum(lost) / len(lost) - loss) <= 4 * (loss * (1 - loss) / len(lost)) ** 0.5
     after = [second for first, second in pairwise(lost) if first]
@@ -142,7 +142,7 @@ def test_loss_is_what_was_asked_for_and_each_packets_own(loss: float) -> None:
 
 @pytest.mark.parametrize(("loss", "burst"), [(0.02, 8.0), (0.05, 3.0), (0.5, 2.0)])
 def test_bursts_have_the_mean_that_was_asked_for_and_the_loss_stays(loss: float, burst: float) -> None:
-    _, down = terms_of(Home(down=0, loss=loss, burst=burst), 5)
+    _, down = terms_of(EmulatedHome(down=0, loss=loss, burst=burst), 5)
     lost = [fate == LOST for fate in fates(down, [(n, 100, 1) for n in range(200_000)])]
     lengths = [len(list(run)) for is_lost, run in groupby(lost) if is_lost]
     assert abs(sum(lengths) / len(lengths) - burst) < 0.1 * burst
@@ -151,22 +151,22 @@ def test_bursts_have_the_mean_that_was_asked_for_and_the_loss_stays(loss: float,
 
 def test_a_seed_repeats_a_line_and_another_does_not() -> None:
     trace = busy(2000)
-    one, two = (terms_of(Home(loss=0.1, jitter=5, seed=seed), 1)[0] for seed in (7, 8))
+    one, two = (terms_of(EmulatedHome(loss=0.1, jitter=5, seed=seed), 1)[0] for seed in (7, 8))
     assert fates(one, trace) == fates(one, trace)
     assert fates(one, trace) != fates(two, trace)
-    up, down = terms_of(Home(), 1)
+    up, down = terms_of(EmulatedHome(), 1)
     assert up.seed != down.seed
 
 
 def test_counters_tell_of_every_packet_and_a_cut_line_carries_none() -> None:
-    line = Line(replace(PLAIN, queue=MS, enter=CERTAIN // 10, stay=CERTAIN // 10))
+    line = EmulatedLine(replace(PLAIN, queue=MS, enter=CERTAIN // 10, stay=CERTAIN // 10))
     trace = busy(500)
     for now, size, packets in trace:
-        line.arrive(now, Parcel(b"", size, packets))
+        line.arrive(now, PacketTrain(b"", size, packets))
     line.is_cut = True
-    line.arrive(60 * SECOND, Parcel(b"x", 1))
+    line.arrive(60 * SECOND, PacketTrain(b"x", 1))
     line.is_cut = False
-    line.arrive(60 * SECOND, Parcel(b"y" * 100, 100))
+    line.arrive(60 * SECOND, PacketTrain(b"y" * 100, 100))
     assert line.next is not None
     assert line.due(line.next - 1) == []
     there = line.due(61 * SECOND)
@@ -210,7 +210,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=25)
 @given(line=terms, seed=st.integers(0, 1000))
 def test_the_compiled_line_decides_like_this_one_packet_by_packet(
-    compiled: Path, line: Terms, seed: int
+    compiled: Path, line: LineParameters, seed: int
 ) -> None:
     trace = busy(400, seed)
     told = subprocess.run(
@@ -228,11 +228,11 @@ def process(
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]]:
     """An emulator between two pairs of sockets in place of TUN devices."""
-    python = [sys.executable, "-m", "farflung.app.lab.line"]
+    python = [sys.executable, "-m", "farflung.local.netlab.link_emulator"]
     command = python if request.param == "python" else [str(request.getfixturevalue("compiled"))]
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     devices = [theirs.fileno() for _, theirs in pairs]
-    up, down = terms_of(Home(up=0, down=0, rtt=2), 1)
+    up, down = terms_of(EmulatedHome(up=0, down=0, rtt=2), 1)
     with subprocess.Popen(
         [*command, *map(str, devices), *words(up), *words(down)],
         stdin=subprocess.PIPE,

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app.answering import DIRECTORY_BYTES, Validator
-from farflung.app.directory import LIST, PUBLISH, Listing, advertise, read_directory
-from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.store import Store
-from farflung.ledger.params import Params
-from farflung.ledger.tx import NodeLeave, Transfer
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.transactions import NodeLeave, Transfer
+from farflung.market.provider_offer import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.protocol.directory import LIST, PUBLISH, DirectoryListing, advertise, read_directory
+from farflung.peers.validator.requests import DIRECTORY_BYTES, LedgerRequestHandler
 
 VALIDATOR, ALICE, BOB = (local_key(9, name) for name in ("validator", "alice", "bob"))
 MONEY, FEE = 1_000_000, 10
@@ -34,7 +34,7 @@ GENESIS = Genesis(
     0,
     tuple((key.public, MONEY) for key in (VALIDATOR, ALICE, BOB)),
     (VALIDATOR.public,),
-    Params(fee_min=FEE),
+    LedgerParams(fee_min=FEE),
 )
 CAPS = digest(NS_SPEC, b"caps")
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -52,16 +52,18 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port, self.dies_after, self.submissions = folder, 0, -1, 0
-        self.client_side = Endpoint(ALICE, deaf, Counter())
-        self.store: Store | None = None
+        self.client_side = Endpoint(ALICE, deaf, ByteCounter())
+        self.store: LedgerStore | None = None
         self.server: Endpoint | None = None
         self.ended: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self.store = Store.open(self.folder / "chain.db", GENESIS)
+        self.store = LedgerStore.open(self.folder / "chain.db", GENESIS)
         directory = self.folder / "directory.bin"
-        self.validator = Validator(self.store.load(VALIDATOR), self.store, is_local=True, directory=directory)
-        self.server = Endpoint(VALIDATOR, self.handle, Counter(), port=self.port)
+        self.validator = LedgerRequestHandler(
+            self.store.load(VALIDATOR), self.store, is_local=True, directory=directory
+        )
+        self.server = Endpoint(VALIDATOR, self.handle, ByteCounter(), port=self.port)
         _, self.port = await self.server.start()
 
     async def end(self) -> None:
@@ -72,7 +74,7 @@ class Ledger:
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         answer = await self.validator.handle(connection, method, body)
-        if method == "ledger.query" and isinstance(queries.read_query(body), queries.Submit):
+        if method == "ledger.query" and isinstance(queries.read_query(body), queries.SubmitRequest):
             self.submissions += 1
             self.dies_after -= 1
             if self.dies_after == 0:
@@ -147,21 +149,23 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
     async def body(ledger: Ledger) -> None:
         client = ledger.client()
         await client.register(CAPS, 1, 100, 10**9)
-        said = advertise(ALICE, issue(ALICE.public, (Place("127.0.0.1", 4711),), time.time()), FACTS)
+        said = advertise(
+            ALICE, issue(ALICE.public, (EndpointAddress("127.0.0.1", 4711),), time.time()), FACTS
+        )
         await (await ledger.reach()).call(PUBLISH, encode(said))
         before = await (await ledger.reach()).call(LIST, b"")
         await ledger.again()
         after = await (await ledger.reach()).call(LIST, b"")
         assert before == after
-        assert decode(after, Listing, limits.CONTROL_BYTES).advertisements == (said,)
+        assert decode(after, DirectoryListing, limits.CONTROL_BYTES).advertisements == (said,)
 
     run(tmp_path, body)
 
 
 def stored(folder: Path, *keys: SigningKey) -> Path:
     path = folder / "directory.bin"
-    record = issue(ALICE.public, (Place("127.0.0.1", 4711),), time.time())
-    path.write_bytes(encode(Listing(tuple(advertise(key, record, FACTS) for key in keys))))
+    record = issue(ALICE.public, (EndpointAddress("127.0.0.1", 4711),), time.time())
+    path.write_bytes(encode(DirectoryListing(tuple(advertise(key, record, FACTS) for key in keys))))
     return path
 
 
@@ -182,6 +186,6 @@ def test_a_stored_node_that_is_not_on_the_ledger_is_not_listed(tmp_path: Path) -
 
     async def body(ledger: Ledger) -> None:
         listed = await (await ledger.reach()).call(LIST, b"")
-        assert decode(listed, Listing, limits.CONTROL_BYTES).advertisements == ()
+        assert decode(listed, DirectoryListing, limits.CONTROL_BYTES).advertisements == ()
 
     run(tmp_path, body)

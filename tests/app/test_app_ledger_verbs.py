@@ -20,17 +20,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from farflung.app.cli.ledger_moving import _amended
-from farflung.app.cli.ledgering import ledger
-from farflung.app.joining import begin
-from farflung.app.validating import Service
-from farflung.app.validator_config import read_config
+from farflung.app.cli.ledger import ledger
+from farflung.app.cli.ledger_motion import _amended
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import RunError, UsageError
-from farflung.ledger.io.store import Store
-from farflung.ledger.params import Params
-from farflung.net.counters import Counter
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.params import LedgerParams
+from farflung.net.counters import ByteCounter
+from farflung.peers.validator.bootstrap import begin
+from farflung.peers.validator.config import read_config
+from farflung.peers.validator.service import ValidatorService
 
 
 def ask(*words: str) -> Result:
@@ -94,9 +94,9 @@ def test_names_and_amounts_that_are_none_are_refused_before_anybody_is_asked(
 @pytest.mark.parametrize("numbers", [("fee=1",), ("fee_min=x",), ("fee_min=-1",), ("committee_max=0",)])
 def test_parameters_that_no_motion_may_name_are_told(numbers: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="FF-APP-317"):
-        _amended(Params(), numbers)
-    assert _amended(Params(), ("fee_min=7", "idle_ms=9000")) == msgspec.structs.replace(
-        Params(), fee_min=7, idle_ms=9000
+        _amended(LedgerParams(), numbers)
+    assert _amended(LedgerParams(), ("fee_min=7", "idle_ms=9000")) == msgspec.structs.replace(
+        LedgerParams(), fee_min=7, idle_ms=9000
     )
 
 
@@ -152,7 +152,7 @@ def test_an_operator_says_how_long_transactions_are_kept(tmp_path: Path) -> None
     assert setting.keep_ms == 30 * 86_400_000
 
     async def kept() -> int | None:
-        service = Service(setting, Counter(), lambda: None)
+        service = ValidatorService(setting, ByteCounter(), lambda: None)
         service.store.close()
         return service.store._keep_ms
 
@@ -254,7 +254,7 @@ def test_an_audit_executes_what_a_validator_wrote(tmp_path: Path) -> None:
     assert ask("init", str(tmp_path / "l")).exit_code == 0
     config = tmp_path / "l" / "validator-1" / "validator.toml"
     _, setting, _ = read_config(config)
-    store = Store.open(setting.folder / "chain.db", setting.genesis)
+    store = LedgerStore.open(setting.folder / "chain.db", setting.genesis)
     chain = store.load(setting.key)
     for _ in range(3):
         store.commit(chain, (), chain.head.time + 1000)
@@ -283,7 +283,7 @@ def test_a_validator_that_was_away_begins_from_a_snapshot_of_the_others(
     late.folder.mkdir()
 
     async def play() -> None:
-        service = Service(setting, Counter(), lambda: None)
+        service = ValidatorService(setting, ByteCounter(), lambda: None)
         for _ in range(4):
             service.store.commit(service.chain, (), service.chain.head.time + 1000)
         host, where = await service.open({})
@@ -295,6 +295,6 @@ def test_a_validator_that_was_away_begins_from_a_snapshot_of_the_others(
         assert (tidings.height, tidings.silent) == (0, 1), "nobody answers: it begins all the same"
 
     asyncio.run(play())
-    store = Store.open(late.folder / "chain.db", setting.genesis)
+    store = LedgerStore.open(late.folder / "chain.db", setting.genesis)
     assert store.load().head.height == 4
     store.close()

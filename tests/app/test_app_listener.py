@@ -16,12 +16,12 @@ from app_reading import served
 from ledger_history import batches, history
 from ledger_world import JOB, NODES, PARAMS, REQUESTER
 
-from farflung.app.explorer import describing, http
-from farflung.app.explorer.rates import Rates
-from farflung.app.explorer.shapes import fault_of
+from farflung.app.explorer.schema_check import fault_of
 from farflung.core import limits
 from farflung.ledger.chain import Chain
-from farflung.ledger.tx import tx_id
+from farflung.ledger.transactions import tx_id
+from farflung.peers.ledger_http import http1, openapi
+from farflung.peers.ledger_http.rate_limit import AddressRateLimiter
 
 ODD = ("-1", "0", "1", "9" * 15, "9" * 19, "9" * 400, "00", "ff" * 32, "zz" * 32, "FF" * 32, "é", "%C3%A9")
 
@@ -50,7 +50,7 @@ def words() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(chain(), Rates(1e9, 1e9)) as at:
+    with served(chain(), AddressRateLimiter(1e9, 1e9)) as at:
         yield at
 
 
@@ -149,7 +149,7 @@ def test_another_host_is_misdirected_and_a_flood_is_told_when_to_come_again(url:
     operation = paths(url)["/v1/head"]["get"]
     reply = sent(url, b"GET /v1/head HTTP/1.1\r\nHost: evil.example\r\n\r\n")
     assert check(parts_of(reply), operation) == 421
-    with served(chain(), Rates(1e-9, 1)) as slow:
+    with served(chain(), AddressRateLimiter(1e-9, 1)) as slow:
         assert asked(slow, "/v1/head")[0] == 200
         flood = asked(slow, "/v1/head")
         assert check(flood, operation) == 429
@@ -178,5 +178,5 @@ def test_an_answer_that_is_too_large_and_a_crowd_are_refused_as_described(
 
 
 def test_every_status_that_can_be_sent_is_described() -> None:
-    assert {str(status) for status in http._REASONS} == {"200", *describing.REFUSALS}
-    assert set(http._STATUS.values()) <= http._REASONS.keys()
+    assert {str(status) for status in http1._REASONS} == {"200", *openapi.REFUSALS}
+    assert set(http1._STATUS.values()) <= http1._REASONS.keys()

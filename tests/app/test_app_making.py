@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farflung.app.cli import making
+from farflung.app.cli import init
 from farflung.app.cli.main import main
+from farflung.job.job_loader import load
+from farflung.job.job_toml import ABOUT
 from farflung.job.keys import KEYS, value_of
-from farflung.job.load import load
-from farflung.job.show import ABOUT
 from farflung.job.spec import JobSpec
-from farflung.train import local, model, source
-from farflung.train.order import batch
+from farflung.train import flat_model, inner_steps, user_module
+from farflung.train.data_order import batch
 
 COMMENTED = re.compile(r"# ([a-z0-9_]+ = .*)")
 
@@ -40,7 +40,7 @@ def with_comments_taken(text: str) -> str:
 
 @pytest.mark.parametrize("kind", ["gpt", "module"])
 def test_every_commented_key_shows_the_jobs_own_default(kind: str) -> None:
-    text = making.document(kind)
+    text = init.document(kind)
     active = {key for key, origin in load(text).origins.items() if origin != "default"}
     whole = load(with_comments_taken(text))
     assert {key for key, origin in whole.origins.items() if origin == "default"} == set()
@@ -50,7 +50,7 @@ def test_every_commented_key_shows_the_jobs_own_default(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "module"])
 def test_at_most_20_keys_are_active_and_each_has_one_comment(kind: str) -> None:
-    text = making.document(kind)
+    text = init.document(kind)
     origins = load(text).origins
     assert 10 <= sum(origin != "default" for origin in origins.values()) <= 20
     lines = [line for line in text.splitlines() if COMMENTED.match(line) or re.match(r"[a-z0-9_]+ = ", line)]
@@ -112,12 +112,12 @@ def test_data_that_cannot_be_used_is_said_before_a_file_is_written(
 
 
 def test_the_example_module_can_be_trained_and_sampled() -> None:
-    spec = load(making.document("module")).spec
-    built = model.build(spec, making.SOURCE.encode())
+    spec = load(init.document("module")).spec
+    built = flat_model.build(spec, init.SOURCE.encode())
     tokens = np.frombuffer(b"some text and more " * 20, "u1")
-    x_BT, y_BT = local.tensors(batch(tokens, spec, 0, 0, 0))
+    x_BT, y_BT = inner_steps.tensors(batch(tokens, spec, 0, 0, 0))
     built.probe(x_BT, y_BT)
-    module = source.build(spec.model.module, making.SOURCE.encode())
+    module = user_module.build(spec.model.module, init.SOURCE.encode())
     assert module.logits(x_BT).shape == (spec.batch, spec.model.context, 256)
 
 
@@ -141,4 +141,4 @@ def bare(source: str) -> str:
 
 def test_the_module_that_is_made_is_the_one_among_the_examples() -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "own_module.py"
-    assert bare(making.SOURCE) == bare(example.read_text(encoding="utf-8"))
+    assert bare(init.SOURCE) == bare(example.read_text(encoding="utf-8"))

@@ -6,29 +6,32 @@ import asyncio
 
 import pytest
 
-from farflung.app import neighbours
-from farflung.app.neighbours import Neighbourhood, lan_address, own_address, station
 from farflung.core.crypto import local_key
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Credential
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
-from farflung.net.io.lan import Lan
-from farflung.net.io.listening import LOOPBACK
-from farflung.net.io.manners import Manners
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.mdns import MdnsDiscovery
+from farflung.net.io.rate_limiter import LinePacer
+from farflung.peers.node import lan_discovery
+from farflung.peers.node.lan_discovery import LanPaths, lan_address, own_address, station
 
 FAR = {"host": "relay.example", "port": 4510, "peer": "00" * 32}
 HERE = {"host": LOOPBACK, "port": 4510, "peer": "00" * 32}
-RELAYED, NEAR = Place("relay.example", 4510, PeerId(b"r" * 32)), Place("192.168.1.7", 4000)
+RELAYED, NEAR = (
+    EndpointAddress("relay.example", 4510, PeerId(b"r" * 32)),
+    EndpointAddress("192.168.1.7", 4000),
+)
 PEER = local_key(3, "peer").public
 
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch) -> None:
     """A computer with the extra, in a home."""
-    monkeypatch.setattr(neighbours, "why_not", lambda: "")
-    monkeypatch.setattr(neighbours, "own_address", lambda host, port: "192.168.1.4")
+    monkeypatch.setattr(lan_discovery, "why_not", lambda: "")
+    monkeypatch.setattr(lan_discovery, "own_address", lambda host, port: "192.168.1.4")
     monkeypatch.delenv("FARFLUNG_LAN", raising=False)
 
 
@@ -47,13 +50,13 @@ def test_without_the_extra_or_by_the_owners_word_nothing_listens_on_the_lan(
     monkeypatch.setenv("FARFLUNG_LAN", "0")
     assert lan_address([FAR]) == ""
     monkeypatch.delenv("FARFLUNG_LAN")
-    monkeypatch.setattr(neighbours, "why_not", lambda: "the library zeroconf is not installed")
+    monkeypatch.setattr(lan_discovery, "why_not", lambda: "the library zeroconf is not installed")
     assert lan_address([FAR]) == ""
 
 
 @pytest.mark.parametrize("address", ["", "8.8.8.8", "127.0.0.1"])
 def test_only_an_address_of_a_homes_own_is_announced(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(neighbours, "own_address", lambda host, port: address)
+    monkeypatch.setattr(lan_discovery, "own_address", lambda host, port: address)
     assert lan_address([FAR]) == ""
 
 
@@ -63,19 +66,19 @@ def test_the_own_address_is_that_of_the_way_there() -> None:
 
 
 def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[Place] = []
-    monkeypatch.setattr(Lan, "places", lambda _self, peer: tuple(said) if peer == PEER else ())
+    said: list[EndpointAddress] = []
+    monkeypatch.setattr(MdnsDiscovery, "places", lambda _self, peer: tuple(said) if peer == PEER else ())
 
     async def story() -> None:
         own = Credential(local_key(3, "own"))
         config = {"relays": [HERE], "port": 0}
-        endpoint, roads = station(config, own, _serve, Counter(), Manners())
-        assert isinstance(roads, Neighbourhood)
+        endpoint, roads = station(config, own, _serve, ByteCounter(), LinePacer())
+        assert isinstance(roads, LanPaths)
         await roads.settle()  # on loopback: nothing listens, nothing is announced
         roads.learn(PEER, [RELAYED])
         known = roads._roads[PEER]
         assert known.state.paths[0].place == RELAYED
-        roads._lan = Lan(own.account, [])
+        roads._lan = MdnsDiscovery(own.account, [])
         said.append(NEAR)
         roads._heard(PEER)
         assert [path.place for path in known.state.paths][:2] == [NEAR, RELAYED]

@@ -17,22 +17,22 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import checking, netting, placing
-from farflung.app.directory import LIST, Advertisement, Listing, advertise
-from farflung.app.probing_relay import Named
+from farflung.app.cli import check, check_net, placing
+from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.ledger import queries
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.market.provider_offer import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.handlers import Handler
-from farflung.net.io.measuring import Measures
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_probe_server import RelayProbeServer
+from farflung.net.io.request_handlers import Handler
+from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing, advertise
 
 R, A, L = (local_key(11, name) for name in ("relay", "a", "ledger"))
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -81,15 +81,17 @@ def directory(*advertisements: Advertisement):  # type: ignore[no-untyped-def]
 
     async def answer(connection: Connection, method: str, body: bytes) -> bytes:
         if method == LIST:
-            return encode(Listing(advertisements))
-        return encode(queries.ReceiptIs(None))
+            return encode(DirectoryListing(advertisements))
+        return encode(queries.ReceiptReply(None))
 
     return answer
 
 
 def advertised(key: SigningKey, place: str, relay: PeerId, age: float = 0.0) -> Advertisement:
     host, _, port = place.rpartition(":")
-    return advertise(key, issue(key.public, (Place(host, int(port), relay),), time.time() - age), FACTS)
+    return advertise(
+        key, issue(key.public, (EndpointAddress(host, int(port), relay),), time.time() - age), FACTS
+    )
 
 
 @contextmanager
@@ -97,12 +99,12 @@ def ledger(handler: Handler, place: str = "", attached: SigningKey | None = None
     """A directory, and perhaps a peer that is attached to the relay at `place`, in a thread of their own."""
 
     async def both(over: asyncio.Event, ready: Callable[[str], None]) -> None:
-        endpoint = Endpoint(L, handler, Counter())
+        endpoint = Endpoint(L, handler, ByteCounter())
         where = "{}:{}".format(*await endpoint.start())
         peers = []
         if attached is not None:
             host, _, port = place.rpartition(":")
-            peers.append(Endpoint(attached, handler, Counter()))
+            peers.append(Endpoint(attached, handler, ByteCounter()))
             peers[0].attach(R.public, host, int(port))
             await peers[0].attached()
         ready(where)
@@ -117,13 +119,13 @@ def ledger(handler: Handler, place: str = "", attached: SigningKey | None = None
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("relay.example:4510", Named("relay.example", 4510)),
-        ("192.0.2.1:1", Named("192.0.2.1", 1)),
-        ("[2001:db8::1]:4510", Named("2001:db8::1", 4510)),
-        (f"r:9,{R.public.hex()}", Named("r", 9, R.public)),
+        ("relay.example:4510", RelayAddress("relay.example", 4510)),
+        ("192.0.2.1:1", RelayAddress("192.0.2.1", 1)),
+        ("[2001:db8::1]:4510", RelayAddress("2001:db8::1", 4510)),
+        (f"r:9,{R.public.hex()}", RelayAddress("r", 9, R.public)),
     ],
 )
-def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: Named) -> None:
+def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: RelayAddress) -> None:
     assert placing.place(text) == named
 
 
@@ -137,7 +139,7 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 
 def test_flags_of_net_without_net_are_refused() -> None:
     for words in (["--relay", "r:1"], ["--listen", "9"]):
-        done = CliRunner().invoke(checking.check, words)
+        done = CliRunner().invoke(check.check, words)
         assert done.exit_code == 2
         assert "--net" in done.output
 
@@ -148,7 +150,7 @@ def test_a_relay_that_answers_is_told_with_its_rates_and_the_port_that_it_reache
         port = str(free.getsockname()[1])
     with relay() as place:
         words = ["--net", "--relay", f"{place},{R.public.hex()}", "--listen", port, "--json"]
-        done = CliRunner().invoke(checking.check, words)
+        done = CliRunner().invoke(check.check, words)
     facts = json.loads(done.stdout)
     states = {one["name"]: one["state"] for one in facts["findings"]}
     assert done.exit_code == 0
@@ -162,7 +164,7 @@ def test_a_relay_that_answers_is_told_with_its_rates_and_the_port_that_it_reache
 
 def test_a_wrong_key_fails_and_the_line_has_code_cause_step_and_side() -> None:
     with relay() as place:
-        done = CliRunner().invoke(checking.check, ["--net", "--relay", f"{place},{A.public.hex()}"])
+        done = CliRunner().invoke(check.check, ["--net", "--relay", f"{place},{A.public.hex()}"])
     assert done.exit_code == 1
     assert f"fails    relay      FF-HOST-092: {place} has another key than you named" in done.stdout
     assert "\n         try        ask who runs the relay for its key" in done.stdout
@@ -175,21 +177,21 @@ def test_a_relay_that_serves_few_takes_in_the_key_that_is_named(tmp_path: Path) 
     file.write_text(A.private.private_bytes_raw().hex() + "\n")
     file.chmod(0o600)
     with relay(admit=lambda peer: peer == A.public) as place:
-        refused = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json"])
-        taken = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json", "--as", str(file)])
+        refused = CliRunner().invoke(check.check, ["--net", "--relay", place, "--json"])
+        taken = CliRunner().invoke(check.check, ["--net", "--relay", place, "--json", "--as", str(file)])
     assert [one["fault"] for one in json.loads(refused.stdout)["faults"]].count("not_admitted") == 1
     assert (refused.exit_code, taken.exit_code) == (1, 0)
 
 
 def test_lines_that_share_a_cause_tell_it_once() -> None:
-    text = CliRunner().invoke(checking.check, ["--net"]).stdout
+    text = CliRunner().invoke(check.check, ["--net"]).stdout
     assert text.count("no relay was named, and nobody else is asked") == 1
     assert text.count("could not measure") >= 6
 
 
 def looked_for(peer: SigningKey, at: str) -> dict[str, tuple[str, str, str]]:
     words = ["--net", "--json", "--peer", peer.public.hex(), "--ledger", f"{at},{L.public.hex()}"]
-    facts = json.loads(CliRunner().invoke(checking.check, words).stdout)
+    facts = json.loads(CliRunner().invoke(check.check, words).stdout)
     return {one["name"]: (one["state"], one["fault"], one["side"]) for one in facts["findings"]}
 
 
@@ -210,7 +212,7 @@ def test_a_record_that_expired_and_a_peer_that_left_its_relay_are_the_peers() ->
 
 def test_a_record_that_its_peer_did_not_sign_is_not_followed() -> None:
     real = advertised(A, "127.0.0.1:1", R.public)
-    moved = msgspec.structs.replace(real.endpoint, places=(Place("127.0.0.1", 2, R.public),))
+    moved = msgspec.structs.replace(real.endpoint, places=(EndpointAddress("127.0.0.1", 2, R.public),))
     with ledger(directory(msgspec.structs.replace(real, endpoint=moved))) as at:
         found = looked_for(A, at)
     assert found["record"] == ("fails", "no_record", "the peer")
@@ -218,12 +220,12 @@ def test_a_record_that_its_peer_did_not_sign_is_not_followed() -> None:
 
 
 def test_a_relay_that_tells_no_address_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lie(self: Measures, connection: Connection, body: bytes) -> bytes:
+    async def lie(self: RelayProbeServer, connection: Connection, body: bytes) -> bytes:
         return encode(("\x1b[2J", 1))
 
-    monkeypatch.setattr(Measures, "_where", lie)
+    monkeypatch.setattr(RelayProbeServer, "_where", lie)
     with relay() as place:
-        done = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json"])
+        done = CliRunner().invoke(check.check, ["--net", "--relay", place, "--json"])
     (seen,) = json.loads(done.stdout)["readings"]["relays"]
     assert seen["seen"] is None
     assert len(seen["trips"]) > 0
@@ -239,13 +241,13 @@ def test_a_peer_whose_relay_is_gone_is_the_relays_and_a_ledger_that_is_gone_is_n
 def test_the_check_of_the_other_side_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "theirs.json"
     with relay() as place:
-        file.write_text(CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json"]).stdout)
-        done = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--theirs", str(file)])
+        file.write_text(CliRunner().invoke(check.check, ["--net", "--relay", place, "--json"]).stdout)
+        done = CliRunner().invoke(check.check, ["--net", "--relay", place, "--theirs", str(file)])
     assert "ok       pair       both sides can open a direct way" in done.stdout
     whole = json.loads(file.read_text())
     whole["readings"]["relays"][0]["udp"] = {"hops": ["no address"], "seconds": [0.0]}
     for text in ("", "{}", '{"readings": 3}', json.dumps(whole), "[" * 100_000):
         file.write_text(text)
         with pytest.raises(UsageError) as told:
-            netting.read_theirs(file)
+            check_net.read_theirs(file)
         assert told.value.code == "FF-APP-182"

@@ -10,11 +10,11 @@ from app_seats import FIRST, REGISTERS, Town, run
 from ledger_committee import OWNERS
 from msgspec.structs import replace
 
-from farflung.app.ledger_client import LedgerClient
 from farflung.core.codec import encode
 from farflung.core.errors import NetworkError, RunError, VerificationError
 from farflung.ledger import queries
-from farflung.ledger.results import Rejected
+from farflung.ledger.tx_results import RejectedResult
+from farflung.peers.ledger_client.client import LedgerClient
 
 ANN, BEN = OWNERS[2], OWNERS[3]
 
@@ -99,7 +99,7 @@ def test_a_head_that_the_committee_did_not_certify_is_nobodys():
 
         async def lies(index: int, data: bytes) -> bytes:
             said = queries.read_answer(await call(index, data))
-            if isinstance(said, queries.HeadIs):
+            if isinstance(said, queries.HeadReply):
                 said = replace(said, header=replace(said.header, height=said.header.height + 1))
             return encode(said)
 
@@ -141,7 +141,7 @@ def test_who_has_no_account_is_told_that_it_cannot_refresh():
         with pytest.MonkeyPatch.context() as patch:
 
             async def poor(_: object) -> object:
-                return Rejected(b"", "FF-LEDG-006", "poor")  # type: ignore[arg-type]
+                return RejectedResult(b"", "FF-LEDG-006", "poor")  # type: ignore[arg-type]
 
             for seat in town.seats:
                 patch.setattr(seat, "fate", poor)

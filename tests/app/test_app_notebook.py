@@ -7,17 +7,17 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from farflung.app.view import notebook
+from farflung.app.api import notebook
 from farflung.core import events
 from farflung.core.events import AnyEvent
-from farflung.watch.fold import Timeline, fold
-from farflung.watch.rows import Row, Span, Style
+from farflung.watch.fold import RunTimeline, fold
+from farflung.watch.row_layout import ScreenRow, SpanStyle, TextSpan
 
 PEER = "a1" * 32
 
 
-def closed(round: int, loss: float) -> events.RoundClosed:
-    return events.RoundClosed(
+def closed(round: int, loss: float) -> events.RoundEndEvent:
+    return events.RoundEndEvent(
         at=3.0 + round,
         round=round,
         rounds=4,
@@ -32,19 +32,22 @@ def closed(round: int, loss: float) -> events.RoundClosed:
     )
 
 
-def folded(*told: AnyEvent) -> Timeline:
-    timeline = Timeline()
+def folded(*told: AnyEvent) -> RunTimeline:
+    timeline = RunTimeline()
     for event in told:
         timeline = fold(timeline, event)
     return timeline
 
 
-def measured(round: int, loss: float) -> events.Evaluated:
-    return events.Evaluated(round=round, loss=loss, tokens=64)
+def measured(round: int, loss: float) -> events.EvaluationEvent:
+    return events.EvaluationEvent(round=round, loss=loss, tokens=64)
 
 
 def test_the_screen_keeps_its_words_and_styles_and_nothing_becomes_markup() -> None:
-    rows = [Row((Span("Verify   ", Style.STRONG), Span("<img src=x> & co", Style.BAD))), Row((Span(""),))]
+    rows = [
+        ScreenRow((TextSpan("Verify   ", SpanStyle.STRONG), TextSpan("<img src=x> & co", SpanStyle.BAD))),
+        ScreenRow((TextSpan(""),)),
+    ]
     page = notebook.screen_html(rows)
     assert "&lt;img src=x&gt; &amp; co" in page
     assert "<img" not in page
@@ -53,7 +56,7 @@ def test_the_screen_keeps_its_words_and_styles_and_nothing_becomes_markup() -> N
 
 
 def test_key_figures_name_their_units_and_what_they_are_compared_with() -> None:
-    alone = events.Baseline(loss=3.5, steps=9, seconds=1.0)
+    alone = events.BaselineEvent(loss=3.5, steps=9, seconds=1.0)
     timeline = folded(measured(0, 5.5), closed(0, 4.5), closed(1, 4.0), measured(2, 3.75), alone)
     figures = dict(notebook.figures(timeline))
     assert figures["rounds"] == "2 of 4"
@@ -65,7 +68,7 @@ def test_key_figures_name_their_units_and_what_they_are_compared_with() -> None:
 
 
 def test_a_run_that_has_just_begun_has_figures_too_and_no_curve() -> None:
-    page = notebook.run_html("a <b>name</b>", Timeline())
+    page = notebook.run_html("a <b>name</b>", RunTimeline())
     assert "a &lt;b&gt;name&lt;/b&gt;" in page
     assert "0 of 0" in page
     assert "<svg" not in page

@@ -9,22 +9,28 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from farflung.app import panel
-from farflung.app.ledger_client import VALID_MS, LedgerClient
-from farflung.app.ways_to_ledger import client_in_run
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError
-from farflung.core.events import Warned
+from farflung.core.events import WarningEvent
 from farflung.core.ids import Hash
 from farflung.ledger import queries
-from farflung.ledger.block import Genesis, Header, vote_for
-from farflung.ledger.params import Params
-from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected, Result
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.state import apply_block, genesis_header, genesis_state
-from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx, tx_id
-from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
+from farflung.ledger.block import BlockHeader, Genesis, vote_for
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.state_transition import apply_block, genesis_header, genesis_state
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.transactions import SignedTx, Transfer, make_tx, sign_tx, tx_id
+from farflung.ledger.tx_results import (
+    AlreadyAppliedResult,
+    AppliedResult,
+    FailedResult,
+    RejectedResult,
+    Result,
+)
+from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate, VoteKind, certificate_of, sign_vote
+from farflung.peers.ledger_client import quorum_read
+from farflung.peers.ledger_client.client import VALID_MS, LedgerClient
+from farflung.peers.ledger_client.connect import client_in_run
 
 FOUR = tuple(local_key(21, "validator", seat) for seat in range(4))
 ALICE, BOB = local_key(21, "alice"), local_key(21, "bob")
@@ -34,7 +40,7 @@ GENESIS = Genesis(
     5_000,
     tuple((key.public, MONEY) for key in (*FOUR, ALICE, BOB)),
     tuple(key.public for key in FOUR),
-    Params(fee_min=10),
+    LedgerParams(fee_min=10),
 )
 PAY = Transfer(BOB.public, 7)
 Answer = Callable[[queries.Query], Any]
@@ -51,28 +57,28 @@ class World:
 
     def honest(self, query: queries.Query) -> queries.Answer:
         match query:
-            case queries.Submit((signed,)):
-                return queries.Submitted((self.take(signed),))
-            case queries.AskAccount(owner):
-                return queries.AccountIs(self.state.find(AccountRow, owner) or AccountRow(owner))
-            case queries.AskReign():
-                return queries.ReignIs(self.state.committee, self.state.params)
+            case queries.SubmitRequest((signed,)):
+                return queries.SubmitReply((self.take(signed),))
+            case queries.GetAccount(owner):
+                return queries.AccountReply(self.state.find(AccountRow, owner) or AccountRow(owner))
+            case queries.GetCommittee():
+                return queries.CommitteeReply(self.state.committee, self.state.params)
             case _:
                 return self.head()
 
-    def head(self) -> queries.HeadIs:
+    def head(self) -> queries.HeadReply:
         height = self.state.height
         header = replace(genesis_header(GENESIS), height=height, time=self.state.time)
-        return queries.HeadIs(header, certified(header) if height else NO_CERTIFICATE)
+        return queries.HeadReply(header, certified(header) if height else NO_CERTIFICATE)
 
     def take(self, signed: SignedTx) -> Result:
         name = tx_id(signed)
         if name in self.found:
-            return AlreadyApplied(name, *self.found[name])
+            return AlreadyAppliedResult(name, *self.found[name])
         after, (outcome,) = apply_block(self.state, self.state.time + 1000, [signed], FOUR[0].public)
-        if not isinstance(outcome, Rejected):
+        if not isinstance(outcome, RejectedResult):
             self.state = after
-            self.found[name] = (outcome.height, outcome.code if isinstance(outcome, Failed) else "")
+            self.found[name] = (outcome.height, outcome.code if isinstance(outcome, FailedResult) else "")
         return outcome
 
     @property
@@ -95,8 +101,8 @@ class World:
         return row.balance - MONEY
 
 
-def certified(header: Header) -> Certificate:
-    vote = vote_for(header, 1, Kind.FINALIZE)
+def certified(header: BlockHeader) -> QuorumCertificate:
+    vote = vote_for(header, 1, VoteKind.FINALIZE)
     return certificate_of([sign_vote(key, seat, vote) for seat, key in enumerate(FOUR)], len(FOUR))
 
 
@@ -109,7 +115,7 @@ class Line:
     async def call(self, method: str, body: bytes, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         query = queries.read_query(body)
         self.world.asked.append(self.seat)
-        if isinstance(query, queries.Submit):
+        if isinstance(query, queries.SubmitRequest):
             self.world.seen += [(self.seat, signed) for signed in query.txs]
         try:
             async with asyncio.timeout(timeout):
@@ -129,15 +135,15 @@ def dies(_: queries.Query) -> Any:
 
 def says(make: Callable[[SignedTx], Result]) -> Answer:
     def way(query: queries.Query) -> Any:
-        assert isinstance(query, queries.Submit)
-        return queries.Submitted(tuple(make(signed) for signed in query.txs))
+        assert isinstance(query, queries.SubmitRequest)
+        return queries.SubmitReply(tuple(make(signed) for signed in query.txs))
 
     return way
 
 
 def submits(world: World, lie: Answer) -> Answer:
     """Honest but for submissions."""
-    return lambda query: lie(query) if isinstance(query, queries.Submit) else world.honest(query)
+    return lambda query: lie(query) if isinstance(query, queries.SubmitRequest) else world.honest(query)
 
 
 def run(body: Callable[[World], Any]) -> None:
@@ -198,11 +204,11 @@ def test_a_refresh_does_not_forget_what_was_given_up() -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        lambda signed: Applied(tx_id(signed), 1),
-        lambda signed: Failed(tx_id(signed), 1, 0, "FF-LEDG-010", "no"),
-        lambda signed: Rejected(tx_id(signed), "FF-LEDG-004", "used"),
-        lambda signed: Rejected(tx_id(signed), "FF-LEDG-005", "void"),
-        lambda _: Applied(digest(NS_SPEC, b"another"), 1),
+        lambda signed: AppliedResult(tx_id(signed), 1),
+        lambda signed: FailedResult(tx_id(signed), 1, 0, "FF-LEDG-010", "no"),
+        lambda signed: RejectedResult(tx_id(signed), "FF-LEDG-004", "used"),
+        lambda signed: RejectedResult(tx_id(signed), "FF-LEDG-005", "void"),
+        lambda _: AppliedResult(digest(NS_SPEC, b"another"), 1),
     ],
 )
 def test_no_single_validator_is_believed_what_became_of_a_transaction(
@@ -223,8 +229,10 @@ def test_no_single_validator_is_believed_what_became_of_a_transaction(
 def test_no_single_validator_is_believed_which_nonce_is_next() -> None:
     async def body(world: World) -> None:
         def lies(query: queries.Query) -> Any:
-            is_asked = isinstance(query, queries.AskAccount)
-            return queries.AccountIs(AccountRow(ALICE.public, MONEY, 7)) if is_asked else world.honest(query)
+            is_asked = isinstance(query, queries.GetAccount)
+            return (
+                queries.AccountReply(AccountRow(ALICE.public, MONEY, 7)) if is_asked else world.honest(query)
+            )
 
         world.ways[0] = lies
         await world.client().submit(PAY)
@@ -246,7 +254,7 @@ def test_what_may_still_enter_is_never_signed_anew() -> None:
     async def body(world: World) -> None:
         def poor(signed: SignedTx) -> Result:
             world.state = apply_block(world.state, world.state.time + 1000, [], FOUR[0].public)[0]
-            return Rejected(tx_id(signed), "FF-LEDG-006", "poor")
+            return RejectedResult(tx_id(signed), "FF-LEDG-006", "poor")
 
         world.ways = [submits(world, says(poor))] * 4
         client = world.client()
@@ -263,7 +271,7 @@ def test_what_may_still_enter_is_never_signed_anew() -> None:
 
 def test_an_answer_about_another_transaction_is_none() -> None:
     async def body(world: World) -> None:
-        world.ways = [submits(world, says(lambda _: Applied(digest(NS_SPEC, b"another"), 1)))] * 4
+        world.ways = [submits(world, says(lambda _: AppliedResult(digest(NS_SPEC, b"another"), 1)))] * 4
         with pytest.raises(ProtocolError, match="FF-APP-293"):
             await world.client().submit(PAY)
 
@@ -276,8 +284,8 @@ def test_a_pool_that_is_full_is_asked_again_with_the_same_bytes() -> None:
 
         def way(query: queries.Query) -> Any:
             full[0] -= 1
-            if full[0] >= 0 and isinstance(query, queries.Submit):
-                return queries.Submitted((Rejected(tx_id(query.txs[0]), "FF-LEDG-350", "full"),))
+            if full[0] >= 0 and isinstance(query, queries.SubmitRequest):
+                return queries.SubmitReply((RejectedResult(tx_id(query.txs[0]), "FF-LEDG-350", "full"),))
             return world.honest(query)
 
         world.ways = [submits(world, way)] * 4
@@ -293,7 +301,7 @@ def test_an_intent_is_signed_anew_only_when_enough_say_that_the_first_is_void() 
         late: list[SignedTx] = []
 
         def swallows(query: queries.Query) -> Any:
-            assert isinstance(query, queries.Submit)
+            assert isinstance(query, queries.SubmitRequest)
             if not late:
                 late.append(query.txs[0])
             if query.txs[0] == late[0] and world.state.time < query.txs[0].tx.expires:
@@ -304,7 +312,7 @@ def test_an_intent_is_signed_anew_only_when_enough_say_that_the_first_is_void() 
         world.ways = [submits(world, swallows)] * 4
         await world.client().submit(PAY)
         assert len({signed for _, signed in world.seen}) == 2
-        assert isinstance(world.take(late[0]), Rejected)
+        assert isinstance(world.take(late[0]), RejectedResult)
         assert world.paid == 7
 
     run(body)
@@ -360,12 +368,12 @@ def test_what_was_given_up_is_settled_before_something_else_is_signed() -> None:
 
 
 def test_a_ledger_that_stands_still_is_told_of_once_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panel, "PATIENCE_SECONDS", 0.05)
-    world, told = World(), list[Warned]()
+    monkeypatch.setattr(quorum_read, "PATIENCE_SECONDS", 0.05)
+    world, told = World(), list[WarningEvent]()
     is_stuck = [True]
 
     async def waits(query: queries.Query) -> Any:
-        if is_stuck[0] and isinstance(query, queries.Submit):
+        if is_stuck[0] and isinstance(query, queries.SubmitRequest):
             await asyncio.Event().wait()  # what they take is final only with a third one
         return world.honest(query)
 

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from farflung.app import asking, folder, local, objects
-from farflung.app.directory import advertise, check_advertisement
-from farflung.app.registry import credential_in
-from farflung.app.vault import Vault
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
@@ -26,18 +22,25 @@ from farflung.core.errors import (
     VerificationError,
 )
 from farflung.core.ids import PeerId
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.local.jobs import resolve
+from farflung.local.network import process_config
+from farflung.market.provider_offer import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
-from farflung.store.io.disk import Disk
-from farflung.store.objects import seal
+from farflung.net.messages import MessageKind
+from farflung.peers.ledger_client.key_registry import credential_in
+from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.protocol.directory import advertise, check_advertisement
+from farflung.peers.rundir import folder
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
 
 ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
 JOB_KEY = b"\x09" * 32
-IDENTITY = folder.Identity(folder.FORMAT, 0.0, "", "/")
+IDENTITY = folder.RunIdentity(folder.FORMAT, 0.0, "", "/")
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
@@ -96,24 +99,24 @@ def test_who_cheats_is_asked_for_or_shown_by_default_and_never_in_your_own_job()
         (("seed = 2", "tiny", {}), "poison-encoding", "poison-encoding"),
     ]
     for words, cheat, expected in asked:
-        resolved, identity = asking.resolve(*words, cheat=cheat)
+        resolved, identity = resolve.resolve(*words, cheat=cheat)
         assert identity.cheat == expected
         assert "cheat" not in identity.text  # it is no part of the job
         if expected != "none":
             assert encode(resolved.spec).find(expected.encode()) == -1
     with pytest.raises(UsageError, match="FF-APP-019"):
-        asking.resolve(None, "tiny", {}, cheat="lie")
+        resolve.resolve(None, "tiny", {}, cheat="lie")
 
 
 def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
     drawn = set()
     for seed in range(1, 21):
-        spec = asking.resolve(f"seed = {seed}", "local", {})[0].spec
-        network = local.LocalNetwork(spec, "skip")
-        ledger = local.Place(network.keys.validators[0].public, "127.0.0.1", 1)
+        spec = resolve.resolve(f"seed = {seed}", "local", {})[0].spec
+        network = process_config.LocalNetwork(spec, "skip")
+        ledger = process_config.ProcessAddress(network.keys.validators[0].public, "127.0.0.1", 1)
         told = [network.provider(i, "/p", ledger, [], 1)["cheat"] for i in range(spec.network.providers)]
         assert told.count("skip") == 1
-        assert told.index("skip") == local.cheater_of(spec)
+        assert told.index("skip") == process_config.cheater_of(spec)
         drawn.add(told.index("skip"))
         others = [network.ledger(0, "/l"), network.relay(0), network.requester("/r", ledger, [])]
         others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
@@ -122,10 +125,10 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
 
 
 def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> None:
-    spec = asking.resolve("[network]\nhidden = 2", "local", {})[0].spec
-    network = local.LocalNetwork(spec, relays=2)
+    spec = resolve.resolve("[network]\nhidden = 2", "local", {})[0].spec
+    network = process_config.LocalNetwork(spec, relays=2)
     ledger, *relays = (
-        local.Place(key, "127.0.0.1", 1)
+        process_config.ProcessAddress(key, "127.0.0.1", 1)
         for key in (network.keys.validators[0].public, *network.relays.values())
     )
     told = [network.provider(i, "/p", ledger, relays, 1)["relays"] for i in range(spec.network.providers)]
@@ -134,14 +137,14 @@ def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> 
     assert both[0]["peer"] != both[1]["peer"]
     for index in range(2):
         assert len(network.relay(index)["allow"]) == 1 + 5 + 3
-    unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
-    assert local.LocalNetwork(unaudited).keys.verifiers == []
+    unaudited = resolve.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
+    assert process_config.LocalNetwork(unaudited).keys.verifiers == []
 
 
 def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
-    spec = asking.resolve("", "local", {})[0].spec
-    network = local.LocalNetwork(spec)
-    ledger = local.Place(network.keys.validators[0].public, "127.0.0.1", 1)
+    spec = resolve.resolve("", "local", {})[0].spec
+    network = process_config.LocalNetwork(spec)
+    ledger = process_config.ProcessAddress(network.keys.validators[0].public, "127.0.0.1", 1)
     given = [network.requester("/r", ledger, [])]
     given += [network.provider(i, "/p", ledger, [], 1) for i in range(spec.network.providers)]
     given += [network.verifier(i, "/v", ledger, [], 1) for i in range(spec.verifiers)]
@@ -173,17 +176,17 @@ def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:
 def test_the_stored_job_gives_the_same_spec_whatever_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolved, identity = asking.resolve("seed = 7\n[sync]\nsteps = 4\n", "tiny", {"batch": "3"})
+    resolved, identity = resolve.resolve("seed = 7\n[sync]\nsteps = 4\n", "tiny", {"batch": "3"})
     made = folder.create(tmp_path / "r", identity)
     monkeypatch.setenv("FARFLUNG_SYNC_STEPS", "99")
-    assert asking.resolve_again(made).spec == resolved.spec
+    assert resolve.resolve_again(made).spec == resolved.spec
     assert resolved.spec.seed == 7
     assert resolved.spec.batch == 3
     assert resolved.origins["batch"] == "flag batch"
 
 
 def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
-    vault = Vault(tmp_path, ALICE.seed)
+    vault = SealedFileStore(tmp_path, ALICE.seed)
     secret = b"private state of a peer " * 1000
     vault.save("a-000001", secret)
     (stored,) = tmp_path.glob("*.sealed")
@@ -191,7 +194,7 @@ def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
     assert vault.load("a-000001") == secret
     assert vault.load("a-000002") is None
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        Vault(tmp_path, BOB.seed).load("a-000001")
+        SealedFileStore(tmp_path, BOB.seed).load("a-000001")
     data = bytearray(stored.read_bytes())
     data[len(data) // 2] ^= 1
     stored.write_bytes(bytes(data))
@@ -203,7 +206,7 @@ def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
 
 def test_an_advertisement_speaks_for_its_own_key_only() -> None:
     facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
-    record = issue(ALICE.public, (Place("127.0.0.1", 1234),), 1)
+    record = issue(ALICE.public, (EndpointAddress("127.0.0.1", 1234),), 1)
     said = advertise(ALICE, record, facts)
     check_advertisement(said, ALICE.public, 1)
     with pytest.raises(VerificationError, match="FF-APP-032"):
@@ -218,11 +221,11 @@ class Peers:
     """Endpoints on loopback with a store each; `lies` turns every served chunk into rubbish."""
 
     def __init__(self, root: Path, lies: set[PeerId]) -> None:
-        self.disks = {key.public: Disk(root / key.public.hex()[:4]) for key in (ALICE, BOB, EVE)}
+        self.disks = {key.public: DiskObjectStore(root / key.public.hex()[:4]) for key in (ALICE, BOB, EVE)}
         self.lies = lies
-        self.shelves = {peer: objects.Shelf(disk, 4_000_000) for peer, disk in self.disks.items()}
+        self.shelves = {peer: objects.ObjectServer(disk, 4_000_000) for peer, disk in self.disks.items()}
         self.endpoints = {
-            key.public: Endpoint(key, self.handler(key.public), Counter()) for key in (ALICE, BOB, EVE)
+            key.public: Endpoint(key, self.handler(key.public), ByteCounter()) for key in (ALICE, BOB, EVE)
         }
         self.places: dict[PeerId, tuple[str, int]] = {}
 
@@ -254,7 +257,7 @@ def test_an_object_is_fetched_past_a_source_that_lies_and_one_that_has_nothing(t
                 peers.disks[peer].put(manifest, chunks)
             mine = peers.disks[ALICE.public]
             sources = (EVE.public, BOB.public)
-            await objects.fetch(mine, manifest, sources, peers.dial(ALICE.public), Kind.JOIN)
+            await objects.fetch(mine, manifest, sources, peers.dial(ALICE.public), MessageKind.JOIN)
             assert [mine.chunk(manifest.id, i) for i in range(len(chunks))] == chunks
 
     asyncio.run(scenario())
@@ -266,7 +269,7 @@ def test_when_nobody_has_an_object_the_error_says_what_each_source_said(tmp_path
             manifest, _ = seal(JOB_KEY, b"x")
             disk = peers.disks[ALICE.public]
             with pytest.raises(NetworkError, match="FF-APP-034") as caught:
-                await objects.fetch(disk, manifest, (BOB.public,), peers.dial(ALICE.public), Kind.SYNC)
+                await objects.fetch(disk, manifest, (BOB.public,), peers.dial(ALICE.public), MessageKind.SYNC)
             assert BOB.public.hex()[:8] in caught.value.cause
             assert not disk.has(manifest.id)
 
@@ -279,20 +282,20 @@ def test_a_pushed_object_is_whole_and_durable_at_the_replica(tmp_path: Path) -> 
             manifest, chunks = seal(JOB_KEY, os.urandom(2_500_000))
             peers.disks[ALICE.public].put(manifest, chunks)
             disk, dial = peers.disks[ALICE.public], peers.dial(ALICE.public)
-            await objects.push(disk, manifest, BOB.public, dial, Kind.SYNC)
+            await objects.push(disk, manifest, BOB.public, dial, MessageKind.SYNC)
             assert peers.disks[BOB.public].manifest(manifest.id) == manifest
-            assert Disk(tmp_path / BOB.public.hex()[:4]).has(manifest.id)
+            assert DiskObjectStore(tmp_path / BOB.public.hex()[:4]).has(manifest.id)
 
     asyncio.run(scenario())
 
 
 def test_an_unknown_object_request_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FarflungError, match="FF-APP-033"):
-        objects.Shelf(Disk(tmp_path), 100).serve(EVE.public, "object.steal", b"")
+        objects.ObjectServer(DiskObjectStore(tmp_path), 100).serve(EVE.public, "object.steal", b"")
 
 
 def test_a_peer_cannot_fill_the_disk_of_another(tmp_path: Path) -> None:
-    shelf = objects.Shelf(Disk(tmp_path), 1000)
+    shelf = objects.ObjectServer(DiskObjectStore(tmp_path), 1000)
     large, _ = seal(JOB_KEY, bytes(1001))
     with pytest.raises(PolicyError, match="FF-APP-039"):
         shelf.serve(EVE.public, objects.BEGIN, encode(large))
@@ -311,7 +314,7 @@ def test_a_peer_cannot_fill_the_disk_of_another(tmp_path: Path) -> None:
 
 def test_what_was_accepted_counts_no_more_against_who_left_it(tmp_path: Path) -> None:
     """A sole survivor leaves its payload with the requester every round, for as long as the job lasts."""
-    shelf = objects.Shelf(Disk(tmp_path), 1000)
+    shelf = objects.ObjectServer(DiskObjectStore(tmp_path), 1000)
     for i in range(3 * objects.LEFT_PER_PEER):
         manifest, chunks = seal(JOB_KEY, bytes([i]))
         shelf.serve(EVE.public, objects.BEGIN, encode(manifest))

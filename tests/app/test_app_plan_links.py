@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from farflung.app import asking
 from farflung.app.cli.main import main
-from farflung.job.methods import METHODS
 from farflung.job.spec import JobSpec
+from farflung.job.sync_methods import METHODS
+from farflung.local.jobs import resolve
 
 STEP = ("--step", "1")
 
@@ -73,7 +73,7 @@ def test_what_is_said_to_set_gives_just_the_job_that_was_chosen(
     path.write_text(job.replace('name = "sgd"', 'name = "gradient"'))
     said = facts(capsys, str(path), "--link", link, "--step", step, "--peers", str(peers))
     flags = dict(one.split("=", 1) for one in said["set"])
-    spec = asking.resolve(path, "local", flags)[0].spec
+    spec = resolve.resolve(path, "local", flags)[0].spec
     (row,) = [row for row in said["methods"] if row["method"] == said["chosen"]]
     assert spec.sync.method == said["chosen"]
     assert spec.sync.steps == row["steps"]
@@ -87,7 +87,7 @@ def test_what_is_said_to_set_gives_just_the_job_that_was_chosen(
 
 def _or_none(path: Path, flags: dict[str, str]) -> JobSpec | None:
     try:
-        return asking.resolve(path, "local", flags)[0].spec
+        return resolve.resolve(path, "local", flags)[0].spec
     except Exception:
         return None
 

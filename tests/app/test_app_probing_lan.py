@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app import probing
+from farflung.app.netcheck import check
 
 
 def test_a_file_that_cannot_be_read_is_named_and_ends_no_check(
@@ -13,5 +13,5 @@ def test_a_file_that_cannot_be_read_is_named_and_ends_no_check(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "farflung").mkdir()
     (tmp_path / "farflung" / "network.toml").write_text("[network]\nlan = 7\n")
-    assert "network.toml" in probing._lan()
-    assert "neither true nor false" in probing._lan()
+    assert "network.toml" in check._lan()
+    assert "neither true nor false" in check._lan()

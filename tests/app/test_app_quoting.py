@@ -13,15 +13,17 @@ import pytest
 from app_models import finished_run
 from click.testing import CliRunner
 
-from farflung.app import asking, folder, preparation, sales
-from farflung.app.cli.quoting import deadline_of, quote
-from farflung.app.folder import RunFolder
-from farflung.app.journal import Journal
+from farflung.advice.job_work import work
+from farflung.app.cli.quote import deadline_of, quote
 from farflung.core.errors import FarflungError, PolicyError
-from farflung.core.events import Matched
+from farflung.core.events import ProviderMatchEvent
 from farflung.core.units import Millis
-from farflung.plan import price as prices
-from farflung.plan.advice.work import work
+from farflung.local.jobs import recent_prices, resolve
+from farflung.local.network import prepare
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import Journal
+from farflung.plan import run_price as prices
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers"
 STREET = OFFERS / "two_dozen_hosts.toml"
@@ -91,7 +93,7 @@ def test_what_a_lease_can_hold_is_told_beside_the_price_and_where_it_is_above_th
 
 
 def test_the_plan_of_the_same_job_agrees_with_what_a_lease_can_hold() -> None:
-    spec = asking.resolve(None, "local", dict(SIZES, rounds=20) | {"network.providers": 4})[0].spec
+    spec = resolve.resolve(None, "local", dict(SIZES, rounds=20) | {"network.providers": 4})[0].spec
     with pytest.raises(PolicyError, match="FF-PLAN-001") as refused:
         prices.price(spec)
     assert "4 providers x 819200 tokens x 0.000001 credits" in refused.value.cause
@@ -278,7 +280,7 @@ def hired(runs: Path, name: str, *prices: int, at: float = 0.0) -> RunFolder:
     run = finished_run(runs, name, is_done=False)
     journal = Journal(run.events_file, run.read_identity().created - at)
     for price in prices:
-        journal.emit(Matched(peers=("a", "b", "c", "d"), offers=9, unit_price=price))
+        journal.emit(ProviderMatchEvent(peers=("a", "b", "c", "d"), offers=9, unit_price=price))
     journal.close()
     return run
 
@@ -288,8 +290,8 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
     run = hired(nothing_was_hired, "one", 3, 9)
     assert "test credits for 10^15 FLOP, 4 hosts in 1 run on this computer's own processor" in flat()
     hired(nothing_was_hired, "two", 5)
-    spec = asking.resolve_again(run).spec
-    layout = preparation.known_layout(spec)
+    spec = resolve.resolve_again(run).spec
+    layout = prepare.known_layout(spec)
     assert layout is not None
     ask = 3e15 / work(spec, layout).flop(1)
     told = facts()["last_day"]
@@ -306,14 +308,14 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
 def test_a_sale_stands_at_the_time_of_its_hiring_and_for_a_day(nothing_was_hired: Path) -> None:
     run = hired(nothing_was_hired, "one", 3, at=50.0)
     made = round(run.read_identity().created * 1000)
-    (sale,) = sales.last_day(nothing_was_hired, Millis(made + 600_000))
+    (sale,) = recent_prices.last_day(nothing_was_hired, Millis(made + 600_000))
     assert sale.hosts == 4
     assert sale.at >= made + 50_000
     day = 86_400_000
-    assert sales.last_day(nothing_was_hired, Millis(sale.at)) == (sale,)
-    assert sales.last_day(nothing_was_hired, Millis(sale.at + day - 1)) == (sale,)
-    assert sales.last_day(nothing_was_hired, Millis(sale.at + day)) == ()
-    assert sales.last_day(nothing_was_hired, Millis(sale.at - 1)) == ()
+    assert recent_prices.last_day(nothing_was_hired, Millis(sale.at)) == (sale,)
+    assert recent_prices.last_day(nothing_was_hired, Millis(sale.at + day - 1)) == (sale,)
+    assert recent_prices.last_day(nothing_was_hired, Millis(sale.at + day)) == ()
+    assert recent_prices.last_day(nothing_was_hired, Millis(sale.at - 1)) == ()
 
 
 def test_runs_that_hired_nobody_or_cannot_be_read_hide_no_other(nothing_was_hired: Path) -> None:
@@ -327,8 +329,8 @@ def test_runs_that_hired_nobody_or_cannot_be_read_hide_no_other(nothing_was_hire
         'module = ""', 'module = "model.py:build"'
     )
     foreign.identity_file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, text=text)))
-    assert asking.resolve_again(foreign).spec.model.kind == "module"
+    assert resolve.resolve_again(foreign).spec.model.kind == "module"
     (nothing_was_hired / "nothing").mkdir()
     assert len(folder.all_runs(nothing_was_hired)) == 4
     now = Millis(round(run.read_identity().created * 1000) + 60_000)
-    assert [sale.hosts for sale in sales.last_day(nothing_was_hired, now)] == [4]
+    assert [sale.hosts for sale in recent_prices.last_day(nothing_was_hired, now)] == [4]

@@ -31,24 +31,24 @@ from ledger_history import (
 from ledger_world import JOB, NODES, PARAMS, REQUESTER, SLOW_PARAMS, VALIDATOR
 
 from farflung.app.cli.main import cli
-from farflung.app.explorer import describing, routes
-from farflung.app.explorer.bookkeeping import COLUMNS, as_csv, cell, record, statement_of
-from farflung.app.explorer.checking import Checker
-from farflung.app.explorer.exports import chain_of, lines_of
-from farflung.app.explorer.finding import Place, place_of
-from farflung.app.explorer.gauges import LedgerGauges
-from farflung.app.explorer.rates import Rates, block_of
+from farflung.app.explorer.ledger_export import chain_of, lines_of
+from farflung.app.explorer.lookup import LookupTarget, place_of
+from farflung.app.explorer.proofs import ProofChecker
+from farflung.app.explorer.schema_check import fault_of
 from farflung.app.explorer.screens import PATHS, facts, screen
-from farflung.app.explorer.shapes import fault_of
-from farflung.app.explorer.sources import FileSource, WebSource, chain_from
+from farflung.app.explorer.sources import FileLedgerSource, HttpLedgerSource, chain_from
+from farflung.app.explorer.statements import COLUMNS, as_csv, cell, record, statement_of
 from farflung.core.errors import FarflungError, NetworkError, UsageError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
+from farflung.ledger import transactions
+from farflung.ledger.block_execution import make
 from farflung.ledger.chain import Chain
-from farflung.ledger.execution import make
-from farflung.ledger.rows import KINDS, AccountRow, JobRow, NodeRow
-from farflung.ledger.tx import tx_id
-from farflung.ledger.votes import Kind
+from farflung.ledger.table_rows import KINDS, AccountRow, JobRow, NodeRow
+from farflung.ledger.transactions import tx_id
+from farflung.ledger.votes import VoteKind
+from farflung.peers.ledger_http import openapi, routes
+from farflung.peers.ledger_http.metrics import LedgerMetrics
+from farflung.peers.ledger_http.rate_limit import AddressRateLimiter, block_of
 
 HISTORIES = {
     "plain": batches,
@@ -64,8 +64,8 @@ def chain_named(name: str) -> Chain:
     return history(HISTORIES[name](), SLOW_PARAMS if name == "disputed" else PARAMS)
 
 
-def source_of(name: str = "plain") -> FileSource:
-    return FileSource(name, chain_named(name))
+def source_of(name: str = "plain") -> FileLedgerSource:
+    return FileLedgerSource(name, chain_named(name))
 
 
 def targets(chain: Chain) -> list[str]:
@@ -101,7 +101,7 @@ def targets(chain: Chain) -> list[str]:
 @pytest.mark.parametrize("name", HISTORIES)
 def test_every_answer_is_as_the_description_says(name: str) -> None:
     chain = chain_named(name)
-    described = describing.description()["paths"]
+    described = openapi.description()["paths"]
     asked = set()
     for target in targets(chain):
         route, _ = routes.found(target)
@@ -125,10 +125,10 @@ def test_a_live_listener_answers_and_its_description_is_its_own() -> None:
     with served(chain_named("audited")) as url:
         with urllib.request.urlopen(f"{url}/v1/openapi.json") as reply:
             told = json.load(reply)
-        assert told == json.loads(json.dumps(describing.description()))
-        checker = Checker(WebSource(url), chain_named("audited").id)
+        assert told == json.loads(json.dumps(openapi.description()))
+        checker = ProofChecker(HttpLedgerSource(url), chain_named("audited").id)
         for kind, name in places():
-            assert screen(checker, Place(kind, name), 80)
+            assert screen(checker, LookupTarget(kind, name), 80)
         assert chain_from(checker.source, checker.genesis).head == chain_named("audited").head
         with urllib.request.urlopen(f"{url}/metrics") as reply:
             assert b"farflung_ledger_api_requests_total" in reply.read()
@@ -152,24 +152,33 @@ def places() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("place", places(), ids=lambda place: f"{place[0]}{place[1][:4]}")
 def test_a_screen_fits_its_width_and_says_what_was_proved(place: tuple[str, str], columns: int) -> None:
-    rows = screen(Checker(source_of("audited"), None), Place(*place), columns)
+    rows = screen(ProofChecker(source_of("audited"), None), LookupTarget(*place), columns)
     assert max(len(row.text) for row in rows) <= columns
     assert any(row.text.startswith("Genesis") for row in rows)
 
 
 def test_a_jobs_life_holds_what_was_claimed_by_vouchers_and_what_was_disputed() -> None:
-    rows = [row.text for row in screen(Checker(source_of("disputed"), None), Place("jobs", JOB.hex()), 120)]
+    rows = [
+        row.text
+        for row in screen(ProofChecker(source_of("disputed"), None), LookupTarget("jobs", JOB.hex()), 120)
+    ]
     told = " ".join(rows)
     assert all(words in told for words in ("count 1 voucher", "deny what is said", "innocent", "early"))
 
 
 def test_a_jobs_life_says_whose_guess_was_wrong() -> None:
-    rows = [row.text for row in screen(Checker(source_of("perjured"), None), Place("jobs", JOB.hex()), 120)]
+    rows = [
+        row.text
+        for row in screen(ProofChecker(source_of("perjured"), None), LookupTarget("jobs", JOB.hex()), 120)
+    ]
     assert "called planted work true" in " ".join(rows)
 
 
 def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:
-    rows = [row.text for row in screen(Checker(source_of("audited"), None), Place("jobs", JOB.hex()), 120)]
+    rows = [
+        row.text
+        for row in screen(ProofChecker(source_of("audited"), None), LookupTarget("jobs", JOB.hex()), 120)
+    ]
     first = next(number for number, row in enumerate(rows) if row.startswith("Life"))
     told = " ".join(row.split("block ", 1)[-1] for row in rows[first:])
     words = (
@@ -222,9 +231,9 @@ def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(
 ) -> None:
     if place == ("block", "0"):
         return  # follows from the genesis, and is not asked for
-    checker = Checker(Liar(at, flip), None)
+    checker = ProofChecker(Liar(at, flip), None)
     with pytest.raises(FarflungError) as refused:
-        screen(checker, Place(*place), 80)
+        screen(checker, LookupTarget(*place), 80)
     assert refused.value.exit_code in (3, 5)
 
 
@@ -232,21 +241,25 @@ def test_another_row_or_transaction_than_was_asked_for_is_refused_though_its_pro
     first, other = (tx_id(signed).hex() for signed in chain_named("plain").blocks[0].txs[:2])
     swaps = {REQUESTER.public.hex(): VALIDATOR.public.hex(), first: other, "blocks/3": "blocks/2"}
 
-    class Swapped(FileSource):
+    class Swapped(FileLedgerSource):
         def get(self, path: str) -> dict[str, Any]:
             for said, instead in swaps.items():
                 path = path.replace(said, instead)
             return super().get(path)
 
-    checker = Checker(Swapped("swapped", chain_named("plain")), None)
-    for place in (Place("accounts", REQUESTER.public.hex()), Place("txs", first), Place("block", "3")):
+    checker = ProofChecker(Swapped("swapped", chain_named("plain")), None)
+    for place in (
+        LookupTarget("accounts", REQUESTER.public.hex()),
+        LookupTarget("txs", first),
+        LookupTarget("block", "3"),
+    ):
         with pytest.raises(VerificationError, match="FF-APP-283"):
             screen(checker, place, 80)
 
 
 def test_a_ledger_of_another_genesis_is_not_looked_at() -> None:
     with pytest.raises(VerificationError, match="FF-APP-282"):
-        Checker(source_of(), Hash(bytes(32)))
+        ProofChecker(source_of(), Hash(bytes(32)))
 
 
 @cache
@@ -255,10 +268,10 @@ def reigns() -> Chain:
     reign = Reign()
     for size in (1, 4, 2):
         reign.grow(size)
-        reign.do(REQUESTER, tx.Transfer(SEATS[0].public, 1))
-    made, _ = reign.made(signed(reign.chain, REQUESTER, tx.Transfer(SEATS[0].public, 2)))
+        reign.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
+    made, _ = reign.made(signed(reign.chain, REQUESTER, transactions.Transfer(SEATS[0].public, 2)))
     later, _ = make(made, (), made.header.time + 1000, made.state.committee.members[0])
-    blocks = reign.certified(made, Kind.NOTARIZE), reign.certified(later)
+    blocks = reign.certified(made, VoteKind.NOTARIZE), reign.certified(later)
     reign.chain.adopt_many(blocks)
     return reign.chain
 
@@ -267,14 +280,14 @@ def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_
     tmp_path: Path,
 ) -> None:
     chain, file = reigns(), tmp_path / "reigns.jsonl"
-    with served(chain, Rates(1000, 1000)) as url:
-        checker = Checker(WebSource(url), chain.id)
-        (row,) = (r for r in screen(checker, Place("head"), 100) if r.text.startswith("Signed"))
+    with served(chain, AddressRateLimiter(1000, 1000)) as url:
+        checker = ProofChecker(HttpLedgerSource(url), chain.id)
+        (row,) = (r for r in screen(checker, LookupTarget("head"), 100) if r.text.startswith("Signed"))
         assert "by 2 of 2 seats of epoch 2" in row.text
-        rows = [r.text for r in screen(checker, Place("block", str(chain.head.height - 1)), 100)]
+        rows = [r.text for r in screen(checker, LookupTarget("block", str(chain.head.height - 1)), 100)]
         assert any("notarized: a later block" in text for text in rows)
         for block in chain.blocks:
-            assert screen(checker, Place("block", str(block.header.height)), 80)
+            assert screen(checker, LookupTarget("block", str(block.header.height)), 80)
         assert chain_from(checker.source, checker.genesis).head == chain.head
     file.write_bytes(b"".join(lines_of(chain)))
     assert chain_of(file).head == chain.head
@@ -285,7 +298,7 @@ def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_
 
 
 def test_a_committee_that_the_genesis_does_not_lead_to_signs_nothing() -> None:
-    class Skipping(FileSource):
+    class Skipping(FileLedgerSource):
         """Leaves out a step, or shows one of another ledger's."""
 
         def get(self, path: str) -> dict[str, Any]:
@@ -293,17 +306,17 @@ def test_a_committee_that_the_genesis_does_not_lead_to_signs_nothing() -> None:
             return {"steps": said["steps"][1:]} if path.startswith("/v1/steps") else said
 
     with pytest.raises(VerificationError):
-        screen(Checker(Skipping("skipping", reigns()), None), Place("head"), 80)
+        screen(ProofChecker(Skipping("skipping", reigns()), None), LookupTarget("head"), 80)
 
 
 def test_what_a_word_names_is_found_by_its_first_digits() -> None:
     source = source_of()
-    assert place_of(source, "HEAD") == Place("head")
-    assert place_of(source, "12") == Place("block", "12")
-    assert place_of(source, JOB.hex()[:8].upper()) == Place("jobs", JOB.hex())
-    assert place_of(source, NODES[0].public.hex()) == Place("nodes", NODES[0].public.hex())
+    assert place_of(source, "HEAD") == LookupTarget("head")
+    assert place_of(source, "12") == LookupTarget("block", "12")
+    assert place_of(source, JOB.hex()[:8].upper()) == LookupTarget("jobs", JOB.hex())
+    assert place_of(source, NODES[0].public.hex()) == LookupTarget("nodes", NODES[0].public.hex())
     name = tx_id(chain_named("plain").blocks[1].txs[0]).hex()
-    assert place_of(source, name[:10]) == Place("txs", name)
+    assert place_of(source, name[:10]) == LookupTarget("txs", name)
     for said, code in (("zz", "287"), ("abcdef012345", "285"), ("f" * 65, "287")):
         with pytest.raises(UsageError, match=f"FF-APP-{code}"):
             place_of(source, said)
@@ -333,9 +346,9 @@ def test_every_accounts_statement_ends_at_its_row(name: str) -> None:
 
 
 def test_a_statement_that_does_not_sum_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    from farflung.app.explorer import bookkeeping
+    from farflung.app.explorer import statements
 
-    monkeypatch.setattr(bookkeeping, "entries_of", lambda *_: iter(()))
+    monkeypatch.setattr(statements, "entries_of", lambda *_: iter(()))
     with pytest.raises(FarflungError, match="FF-APP-289"):
         statement_of(chain_named("plain"), REQUESTER.public)
 
@@ -410,7 +423,7 @@ def test_an_export_that_was_changed_is_refused(tmp_path_factory: pytest.TempPath
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 8)), max_size=200))
 def test_an_address_is_given_no_more_than_its_rate_and_what_it_saved(asked: list[tuple[float, int]]) -> None:
-    rates, now, spent = Rates(rate=10, burst=20, most=4), 0.0, 0
+    rates, now, spent = AddressRateLimiter(rate=10, burst=20, most=4), 0.0, 0
     for pause, cost in asked:
         now += pause
         wait = rates.take("192.0.2.1", cost, now)
@@ -422,7 +435,7 @@ def test_an_address_is_given_no_more_than_its_rate_and_what_it_saved(asked: list
 
 
 def test_the_table_of_rates_is_bounded_and_a_customers_addresses_are_one() -> None:
-    rates = Rates(rate=1, burst=2, most=8)
+    rates = AddressRateLimiter(rate=1, burst=2, most=8)
     assert [rates.take("192.0.2.1", 2, now) for now in (0.0, 1000.0, 1000.0)] == [0, 0, 2], "saved too much"
     for number in range(100):
         rates.take(f"192.0.2.{number}", 1, 0.0)
@@ -432,8 +445,8 @@ def test_the_table_of_rates_is_bounded_and_a_customers_addresses_are_one() -> No
 
 
 def test_metrics_are_lines_that_prometheus_reads_and_their_labels_are_bounded() -> None:
-    gauges = LedgerGauges(height=7, mempool=3, peer_lag={f"{n:064x}"[::-1]: n for n in range(500)})
-    assert LedgerGauges(peer_lag={'0"} 1\n': 1}).page().count("{peer=") == 0
+    gauges = LedgerMetrics(height=7, mempool=3, peer_lag={f"{n:064x}"[::-1]: n for n in range(500)})
+    assert LedgerMetrics(peer_lag={'0"} 1\n': 1}).page().count("{peer=") == 0
     assert 'quantile="0.5"} NaN' in gauges.page()
     for number in range(2000):
         gauges.took(number / 1000)
@@ -484,9 +497,9 @@ def balance(chain: Chain, owner: PeerId) -> int:
 
 
 def test_every_kind_of_place_has_a_screen_and_a_path() -> None:
-    checker = Checker(source_of("audited"), None)
+    checker = ProofChecker(source_of("audited"), None)
     for kind, name in places():
-        assert facts(checker, Place(kind, name))["what"] == kind
+        assert facts(checker, LookupTarget(kind, name))["what"] == kind
     assert {kind for kind, _ in places()} == set(PATHS)
 
 
@@ -496,7 +509,7 @@ _JSON = st.recursive(_LEAF, lambda part: st.lists(part) | st.dictionaries(st.tex
 
 @given(st.dictionaries(st.sampled_from(["genesis", "head", "job", "next"]), _JSON))
 def test_an_answer_of_another_form_is_refused_before_anybody_looks_into_it(said: dict[str, Any]) -> None:
-    source = WebSource("http://127.0.0.1:1")
+    source = HttpLedgerSource("http://127.0.0.1:1")
     with mock.patch.object(source, "_ask", return_value=(200, 1, json.dumps(said).encode())):
         for path in ("/v1/head", "/v1/genesis", "/v1/steps?from=0", f"/v1/jobs/{JOB.hex()}", "/v1/blocks/1"):
             with pytest.raises(NetworkError, match="FF-APP-337"):

@@ -12,17 +12,17 @@ from core_asks import scheduled
 
 from farflung.app.cli.main import main
 from farflung.core import limits
-from farflung.core.claims import commitment_digest, number
+from farflung.core.commitments import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SEAT, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import VerificationError
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.motions import Admit, Motion
-from farflung.ledger.params import Params
+from farflung.ledger.motions import AdmitValidator, Motion
+from farflung.ledger.params import LedgerParams
 from farflung.ledger.receipt_file import MAGIC, party_receipts, write_receipt_file
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.seats import ValidatorJoin, ValidatorLeave
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.validators import ValidatorJoin, ValidatorLeave
 
 NOTARY, REQUESTER, HONEST, LIAR, VERIFIER = (local_key(5, "party", index) for index in range(5))
 JOB, ROOT, TRACE, NONCE, EVIDENCE = (
@@ -34,20 +34,33 @@ Said = tuple[int, str, str]
 Verb = Callable[..., Said]
 
 
-def record(chain: Chain, key: SigningKey, *ops: tx.Op) -> None:
+def record(chain: Chain, key: SigningKey, *ops: transactions.Op) -> None:
     row = chain.state.find(AccountRow, key.public)
     assert row is not None
-    signed = tx.sign_tx(key, tx.make_tx(chain.id, key.public, row.nonce, *ops))
+    signed = transactions.sign_tx(key, transactions.make_tx(chain.id, key.public, row.nonce, *ops))
     block, results = chain.propose([signed], chain.head.time + LOGICAL_MS)
     assert not hasattr(results[0], "code"), results
     chain.adopt(block)
 
 
-def accusation(chain: Chain) -> tx.JobSlash:
-    says = tx.Verdict(chain.id, JOB, 0, LIAR.public, 1, TRACE, VERIFIER.public, tx.Finding.FALSE, 7000, ROOT)
+def accusation(chain: Chain) -> transactions.JobSlash:
+    says = transactions.Verdict(
+        chain.id,
+        JOB,
+        0,
+        LIAR.public,
+        1,
+        TRACE,
+        VERIFIER.public,
+        transactions.VerdictFinding.FALSE,
+        7000,
+        ROOT,
+    )
     promise = commitment_digest(JOB, LIAR.public, 0, ROOT, 64, TRACE, NONCE)
-    claim = tx.Claim(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
-    return tx.JobSlash(JOB, LIAR.public, claim, (tx.sign_verdict(VERIFIER, says),), EVIDENCE)
+    claim = transactions.CommitmentOpening(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
+    return transactions.JobSlash(
+        JOB, LIAR.public, claim, (transactions.sign_verdict(VERIFIER, says),), EVIDENCE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +71,13 @@ def running() -> Chain:
     chain = Chain(genesis, NOTARY)
     offers = []
     for key in (HONEST, LIAR, VERIFIER):
-        record(chain, key, tx.NodeRegister(ROOT, 5, 500_000, 9_000_000))
-        role = tx.Role.AUDIT if key is VERIFIER else tx.Role.TRAIN
-        offer = tx.Offer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
-        offers.append(tx.sign_offer(key, offer))
-    record(chain, REQUESTER, tx.JobCreate(JOB, 50_000, 5, 2, 9_000_000), scheduled(JOB, offers))
+        record(chain, key, transactions.NodeRegister(ROOT, 5, 500_000, 9_000_000))
+        role = transactions.LeaseRole.AUDIT if key is VERIFIER else transactions.LeaseRole.TRAIN
+        offer = transactions.LeaseOffer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
+        offers.append(transactions.sign_offer(key, offer))
+    record(chain, REQUESTER, transactions.JobCreate(JOB, 50_000, 5, 2, 9_000_000), scheduled(JOB, offers))
     units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
-    record(chain, REQUESTER, tx.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain))
+    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain))
     return chain
 
 
@@ -73,7 +86,7 @@ def settled(running: Chain) -> Chain:
     chain = Chain(running.genesis, NOTARY)
     for block in running.blocks:
         chain.adopt(block)
-    record(chain, REQUESTER, tx.JobFinish(JOB, ROOT, ROOT), tx.JobSettle(JOB))
+    record(chain, REQUESTER, transactions.JobFinish(JOB, ROOT, ROOT), transactions.JobSettle(JOB))
     return chain
 
 
@@ -200,19 +213,19 @@ def test_programs_get_one_object(settled: Chain, verify: Verb) -> None:
 def test_a_file_of_a_later_committee_is_followed_from_the_genesis(running: Chain, verify: Verb) -> None:
     """The notary hands its seat to another key: the file still needs nothing but the genesis hash."""
     heir = local_key(5, "heir")
-    params = Params(epoch_blocks=2)
+    params = LedgerParams(epoch_blocks=2)
     genesis = Genesis(
         "handed", 0, tuple((key.public, 9_000) for key in (NOTARY, REQUESTER)), (NOTARY.public,), params
     )
     chain = Chain(genesis, NOTARY)
     proof = heir.sign(NS_SEAT, chain.id, NOTARY.public)
     record(chain, NOTARY, ValidatorJoin(heir.public, 10, "heir.example:1", proof))
-    admit = Motion(Admit(heir.public), chain.head.time + 50_000)
+    admit = Motion(AdmitValidator(heir.public), chain.head.time + 50_000)
     record(chain, NOTARY, admit, ValidatorLeave(NOTARY.public))
     assert chain.state.committee.members == (heir.public,)
     later = Chain(genesis, heir)
     later.adopt_many(chain.blocks)
-    record(later, REQUESTER, tx.JobCreate(JOB, 50, 5, 2, 9_000_000))
+    record(later, REQUESTER, transactions.JobCreate(JOB, 50, 5, 2, 9_000_000))
     receipts = party_receipts(later, REQUESTER.public)
     data = write_receipt_file(genesis, REQUESTER.public, receipts, later.steps)
     code, out, err = verify(data, "--genesis", genesis.chain.hex())
@@ -235,13 +248,13 @@ def dated() -> Chain:
     """A ledger whose time is that of the calendar."""
     genesis = Genesis("dated", BEGAN_MS, ((REQUESTER.public, 9_000),), (NOTARY.public,))
     chain = Chain(genesis, NOTARY)
-    record(chain, REQUESTER, tx.JobCreate(JOB, 50, 5, 2, BEGAN_MS + DAY_MS))
+    record(chain, REQUESTER, transactions.JobCreate(JOB, 50, 5, 2, BEGAN_MS + DAY_MS))
     return chain
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     monkeypatch.setattr(
-        "farflung.app.cli.receipts.time.time_ns", lambda: (BEGAN_MS + days * DAY_MS) * 1_000_000
+        "farflung.app.cli.receipt.time.time_ns", lambda: (BEGAN_MS + days * DAY_MS) * 1_000_000
     )
 
 
@@ -312,7 +325,7 @@ def test_a_file_that_is_not_there_or_a_folder_is_refused(
 def test_a_name_with_control_characters_does_not_reach_the_terminal(verify: Verb) -> None:
     genesis = Genesis("\x1b]0;owned\x07" + "x" * 500, 0, ((REQUESTER.public, 9000),), (NOTARY.public,))
     chain = Chain(genesis, NOTARY)
-    record(chain, REQUESTER, tx.JobCreate(JOB, 500, 5, 1, 9_000_000))
+    record(chain, REQUESTER, transactions.JobCreate(JOB, 500, 5, 1, 9_000_000))
     code, out, _ = verify(chain, party=REQUESTER)
     assert code == HOLDS
     assert not set(out) & {"\x1b", "\x07"}

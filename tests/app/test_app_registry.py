@@ -10,24 +10,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from farflung.app.answering import Validator
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.registry import Follower, credential_in, first_key, registered, rotate
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.store import Store
-from farflung.ledger.rows import KeyRow
-from farflung.ledger.tx import KeyCertify, KeyRevoke
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.table_rows import KeyRow
+from farflung.ledger.transactions import KeyCertify, KeyRevoke
 from farflung.net.certificates import FOREVER, Credential, certify
-from farflung.net.counters import Counter
-from farflung.net.io import knock
+from farflung.net.counters import ByteCounter
+from farflung.net.io import relay_dialer
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.keyring import Keyring
+from farflung.net.node_keyring import Keyring
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.key_registry import (
+    KeyRegistryFollower,
+    credential_in,
+    first_key,
+    registered,
+    rotate,
+)
+from farflung.peers.validator.requests import LedgerRequestHandler
 
 VALIDATOR, ALICE, BOB, RELAY = (local_key(12, name) for name in ("validator", "alice", "bob", "relay"))
 NODES = [local_key(12, "node", i) for i in range(5)]
@@ -50,13 +56,13 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.now, self.folder = NOW, folder
-        self.store = Store.open(folder / "chain.db", GENESIS)
+        self.store = LedgerStore.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
-        served = Validator(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(VALIDATOR, served.handle, Counter(), clock=self.clock)
+        served = LedgerRequestHandler(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter(), clock=self.clock)
         self.relay = RelayServer(RELAY, clock=self.clock)
-        self.bob = Endpoint(BOB, echo, Counter(), clock=self.clock)
-        self.owner = Endpoint(ALICE, echo, Counter(), clock=self.clock)
+        self.bob = Endpoint(BOB, echo, ByteCounter(), clock=self.clock)
+        self.owner = Endpoint(ALICE, echo, ByteCounter(), clock=self.clock)
         self.opened: list[Endpoint] = [self.owner, self.bob]
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -65,7 +71,7 @@ class World:
 
     @asynccontextmanager
     async def open(self, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-        monkeypatch.setattr(knock, "time", SimpleNamespace(time=self.clock))
+        monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=self.clock))
         await self.validator.start()
         await self.relay.start()
         await self.bob.start()
@@ -75,7 +81,7 @@ class World:
             (self.bob, self.bob.recheck),
             (self.relay.endpoint, self.relay.recheck),
         ):
-            follower = Follower(self.reaching(endpoint), endpoint.keyring, recheck)
+            follower = KeyRegistryFollower(self.reaching(endpoint), endpoint.keyring, recheck)
             self.tasks.append(asyncio.create_task(follower.stay(LOOK_SECONDS)))
         try:
             yield self
@@ -97,7 +103,7 @@ class World:
 
     def machine(self, credential: Credential) -> Endpoint:
         """One more computer that is not followed up by anybody."""
-        made = Endpoint(credential, echo, Counter(), clock=self.clock)
+        made = Endpoint(credential, echo, ByteCounter(), clock=self.clock)
         self.opened.append(made)
         return made
 
@@ -150,7 +156,7 @@ def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_
         with pytest.raises(NetworkError, match=r"FF-NET-072.*does not count"):
             await world.relayed(second)
         assert await connection.call("echo", b"y") == b"y"
-        await Follower(world.reaching(world.bob), world.bob.keyring, world.bob.recheck).look()
+        await KeyRegistryFollower(world.reaching(world.bob), world.bob.keyring, world.bob.recheck).look()
         await connection.closed()
         with pytest.raises(NetworkError, match="FF-NET-045"):
             await world.direct(machine)
@@ -247,7 +253,7 @@ def test_a_follower_asks_on_where_the_answer_ended(within: Within, monkeypatch: 
             await client.submit(KeyRevoke(epoch))
         await world.client(world.owner).submit(KeyRevoke(3))  # in the last page
         known = Keyring()
-        await Follower(world.reaching(world.owner), known, lambda: 0).look()
+        await KeyRegistryFollower(world.reaching(world.owner), known, lambda: 0).look()
         rows = [registered(row) for row in world.chain.state.rows(KeyRow)]
         assert known._known == {row.account: row for row in rows}
         assert len(rows) == 2

@@ -15,15 +15,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import relaying
-from farflung.app.cli.relaying import read_or_make_key
-from farflung.app.leash import Child
+from farflung.app.cli import relay as cli_relay
+from farflung.app.cli.relay import read_or_make_key
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError, UsageError
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
+from farflung.peers.process.channel import ChildProcess
 
 A, B, C, R = (local_key(8, name) for name in ("a", "b", "c", "relay"))
 SIZE = 1_000_000
@@ -37,11 +37,11 @@ class Process:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "relay.log"
         self.said: list[Said] = []
-        self.child: Child | None = None
+        self.child: ChildProcess | None = None
 
     async def start(self, port: int = 0, allow: list[str] | None = None) -> tuple[str, int]:
         config = {"name": "relay", "key": R.seed.hex(), "port": port, "allow": allow}
-        self.child = await Child.start(
+        self.child = await ChildProcess.start(
             "relay", "relay", config, self._log, lambda _, said: self.said.append(said)
         )
         ready = await self.child.first
@@ -58,7 +58,7 @@ async def echo(connection: Connection, method: str, body: bytes) -> bytes:
 
 @asynccontextmanager
 async def peers(*place: Any) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
-    a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+    a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
     try:
         for each in (a, b):
             each.attach(R.public, *place)
@@ -84,7 +84,7 @@ def test_peers_of_a_relay_that_was_killed_go_on_when_it_is_started_again(tmp_pat
         async with peers(*place) as (a, b):
             for _ in range(2):
                 connection = await a.dial(B.public, *place, relay=R.public)
-                assert await connection.call("a", bytes(SIZE), kind=Kind.SYNC) == bytes(SIZE)
+                assert await connection.call("a", bytes(SIZE), kind=MessageKind.SYNC) == bytes(SIZE)
                 assert process.child is not None
                 os.kill(process.child.pid, signal.SIGKILL)
                 await process.child.stop()
@@ -112,9 +112,9 @@ def test_a_relay_tells_what_it_forwarded_and_what_it_said_itself(tmp_path: Path)
         place = await process.start()
         async with peers(*place) as (a, b):
             connection = await a.dial(B.public, *place, relay=R.public)
-            await connection.call("a", bytes(SIZE), kind=Kind.SYNC)
+            await connection.call("a", bytes(SIZE), kind=MessageKind.SYNC)
             await until(lambda: any(said.get("relay", 0) > 2 * SIZE for said in process.said))
-            through = sum(end.counter.sent[Kind.SYNC] for end in (a, b))
+            through = sum(end.counter.sent[MessageKind.SYNC] for end in (a, b))
         assert process.child is not None
         await process.child.stop()
         told = process.last("bytes")
@@ -132,7 +132,7 @@ def test_a_relay_serves_only_the_keys_that_it_was_given(tmp_path: Path) -> None:
     async def test() -> None:
         process = Process(tmp_path)
         place = await process.start(allow=[A.public.hex(), B.public.hex()])
-        stranger = Endpoint(C, echo, Counter())
+        stranger = Endpoint(C, echo, ByteCounter())
         async with peers(*place) as (a, _):
             assert (await a.dial(B.public, *place, relay=R.public)).is_open
             with pytest.raises(NetworkError, match="FF-NET-072") as refused:
@@ -171,11 +171,11 @@ def test_the_verb_prints_its_address_forwards_and_says_how_much(tmp_path: Path) 
 
     async def test() -> None:
         relay = bytes.fromhex(said["peer"])
-        a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
         b.attach(relay, said["host"], said["port"])  # type: ignore[arg-type]
         await b.attached()
         connection = await a.dial(B.public, said["host"], said["port"], relay=relay)  # type: ignore[arg-type]
-        await connection.call("a", bytes(SIZE), kind=Kind.SYNC)
+        await connection.call("a", bytes(SIZE), kind=MessageKind.SYNC)
         await a.close()
         await b.close()
 
@@ -225,17 +225,17 @@ def test_a_relay_says_what_it_leaves_of_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1", "10001", "x"])
 def test_an_uplink_that_is_no_rate_is_not_understood(tmp_path: Path, rate: str) -> None:
     key = tmp_path / "relay.key"
-    done = CliRunner().invoke(relaying.relay, ["--key", str(key), "--uplink", rate])
+    done = CliRunner().invoke(cli_relay.relay, ["--key", str(key), "--uplink", rate])
     assert done.exit_code == 2
     assert "--uplink" in done.output
     assert not key.exists()
 
 
 def test_an_uplink_that_cannot_be_kept_is_refused_and_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaying, "CAN_PACE", False)
+    monkeypatch.setattr(cli_relay, "CAN_PACE", False)
     with pytest.raises(UsageError, match="FF-APP-142"):
-        relaying._sent_at_most(20.0)
-    assert relaying._sent_at_most(None) is None
+        cli_relay._sent_at_most(20.0)
+    assert cli_relay._sent_at_most(None) is None
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "AB" * 32, "x" * 64, "ab" * 32 + "\n\n"])

@@ -15,25 +15,25 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import relaying
-from farflung.app.cli.relaying import read_or_make_key
-from farflung.app.leash import Child
-from farflung.app.ledger_client import LedgerClient, genesis_from
-from farflung.app.relay_desk import RelayDesk
-from farflung.app.tolling import Payer
+from farflung.app.cli import relay
+from farflung.app.cli.relay import read_or_make_key
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, UsageError
-from farflung.core.tolls import GIB, cost
+from farflung.core.relay_passes import GIB, cost
 from farflung.ledger.block import LOGICAL_MS, Genesis
-from farflung.ledger.params import Params
-from farflung.ledger.rows import ChannelRow
-from farflung.ledger.tx import KeyCertify, KeyRevoke, Transfer
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import ChannelRow
+from farflung.ledger.transactions import KeyCertify, KeyRevoke, Transfer
 from farflung.net.certificates import FOREVER, Credential, certify
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.peers.ledger_client.client import LedgerClient, genesis_from
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.process.channel import ChildProcess
+from farflung.peers.relay.ledger_link import RelayLedgerLink
 
 VALIDATOR, PAYER, ALICE, BOB = (local_key(14, name) for name in ("validator", "payer", "alice", "bob"))
 RICH, FEE, PRICE = 1 << 30, 100, GIB // 2
@@ -56,13 +56,13 @@ class World:
         self.folder = folder
         self.key = read_or_make_key(folder / "relay.key")
         accounts = tuple((key.public, RICH) for key in (PAYER, ALICE, self.key))
-        self.genesis = Genesis("tolls", 0, accounts, (VALIDATOR.public,), Params(fee_min=FEE))
+        self.genesis = Genesis("tolls", 0, accounts, (VALIDATOR.public,), LedgerParams(fee_min=FEE))
         self.ledger: Place = ("", 0)
-        self.payer, self.bob = (Endpoint(key, echo, Counter()) for key in (PAYER, BOB))
+        self.payer, self.bob = (Endpoint(key, echo, ByteCounter()) for key in (PAYER, BOB))
         self.alice = Endpoint(
             Credential(NODE, certify(ALICE, NODE.public, 1)),
             echo,
-            Counter(),
+            ByteCounter(),
         )
         self.relay: asyncio.subprocess.Process | None = None
         self.place: Place = ("", 0)
@@ -76,7 +76,9 @@ class World:
             "port": 0,
         }
         config |= {"host": "127.0.0.1", "remote": False, "folder": str(self.folder), "local": True}
-        child = await Child.start("ledger", "validator", config, self.folder / "log", lambda _, __: None)
+        child = await ChildProcess.start(
+            "ledger", "validator", config, self.folder / "log", lambda _, __: None
+        )
         try:
             ready = await child.first
             self.ledger = (ready["host"], ready["port"])
@@ -126,8 +128,8 @@ class World:
         assert (self.relay.returncode, errors) == (0, b"")
         return [msgspec.json.decode(line) for line in out.splitlines()]
 
-    async def open_channel(self, end: int = END) -> Payer:
-        payer = Payer(PAYER, self.payer, self.client(PAYER), self.key.public, self.place)
+    async def open_channel(self, end: int = END) -> RelayChannelPayer:
+        payer = RelayChannelPayer(PAYER, self.payer, self.client(PAYER), self.key.public, self.place)
         await payer.open(10_000_000, PRICE, end)
         self.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
         return payer
@@ -265,7 +267,7 @@ def test_a_relay_claims_from_a_channel_that_is_over(tmp_path: Path) -> None:
     """Its payer went without a word; the grace is the relay's time to claim."""
 
     async def test(world: World) -> None:
-        desk = RelayDesk(world.key, [(VALIDATOR.public, *world.ledger)])
+        desk = RelayLedgerLink(world.key, [(VALIDATOR.public, *world.ledger)])
         server = RelayServer(world.key, toll=await desk.gate(PRICE))
         try:
             await world.meet(await server.start())
@@ -307,7 +309,7 @@ def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not
     tmp_path: Path,
 ) -> None:
     async def test(world: World) -> None:
-        poor = RelayDesk(local_key(14, "poor"), [(VALIDATOR.public, *world.ledger)])
+        poor = RelayLedgerLink(local_key(14, "poor"), [(VALIDATOR.public, *world.ledger)])
         with pytest.raises(UsageError, match="FF-APP-143"):
             await poor.gate(PRICE)
         await poor.close()
@@ -315,9 +317,9 @@ def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not
         async def stranger(connection: Connection, method: str, body: bytes) -> bytes:
             return await (await world.reach()).call(method, body)
 
-        other = Endpoint(BOB, stranger, Counter())
+        other = Endpoint(BOB, stranger, ByteCounter())
         at = await other.start()
-        wrong = RelayDesk(world.key, [(BOB.public, *at)])
+        wrong = RelayLedgerLink(world.key, [(BOB.public, *at)])
         with pytest.raises(ProtocolError, match="FF-APP-144"):
             await wrong.gate(PRICE)
         await wrong.close()
@@ -338,6 +340,6 @@ def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not
     ],
 )
 def test_flags_that_do_not_fit_together_are_not_understood(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(relaying.relay, ["--key", str(tmp_path / "relay.key"), *words])
+    done = CliRunner().invoke(relay.relay, ["--key", str(tmp_path / "relay.key"), *words])
     assert done.exit_code == 2
     assert os.listdir(tmp_path) == []

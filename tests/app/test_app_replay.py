@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from app_story import kept, story
 
-from farflung.app.folder import RunFolder
-from farflung.app.view.replay import GAP_SECONDS, replay, wait_between
+from farflung.app.views.replay import GAP_SECONDS, replay, wait_between
 from farflung.core.events import AnyEvent
-from farflung.watch.fold import Timeline, fold
+from farflung.peers.rundir.folder import RunFolder
+from farflung.watch.fold import RunTimeline, fold
 
 
 class Seen:
@@ -20,7 +20,7 @@ class Seen:
         self.events: list[AnyEvent] = []
         self.holds: list[float | None] = []
 
-    def show(self, event: AnyEvent, timeline: Timeline) -> None:
+    def show(self, event: AnyEvent, timeline: RunTimeline) -> None:
         self.events.append(event)
         self.last = timeline
 
@@ -34,7 +34,7 @@ def test_a_replay_shows_what_the_run_showed_in_its_own_time(tmp_path: Path) -> N
     seen, slept = Seen(), list[float]()
     end = replay(run, seen, speed=2.0, follow=False, sleep=slept.append)
     assert seen.events == told
-    live = Timeline()
+    live = RunTimeline()
     for event in told:
         live = fold(live, event)
     assert end == seen.last == live

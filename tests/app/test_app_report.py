@@ -13,30 +13,30 @@ import pytest
 from app_told import CHEATER, CREATED, PEERS, RESULT, STORIES
 from click.testing import CliRunner
 
-from farflung.app.cli.reporting import report as verb
-from farflung.app.folder import RunFolder
-from farflung.app.journal import Journal, read_timeline
-from farflung.app.view import report
+from farflung.app.cli.report import report as verb
+from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent
-from farflung.watch import series
-from farflung.watch.fold import Timeline, fold
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import Journal, read_timeline
+from farflung.watch import report_series
+from farflung.watch.fold import RunTimeline, fold
 
 pytestmark = pytest.mark.xdist_group("report")  # its pages are drawn once
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;</title><img src=x onerror=y>{{ 7*7 }}$x$"
 
 
-def told(said: list[AnyEvent]) -> Timeline:
-    timeline = Timeline()
+def told(said: list[AnyEvent]) -> RunTimeline:
+    timeline = RunTimeline()
     for event in said:
         timeline = fold(timeline, event)
     return timeline
 
 
 def page_of(said: list[AnyEvent], name: str = "tale", *, is_owned: bool = False) -> str:
-    return report.render(told(said), name, CREATED, is_owned=is_owned)
+    return report_page.render(told(said), name, CREATED, is_owned=is_owned)
 
 
 class Reader(HTMLParser):
@@ -193,10 +193,10 @@ def test_the_story_of_the_cheater_is_told(pages: dict[str, str]) -> None:
 
 def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() -> None:
     verifier, member = app_told.VERIFIERS[0], app_told.PEERS[0]
-    canary = events.CanaryConcluded(
+    canary = events.CanaryEndEvent(
         at=15.0, round=1, peer=member, segment=1, verifier=verifier, finding="holds", tokens=0
     )
-    guessed = events.Perjured(
+    guessed = events.PerjuryEvent(
         at=15.0, verifier=verifier, round=1, peer=member, slashed=51_200, bounty=25_600, burnt=25_600
     )
     before, t = told(app_told.whole()), told([*app_told.whole(), canary, guessed])
@@ -206,9 +206,9 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
         "It lost 0.051200 credits of its stake: 0.025600 went to who showed it, 0.025600 were burnt." in text
     )
     assert "0 of 1 canary found" in text
-    money = series.money(t)
+    money = report_series.money(t)
     assert (money.slashed, money.returned + money.slashed) == (
-        series.money(before).slashed + 51_200,
+        report_series.money(before).slashed + 51_200,
         money.stakes,
     )
 
@@ -242,9 +242,11 @@ def test_how_pairs_reached_each_other_and_what_the_exchange_took_is_told() -> No
 
 def test_of_ways_the_page_says_no_more_than_is_known() -> None:
     assert "is told at the end of the run" in ways_of(app_told.running())
-    homes = events.Housed(names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0)
+    homes = events.SimulatedHomeEvent(
+        names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0
+    )
     assert "2 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 cone." in ways_of([*app_told.begun(), homes])
-    assert "No pair of nodes talked" in ways_of([*app_told.begun(), homes, events.WaysTaken()])
+    assert "No pair of nodes talked" in ways_of([*app_told.begun(), homes, events.PathCountsEvent()])
     assert ways_of(app_told.begun()) == ""
 
 
@@ -256,10 +258,12 @@ def test_the_plan_is_compared_and_what_is_off_is_marked(pages: dict[str, str]) -
 
 
 def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_compared_with_is_told() -> None:
-    within = events.Compared(
+    within = events.PlanComparisonEvent(
         quantity="sync", unit="B", planned=1.0, measured=2.0, most=3.0, cause="within the most"
     )
-    page = page_of([*app_told.stopped(), events.Resumed(round=2, session=2), within, app_told.stopped()[-1]])
+    page = page_of(
+        [*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]]
+    )
     assert "◆ off</strong>: within the most" in page
     assert "Compared with the plan of 3 of 8 rounds." in page
     assert "Time is not compared: nobody knows how long a run that is resumed lay." in page
@@ -313,7 +317,7 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
 def test_every_state_of_a_run_is_told(pages: dict[str, str], name: str, words: list[str]) -> None:
     text = read(pages[name]).text.replace(" ,", ",")
     assert [each for each in words if each not in text] == []
-    for section in report.SECTIONS:
+    for section in report_page.SECTIONS:
         assert f'id="{section.lower()}"' in pages[name]
 
 
@@ -336,11 +340,11 @@ def hostile() -> list[AnyEvent]:
         }
         return msgspec.structs.replace(event, **fields)
 
-    failure = events.Failed(code=HOSTILE, message=HOSTILE, cause=HOSTILE, hint=HOSTILE)
-    said = [event for event in app_told.whole() if not isinstance(event, events.Result)]
-    sandbox = events.Sandboxed(tier=HOSTILE, gaps=(HOSTILE,))
-    differs = events.Repeated(run=HOSTILE, differs=(HOSTILE,))
-    strange = events.AuditConcluded(
+    failure = events.RunFailureEvent(code=HOSTILE, message=HOSTILE, cause=HOSTILE, hint=HOSTILE)
+    said = [event for event in app_told.whole() if not isinstance(event, events.RunResultEvent)]
+    sandbox = events.SandboxEvent(tier=HOSTILE, gaps=(HOSTILE,))
+    differs = events.RepeatedRunEvent(run=HOSTILE, differs=(HOSTILE,))
+    strange = events.AuditEndEvent(
         round=0,
         peer=HOSTILE,
         segment=9,
@@ -350,11 +354,11 @@ def hostile() -> list[AnyEvent]:
         tokens=1,
         seconds=1.0,
     )
-    gone = events.Left(at=1.0, peer=HOSTILE, reason=HOSTILE)
-    stands = events.StandsOn(
+    gone = events.ProcessExitEvent(at=1.0, peer=HOSTILE, reason=HOSTILE)
+    stands = events.LineageEvent(
         run=HOSTILE, jobs=(HOSTILE,), root=HOSTILE, rounds=1, merges=1, signatures=1, seconds=1.0
     )
-    row = events.Compared(quantity=HOSTILE, unit=HOSTILE, planned=1.0, measured=2.0)
+    row = events.PlanComparisonEvent(quantity=HOSTILE, unit=HOSTILE, planned=1.0, measured=2.0)
     return [*(spoil(event) for event in said), sandbox, differs, strange, gone, row, stands, failure]
 
 
@@ -381,10 +385,10 @@ def test_a_name_in_a_command_is_quoted_for_the_shell() -> None:
 
 def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.running())
-    before = report.write(run).read_bytes()
+    before = report_page.write(run).read_bytes()
     (run.root / "events.jsonl").unlink()
     run = app_told.folder(tmp_path / "again" / "tale", app_told.whole())
-    written = report.write(run)
+    written = report_page.write(run)
     assert written == run.root / "report.html"
     assert written.read_bytes() != before
     assert sorted(path.name for path in run.root.iterdir()) == ["events.jsonl", "report.html", "run.json"]
@@ -393,7 +397,7 @@ def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) 
 def test_a_page_that_cannot_be_written_is_an_error_with_a_next_step(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.begun())
     with pytest.raises(RunError, match="FF-APP-155") as raised:
-        report.write(run, tmp_path / "no" / "such" / "x.html")
+        report_page.write(run, tmp_path / "no" / "such" / "x.html")
     assert raised.value.hint == "farflung report tale --out report.html"
 
 
@@ -401,7 +405,7 @@ def test_a_report_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> No
     run = app_told.folder(tmp_path / "tale", app_told.whole())
     (run.root / "report.html").mkdir()  # in the way
     journal = Journal(run.events_file, CREATED)
-    report.keep(run, journal)
+    report_page.keep(run, journal)
     journal.close()
     (warned,) = read_timeline(run).warnings[-1:]
     assert (warned.code, warned.hint) == ("FF-APP-156", "farflung report tale")
@@ -424,13 +428,13 @@ def test_a_run_that_a_process_holds_still_goes_on(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.running())
     holder = RunFolder(run.root)
     holder.lock()
-    assert "still running" in report.write(run).read_text()
+    assert "still running" in report_page.write(run).read_text()
 
 
 def test_a_run_without_any_event_has_a_page(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", [])
     (run.root / "events.jsonl").unlink()
-    assert "before there was anything to tell" in report.write(run).read_text()
+    assert "before there was anything to tell" in report_page.write(run).read_text()
 
 
 def test_lines_differ_in_more_than_colour(pages: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farflung.watch import series
+from farflung.watch import report_series
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -40,19 +40,19 @@ def test_the_page_of_a_real_run_says_what_its_result_says(tiny: Any) -> None:
 
 
 def test_the_numbers_of_a_real_run_add_up(tiny: Any) -> None:
-    from farflung.app.folder import all_runs
-    from farflung.app.journal import read_timeline
+    from farflung.peers.rundir.folder import all_runs
+    from farflung.peers.rundir.journal import read_timeline
 
     command, ended = tiny
     timeline = read_timeline(all_runs(command.runs)[0])
-    money = series.money(timeline)
+    money = report_series.money(timeline)
     assert money.held == 0
     assert money.paid == ended.result["paid"]
     assert (
-        sum(getattr(series.sent(timeline).by, kind) for kind in ended.result["bytes_by"])
+        sum(getattr(report_series.sent(timeline).by, kind) for kind in ended.result["bytes_by"])
         == ended.result["bytes_sent"]
     )
-    strips = series.strips(timeline)
+    strips = report_series.strips(timeline)
     assert len(strips) == sum(len(opening.peers) for opening in timeline.openings.values())
     spent = sum(closed.seconds for closed in timeline.rounds.values())
     assert max(block.end for strip in strips for block in strip.blocks) <= spent + 0.01

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app.committee import Committee
-from farflung.app.joining import Tidings
-from farflung.app.returning import Tenure
-from farflung.app.validating import Service, Setting
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.votelog import VoteLog
-from farflung.ledger.params import Params
-from farflung.ledger.sdbft.records import Record, read_record
-from farflung.net.counters import Counter
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.sdbft.votelog_records import Record, read_record
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
+from farflung.peers.validator.bootstrap import JoinStatus
+from farflung.peers.validator.committee import CommitteeMember
+from farflung.peers.validator.returning import CatchUpService
+from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 SEATS = tuple(local_key(43, "seat", index) for index in range(4))
 LATE = SEATS[3]
@@ -27,7 +27,7 @@ LATE = SEATS[3]
 
 def genesis() -> Genesis:
     keys = tuple(key.public for key in SEATS)
-    law = Params(delta_ms=300, idle_ms=200, unbonding_ms=1)
+    law = LedgerParams(delta_ms=300, idle_ms=200, unbonding_ms=1)
     return Genesis("left behind", int(time.time() * 1000), tuple((key, 1000) for key in keys), keys, law)
 
 
@@ -48,23 +48,23 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.genesis = folder, genesis()
-        self.others: list[Service] = []
+        self.others: list[ValidatorService] = []
         self.places: dict[PeerId, tuple[str, int]] = {}
-        self.told: list[Tidings] = []
+        self.told: list[JoinStatus] = []
 
-    def setting(self, key: SigningKey, keep_ms: int | None = None) -> Setting:
+    def setting(self, key: SigningKey, keep_ms: int | None = None) -> ValidatorConfig:
         folder = self.folder / key.public.hex()[:8]
         folder.mkdir(exist_ok=True)
-        return Setting(key, self.genesis, folder, keep_ms=keep_ms)
+        return ValidatorConfig(key, self.genesis, folder, keep_ms=keep_ms)
 
-    async def begin(self) -> Tenure:
+    async def begin(self) -> CatchUpService:
         for key in SEATS[:3]:
-            service = Service(self.setting(key, 2000), Counter(), lambda: None)
+            service = ValidatorService(self.setting(key, 2000), ByteCounter(), lambda: None)
             self.others.append(service)
             self.places[key.public] = await service.open(self.places)
         for service in self.others:
             service.places |= self.places
-        tenure = Tenure(self.setting(LATE), self.places, self.told.append, look=0.5)
+        tenure = CatchUpService(self.setting(LATE), self.places, self.told.append, look=0.5)
         place = await tenure.open()
         for service in self.others:
             service.places[LATE.public] = place
@@ -76,7 +76,7 @@ class World:
         return min(each.chain.past.first for each in self.others)
 
 
-async def until(world: World, tenure: Tenure, height: int) -> None:
+async def until(world: World, tenure: CatchUpService, height: int) -> None:
     while tenure.service.chain.head.height < height:
         assert not any(each.failed.done() for each in world.others)
         await asyncio.sleep(0.05)
@@ -86,14 +86,14 @@ def test_a_running_validator_whose_next_block_is_gone_takes_a_snapshot_and_votes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = False
-    hear = Committee.hear
+    hear = CommitteeMember.hear
 
-    def heard(self: Committee, connection: Connection, body: bytes) -> None:
+    def heard(self: CommitteeMember, connection: Connection, body: bytes) -> None:
         is_late = self.node.replica.reign.seat(LATE.public) == self.node.replica._seat
         if not (cut and (is_late or connection.peer == LATE.public)):
             hear(self, connection, body)
 
-    monkeypatch.setattr(Committee, "hear", heard)
+    monkeypatch.setattr(CommitteeMember, "hear", heard)
 
     async def play() -> None:
         nonlocal cut

@@ -14,24 +14,31 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from farflung.app.simulate import dilemma
-from farflung.app.simulate.audits import ROUNDS, Income, chosen, incomes
-from farflung.app.simulate.dilemma import Course, Game
-from farflung.verify.economics import Draw, Money, Way, is_checking_stable, is_unprofitable, margin
+from farflung.app.simulate import verifiers_dilemma
+from farflung.app.simulate.audit_market import ROUNDS, AgentIncome, chosen, incomes
+from farflung.app.simulate.verifiers_dilemma import DilemmaAverages, DilemmaGame
+from farflung.verify.economics import (
+    AuditDrawTerms,
+    CheaterResponse,
+    RoundStakes,
+    is_checking_stable,
+    is_unprofitable,
+    margin,
+)
 
-DRAW = Draw(100, 5, F(1, 5), seen=F(99, 100))  # of the research's third row
-COST = Money(pay=F(1), cost=F(7, 10))
+DRAW = AuditDrawTerms(100, 5, F(1, 5), seen=F(99, 100))  # of the research's third row
+COST = RoundStakes(pay=F(1), cost=F(7, 10))
 HALF = 50  # segments of 100 that its cheaters leave out: at this share its resting points follow
 
 
-def played(stake: int, seed: int = 1, **more: float) -> Course:
-    game = Game(DRAW, replace(COST, stake=F(stake)), HALF)
-    return dilemma.run(replace(game, **more), seed)
+def played(stake: int, seed: int = 1, **more: float) -> DilemmaAverages:
+    game = DilemmaGame(DRAW, replace(COST, stake=F(stake)), HALF)
+    return verifiers_dilemma.run(replace(game, **more), seed)
 
 
 def settled(stake: int) -> float:
     """Where cheating in HALF and honest work pay alike: f C = y P (R + S)."""
-    one = margin(DRAW, replace(COST, stake=F(stake)), HALF, Way.LIE)
+    one = margin(DRAW, replace(COST, stake=F(stake)), HALF, CheaterResponse.LIE)
     return float(one.gain / one.loss)
 
 
@@ -84,7 +91,9 @@ def test_the_table_of_the_page_is_what_is_played(
     assert f"| {setting} | {shares[0]} | {shares[1]} |" in PAGE.read_text(encoding="utf-8")
 
 
-def earned(draw: Draw, money: Money, verifiers: int = 9, seed: int = 1) -> dict[str, Income]:
+def earned(
+    draw: AuditDrawTerms, money: RoundStakes, verifiers: int = 9, seed: int = 1
+) -> dict[str, AgentIncome]:
     draws = np.random.Generator(np.random.Philox(seed))
     return {one.who: one for one in incomes(draw, money, verifiers, draws)}
 
@@ -103,26 +112,28 @@ EIGHT = [
 
 @pytest.mark.parametrize(("rate", "stake", "absent"), EIGHT)
 def test_honest_work_earns_most_in_the_settings_of_the_research(rate: F, stake: int, absent: F) -> None:
-    draw, money = Draw(100, 5, rate, absent, F(99, 100)), replace(COST, stake=F(stake))
+    draw, money = AuditDrawTerms(100, 5, rate, absent, F(99, 100)), replace(COST, stake=F(stake))
     assert is_unprofitable(draw, money)
     assert chosen(draw, money) == 0
     by = earned(draw, money)
     honest, lies = by["honest worker"], by["cheater that lies"]
     assert honest.mean == pytest.approx(0.3)
-    one = margin(draw, money, 100, Way.LIE)
+    one = margin(draw, money, 100, CheaterResponse.LIE)
     assert abs(lies.mean - float(1 - one.loss)) <= 5 * lies.error
     assert lies.mean - 5 * lies.error <= honest.mean
 
 
 def test_with_four_fifths_absent_a_cheater_earns_less_than_honest_work_as_in_the_research() -> None:
-    lies = earned(Draw(100, 5, F(1, 5), F(4, 5), F(99, 100)), replace(COST, stake=F(20)))["cheater that lies"]
+    lies = earned(AuditDrawTerms(100, 5, F(1, 5), F(4, 5), F(99, 100)), replace(COST, stake=F(20)))[
+        "cheater that lies"
+    ]
     spread = 5 * (lies.error * ROUNDS**0.5) / 4000**0.5  # 0.21 was printed, of 4000 jobs
     assert lies.mean == pytest.approx(0.21, abs=spread)
     assert lies.mean < 0.3
 
 
 def test_who_shows_nothing_earns_by_it_where_silence_is_cheap() -> None:
-    draw, money = Draw(4, 1, F(1, 8), voices=2), Money(F(1), F(1), F(20), F(1, 10))
+    draw, money = AuditDrawTerms(4, 1, F(1, 8), voices=2), RoundStakes(F(1), F(1), F(20), F(1, 10))
     by = earned(draw, money)
     silent = by["cheater that shows nothing"]
     assert abs(silent.mean - (1 - 3 / 8)) <= 5 * silent.error
@@ -134,7 +145,7 @@ def test_who_shows_nothing_earns_by_it_where_silence_is_cheap() -> None:
 
 
 def test_one_verifier_of_two_covers_its_friend_always_and_one_of_forty_seldom() -> None:
-    draw, money = Draw(4, 1, F(1, 8), voices=2), Money(F(1), F(1), F(20))
+    draw, money = AuditDrawTerms(4, 1, F(1, 8), voices=2), RoundStakes(F(1), F(1), F(20))
     pair = "cheater and a verifier that covers it"
     assert earned(draw, money, verifiers=2)[pair].mean == 1
     assert earned(draw, money, verifiers=40)[pair].mean < 0
@@ -142,15 +153,15 @@ def test_one_verifier_of_two_covers_its_friend_always_and_one_of_forty_seldom() 
 
 def test_a_third_verifier_leaves_a_pair_only_the_rounds_in_which_its_own_is_asked_first() -> None:
     """Of three verifiers one covers: found in two thirds of what is drawn."""
-    draw, money = Draw(5, 1, F(1, 2), voices=2, spare=1), Money(F(1), F(1), F(20))
+    draw, money = AuditDrawTerms(5, 1, F(1, 2), voices=2, spare=1), RoundStakes(F(1), F(1), F(20))
     pair = earned(draw, money, verifiers=3)["cheater and a verifier that covers it"]
     assert abs(pair.mean - (1 - F(2, 3) * F(1, 2) * 21)) <= 5 * pair.error
-    looked = Draw(5, 1, F(1, 2), F(3, 10), voices=2, spare=1)
+    looked = AuditDrawTerms(5, 1, F(1, 2), F(3, 10), voices=2, spare=1)
     lies = earned(looked, money)["cheater that lies"]
-    assert abs(lies.mean - float(1 - margin(looked, money, 5, Way.LIE).loss)) <= 5 * lies.error
+    assert abs(lies.mean - float(1 - margin(looked, money, 5, CheaterResponse.LIE).loss)) <= 5 * lies.error
 
 
 def test_friends_that_accuse_and_griefers_lose() -> None:
-    by = earned(Draw(4, 1, F(1, 8), F(1, 10), voices=2), Money(F(1), F(1), F(20)))
+    by = earned(AuditDrawTerms(4, 1, F(1, 8), F(1, 10), voices=2), RoundStakes(F(1), F(1), F(20)))
     assert by["idle worker and the friend who accuses it"].mean == -10
     assert by["griefer that a jury hears"].mean < -19

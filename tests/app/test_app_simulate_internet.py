@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from app_networks import SMALL, made
 
-from farflung.app.cli import simulating
+from farflung.advice.simulation import simulation_rules as kinds
+from farflung.advice.simulation.random_draws import ODDS
+from farflung.advice.traffic import failures
+from farflung.app.cli import simulate
 from farflung.app.cli.main import main
-from farflung.app.simulate import internet, scenario
+from farflung.app.simulate import scenario, scenario_run
 from farflung.app.simulate.scenario import KEYS
 from farflung.core import units
 from farflung.core.errors import UsageError
-from farflung.plan.parallel import failures
-from farflung.plan.sim import rules as kinds
-from farflung.plan.sim.draws import ODDS
-from farflung.verify.economics import Way
+from farflung.verify.economics import CheaterResponse
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan" / "simulate.md"
 
@@ -91,23 +91,23 @@ def test_every_default_is_within_its_own_bounds_and_is_documented() -> None:
 def test_a_cheater_takes_the_way_that_costs_it_less() -> None:
     cheap = made(audit__silence=0.1)
     dear = made(audit__silence=1.0, audit__seen=0.5)
-    assert internet.way_of(cheap) is Way.SILENCE
-    assert internet.way_of(dear) is Way.LIE
-    rules = internet.rules_of(cheap, 1), internet.rules_of(dear, 1)
+    assert scenario_run.way_of(cheap) is CheaterResponse.SILENCE
+    assert scenario_run.way_of(dear) is CheaterResponse.LIE
+    rules = scenario_run.rules_of(cheap, 1), scenario_run.rules_of(dear, 1)
     assert [(each.taken, each.bounty) for each in rules] == [(100, 0), (1000, 500)]
 
 
 def test_chances_of_audits_are_those_of_the_economics() -> None:
     """Two of three look: (1 - a)(1 - a^2); half of the segments are false."""
     asked = made(audit__absent=0.5, audit__segments=4, audit__false=0.5, audit__silence=0.5, audit__rate=0.25)
-    rules = internet.rules_of(asked, 1)
+    rules = scenario_run.rules_of(asked, 1)
     assert rules.caught_known == int(0.5 * 0.75 * 0.5 * ODDS)
     assert rules.caught == int(0.25 * 0.5 * 0.75 * 0.5 * ODDS)
 
 
 def test_a_larger_state_costs_those_who_join_more_rounds() -> None:
     """400 MB, 100 GB and 1 TB: on the middle line half a minute, two hours, and a day."""
-    few, more, most = (internet.simulate(made(round__state_mb=size), 1) for size in (400, 1e5, 1e6))
+    few, more, most = (scenario_run.simulate(made(round__state_mb=size), 1) for size in (400, 1e5, 1e6))
     assert 0.005 < few.losses["joining"] < 0.02
     assert few.losses["joining"] + 0.1 < more.losses["joining"] < most.losses["joining"] - 0.3
     assert few.goodput > more.goodput > most.goodput
@@ -128,7 +128,7 @@ def test_the_utilisation_of_intellect_1_follows_from_its_seconds(exchange: float
         "audit__cheaters": 0.0,
         "round__state_mb": 0.0,
     }
-    outcome = internet.simulate(
+    outcome = scenario_run.simulate(
         made(round__train_seconds=2280.0, round__exchange_seconds=exchange, **steady), 1
     )
     assert outcome.utilisation == pytest.approx(printed, abs=0.01)
@@ -141,7 +141,7 @@ def llama(seed: int) -> float:
         network__nodes=16_384, network__days=54, round__train_seconds=3600.0, round__exchange_seconds=0.0,
         churn__up_hours=hours, churn__down_hours=0.05, churn__death=0.0, market__wanted=0.0,
     )  # fmt: skip
-    mean = internet.simulate(cards, seed).mean_time
+    mean = scenario_run.simulate(cards, seed).mean_time
     assert mean is not None
     return mean / 3600
 
@@ -215,10 +215,10 @@ def test_json_has_the_same_and_the_same_seed_the_same_hash(capsys: pytest.Captur
 
 def test_money_that_went_astray_would_be_told() -> None:
     asked = made()
-    outcome = internet.simulate(asked, 1)
+    outcome = scenario_run.simulate(asked, 1)
     ended = msgspec.structs.replace(outcome.ended, burnt=outcome.ended.burnt + 3)
     wrong = msgspec.structs.replace(outcome, ended=ended)
-    assert "3 MICRO-CREDITS TOO MANY" in " ".join(" ".join(simulating.lines(asked, 1, wrong)).split())
+    assert "3 MICRO-CREDITS TOO MANY" in " ".join(" ".join(simulate.lines(asked, 1, wrong)).split())
 
 
 def test_a_scenario_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +240,7 @@ def test_a_scenario_may_begin_with_a_byte_order_mark(
 def test_a_page_that_cannot_be_written_is_told_before_anything_is_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(internet, "simulate", lambda *_: pytest.fail("it was played"))
+    monkeypatch.setattr(scenario_run, "simulate", lambda *_: pytest.fail("it was played"))
     for place in (tmp_path / "missing" / "sim.html", Path("/dev/null"), tmp_path / ("x" * 300)):
         with pytest.raises(SystemExit) as left:
             main(["simulate", *arguments(), "--html", str(place)])
@@ -279,7 +279,7 @@ def test_a_network_in_which_nobody_is_hired_names_the_condition_and_its_key(
     values: dict[str, float], cause: str, key: str
 ) -> None:
     asked = made(network__days=1, **values)
-    said = " ".join(" ".join(simulating.lines(asked, 1, internet.simulate(asked, 1))).split())
+    said = " ".join(" ".join(simulate.lines(asked, 1, scenario_run.simulate(asked, 1))).split())
     before, _, after = said.partition(": try ")
     assert cause in before
     assert key in after
@@ -288,11 +288,11 @@ def test_a_network_in_which_nobody_is_hired_names_the_condition_and_its_key(
 
 def test_the_rest_of_the_day_of_who_is_caught_is_told_as_caught() -> None:
     asked = made(audit__verifiers=1, audit__cheaters=1.0, market__members=2)
-    outcome = internet.simulate(asked, 1)
+    outcome = scenario_run.simulate(asked, 1)
     assert outcome.losses["away"] < 0.02 < 0.95 < outcome.losses["caught"]
-    said = " ".join(" ".join(simulating.lines(asked, 1, outcome)).split())
+    said = " ".join(" ".join(simulate.lines(asked, 1, outcome)).split())
     assert f"caught until the next auction {units.format_share(outcome.losses['caught'])}" in said
-    assert simulating.facts(asked, 1, outcome)["losses"].keys() == {
+    assert simulate.facts(asked, 1, outcome)["losses"].keys() == {
         "away",
         "left",
         "late",
@@ -304,10 +304,10 @@ def test_the_rest_of_the_day_of_who_is_caught_is_told_as_caught() -> None:
 def test_audits_are_told_of_all_that_was_handed_in() -> None:
     """Where all are caught at once nothing is accepted, and what was audited was a contribution all the same."""
     asked = made(audit__verifiers=1, audit__cheaters=1.0, market__members=2)
-    outcome = internet.simulate(asked, 1)
+    outcome = scenario_run.simulate(asked, 1)
     audited = outcome.of(kinds.AUDITED)
     assert outcome.of(kinds.ACCEPTED) == 0
-    assert f"{audited:,} of {audited:,} contributions" in " ".join(simulating.lines(asked, 1, outcome))
+    assert f"{audited:,} of {audited:,} contributions" in " ".join(simulate.lines(asked, 1, outcome))
 
 
 def test_a_bound_is_told_in_whole_digits() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Farflung
 
-from farflung.train import card
+from farflung.train import model_file
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -36,7 +36,7 @@ def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, 
     model = (Path(_out(command)) / "model.safetensors").read_bytes()
     shown = command("status", _out(command), "--json").events[0]["runs"][0]
     assert shown["stands_on"] == list(said["jobs"])
-    assert card.read(model)[0].lineage == tuple(said["jobs"])
+    assert model_file.read(model)[0].lineage == tuple(said["jobs"])
 
 
 def test_the_second_reader_proves_both_and_the_step_between_them(

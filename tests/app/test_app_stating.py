@@ -14,10 +14,10 @@ from ledger_history import signed
 from ledger_world import NODES, REQUESTER, VALIDATOR, genesis
 
 from farflung.app.cli.main import cli
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
 
 SHORT = 300  # blocks: more than a page, and than opening a file looks back
 TIMES = 4  # so many times as long is the other ledger
@@ -35,11 +35,12 @@ VERBS = (
 
 def lengthened(path: Path, source: Chain, count: int) -> None:
     """A ledger's file that goes on by `count` blocks of `source`, each of which moves a credit from one to another."""
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     made: list[Block] = []
     for _ in range(count):
         block, _ = source.propose(
-            [signed(source, REQUESTER, tx.Transfer(NODES[0].public, 1), fee=1)], source.head.time + LOGICAL_MS
+            [signed(source, REQUESTER, transactions.Transfer(NODES[0].public, 1), fee=1)],
+            source.head.time + LOGICAL_MS,
         )
         source.adopt(block)
         made.append(block)

@@ -12,9 +12,9 @@ import torch
 from app_sync import Table, ThreadGroup, adamw, alone, flat, loss, net, together, train
 from torch import nn
 
-from farflung.app.sync.base import Synchroniser
 from farflung.core.errors import FarflungError
 from farflung.sync import DGC, DiLoCo, LocalSGD, MuLoCo, PowerSGD, SparseLoCo
+from farflung.sync.synchronizer import Synchroniser
 
 H = 3
 LOCAL = {

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from farflung.app.sync.blocks import Blocks, forward, inverse
 from farflung.core.errors import FarflungError
 from farflung.sync import DeMo
+from farflung.sync.dct_blocks import TensorBlocks, forward, inverse
 
 SIDE, TOPK, LR, DECAY = 64, 32, 1e-3, 0.999
 
@@ -101,7 +101,7 @@ def indices_sent(optimizer: DeMo, own: list[nn.Parameter]) -> Tensor:
     from farflung.compress.payload import describe
 
     header = describe(optimizer.last_payload).header
-    blocks = Blocks([tuple(p.shape) for p in own], SIDE)
+    blocks = TensorBlocks([tuple(p.shape) for p in own], SIDE)
     layout = optimizer._layout([(p, optimizer.param_groups[0]) for p in own], blocks)
     values = optimizer._codec.decode(optimizer.last_payload, layout, header.about)
     return torch.from_numpy(np.flatnonzero(values).reshape(-1, TOPK) % SIDE**2)
@@ -171,7 +171,7 @@ def test_prime_sizes_cost_their_share(shape: tuple[int, ...]) -> None:
     )
 )
 def test_blocks_hold_every_element_once_and_are_given_back(shapes: list[tuple[int, ...]]) -> None:
-    blocks = Blocks(shapes, 8)
+    blocks = TensorBlocks(shapes, 8)
     tensors = [torch.randn(shape) for shape in shapes]
     found = blocks.gather(tensors)
     assert found.shape == (blocks.count, 8, 8)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from farflung.app.sync.device import DeviceMemory
-from farflung.app.sync.memory import HostMemory
 from farflung.core.errors import FarflungError
 from farflung.sync import DGC, DeMo, SparseLoCo
+from farflung.sync.device_memory import DeviceMemory
+from farflung.sync.peer_memory import HostMemory
 
 H = 2
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from app_sync import adamw, flat, net, together, train
 
-from farflung.app.sync.book import load_key, members
-from farflung.app.sync.mesh import Mesh
-from farflung.app.sync.parcels import AHEAD, PIECE, Piece, Shelf
 from farflung.core.errors import FarflungError
 from farflung.sync import SparseLoCo, connect, new_key, unsafe_key
+from farflung.sync.address_book import load_key, members
+from farflung.sync.mesh_group import Mesh
+from farflung.sync.payload_assembly import AHEAD, PIECE, PayloadAssembly, PayloadPiece
 
 Book = list[tuple[str, str, int]]
 
@@ -165,18 +165,18 @@ def test_only_loopback_is_bound_without_being_told() -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        Piece(AHEAD + 1, 10, 0, bytes(10)),
-        Piece(0, 2 * PIECE + 1, 0, bytes(PIECE)),
-        Piece(0, 0, 0, b""),
-        Piece(0, 10, 1, bytes(9)),
-        Piece(0, 10, 0, bytes(9)),
-        Piece(0, 10, 0, bytes(11)),
-        Piece(0, PIECE + 1, 2 * PIECE, bytes(1)),
-        Piece(0, PIECE + 1, -PIECE, bytes(PIECE)),
+        PayloadPiece(AHEAD + 1, 10, 0, bytes(10)),
+        PayloadPiece(0, 2 * PIECE + 1, 0, bytes(PIECE)),
+        PayloadPiece(0, 0, 0, b""),
+        PayloadPiece(0, 10, 1, bytes(9)),
+        PayloadPiece(0, 10, 0, bytes(9)),
+        PayloadPiece(0, 10, 0, bytes(11)),
+        PayloadPiece(0, PIECE + 1, 2 * PIECE, bytes(1)),
+        PayloadPiece(0, PIECE + 1, -PIECE, bytes(PIECE)),
     ],
 )
-def test_pieces_that_lie_nowhere_are_refused_before_anything_is_kept(piece: Piece) -> None:
-    shelf = Shelf()
+def test_pieces_that_lie_nowhere_are_refused_before_anything_is_kept(piece: PayloadPiece) -> None:
+    shelf = PayloadAssembly()
     shelf.begin(0, 2 * PIECE)
     with pytest.raises(FarflungError, match="FF-SYNC-014"):
         shelf.add(1, piece)
@@ -185,10 +185,10 @@ def test_pieces_that_lie_nowhere_are_refused_before_anything_is_kept(piece: Piec
 
 
 def test_pieces_may_come_twice_and_in_any_order() -> None:
-    shelf = Shelf()
+    shelf = PayloadAssembly()
     shelf.begin(0, 2 * PIECE)
     data = bytes(range(256)) * (PIECE // 256) + b"rest"
-    last, first = Piece(0, len(data), PIECE, data[PIECE:]), Piece(0, len(data), 0, data[:PIECE])
+    last, first = PayloadPiece(0, len(data), PIECE, data[PIECE:]), PayloadPiece(0, len(data), 0, data[:PIECE])
     assert not shelf.add(1, last)
     assert not shelf.add(1, last)
     assert shelf.add(1, first)
@@ -199,7 +199,7 @@ def test_pieces_may_come_twice_and_in_any_order() -> None:
 
 
 def test_what_is_over_is_forgotten() -> None:
-    shelf = Shelf()
+    shelf = PayloadAssembly()
     for tag in range(6):
         shelf.begin(tag, 10)
         shelf.put(0, b"x", tag)

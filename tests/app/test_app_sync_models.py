@@ -7,11 +7,11 @@ import torch
 from app_sync import Table, adamw, together
 from torch import nn
 
-from farflung.app.sync.tensors import Weights
 from farflung.core.errors import FarflungError
 from farflung.sync import DiLoCo, MuLoCo, Muon, SparseLoCo
+from farflung.sync.model_weights import ModelWeights
 from farflung.train import optim
-from farflung.train.model import Model
+from farflung.train.flat_model import FlatModel
 
 H = 2
 
@@ -156,7 +156,7 @@ def test_a_change_that_is_not_finite_is_refused_and_its_tensor_named(value: floa
 )
 def test_what_cannot_be_exchanged_is_refused(model: nn.Module) -> None:
     with pytest.raises(FarflungError, match="FF-SYNC-002"):
-        Weights(model)
+        ModelWeights(model)
 
 
 def test_muon_is_the_job_engine_s() -> None:
@@ -165,7 +165,7 @@ def test_muon_is_the_job_engine_s() -> None:
 
     torch.manual_seed(0)
     made = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 6), nn.Linear(6, 8))
-    flat_one = Model(made)
+    flat_one = FlatModel(made)
     torch.manual_seed(0)
     other = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 6), nn.Linear(6, 8))
     spec = OptimizerSpec(name="muon", lr=1e-2, momentum=0.95, weight_decay=0.1)

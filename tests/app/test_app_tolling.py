@@ -10,35 +10,35 @@ from typing import Any
 
 import pytest
 
-from farflung.app import tolling
-from farflung.app.answering import Validator
-from farflung.app.cli.receipts import facts, words
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.relay_desk import RelayDesk
-from farflung.app.tolling import Payer, tollgate
+from farflung.app.cli.receipt import facts, words
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
-from farflung.core.tolls import GIB, cost, sign_pass
+from farflung.core.relay_passes import GIB, cost, sign_pass
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.receipt_file import (
     check_receipt_file,
     party_receipts,
     read_receipt_file,
     write_receipt_file,
 )
-from farflung.ledger.rows import ChannelRow
-from farflung.ledger.state import total_money
-from farflung.ledger.tx import Passage
-from farflung.net.counters import Counter
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import ChannelRow
+from farflung.ledger.transactions import PassReceipts
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.tollgate import Claim
-from farflung.net.metering import Books
+from farflung.net.io.relay_metering_gate import PassClaim
+from farflung.net.relay_meter import PassMeter
+from farflung.peers.ledger_client import relay_channel
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, tollgate
+from farflung.peers.relay.ledger_link import RelayLedgerLink
+from farflung.peers.validator.requests import LedgerRequestHandler
 
 VALIDATOR, PAYER, ALICE, BOB, RELAY = (
     local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay")
@@ -55,14 +55,14 @@ async def echo(_: Connection, __: str, body: bytes) -> bytes:
 
 class World:
     def __init__(self, folder: Path) -> None:
-        self.store = Store.open(folder / "chain.db", GENESIS)
+        self.store = LedgerStore.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
-        served = Validator(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(VALIDATOR, served.handle, Counter())
+        served = LedgerRequestHandler(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter())
         self.ledger_of_relay = LedgerClient(lambda: self.reach(self.relay.endpoint), RELAY, GENESIS)
         self.gate = tollgate(self.ledger_of_relay, RELAY.public, PRICE)
         self.relay = RelayServer(RELAY, toll=self.gate)
-        self.payer, self.alice, self.bob = (Endpoint(key, echo, Counter()) for key in (PAYER, ALICE, BOB))
+        self.payer, self.alice, self.bob = (Endpoint(key, echo, ByteCounter()) for key in (PAYER, ALICE, BOB))
 
     async def reach(self, endpoint: Endpoint) -> Connection:
         return await endpoint.dial(VALIDATOR.public, *self.validator.address)
@@ -82,9 +82,9 @@ class World:
             await self.validator.close()
             self.store.close()
 
-    def pays(self) -> Payer:
+    def pays(self) -> RelayChannelPayer:
         ledger = LedgerClient(lambda: self.reach(self.payer), PAYER, GENESIS)
-        return Payer(PAYER, self.payer, ledger, RELAY.public, self.relay.address)
+        return RelayChannelPayer(PAYER, self.payer, ledger, RELAY.public, self.relay.address)
 
     async def send(self, times: int) -> None:
         connection = await self.alice.dial(BOB.public, *self.relay.address, relay=RELAY.public)
@@ -211,7 +211,7 @@ def test_a_payer_that_is_started_anew_goes_on(tmp_path: Path) -> None:
         await again.settle()
         assert world.channel.paid > 0
         with pytest.raises(RunError):  # it is closed
-            await world.ledger_of_relay.submit(tolling.ChannelClose(PAYER.public))
+            await world.ledger_of_relay.submit(relay_channel.ChannelClose(PAYER.public))
 
     run(tmp_path, test)
 
@@ -227,7 +227,7 @@ def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_tr
         honest, lost = world.ledger_of_relay.submit, []
 
         async def submit(operation: Any) -> Any:
-            if isinstance(operation, tolling.ChannelClose) and not lost:
+            if isinstance(operation, relay_channel.ChannelClose) and not lost:
                 lost.append(operation)
                 raise NetworkError("FF-NET-047", "the ledger is away")
             return await honest(operation)
@@ -248,7 +248,7 @@ def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_tr
 
 def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        desk = RelayDesk(RELAY, [(VALIDATOR.public, *world.validator.address)])
+        desk = RelayLedgerLink(RELAY, [(VALIDATOR.public, *world.validator.address)])
         gate, tried = await desk.gate(PRICE), []
 
         async def settle(payer: PeerId) -> None:
@@ -257,8 +257,8 @@ def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: P
 
         for key in (ALICE, BOB):  # without a channel
             terms = (1, 1, (ALICE.public, BOB.public), 1, 0, 0, 1)
-            toll = tolling.Pass(GENESIS.chain, key.public, RELAY.public, *terms)
-            books = gate._books[key.public, 1, 1] = Books(sign_pass(key, toll))
+            toll = relay_channel.RelayPass(GENESIS.chain, key.public, RELAY.public, *terms)
+            books = gate._books[key.public, 1, 1] = PassMeter(sign_pass(key, toll))
             books.moved(ALICE.public, BOB.public, 1)
         gate.settle = settle  # type: ignore[method-assign]
         await desk.collect()
@@ -269,12 +269,12 @@ def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: P
 
 
 def test_claims_of_many_passes_are_cut_into_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    toll = tolling.Pass(
+    toll = relay_channel.RelayPass(
         GENESIS.chain, PAYER.public, RELAY.public, 1, 1, (ALICE.public, BOB.public), 1, 0, 0, 1
     )
-    passages = [Passage(sign_pass(PAYER, toll), ()) for _ in range(300)]
-    assert [len(part) for part in tolling._parts(passages)] == [128, 128, 44]
-    monkeypatch.setattr(tolling, "_CLAIM_BYTES", 1000)
-    assert sum(len(part) for part in tolling._parts(passages)) == 300
-    assert list(tolling._parts([])) == []
-    assert Claim(passages[0].signed, ()).receipts == ()
+    passages = [PassReceipts(sign_pass(PAYER, toll), ()) for _ in range(300)]
+    assert [len(part) for part in relay_channel._parts(passages)] == [128, 128, 44]
+    monkeypatch.setattr(relay_channel, "_CLAIM_BYTES", 1000)
+    assert sum(len(part) for part in relay_channel._parts(passages)) == 300
+    assert list(relay_channel._parts([])) == []
+    assert PassClaim(passages[0].signed, ()).receipts == ()

@@ -10,53 +10,67 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from farflung.app import tracing
-from farflung.app.folder import RunFolder
-from farflung.core.canon.graph import Graph, Input, Node, Output
-from farflung.core.canon.program import Program
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import FarflungError, ProtocolError, RunError, SpecError, VerificationError
 from farflung.core.ids import ZERO_HASH
 from farflung.job import dataset
 from farflung.job.dataset import Dataset
-from farflung.job.load import load
-from farflung.job.spec import JobSpec, Terms, Tolerance
-from farflung.train import model
-from farflung.train.inner import VECTORS
-from farflung.train.model import Model
-from farflung.verify.canon import shipping, trace
-from farflung.verify.canon.programs import assemble
-from farflung.verify.canon.shipping import Shipped, shipped
-from farflung.verify.io.tracer import TraceStep
+from farflung.job.job_loader import load
+from farflung.job.spec import JobSpec, JobTerms, Tolerance
+from farflung.peers.program import trace as program_trace
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import flat_model
+from farflung.train.flat_model import FlatModel
+from farflung.train.inner_state import VECTORS
+from farflung.verify.canon import graph_file, step_graph
+from farflung.verify.canon.graph_file import GraphFile, shipped
+from farflung.verify.canon.job_program import assemble
+from farflung.verify.io.tracer import TraceStepRequest
 
 SPEC = load("[model]\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 4\nvocabulary = 16\n", preset="tiny").spec
 TOKENS = (np.arange(600, dtype=np.uint16) ** 2 % 13).astype(np.uint8)
 DATA = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
 OTHER = encode(
-    Shipped(
-        encode(Graph((Input("x", "f32", ()),), (Node("neg", (0,), "f32", (), ()),), (Output("y", 1),))), ()
+    GraphFile(
+        encode(
+            CanonicalGraph(
+                (GraphInput("x", "f32", ()),),
+                (GraphNode("neg", (0,), "f32", (), ()),),
+                (GraphOutput("y", 1),),
+            )
+        ),
+        (),
     )
 )
 UNSOUND = encode(
-    Shipped(
-        encode(Graph((Input("x", "f32", ()),), (Node("neg", (9,), "f32", (), ()),), (Output("y", 1),))), ()
+    GraphFile(
+        encode(
+            CanonicalGraph(
+                (GraphInput("x", "f32", ()),),
+                (GraphNode("neg", (9,), "f32", (), ()),),
+                (GraphOutput("y", 1),),
+            )
+        ),
+        (),
     )
 )
 SORTS = VerificationError(
     "FF-VERI-080", "aten.sort.default cannot be checked", cause="it has no canonical form (model.py, line 17)"
 )
-Made = Shipped | FarflungError
+Made = GraphFile | FarflungError
 
 
 @functools.cache
-def built() -> Model:
-    return model.build(SPEC, b"")
+def built() -> FlatModel:
+    return flat_model.build(SPEC, b"")
 
 
 @functools.cache
-def step() -> Shipped:
-    return shipped(trace.traced(built(), SPEC), trace.buffers(built()))
+def step() -> GraphFile:
+    return shipped(step_graph.traced(built(), SPEC), step_graph.buffers(built()))
 
 
 def tolerance() -> Tolerance:
@@ -64,48 +78,50 @@ def tolerance() -> Tolerance:
     return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
 
 
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str) -> tracing.Found:
+def found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str
+) -> program_trace.JobProgramResult:
     """The class of a job whose tracer gives or raises `made`."""
 
-    async def traced(_: RunFolder, request: TraceStep) -> Shipped:
+    async def traced(_: RunFolder, request: TraceStepRequest) -> GraphFile:
         assert isinstance(request.spec, JobSpec)
         if isinstance(made, FarflungError):
             raise made
         return made
 
-    monkeypatch.setattr(tracing, "_traced", traced)
+    monkeypatch.setattr(program_trace, "_traced", traced)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     keys = {"model.layers": "1", "model.width": "8", "model.heads": "1", "model.context": "4"}
     keys |= {"model.vocabulary": "16"} | {key.replace("__", "."): value for key, value in flags.items()}
     spec = load(None, preset="tiny", flags=keys).spec
     folder = RunFolder(tmp_path)
-    traced_ = asyncio.run(tracing.trace(folder, spec, b""))
-    return tracing.classify(folder, spec, built().layout, tolerance(), DATA, traced_)
+    traced_ = asyncio.run(program_trace.trace(folder, spec, b""))
+    return program_trace.classify(folder, spec, built().layout, tolerance(), DATA, traced_)
 
 
-def terms() -> Terms:
+def terms() -> JobTerms:
     """Of the job that `step` is the step of."""
-    graph, constants = shipping.read(encode(step()))
+    graph, constants = graph_file.read(encode(step()))
     layout = built().layout
     program = assemble(SPEC, layout, tolerance(), graph, constants, TOKENS).program
     parties = digest(NS_OBJECT, DATA), ZERO_HASH, layout, local_key(1, "r").public, ZERO_HASH, tolerance()
-    return Terms(SPEC, *parties, program=program, unproven="")
+    return JobTerms(SPEC, *parties, program=program, unproven="")
 
 
 def test_a_traced_model_is_proven_and_its_graph_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found(tmp_path, monkeypatch, step()) == (terms().program, "")
-    assert tracing.graph_bytes(RunFolder(tmp_path)) == encode(step())
+    assert program_trace.graph_bytes(RunFolder(tmp_path)) == encode(step())
 
 
 @pytest.mark.parametrize(
     ("made", "why"),
     [
         (SORTS, "aten.sort.default cannot be checked: it has no canonical form (model.py, line 17)"),
-        (decode(UNSOUND, Shipped, len(UNSOUND)), "wrong arguments of value 1 (neg)"),
-        (decode(OTHER, Shipped, len(OTHER)), "the graph is no step of this job"),
-        (Shipped(b"no graph", ()), "message is not of the expected type"),
+        (decode(UNSOUND, GraphFile, len(UNSOUND)), "wrong arguments of value 1 (neg)"),
+        (decode(OTHER, GraphFile, len(OTHER)), "the graph is no step of this job"),
+        (GraphFile(b"no graph", ()), "message is not of the expected type"),
         (RunError("FF-VERI-110", "the tracer process is gone", cause="it ended"), "is gone: it ended"),
     ],
     ids=["no form", "a graph against the rules", "another step", "no graph", "a dead tracer"],
@@ -114,9 +130,9 @@ def test_a_model_without_a_sound_graph_is_outcome_only_and_the_reason_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, why: str
 ) -> None:
     program, unproven = found(tmp_path, monkeypatch, made)
-    assert program == Program()
+    assert program == CanonicalProgram()
     assert why in unproven
-    assert tracing.graph_bytes(RunFolder(tmp_path)) == b""
+    assert program_trace.graph_bytes(RunFolder(tmp_path)) == b""
 
 
 def test_a_long_reason_is_cut_to_what_terms_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +144,11 @@ def test_nothing_is_traced_where_nothing_would_be_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = found(tmp_path, monkeypatch, step(), audit__proof="outcome")
-    assert asked == (Program(), "the job asks for no more")
+    assert asked == (CanonicalProgram(), "the job asks for no more")
     hidden = found(tmp_path, monkeypatch, step(), sync__method="dgc")
-    assert hidden == (Program(), "sync.method = dgc masks the momentum by what is unsent")
+    assert hidden == (CanonicalProgram(), "sync.method = dgc masks the momentum by what is unsent")
     unaudited = found(tmp_path, monkeypatch, step(), audit__rate="0", audit__probation="0")
-    assert unaudited == (Program(), "none of its work is audited")
+    assert unaudited == (CanonicalProgram(), "none of its work is audited")
 
 
 def test_who_asks_to_be_proven_is_refused_with_the_operation_and_the_line(
@@ -156,31 +172,34 @@ def test_what_is_not_proven_may_not_cost_more_than_that(
 
 
 def test_a_node_takes_the_graph_that_the_terms_name_and_no_other() -> None:
-    made = tracing.parts(terms(), DATA, encode(step()))
+    made = program_trace.parts(terms(), DATA, encode(step()))
     assert made is not None
     assert made.program == terms().program
     with pytest.raises(VerificationError, match="FF-APP-343"):
-        tracing.parts(terms(), DATA, OTHER)
+        program_trace.parts(terms(), DATA, OTHER)
     with pytest.raises(ProtocolError, match="FF-CORE-064"):
-        tracing.parts(terms(), DATA, UNSOUND)
+        program_trace.parts(terms(), DATA, UNSOUND)
     with pytest.raises(ProtocolError):
-        tracing.parts(terms(), DATA, b"")
+        program_trace.parts(terms(), DATA, b"")
 
 
 def test_a_node_takes_no_program_that_its_own_parts_do_not_make() -> None:
     other = dataset.pack(Dataset(TOKENS[::-1].copy(), TOKENS[:100]))
     with pytest.raises(SpecError, match="FF-VERI-102"):
-        tracing.parts(terms(), other, encode(step()))
+        program_trace.parts(terms(), other, encode(step()))
 
 
 def test_a_job_that_names_no_graph_ships_none() -> None:
-    assert tracing.parts(replace(terms(), program=Program(), unproven="no form"), DATA, b"") is None
+    assert (
+        program_trace.parts(replace(terms(), program=CanonicalProgram(), unproven="no form"), DATA, b"")
+        is None
+    )
 
 
 def test_the_class_is_told_as_an_event() -> None:
-    told = tracing.told(terms())
+    told = program_trace.told(terms())
     assert (told.is_proven, told.graph, told.reason) == (True, terms().program.graph.hex(), "")
-    told = tracing.told(replace(terms(), program=Program(), unproven="no form"))
+    told = program_trace.told(replace(terms(), program=CanonicalProgram(), unproven="no form"))
     assert (told.is_proven, told.graph, told.reason) == (False, "", "no form")
 
 
@@ -190,6 +209,6 @@ def test_the_tracer_is_a_process_of_its_own_in_the_sandbox_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    traced = asyncio.run(tracing.trace(RunFolder(tmp_path), SPEC, b""))
+    traced = asyncio.run(program_trace.trace(RunFolder(tmp_path), SPEC, b""))
     assert traced == (encode(step()), "")
     assert (tmp_path / "tracer.log").read_bytes() == b""

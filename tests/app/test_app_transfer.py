@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from farflung.app import objects, transfer
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
-from farflung.store import fetch as plans
-from farflung.store.fetch import FIRST_WINDOW
-from farflung.store.io.disk import Disk
-from farflung.store.objects import seal
+from farflung.net.messages import MessageKind
+from farflung.peers.transfer import download, objects
+from farflung.store import fetch_plan as plans
+from farflung.store.fetch_plan import FIRST_WINDOW
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
 
 JOB_KEY = bytes(32)
 HOME, AWAY, OTHER, R1, R2 = (local_key(9, name) for name in ("home", "away", "other", "r1", "r2"))
@@ -41,10 +41,10 @@ class World:
     """A peer that holds objects or takes them, attached to two relays, and one that dials it."""
 
     def __init__(self, folder: Path) -> None:
-        self.mine, self.theirs = Disk(folder / "mine"), Disk(folder / "theirs")
-        self.shelf = objects.Shelf(self.theirs, 1 << 30)
-        self.home = Endpoint(HOME, self.refuse, Counter())
-        self.away = Endpoint(AWAY, self.serve, Counter())
+        self.mine, self.theirs = DiskObjectStore(folder / "mine"), DiskObjectStore(folder / "theirs")
+        self.shelf = objects.ObjectServer(self.theirs, 1 << 30)
+        self.home = Endpoint(HOME, self.refuse, ByteCounter())
+        self.away = Endpoint(AWAY, self.serve, ByteCounter())
         self.relays = [RelayServer(R1), RelayServer(R2)]
         self.asked: Tally[tuple[str, int]] = Tally()  # by method and chunk
         self.after: dict[
@@ -86,7 +86,7 @@ class World:
         raise last
 
 
-def stored(disk: Disk, object_id: Any, count: int) -> list[bytes]:
+def stored(disk: DiskObjectStore, object_id: Any, count: int) -> list[bytes]:
     return [disk.chunk(object_id, i) for i in range(count)]
 
 
@@ -104,7 +104,7 @@ def test_a_fetch_goes_on_over_the_second_relay_when_the_first_dies(tmp_path: Pat
 
             world.mine.write_chunk = write_chunk  # type: ignore[method-assign]
             world.after[5] = world.relays[0].close
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             assert arrived == dict.fromkeys(range(len(chunks)), 1)
             assert world.relays[1].forwarded > 4 << 20
@@ -118,7 +118,7 @@ def test_a_push_goes_on_over_the_second_relay_and_sends_nothing_again_that_is_th
             manifest, chunks = seal(JOB_KEY, os.urandom(12 << 20))
             world.mine.put(manifest, chunks)
             world.after[5] = world.relays[0].close
-            await objects.push(world.mine, manifest, AWAY.public, world.dial, Kind.SYNC)
+            await objects.push(world.mine, manifest, AWAY.public, world.dial, MessageKind.SYNC)
             assert stored(world.theirs, manifest.id, len(chunks)) == chunks
             assert world.asked.total() == len(chunks)
 
@@ -133,9 +133,9 @@ def test_a_push_that_was_cut_off_by_the_death_of_the_process_goes_on(tmp_path: P
             world.theirs.begin(manifest)
             for index in (0, 2, 5):
                 world.theirs.write_chunk(manifest.id, index, chunks[index])
-            world.theirs = Disk(tmp_path / "theirs")
-            world.shelf = objects.Shelf(world.theirs, 1 << 30)
-            await objects.push(world.mine, manifest, AWAY.public, world.dial, Kind.SYNC)
+            world.theirs = DiskObjectStore(tmp_path / "theirs")
+            world.shelf = objects.ObjectServer(world.theirs, 1 << 30)
+            await objects.push(world.mine, manifest, AWAY.public, world.dial, MessageKind.SYNC)
             assert stored(world.theirs, manifest.id, len(chunks)) == chunks
             assert world.asked.total() == 3
 
@@ -160,7 +160,7 @@ def test_a_path_that_stalls_is_left_for_a_new_one(tmp_path: Path, monkeypatch: p
 
             stalled: list[RelayServer] = []
             world.after[3] = stall
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             await stalled[0].close()
 
@@ -181,11 +181,11 @@ def test_chunks_are_asked_for_over_all_ways_and_each_once(tmp_path: Path) -> Non
 
             world.away._handler = answer
             first = await world.dial(AWAY.public)
-            second_home = Endpoint(HOME, world.refuse, Counter())
+            second_home = Endpoint(HOME, world.refuse, ByteCounter())
             address, key = world.relays[1].address, world.relays[1]._own.account
             second = await second_home.dial(AWAY.public, *address, relay=key)
             first.ways = lambda: (first, second)
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             assert sorted(by_way.values())[0] >= 3
             assert by_way.total() <= len(chunks) + 2  # the end may ask twice
@@ -210,10 +210,10 @@ def test_bulk_leaves_the_connection_of_control_when_others_stand(tmp_path: Path)
 
             world.away._handler = answer
             first = await world.dial(AWAY.public)
-            second_home = Endpoint(HOME, world.refuse, Counter())
+            second_home = Endpoint(HOME, world.refuse, ByteCounter())
             address, key = world.relays[1].address, world.relays[1]._own.account
             second = await second_home.dial(AWAY.public, *address, relay=key)
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             assert 1 <= by_way.count(by_way[0]) <= 2 * FIRST_WINDOW
             assert len(by_way) == len(chunks)
@@ -223,7 +223,7 @@ def test_bulk_leaves_the_connection_of_control_when_others_stand(tmp_path: Path)
 
 
 def test_a_connection_that_comes_up_is_used_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(download, "_LOOK_SECONDS", 3600.0)
 
     async def scenario() -> None:
         async with World(tmp_path) as world:
@@ -243,10 +243,10 @@ def test_a_connection_that_comes_up_is_used_at_once(tmp_path: Path, monkeypatch:
 
             world.away._handler = answer
             first = await world.dial(AWAY.public)
-            second_home = Endpoint(HOME, world.refuse, Counter())
+            second_home = Endpoint(HOME, world.refuse, ByteCounter())
             address, key = world.relays[1].address, world.relays[1]._own.account
             second = await second_home.dial(AWAY.public, *address, relay=key)
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             await second_home.close()
 
@@ -270,7 +270,7 @@ def test_connections_for_bulk_are_opened_while_the_other_end_says_what_it_has(tm
                 return world.shelf.serve(connection.peer, method, body)
 
             world.away._handler = answer
-            await objects.push(world.mine, manifest, AWAY.public, dial, Kind.SYNC)
+            await objects.push(world.mine, manifest, AWAY.public, dial, MessageKind.SYNC)
             assert order.index("ways") < order.index(objects.BEGIN)
 
     run(scenario)
@@ -283,12 +283,14 @@ def test_who_is_out_of_reach_for_too_long_is_given_up(tmp_path: Path) -> None:
             for relay in world.relays:
                 await relay.close()
             with pytest.raises(NetworkError, match="FF-APP-034") as caught:
-                await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN, patience=0.3)
+                await objects.fetch(
+                    world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN, patience=0.3
+                )
             assert "FF-NET-070" in caught.value.cause
-            disk = Disk(tmp_path / "other")
+            disk = DiskObjectStore(tmp_path / "other")
             sent, chunks = seal(JOB_KEY, b"x")
             disk.put(sent, chunks)
             with pytest.raises(NetworkError, match="FF-APP-230"):
-                await objects.push(disk, sent, AWAY.public, world.dial, Kind.SYNC, patience=0.3)
+                await objects.push(disk, sent, AWAY.public, world.dial, MessageKind.SYNC, patience=0.3)
 
     run(scenario)

@@ -15,7 +15,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
-from farflung.ledger.rows import KeyRow
+from farflung.ledger.table_rows import KeyRow
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 

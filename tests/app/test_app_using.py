@@ -14,9 +14,9 @@ import pytest
 from app_models import JOB, LETTERS, finished_run
 
 from farflung.app.cli.main import main
-from farflung.app.prompting import as_text, harmless
 from farflung.core.codec import encode
-from farflung.train.questions import Judged, Told
+from farflung.local.model.prompts import as_text, harmless
+from farflung.train.inference_messages import GenerateReply, ModelEvaluationReply
 
 Capture = pytest.CaptureFixture[str]
 
@@ -148,9 +148,12 @@ if sys.argv[0].endswith("teller.py"):  # in the process that the command starts,
 """
 
 
-@pytest.mark.parametrize("lie", [Told(4000), Told(-1), Judged(0.0, 1.0, 9)])
+@pytest.mark.parametrize("lie", [GenerateReply(4000), GenerateReply(-1), ModelEvaluationReply(0.0, 1.0, 9)])
 def test_a_model_that_speaks_in_the_name_of_its_process_is_not_believed(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lie: Told | Judged
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: GenerateReply | ModelEvaluationReply,
 ) -> None:
     source = LETTERS.format(name="logits") + LIES.format(word=encode(lie).hex())
     finished_run(tmp_path / "runs", "own", source=source)

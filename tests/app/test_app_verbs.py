@@ -14,8 +14,8 @@ import pytest
 from app_models import finished_run
 from click.testing import CliRunner
 
-from farflung.app.cli import looking
-from farflung.app.cli.main import LATER, MEANT, VERBS, Verbs, cli, main
+from farflung.app.cli import status as cli_status
+from farflung.app.cli.main import LATER, MEANT, VERBS, RootCommandGroup, cli, main
 
 ROWS, COLUMNS = 24, 80
 
@@ -163,7 +163,7 @@ def test_status_of_one_run_says_where_it_lies_what_it_is_and_what_to_do(
         assert wanted in told
     main(["status", "small", "--json"])
     (said,) = json.loads(capsys.readouterr().out)["runs"]
-    assert said["next"] == [f"farflung {verb} small" for verb in looking.NEXT["finished"]]
+    assert said["next"] == [f"farflung {verb} small" for verb in cli_status.NEXT["finished"]]
 
 
 def test_no_run_is_said_and_is_no_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_the_status_that_a_verb_leaves_with_is_the_process_s_own(monkeypatch: py
     def leaving(ctx: click.Context, status: int) -> None:
         ctx.exit(status)
 
-    monkeypatch.setattr(Verbs, "get_command", lambda self, ctx, name: leaving)
+    monkeypatch.setattr(RootCommandGroup, "get_command", lambda self, ctx, name: leaving)
     with pytest.raises(SystemExit) as left:
         main(["leave", "5"])
     assert left.value.code == 5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farflung.app.ways import Ways
 from farflung.core import events
 from farflung.core.crypto import local_key
-from farflung.core.events import WaysTaken
-from farflung.watch import words
-from farflung.watch.fold import Timeline, fold
+from farflung.core.events import PathCountsEvent
+from farflung.local.network.path_counts import PathCounts
+from farflung.watch import phrases
+from farflung.watch.fold import RunTimeline, fold
 
 A, B, C = (local_key(2, "provider", n).public for n in range(3))
 
@@ -17,30 +17,30 @@ def said(peer: bytes, way: object) -> dict[str, object]:
 
 
 def test_each_pair_counts_once_with_the_best_way_of_its_two_ends() -> None:
-    ways = Ways()
+    ways = PathCounts()
     ways.hear(A, said(B, "relay"))
     ways.hear(B, said(A, "relay"))
     ways.hear(A, said(B, "opened"))
     ways.hear(C, said(A, "relay"))
     ways.hear(C, said(B, "lan"))
-    assert ways.event() == WaysTaken(lan=1, opened=1, relay=1)
+    assert ways.event() == PathCountsEvent(lan=1, opened=1, relay=1)
     ways.hear(A, said(B, "relay"))  # its router was changed
-    assert ways.event() == WaysTaken(lan=1, relay=2)
+    assert ways.event() == PathCountsEvent(lan=1, relay=2)
 
 
 def test_what_is_no_way_is_not_counted() -> None:
-    ways = Ways()
+    ways = PathCounts()
     for way in ("", "tunnel", None, 3, []):
         ways.hear(A, said(B, way))
     ways.hear(A, said(A, "lan"))
-    assert ways.event() == WaysTaken()
-    assert words.ways(ways.event()) == "no pair talked"
+    assert ways.event() == PathCountsEvent()
+    assert phrases.ways(ways.event()) == "no pair talked"
 
 
 def test_a_person_reads_how_pairs_talked() -> None:
-    told = WaysTaken(direct=2, opened=3, relay=1)
+    told = PathCountsEvent(direct=2, opened=3, relay=1)
     assert events.from_json(events.to_json(told)) == told
-    assert fold(Timeline(), told).ways == told
-    assert words.ways(told) == (
+    assert fold(RunTimeline(), told).ways == told
+    assert phrases.ways(told) == (
         "pairs that talked: 2 directly, 3 by an opening through both routers, 1 through a relay"
     )

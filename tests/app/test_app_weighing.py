@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from farflung.app.cli.main import main
-from farflung.app.local import STAKE_ROUNDS, stake_of
-from farflung.app.weighing import Asked, weigh
+from farflung.app.simulate.audit_economics import AuditAssumptions, weigh
 from farflung.job.spec import JobSpec
+from farflung.local.network.process_config import STAKE_ROUNDS, stake_of
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -87,7 +87,8 @@ def test_a_rate_that_lies_a_hair_below_four_decimals_is_enough_as_it_is_drawn() 
     """Drawn in 32 bits, 0.1 is a little less: 0.1001 is named."""
     hair = Fraction(1, 10**11)
     found = weigh(
-        JobSpec(), Asked(Fraction(20), cost=11 * (Fraction(1, 10) - hair) / 2, silence=Fraction(9, 40))
+        JobSpec(),
+        AuditAssumptions(Fraction(20), cost=11 * (Fraction(1, 10) - hair) / 2, silence=Fraction(9, 40)),
     )
     assert found.rate == 0.1001
 

@@ -8,32 +8,37 @@ from typing import Any
 
 import pytest
 
-from farflung.app.wire import Start
-from farflung.app.workplace import Workplace, ask
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import NetworkError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Layout
-from farflung.job.spec import JobSpec, Terms
-from farflung.store.io.disk import Disk
-from farflung.store.objects import seal
-from farflung.train import messages
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import JobSpec, JobTerms
+from farflung.peers.node.workspace import JobWorkspace, ask
+from farflung.peers.protocol.messages import LeaseStartRequest
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
+from farflung.train import worker_messages
 
 ME, REQUESTER = local_key(1, "verifier"), local_key(1, "requester").public
 DATA, JOB_KEY = b"a packed data set", bytes(range(32))
-TERMS = Terms(
-    JobSpec(), digest(NS_OBJECT, DATA), ZERO_HASH, Layout.of({"w": (4,)}), REQUESTER, digest(NS_OBJECT, b"")
+TERMS = JobTerms(
+    JobSpec(),
+    digest(NS_OBJECT, DATA),
+    ZERO_HASH,
+    TensorLayout.of({"w": (4,)}),
+    REQUESTER,
+    digest(NS_OBJECT, b""),
 )
-READY = messages.Ready(*([0] * len(messages.Ready.__struct_fields__)))
+READY = worker_messages.SetupResult(*([0] * len(worker_messages.SetupResult.__struct_fields__)))
 
 
 class Scripted:
     """A worker that knows one answer."""
 
     def __init__(self, reply: Any) -> None:
-        self.reply, self.asked = reply, list[messages.Request]()
+        self.reply, self.asked = reply, list[worker_messages.Request]()
 
-    async def request(self, message: messages.Request) -> Any:
+    async def request(self, message: worker_messages.Request) -> Any:
         self.asked.append(message)
         return self.reply
 
@@ -42,7 +47,7 @@ async def nobody(peer: PeerId) -> Any:
     raise NetworkError("FF-NET-070", "nobody answers")
 
 
-def start(disk: Disk | None = None) -> Start:
+def start(disk: DiskObjectStore | None = None) -> LeaseStartRequest:
     """A start whose objects lie on the disk already, if there is one."""
     found = []
     for content in (DATA, b""):
@@ -51,12 +56,12 @@ def start(disk: Disk | None = None) -> Start:
         if disk is not None:
             disk.put(manifest, chunks)
     data, nothing = found
-    return Start(TERMS.id, b"", 0, (), (), data, nothing, nothing, nothing, 0, ())
+    return LeaseStartRequest(TERMS.id, b"", 0, (), (), data, nothing, nothing, nothing, 0, ())
 
 
 def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path: Path) -> None:
-    disk, worker = Disk(tmp_path, "provider.store"), Scripted(READY)
-    place = Workplace(ME, TERMS, disk, nobody, len(DATA))
+    disk, worker = DiskObjectStore(tmp_path, "provider.store"), Scripted(READY)
+    place = JobWorkspace(ME, TERMS, disk, nobody, len(DATA))
     with pytest.raises(NetworkError):
         asyncio.run(place.enter(start(), JOB_KEY, worker, REQUESTER))
     assert not place.is_set_up(worker, JOB_KEY)  # the same start again brings the data, and asks the worker
@@ -65,22 +70,22 @@ def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path:
     assert place.is_set_up(worker, JOB_KEY)
     assert not place.is_set_up(worker, bytes(32))
     (setup,) = worker.asked
-    assert isinstance(setup, messages.Setup)
+    assert isinstance(setup, worker_messages.SetupCommand)
     assert (setup.dataset, setup.module) == (DATA, b"")
 
 
 def test_a_start_brings_what_the_terms_name_and_nothing_else(tmp_path: Path) -> None:
-    place = Workplace(ME, TERMS, Disk(tmp_path, "provider.store"), nobody, len(DATA))
+    place = JobWorkspace(ME, TERMS, DiskObjectStore(tmp_path, "provider.store"), nobody, len(DATA))
     place.check(start(), JOB_KEY, {})
     with pytest.raises(VerificationError, match="the job's key is another"):
         place.check(start(), b"short", {})
     with pytest.raises(VerificationError, match="the rounds is another"):
         place.check(start(), JOB_KEY, {"the rounds": True})
-    small = Workplace(ME, TERMS, Disk(tmp_path / "2", "provider.store"), nobody, 1)
+    small = JobWorkspace(ME, TERMS, DiskObjectStore(tmp_path / "2", "provider.store"), nobody, 1)
     with pytest.raises(VerificationError, match="the data set is another"):
         small.check(start(), JOB_KEY, {})
 
 
 def test_an_answer_to_another_question_is_none() -> None:
     with pytest.raises(RunError, match="FF-APP-037"):
-        asyncio.run(ask(Scripted(READY), messages.Initialize(), messages.State))
+        asyncio.run(ask(Scripted(READY), worker_messages.InitializeCommand(), worker_messages.StateResult))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from farflung.app.wrapping import (
+from farflung.core.crypto import NS_LEASE_KEY, NS_OFFER, digest, local_key
+from farflung.core.errors import VerificationError
+from farflung.core.ids import Hash, Signature
+from farflung.peers.protocol.job_key import (
     KEY_BYTES,
     WRAPPED_BYTES,
     LeaseKey,
@@ -12,9 +15,6 @@ from farflung.app.wrapping import (
     sign_lease_key,
     wrap,
 )
-from farflung.core.crypto import NS_LEASE_KEY, NS_OFFER, digest, local_key
-from farflung.core.errors import VerificationError
-from farflung.core.ids import Hash, Signature
 
 NODE, OTHER = local_key(3, "node"), local_key(3, "other")
 JOB, OTHER_JOB = digest("test/job"), digest("test/another")

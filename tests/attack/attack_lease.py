@@ -27,22 +27,22 @@ from attack_world import (
     start_order,
 )
 
-from farflung.app import wire
-from farflung.app.lender import Lender
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash
-from farflung.host.sandbox import Tier
+from farflung.host.sandbox import SandboxTier
 from farflung.ledger.block import Genesis
-from farflung.ledger.tx import Role
-from farflung.market.offer import Capabilities
-from farflung.net.endpoints import Place
-from farflung.net.messages import Kind
-from farflung.train import messages
+from farflung.ledger.transactions import LeaseRole
+from farflung.market.provider_offer import Capabilities
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.messages import MessageKind
+from farflung.peers.node.agent import NodeAgent
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.train import worker_messages
 from farflung.train.io.worker import HEAD_BYTES
-from farflung.verify.commitments import is_commitment, is_root_signed, opens
+from farflung.verify.commitment_check import is_commitment, is_root_signed, opens
 
 replace = msgspec.structs.replace
 
@@ -50,20 +50,20 @@ ME, FELLOW = MEMBERS[:2]
 GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
 FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
 UNITS = SPEC.rounds * SPEC.round_tokens
-PROPOSAL = wire.Proposal(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
+PROPOSAL = protocol_messages.LeaseOfferRequest(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
 
 ORDERS = (
-    wire.START,
-    wire.TRAIN,
-    wire.REVEAL,
-    wire.MERGE,
-    wire.OPEN,
-    wire.PLANT,
-    wire.UNVEIL,
-    wire.MEMBERS,
-    wire.PASSES,
-    wire.VOUCH,
-    wire.END,
+    protocol_messages.START,
+    protocol_messages.TRAIN,
+    protocol_messages.REVEAL,
+    protocol_messages.MERGE,
+    protocol_messages.OPEN,
+    protocol_messages.PLANT,
+    protocol_messages.UNVEIL,
+    protocol_messages.MEMBERS,
+    protocol_messages.PASSES,
+    protocol_messages.VOUCH,
+    protocol_messages.END,
 )
 
 
@@ -74,7 +74,7 @@ class Process:
         self.socket, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self.pid, self.worker, self.is_stuck = 0, worker or Worker(key), False
-        self.tier = Tier("none", ())
+        self.tier = SandboxTier("none", ())
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -86,15 +86,15 @@ class Process:
             if len(data) < HEAD_BYTES + size or self.is_stuck:
                 continue
             message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
-            request = decode(message, cast(type[Any], messages.Request), limits.PIPE_BYTES)
+            request = decode(message, cast(type[Any], worker_messages.Request), limits.PIPE_BYTES)
             reply = encode(await self._answer(request))
             await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
 
-    async def _answer(self, request: messages.Request) -> messages.Reply:
+    async def _answer(self, request: worker_messages.Request) -> worker_messages.Reply:
         try:
             return await self.worker.request(request)
         except RunError as error:
-            return messages.Broken(error.code, error.message, error.cause, error.hint)
+            return worker_messages.WorkerFailure(error.code, error.message, error.cause, error.hint)
 
     def is_running(self) -> bool:
         return not self._task.done()
@@ -115,7 +115,7 @@ class Process:
 class Scene:
     """One provider (or, by its role, a verifier), an honest requester, a fellow member, a verifier and a stranger."""
 
-    def __init__(self, folder: Path, key: SigningKey = ME, role: Role = Role.TRAIN) -> None:
+    def __init__(self, folder: Path, key: SigningKey = ME, role: LeaseRole = LeaseRole.TRAIN) -> None:
         config = {
             "name": "p",
             "folder": str(folder / "me"),
@@ -125,7 +125,7 @@ class Scene:
             "port": 0,
             "relays": [],
         }
-        self.provider = Lender(config, key, GENESIS, role)
+        self.provider = NodeAgent(config, key, GENESIS, role)
         self.home = Party(REQUESTER, folder / "home")
         self.fellow = Party(FELLOW, folder / "fellow")
         self.verifier = Party(VERIFIERS[1], folder / "verifier")
@@ -146,11 +146,15 @@ class Scene:
             for endpoint in (*(p.endpoint for p in self.parties), self.provider.endpoint):
                 await endpoint.close()
 
-    async def call(self, party: Party, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> bytes:
+    async def call(
+        self, party: Party, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL
+    ) -> bytes:
         connection = await party.endpoint.dial(self.key.public, *self.provider.endpoint.address)
         return await connection.call(method, body, kind=kind, timeout=10)
 
-    async def refused(self, party: Party, method: str, message: Any, kind: Kind = Kind.CONTROL) -> str:
+    async def refused(
+        self, party: Party, method: str, message: Any, kind: MessageKind = MessageKind.CONTROL
+    ) -> str:
         body = message if isinstance(message, bytes) else encode(message)
         return await refusal(self.call(party, method, body, kind))
 
@@ -158,29 +162,43 @@ class Scene:
         return await self.refused(self.home, method, message)
 
     @property
-    def start(self) -> wire.Start:
-        mine = wire.Address(self.key.public, (Place(*self.provider.endpoint.address),))
+    def start(self) -> protocol_messages.LeaseStartRequest:
+        mine = protocol_messages.PeerAddress(
+            self.key.public, (EndpointAddress(*self.provider.endpoint.address),)
+        )
         members = (self.home.address, mine, self.fellow.address, self.verifier.address)
         return start_order(self.home, 0, members, self.state, self.provider._lease_key.public)
 
     async def begin(self) -> None:
         """The honest requester leases and starts the provider."""
-        assert await self.order(wire.PROPOSE, self.proposal) == "ok"
-        assert await self.order(wire.START, self.start) == "ok"
+        assert await self.order(protocol_messages.PROPOSE, self.proposal) == "ok"
+        assert await self.order(protocol_messages.START, self.start) == "ok"
 
-    async def round(self, number: int) -> wire.Share:
+    async def round(self, number: int) -> protocol_messages.StoredContribution:
         """One honest round, everything checked."""
         worker = self.process.worker
-        train = wire.TrainRound(TERMS.id, number, 0)
-        promise = decode(await self.call(self.home, wire.TRAIN, encode(train)), wire.Promise, 10**6)
+        train = protocol_messages.TrainRequest(TERMS.id, number, 0)
+        promise = decode(
+            await self.call(self.home, protocol_messages.TRAIN, encode(train)),
+            protocol_messages.TrainReply,
+            10**6,
+        )
         assert is_commitment(promise.commitment, TERMS.id, number)
-        reveal = wire.RevealRound(TERMS.id, number, FELLOW.public)
-        share = decode(await self.call(self.home, wire.REVEAL, encode(reveal)), wire.Shown, 10**6).share
+        reveal = protocol_messages.RevealRequest(TERMS.id, number, FELLOW.public)
+        share = decode(
+            await self.call(self.home, protocol_messages.REVEAL, encode(reveal)),
+            protocol_messages.RevealReply,
+            10**6,
+        ).share
         assert opens(share.contribution, promise.commitment, TERMS.id, number)
         assert self.fellow.disk.has(share.manifest.id)
         await self.opened(number)
-        merge = wire.MergeRound(TERMS.id, number, (share,))
-        merged = decode(await self.call(self.home, wire.MERGE, encode(merge)), wire.Merged, 10**6)
+        merge = protocol_messages.MergeRequest(TERMS.id, number, (share,))
+        merged = decode(
+            await self.call(self.home, protocol_messages.MERGE, encode(merge)),
+            protocol_messages.MergeReply,
+            10**6,
+        )
         assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
         assert worker.state.root(LAYOUT) == merged.root
         return share
@@ -190,10 +208,14 @@ class Scene:
         opening = self.provider._tenancy._openings.find(number, segment)  # type: ignore[union-attr]
         return (opening.trace(SEGMENTS) if opening is not None else None) or Hash(bytes(32))
 
-    async def opened(self, number: int, segment: int = 0) -> wire.SegmentOpened:
+    async def opened(self, number: int, segment: int = 0) -> protocol_messages.SegmentOpenReply:
         """An audit's opening, by the requester's order."""
-        order = wire.OpenSegment(TERMS.id, number, segment)
-        opened = decode(await self.call(self.home, wire.OPEN, encode(order)), wire.SegmentOpened, 10**6)
+        order = protocol_messages.SegmentOpenRequest(TERMS.id, number, segment)
+        opened = decode(
+            await self.call(self.home, protocol_messages.OPEN, encode(order)),
+            protocol_messages.SegmentOpenReply,
+            10**6,
+        )
         assert opened.start.index == segment
         assert self.provider._disk.has(opened.state.id)
         return opened
@@ -210,10 +232,10 @@ class Scene:
             await self.begin()
         first = self.provider._tenancy._round  # type: ignore[union-attr]
         if first is None:
-            assert await self.order(wire.START, self.start) == "ok"
+            assert await self.order(protocol_messages.START, self.start) == "ok"
         for number in range(first or 0, SPEC.rounds):
             await self.round(number)
-        assert await self.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await self.order(protocol_messages.END, protocol_messages.LeaseEndRequest(TERMS.id)) == "ok"
         assert self.provider._slot is None
         assert list((self.provider._folder / "store").iterdir()) == []
         assert list((self.provider._folder / "private").iterdir()) == []

@@ -27,43 +27,50 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from sim_ledger import MemoryLedger, genesis_of
 
-from farflung.app import objects, wire
-from farflung.app.archive import Archive, RunLog
-from farflung.app.arrivals import NO_BENCHMARKS
-from farflung.app.auditing import AuditTenancy
-from farflung.app.audits import Audits
-from farflung.app.coordinator import NO_ATTESTATIONS, Coordinator
-from farflung.app.exchange import Exchange, Outlook
-from farflung.app.fanning import Fanning
-from farflung.app.journal import Journal
-from farflung.app.tenancy import Tenancy
-from farflung.app.wrapping import LeaseKey
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.errors import PolicyError, ProtocolError
-from farflung.core.events import AnyEvent, AuditConcluded, Left, RoundClosed
+from farflung.core.events import AnyEvent, AuditEndEvent, ProcessExitEvent, RoundEndEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
 from farflung.net.certificates import credential_of
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
-from farflung.net.io.fan import Alone
+from farflung.net.io.multicast_member import NoEndpoint
+from farflung.peers.node.audit_lease import AuditLease
+from farflung.peers.node.training_lease import TrainingLease
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.job_key import LeaseKey
+from farflung.peers.requester.audits import AuditCoordinator
+from farflung.peers.requester.coordinator import NO_ATTESTATIONS, Coordinator
+from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
+from farflung.peers.requester.round_timing import NO_BENCHMARKS
+from farflung.peers.rundir.archive import Archive, RunLog
+from farflung.peers.rundir.journal import Journal
+from farflung.peers.transfer import objects
+from farflung.peers.transfer.fanout import PayloadFanout
 from farflung.train import rounds
-from farflung.train.roundlog import (
-    Accepted,
-    Audited,
-    Closed,
-    Committed,
+from farflung.train.contribution_trace import ContributionTrace
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    AuditsRecord,
+    CommitmentsRecord,
     Contribution,
-    Opened,
+    RoundEndRecord,
+    RunStartRecord,
     payload_hash,
 )
-from farflung.train.snapshot import PublicState
-from farflung.train.trace import Trace
-from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags
-from farflung.verify.commitments import commit, nonce_of
-from farflung.verify.io.checker import Desk
+from farflung.verify.commitment_check import commit, nonce_of
+from farflung.verify.io.checker import CheckerState
+from farflung.verify.submission_checks import (
+    CheckerSetup,
+    PayloadCheckReply,
+    PayloadCheckRequest,
+    RoundFlagsReply,
+    RoundFlagsRequest,
+)
 
 replace = msgspec.structs.replace
 
@@ -71,18 +78,18 @@ PATIENCE = Seconds(90.0)  # with a verifier's answer
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
 ROUND = 1  # in which the hostile member attacks; round 0 it does as it must
 ORDERS: dict[str, type[Any]] = {
-    wire.TRAIN: wire.TrainRound,
-    wire.REVEAL: wire.RevealRound,
-    wire.MERGE: wire.MergeRound,
-    wire.DROP: wire.DropRound,
-    wire.OPEN: wire.OpenSegment,
-    wire.PLANT: wire.OpenSegment,
-    wire.UNVEIL: wire.RevealSegment,
+    messages.TRAIN: messages.TrainRequest,
+    messages.REVEAL: messages.RevealRequest,
+    messages.MERGE: messages.MergeRequest,
+    messages.DROP: messages.DropRoundRequest,
+    messages.OPEN: messages.SegmentOpenRequest,
+    messages.PLANT: messages.SegmentOpenRequest,
+    messages.UNVEIL: messages.SegmentRevealRequest,
 }
 AUDITS: dict[str, type[Any]] = {
-    wire.AUDIT: wire.AuditOrder,
-    wire.JUDGE: wire.AuditReveal,
-    wire.SCORE: wire.ScoreOrder,
+    messages.AUDIT: messages.AuditRequest,
+    messages.JUDGE: messages.VerdictRequest,
+    messages.SCORE: messages.ScoreRequest,
 }
 CHAIN = genesis_of(REQUESTER, *MEMBERS, *VERIFIERS).chain
 
@@ -97,18 +104,18 @@ class Near:
     """Submission checks without a process: the same desk."""
 
     def __init__(self) -> None:
-        self._desk = Desk()
+        self._desk = CheckerState()
         self._desk.handle(CheckerSetup(SPEC, LAYOUT, SPEC.round_tokens))
 
-    async def check(self, request: Check) -> None:
+    async def check(self, request: PayloadCheckRequest) -> None:
         checked = self._desk.handle(request)
-        assert isinstance(checked, Checked)
+        assert isinstance(checked, PayloadCheckReply)
         if checked.code:
             raise ProtocolError(checked.code, checked.words)
 
     async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
-        found = self._desk.handle(Conclude(round, peers))
-        assert isinstance(found, Flags)
+        found = self._desk.handle(RoundFlagsRequest(round, peers))
+        assert isinstance(found, RoundFlagsReply)
         return dict(found.flags)
 
 
@@ -119,20 +126,22 @@ class Member(Party):
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
         private = folder / "private"
-        self.tenancy = Tenancy(key, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
+        self.tenancy = TrainingLease(key, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
         self.shelf = self.tenancy.shelf
         self.lease_key = LeaseKey()
-        self.places: dict[PeerId, wire.Address] = {}
+        self.places: dict[PeerId, messages.PeerAddress] = {}
 
     async def dial(self, peer: PeerId) -> Connection:
         place = self.places[peer].places[0]
         return await self.endpoint.dial(peer, place.host, place.port)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        if method == wire.ENTER:
-            await self.tenancy.fanning.follow(decode(body, wire.Enter, limits.CONTROL_BYTES), self.lease_key)
+        if method == messages.ENTER:
+            await self.tenancy.fanning.follow(
+                decode(body, messages.GroupJoinRequest, limits.CONTROL_BYTES), self.lease_key
+            )
             return b""
-        if method == wire.HELD:
+        if method == messages.HELD:
             return await self.tenancy.fanning.answer(body)
         if method not in ORDERS:
             return await super().handle(connection, method, body)
@@ -141,21 +150,21 @@ class Member(Party):
     async def obey(self, connection: Connection, method: str, order: Any) -> Any:
         """The reply to an order of the coordinator."""
         verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
-            wire.TRAIN: self.tenancy.train,
-            wire.REVEAL: self.tenancy.reveal,
-            wire.MERGE: self.tenancy.merge,
-            wire.DROP: self._drop,
-            wire.OPEN: self.tenancy.open,
-            wire.PLANT: self.tenancy.plant,
-            wire.UNVEIL: self._unveil,
+            messages.TRAIN: self.tenancy.train,
+            messages.REVEAL: self.tenancy.reveal,
+            messages.MERGE: self.tenancy.merge,
+            messages.DROP: self._drop,
+            messages.OPEN: self.tenancy.open,
+            messages.PLANT: self.tenancy.plant,
+            messages.UNVEIL: self._unveil,
         }
         return await verb[method](order)
 
-    async def _drop(self, order: wire.DropRound) -> None:
+    async def _drop(self, order: messages.DropRoundRequest) -> None:
         await self.tenancy.abandon(order)
         self.tenancy.drop(order)
 
-    async def _unveil(self, order: wire.RevealSegment) -> wire.SegmentRevealed:
+    async def _unveil(self, order: messages.SegmentRevealRequest) -> messages.SegmentRevealReply:
         return self.tenancy._openings.reveal(order, self.tenancy._verifiers)
 
 
@@ -168,9 +177,9 @@ class Judge(Party):
     def __init__(self, key: SigningKey, folder: Path) -> None:
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
-        self.tenancy = AuditTenancy(key, CHAIN, TERMS, self.disk, self.dial, dataset_bytes=10**6)
+        self.tenancy = AuditLease(key, CHAIN, TERMS, self.disk, self.dial, dataset_bytes=10**6)
         self.shelf = self.tenancy.shelf
-        self.places: dict[PeerId, wire.Address] = {}
+        self.places: dict[PeerId, messages.PeerAddress] = {}
         self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}
         self.said: list[tuple[str, Any, Any]] = []
 
@@ -186,15 +195,15 @@ class Judge(Party):
 
     async def _obey(self, method: str, order: Any) -> Any:
         verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
-            wire.AUDIT: self.tenancy.run,
-            wire.JUDGE: self.tenancy.judge,
-            wire.SCORE: self.tenancy.score,
+            messages.AUDIT: self.tenancy.run,
+            messages.JUDGE: self.tenancy.judge,
+            messages.SCORE: self.tenancy.score,
         }
         said = await verb[method](order)
         nodes = {
-            wire.AUDIT: lambda: order.contribution.peer,
-            wire.JUDGE: lambda: order.peer,
-            wire.SCORE: lambda: EVE.public,  # among all others
+            messages.AUDIT: lambda: order.contribution.peer,
+            messages.JUDGE: lambda: order.peer,
+            messages.SCORE: lambda: EVE.public,  # among all others
         }
         node = nodes[method]()
         if method in self.twists and (order.round, node) == (ROUND, EVE.public):
@@ -230,7 +239,9 @@ class Hostile(Member):
             said = self.twists[method](self, order, said)
         return said
 
-    def promise(self, said: wire.Promise, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Promise:
+    def promise(
+        self, said: messages.TrainReply, payload: bytes, weight: int = SPEC.round_tokens
+    ) -> messages.TrainReply:
         """A well-signed promise of any payload."""
         trace = self.traced(payload, weight)
         made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace.root)
@@ -243,18 +254,20 @@ class Hostile(Member):
             said, commitment=made, statistics=trace.statistics, path=trace.statistics_path, **opens
         )
 
-    def traced(self, payload: bytes, weight: int) -> Trace:
+    def traced(self, payload: bytes, weight: int) -> ContributionTrace:
         """What stands under such a promise."""
         trace = self.worker.trace_of(payload)
         return replace(trace, statistics=replace(trace.statistics, tokens=weight))
 
-    def opened(self, shown: wire.Shown, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Shown:
+    def opened(
+        self, shown: messages.RevealReply, payload: bytes, weight: int = SPEC.round_tokens
+    ) -> messages.RevealReply:
         """The opening of such a promise; the payload lies in this member's store."""
         manifest, nonce = self.put(payload), nonce_of(EVE, TERMS.id, ROUND)
         trace = self.traced(payload, weight)
         made = (payload_hash(payload), manifest.id, nonce, trace.root, "none", trace.statistics.stated)
         told = Contribution(EVE.public, weight, *made)
-        return wire.Shown(wire.Share(told, manifest, shown.share.replica))
+        return messages.RevealReply(messages.StoredContribution(told, manifest, shown.share.replica))
 
 
 class Run:
@@ -269,8 +282,10 @@ class Run:
     ) -> None:
         self.benchmarks, self.attested = benchmarks, attested
         self.home = Party(REQUESTER, folder / "home")
-        self.outlook = Outlook()
-        self.fanning = Fanning(Alone(credential_of(REQUESTER), Counter()), self.home.shelf, self.home.disk)
+        self.outlook = NetworkAssumptions()
+        self.fanning = PayloadFanout(
+            NoEndpoint(credential_of(REQUESTER), ByteCounter()), self.home.shelf, self.home.disk
+        )
         self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]
@@ -284,12 +299,12 @@ class Run:
         self.log = RunLog(self.log_path, REQUESTER)
         self.archive = Archive(self.home.disk, folder / "snapshots", JOB_KEY, REQUESTER.public)
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
-        self.fresh = rounds.State(
+        self.fresh = rounds.CoordinatorState(
             TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, (), is_audited=SPEC.is_audited
         )
         self.on_closed: Callable[[int], None] = lambda _round: None
         self.on_lost: Callable[[PeerId, bool], None] = lambda _peer, _may_return: None
-        self.places: dict[PeerId, wire.Address] = {}
+        self.places: dict[PeerId, messages.PeerAddress] = {}
 
     async def go(self) -> Coordinator:
         """The whole run."""
@@ -318,8 +333,8 @@ class Run:
     async def _rehire(self, verifier: PeerId) -> None:
         self.rehired.append(verifier)
 
-    async def _coordinate(self, places: dict[PeerId, wire.Address]) -> Coordinator:
-        self.log.write(Opened(TERMS.id, REQUESTER.public, TERMS.initial_root, SPEC.rounds))
+    async def _coordinate(self, places: dict[PeerId, messages.PeerAddress]) -> Coordinator:
+        self.log.write(RunStartRecord(TERMS.id, REQUESTER.public, TERMS.initial_root, SPEC.rounds))
         members = tuple(m.key.public for m in self.members)
         state = replace(rounds.replay(self.fresh, self.log.records), members=members)
         self.archive.remember(initial())
@@ -334,7 +349,7 @@ class Run:
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)
 
-        audits = self.audits = Audits(
+        audits = self.audits = AuditCoordinator(
             REQUESTER,
             CHAIN,
             TERMS,
@@ -364,7 +379,7 @@ class Run:
             audits,
             Near(),  # type: ignore[arg-type]
             dial,
-            Exchange(REQUESTER, TERMS.id, *held),
+            PayloadExchange(REQUESTER, TERMS.id, *held),
             anchored,
             self.journal,
             closed,
@@ -379,19 +394,19 @@ class Run:
         return coordinator
 
     @property
-    def left(self) -> list[Left]:
+    def left(self) -> list[ProcessExitEvent]:
         """Who is out, and why."""
-        return [event for event in self.events if isinstance(event, Left)]
+        return [event for event in self.events if isinstance(event, ProcessExitEvent)]
 
     @property
-    def concluded(self) -> dict[tuple[int, str], AuditConcluded]:
+    def concluded(self) -> dict[tuple[int, str], AuditEndEvent]:
         """What the audits found, by round and node."""
-        return {(e.round, e.peer): e for e in self.events if isinstance(e, AuditConcluded)}
+        return {(e.round, e.peer): e for e in self.events if isinstance(e, AuditEndEvent)}
 
     @property
-    def audited(self) -> list[Audited]:
+    def audited(self) -> list[AuditsRecord]:
         """The audits in the log."""
-        return [r for r in self.log.records if isinstance(r, Audited)]
+        return [r for r in self.log.records if isinstance(r, AuditsRecord)]
 
     def check(self, reason: str, *, accepted_last: bool) -> None:
         """Out with this reason, once; the honest ones finished; the log replays; nothing of it was taken after."""
@@ -401,21 +416,21 @@ class Run:
         assert all(
             event.reason.startswith("excluded") for event in left[1:]
         )  # what it had committed to is judged
-        assert len([e for e in self.events if isinstance(e, RoundClosed)]) == SPEC.rounds
+        assert len([e for e in self.events if isinstance(e, RoundEndEvent)]) == SPEC.rounds
         again = RunLog(self.log_path, REQUESTER)
         again.close()
         replayed = rounds.replay(self.fresh, again.records)
-        assert replayed.phase is rounds.Phase.DONE
+        assert replayed.phase is rounds.RoundPhase.DONE
         for member in self.honest:
             assert member.worker.state.root(LAYOUT) == replayed.root
         honest = {key.public for key in HONEST}
         for record in again.records:
-            if isinstance(record, Accepted):
+            if isinstance(record, AcceptSetRecord):
                 is_in = record.round < ROUND or (record.round == ROUND and accepted_last)
                 assert {c.peer for c in record.contributions} == (honest | {EVE.public} if is_in else honest)
-            if isinstance(record, Closed):
+            if isinstance(record, RoundEndRecord):
                 assert {peer for peer, _ in record.signatures} >= honest
-            if isinstance(record, Committed) and record.round > ROUND:
+            if isinstance(record, CommitmentsRecord) and record.round > ROUND:
                 assert {c.peer for c in record.commitments} == honest
         for round in range(ROUND + accepted_last):  # what it did before it left is judged like everybody's
             assert self.concluded[round, EVE.public.hex()].finding == "holds"

@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from farflung.core.crypto import local_key
-from farflung.ledger import light, tx
+from farflung.ledger import light_client, transactions
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.snapshots import Incoming
-from farflung.ledger.io.store import Store
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.snapshot import Manifest, Rows, Snapshots
-from farflung.ledger.tables import State
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.snapshot_download import SnapshotDownload
+from farflung.ledger.ledger_state import LedgerState
+from farflung.ledger.snapshot import Rows, SnapshotCache, SnapshotManifest
+from farflung.ledger.table_rows import AccountRow
 
 NOTARY = local_key(5, "notary")
 OWNERS = tuple(local_key(5, "owner", number) for number in range(10))
 GENESIS = Genesis("snapshots", 0, tuple((key.public, 10_000) for key in OWNERS), (NOTARY.public,))
 
 
-def paid(chain: Chain, number: int, amount: int) -> tx.SignedTx:
+def paid(chain: Chain, number: int, amount: int) -> transactions.SignedTx:
     """A payment from one owner to the next."""
     sender, receiver = OWNERS[number % 10], OWNERS[(number + 1) % 10]
     row = chain.state.find(AccountRow, sender.public)
     assert row is not None
-    payment = tx.Transfer(receiver.public, amount)
-    return tx.sign_tx(sender, tx.make_tx(chain.id, sender.public, row.nonce, payment))
+    payment = transactions.Transfer(receiver.public, amount)
+    return transactions.sign_tx(sender, transactions.make_tx(chain.id, sender.public, row.nonce, payment))
 
 
 def grown(blocks: int = 4) -> Chain:
@@ -36,19 +36,19 @@ def grown(blocks: int = 4) -> Chain:
     return chain
 
 
-def trust(manifest: Manifest) -> light.Trust:
+def trust(manifest: SnapshotManifest) -> light_client.TrustedCommittee:
     """Who knows the genesis, and whom its one committee convinces."""
     assert manifest.header.epoch <= 1
-    return light.trust_in(GENESIS)
+    return light_client.trust_in(GENESIS)
 
 
 class Honest:
     """Serves what its chain holds."""
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.snapshots, self.sent = chain, Snapshots(), 0
+        self.chain, self.snapshots, self.sent = chain, SnapshotCache(), 0
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SnapshotManifest:
         chain = self.chain
         found = self.snapshots.manifest(chain.state, chain.head, chain.certificate)
         assert found is not None
@@ -59,10 +59,10 @@ class Honest:
         return self.snapshots.chunk(height, table, number)
 
 
-def incoming(folder: Path, chain: Chain | None = None) -> Incoming:
+def incoming(folder: Path, chain: Chain | None = None) -> SnapshotDownload:
     """What has come into a folder so far; with `chain`, all of its snapshot is to come."""
     folder.mkdir(exist_ok=True)
-    made = Incoming(folder / "ledger.db", GENESIS)
+    made = SnapshotDownload(folder / "ledger.db", GENESIS)
     if chain is not None:
         manifest = Honest(chain).manifest()
         made.begin(manifest, ())
@@ -71,7 +71,7 @@ def incoming(folder: Path, chain: Chain | None = None) -> Incoming:
 
 def fetched(folder: Path, server: Honest) -> Chain:
     """The chain that follows from a server's snapshot alone; LookupError when it has no chunk for us."""
-    held, store = incoming(folder), Store.open(folder / "ledger.db", GENESIS)
+    held, store = incoming(folder), LedgerStore.open(folder / "ledger.db", GENESIS)
     try:
         manifest = server.manifest()
         held.begin(manifest, ())
@@ -88,14 +88,14 @@ def fetched(folder: Path, server: Honest) -> Chain:
 
 
 def reloaded(folder: Path) -> Chain:
-    store = Store.open(folder / "ledger.db", GENESIS)
+    store = LedgerStore.open(folder / "ledger.db", GENESIS)
     try:
         return store.load(NOTARY)
     finally:
         store.close()
 
 
-def contents(state: State) -> dict[str, object]:
+def contents(state: LedgerState) -> dict[str, object]:
     """All that a state holds, its indices too, in a form that can be compared."""
     return {
         name: (list(table.rows), [table.place(row.key) for row in table.rows], table.tree.root, table.soonest)

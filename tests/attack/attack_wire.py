@@ -9,14 +9,14 @@ from typing import Any
 
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
-from farflung.net import tickets, tls
-from farflung.net.counters import Counter
-from farflung.net.frames import Frame, Type, encode
+from farflung.net import relay_tickets, tls
+from farflung.net.counters import ByteCounter
+from farflung.net.frames import Frame, FrameType, encode
 from farflung.net.io.connection import Connection
-from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.tls import Session
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.tls import TlsSession
 
 A, B, C, D, R = (local_key(11, name) for name in ("a", "b", "c", "d", "relay"))
 HELLO_HEAD = len(tls.MAGIC) + 2
@@ -57,7 +57,7 @@ class Liar:
     """An acceptor that proves its key, welcomes, and answers the first request with whatever frames it likes."""
 
     def __init__(self, key: SigningKey, said: list[Frame | bytes]) -> None:
-        self._own, self._said = FileCredentials(key), said
+        self._own, self._said = FileTlsCredentials(key), said
         self._server: asyncio.Server | None = None
 
     async def start(self) -> tuple[str, int]:
@@ -71,13 +71,13 @@ class Liar:
         self._own.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session, is_welcome, has_answered = Session.server(self._own), False, False
+        session, is_welcome, has_answered = TlsSession.server(self._own), False, False
         try:
             while data := await reader.read(65536):
                 plain = session.receive(data)
                 if session.is_ready and not is_welcome:
                     is_welcome = True
-                    session.send(encode(Frame(Type.WELCOME, 0)))
+                    session.send(encode(Frame(FrameType.WELCOME, 0)))
                 if plain and not has_answered:
                     has_answered = True
                     for frame in self._said:
@@ -144,12 +144,12 @@ class HostileRelay:
     async def _forward(self, near: Stream, far: Stream) -> None:
         magic = await near[0].readexactly(len(tls.MAGIC))
         far[1].write(magic)
-        if magic != tickets.MAGIC:
+        if magic != relay_tickets.MAGIC:
             await asyncio.gather(self._copy(near[0], far[1]), self._copy(far[0], near[1]))
             return
         size = await near[0].readexactly(2)
         far[1].write(size + await near[0].readexactly(int.from_bytes(size, "big")))
-        near[1].write(self.answer(await far[0].readexactly(tickets.ANSWER_BYTES)))
+        near[1].write(self.answer(await far[0].readexactly(relay_tickets.ANSWER_BYTES)))
         if self.crossed is not None:
             far = await self._other(far)
         first = await near[0].read(1)
@@ -221,7 +221,7 @@ class Scene:
 
     def caller(self, key: Any = A, **options: Any) -> Endpoint:
         """An endpoint that is closed at the end."""
-        made = Endpoint(key, self.serve, Counter(), **options)
+        made = Endpoint(key, self.serve, ByteCounter(), **options)
         self.callers.append(made)
         return made
 

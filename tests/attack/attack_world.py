@@ -12,30 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from farflung.app import objects, wire
-from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Float32, Layout
-from farflung.job.model import gpt_shapes
-from farflung.job.spec import AuditSpec, EvaluateSpec, JobSpec, ModelSpec, SyncSpec, Terms, Tolerance
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import AuditSpec, EvaluateSpec, JobSpec, JobTerms, ModelSpec, SyncSpec, Tolerance
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import RemoteError
-from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, seal
-from farflung.train import inner, messages, segments, snapshot
-from farflung.train.inner import InnerState
-from farflung.train.roundlog import payload_hash
-from farflung.train.scores import Score
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.peers.protocol.job_key import LeaseKey, wrap
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, seal
+from farflung.train import inner_state, public_state, segments, worker_messages
+from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics, units
+from farflung.train.inner_state import InnerState
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import payload_hash
+from farflung.train.scores import ContributionScore
 from farflung.train.segments import BorderState
-from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
-from farflung.train.trace import Statistics, Trace, units
+from farflung.train.sync_arithmetic import Sync
 
 REQUESTER, STRANGER = local_key(9, "requester"), local_key(9, "stranger")
 MEMBERS = [local_key(9, "provider", i) for i in range(3)]
@@ -56,7 +57,7 @@ SPEC = JobSpec(
     evaluate=EvaluateSpec(tokens=8, final_tokens=8),
     audit=AUDITED,
 )
-LAYOUT = Layout.of(gpt_shapes(MODEL))
+LAYOUT = TensorLayout.of(gpt_shapes(MODEL))
 SYNCED = Sync.of(SPEC)
 BOUND = SYNCED.bound(LAYOUT)
 OPTIMIZER = SPEC.optimizer
@@ -69,7 +70,7 @@ def initial() -> PublicState:
     return SYNCED.initial(np.linspace(-1, 1, LAYOUT.size, dtype=np.float32))
 
 
-TERMS = Terms(
+TERMS = JobTerms(
     SPEC,
     digest(NS_OBJECT, DATA),
     ZERO_HASH,
@@ -138,11 +139,11 @@ class Worker:
         about = SYNCED.about(self.state, LAYOUT, peer or self.peer)._replace(round=round)
         return SYNCED.codec(0).encode(None, end.params - self.state.params, LAYOUT, about)[1]
 
-    def trace_of(self, payload: bytes, states: tuple[BorderState, ...] = ()) -> Trace:
+    def trace_of(self, payload: bytes, states: tuple[BorderState, ...] = ()) -> ContributionTrace:
         """What stands under the root of a round that went through these states (those of the last one)."""
         losses = tuple(loss_at(step) for step in range(SPEC.sync.steps))
-        said = Statistics(losses, 0.1, SPEC.round_tokens)
-        return Trace(
+        said = TrainingStatistics(losses, 0.1, SPEC.round_tokens)
+        return ContributionTrace(
             segments.borders(LAYOUT, OPTIMIZER, states or self.states, None, None),
             said,
             payload_hash(payload),
@@ -151,7 +152,7 @@ class Worker:
     async def abandon(self) -> None:
         """There is never anything to give up."""
 
-    async def request(self, message: messages.Request) -> messages.Reply:
+    async def request(self, message: worker_messages.Request) -> worker_messages.Reply:
         """As the agent's pipe does: an error of the worker arrives as RunError."""
         try:
             reply = self.answer(message)
@@ -159,52 +160,52 @@ class Worker:
             raise RunError(error.code, error.message, cause=error.cause, hint=error.hint) from error
         return self.bends.get(type(message), lambda said: said)(reply)
 
-    def answer(self, message: messages.Request) -> messages.Reply:
+    def answer(self, message: worker_messages.Request) -> worker_messages.Reply:
         self.asked.append(type(message).__name__)
         match message:
-            case messages.Setup():
+            case worker_messages.SetupCommand():
                 self.member = message.member
-                return messages.Ready(100, 10, 2.0)
-            case messages.Train(round):
+                return worker_messages.SetupResult(100, 10, 2.0)
+            case worker_messages.TrainCommand(round):
                 return self._trained(round)
-            case messages.OpenSegment(round, segment):
+            case worker_messages.OpenSegmentCommand(round, segment):
                 return self._opened(round, segment)
-            case messages.Rerun():
+            case worker_messages.RerunCommand():
                 return _rerun(message)
-            case messages.Reencode():
+            case worker_messages.ReencodeCommand():
                 return _reencode(message)
-            case messages.Probe():
+            case worker_messages.LossProbeCommand():
                 return _probe(message)
-            case messages.Load(round, packed):
-                self.state = snapshot.check(snapshot.unpack(packed, LAYOUT), LAYOUT, round)
+            case worker_messages.LoadCommand(round, packed):
+                self.state = public_state.check(public_state.unpack(packed, LAYOUT), LAYOUT, round)
                 self._hold(message.inner)
-            case messages.Rewind():
+            case worker_messages.RewindCommand():
                 self._hold(message.inner)
-            case messages.Merge(_, parts):
+            case worker_messages.MergeCommand(_, parts):
                 self.state = SYNCED.apply(self.state, LAYOUT, parts)
                 is_in = any(part.peer == self.peer for part in parts)
                 after = self._after if self._after is not None and is_in else self.inner
                 self.inner, self._after, self.states = after, None, ()
-        return messages.State(self.state.round, self.state.root(LAYOUT), b"", ())
+        return worker_messages.StateResult(self.state.round, self.state.root(LAYOUT), b"", ())
 
     def _hold(self, packed: bytes) -> None:
-        self.inner = inner.unpack(packed, OPTIMIZER, LAYOUT) if packed else InnerState()
+        self.inner = inner_state.unpack(packed, OPTIMIZER, LAYOUT) if packed else InnerState()
         self.states, self._after = (), None
 
-    def _trained(self, round: int) -> messages.Trained:
+    def _trained(self, round: int) -> worker_messages.TrainResult:
         self.trained.append(round)
         self.states = self._train()
         end = self.states[-1]
         self._after = InnerState(round + 1, end.step, end.vectors, None)
         payload = self._encoded(round, None, end)
-        packed = inner.pack(self._after, OPTIMIZER, LAYOUT)
-        return messages.Trained(round, payload, packed, self.trace_of(payload), 0.01)
+        packed = inner_state.pack(self._after, OPTIMIZER, LAYOUT)
+        return worker_messages.TrainResult(round, payload, packed, self.trace_of(payload), 0.01)
 
-    def _opened(self, round: int, segment: int) -> messages.SegmentOpened:
+    def _opened(self, round: int, segment: int) -> worker_messages.OpenSegmentResult:
         if not self.states or self.states[0].round != round:
             raise RunError("FF-TRAIN-081", "the states of this round are not held")
         _check_segment(segment)
-        return messages.SegmentOpened(
+        return worker_messages.OpenSegmentResult(
             start=segments.pack(segments.start(self.states, segment), OPTIMIZER, LAYOUT),
             end=segments.pack(segments.end(self.states, segment), OPTIMIZER, LAYOUT),
             last=segments.pack(segments.last(self.states), OPTIMIZER, LAYOUT),
@@ -216,11 +217,11 @@ def _check_segment(segment: int) -> None:
         raise segments.unfit(f"a round has no segment {segment}")
 
 
-def _rerun(asked: messages.Rerun) -> messages.Reran:
+def _rerun(asked: worker_messages.RerunCommand) -> worker_messages.RerunResult:
     _check_segment(asked.segment)
     if not 0 <= asked.member < len(MEMBERS):
         raise RunError("FF-TRAIN-090", "the worker cannot train as this member")
-    public = snapshot.unpack(asked.snapshot, LAYOUT)
+    public = public_state.unpack(asked.snapshot, LAYOUT)
     start = segments.unpack(asked.start, OPTIMIZER, LAYOUT, public.round)
     if (start.params is None) is (asked.segment > 0):
         raise segments.unfit("weights are told from border 1 on, and there always")
@@ -230,71 +231,71 @@ def _rerun(asked: messages.Rerun) -> messages.Reran:
     border = segments.border(LAYOUT, OPTIMIZER, asked.segment + 1, end)
     losses = tuple(loss_at(step) for step in range(first, after))
     packed = segments.pack(replace(end, residual=None), OPTIMIZER, LAYOUT)
-    return messages.Reran(border, packed, losses, 0.01)
+    return worker_messages.RerunResult(border, packed, losses, 0.01)
 
 
-def _reencode(asked: messages.Reencode) -> messages.Reencoded:
-    public = snapshot.unpack(asked.snapshot, LAYOUT)
+def _reencode(asked: worker_messages.ReencodeCommand) -> worker_messages.ReencodeResult:
+    public = public_state.unpack(asked.snapshot, LAYOUT)
     last = segments.unpack(asked.last, OPTIMIZER, LAYOUT, public.round)
     if last.params is None or last.vectors:
         raise segments.unfit("an end of a round is its weights, and perhaps a residual")
     about = SYNCED.about(public, LAYOUT, asked.peer)
     residual, payload = SYNCED.codec(0).encode(last.residual, last.params - public.params, LAYOUT, about)
     roots = segments.params_root(LAYOUT, last.params), segments.unsent_root(LAYOUT, residual, None)
-    return messages.Reencoded(payload_hash(payload), *roots)
+    return worker_messages.ReencodeResult(payload_hash(payload), *roots)
 
 
-def _probe(asked: messages.Probe) -> messages.Probed:
+def _probe(asked: worker_messages.LossProbeCommand) -> worker_messages.LossProbeResult:
     """Losses that fall by a nat where weights go as the first two members' do, and on each one's data as its own do."""
-    public = snapshot.unpack(asked.snapshot, LAYOUT)
+    public = public_state.unpack(asked.snapshot, LAYOUT)
     good = step_of(0) + step_of(1) - HARM * step_of(2)
-    each: list[Score] = []
+    each: list[ContributionScore] = []
     for member, part in zip(asked.members, asked.parts, strict=True):
         change = SYNCED.alone(public, LAYOUT, part) - public.params
         held, own = (float(change @ way) / float(way @ way) for way in (good, step_of(member)))
         sign = -1 if HARM and member == 2 else 1  # on true data
-        each.append(Score(part.peer, units(3 - held), units(3.0), units(3 - sign * own)))
-    return messages.Probed(units(3.0), tuple(each), 0.01)
+        each.append(ContributionScore(part.peer, units(3 - held), units(3.0), units(3 - sign * own)))
+    return worker_messages.LossProbeResult(units(3.0), tuple(each), 0.01)
 
 
 class Party:
     """A key on the network with a store, from which members may fetch."""
 
     def __init__(self, key: SigningKey, folder: Path) -> None:
-        self.key, self.disk = key, Disk(folder)
-        self.shelf = objects.Shelf(self.disk, BOUND)
+        self.key, self.disk = key, DiskObjectStore(folder)
+        self.shelf = objects.ObjectServer(self.disk, BOUND)
         self.asked: list[str] = []
-        self.endpoint = Endpoint(key, self.handle, Counter())
+        self.endpoint = Endpoint(key, self.handle, ByteCounter())
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         self.asked.append(method)
         return self.shelf.serve(connection.peer, method, body)
 
-    def put(self, data: bytes, key: bytes = JOB_KEY) -> Manifest:
+    def put(self, data: bytes, key: bytes = JOB_KEY) -> ObjectManifest:
         """Seals data into the own store."""
         manifest, chunks = seal(key, data)
         self.disk.put(manifest, chunks)
         return manifest
 
     @property
-    def address(self) -> wire.Address:
-        return wire.Address(self.key.public, (Place(*self.endpoint.address),))
+    def address(self) -> protocol_messages.PeerAddress:
+        return protocol_messages.PeerAddress(self.key.public, (EndpointAddress(*self.endpoint.address),))
 
 
 def start_order(
     home: Party,
     member: int,
-    members: tuple[wire.Address, ...],
+    members: tuple[protocol_messages.PeerAddress, ...],
     state: PublicState,
     lease_key: bytes | None = None,
-) -> wire.Start:
+) -> protocol_messages.LeaseStartRequest:
     """What an honest requester says to one member; everything that it names lies in `home`'s store."""
     wrapped = wrap(lease_key or LeaseKey().public, TERMS.id, JOB_KEY)
     dataset, module, graph = home.put(DATA), home.put(b""), home.put(b"")
-    packed = home.put(snapshot.pack(state, LAYOUT))
+    packed = home.put(public_state.pack(state, LAYOUT))
     verifiers = tuple(key.public for key in COURT)
     supplies = (dataset, module, graph, packed, state.round, ())
-    return wire.Start(TERMS.id, wrapped, member, members, verifiers, *supplies)
+    return protocol_messages.LeaseStartRequest(TERMS.id, wrapped, member, members, verifiers, *supplies)
 
 
 async def refusal(call: Awaitable[bytes]) -> str:

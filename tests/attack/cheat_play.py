@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from farflung.compress.merge import Part
-from farflung.core.claims import number
+from farflung.compress.merge import WeightedUpdate
+from farflung.core.commitments import number
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.job import dataset
 from farflung.job.spec import (
     AuditSpec,
@@ -34,17 +34,17 @@ from farflung.job.spec import (
     Tolerance,
 )
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.tx import Finding, Verdict
-from farflung.train import messages, segments, snapshot
-from farflung.train.engine import Engine
-from farflung.train.roundlog import Commitment, Contribution, payload_hash
-from farflung.train.sync import Sync
-from farflung.verify import audit as chair
-from farflung.verify import check, sample
-from farflung.verify.blind import Blind, blind
-from farflung.verify.commitments import commit, is_commitment, nonce_of, opens
-from farflung.verify.judge import EXCESS_CAP, Found, conclusions, needs_another
-from farflung.verify.opening import Place, needed, read_border, start_fault
+from farflung.ledger.transactions import Verdict, VerdictFinding
+from farflung.train import public_state, segments, worker_messages
+from farflung.train.engine import WorkerEngine
+from farflung.train.run_log import Commitment, Contribution, payload_hash
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify import audit_sample, submission_checks
+from farflung.verify import segment_audit as chair
+from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding, conclusions, needs_another
+from farflung.verify.blind_commitment import BlindCommitment, blind
+from farflung.verify.commitment_check import commit, is_commitment, nonce_of, opens
+from farflung.verify.segment_opening import OpenedSegment, needed, read_border, start_fault
 from farflung.verify.tolerance import tolerance_of
 
 JOB, CHAIN = digest("test/job/1"), digest("test/chain/1")
@@ -74,8 +74,8 @@ def data() -> bytes:
 def tolerance(spec: JobSpec = SPEC) -> Tolerance:
     """What the profile run measures on this machine; another seed makes another model of the same shapes."""
     engine = Worker(spec, local_key(0, "profile"), 0).engine
-    start = engine.handle(messages.Initialize())
-    profiled = engine.handle(messages.Profile(start.snapshot))
+    start = engine.handle(worker_messages.InitializeCommand())
+    profiled = engine.handle(worker_messages.ProfileCommand(start.snapshot))
     return tolerance_of(profiled.noise)
 
 
@@ -91,10 +91,10 @@ class Worker:
         self, spec: JobSpec, key: SigningKey, member: int, cheat: str = "none", threads: int = 1
     ) -> None:
         self.key, self.member = key, member
-        self.engine = Engine(lambda: 0.0)
-        self.ask(messages.Setup(spec, data(), b"", member, key.public, threads, cheat))
+        self.engine = WorkerEngine(lambda: 0.0)
+        self.ask(worker_messages.SetupCommand(spec, data(), b"", member, key.public, threads, cheat))
 
-    def ask(self, request: messages.Request) -> Any:
+    def ask(self, request: worker_messages.Request) -> Any:
         """The reply to a request."""
         return self.engine.handle(request)
 
@@ -102,17 +102,17 @@ class Worker:
 class Made(NamedTuple):
     """A peer's round: what it committed to and shows, and what it opens if it is drawn."""
 
-    trained: messages.Trained
+    trained: worker_messages.TrainResult
     commitment: Commitment
     contribution: Contribution
-    opened: messages.SegmentOpened | None
+    opened: worker_messages.OpenSegmentResult | None
 
 
 class Ran(NamedTuple):
     """A verifier's own result, before it sees the claim."""
 
-    audit: chair.Audit
-    blind: Blind
+    audit: chair.SegmentAudit
+    blind: BlindCommitment
 
 
 @dataclass
@@ -142,12 +142,12 @@ class Play:
         self.verifiers = {key.public: key for key in (local_key(seed, "verifier", i) for i in range(2))}
         self.verifiers = dict(list(self.verifiers.items())[: self.setting.verifiers])
         self.bench = Worker(self.spec, local_key(seed, "bench"), count)  # both verifiers' engine
-        self.public = self.bench.ask(messages.Initialize())
-        self.sync, self.layout = Sync.of(self.spec), Layout.of(dict(self.public.shapes))
+        self.public = self.bench.ask(worker_messages.InitializeCommand())
+        self.sync, self.layout = Sync.of(self.spec), TensorLayout.of(dict(self.public.shapes))
         for peer in self.peers.values():
-            peer.ask(messages.Load(0, self.public.snapshot, b""))
+            peer.ask(worker_messages.LoadCommand(0, self.public.snapshot, b""))
         self.accepted: dict[PeerId, int] = dict.fromkeys(self.peers, 0)
-        self.findings: dict[tuple[int, PeerId], Finding] = {}
+        self.findings: dict[tuple[int, PeerId], VerdictFinding] = {}
         self.excesses: dict[tuple[int, PeerId], int] = {}
         self.flagged: dict[int, dict[PeerId, str]] = {}
         self.out: set[PeerId] = set()
@@ -164,7 +164,9 @@ class Play:
     @property
     def guilty(self) -> set[PeerId]:
         """Who was found false or withholding in any round."""
-        return {p for (_, p), f in self.findings.items() if f in (Finding.FALSE, Finding.WITHHELD)}
+        return {
+            p for (_, p), f in self.findings.items() if f in (VerdictFinding.FALSE, VerdictFinding.WITHHELD)
+        }
 
     def run(self) -> Play:
         """All rounds; whom round r finds guilty is out from round r + 2 on."""
@@ -177,23 +179,26 @@ class Play:
     def round(self, round: int) -> set[PeerId]:
         """One round and its audits; returns whom they find guilty."""
         live = [peer for peer in self.peers if peer not in self.out]
-        trained = {p: self.peers[p].ask(messages.Train(round)) for p in live}
+        trained = {p: self.peers[p].ask(worker_messages.TrainCommand(round)) for p in live}
         promised = {p: self.committed(round, self.peers[p].key, trained[p]) for p in live}
-        anchored = sample.anchor(JOB, round, [promise for promise, _ in promised.values()])
-        luck = sample.beacon(anchored, digest("test/block/1", number(round)))
+        anchored = audit_sample.anchor(JOB, round, [promise for promise, _ in promised.values()])
+        luck = audit_sample.beacon(anchored, digest("test/block/1", number(round)))
         assert all(is_commitment(x, JOB, round) and opens(c, x, JOB, round) for x, c in promised.values())
         before = self.snapshot
-        state = snapshot.unpack(before, self.layout)
+        state = public_state.unpack(before, self.layout)
         about = {p: self.sync.about(state, self.layout, p) for p in live}
         decoded = [
-            Part(p, c.weight, self.sync.decode(about[p], self.layout, trained[p].payload))
+            WeightedUpdate(p, c.weight, self.sync.decode(about[p], self.layout, trained[p].payload))
             for p, (_, c) in promised.items()
         ]
-        self.flagged[round] = check.flags(self.layout, decoded)
+        self.flagged[round] = submission_checks.flags(self.layout, decoded)
         known = [(p, self.accepted[p]) for p in live]
         count = self.spec.segments
-        drawn = sample.draw(self.spec.audit, count, luck, known, self.flagged[round])
-        opened = {d.peer: self.peers[d.peer].ask(messages.OpenSegment(round, d.segment)) for d in drawn}
+        drawn = audit_sample.draw(self.spec.audit, count, luck, known, self.flagged[round])
+        opened = {
+            d.peer: self.peers[d.peer].ask(worker_messages.OpenSegmentCommand(round, d.segment))
+            for d in drawn
+        }
         self.merge(round, live, trained)
         verdicts: list[Verdict] = []
         for d in drawn:
@@ -204,7 +209,7 @@ class Play:
         return {node for node, c in concluded.items() if c.is_guilty}
 
     def committed(
-        self, round: int, key: SigningKey, trained: messages.Trained
+        self, round: int, key: SigningKey, trained: worker_messages.TrainResult
     ) -> tuple[Commitment, Contribution]:
         """What a peer promises, and what it will show."""
         payload, root = payload_hash(trained.payload), trained.trace.root
@@ -213,24 +218,28 @@ class Play:
         nonce = nonce_of(key, JOB, round)
         return promise, Contribution(key.public, weight, payload, payload, nonce, root, "none")
 
-    def merge(self, round: int, live: Sequence[PeerId], trained: dict[PeerId, messages.Trained]) -> None:
+    def merge(
+        self, round: int, live: Sequence[PeerId], trained: dict[PeerId, worker_messages.TrainResult]
+    ) -> None:
         """Everybody merges what was accepted: all of it."""
-        parts = tuple(messages.Part(p, self.spec.round_tokens, trained[p].payload) for p in live)
-        roots = {self.peers[p].ask(messages.Merge(round, parts)).root for p in live}
+        parts = tuple(
+            worker_messages.AcceptedPayload(p, self.spec.round_tokens, trained[p].payload) for p in live
+        )
+        roots = {self.peers[p].ask(worker_messages.MergeCommand(round, parts)).root for p in live}
         assert len(roots) == 1
-        state = self.sync.apply(snapshot.unpack(self.snapshot, self.layout), self.layout, parts)
-        self.snapshot = snapshot.pack(state, self.layout)
+        state = self.sync.apply(public_state.unpack(self.snapshot, self.layout), self.layout, parts)
+        self.snapshot = public_state.pack(state, self.layout)
         for p in live:
             self.accepted[p] += 1
 
     # Audits
 
     def audited(
-        self, round: int, drawn: sample.Drawn, made: Made, luck: Hash, before: bytes
+        self, round: int, drawn: audit_sample.AuditSample, made: Made, luck: Hash, before: bytes
     ) -> list[Verdict]:
         """One contribution's verdicts: a second verifier is asked when the first one accuses."""
         verdicts: list[Verdict] = []
-        for verifier in sample.verifier_order(luck, drawn.peer, self.verifiers):
+        for verifier in audit_sample.verifier_order(luck, drawn.peer, self.verifiers):
             found, result = self.examined(round, drawn.segment, made, before, self.verifiers[verifier])
             c = made.contribution
             about = (CHAIN, JOB, round, c.peer, drawn.segment, c.trace)
@@ -242,18 +251,18 @@ class Play:
 
     def examined(
         self, round: int, segment: int, made: Made, before: bytes, key: SigningKey
-    ) -> tuple[Found, Hash]:
+    ) -> tuple[AuditFinding, Hash]:
         """What one verifier finds, from the opening to the finding, and what it had committed to."""
         if made.opened is None:
-            return Found(Finding.WITHHELD, 0), ZERO_HASH
+            return AuditFinding(VerdictFinding.WITHHELD, 0), ZERO_HASH
         ran = self.rerun(round, segment, made, before, key)
         if ran is None:
-            return Found(Finding.FALSE, EXCESS_CAP), ZERO_HASH
+            return AuditFinding(VerdictFinding.FALSE, EXCESS_CAP), ZERO_HASH
         leaves = made.trained.trace.opened(*needed(ran.audit.place.segment, ran.audit.place.segments))
-        shown = chair.Shown(leaves, made.opened.end, made.opened.last)
+        shown = chair.SegmentClaim(leaves, made.opened.end, made.opened.last)
         try:
-            asked = messages.Reencode(before, made.contribution.peer, shown.last)
-            again: messages.Reencoded | None = self.bench.ask(asked)
+            asked = worker_messages.ReencodeCommand(before, made.contribution.peer, shown.last)
+            again: worker_messages.ReencodeResult | None = self.bench.ask(asked)
         except RunError:
             again = None
         return chair.judge(ran.audit, shown, again), ran.blind.digest
@@ -261,9 +270,9 @@ class Play:
     def rerun(self, round: int, segment: int, made: Made, before: bytes, key: SigningKey) -> Ran | None:
         """The segment as it should have been, and the commitment to it; None when the start cannot be one."""
         assert made.opened is not None
-        state = snapshot.unpack(before, self.layout)
+        state = public_state.unpack(before, self.layout)
         params = segments.params_root(self.layout, state.params)
-        place = Place(self.spec, round, segment, made.contribution, params)
+        place = OpenedSegment(self.spec, round, segment, made.contribution, params)
         (leaf,) = made.trained.trace.opened(segment)
         if start_fault(place, leaf):
             return None
@@ -272,7 +281,7 @@ class Play:
             return None
         member = self.peers[made.contribution.peer].member
         try:
-            mine = self.bench.ask(messages.Rerun(before, member, segment, start))
+            mine = self.bench.ask(worker_messages.RerunCommand(before, member, segment, start))
         except RunError:
             return None
         audit = chair.begun(place, self.layout, self.limits, border, start, state.params, mine)
@@ -286,9 +295,9 @@ def play(seed: int, cheat: str = "none", **setting: Any) -> Play:
 
 def assert_found_and_nobody_else(run: Play) -> None:
     """The cheater is found false in the first round in which it cheats; everybody else's work holds, in all rounds."""
-    assert run.findings[1, run.cheater] is Finding.FALSE
+    assert run.findings[1, run.cheater] is VerdictFinding.FALSE
     others = {place: f for place, f in run.findings.items() if place != (1, run.cheater)}
-    assert set(others.values()) == {Finding.HOLDS}
+    assert set(others.values()) == {VerdictFinding.HOLDS}
     assert run.guilty == {run.cheater}
 
 

@@ -11,31 +11,31 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import local_key
 from farflung.job.spec import OptimizerSpec, Tolerance
-from farflung.ledger.tx import Finding
+from farflung.ledger.transactions import VerdictFinding
 from farflung.train.segments import BorderState
-from farflung.train.shortcuts import SHORTCUTS, Segment, apart
-from farflung.verify.judge import Found, compare, finding_of
+from farflung.train.shortcuts import SHORTCUTS, SegmentTask, apart
+from farflung.verify.audit_verdict import AuditFinding, compare, finding_of
 
 ADAMW, SGD = OptimizerSpec(name="adamw", lr=3e-3), OptimizerSpec(name="sgd", lr=0.1)
 OPTIMIZERS = (SPEC.optimizer, ADAMW, SGD)
-FALSE, HOLDS, UNPAID = Finding.FALSE, Finding.HOLDS, Finding.UNPAID
+FALSE, HOLDS, UNPAID = VerdictFinding.FALSE, VerdictFinding.HOLDS, VerdictFinding.UNPAID
 
 
 @dataclass(frozen=True)
 class Stage:
     """A segment in the middle of a peer's second round, its honest end, and the job's own tolerances."""
 
-    segment: Segment
+    segment: SegmentTask
     right: BorderState
     limits: Tolerance
 
-    def judged(self, claimed: BorderState) -> Found:
+    def judged(self, claimed: BorderState) -> AuditFinding:
         """What a verifier finds whose own end is `right`, of a claim whose payload and losses fit."""
         distances = dict(apart(self.segment, self.right, claimed))
         excess = compare(self.limits, self.segment.job.model.layout, distances)
         return finding_of(excess, encoding_ok=True, statistics_ok=True)
 
-    def played(self, name: str) -> Found:
+    def played(self, name: str) -> AuditFinding:
         """The finding on a shortcut."""
         return self.judged(SHORTCUTS[name].play(self.segment).end)
 
@@ -46,9 +46,9 @@ def stage(seed: int, optimizer: OptimizerSpec = SPEC.optimizer) -> Stage:
     spec = replace(SPEC, seed=seed, optimizer=optimizer)
     job = Worker(spec, local_key(seed, "segment"), 0).engine._job
     assert job is not None
-    first = Segment(job, spec, BorderState(0, 0, job.start), 0, range(spec.sync.steps))
+    first = SegmentTask(job, spec, BorderState(0, 0, job.start), 0, range(spec.sync.steps))
     begin = moved(first.honest().end, round=1)
-    segment = Segment(job, spec, begin, 0, range(spec.borders[1], spec.borders[2]))
+    segment = SegmentTask(job, spec, begin, 0, range(spec.borders[1], spec.borders[2]))
     return Stage(segment, segment.honest().end, tolerance(replace(SPEC, optimizer=optimizer)))
 
 

@@ -23,25 +23,27 @@ from attack_world import (
     within,
 )
 
-from farflung.app import auditing, audits, cases, owing, wire
-from farflung.app import lines as role
-from farflung.app.recording import Recorder
 from farflung.core import limits
-from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
-from farflung.core.events import Caught
+from farflung.core.events import SlashEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
+from farflung.ledger.transactions import JobSlash, SignedVerdict, VerdictFinding, sign_verdict
 from farflung.net.io.connection import Connection
-from farflung.store.objects import Manifest
-from farflung.train.roundlog import Audited, Contribution
-from farflung.train.trace import Leaf
-from farflung.verify.blind import Blind, blind
-from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
-from farflung.verify.judge import EXCESS_CAP
-from farflung.verify.tally import Tally
+from farflung.peers.node import audit_lease, opening_deadlines
+from farflung.peers.protocol import calls as role
+from farflung.peers.protocol import messages
+from farflung.peers.requester import audits, cases
+from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.store.sealed_objects import ObjectManifest
+from farflung.train.contribution_trace import TraceLeaf
+from farflung.train.run_log import AuditsRecord, Contribution
+from farflung.verify.audit_accounts import AuditAccounts
+from farflung.verify.audit_verdict import EXCESS_CAP
+from farflung.verify.blind_commitment import BlindCommitment, blind
+from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
 
 replace = msgspec.structs.replace
 
@@ -54,7 +56,7 @@ async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> An
     for _ in range(3):
         with contextlib.suppress(NetworkError, VerificationError):
             return await ask()
-    raise owing.WithheldError("FF-APP-088", "a committed state is withheld")
+    raise opening_deadlines.WithheldError("FF-APP-088", "a committed state is withheld")
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(audits, "GIVE_UP_SECONDS", 10.0)
-    monkeypatch.setattr(owing, "patiently", _a_few_times)
+    monkeypatch.setattr(opening_deadlines, "patiently", _a_few_times)
 
     def run(prepare: Callable[[Run], None], verifiers: Sequence[SigningKey] = VERIFIERS) -> Run:
         async def test() -> None:
@@ -81,22 +83,22 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
 
 def twisted(**twists: Twist) -> Callable[[Run], None]:
     """A member that changes what it answers to open or unveil in round ROUND."""
-    methods = {"open": wire.OPEN, "unveil": wire.UNVEIL, "train": wire.TRAIN}
+    methods = {"open": messages.OPEN, "unveil": messages.UNVEIL, "train": messages.TRAIN}
     return lambda run: run.eve.twists.update({methods[name]: twist for name, twist in twists.items()})
 
 
-def verdicts(run: Run) -> list[tuple[PeerId, Finding]]:
+def verdicts(run: Run) -> list[tuple[PeerId, VerdictFinding]]:
     """What was logged of the hostile member's round."""
     said = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node == EVE.public]
     return [(v.verifier, v.finding) for v in said]
 
 
-def evidence(run: Run) -> Evidence:
+def evidence(run: Run) -> AuditEvidence:
     (path,) = run.evidence.iterdir()
-    return decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+    return decode(path.read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
 
 
-def caught(run: Run, finding: Finding) -> None:
+def caught(run: Run, finding: VerdictFinding) -> None:
     """Both verifiers say so, it is out for good, the evidence holds, and the ledger takes its stake once."""
     both = sorted(key.public for key in VERIFIERS)
     assert verdicts(run) == [(verifier, finding) for verifier in both]
@@ -107,10 +109,10 @@ def caught(run: Run, finding: Finding) -> None:
     asyncio.run(_slashed(run, found))
 
 
-async def _slashed(run: Run, found: Evidence) -> None:
+async def _slashed(run: Run, found: AuditEvidence) -> None:
     ledger, events = ledger_of(), list[Any]()
     emitter = type("Emitter", (), {"emit": lambda _, event, **__: events.append(event)})()
-    recorder = Recorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
+    recorder = LedgerRecorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
     for _ in range(2):
         await recorder.catch_up()
     assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
@@ -118,7 +120,7 @@ async def _slashed(run: Run, found: Evidence) -> None:
     assert (lease.is_open, lease.evidence) == (False, evidence_hash(found))
     assert lease.slashed > 0
     assert all(ledger.lease(key.public).is_open for key in (*HONEST, *VERIFIERS))
-    assert [event.peer for event in events if isinstance(event, Caught)] == [EVE.public.hex()]
+    assert [event.peer for event in events if isinstance(event, SlashEvent)] == [EVE.public.hex()]
 
 
 def stands(run: Run) -> None:
@@ -174,11 +176,11 @@ def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
 
     def prepare(run: Run) -> None:
         if twist is None:
-            hanging.append(Hanging(run.eve, wire.OPEN, monkeypatch))
+            hanging.append(Hanging(run.eve, messages.OPEN, monkeypatch))
         else:
             twisted(open=twist)(run)
 
-    caught(scene(prepare), Finding.WITHHELD)
+    caught(scene(prepare), VerdictFinding.WITHHELD)
     assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
@@ -188,7 +190,7 @@ def test_verifiers_are_waited_for_as_long_as_the_plan_says(
     bounds, call = list[Any](), Connection.call
 
     async def noted(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
-        bounds.extend([about.get("timeout")] if asked in (wire.AUDIT, wire.JUDGE) else [])
+        bounds.extend([about.get("timeout")] if asked in (messages.AUDIT, messages.JUDGE) else [])
         return await call(connection, asked, body, **about)
 
     monkeypatch.setattr(Connection, "call", noted)
@@ -204,32 +206,37 @@ def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(
 
     def prepare(run: Run) -> None:
         if how == "hangs":
-            hanging.append(Hanging(run.eve, wire.UNVEIL, monkeypatch))
+            hanging.append(Hanging(run.eve, messages.UNVEIL, monkeypatch))
         else:
             twisted(unveil=refusing)(run)
 
-    caught(scene(prepare), Finding.WITHHELD)
+    caught(scene(prepare), VerdictFinding.WITHHELD)
     assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
 def test_a_member_that_babbles_for_an_end_has_withheld_it(scene: Any) -> None:
-    caught(scene(twisted(unveil=babbling)), Finding.WITHHELD)
+    caught(scene(twisted(unveil=babbling)), VerdictFinding.WITHHELD)
 
 
 def test_a_start_that_nobody_can_fetch_is_withheld(scene: Any) -> None:
-    def away(_eve: Hostile, _order: Any, said: wire.SegmentOpened) -> wire.SegmentOpened:
-        return replace(said, state=Manifest(NIL, 10, (NIL,)))
+    def away(_eve: Hostile, _order: Any, said: messages.SegmentOpenReply) -> messages.SegmentOpenReply:
+        return replace(said, state=ObjectManifest(NIL, 10, (NIL,)))
 
-    caught(scene(twisted(open=away)), Finding.WITHHELD)
+    caught(scene(twisted(open=away)), VerdictFinding.WITHHELD)
 
 
 @pytest.mark.parametrize(
     "state",
-    [Manifest(NIL, 10, ()), Manifest(NIL, -1, ()), Manifest(NIL, 1 << 62, ()), Manifest(Hash(b""), 0, ())],
+    [
+        ObjectManifest(NIL, 10, ()),
+        ObjectManifest(NIL, -1, ()),
+        ObjectManifest(NIL, 1 << 62, ()),
+        ObjectManifest(Hash(b""), 0, ()),
+    ],
     ids=["no chunks", "negative", "giant", "no hash"],
 )
-def test_a_start_that_is_no_object_is_withheld(scene: Any, state: Manifest) -> None:
-    caught(scene(twisted(open=lambda _e, _o, said: replace(said, state=state))), Finding.WITHHELD)
+def test_a_start_that_is_no_object_is_withheld(scene: Any, state: ObjectManifest) -> None:
+    caught(scene(twisted(open=lambda _e, _o, said: replace(said, state=state))), VerdictFinding.WITHHELD)
 
 
 # A member that opens something else
@@ -249,7 +256,7 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: Manifest) -> N
     ids=["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
 )
 def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) -> None:
-    caught(scene(twisted(open=twist)), Finding.FALSE)
+    caught(scene(twisted(open=twist)), VerdictFinding.FALSE)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +272,7 @@ def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) 
     ids=["none", "reversed", "twice", "another trace"],
 )
 def test_a_member_that_shows_other_leaves_is_caught(scene: Any, twist: Twist) -> None:
-    caught(scene(twisted(unveil=twist)), Finding.FALSE)
+    caught(scene(twisted(unveil=twist)), VerdictFinding.FALSE)
 
 
 # What is too large to be passed on, logged or kept
@@ -277,38 +284,38 @@ HUGE = bytes(limits.OPENING_BYTES)
 def test_an_opening_that_is_too_large_to_be_passed_on_is_none(scene: Any) -> None:
     """The order that brings it to a verifier would not fit in a message: nobody could ever judge the peer."""
 
-    def bloated(_eve: Hostile, _order: Any, said: wire.SegmentOpened) -> wire.SegmentOpened:
+    def bloated(_eve: Hostile, _order: Any, said: messages.SegmentOpenReply) -> messages.SegmentOpenReply:
         return replace(said, start=replace(said.start, data=HUGE))
 
-    caught(scene(twisted(open=bloated)), Finding.WITHHELD)
+    caught(scene(twisted(open=bloated)), VerdictFinding.WITHHELD)
 
 
 def test_an_end_that_is_too_large_to_be_passed_on_is_none(scene: Any) -> None:
-    def bloated(_eve: Hostile, _order: Any, said: wire.SegmentRevealed) -> wire.SegmentRevealed:
+    def bloated(_eve: Hostile, _order: Any, said: messages.SegmentRevealReply) -> messages.SegmentRevealReply:
         return replace(said, leaves=(replace(said.leaves[0], data=HUGE), *said.leaves[1:]))
 
-    caught(scene(twisted(unveil=bloated)), Finding.WITHHELD)
+    caught(scene(twisted(unveil=bloated)), VerdictFinding.WITHHELD)
 
 
 def test_evidence_that_its_reader_would_not_take_is_cut_down() -> None:
     """Whoever was found guilty would keep its stake, and the run could not be resumed."""
-    leaf = Leaf(0, HUGE, ())
-    state = Manifest(NIL, 1, (NIL,) * 50_000)
+    leaf = TraceLeaf(0, HUGE, ())
+    state = ObjectManifest(NIL, 1, (NIL,) * 50_000)
     c = Contribution(EVE.public, 1, NIL, NIL, NIL, NIL, "none")
-    small = Evidence(TERMS.id, 0, c, (), ZERO_HASH, 0, "", (leaf,), (state,), ())
-    assert decode(cases.encoded(small), Evidence, limits.CONTROL_BYTES) == small
+    small = AuditEvidence(TERMS.id, 0, c, (), ZERO_HASH, 0, "", (leaf,), (state,), ())
+    assert decode(cases.encoded(small), AuditEvidence, limits.CONTROL_BYTES) == small
     for states, leaves, kept in (((state,) * 3, (leaf,) * 3, (leaf,) * 3), ((state,) * 3, (leaf,) * 5, ())):
         told = cases.encoded(replace(small, states=states, leaves=leaves))
-        assert decode(told, Evidence, limits.CONTROL_BYTES) == replace(small, states=(), leaves=kept)
+        assert decode(told, AuditEvidence, limits.CONTROL_BYTES) == replace(small, states=(), leaves=kept)
 
 
 def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
     run = scene(lambda _: None)
-    judge = next(j for j in run.judges if any(m == wire.AUDIT for m, *_ in j.said))
-    order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
+    judge = next(j for j in run.judges if any(m == messages.AUDIT for m, *_ in j.said))
+    order = next(order for m, order, _ in judge.said if m == messages.AUDIT)
     c = order.contribution
-    case = cases.Case(order.round, c, cases.sample.Drawn(c.peer, order.segment))
-    state = Manifest(NIL, 1, (NIL,) * 150_000)
+    case = cases.AuditCase(order.round, c, cases.sample.Drawn(c.peer, order.segment))
+    state = ObjectManifest(NIL, 1, (NIL,) * 150_000)
     run.audits._keep(case, replace(order, opened=replace(order.opened, state=state)), [])
     found = evidence(run)
     assert (found.contribution, found.states) == (c, ())
@@ -328,13 +335,13 @@ def does_other_work(run: Run) -> None:
 def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> None:
     """It trains on somebody else's data, and is honest about what came out."""
     run = scene(does_other_work)
-    caught(run, Finding.FALSE)
+    caught(run, VerdictFinding.FALSE)
     assert run.concluded[ROUND, EVE.public.hex()].excess > 2
 
 
 def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
-    tally = Tally(TERMS, len(VERIFIERS))
+    tally = AuditAccounts(TERMS, len(VERIFIERS))
     units = [
         tally.add(run.log.accepted[record.round], record, run.log.promised[record.round])
         for record in run.audited
@@ -372,11 +379,13 @@ def judged(**changes: Any) -> Callable[[Judge, Any, Any], Any]:
     return lambda judge, _, said: replace(said, verdict=resigned(judge, said.verdict, **changes))
 
 
-def shortcut(finding: Finding) -> Callable[[Judge, Any, Any], Any]:
+def shortcut(finding: VerdictFinding) -> Callable[[Judge, Any, Any], Any]:
     """A verdict in the place of a run."""
 
-    def bend(judge: Judge, order: wire.AuditOrder, _said: Any) -> wire.AuditAnswer:
-        return wire.AuditAnswer(None, judge.tenancy._verdict(order, auditing.Found(finding, 0), ZERO_HASH))
+    def bend(judge: Judge, order: messages.AuditRequest, _said: Any) -> messages.AuditReply:
+        return messages.AuditReply(
+            None, judge.tenancy._verdict(order, audit_lease.AuditFinding(finding, 0), ZERO_HASH)
+        )
 
     return bend
 
@@ -392,7 +401,7 @@ BORDER_OF_ANOTHER = digest("test/another border")
     ("method", "bend"),
     [
         (
-            wire.AUDIT,
+            messages.AUDIT,
             lambda j, o, said: replace(
                 said,
                 blind=blind(
@@ -405,33 +414,45 @@ BORDER_OF_ANOTHER = digest("test/another border")
                 ),
             ),
         ),
-        (wire.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
-        (wire.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
-        (wire.AUDIT, lambda j, o, said: wire.AuditAnswer(None, None)),
-        (wire.AUDIT, shortcut(Finding.HOLDS)),
-        (wire.AUDIT, shortcut(Finding.UNPAID)),
-        (wire.AUDIT, hung_up),
-        (wire.AUDIT, lambda j, o, said: "what?"),
-        (wire.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
-        (wire.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
-        (wire.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
-        (wire.JUDGE, judged(finding=Finding.FALSE, excess=2000)),
-        (wire.JUDGE, judged(finding=Finding.FALSE, excess=EXCESS_CAP + 1)),
-        (wire.JUDGE, judged(finding=Finding.UNPAID, excess=2001)),
-        (wire.JUDGE, judged(finding=Finding.WITHHELD, excess=1)),
-        (wire.JUDGE, judged(excess=-1)),
-        (wire.JUDGE, judged(node=HONEST[0].public)),
-        (wire.JUDGE, judged(result=NIL)),
-        (wire.JUDGE, judged(round=ROUND - 1)),
-        (wire.JUDGE, judged(trace=NIL)),
-        (wire.JUDGE, judged(job=NIL)),
-        (wire.JUDGE, judged(chain=NIL)),
-        (wire.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
-        (wire.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
-        (wire.JUDGE, lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64)))),
-        (wire.JUDGE, lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict))),
-        (wire.JUDGE, hung_up),
-        (wire.JUDGE, lambda j, o, said: "what?"),
+        (
+            messages.AUDIT,
+            lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public)),
+        ),
+        (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
+        (messages.AUDIT, lambda j, o, said: messages.AuditReply(None, None)),
+        (messages.AUDIT, shortcut(VerdictFinding.HOLDS)),
+        (messages.AUDIT, shortcut(VerdictFinding.UNPAID)),
+        (messages.AUDIT, hung_up),
+        (messages.AUDIT, lambda j, o, said: "what?"),
+        (messages.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
+        (
+            messages.JUDGE,
+            lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER)),
+        ),
+        (messages.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
+        (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=2000)),
+        (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=EXCESS_CAP + 1)),
+        (messages.JUDGE, judged(finding=VerdictFinding.UNPAID, excess=2001)),
+        (messages.JUDGE, judged(finding=VerdictFinding.WITHHELD, excess=1)),
+        (messages.JUDGE, judged(excess=-1)),
+        (messages.JUDGE, judged(node=HONEST[0].public)),
+        (messages.JUDGE, judged(result=NIL)),
+        (messages.JUDGE, judged(round=ROUND - 1)),
+        (messages.JUDGE, judged(trace=NIL)),
+        (messages.JUDGE, judged(job=NIL)),
+        (messages.JUDGE, judged(chain=NIL)),
+        (messages.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
+        (messages.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
+        (
+            messages.JUDGE,
+            lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64))),
+        ),
+        (
+            messages.JUDGE,
+            lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict)),
+        ),
+        (messages.JUDGE, hung_up),
+        (messages.JUDGE, lambda j, o, said: "what?"),
     ],
     ids=[
         "another's blind",
@@ -471,7 +492,7 @@ def test_a_verifier_that_does_not_keep_to_the_protocol_is_passed_over(
     run = scene(lambda run: firsts.append(First(run, method, bend)))
     assert firsts[0].liar is not None
     stands(run)
-    assert verdicts(run) == [(other_than(firsts[0].liar), Finding.HOLDS)]
+    assert verdicts(run) == [(other_than(firsts[0].liar), VerdictFinding.HOLDS)]
     assert run.rehired  # it is asked for again, in case it had only died
 
 
@@ -484,16 +505,20 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     firsts: list[First] = []
 
     def prepare(run: Run) -> None:
-        accuse = judged(finding=Finding.FALSE, excess=10**6) if is_run else shortcut(Finding.WITHHELD)
-        firsts.append(First(run, wire.JUDGE if is_run else wire.AUDIT, accuse))
+        accuse = (
+            judged(finding=VerdictFinding.FALSE, excess=10**6)
+            if is_run
+            else shortcut(VerdictFinding.WITHHELD)
+        )
+        firsts.append(First(run, messages.JUDGE if is_run else messages.AUDIT, accuse))
 
     run = scene(prepare)
     liar = firsts[0].liar
     assert liar is not None
     stands(run)
-    accusation = Finding.FALSE if is_run else Finding.WITHHELD
-    assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), Finding.HOLDS)])
-    tally = Tally(TERMS, len(VERIFIERS))
+    accusation = VerdictFinding.FALSE if is_run else VerdictFinding.WITHHELD
+    assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), VerdictFinding.HOLDS)])
+    tally = AuditAccounts(TERMS, len(VERIFIERS))
     earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public in earned[ROUND]
     assert tally.discredited == {liar}
@@ -513,12 +538,16 @@ def guessed(judge: Judge, order: Any, said: Any) -> Any:
 def good_anyway(judge: Judge, order: Any, said: Any) -> Any:
     about = (TERMS.id, order.round, EVE.public, order.segment)
     verdict = resigned(
-        judge, said.verdict, finding=Finding.HOLDS, excess=0, result=blind(judge.key, *about, GUESS).digest
+        judge,
+        said.verdict,
+        finding=VerdictFinding.HOLDS,
+        excess=0,
+        result=blind(judge.key, *about, GUESS).digest,
     )
     return replace(said, border=GUESS, verdict=verdict)
 
 
-GUESS = Border(ROUND, 1, 1, BORDER_OF_ANOTHER, BORDER_OF_ANOTHER, NIL)
+GUESS = BorderRoots(ROUND, 1, 1, BORDER_OF_ANOTHER, BORDER_OF_ANOTHER, NIL)
 
 
 def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> None:
@@ -526,9 +555,9 @@ def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> No
     firsts: list[First] = []
 
     def prepare(run: Run) -> None:
-        firsts.append(First(run, wire.AUDIT, guessed))
+        firsts.append(First(run, messages.AUDIT, guessed))
         for judge in run.judges:
-            judge.twists[wire.JUDGE] = lambda judge, order, said: (
+            judge.twists[messages.JUDGE] = lambda judge, order, said: (
                 good_anyway(judge, order, said) if judge.key.public == firsts[0].liar else said
             )
 
@@ -536,7 +565,7 @@ def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> No
     liar = firsts[0].liar
     assert liar is not None
     stands(run)
-    assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
+    assert verdicts(run) == [(other_than(liar), VerdictFinding.HOLDS)]
     honest = {v.verdict.node for v in run.audited[ROUND].verdicts}
     assert honest == {key.public for key in (EVE, *HONEST)}
 
@@ -544,20 +573,20 @@ def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> No
 # Three verifiers
 
 
-def outvoted(run: Run, liar: PeerId, said: Finding, finding: Finding) -> None:
+def outvoted(run: Run, liar: PeerId, said: VerdictFinding, finding: VerdictFinding) -> None:
     """Two of three say the same of the hostile member's round; the third is not paid for it, and asked last."""
     found = dict(verdicts(run))
     assert found.pop(liar) is said
     assert set(found.values()) == {finding}
     assert len(found) == 2
     assert run.audits._discredited == {liar}
-    tally = Tally(TERMS, len(COURT))
+    tally = AuditAccounts(TERMS, len(COURT))
     earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert tally.discredited == {liar}
     others = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
     due = SPEC.round_tokens // SEGMENTS * sum(v.verifier == liar for v in others)
     assert earned[ROUND].get(liar, 0) == due
-    assert (EVE.public in earned[ROUND]) is (finding is Finding.HOLDS)
+    assert (EVE.public in earned[ROUND]) is (finding is VerdictFinding.HOLDS)
 
 
 def test_a_lazy_verifier_that_guesses_that_false_work_holds_is_outvoted_by_two_that_look(scene: Any) -> None:
@@ -565,9 +594,9 @@ def test_a_lazy_verifier_that_guesses_that_false_work_holds_is_outvoted_by_two_t
 
     def prepare(run: Run) -> None:
         does_other_work(run)
-        firsts.append(First(run, wire.AUDIT, guessed))
+        firsts.append(First(run, messages.AUDIT, guessed))
         for judge in run.judges:
-            judge.twists[wire.JUDGE] = lambda judge, order, said: (
+            judge.twists[messages.JUDGE] = lambda judge, order, said: (
                 good_anyway(judge, order, said) if judge.key.public == firsts[0].liar else said
             )
 
@@ -575,7 +604,7 @@ def test_a_lazy_verifier_that_guesses_that_false_work_holds_is_outvoted_by_two_t
     liar = firsts[0].liar
     assert liar is not None
     assert run.out == [DAMNED]
-    outvoted(run, liar, Finding.HOLDS, Finding.FALSE)
+    outvoted(run, liar, VerdictFinding.HOLDS, VerdictFinding.FALSE)
     assert evidence_fault(evidence(run), SPEC) == ""
 
 
@@ -586,7 +615,7 @@ class Second:
         self.asked: list[PeerId] = []
         self._bend = bend
         for judge in run.judges:
-            judge.twists[wire.JUDGE] = self.twist
+            judge.twists[messages.JUDGE] = self.twist
 
     def twist(self, judge: Judge, order: Any, said: Any) -> Any:
         self.asked += [judge.key.public] if judge.key.public not in self.asked else []
@@ -600,13 +629,13 @@ def test_a_colluding_verifier_that_denies_a_true_accusation_saves_nobody_where_t
 
     def prepare(run: Run) -> None:
         does_other_work(run)
-        seconds.append(Second(run, judged(finding=Finding.HOLDS, excess=0)))
+        seconds.append(Second(run, judged(finding=VerdictFinding.HOLDS, excess=0)))
 
     run = scene(prepare, COURT)
     assert len(seconds[0].asked) == 3
     assert run.out == [DAMNED]
     assert evidence_fault(evidence(run), SPEC) == ""
-    outvoted(run, seconds[0].asked[1], Finding.HOLDS, Finding.FALSE)
+    outvoted(run, seconds[0].asked[1], VerdictFinding.HOLDS, VerdictFinding.FALSE)
 
 
 def test_a_colluding_verifier_of_two_that_denies_it_saves_its_friend(scene: Any) -> None:
@@ -614,7 +643,7 @@ def test_a_colluding_verifier_of_two_that_denies_it_saves_its_friend(scene: Any)
 
     def prepare(run: Run) -> None:
         does_other_work(run)
-        Second(run, judged(finding=Finding.HOLDS, excess=0))
+        Second(run, judged(finding=VerdictFinding.HOLDS, excess=0))
 
     stands(scene(prepare))
 
@@ -622,11 +651,14 @@ def test_a_colluding_verifier_of_two_that_denies_it_saves_its_friend(scene: Any)
 def test_a_lone_false_accusation_is_denied_by_two_of_three(scene: Any) -> None:
     firsts: list[First] = []
     run = scene(
-        lambda run: firsts.append(First(run, wire.JUDGE, judged(finding=Finding.FALSE, excess=10**6))), COURT
+        lambda run: firsts.append(
+            First(run, messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=10**6))
+        ),
+        COURT,
     )
     assert firsts[0].liar is not None
     stands(run)
-    outvoted(run, firsts[0].liar, Finding.FALSE, Finding.HOLDS)
+    outvoted(run, firsts[0].liar, VerdictFinding.FALSE, VerdictFinding.HOLDS)
 
 
 def test_a_verifier_whose_result_is_too_large_to_be_kept_is_passed_over(scene: Any) -> None:
@@ -634,7 +666,7 @@ def test_a_verifier_whose_result_is_too_large_to_be_kept_is_passed_over(scene: A
     giant = replace(GUESS, params=Hash(bytes(limits.MIB)))
     firsts: list[First] = []
 
-    def about(judge: Judge, order: Any) -> Blind:
+    def about(judge: Judge, order: Any) -> BlindCommitment:
         return blind(judge.key, TERMS.id, order.round, EVE.public, order.segment, giant)
 
     def bloated(judge: Judge, order: Any, said: Any) -> Any:
@@ -644,15 +676,15 @@ def test_a_verifier_whose_result_is_too_large_to_be_kept_is_passed_over(scene: A
         return replace(said, border=giant, verdict=verdict)
 
     def prepare(run: Run) -> None:
-        promise = First(run, wire.AUDIT, lambda j, o, said: replace(said, blind=about(j, o)))
+        promise = First(run, messages.AUDIT, lambda j, o, said: replace(said, blind=about(j, o)))
         firsts.append(promise)
         for judge in run.judges:
-            judge.twists[wire.JUDGE] = bloated
+            judge.twists[messages.JUDGE] = bloated
 
     run = scene(prepare)
     liar = firsts[0].liar
     assert liar is not None
-    assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
+    assert verdicts(run) == [(other_than(liar), VerdictFinding.HOLDS)]
     assert run.rehired == [liar]  # as one that may have died
 
 
@@ -661,13 +693,13 @@ def test_verifiers_of_other_machines_are_both_paid_for_work_that_holds(scene: An
 
     def prepare(run: Run) -> None:
         for judge in run.judges:
-            judge.twists[wire.AUDIT] = guessed
-            judge.twists[wire.JUDGE] = good_anyway
+            judge.twists[messages.AUDIT] = guessed
+            judge.twists[messages.JUDGE] = good_anyway
 
     run = scene(prepare)
     stands(run)
     both = sorted(key.public for key in VERIFIERS)
-    assert verdicts(run) == [(verifier, Finding.HOLDS) for verifier in both]
+    assert verdicts(run) == [(verifier, VerdictFinding.HOLDS) for verifier in both]
 
 
 # Replies
@@ -683,18 +715,25 @@ class Canned:
         return self._replies[method]
 
 
-@pytest.mark.parametrize("method", [wire.OPEN, wire.UNVEIL, wire.AUDIT, wire.JUDGE])
+@pytest.mark.parametrize("method", [messages.OPEN, messages.UNVEIL, messages.AUDIT, messages.JUDGE])
 def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: str) -> None:
     """Every reply, malformed in many ways: a refusal of that reply, no answer, or one that the others can judge."""
     run = scene(lambda _: None)
-    judge = next(j for j in run.judges if any(m == wire.JUDGE for m, *_ in j.said))
-    order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
+    judge = next(j for j in run.judges if any(m == messages.JUDGE for m, *_ in j.said))
+    order = next(order for m, order, _ in judge.said if m == messages.AUDIT)
     about = (order.round, order.contribution.peer)
-    answer = next(s for m, o, s in judge.said if m == wire.AUDIT and o == order)
-    reveal, said = next((o, s) for m, o, s in judge.said if m == wire.JUDGE and (o.round, o.peer) == about)
-    real = {wire.OPEN: order.opened, wire.UNVEIL: reveal.revealed, wire.AUDIT: answer, wire.JUDGE: said}
+    answer = next(s for m, o, s in judge.said if m == messages.AUDIT and o == order)
+    reveal, said = next(
+        (o, s) for m, o, s in judge.said if m == messages.JUDGE and (o.round, o.peer) == about
+    )
+    real = {
+        messages.OPEN: order.opened,
+        messages.UNVEIL: reveal.revealed,
+        messages.AUDIT: answer,
+        messages.JUDGE: said,
+    }
     told = {name: encode(value) for name, value in real.items()}
-    case = cases.Case(
+    case = cases.AuditCase(
         order.round, order.contribution, cases.sample.Drawn(order.contribution.peer, order.segment)
     )
 
@@ -707,7 +746,7 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
         one._opened = {}
         one._journal = type("Nobody", (), {"emit": lambda *_, **__: None})()
         try:
-            if method == wire.OPEN:
+            if method == messages.OPEN:
                 await one.open(*about)
             else:
                 await one._hearing.ask(judge.key.public, case, order)
@@ -727,4 +766,4 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
 
 def test_the_chain_of_the_verdicts_is_the_ledgers() -> None:
     assert ledger_of().chain == CHAIN
-    assert Audited(0, ()).verdicts == ()
+    assert AuditsRecord(0, ()).verdicts == ()

@@ -14,28 +14,30 @@ import pytest
 from attack_run import EVE, Run, ledger_of
 from attack_world import AUDITED, LAYOUT, MEMBERS, REQUESTER, VERIFIERS, within
 
-from farflung.app import audits, owing, wire
-from farflung.app import lines as role
-from farflung.app.auditing import AuditTenancy
-from farflung.app.canaries import Canaries
-from farflung.app.hearing import OPEN_SECONDS
-from farflung.app.recording import Recorder
-from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError
-from farflung.core.events import CanaryConcluded, Perjured
+from farflung.core.events import CanaryEndEvent, PerjuryEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import canaries
-from farflung.ledger.tx import Canary, Finding, JobPerjury, JobSlash, Progress
+from farflung.ledger.transactions import Canary, JobPerjury, JobSlash, Progress, VerdictFinding
 from farflung.net.io.connection import Connection
-from farflung.train.roundlog import Audited
-from farflung.train.sync import Sync
-from farflung.verify.blind import Blind, blind, nonce_of
-from farflung.verify.commitments import plant
-from farflung.verify.judge import Concluded, Found
-from farflung.verify.perjury import LAG, Perjurers
-from farflung.verify.tally import rerun_tokens
+from farflung.peers.node import opening_deadlines
+from farflung.peers.node.audit_lease import AuditLease
+from farflung.peers.protocol import calls as role
+from farflung.peers.protocol import messages
+from farflung.peers.requester import audits
+from farflung.peers.requester.audit_session import OPEN_SECONDS
+from farflung.peers.requester.canaries import Canaries
+from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.train.run_log import AuditsRecord
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify.audit_accounts import rerun_tokens
+from farflung.verify.audit_verdict import AuditConclusion, AuditFinding
+from farflung.verify.blind_commitment import BlindCommitment, blind, nonce_of
+from farflung.verify.commitment_check import plant
+from farflung.verify.disqualified_verifiers import LAG, DisqualifiedVerifiers
 
 replace = msgspec.structs.replace
 
@@ -58,25 +60,25 @@ WORLD = {
 GUESSER, LOOKER = VERIFIERS
 
 
-class Guesser(AuditTenancy):
+class Guesser(AuditLease):
     """It trains nothing: it commits to a number of its own, and says that whatever it is shown holds."""
 
-    orders: dict[tuple[int, PeerId, int], tuple[wire.AuditOrder, Blind]]
+    orders: dict[tuple[int, PeerId, int], tuple[messages.AuditRequest, BlindCommitment]]
 
-    async def run(self, asked: wire.AuditOrder) -> wire.AuditAnswer:
+    async def run(self, asked: messages.AuditRequest) -> messages.AuditReply:
         node = asked.contribution.peer
         said = blind(self._key, self.job, asked.round, node, asked.segment, self._border(asked.segment))
         self.orders = getattr(self, "orders", {}) | {(asked.round, node, asked.segment): (asked, said)}
-        return wire.AuditAnswer(said, None)
+        return messages.AuditReply(said, None)
 
-    async def judge(self, asked: wire.AuditReveal) -> wire.Judged:
+    async def judge(self, asked: messages.VerdictRequest) -> messages.VerdictReply:
         order, said = self.orders[asked.round, asked.peer, asked.segment]
         nonce = nonce_of(self._key, self.job, asked.round, asked.peer, asked.segment)
-        verdict = self._verdict(order, Found(Finding.HOLDS, 300), said.digest)
-        return wire.Judged(verdict, self._border(asked.segment), nonce)
+        verdict = self._verdict(order, AuditFinding(VerdictFinding.HOLDS, 300), said.digest)
+        return messages.VerdictReply(verdict, self._border(asked.segment), nonce)
 
-    def _border(self, segment: int) -> Border:
-        return Border(0, segment + 1, 1, NIL, NIL, NIL)
+    def _border(self, segment: int) -> BorderRoots:
+        return BorderRoots(0, segment + 1, 1, NIL, NIL, NIL)
 
 
 def guess(run: Run) -> None:
@@ -95,7 +97,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 5.0)
+    monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
 
     def run(prepare: Callable[[Run], None], verifiers: Sequence[SigningKey] = VERIFIERS) -> Run:
         async def test() -> None:
@@ -124,7 +126,7 @@ def recorded(run: Run) -> tuple[Any, list[Any]]:
     async def record() -> None:
         for _ in range(2):
             kept = (ledger, TERMS, run.log, run.evidence, len(run.judges), emitter)
-            await Recorder(*kept).catch_up()  # type: ignore[arg-type]
+            await LedgerRecorder(*kept).catch_up()  # type: ignore[arg-type]
 
     asyncio.run(record())
     return ledger, events
@@ -160,7 +162,7 @@ def test_a_verifier_that_guesses_is_found_out_and_loses_its_stake_to_who_planted
     assert ledger.balance(planter) - before.balance(planter) == stake // 2
     assert ledger.node(GUESSER.public).burnt == stake - stake // 2
     assert not any(isinstance(op, JobSlash) for op in ledger.submitted)
-    (lost,) = {(e.verifier, e.peer, e.slashed) for e in events if isinstance(e, Perjured)}
+    (lost,) = {(e.verifier, e.peer, e.slashed) for e in events if isinstance(e, PerjuryEvent)}
     assert lost == (GUESSER.public.hex(), planter.hex(), stake)
 
 
@@ -175,8 +177,8 @@ def test_a_verifier_that_was_found_out_earns_nothing_from_there_on(scene: Any) -
 def test_who_looks_finds_each_canary_and_is_paid_for_it_with_the_jackpot(scene: Any) -> None:
     run = scene(lambda run: None)
     assert len(told(run)) > 2
-    assert {c.verdict.verdict.finding for _, c in told(run)} == {Finding.FALSE}
-    assert len([e for e in run.events if isinstance(e, CanaryConcluded)]) == len(told(run))
+    assert {c.verdict.verdict.finding for _, c in told(run)} == {VerdictFinding.FALSE}
+    assert len([e for e in run.events if isinstance(e, CanaryEndEvent)]) == len(told(run))
     ledger, events = recorded(run)
     assert not any(isinstance(op, JobPerjury) for op in ledger.submitted)
     assert not events
@@ -236,7 +238,7 @@ def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
 def test_both_orders_look_alike_and_each_verifier_is_asked_in_its_turn(scene: Any) -> None:
     """The draw's order can be computed by everybody: were another one asked, it would know why."""
     run = scene(lambda run: None)
-    orders = [(j, o) for j in run.judges for method, o, _ in j.said if method == wire.AUDIT]
+    orders = [(j, o) for j in run.judges for method, o, _ in j.said if method == messages.AUDIT]
     for round, canary in told(run):
         said = canary.verdict.verdict
         judge, test = next((j, o) for j, o in orders if o.contribution.trace == said.trace)
@@ -255,15 +257,15 @@ def test_a_peer_answers_a_verifier_under_the_trace_that_it_names_and_says_of_no_
     round, canary = told(run)[-1]
     said = canary.verdict.verdict
     peer = next(m for m in run.members if m.key.public == said.node)
-    ask = wire.OpenSegment(TERMS.id, round, said.segment)
+    ask = messages.SegmentOpenRequest(TERMS.id, round, said.segment)
     for trace in (said.trace, canary.plant.trace):
-        data = peer.tenancy.recall(wire.OPEN, encode(replace(ask, trace=trace)))
-        opened = decode(data, wire.SegmentOpened, 10**6)
+        data = peer.tenancy.recall(messages.OPEN, encode(replace(ask, trace=trace)))
+        opened = decode(data, messages.SegmentOpenReply, 10**6)
         known = peer.tenancy._openings.find(round, said.segment, is_planted=trace == said.trace)
         assert known.opened == opened
     for trace in (ZERO_HASH, NIL, Hash(b"\x01" * 32)):
         with pytest.raises(PolicyError, match="FF-APP-084"):
-            peer.tenancy.recall(wire.OPEN, encode(replace(ask, trace=trace)))
+            peer.tenancy.recall(messages.OPEN, encode(replace(ask, trace=trace)))
 
 
 # Peers that do not plant what they are asked to
@@ -277,7 +279,7 @@ def _changed(**how: Any) -> Callable[..., Any]:
     return lambda _eve, _order, said: replace(said, plant=replace(said.plant, **how))
 
 
-def _true_end(eve: Any, order: Any, said: wire.Planted) -> wire.Planted:
+def _true_end(eve: Any, order: Any, said: messages.CanaryOpenReply) -> messages.CanaryOpenReply:
     """What would rob who looks: the border that is compared with is the false one, and the end is true."""
     trace = eve.tenancy._result.trace
     source = canaries.source_of(order.segment, SPEC.segments)
@@ -308,14 +310,14 @@ def test_who_plants_nothing_or_something_else_has_its_audit_without_a_canary(sce
 
         async def obey(connection: Any, method: str, order: Any) -> Any:
             said = await honest(connection, method, order)
-            return twist(run.eve, order, said) if method == wire.PLANT else said
+            return twist(run.eve, order, said) if method == messages.PLANT else said
 
         run.eve.obey = obey  # type: ignore[method-assign]
 
     run = scene(prepare)
     assert EVE.public not in {c.verdict.verdict.node for _, c in told(run)}
     assert {c.finding for c in run.concluded.values()} == {"holds"}
-    assert {c.verdict.verdict.finding for _, c in told(run)} <= {Finding.FALSE}
+    assert {c.verdict.verdict.finding for _, c in told(run)} <= {VerdictFinding.FALSE}
 
 
 def test_a_peer_that_hangs_over_a_plant_has_its_audit_without_a_canary(
@@ -325,7 +327,7 @@ def test_a_peer_that_hangs_over_a_plant_has_its_audit_without_a_canary(
     call = Connection.call
 
     async def hanging(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
-        if asked == wire.PLANT:
+        if asked == messages.PLANT:
             assert about["timeout"] == OPEN_SECONDS
             about["timeout"] = 0.2 if connection.peer == EVE.public else about["timeout"]
         return await call(connection, asked, body, **about)
@@ -334,7 +336,7 @@ def test_a_peer_that_hangs_over_a_plant_has_its_audit_without_a_canary(
         honest = run.eve.obey
 
         async def obey(connection: Any, method: str, order: Any) -> Any:
-            if method == wire.PLANT:
+            if method == messages.PLANT:
                 await asyncio.Event().wait()
             return await honest(connection, method, order)
 
@@ -352,9 +354,11 @@ def test_who_is_caught_lying_itself_has_nobodys_stake(scene: Any) -> None:
     run = scene(guess)
     round, canary = next((r, c) for r, c in told(run) if canaries.is_perjury(c))
     node, record = canary.verdict.verdict.node, run.audited[round]
-    for finding, is_found in ((Finding.FALSE, False), (Finding.HOLDS, True)):
-        perjurers = Perjurers()
-        perjurers.note(Audited(round, record.verdicts, (canary,)), {node: Concluded(finding, (), ())})
+    for finding, is_found in ((VerdictFinding.FALSE, False), (VerdictFinding.HOLDS, True)):
+        perjurers = DisqualifiedVerifiers()
+        perjurers.note(
+            AuditsRecord(round, record.verdicts, (canary,)), {node: AuditConclusion(finding, (), ())}
+        )
         assert (GUESSER.public in perjurers.found) == is_found
 
 

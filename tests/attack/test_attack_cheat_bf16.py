@@ -12,7 +12,7 @@ def test_who_multiplies_in_bfloat16_is_found_false() -> None:
 
 
 def test_it_is_the_nearest_of_all_and_a_margin_of_ten_times_more_would_let_it_pass() -> None:
-    """Which is why every job measures it before it begins (verify.margin)."""
+    """Which is why every job measures it before it begins (verify.tolerance_margin)."""
     for seed, optimizer in enumerate(OPTIMIZERS[1:]):  # muon's products stand out more
         one = stage(seed, optimizer)
         assert one.played("bf16").excess < min(one.played(n).excess for n in ("fp8", "drop-row", "skip-one"))

@@ -13,9 +13,9 @@ from cheat_play import SEEDS, SHORT, play
 from msgspec.structs import replace
 from segment_play import ADAMW, FALSE, HOLDS, OPTIMIZERS, SGD, UNPAID, stage
 
-from farflung.ledger.tx import Finding
-from farflung.train import profile
-from farflung.train.profile import Environment, environment
+from farflung.ledger.transactions import VerdictFinding
+from farflung.train import noise_profile
+from farflung.train.noise_profile import NumericEnvironment, environment
 
 ONCE = replace(SHORT, rounds=1)  # two threads on a busy core wait for each other most of the time
 measured: list[int] = []
@@ -36,7 +36,7 @@ def busy() -> Iterator[None]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_honest_peers_with_one_and_two_threads_are_never_accused(seed: int) -> None:
     run = play(seed, peers=2, threads=(1, 2 if seed % 3 == 0 else 1), spec=ONCE)
-    assert set(run.findings.values()) == {Finding.HOLDS}
+    assert set(run.findings.values()) == {VerdictFinding.HOLDS}
     assert len(run.findings) == 2
     measured.extend(run.excesses.values())
 
@@ -48,8 +48,8 @@ def test_two_threads_do_give_other_bits_than_one() -> None:
     assert 0 < max(found) < 500
 
 
-@pytest.mark.parametrize("kind", [Environment(1, False), Environment(2, False)], ids=str)
-def test_honest_segments_of_other_classes_hold(kind: Environment) -> None:
+@pytest.mark.parametrize("kind", [NumericEnvironment(1, False), NumericEnvironment(2, False)], ids=str)
+def test_honest_segments_of_other_classes_hold(kind: NumericEnvironment) -> None:
     for seed, optimizer in enumerate(OPTIMIZERS):
         one = stage(seed, optimizer)
         with environment(kind):
@@ -59,12 +59,14 @@ def test_honest_segments_of_other_classes_hold(kind: Environment) -> None:
 def test_honest_segments_whose_every_product_is_rounded_otherwise_hold() -> None:
     for seed, optimizer in enumerate(OPTIMIZERS):
         one = stage(seed, optimizer)
-        found = one.judged(one.segment.made(model=profile.Off(one.segment.job.model, 99)).end)
+        found = one.judged(
+            one.segment.made(model=noise_profile.PerturbedWeightsModel(one.segment.job.model, 99)).end
+        )
         assert found.finding is HOLDS
         assert found.excess > 0  # other bits
 
 
-def moved(seed: int, optimizer: object, name: str, share: float) -> Finding:
+def moved(seed: int, optimizer: object, name: str, share: float) -> VerdictFinding:
     """The finding on an end whose tensor `name` is off by a share of what the segment changed in it."""
     one = stage(seed, optimizer)
     params = np.array(one.right.params)
@@ -81,6 +83,6 @@ def test_a_keys_bias_which_is_nothing_but_rounding_accuses_nobody() -> None:
 
 
 @pytest.mark.parametrize(("times", "finding"), [(0.9, HOLDS), (1.5, UNPAID), (2.5, FALSE)])
-def test_between_one_and_two_tolerances_nobody_is_punished(times: float, finding: Finding) -> None:
+def test_between_one_and_two_tolerances_nobody_is_punished(times: float, finding: VerdictFinding) -> None:
     """2^-11 of a change is the floor, and the tolerance of this tensor."""
     assert moved(2, SGD, "blocks.0.up.weight", times * 2.0**-11) is finding

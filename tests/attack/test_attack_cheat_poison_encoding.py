@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cheat_play import SEEDS, SHORT, assert_found_and_nobody_else, is_measured, play
 
-from farflung.verify import judge
+from farflung.verify import audit_verdict
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -16,10 +16,10 @@ def test_who_encodes_what_it_did_not_train_is_found_false_and_nobody_else(seed: 
 
 
 def test_it_is_the_encoding_that_gives_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = judge.finding_of
+    honest = audit_verdict.finding_of
 
-    def lenient(excess: int, **told: bool) -> judge.Found:
+    def lenient(excess: int, **told: bool) -> audit_verdict.AuditFinding:
         return honest(excess, **{**told, "encoding_ok": True})
 
-    monkeypatch.setattr("farflung.verify.audit.finding_of", lenient)
+    monkeypatch.setattr("farflung.verify.segment_audit.finding_of", lenient)
     assert not play(1, "poison-encoding", spec=SHORT).guilty

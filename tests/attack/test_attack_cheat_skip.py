@@ -16,7 +16,7 @@ from cheat_play import (
 from msgspec.structs import replace
 
 from farflung.job.spec import AuditSpec
-from farflung.ledger.tx import Finding
+from farflung.ledger.transactions import VerdictFinding
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -39,7 +39,7 @@ def test_without_audits_it_is_not_found() -> None:
 
 def test_probation_alone_does_not_find_who_begins_to_cheat_after_it() -> None:
     run = play(3, "skip", spec=replace(SHORT, audit=AuditSpec(segments=2, rate=0.0, probation=1)))
-    assert set(run.findings.values()) == {Finding.HOLDS}
+    assert set(run.findings.values()) == {VerdictFinding.HOLDS}
 
 
 def test_a_learning_rate_that_is_one_percent_off_is_found_because_tolerances_are_as_tight_as_they_are() -> (

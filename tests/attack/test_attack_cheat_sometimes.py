@@ -8,7 +8,7 @@ import pytest
 
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
-from farflung.verify.sample import segment_of
+from farflung.verify.audit_sample import segment_of
 
 ROUNDS, SEGMENTS = 6000, 5
 PEER = PeerId(bytes(32))
@@ -53,9 +53,9 @@ def test_every_segment_is_drawn_as_often_as_every_other() -> None:
 
 def test_the_draw_depends_on_commitments_that_are_made_after_the_work() -> None:
     """The same peer in the same round is drawn elsewhere when anybody commits to anything else."""
-    from farflung.train.roundlog import Commitment
-    from farflung.verify.sample import anchor
-    from farflung.verify.sample import beacon as beacon_of
+    from farflung.train.run_log import Commitment
+    from farflung.verify.audit_sample import anchor
+    from farflung.verify.audit_sample import beacon as beacon_of
 
     job, other = digest("farflung/test/1", b"job"), PeerId(b"\1" * 32)
     mine = Commitment(PEER, digest("farflung/test/1", b"mine"), b"")

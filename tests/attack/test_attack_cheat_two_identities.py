@@ -8,9 +8,9 @@ import numpy as np
 from cheat_play import SPEC
 from segment_play import FALSE, OPTIMIZERS, stage
 
-from farflung.compress.merge import Part
+from farflung.compress.merge import WeightedUpdate
 from farflung.core.ids import PeerId
-from farflung.verify.check import flags
+from farflung.verify.submission_checks import flags
 
 
 def test_who_shows_the_work_of_another_name_is_found_false() -> None:
@@ -32,6 +32,7 @@ def test_two_equal_contributions_are_drawn_whatever_the_draw_says() -> None:
     other = np.roll(change, 7)
     peers = [PeerId(bytes([i]) * 32) for i in range(4)]
     parts = [
-        Part(p, SPEC.round_tokens, v) for p, v in zip(peers, (change, other, change, -other), strict=True)
+        WeightedUpdate(p, SPEC.round_tokens, v)
+        for p, v in zip(peers, (change, other, change, -other), strict=True)
     ]
     assert set(flags(layout, parts)) >= {peers[0], peers[2]}

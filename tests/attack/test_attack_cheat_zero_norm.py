@@ -8,9 +8,9 @@ import numpy as np
 from cheat_play import SPEC
 from segment_play import FALSE, OPTIMIZERS, assert_false, stage
 
-from farflung.compress.merge import Part
+from farflung.compress.merge import WeightedUpdate
 from farflung.core.ids import PeerId
-from farflung.verify.check import flags
+from farflung.verify.submission_checks import flags
 
 
 def test_who_does_not_move_is_found_false() -> None:
@@ -33,5 +33,5 @@ def test_an_update_of_zero_is_drawn_whatever_the_draw_says() -> None:
     change = np.asarray(one.right.params) - one.segment.start
     peers = [PeerId(bytes([i]) * 32) for i in range(3)]
     updates = (change, np.roll(change, 7), np.zeros_like(change))
-    parts = [Part(p, SPEC.round_tokens, v) for p, v in zip(peers, updates, strict=True)]
+    parts = [WeightedUpdate(p, SPEC.round_tokens, v) for p, v in zip(peers, updates, strict=True)]
     assert peers[2] in flags(one.segment.job.model.layout, parts)

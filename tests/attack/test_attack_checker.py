@@ -12,18 +12,23 @@ import msgspec
 import pytest
 from attack_world import LAYOUT, MEMBERS, SPEC, TERMS, Worker, initial, within
 
-from farflung.app import inspection
-from farflung.app.inspection import Inspection
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import ProtocolError, RunError
 from farflung.core.ids import ZERO_HASH
 from farflung.job.spec import AuditSpec
+from farflung.peers.requester import payload_checks
+from farflung.peers.requester.payload_checks import CheckerSupervisor
 from farflung.train.io.worker import HEAD_BYTES
-from farflung.train.roundlog import Contribution, payload_hash
-from farflung.verify.check import Check, Conclude, Request, Statement
-from farflung.verify.io.checker import Desk
+from farflung.train.run_log import Contribution, payload_hash
+from farflung.verify.io.checker import CheckerState
+from farflung.verify.submission_checks import (
+    PayloadCheckRequest,
+    Request,
+    RoundFlagsRequest,
+    TrainingStatement,
+)
 
 replace = msgspec.structs.replace
 
@@ -39,7 +44,7 @@ class Process:
         self._theirs.setblocking(False)
         self._kills, self._stops = kills, stops
         self.asked: list[Request] = []
-        self.desk = Desk()
+        self.desk = CheckerState()
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -75,8 +80,8 @@ class Scene:
         self.processes: list[Process] = []
         self.kills: Callable[[Request, int], bool] = lambda _request, _asked: False
         self.stops: Callable[[Request], bool] = lambda _request: False
-        patch.setattr(inspection, "start_worker", self._start)
-        self.inspection = Inspection(folder, terms)
+        patch.setattr(payload_checks, "start_worker", self._start)
+        self.inspection = CheckerSupervisor(folder, terms)
 
     def _start(self, *_: Any, **__: Any) -> Process:
         process = Process(lambda r, n: self.kills(r, n), lambda r: self.stops(r))
@@ -88,17 +93,21 @@ class Scene:
             await self.inspection.check(submission(key, round))
 
 
-def submission(key: SigningKey, round: int = 0) -> Check:
+def submission(key: SigningKey, round: int = 0) -> PayloadCheckRequest:
     """An honest payload."""
     worker = Worker(key, ALL.index(key.public))
     payload = worker._encoded(round, None, worker._train()[-1])
     weight, told = SPEC.round_tokens, payload_hash(payload)
     c = Contribution(key.public, weight, told, told, ZERO_HASH, ZERO_HASH, "none")
-    return Check(round, initial().root(LAYOUT), c, Statement((2.0,) * SPEC.sync.steps, weight), payload)
+    return PayloadCheckRequest(
+        round, initial().root(LAYOUT), c, TrainingStatement((2.0,) * SPEC.sync.steps, weight), payload
+    )
 
 
 def is_of(key: SigningKey) -> Callable[[Request], bool]:
-    return lambda request: isinstance(request, Check) and request.contribution.peer == key.public
+    return lambda request: (
+        isinstance(request, PayloadCheckRequest) and request.contribution.peer == key.public
+    )
 
 
 @pytest.fixture
@@ -124,12 +133,12 @@ EVE = MEMBERS[2]
 
 def test_a_stuck_checker_is_killed_and_its_peer_refused(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
-        monkeypatch.setattr(inspection, "CHECK_SECONDS", 0.2)
+        monkeypatch.setattr(payload_checks, "CHECK_SECONDS", 0.2)
         scene.stops = is_of(EVE)
         await scene.honest(MEMBERS[0])
         with pytest.raises(ProtocolError, match="FF-APP-096"):
             await scene.inspection.check(submission(EVE))
-        monkeypatch.setattr(inspection, "CHECK_SECONDS", 10.0)
+        monkeypatch.setattr(payload_checks, "CHECK_SECONDS", 10.0)
         await scene.honest(MEMBERS[1])
         assert await scene.inspection.conclude(0, ALL[:2]) == {}
 
@@ -145,7 +154,7 @@ def test_a_payload_that_kills_a_fresh_checker_is_refused_and_the_others_are_comp
         await scene.honest(MEMBERS[1])
         found = await scene.inspection.conclude(0, ALL[:2])
         assert found == {}
-        seen = [r.contribution.peer for r in scene.processes[-1].asked if isinstance(r, Check)]
+        seen = [r.contribution.peer for r in scene.processes[-1].asked if isinstance(r, PayloadCheckRequest)]
         assert seen == list(ALL[:2])  # the last process knows what was found good before it
 
     play(story)
@@ -182,11 +191,13 @@ def test_a_checker_that_dies_over_its_conclusion_is_replaced_once(play: Any) -> 
     async def story(scene: Scene) -> None:
         await scene.honest(*MEMBERS)
         first = scene.processes[0]
-        scene.kills = lambda request, _: isinstance(request, Conclude) and scene.processes[-1] is first
+        scene.kills = lambda request, _: (
+            isinstance(request, RoundFlagsRequest) and scene.processes[-1] is first
+        )
         assert await scene.inspection.conclude(0, ALL) == {}
         assert len(scene.processes) == 2
         await scene.honest(*MEMBERS, round=1)
-        scene.kills = lambda request, _: isinstance(request, Conclude)
+        scene.kills = lambda request, _: isinstance(request, RoundFlagsRequest)
         with pytest.raises(RunError, match="FF-VERI-065"):
             await scene.inspection.conclude(1, ALL)
 
@@ -197,7 +208,7 @@ def test_nothing_is_kept_of_rounds_that_are_over_or_of_a_job_that_has_ended(play
     async def story(scene: Scene) -> None:
         for round in range(4):
             await scene.honest(*MEMBERS, round=round)
-        assert len(scene.inspection._good) == inspection.ROUNDS_KEPT  # nobody concluded them
+        assert len(scene.inspection._good) == payload_checks.ROUNDS_KEPT  # nobody concluded them
         await scene.inspection.conclude(3, ALL)
         assert list(scene.inspection._good) == [2]
         scene.inspection.close()

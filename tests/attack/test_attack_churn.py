@@ -11,11 +11,12 @@ import pytest
 from attack_run import EVE, HONEST, ROUND, Run
 from attack_world import SPEC, TERMS, Worker, within
 
-from farflung.app import arrivals, wire
 from farflung.core.errors import PolicyError, RunError, VerificationError
-from farflung.core.events import PassedOver
-from farflung.train import messages
-from farflung.train.roundlog import Accepted, Closed, Member
+from farflung.core.events import SkippedMemberEvent
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.peers.requester import round_timing
+from farflung.train import worker_messages
+from farflung.train.run_log import AcceptSetRecord, RoundEndRecord, RoundMember
 
 EVERYBODY = {EVE.public, *(key.public for key in HONEST)}
 SECONDS = 1.0  # of a window
@@ -26,8 +27,8 @@ class Stuck(Worker):
 
     given_up: asyncio.Event | None = None
 
-    async def request(self, message: messages.Request) -> messages.Reply:
-        if isinstance(message, messages.Train) and message.round == ROUND:
+    async def request(self, message: worker_messages.Request) -> worker_messages.Reply:
+        if isinstance(message, worker_messages.TrainCommand) and message.round == ROUND:
             self.given_up = asyncio.Event()
             await self.given_up.wait()
             raise RunError("FF-TRAIN-012", "the round was given up")
@@ -40,7 +41,7 @@ class Stuck(Worker):
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(arrivals, "LEAST", SECONDS)
+    monkeypatch.setattr(round_timing, "LEAST", SECONDS)
     made = Run(tmp_path)
     made.fresh = msgspec.structs.replace(made.fresh, quorum=0.6)
     return made
@@ -52,27 +53,27 @@ def hang(run: Run, phase: str, *, for_ever: bool) -> None:
     honest = run.eve.obey
 
     async def obey(connection: Any, method: str, order: Any) -> Any:
-        if method == wire.DROP and for_ever:
+        if method == protocol_messages.DROP and for_ever:
             await asyncio.Event().wait()
         said = await honest(connection, method, order)
-        if method == wire.DROP:
+        if method == protocol_messages.DROP:
             dropped.set()
         if method == phase and order.round == ROUND:
-            await (asyncio.sleep(3 * SECONDS) if phase == wire.MERGE else dropped.wait())
+            await (asyncio.sleep(3 * SECONDS) if phase == protocol_messages.MERGE else dropped.wait())
         return said
 
     run.eve.obey = obey  # type: ignore[method-assign]
 
 
 def accepted(run: Run) -> list[set[Any]]:
-    return [{c.peer for c in r.contributions} for r in run.log.records if isinstance(r, Accepted)]
+    return [{c.peer for c in r.contributions} for r in run.log.records if isinstance(r, AcceptSetRecord)]
 
 
 def passed_over(run: Run) -> list[tuple[int, str]]:
-    return [(e.round, e.phase) for e in run.events if isinstance(e, PassedOver)]
+    return [(e.round, e.phase) for e in run.events if isinstance(e, SkippedMemberEvent)]
 
 
-@pytest.mark.parametrize("phase", [wire.TRAIN, wire.REVEAL])
+@pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
 def test_a_member_that_keeps_back_its_answer_loses_that_round_and_is_in_the_next(
     run: Run, phase: str
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_worker_that_is_stuck_is_told_to_give_up(run: Run) -> None:
     within(60, test)
 
 
-@pytest.mark.parametrize("phase", [wire.TRAIN, wire.REVEAL])
+@pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
 def test_a_member_that_never_answers_again_holds_nobody(run: Run, phase: str) -> None:
     async def test() -> None:
         hang(run, phase, for_ever=True)
@@ -118,11 +119,13 @@ def test_a_member_that_never_answers_again_holds_nobody(run: Run, phase: str) ->
 
 def test_a_member_that_merges_slowly_is_paid_and_comes_after(run: Run) -> None:
     async def test() -> None:
-        hang(run, wire.MERGE, for_ever=False)
+        hang(run, protocol_messages.MERGE, for_ever=False)
         await run.go()
         assert passed_over(run) == [(ROUND, "merge")]
         assert accepted(run)[ROUND] == EVERYBODY
-        signed = [{peer for peer, _ in r.signatures} for r in run.log.records if isinstance(r, Closed)]
+        signed = [
+            {peer for peer, _ in r.signatures} for r in run.log.records if isinstance(r, RoundEndRecord)
+        ]
         assert signed[ROUND] == EVERYBODY - {EVE.public}
         assert run.left == []
 
@@ -132,7 +135,7 @@ def test_a_member_that_merges_slowly_is_paid_and_comes_after(run: Run) -> None:
 def test_with_a_quorum_of_one_the_same_member_is_waited_for(run: Run) -> None:
     async def test() -> None:
         run.fresh = msgspec.structs.replace(run.fresh, quorum=1.0)
-        hang(run, wire.MERGE, for_ever=False)
+        hang(run, protocol_messages.MERGE, for_ever=False)
         await run.go()
         assert passed_over(run) == []
         assert accepted(run) == [EVERYBODY] * SPEC.rounds
@@ -149,10 +152,10 @@ def test_what_was_dropped_is_not_trained_or_shown_any_more(run: Run) -> None:
         at = SPEC.rounds - 1
         tenancy._round, tenancy._dropped = at, at
         with pytest.raises(PolicyError, match="FF-APP-195"):
-            await tenancy.train(wire.TrainRound(TERMS.id, at, 0))
-        tenancy.drop(wire.DropRound(TERMS.id, at))
+            await tenancy.train(protocol_messages.TrainRequest(TERMS.id, at, 0))
+        tenancy.drop(protocol_messages.DropRoundRequest(TERMS.id, at))
         with pytest.raises(PolicyError, match="FF-APP-035"):
-            await tenancy.reveal(wire.RevealRound(TERMS.id, at, EVE.public))
+            await tenancy.reveal(protocol_messages.RevealRequest(TERMS.id, at, EVE.public))
         kept = tenancy._private.before(at + 1)
         before = tenancy._private.before(at)
         assert kept is not None
@@ -166,16 +169,18 @@ def test_what_was_dropped_is_not_trained_or_shown_any_more(run: Run) -> None:
 def test_a_round_that_assigns_what_the_terms_do_not_allow_is_refused(run: Run, weight: int) -> None:
     """Less than a step for each segment, parts of steps, or more than all."""
     tenancy = run.eve.tenancy
-    others = tuple(Member(key.public, SPEC.round_tokens) for key in HONEST)
+    others = tuple(RoundMember(key.public, SPEC.round_tokens) for key in HONEST)
     with pytest.raises(VerificationError, match="FF-APP-196"):
-        tenancy._assign(wire.TrainRound(TERMS.id, 0, 0, (*others, Member(EVE.public, weight))))
+        tenancy._assign(
+            protocol_messages.TrainRequest(TERMS.id, 0, 0, (*others, RoundMember(EVE.public, weight)))
+        )
 
 
 def test_a_member_merges_nothing_that_weighs_more_than_it_was_told_before(run: Run) -> None:
     async def test() -> None:
         await run.go()
         tenancy = run.eve.tenancy
-        c = next(r for r in run.log.records if isinstance(r, Accepted)).contributions[0]
+        c = next(r for r in run.log.records if isinstance(r, AcceptSetRecord)).contributions[0]
         replace = msgspec.structs.replace
         tenancy._check_weight(0, c)
         for weight in (c.weight + 1, c.weight + SPEC.step_tokens, 0, -c.weight, SPEC.step_tokens):

@@ -14,23 +14,29 @@ from attack_world import REQUESTER, TERMS, Party, within
 from ledger_world import CAPS, PARAMS, START, World
 from msgspec.structs import replace
 
-from farflung.app import wire
-from farflung.app.hiring import PROPOSALS, Asks, Budget, Hired, hire
-from farflung.app.journal import Journal
-from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core.attestations import Attestation, attestation_hash
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import PolicyError, RunError
-from farflung.core.events import AnyEvent, Left, Matched
+from farflung.core.events import AnyEvent, ProcessExitEvent, ProviderMatchEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
-from farflung.ledger import tx
-from farflung.ledger.rows import LeaseRow, NodeRow, NodeState
-from farflung.ledger.tables import exclusion_of
-from farflung.market.offer import Capabilities, Listing
+from farflung.ledger import transactions
+from farflung.ledger.ledger_state import exclusion_of
+from farflung.ledger.table_rows import LeaseRow, NodeRow, NodeState
+from farflung.market.provider_offer import Capabilities, OfferListing
 from farflung.net.io.connection import Connection
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
+from farflung.peers.requester.lease_negotiation import (
+    PROPOSALS,
+    LeaseBudget,
+    LeaseHolders,
+    StandingAsks,
+    hire,
+)
+from farflung.peers.rundir.journal import Journal
 
 KEYS = [local_key(31, "node", index) for index in range(6)]
 JUDGES = [local_key(31, "judge", index) for index in range(2)]
@@ -41,7 +47,9 @@ SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=3, veri
 JOB = replace(TERMS, spec=SPEC)
 UNITS = SPEC.rounds * SPEC.round_tokens
 ESCROW = 4 * CEILING * UNITS
-BUDGET = Budget(Credits(CEILING), Credits(ESCROW), 0, START + 90_000, 100, Seconds(180.0), audit_units=UNITS)
+BUDGET = LeaseBudget(
+    Credits(CEILING), Credits(ESCROW), 0, START + 90_000, 100, Seconds(180.0), audit_units=UNITS
+)
 
 
 class Node(Party):
@@ -52,10 +60,10 @@ class Node(Party):
         self.is_declining, self.prices, self.ended = False, list[int](), 0
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        if method == wire.END:
+        if method == messages.END:
             self.ended += 1
             return b""
-        p = decode(body, wire.Proposal, 10**6)
+        p = decode(body, messages.LeaseOfferRequest, 10**6)
         self.prices.append(p.unit_price)
         if self.is_declining:
             raise PolicyError("FF-APP-045", "no")
@@ -63,11 +71,11 @@ class Node(Party):
         runs = ("3.11.7", FACTS.torch, FACTS.system, FACTS.machine, FACTS.threads, "limits")
         said = Attestation(p.chain, p.terms.id, self.key.public, IMAGE, *runs)
         named = attestation_hash(said)
-        signed = tx.sign_offer(
-            self.key, tx.Offer(p.chain, p.terms.id, self.key.public, *money, p.role, named)
+        signed = transactions.sign_offer(
+            self.key, transactions.LeaseOffer(p.chain, p.terms.id, self.key.public, *money, p.role, named)
         )
         key = LeaseKey().public
-        return encode(wire.Offered(signed, key, sign_lease_key(self.key, p.terms.id, key), said))
+        return encode(messages.LeaseOfferReply(signed, key, sign_lease_key(self.key, p.terms.id, key), said))
 
 
 class Ledger:
@@ -77,7 +85,7 @@ class Ledger:
         owners = (REQUESTER, *KEYS, *JUDGES)
         self.world = World(PARAMS, owners=owners)
         self.before: list[Callable[[], None]] = []
-        self.schedules: list[tx.JobSchedule] = []
+        self.schedules: list[transactions.JobSchedule] = []
 
     @property
     def chain(self) -> Hash:
@@ -91,7 +99,7 @@ class Ledger:
         rows = [row for row in state.rows(NodeRow) if row.state == NodeState.ACTIVE]
         return [row for row in rows if not exclusion_of(state, row.node, now)]
 
-    async def submit(self, op: tx.JobSchedule) -> None:
+    async def submit(self, op: transactions.JobSchedule) -> None:
         self.schedules.append(op)
         if self.before:
             self.before.pop(0)()
@@ -109,22 +117,28 @@ class Scene:
         self.judges = [Node(key, folder / f"v{i}") for i, key in enumerate(JUDGES)]
         for node, price in [*zip(self.nodes, asks, strict=True), *zip(self.judges, (2, 9), strict=True)]:
             self.register(node, price)
-        create = tx.JobCreate(JOB.id, ESCROW, CEILING, SPEC.rounds, START + 95_000)
+        create = transactions.JobCreate(JOB.id, ESCROW, CEILING, SPEC.rounds, START + 95_000)
         assert self.ledger.world.do(REQUESTER, create) == "ok"
         self.places: dict[PeerId, tuple[str, int]] = {}
         self.events: list[AnyEvent] = []
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
 
     def register(self, node: Node, price: int, stake: int = 2 * STAKE + 100) -> None:
-        op = tx.NodeRegister(CAPS, price, stake, START + 150_000)
+        op = transactions.NodeRegister(CAPS, price, stake, START + 150_000)
         assert self.ledger.world.do(node.key, op) == "ok"
 
-    def listings(self, nodes: list[Node]) -> list[Listing]:
+    def listings(self, nodes: list[Node]) -> list[OfferListing]:
         rows = [self.ledger.world.node(node.key) for node in nodes]
-        return [Listing(row.node, Credits(row.unit_price), Credits(row.free), FACTS) for row in rows]
+        return [OfferListing(row.node, Credits(row.unit_price), Credits(row.free), FACTS) for row in rows]
 
-    async def hire(self) -> Hired:
-        asks = Asks({tx.Role.TRAIN: self.listings(self.nodes), tx.Role.AUDIT: self.listings(self.judges)}, {})
+    async def hire(self) -> LeaseHolders:
+        asks = StandingAsks(
+            {
+                transactions.LeaseRole.TRAIN: self.listings(self.nodes),
+                transactions.LeaseRole.AUDIT: self.listings(self.judges),
+            },
+            {},
+        )
         return await hire(self.ledger, JOB, BUDGET, asks, self.dial, self.journal)  # type: ignore[arg-type]
 
     async def dial(self, peer: PeerId) -> Connection:
@@ -136,11 +150,11 @@ class Scene:
     def prices(self) -> list[int]:
         """What the leases of those that train pay."""
         rows = self.ledger.world.state.rows(LeaseRow)
-        return [lease.unit_price for lease in rows if lease.role is tx.Role.TRAIN]
+        return [lease.unit_price for lease in rows if lease.role is transactions.LeaseRole.TRAIN]
 
     @property
     def left(self) -> set[str]:
-        return {event.peer for event in self.events if isinstance(event, Left)}
+        return {event.peer for event in self.events if isinstance(event, ProcessExitEvent)}
 
 
 @pytest.fixture
@@ -170,10 +184,10 @@ def test_the_first_ask_that_is_left_over_sets_the_price_and_the_law_holds_it(sce
         assert here.prices() == [6, 6, 6]
         (schedule,) = here.ledger.schedules
         assert schedule.clearings == (
-            tx.Clearing(tx.Role.TRAIN, here.nodes[3].key.public),
-            tx.Clearing(tx.Role.AUDIT, here.judges[1].key.public),
+            transactions.ClearingPrice(transactions.LeaseRole.TRAIN, here.nodes[3].key.public),
+            transactions.ClearingPrice(transactions.LeaseRole.AUDIT, here.judges[1].key.public),
         )
-        (matched,) = [event for event in here.events if isinstance(event, Matched)]
+        (matched,) = [event for event in here.events if isinstance(event, ProviderMatchEvent)]
         assert matched.unit_price == 6  # not the verifiers', which is 9
         assert [node.prices for node in here.nodes[3:]] == [[], [], []]
 
@@ -245,7 +259,7 @@ def test_a_hired_node_whose_stake_is_gone_is_replaced_and_told(scene: Any) -> No
 
 
 def leave(here: Scene, number: int) -> None:
-    assert here.ledger.world.do(here.nodes[number].key, tx.NodeLeave()) == "ok"
+    assert here.ledger.world.do(here.nodes[number].key, transactions.NodeLeave()) == "ok"
 
 
 def test_asks_that_change_in_every_block_end_the_hiring_with_the_ledgers_word(scene: Any) -> None:
@@ -271,7 +285,7 @@ def test_a_refusal_that_no_ask_explains_is_told_at_once(scene: Any) -> None:
 
 
 def cancel(here: Scene) -> None:
-    assert here.ledger.world.do(REQUESTER, tx.JobCancel(JOB.id)) == "ok"
+    assert here.ledger.world.do(REQUESTER, transactions.JobCancel(JOB.id)) == "ok"
 
 
 def test_too_few_asks_are_refused_before_anybody_is_asked(scene: Any) -> None:

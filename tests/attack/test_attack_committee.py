@@ -15,23 +15,23 @@ from farflung.core.crypto import digest
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ZERO_HASH, PeerId, Signature
 from farflung.ledger.block import Block
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft import messages
-from farflung.ledger.sdbft.inbox import PROPOSALS_AHEAD, VIEWS_AHEAD
-from farflung.ledger.sdbft.messages import (
-    Ballot,
-    Blocks,
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft import replica_messages
+from farflung.ledger.sdbft.catch_up import ANSWERS, PEERS_KEPT
+from farflung.ledger.sdbft.replica_inbox import PROPOSALS_AHEAD, VIEWS_AHEAD
+from farflung.ledger.sdbft.replica_messages import (
+    BlockProposal,
+    FinalBlocks,
     Message,
-    Pending,
-    Proposal,
-    Quorum,
-    Status,
+    PendingTxs,
+    ReplicaStatus,
+    VoteMessage,
+    VoteQuorum,
     read_message,
 )
-from farflung.ledger.sdbft.pulls import ANSWERS, PEERS_KEPT
-from farflung.ledger.sdbft.records import read_record
-from farflung.ledger.tx import SignedTx, Transfer, Tx
-from farflung.ledger.votes import Kind, SignedVote, Vote
+from farflung.ledger.sdbft.votelog_records import read_record
+from farflung.ledger.transactions import SignedTx, Transfer, Tx
+from farflung.ledger.votes import SignedVote, Vote, VoteKind
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ledger"))
 
@@ -40,12 +40,12 @@ from sdbft_stage import CHAIN, MEMBERS, ROOT, Stage, child, proposal, quorum, si
 B = child(ROOT, maker=1)
 TX = SignedTx(Tx(1, CHAIN, MEMBERS[0], 0, 0, 0, (Transfer(MEMBERS[1], 1),)), Signature(bytes(64)))
 SAMPLES: list[Message] = [
-    Ballot(signed(1, 1, Kind.NOTARIZE, B.id)),
-    quorum(1, Kind.FINALIZE, B.id),
+    VoteMessage(signed(1, 1, VoteKind.NOTARIZE, B.id)),
+    quorum(1, VoteKind.FINALIZE, B.id),
     proposal(1, B),
-    Status(0, 1, 0, 1, ZERO_HASH),
-    Blocks((Block(B, (), quorum(1, Kind.FINALIZE, B.id).certificate),)),
-    Pending(()),
+    ReplicaStatus(0, 1, 0, 1, ZERO_HASH),
+    FinalBlocks((Block(B, (), quorum(1, VoteKind.FINALIZE, B.id).certificate),)),
+    PendingTxs(()),
 ]
 
 
@@ -72,7 +72,11 @@ def test_a_message_with_a_changed_byte_moves_a_seat_nowhere(
     stage = Stage()
     effects = stage.hear(read)
     assert stage.replica.view == 1
-    assert not [effect for effect in effects if isinstance(effect, ev.Log | ev.Final | ev.Accuse)]
+    assert not [
+        effect
+        for effect in effects
+        if isinstance(effect, ev.LogVotesEffect | ev.FinalBlocksEffect | ev.AccuseEffect)
+    ]
 
 
 @given(
@@ -81,7 +85,7 @@ def test_a_message_with_a_changed_byte_moves_a_seat_nowhere(
         st.sampled_from([CHAIN, digest("x"), b""]),
         st.integers(-1, 2),
         st.sampled_from([-(2**63), -1, 0, 1, 2, 65, 66, 2**63, 2**64 - 1]),
-        st.sampled_from(list(Kind)),
+        st.sampled_from(list(VoteKind)),
         st.sampled_from([B.id, ZERO_HASH, b"", bytes(33)]),
     ),
     st.sampled_from([-1, 0, 1, 3, 4, 2**40]),
@@ -91,25 +95,27 @@ def test_votes_of_every_odd_form_do_no_harm(vote: Vote, seat: int, signature: by
     stage = Stage()
     forged = SignedVote(vote, seat, Signature(signature))
     stage.hear(
-        Ballot(forged), Proposal(B, (), forged), Quorum(vote, signature[:3], (Signature(signature),) * 3)
+        VoteMessage(forged),
+        BlockProposal(B, (), forged),
+        VoteQuorum(vote, signature[:3], (Signature(signature),) * 3),
     )
     assert (stage.replica.view, stage.replica.held()) == (1, 0)
 
 
 def test_a_message_longer_than_its_limit_is_not_even_parsed() -> None:
     with pytest.raises(ProtocolError, match="FF-CORE-020"):
-        read_message(bytes(messages.limits.COMMITTEE_BYTES + 1))
+        read_message(bytes(replica_messages.limits.COMMITTEE_BYTES + 1))
 
 
 def test_a_flood_of_votes_of_one_seat_is_kept_twice_a_view_and_kind() -> None:
     stage, source = Stage(), random.Random(3)
     for number in range(6000):
-        kind = Kind.NOTARIZE if number % 2 else Kind.FINALIZE
+        kind = VoteKind.NOTARIZE if number % 2 else VoteKind.FINALIZE
         view = 1 + source.randrange(400)
         if (
             number < 900 or view > VIEWS_AHEAD + 1
         ):  # what is signed costs time to make: the rest is too far ahead
-            stage.hear(Ballot(signed(2, view, kind, digest("flood", number.to_bytes(4, "little")))))
+            stage.hear(VoteMessage(signed(2, view, kind, digest("flood", number.to_bytes(4, "little")))))
     assert stage.replica.held() <= 2 * 2 * (VIEWS_AHEAD + 1)
 
 
@@ -125,28 +131,35 @@ def test_a_flood_of_proposals_is_kept_once_a_view_and_not_far_ahead() -> None:
 
 def test_a_flood_of_questions_is_answered_a_few_times_in_a_bound() -> None:
     stage = Stage()
-    stage.hear(proposal(1, B), quorum(1, Kind.NOTARIZE, B.id), quorum(1, Kind.FINALIZE, B.id))
-    effects = [e for _ in range(500) for e in stage.hear(Status(0, 1, 0, 1, ZERO_HASH))]
-    assert sum(isinstance(effect, ev.Answer) for effect in effects) == ANSWERS
+    stage.hear(proposal(1, B), quorum(1, VoteKind.NOTARIZE, B.id), quorum(1, VoteKind.FINALIZE, B.id))
+    effects = [e for _ in range(500) for e in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH))]
+    assert sum(isinstance(effect, ev.SendBlocksEffect) for effect in effects) == ANSWERS
     stage.now += 100
-    assert [e for e in stage.hear(Status(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.Answer)]
+    assert [e for e in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.SendBlocksEffect)]
 
 
 def test_a_flood_of_late_votes_and_of_hints_makes_no_flood_of_answers() -> None:
     stage = Stage()
-    stage.hear(*(quorum(view, Kind.NULLIFY) for view in range(1, 6)))
-    late, far = Ballot(signed(2, 1, Kind.NULLIFY)), Ballot(signed(2, 999, Kind.NOTARIZE, B.id))
-    effects = [e for _ in range(200) for e in stage.hear(late, far, Status(7, 7, 7, 7, digest("x")))]
-    assert sum(isinstance(effect, ev.Send) for effect in effects) <= 2
+    stage.hear(*(quorum(view, VoteKind.NULLIFY) for view in range(1, 6)))
+    late, far = (
+        VoteMessage(signed(2, 1, VoteKind.NULLIFY)),
+        VoteMessage(signed(2, 999, VoteKind.NOTARIZE, B.id)),
+    )
+    effects = [e for _ in range(200) for e in stage.hear(late, far, ReplicaStatus(7, 7, 7, 7, digest("x")))]
+    assert sum(isinstance(effect, ev.SendEffect) for effect in effects) <= 2
 
 
 def test_strangers_by_the_thousand_are_not_all_remembered() -> None:
     stage = Stage()
     for number in range(1000):
         peer = PeerId(digest("stranger", number.to_bytes(4, "little")))
-        stage.tell(ev.Received(peer, Status(9, 9, 9, 9, ZERO_HASH)))
-        stage.tell(ev.Received(peer, Status(0, 1, 0, 1, ZERO_HASH)))
-        stage.tell(ev.Received(peer, Ballot(signed(2, 1, Kind.NULLIFY))) if number < 3 else ev.Tick())
+        stage.tell(ev.ReplicaMessageEvent(peer, ReplicaStatus(9, 9, 9, 9, ZERO_HASH)))
+        stage.tell(ev.ReplicaMessageEvent(peer, ReplicaStatus(0, 1, 0, 1, ZERO_HASH)))
+        stage.tell(
+            ev.ReplicaMessageEvent(peer, VoteMessage(signed(2, 1, VoteKind.NULLIFY)))
+            if number < 3
+            else ev.ReplicaTickEvent()
+        )
     tables = (stage.replica._pulls._asked, stage.replica._pulls._answered, stage.replica._pulls._told)
     assert all(len(table) <= PEERS_KEPT for table in tables)
 
@@ -155,9 +168,9 @@ def test_transactions_under_a_leaders_vote_that_are_not_its_blocks_do_not_stand_
     """Whoever passes a proposal on could pass other transactions with it: the block itself must still get in."""
     other = child(ROOT, 1)
     stage = Stage()
-    stage.hear(Proposal(other, (TX,), proposal(1, other).signed))
-    stage.hear(Proposal(child(ROOT, 1, mark=1), (), proposal(1, other).signed))
-    assert [e for e in stage.hear(proposal(1, other)) if isinstance(e, ev.Log)]
+    stage.hear(BlockProposal(other, (TX,), proposal(1, other).signed))
+    stage.hear(BlockProposal(child(ROOT, 1, mark=1), (), proposal(1, other).signed))
+    assert [e for e in stage.hear(proposal(1, other)) if isinstance(e, ev.LogVotesEffect)]
 
 
 def test_every_sample_reads_as_it_was_written() -> None:

@@ -27,10 +27,10 @@ from dispute_match import Liar
 from ledger_world import NODES, REQUESTER, VERIFIERS
 from msgspec.structs import replace
 
-from farflung.app.briefs import Case
 from farflung.core.errors import RunError, VerificationError
 from farflung.ledger.disputes import DisputeState
-from farflung.ledger.pinpoint import FirstMove, Show, Stage
+from farflung.ledger.pinpoint_game import FirstMove, PinpointStage, ShowTile
+from farflung.peers.node.dispute_files import DisputeJob
 
 _ = _hasty  # a fixture
 HONEST, FALSE = Work(is_false=False), Work(is_false=True)
@@ -58,10 +58,10 @@ def test_a_node_takes_no_lease_with_another_seats_batches(tmp_path: Path) -> Non
         for member in (0, 2, -1, 1 << 40):
             start = replace(court.start, member=member)
             with pytest.raises(VerificationError, match="FF-APP-383"):
-                await court.unattended(A).attend(Case(TERMS, JOB_KEY, start), court.disk)
+                await court.unattended(A).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
         await court.counsel(A)
         start = replace(court.start, member=7)  # says nothing to a verifier: it has no seat
-        await court.unattended(VERIFIERS[1]).attend(Case(TERMS, JOB_KEY, start), court.disk)
+        await court.unattended(VERIFIERS[1]).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
 
     in_court(tmp_path, play)
 
@@ -73,9 +73,9 @@ def test_tiles_that_others_write_into_blocks_are_not_taken_for_the_players(tmp_p
         accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)
 
         async def noise() -> None:
-            await until(lambda: court.row().stage == Stage.SHOW)
+            await until(lambda: court.row().stage == PinpointStage.SHOW)
             while court.dispute().is_pending:
-                said = Show(TERMS.id, A.public, court.row().first, bytes(64))
+                said = ShowTile(TERMS.id, A.public, court.row().first, bytes(64))
                 for key in (FRIEND, NODES[0]):
                     with pytest.raises(RunError):
                         await court.do(key, said)
@@ -95,10 +95,10 @@ def test_an_opponent_that_begins_and_says_no_more_loses_by_the_clock(tmp_path: P
         liar = Liar(match.segment(), 40).played.tree
         async with at_work(await court.accused(HONEST)):
             await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
-            await until(lambda: court.row().stage == Stage.FIRST)
+            await until(lambda: court.row().stage == PinpointStage.FIRST)
             children = liar.children(liar.depth, 0)
             await court.do(B, FirstMove(TERMS.id, A.public, 0, (), children))
-            await asyncio.gather(court.ended(), court.pass_time((Stage.FIRST, Stage.DESCEND)))
+            await asyncio.gather(court.ended(), court.pass_time((PinpointStage.FIRST, PinpointStage.DESCEND)))
         assert court.dispute().state == DisputeState.OVERTURNED
         assert await court.balance(A) == before + STAKE + STAKE // 2
 
@@ -114,6 +114,6 @@ def test_a_claim_that_is_not_the_kept_one_is_not_answered_with_another(tmp_path:
         async with at_work(accused):
             await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
             await until(lambda: accused._lost)
-        assert court.row().stage == Stage.OFFERED
+        assert court.row().stage == PinpointStage.OFFERED
 
     in_court(tmp_path, play)

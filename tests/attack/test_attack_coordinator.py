@@ -30,21 +30,22 @@ from attack_world import (
     within,
 )
 
-from farflung.app import lines as role
-from farflung.app import objects, wire
-from farflung.app.coordinator import Coordinator
-from farflung.app.journal import Journal
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import digest
 from farflung.core.errors import PolicyError
-from farflung.core.events import Left
+from farflung.core.events import ProcessExitEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
-from farflung.store.objects import Manifest
-from farflung.train.roundlog import Accepted, Committed, payload_hash
-from farflung.train.trace import Stated, Statistics
-from farflung.verify.commitments import commit, sign_root
+from farflung.peers.protocol import calls as role
+from farflung.peers.protocol import messages
+from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.rundir.journal import Journal
+from farflung.peers.transfer import objects
+from farflung.store.sealed_objects import ObjectManifest
+from farflung.train.contribution_trace import LoggedStatistics, TrainingStatistics
+from farflung.train.run_log import AcceptSetRecord, CommitmentsRecord, payload_hash
+from farflung.verify.commitment_check import commit, sign_root
 
 replace = msgspec.structs.replace
 
@@ -64,7 +65,7 @@ def attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     ) -> Run:
         async def test() -> None:
             scene.append(Run(tmp_path))
-            twists = {wire.TRAIN: train, wire.REVEAL: reveal, wire.MERGE: merge}
+            twists = {messages.TRAIN: train, messages.REVEAL: reveal, messages.MERGE: merge}
             scene[0].eve.twists = {method: twist for method, twist in twists.items() if twist is not None}
             await scene[0].go()
             scene[0].check(reason, accepted_last=accepted_last)
@@ -88,7 +89,7 @@ def test_honest_members_alone_finish(tmp_path: Path) -> None:
         await run.go()
         assert run.left == []
         for record in run.log.records:
-            if isinstance(record, Accepted):
+            if isinstance(record, AcceptSetRecord):
                 assert len(record.contributions) == len(MEMBERS)
         run.check_honest()
         assert len(run.concluded) == SPEC.rounds * len(MEMBERS)
@@ -155,8 +156,8 @@ def long_commitment(size: int) -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"statistics": Statistics((1e308, 1e308), 0.1, 16)},
-        {"statistics": Statistics((2.0,) * 100_000, 0.1, 16)},
+        {"statistics": TrainingStatistics((1e308, 1e308), 0.1, 16)},
+        {"statistics": TrainingStatistics((2.0,) * 100_000, 0.1, 16)},
         {"seconds": -1.0},
         {"seconds": 1e300},
     ],
@@ -177,7 +178,7 @@ def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
 
 @pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 0])
 def test_a_weight_that_is_not_earned_though_committed(attacked: Any, weight: int) -> None:
-    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+    def train(eve: Hostile, _order: Any, said: messages.TrainReply) -> messages.TrainReply:
         return eve.promise(said, eve.worker.payload(ROUND), weight)
 
     attacked("FF-APP-360", train=train)
@@ -185,19 +186,19 @@ def test_a_weight_that_is_not_earned_though_committed(attacked: Any, weight: int
 
 def test_other_figures_in_the_log_than_those_that_were_committed(attacked: Any) -> None:
     """They are integers in its opening, and stand under its trace: neither can be changed by itself."""
-    attacked("FF-APP-355", reveal=changed(stated=Stated(1, 1)))
+    attacked("FF-APP-355", reveal=changed(stated=LoggedStatistics(1, 1)))
 
 
 def test_other_statistics_than_those_that_were_committed(attacked: Any) -> None:
-    kinder: dict[str, Statistics] = {}
+    kinder: dict[str, TrainingStatistics] = {}
 
-    def train(_eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+    def train(_eve: Hostile, _order: Any, said: messages.TrainReply) -> messages.TrainReply:
         kinder["it"] = replace(said.statistics, losses=tuple(x / 2 for x in said.statistics.losses))
         return replace(said, statistics=kinder["it"])
 
-    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+    def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
         told = replace(shown.share.contribution, stated=kinder["it"].stated)
-        return wire.Shown(replace(shown.share, contribution=told))
+        return messages.RevealReply(replace(shown.share, contribution=told))
 
     attacked("FF-APP-355", train=train, reveal=reveal)
 
@@ -205,8 +206,10 @@ def test_other_statistics_than_those_that_were_committed(attacked: Any) -> None:
 def changed(**fields: Any) -> Twist:
     """A reveal with other fields in its contribution."""
 
-    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
-        return wire.Shown(replace(shown.share, contribution=replace(shown.share.contribution, **fields)))
+    def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
+        return messages.RevealReply(
+            replace(shown.share, contribution=replace(shown.share.contribution, **fields))
+        )
 
     return reveal
 
@@ -229,11 +232,11 @@ def test_a_payload_that_is_not_the_committed_one(attacked: Any, fields: dict[str
 @pytest.mark.parametrize("field", ["nonce", "trace"])
 def test_a_value_longer_than_the_log_takes_though_committed(attacked: Any, field: str) -> None:
     from farflung.core.crypto import NS_ACK
-    from farflung.verify.commitments import commitment_digest, nonce_of
+    from farflung.verify.commitment_check import commitment_digest, nonce_of
 
     giant, number = Hash(bytes(3_900_000)), ROUND.to_bytes(8, "little")
 
-    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+    def train(eve: Hostile, _order: Any, said: messages.TrainReply) -> messages.TrainReply:
         payload, trace = payload_hash(eve.worker.payload(ROUND)), eve.worker.trace_of(b"").root
         place, nonce = (TERMS.id, EVE.public, ROUND), nonce_of(EVE, TERMS.id, ROUND)
         trace, nonce = (giant, nonce) if field == "trace" else (trace, giant)
@@ -256,17 +259,17 @@ def test_a_name_of_a_sandbox_longer_than_the_log_takes(attacked: Any) -> None:
 
 
 def test_another_payload_than_the_committed_one_in_a_sound_object(attacked: Any) -> None:
-    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+    def reveal(eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
         manifest = eve.put(payload_of(eve, round=ROUND))
         told = replace(shown.share.contribution, object=manifest.id)
-        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+        return messages.RevealReply(replace(shown.share, contribution=told, manifest=manifest))
 
     attacked("FF-APP-050", reveal=reveal)
 
 
 def test_a_manifest_that_is_not_the_contributions_object(attacked: Any) -> None:
-    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
-        return wire.Shown(replace(shown.share, manifest=eve.put(b"another object")))
+    def reveal(eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
+        return messages.RevealReply(replace(shown.share, manifest=eve.put(b"another object")))
 
     attacked("FF-APP-054", reveal=reveal)
 
@@ -274,19 +277,19 @@ def test_a_manifest_that_is_not_the_contributions_object(attacked: Any) -> None:
 @pytest.mark.parametrize(
     ("manifest", "code"),
     [
-        (Manifest(HASH, BOUND + 1, (HASH,)), "FF-APP-055"),
-        (Manifest(HASH, limits.OBJECT_BYTES, (HASH,) * limits.OBJECT_CHUNKS), "FF-APP-055"),
-        (Manifest(HASH, 1 << 62, ()), "FF-APP-055"),
-        (Manifest(HASH, -1, ()), "FF-STOR-001"),
-        (Manifest(HASH, BOUND, ()), "FF-STOR-001"),
-        (Manifest(HASH, BOUND, (HASH,) * 1000), "FF-STOR-001"),
-        (Manifest(HASH, BOUND, (Hash(b""),)), "FF-STOR-001"),
+        (ObjectManifest(HASH, BOUND + 1, (HASH,)), "FF-APP-055"),
+        (ObjectManifest(HASH, limits.OBJECT_BYTES, (HASH,) * limits.OBJECT_CHUNKS), "FF-APP-055"),
+        (ObjectManifest(HASH, 1 << 62, ()), "FF-APP-055"),
+        (ObjectManifest(HASH, -1, ()), "FF-STOR-001"),
+        (ObjectManifest(HASH, BOUND, ()), "FF-STOR-001"),
+        (ObjectManifest(HASH, BOUND, (HASH,) * 1000), "FF-STOR-001"),
+        (ObjectManifest(HASH, BOUND, (Hash(b""),)), "FF-STOR-001"),
     ],
 )
-def test_a_manifest_over_its_bounds(attacked: Any, manifest: Manifest, code: str) -> None:
-    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+def test_a_manifest_over_its_bounds(attacked: Any, manifest: ObjectManifest, code: str) -> None:
+    def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
         told = replace(shown.share.contribution, object=manifest.id)
-        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+        return messages.RevealReply(replace(shown.share, contribution=told, manifest=manifest))
 
     attacked(code, reveal=reveal)
 
@@ -311,7 +314,7 @@ def test_a_payload_that_does_not_decode_though_committed(
 ) -> None:
     made = {}
 
-    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+    def train(eve: Hostile, _order: Any, said: messages.TrainReply) -> messages.TrainReply:
         made["it"] = make(eve)
         return eve.promise(said, made["it"])
 
@@ -323,10 +326,10 @@ def flipped(payload: bytes, place: int) -> bytes:
 
 
 def test_a_payload_sealed_under_another_key(attacked: Any) -> None:
-    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+    def reveal(eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
         manifest = eve.put(eve.worker.payload(ROUND), b"\x01" * 32)
         told = replace(shown.share.contribution, object=manifest.id)
-        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+        return messages.RevealReply(replace(shown.share, contribution=told, manifest=manifest))
 
     attacked("FF-STOR-005", reveal=reveal)
 
@@ -334,7 +337,7 @@ def test_a_payload_sealed_under_another_key(attacked: Any) -> None:
 def test_an_object_that_is_withheld(attacked: Any) -> None:
     made = {}
 
-    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+    def train(eve: Hostile, _order: Any, said: messages.TrainReply) -> messages.TrainReply:
         made["it"], eve.withholds = payload_of(eve), True
         return eve.promise(said, made["it"])
 
@@ -347,15 +350,15 @@ def test_a_maker_that_refuses_chunks_is_no_trouble_while_its_replica_serves(tmp_
         run = Run(tmp_path)
         run.eve.withholds = True
         await run.go()
-        assert [e for e in run.events if isinstance(e, Left)] == []
+        assert [e for e in run.events if isinstance(e, ProcessExitEvent)] == []
 
     within(20, test)
 
 
 @pytest.mark.parametrize("replica", [STRANGER.public, b"", b"x" * 3_900_000])
 def test_a_replica_that_nobody_asked_for_never_reaches_the_members(attacked: Any, replica: PeerId) -> None:
-    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
-        return wire.Shown(replace(shown.share, replica=replica))
+    def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
+        return messages.RevealReply(replace(shown.share, replica=replica))
 
     attacked("FF-APP-054", reveal=reveal)
 
@@ -364,8 +367,8 @@ def test_a_replica_that_nobody_asked_for_never_reaches_the_members(attacked: Any
 
 
 def test_a_wrong_root_expels(attacked: Any) -> None:
-    def merge(_eve: Hostile, _order: Any, _said: Any) -> wire.Merged:
-        return wire.Merged(HASH, sign_root(EVE, TERMS.id, ROUND, HASH))
+    def merge(_eve: Hostile, _order: Any, _said: Any) -> messages.MergeReply:
+        return messages.MergeReply(HASH, sign_root(EVE, TERMS.id, ROUND, HASH))
 
     attacked(HASH[:4].hex(), merge=merge, accepted_last=True)
 
@@ -381,7 +384,7 @@ def test_a_wrong_root_expels(attacked: Any) -> None:
     ids=["another key", "another round", "another job", "none"],
 )
 def test_a_root_that_the_peer_did_not_sign(attacked: Any, sign: Callable[[Hash], Any]) -> None:
-    def merge(_eve: Hostile, _order: Any, said: wire.Merged) -> wire.Merged:
+    def merge(_eve: Hostile, _order: Any, said: messages.MergeReply) -> messages.MergeReply:
         return replace(said, signature=sign(said.root))
 
     attacked("FF-APP-056", merge=merge, accepted_last=True)
@@ -420,7 +423,7 @@ class Raw:
         self.body = body
 
 
-@pytest.mark.parametrize("method", [wire.TRAIN, wire.REVEAL, wire.MERGE])
+@pytest.mark.parametrize("method", [messages.TRAIN, messages.REVEAL, messages.MERGE])
 def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> None:
     """Every reply of a member, malformed in many ways: each ends in a refusal of that reply and nothing else."""
 
@@ -447,9 +450,9 @@ def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> 
         coordinator._journal = Journal(tmp_path / "later.jsonl", 0.0)
         coordinator._chronicle._journal = coordinator._journal
         work = {
-            wire.TRAIN: coordinator._train,
-            wire.REVEAL: coordinator._reveal,
-            wire.MERGE: coordinator._merge,
+            messages.TRAIN: coordinator._train,
+            messages.REVEAL: coordinator._reveal,
+            messages.MERGE: coordinator._merge,
         }
         refused = await replies(coordinator, work[method], method, bodies)
         coordinator._journal.close()
@@ -481,7 +484,7 @@ async def replies(
     coordinator._state = state
     coordinator._flagged.set()  # the checks of the round have spoken
     coordinator._audits._opened[0, eve] = None  # what a closed round had opened is forgotten
-    extra = ((),) if method == wire.MERGE else ()
+    extra = ((),) if method == messages.MERGE else ()
     for body in bodies:
         coordinator._dial = _always(Canned(body))  # type: ignore[assignment]
         coordinator._last_error = None
@@ -500,5 +503,5 @@ def _always(connection: Canned) -> Callable[[PeerId], Awaitable[Canned]]:
 
 
 def _commitment(coordinator: Coordinator) -> Any:
-    records = [r for r in coordinator._log.records if isinstance(r, Committed)]
+    records = [r for r in coordinator._log.records if isinstance(r, CommitmentsRecord)]
     return next(c for c in records[0].commitments if c.peer == EVE.public)

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from attack_world import JOB_KEY, MEMBERS, REQUESTER, TERMS, VERIFIERS, within
 
-from farflung.app import crew as module
-from farflung.app import wire
-from farflung.app.crew import Crew
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.ids import PeerId
-from farflung.net.endpoints import Place
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.peers.protocol import messages
+from farflung.peers.requester import members as module
+from farflung.peers.requester.members import Membership
 
 EVERYBODY = [key.public for key in (REQUESTER, *MEMBERS, *VERIFIERS)]
 EVE = MEMBERS[2].public
@@ -31,14 +31,14 @@ class Line:
         return b""
 
 
-def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]]) -> Crew:
-    async def reach(_endpoint: Any, address: wire.Address) -> Any:
+def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]]) -> Membership:
+    async def reach(_endpoint: Any, address: messages.PeerAddress) -> Any:
         return Line(address.peer, said)
 
     monkeypatch.setattr(module, "reach", reach)
     nothing = cast(Any, None)
-    crew = Crew(REQUESTER.public, TERMS, JOB_KEY, nothing, nothing, nothing)
-    crew.know(wire.Address(peer, (Place("127.0.0.1", 1),)) for peer in EVERYBODY)
+    crew = Membership(REQUESTER.public, TERMS, JOB_KEY, nothing, nothing, nothing)
+    crew.know(messages.PeerAddress(peer, (EndpointAddress("127.0.0.1", 1),)) for peer in EVERYBODY)
     crew.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
     return crew
 
@@ -61,9 +61,9 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
 
     within(10, test)
     told = {
-        peer: {a.peer for a in decode(body, wire.Members, limits.CONTROL_BYTES).members}
+        peer: {a.peer for a in decode(body, messages.MembersUpdate, limits.CONTROL_BYTES).members}
         for peer, method, body in said
-        if method == wire.MEMBERS
+        if method == messages.MEMBERS
     }
     assert all(EVE in told[key.public] for key in VERIFIERS)
     assert all(EVE not in told[key.public] for key in MEMBERS)
@@ -96,4 +96,6 @@ def test_a_crew_that_rested_tells_and_brings_back_as_before(monkeypatch: pytest.
         await crew.rest()
 
     within(10, test)
-    assert {peer for peer, method, _ in said if method == wire.MEMBERS} == set(EVERYBODY) - {REQUESTER.public}
+    assert {peer for peer, method, _ in said if method == messages.MEMBERS} == set(EVERYBODY) - {
+        REQUESTER.public
+    }

@@ -20,19 +20,21 @@ from attack_world import (
     within,
 )
 
-from farflung.app import audits, owing, wire
-from farflung.app import lines as role
-from farflung.app.audits import evidence_file
-from farflung.app.draws import Draws
-from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
-from farflung.ledger.tx import Finding, JobSlash
+from farflung.ledger.transactions import JobSlash, VerdictFinding
 from farflung.net.io.connection import Connection
-from farflung.train.roundlog import Accepted, Audited, Committed
-from farflung.verify.evidence import Evidence, evidence_fault
-from farflung.verify.tally import Tally
+from farflung.peers.node import opening_deadlines
+from farflung.peers.protocol import calls as role
+from farflung.peers.protocol import messages
+from farflung.peers.requester import audits
+from farflung.peers.requester.audit_draw import AuditDraws
+from farflung.peers.requester.audits import evidence_file
+from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord
+from farflung.verify.audit_accounts import AuditAccounts
+from farflung.verify.evidence import AuditEvidence, evidence_fault
 
 
 async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> Any:
@@ -40,7 +42,7 @@ async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> An
     for _ in range(3):
         with contextlib.suppress(NetworkError, VerificationError):
             return await ask()
-    raise owing.WithheldError("FF-APP-088", "a committed state is withheld")
+    raise opening_deadlines.WithheldError("FF-APP-088", "a committed state is withheld")
 
 
 class Mortal:
@@ -52,7 +54,7 @@ class Mortal:
         run.eve.obey = self.obey  # type: ignore[method-assign]
 
     async def obey(self, connection: Connection, method: str, order: Any) -> Any:
-        if method == wire.OPEN and order.round == ROUND and not self.has_died:
+        if method == messages.OPEN and order.round == ROUND and not self.has_died:
             self.is_dead = self.has_died = True
         if self.is_dead and order.round >= ROUND:  # of the round before it had opened all
             connection.close()
@@ -60,7 +62,7 @@ class Mortal:
         return await self._obey(connection, method, order)
 
     async def born(self) -> None:
-        """A new process on the old disk, which the coordinator brings back (as app.crew does)."""
+        """A new process on the old disk, which the coordinator brings back (as peers.requester.members does)."""
         eve, run = self.run.eve, self.run
         self.is_dead, eve.tenancy._workplace.worker = False, None
         public = await asyncio.to_thread(run.coordinator.state_for, EVE.public)
@@ -81,7 +83,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     """A network whose third member dies when it is drawn; `after` says what becomes of it."""
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(owing, "patiently", _a_few_times)
+    monkeypatch.setattr(opening_deadlines, "patiently", _a_few_times)
 
     def run(after: Callable[[Mortal], Awaitable[None]] | None, prepare: Callable[[Run], None]) -> Run:
         monkeypatch.setattr(audits, "RETURN_SECONDS", 0.3 if after is None else 20.0)
@@ -116,7 +118,7 @@ def nothing(_run: Run) -> None:
     """It does its work as it must."""
 
 
-def verdicts(run: Run) -> list[Finding]:
+def verdicts(run: Run) -> list[VerdictFinding]:
     return [v.verdict.finding for v in run.audited[ROUND].verdicts if v.verdict.node == EVE.public]
 
 
@@ -126,11 +128,11 @@ def record(run: Run, kind: type[Any]) -> Any:
 
 def test_who_dies_when_it_is_drawn_and_stays_away_pays_like_one_that_is_silent(scene: Any) -> None:
     run = scene(None, nothing)
-    assert EVE.public not in {c.peer for c in record(run, Accepted).contributions}
-    assert verdicts(run) == [Finding.WITHHELD] * len(VERIFIERS)
+    assert EVE.public not in {c.peer for c in record(run, AcceptSetRecord).contributions}
+    assert verdicts(run) == [VerdictFinding.WITHHELD] * len(VERIFIERS)
     assert run.out == [(EVE.public, True), (EVE.public, False)]  # it might have come back, and did not
     found = decode(
-        evidence_file(run.evidence, ROUND, EVE.public).read_bytes(), Evidence, limits.CONTROL_BYTES
+        evidence_file(run.evidence, ROUND, EVE.public).read_bytes(), AuditEvidence, limits.CONTROL_BYTES
     )
     assert evidence_fault(found, SPEC) == ""
     asyncio.run(_slashed_half(run))
@@ -140,7 +142,7 @@ async def _slashed_half(run: Run) -> None:
     """The ledger's law takes what silence costs, by the node's own signed commitment."""
     ledger = ledger_of()
     emitter = type("Emitter", (), {"emit": lambda *_, **__: None})()
-    recorder = Recorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
+    recorder = LedgerRecorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
     await recorder.catch_up()
     assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
     lease = ledger.lease(EVE.public)
@@ -153,11 +155,11 @@ def test_an_honest_node_that_died_opens_when_it_is_back_and_loses_the_round_alon
     scene: Any, after: Callable[[Mortal], Awaitable[None]]
 ) -> None:
     run = scene(after, nothing)
-    assert EVE.public not in {c.peer for c in record(run, Accepted).contributions}
+    assert EVE.public not in {c.peer for c in record(run, AcceptSetRecord).contributions}
     assert run.concluded[ROUND, EVE.public.hex()].finding == "holds"
     assert run.out == [(EVE.public, True)]
     assert not run.evidence.exists()
-    tally = Tally(TERMS, len(VERIFIERS))
+    tally = AuditAccounts(TERMS, len(VERIFIERS))
     units = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public not in units[ROUND]  # a round that goes on without it does not pay it
     assert (
@@ -176,7 +178,7 @@ def test_who_returns_with_false_work_is_caught(scene: Any) -> None:
         run.eve.worker._trained = other  # type: ignore[method-assign]
 
     run = scene(Mortal.born, lazy)
-    assert verdicts(run) == [Finding.FALSE] * len(VERIFIERS)
+    assert verdicts(run) == [VerdictFinding.FALSE] * len(VERIFIERS)
     assert run.out[-1] == (EVE.public, False)
 
 
@@ -191,19 +193,19 @@ def test_who_returns_and_cannot_open_has_withheld(scene: Any) -> None:
             await mortal.born()
 
     run = scene(emptied, nothing)
-    assert verdicts(run) == [Finding.WITHHELD] * len(VERIFIERS)
-    late = [r for r in run.log.records if isinstance(r, Committed) and r.round > ROUND]
+    assert verdicts(run) == [VerdictFinding.WITHHELD] * len(VERIFIERS)
+    late = [r for r in run.log.records if isinstance(r, CommitmentsRecord) and r.round > ROUND]
     assert all(EVE.public not in {c.peer for c in r.commitments} for r in late)
 
 
 def test_debts_follow_from_the_log_alone(scene: Any) -> None:
     """Whoever takes the coordinator over comes to the same ones, and to none that nobody signed or drew."""
     run = scene(None, nothing)
-    draws = Draws(TERMS, run.log)
+    draws = AuditDraws(TERMS, run.log)
     assert [c.peer for c in draws.owed(ROUND)] == [EVE.public]
     assert draws.debts(EVE.public) == []  # judged
     whole = list(run.log.records)
-    run.log.records[:] = whole[: whole.index(record(run, Audited))]
+    run.log.records[:] = whole[: whole.index(record(run, AuditsRecord))]
     assert draws.debts(EVE.public) == [ROUND]
     assert all(draws.debts(key.public) == [] for key in HONEST)
     run.log.promised.pop(ROUND)

@@ -30,14 +30,14 @@ from ledger_world import NODES, REQUESTER, RICH, ROOTS, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
 from farflung.core import limits
-from farflung.core.canon.program import Program, job_id
-from farflung.core.canon.referee import Exhibit, Opened
+from farflung.core.canon.program import CanonicalProgram, job_id
+from farflung.core.canon.referee import ElementProof, TileProof
 from farflung.core.codec import encode
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.disputes import DisputeAnswer, DisputeState
-from farflung.ledger.params import Params
-from farflung.ledger.pinpoint import Referee, Stage
-from farflung.ledger.tx import JobFinish
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.pinpoint_game import PinpointStage, ProveElement
+from farflung.ledger.transactions import JobFinish
 
 LEAF = 12  # of the matrix product's one tile: takes two arguments
 EARLY = 20
@@ -47,7 +47,7 @@ def liar(leaf: int = EARLY, bit: int = 1) -> Player:
     return TINY.player(flipped(leaf, bit))
 
 
-def at(stage: Stage, leaf: int = EARLY) -> Game:
+def at(stage: PinpointStage, leaf: int = EARLY) -> Game:
     return Game(liar(leaf), HONEST).begun().until(stage)
 
 
@@ -58,8 +58,8 @@ def honest_wins(game: Game) -> None:
 # Moves
 
 
-@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
-def test_nobody_moves_twice_and_nobody_moves_for_another(stage: Stage):
+@pytest.mark.parametrize("stage", [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW])
+def test_nobody_moves_twice_and_nobody_moves_for_another(stage: PinpointStage):
     game = at(stage)
     move = game.move(1)
     for key in (STRANGER, FRIEND, REQUESTER, NODES[0]):
@@ -75,8 +75,8 @@ def honest_wins_after(game: Game) -> None:
     honest_wins(game)
 
 
-@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
-def test_a_move_of_one_stage_is_none_of_the_next(stage: Stage):
+@pytest.mark.parametrize("stage", [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW])
+def test_a_move_of_one_stage_is_none_of_the_next(stage: PinpointStage):
     game = at(stage)
     old = game.move(1)
     game.step()
@@ -84,8 +84,8 @@ def test_a_move_of_one_stage_is_none_of_the_next(stage: Stage):
     honest_wins(game)
 
 
-@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
-def test_a_move_at_its_deadline_is_late(stage: Stage):
+@pytest.mark.parametrize("stage", [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW])
+def test_a_move_at_its_deadline_is_late(stage: PinpointStage):
     game = at(stage)
     move = game.move(0)
     game.must(B, game.move(1))
@@ -95,14 +95,14 @@ def test_a_move_at_its_deadline_is_late(stage: Stage):
 
 @pytest.mark.parametrize("change", [{"level": 2}, {"level": 0}, {"first": 32}, {"first": 1}])
 def test_children_of_another_node_are_refused(change: dict[str, int]):
-    game = at(Stage.DESCEND)
+    game = at(PinpointStage.DESCEND)
     assert game.do(A, game.move(0, **change)) == "FF-LEDG-347"
     honest_wins(game)
 
 
 def test_a_player_cannot_take_back_what_its_hash_says():
     """Children of the other side's node, of a corrected tree, too few, too many: none is under the sender's hash."""
-    game = at(Stage.DESCEND)
+    game = at(PinpointStage.DESCEND)
     right = game.move(0).children
     for children in (game.move(1).children, right[:-1], (*right, right[0]), (), right[::-1]):
         assert game.do(A, game.move(0, children=children)) == "FF-LEDG-357"
@@ -110,7 +110,7 @@ def test_a_player_cannot_take_back_what_its_hash_says():
 
 
 def test_a_first_move_has_the_roots_children():
-    game = at(Stage.FIRST)
+    game = at(PinpointStage.FIRST)
     right = game.move(0).children
     for children in ((), right[:-1], (*right, right[0])):
         assert game.do(A, game.move(0, children=children)) == "FF-LEDG-357"
@@ -119,7 +119,7 @@ def test_a_first_move_has_the_roots_children():
 
 @pytest.mark.parametrize("leaf", [EARLY - 1, EARLY + 1, 0])
 def test_a_tile_of_another_leaf_is_refused(leaf: int):
-    game = at(Stage.SHOW)
+    game = at(PinpointStage.SHOW)
     assert game.do(A, game.move(0, leaf=leaf, data=game.accused.tiles[leaf])) == "FF-LEDG-347"
     assert game.do(A, game.move(0, data=game.accused.tiles[leaf])) == "FF-LEDG-384"
     assert game.do(A, game.move(0, data=HONEST.tiles[EARLY])) == "FF-LEDG-384"
@@ -128,7 +128,7 @@ def test_a_tile_of_another_leaf_is_refused(leaf: int):
 
 def test_borders_are_those_of_the_claim_and_the_segment():
     """Others of the trace, in another order, changed, missing: the accused cannot choose where it started."""
-    game = at(Stage.FIRST)
+    game = at(PinpointStage.FIRST)
     start, claimed = game.borders()
     moved = replace(start, border=replace(start.border, params=ROOTS[3]))
     later = replace(start, border=replace(start.border, index=2))
@@ -143,7 +143,7 @@ def test_borders_are_those_of_the_claim_and_the_segment():
 
 
 def test_a_verdict_has_to_stand_in_the_tree_that_both_have():
-    game = Game(HONEST, HONEST).begun().until(Stage.VERDICT)
+    game = Game(HONEST, HONEST).begun().until(PinpointStage.VERDICT)
     path = game.verdict_leaf().path
     for change in ({"is_guilty": True}, {"path": path[:-1]}, {"path": (*path[:-1], ROOTS[0])}, {"path": ()}):
         assert game.do(B, game.verdict_leaf(**change)) == "FF-LEDG-354"
@@ -154,86 +154,86 @@ def test_a_verdict_has_to_stand_in_the_tree_that_both_have():
 
 
 def test_a_verdict_ends_no_game_in_which_the_trees_differ():
-    game = at(Stage.DESCEND)
+    game = at(PinpointStage.DESCEND)
     assert game.do(A, game.verdict_leaf()) == "FF-LEDG-346"
 
 
 # The referee
 
 
-Change = Callable[[Game, Exhibit], Exhibit]
+Change = Callable[[Game, ElementProof], ElementProof]
 
 
-def swapped_tiles(_: Game, shown: Exhibit) -> Exhibit:
+def swapped_tiles(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, tiles=shown.tiles[::-1])
 
 
-def another_tile(game: Game, shown: Exhibit) -> Exhibit:
+def another_tile(game: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, tiles=(game.accused.tiles[3], shown.tiles[1]))
 
 
-def entry_of_another_value(game: Game, shown: Exhibit) -> Exhibit:
+def entry_of_another_value(game: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, value=listing(game.tiny, shown.value.index + 1))
 
 
-def entry_of_the_other_graph(game: Game, shown: Exhibit) -> Exhibit:
+def entry_of_the_other_graph(game: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, value=listing(game.tiny, game.tiny.program.values + 3))
 
 
-def entry_that_is_not_listed(_: Game, shown: Exhibit) -> Exhibit:
+def entry_that_is_not_listed(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, value=replace(shown.value, entry=replace(shown.value.entry, op="add")))
 
 
-def entry_of_another_listing(_: Game, shown: Exhibit) -> Exhibit:
+def entry_of_another_listing(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, value=replace(shown.value, path=shown.value.path[::-1]))
 
 
-def entry_at_another_number(_: Game, shown: Exhibit) -> Exhibit:
+def entry_at_another_number(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, value=replace(shown.value, index=shown.value.index + 1))
 
 
-def other_arguments(_: Game, shown: Exhibit) -> Exhibit:
+def other_arguments(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, args=shown.args[::-1])
 
 
-def no_arguments(_: Game, shown: Exhibit) -> Exhibit:
+def no_arguments(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, args=())
 
 
-def argument_that_is_not_listed(_: Game, shown: Exhibit) -> Exhibit:
+def argument_that_is_not_listed(_: Game, shown: ElementProof) -> ElementProof:
     wrong = replace(shown.args[0], entry=replace(shown.args[0].entry, first=0))
     return replace(shown, args=(wrong, *shown.args[1:]))
 
 
-def no_tiles(_: Game, shown: Exhibit) -> Exhibit:
+def no_tiles(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, opened=())
 
 
-def wrong_bytes(_: Game, shown: Exhibit) -> Exhibit:
+def wrong_bytes(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, opened=tuple(replace(each, data=bytes(len(each.data))) for each in shown.opened))
 
 
-def longer_bytes(_: Game, shown: Exhibit) -> Exhibit:
+def longer_bytes(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, opened=tuple(replace(each, data=each.data + b"\0") for each in shown.opened))
 
 
-def tiles_of_another_leaf(game: Game, shown: Exhibit) -> Exhibit:
+def tiles_of_another_leaf(game: Game, shown: ElementProof) -> ElementProof:
     other = HONEST.opened(3)
-    return replace(shown, opened=tuple(Opened(each.leaf, other.data, other.path) for each in shown.opened))
+    return replace(shown, opened=tuple(TileProof(each.leaf, other.data, other.path) for each in shown.opened))
 
 
-def tiles_of_the_next_step(game: Game, shown: Exhibit) -> Exhibit:
+def tiles_of_the_next_step(game: Game, shown: ElementProof) -> ElementProof:
     """The same values of a later step: leaves behind the disputed one, which nobody agreed on."""
     later = [HONEST.opened(each.leaf + game.tiny.program.leaves) for each in shown.opened]
     return replace(shown, opened=tuple(later))
 
 
-def tiles_of_a_third_tree(game: Game, shown: Exhibit) -> Exhibit:
+def tiles_of_a_third_tree(game: Game, shown: ElementProof) -> ElementProof:
     third = game.tiny.player(lambda leaf, tile: bytes(len(tile)) if leaf < game.row.first else tile)
     return replace(shown, opened=tuple(third.opened(each.leaf) for each in shown.opened))
 
 
-def too_many_tiles(_: Game, shown: Exhibit) -> Exhibit:
+def too_many_tiles(_: Game, shown: ElementProof) -> ElementProof:
     return replace(shown, opened=shown.opened * (limits.EXHIBIT_TILES + 1))
 
 
@@ -260,15 +260,15 @@ FORGERIES: list[Change] = [
 
 @pytest.mark.parametrize("change", FORGERIES, ids=lambda change: change.__name__)
 def test_an_exhibit_that_is_forged_proves_nothing(change: Change):
-    game = at(Stage.REFEREE, LEAF)
+    game = at(PinpointStage.REFEREE, LEAF)
     honest = exhibit_of(game.tiny, game.accused, game.challenger, game.row.first)
     forged = encode(change(game, honest))
-    assert game.do(A, Referee(game.job_id, A.public, forged)) == "FF-LEDG-355"
+    assert game.do(A, ProveElement(game.job_id, A.public, forged)) == "FF-LEDG-355"
     honest_wins(game)
 
 
 def _pieces(change: dict[str, object]) -> Change:
-    def forge(_: Game, shown: Exhibit) -> Exhibit:
+    def forge(_: Game, shown: ElementProof) -> ElementProof:
         return replace(shown, pieces=(replace(shown.pieces[0], **change), *shown.pieces[1:]))
 
     return forge
@@ -286,13 +286,13 @@ def inputs() -> list[int]:
     "change", [{"data": bytes(16)}, {"data": b""}, {"index": 1}, {"count": 9}, {"path": (ZERO_HASH,)}]
 )
 def test_an_input_is_proved_by_its_source(leaf: int, change: dict[str, object]):
-    game = at(Stage.REFEREE, leaf)
+    game = at(PinpointStage.REFEREE, leaf)
     honest = exhibit_of(game.tiny, game.accused, game.challenger, leaf)
     forged = _pieces(change)(game, honest)
     if forged == honest:
         pytest.skip("this piece is so already")
     for shown in (forged, replace(honest, pieces=()), replace(honest, pieces=honest.pieces * 2)):
-        assert game.do(A, Referee(game.job_id, A.public, encode(shown))) == "FF-LEDG-355"
+        assert game.do(A, ProveElement(game.job_id, A.public, encode(shown))) == "FF-LEDG-355"
     honest_wins(game)
 
 
@@ -307,17 +307,17 @@ def test_any_bytes_get_a_clear_answer_from_the_referee(data: bytes | tuple[int, 
         whole[place : place + len(noise)] = noise
         data = bytes(whole)
     state = GAME.state
-    code = GAME.do(A, Referee(GAME.job_id, A.public, data))
+    code = GAME.do(A, ProveElement(GAME.job_id, A.public, data))
     assert code == "FF-LEDG-355" or GAME.about.state == DisputeState.UPHELD
     GAME.state = state
 
 
-GAME = at(Stage.REFEREE, LEAF)
+GAME = at(PinpointStage.REFEREE, LEAF)
 
 
 def test_a_referee_is_asked_once_and_not_before_its_time():
-    game = at(Stage.SHOW)
-    early = Referee(
+    game = at(PinpointStage.SHOW)
+    early = ProveElement(
         game.job_id, A.public, encode(exhibit_of(game.tiny, game.accused, HONEST, game.row.first))
     )
     assert game.do(B, early) == "FF-LEDG-346"
@@ -332,7 +332,7 @@ def test_a_program_that_the_job_does_not_name_is_refused():
     game = Game(HONEST, HONEST)
     game.must(REQUESTER, game.slash())
     other = replace(game.tiny.program, seed=6)
-    for change in ({"program": other}, {"terms": ROOTS[1]}, {"program": Program()}):
+    for change in ({"program": other}, {"terms": ROOTS[1]}, {"program": CanonicalProgram()}):
         assert game.do(A, game.opening(**change)) == "FF-LEDG-340"
     assert game.do(A, game.opening(job=ROOTS[0])) == "FF-LEDG-338"
     game.must(A, game.opening())
@@ -408,7 +408,7 @@ def test_a_challenge_is_of_something_that_the_node_itself_signed():
         assert game.do(FRIEND, game.challenge(**change)) == "FF-LEDG-345"
     assert game.do(FRIEND, game.challenge(signature=game.signature(FRIEND))) == "FF-LEDG-345"
     assert game.do(FRIEND, game.challenge(segment=2)) == "FF-LEDG-341"
-    assert game.do(FRIEND, game.challenge(program=Program())) == "FF-LEDG-340"
+    assert game.do(FRIEND, game.challenge(program=CanonicalProgram())) == "FF-LEDG-340"
     assert game.do(FRIEND, game.challenge(node=VERIFIERS[0].public)) == "FF-LEDG-342"
     assert game.do(FRIEND, game.challenge(job=ROOTS[1])) == "FF-LEDG-031"
     assert game.do(A, game.challenge()) == "FF-LEDG-342"
@@ -420,7 +420,7 @@ def test_a_law_without_disputes_or_challenges_has_no_challenge(law: dict[str, in
     """By default nobody is robbed of a stake who keeps drawn segments alone, and could not answer about others."""
     game = Game(HONEST, HONEST)
     game.under(**law)
-    assert Params().challenge_rounds == 0
+    assert LedgerParams().challenge_rounds == 0
     assert game.do(FRIEND, game.challenge()) == "FF-LEDG-343"
     assert game.balance(FRIEND) == RICH
 
@@ -461,7 +461,7 @@ def test_griefing_costs_the_griefer_and_pays_the_griefed():
 
 def test_no_move_counts_without_a_game():
     game = Game(HONEST, HONEST)
-    template = at(Stage.FIRST).move(0)
+    template = at(PinpointStage.FIRST).move(0)
     assert game.do(A, template) == "FF-LEDG-346"
     game.must(REQUESTER, game.slash())
     assert game.do(A, template) == "FF-LEDG-346"

@@ -13,21 +13,23 @@ import pytest
 from attack_run import Run
 from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC, TERMS
 
-from farflung.app import fanning, objects, wire
-from farflung.app.exchange import Exchange, Outlook
 from farflung.core import limits
 from farflung.core.crypto import local_key
-from farflung.core.events import RoundClosed, Warned
+from farflung.core.events import RoundEndEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
-from farflung.net.endpoints import Place
-from farflung.net.fanframes import HEAD_BYTES
-from farflung.net.io import fanout, fanway
-from farflung.net.io.fan import Meeting
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io import multicast_dial, multicast_relay
+from farflung.net.io.multicast_member import GroupRendezvous
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
-from farflung.plan.exchange import Way
-from farflung.plan.links import Link
+from farflung.net.messages import MessageKind
+from farflung.net.multicast_frames import HEAD_BYTES
+from farflung.peers.protocol import messages
+from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
+from farflung.peers.transfer import fanout as transfer_fanout
+from farflung.peers.transfer import objects
+from farflung.plan.exchange_choice import ExchangeWay
+from farflung.plan.link_syntax import Link
 
 RELAY = local_key(18, "relay")
 SLOW = Link(1e5, 1e6, Seconds(0.01))  # the plan's word for it; loopback is as fast as it is
@@ -42,7 +44,7 @@ class Told(Run):
         for member in self.members:
             train = member.tenancy.train
 
-            async def waiting(order: wire.TrainRound, train=train) -> wire.Promise:  # type: ignore[no-untyped-def]
+            async def waiting(order: messages.TrainRequest, train=train) -> messages.TrainReply:  # type: ignore[no-untyped-def]
                 for _ in range(500 if self.must_meet else 0):
                     if all(one.tenancy.fanning.epoch for one in self.members):
                         break
@@ -54,15 +56,15 @@ class Told(Run):
         self.must_meet = False
 
     @property
-    def closed(self) -> list[RoundClosed]:
-        return [event for event in self.events if isinstance(event, RoundClosed)]
+    def closed(self) -> list[RoundEndEvent]:
+        return [event for event in self.events if isinstance(event, RoundEndEvent)]
 
     @property
     def root(self) -> Hash:
         return self.members[0].worker.state.root(LAYOUT)
 
 
-def run_of(folder: Path, outlook: Outlook, *, must_meet: bool = False) -> Told:
+def run_of(folder: Path, outlook: NetworkAssumptions, *, must_meet: bool = False) -> Told:
     folder.mkdir()
     run = Told(folder)
     run.outlook, run.must_meet = outlook, must_meet
@@ -78,17 +80,17 @@ def run_of(folder: Path, outlook: Outlook, *, must_meet: bool = False) -> Told:
 
 
 @asynccontextmanager
-async def relayed(*before: Place) -> AsyncIterator[Outlook]:
+async def relayed(*before: EndpointAddress) -> AsyncIterator[NetworkAssumptions]:
     """What is known where there is a relay, and others `before` it."""
     server = RelayServer(RELAY)
     host, port = await server.start()
     try:
-        yield Outlook(SLOW, SLOW, FAST, (*before, Place(host, port, RELAY.public)), True)
+        yield NetworkAssumptions(SLOW, SLOW, FAST, (*before, EndpointAddress(host, port, RELAY.public)), True)
     finally:
         await server.close()
 
 
-def fanned(folder: Path, *before: Place) -> Told:
+def fanned(folder: Path, *before: EndpointAddress) -> Told:
     """A run whose payloads go through a relay that is in the same process; those `before` it are gone."""
     folder.mkdir()
     run = Told(folder)
@@ -108,11 +110,11 @@ def fanned(folder: Path, *before: Place) -> Told:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return run_of(tmp_path_factory.mktemp("plain") / "run", Outlook(SLOW, SLOW))
+    return run_of(tmp_path_factory.mktemp("plain") / "run", NetworkAssumptions(SLOW, SLOW))
 
 
 def sent_by_group(run: Told) -> list[int]:
-    return [member.tenancy.fanning._fan._counter.sent[Kind.SYNC] for member in run.members]
+    return [member.tenancy.fanning._fan._counter.sent[MessageKind.SYNC] for member in run.members]
 
 
 def carried(run: Told) -> int:
@@ -138,7 +140,7 @@ def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_sam
 
 
 def test_through_an_aggregating_peer_the_result_is_the_same(plain: Told, tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", Outlook(SLOW, FAST))
+    run = run_of(tmp_path / "run", NetworkAssumptions(SLOW, FAST))
     assert {event.way for event in run.closed} == {"aggregating peer"}
     assert run.root == plain.root
     assert not any(member.asked.count(objects.PUT) for member in run.members)
@@ -161,19 +163,19 @@ def _flip(frame: bytearray) -> list[bytearray]:
 def test_a_relay_that_spoils_everything_spoils_no_result(
     plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Attack
 ) -> None:
-    spread = fanout._Group._spread
+    spread = multicast_relay._RelayedGroup._spread
 
-    def lie(self: fanout._Group, leg: fanout.Leg, frame: bytearray) -> None:
+    def lie(self: multicast_relay._RelayedGroup, leg: multicast_relay.GroupLeg, frame: bytearray) -> None:
         for each in attack(frame):
             spread(self, leg, each)
 
-    monkeypatch.setattr(fanning, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(fanout._Group, "_spread", lie)
+    monkeypatch.setattr(transfer_fanout, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(multicast_relay._RelayedGroup, "_spread", lie)
     run = fanned_somehow(tmp_path / "run")
     assert run.root == plain.root
     if run.fanning.refusals:  # then that way is left
         assert run.closed[-1].way != "fan-out"
-        assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-133"]
+        assert [event.code for event in run.events if isinstance(event, WarningEvent)] == ["FF-NET-133"]
 
 
 def fanned_somehow(folder: Path) -> Told:
@@ -194,17 +196,17 @@ def fanned_somehow(folder: Path) -> Told:
 
 
 def test_without_its_relay_a_run_warns_once_and_goes_on(plain: Told, tmp_path: Path) -> None:
-    nobody = Place("127.0.0.1", 1, RELAY.public)
-    run = run_of(tmp_path / "run", Outlook(SLOW, SLOW, FAST, (nobody,), True))
+    nobody = EndpointAddress("127.0.0.1", 1, RELAY.public)
+    run = run_of(tmp_path / "run", NetworkAssumptions(SLOW, SLOW, FAST, (nobody,), True))
     assert "fan-out" not in {event.way for event in run.closed}
     assert run.root == plain.root
-    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-131"]
+    assert [event.code for event in run.events if isinstance(event, WarningEvent)] == ["FF-NET-131"]
 
 
 def test_a_group_whose_relay_is_gone_meets_at_the_next_one(plain: Told, tmp_path: Path) -> None:
-    run = fanned(tmp_path / "run", Place("127.0.0.1", 1, PeerId(bytes(31) + b"x")))
+    run = fanned(tmp_path / "run", EndpointAddress("127.0.0.1", 1, PeerId(bytes(31) + b"x")))
     assert run.root == plain.root
-    assert not [event for event in run.events if isinstance(event, Warned)]
+    assert not [event for event in run.events if isinstance(event, WarningEvent)]
 
 
 class Deaf:
@@ -213,17 +215,17 @@ class Deaf:
     epoch = refusals = 0
 
     def __init__(self) -> None:
-        self.met = list[Meeting]()
+        self.met = list[GroupRendezvous]()
 
-    async def enter(self, meeting: Meeting) -> None:
+    async def enter(self, meeting: GroupRendezvous) -> None:
         self.met.append(meeting)
-        raise fanway.refused(meeting.relay, "it is gone")
+        raise multicast_dial.refused(meeting.relay, "it is gone")
 
 
 def test_a_group_has_another_key_whenever_somebody_comes_or_leaves() -> None:
     deaf, nobody = Deaf(), cast(Any, SimpleNamespace(emit=lambda _: None))
-    outlook = Outlook(places=(Place("127.0.0.1", 1, RELAY.public),))
-    exchange = Exchange(REQUESTER, TERMS.id, nobody, cast(Any, deaf), {}, nobody, outlook, BOUND)
+    outlook = NetworkAssumptions(places=(EndpointAddress("127.0.0.1", 1, RELAY.public),))
+    exchange = PayloadExchange(REQUESTER, TERMS.id, nobody, cast(Any, deaf), {}, nobody, outlook, BOUND)
     keys = tuple(sorted(member.public for member in MEMBERS))
 
     async def test() -> None:
@@ -245,7 +247,7 @@ def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
     member, found = run.members[0], list[tuple[int, int]]()
     merge = member.tenancy.merge
 
-    async def losing(order: wire.MergeRound) -> wire.Merged:
+    async def losing(order: messages.MergeRequest) -> messages.MergeReply:
         fan = member.tenancy.fanning._fan
         found.append((order.round, fan.epoch))
         if order.round == 0:
@@ -267,7 +269,7 @@ def test_a_group_whose_relay_hangs_for_one_member_meets_at_the_next_one(plain: T
         run = Told(tmp_path / "run")
         epochs = lose_the_group(run, meets_again=True)
         first = RelayServer(local_key(18, "first"))
-        place = Place(*await first.start(), local_key(18, "first").public)
+        place = EndpointAddress(*await first.start(), local_key(18, "first").public)
         try:
             async with asyncio.timeout(60), relayed(place) as outlook:
                 run.outlook = outlook
@@ -281,7 +283,7 @@ def test_a_group_whose_relay_hangs_for_one_member_meets_at_the_next_one(plain: T
     run = asyncio.run(bounded())
     assert run.root == plain.root
     assert [event.way for event in run.closed] == ["fan-out"] * SPEC.rounds
-    assert not [event for event in run.events if isinstance(event, Warned)]
+    assert not [event for event in run.events if isinstance(event, WarningEvent)]
 
 
 def test_where_no_relay_has_the_whole_group_all_is_fetched_and_the_run_is_told_once(
@@ -304,23 +306,23 @@ def test_where_no_relay_has_the_whole_group_all_is_fetched_and_the_run_is_told_o
     assert run.closed[0].way == "fan-out"
     # Which of the two that are left is a matter of what lines did so far: on a busy machine they are slow.
     assert {event.way for event in run.closed[1:]} <= {"all-gather", "aggregating peer"}
-    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-130"]
+    assert [event.code for event in run.events if isinstance(event, WarningEvent)] == ["FF-NET-130"]
 
 
 def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Exchange._new_meeting
+    made = PayloadExchange._new_meeting
     met = list[PeerId]()
 
-    def counted(self: Exchange, place: Place, members: frozenset[PeerId]) -> Meeting:
+    def counted(self: PayloadExchange, place: EndpointAddress, members: frozenset[PeerId]) -> GroupRendezvous:
         met.append(place.relay)
         return made(self, place, members)
 
-    async def nowhere(said: wire.Enter, lease_key: object) -> None:
-        raise fanway.refused(said.place.relay, "it hung")
+    async def nowhere(said: messages.GroupJoinRequest, lease_key: object) -> None:
+        raise multicast_dial.refused(said.place.relay, "it hung")
 
-    monkeypatch.setattr(Exchange, "_new_meeting", counted)
+    monkeypatch.setattr(PayloadExchange, "_new_meeting", counted)
 
     async def bounded() -> Told:
         (tmp_path / "run").mkdir()
@@ -336,32 +338,32 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     assert run.root == plain.root
     assert "fan-out" not in {event.way for event in run.closed}
     assert met == [RELAY.public] * 2
-    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-130"]
+    assert [event.code for event in run.events if isinstance(event, WarningEvent)] == ["FF-NET-130"]
 
 
 def test_the_way_follows_what_lines_were_seen_to_carry() -> None:
     nobody = cast(Any, None)
-    exchange = Exchange(
-        REQUESTER, TERMS.id, nobody, cast(Any, Deaf()), {}, nobody, Outlook(SLOW, SLOW), BOUND
+    exchange = PayloadExchange(
+        REQUESTER, TERMS.id, nobody, cast(Any, Deaf()), {}, nobody, NetworkAssumptions(SLOW, SLOW), BOUND
     )
     keys = tuple(sorted(member.public for member in MEMBERS))
-    assert exchange._choose(0, keys).forecast.way is Way.GATHER
+    assert exchange._choose(0, keys).forecast.way is ExchangeWay.GATHER
     for found in (exchange._ups, exchange._downs):
-        exchange._weigh(found, keys[1], wire.Moved(limits.DATA_BYTES, 1.0))
+        exchange._weigh(found, keys[1], messages.TransferMeasurement(limits.DATA_BYTES, 1.0))
     course = exchange._choose(1, keys)
-    assert (course.forecast.way, course.via) == (Way.PEER, keys[1])
+    assert (course.forecast.way, course.via) == (ExchangeWay.PEER, keys[1])
 
 
 def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: Told, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     run = Told(folder)
-    run.outlook = Outlook(SLOW, SLOW)
-    run.eve.twists[wire.REVEAL] = lambda member, order, said: wire.Shown(
-        said.share, wire.Moved(-(1 << 40), 1e300)
+    run.outlook = NetworkAssumptions(SLOW, SLOW)
+    run.eve.twists[messages.REVEAL] = lambda member, order, said: messages.RevealReply(
+        said.share, messages.TransferMeasurement(-(1 << 40), 1e300)
     )
-    run.eve.twists[wire.MERGE] = lambda member, order, said: wire.Merged(
-        said.root, said.signature, wire.Moved(1 << 60, 1e-300)
+    run.eve.twists[messages.MERGE] = lambda member, order, said: messages.MergeReply(
+        said.root, said.signature, messages.TransferMeasurement(1 << 60, 1e-300)
     )
 
     async def bounded() -> None:

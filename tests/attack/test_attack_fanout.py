@@ -17,29 +17,30 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
 from net_relays import C, R, relay, run, until
 
-from farflung.app import fanning, objects
 from farflung.core import limits
 from farflung.core.crypto import NS_ROSTER, local_key
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
-from farflung.net import groups
+from farflung.net import multicast_groups
 from farflung.net.certificates import bare, credential_of
-from farflung.net.counters import Counter
-from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, read_head
-from farflung.net.groups import Roster, SignedRoster
-from farflung.net.io import fan as fan_file
-from farflung.net.io import fanout
+from farflung.net.counters import ByteCounter
+from farflung.net.io import multicast_member as fan_file
+from farflung.net.io import multicast_relay
 from farflung.net.io.connection import Connection
-from farflung.net.io.fan import Alone, Fan
-from farflung.net.io.fanway import Shunned
-from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, seal
+from farflung.net.io.multicast_dial import RelayBackoff
+from farflung.net.io.multicast_member import GroupMember, NoEndpoint
+from farflung.net.multicast_frames import HEAD_BYTES, GroupFrameHead, GroupFrameKind, read_head
+from farflung.net.multicast_groups import Roster, SignedRoster
+from farflung.peers.transfer import fanout as transfer_fanout
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, seal
 
-Attack = Callable[[Head, bytes], list[bytes]]  # a frame; what is given to the others for it
+Attack = Callable[[GroupFrameHead, bytes], list[bytes]]  # a frame; what is given to the others for it
 
 
 @asynccontextmanager
-async def deaf(word: FrameKind, joins: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
+async def deaf(word: GroupFrameKind, joins: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
     """A relay that lets everybody in, reads nothing after that, and says one word again and again.
 
     `joins`: what it was shown by each who joined.
@@ -49,17 +50,17 @@ async def deaf(word: FrameKind, joins: list[bytes] | None = None) -> AsyncIterat
     async def talk(writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while True:
-                writer.write(Head(0, word).encode())
+                writer.write(GroupFrameHead(0, word).encode())
                 await writer.drain()
                 await asyncio.sleep(0.01)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        size = groups.read_head(await reader.readexactly(groups.HEAD_BYTES))
+        size = multicast_groups.read_head(await reader.readexactly(multicast_groups.HEAD_BYTES))
         shown = await reader.readexactly(size or 0)
         if joins is not None:
             joins.append(shown)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(groups.answer(groups.Welcome.JOINED))
+        writer.write(multicast_groups.answer(multicast_groups.GroupJoinStatus.JOINED))
         talking.append(asyncio.create_task(talk(writer)))
         writers.append(writer)
 
@@ -76,7 +77,7 @@ async def deaf(word: FrameKind, joins: list[bytes] | None = None) -> AsyncIterat
         await asyncio.gather(*talking, return_exceptions=True)
 
 
-async def poured(fan: Fan) -> None:
+async def poured(fan: GroupMember) -> None:
     """Sends until it cannot."""
     while True:
         await fan.send(bytes(limits.BULK_BYTES - 1))
@@ -84,13 +85,13 @@ async def poured(fan: Fan) -> None:
 
 def lying(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
     """The relay gives the others what `attack` makes of each frame."""
-    spread = fanout._Group._spread
+    spread = multicast_relay._RelayedGroup._spread
 
-    def lie(self: fanout._Group, leg: fanout.Leg, frame: bytearray) -> None:
+    def lie(self: multicast_relay._RelayedGroup, leg: multicast_relay.GroupLeg, frame: bytearray) -> None:
         for each in attack(read_head(frame), bytes(frame)):
             spread(self, leg, bytearray(each))
 
-    monkeypatch.setattr(fanout._Group, "_spread", lie)
+    monkeypatch.setattr(multicast_relay._RelayedGroup, "_spread", lie)
 
 
 def flipped(frame: bytes, at: int) -> bytes:
@@ -133,7 +134,7 @@ def test_a_repeated_frame_is_heard_once_and_reported(monkeypatch: pytest.MonkeyP
 def test_frames_in_another_order_make_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytes] = []
 
-    def swap(head: Head, frame: bytes) -> list[bytes]:
+    def swap(head: GroupFrameHead, frame: bytes) -> list[bytes]:
         kept.append(frame)
         return [kept[1], kept[0]] if len(kept) == 2 else []
 
@@ -163,7 +164,7 @@ def test_a_message_of_which_the_relay_drops_a_part_is_given_up_and_the_next_is_h
 
 
 def test_what_one_said_is_not_taken_for_another_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rename(head: Head, frame: bytes) -> list[bytes]:
+    def rename(head: GroupFrameHead, frame: bytes) -> list[bytes]:
         return [head._replace(sender=(head.sender + 1) % 4).encode() + frame[HEAD_BYTES:]]
 
     lying(monkeypatch, rename)
@@ -191,7 +192,7 @@ def test_a_frame_of_another_length_ends_that_connection_alone(monkeypatch: pytes
 def test_the_relay_sees_no_run_of_plaintext_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
-    def listen(_: Head, frame: bytes) -> list[bytes]:
+    def listen(_: GroupFrameHead, frame: bytes) -> list[bytes]:
         seen.append(frame)
         return [frame]
 
@@ -214,7 +215,9 @@ def test_the_relay_sees_no_run_of_plaintext_and_no_key(monkeypatch: pytest.Monke
 def test_who_was_removed_but_is_still_given_everything_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that goes on to serve a removed member: the rotated key is what keeps the secret."""
     monkeypatch.setattr(
-        fanout._Group, "follow", lambda self, signed: setattr(self, "roster", signed.roster) or True
+        multicast_relay._RelayedGroup,
+        "follow",
+        lambda self, signed: setattr(self, "roster", signed.roster) or True,
     )
 
     async def test(members: list[Member]) -> None:
@@ -237,21 +240,21 @@ def test_who_was_removed_but_is_still_given_everything_reads_nothing(monkeypatch
 
 def test_a_stranger_whom_the_relay_lets_in_hears_only_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = local_key(17, "stranger")
-    judge = groups.judge
+    judge = multicast_groups.judge
 
-    def open_to_all(body: bytes, me: groups.PeerId, now: int) -> object:
+    def open_to_all(body: bytes, me: multicast_groups.PeerId, now: int) -> object:
         found = judge(body, me, now)
         return (
             found
-            if isinstance(found, groups.Admitted)
-            else groups.Admitted(*_said(body), bare(stranger.public))
+            if isinstance(found, multicast_groups.AdmittedJoin)
+            else multicast_groups.AdmittedJoin(*_said(body), bare(stranger.public))
         )
 
-    def _said(body: bytes) -> tuple[groups.Join, SignedRoster]:
-        said = groups.decode(body, groups.SignedJoin, limits.FAN_JOIN_BYTES)
+    def _said(body: bytes) -> tuple[multicast_groups.GroupJoin, SignedRoster]:
+        said = multicast_groups.decode(body, multicast_groups.SignedGroupJoin, limits.FAN_JOIN_BYTES)
         return said.join, roster()
 
-    monkeypatch.setattr(groups, "judge", open_to_all)
+    monkeypatch.setattr(multicast_groups, "judge", open_to_all)
 
     async def test() -> None:
         async with relay() as server, gathered(server.address) as members:
@@ -274,7 +277,7 @@ def test_a_roster_that_the_owner_did_not_sign_moves_nobody() -> None:
     async def test(members: list[Member]) -> None:
         mine = members[0]
         said = Roster(OWNER.public, NAME, 9, (MEMBERS[0].public,))
-        forged = SignedRoster(said, MEMBERS[0].sign(NS_ROSTER, groups.encode(said)))
+        forged = SignedRoster(said, MEMBERS[0].sign(NS_ROSTER, multicast_groups.encode(said)))
         place = (mine.fan._meeting.host, mine.fan._meeting.port)  # type: ignore[union-attr]
         with pytest.raises(NetworkError):
             await mine.fan.enter(meeting(place, forged))
@@ -284,16 +287,16 @@ def test_a_roster_that_the_owner_did_not_sign_moves_nobody() -> None:
     attacked(test)
 
 
-@pytest.mark.parametrize("word", [FrameKind.PING, FrameKind.GAP], ids=str)
+@pytest.mark.parametrize("word", [GroupFrameKind.PING, GroupFrameKind.GAP], ids=str)
 def test_a_relay_that_talks_but_takes_nothing_is_left_and_the_sender_may_go_elsewhere(
-    word: FrameKind, monkeypatch: pytest.MonkeyPatch
+    word: GroupFrameKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fan_file, "PING_SECONDS", 0.05)  # pings are behind what is stuck, and hang no longer
 
     async def test() -> None:
         async with deaf(word) as place:
             member = Member(MEMBERS[0])
-            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            member.fan = fan = GroupMember(member.station, member, patience=0.3, rate=1e9)
             await fan.enter(meeting(place))
             with pytest.raises(NetworkError) as caught:
                 await poured(fan)
@@ -314,9 +317,9 @@ def test_a_relay_that_hung_is_left_alone_for_a_while_and_the_group_may_meet_at_a
 
     async def test() -> None:
         joins: list[bytes] = []
-        async with deaf(FrameKind.PING, joins) as place, relay(C) as other:
+        async with deaf(GroupFrameKind.PING, joins) as place, relay(C) as other:
             member = Member(MEMBERS[0])
-            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            member.fan = fan = GroupMember(member.station, member, patience=0.3, rate=1e9)
             await fan.enter(meeting(place))
             with pytest.raises(NetworkError):
                 await poured(fan)
@@ -337,7 +340,7 @@ def test_a_relay_that_hung_is_left_alone_for_a_while_and_the_group_may_meet_at_a
 
 
 def test_a_relay_that_hangs_again_is_left_alone_for_longer_and_in_the_end_tried_again() -> None:
-    shunned, now, pauses = Shunned(), 0.0, []
+    shunned, now, pauses = RelayBackoff(), 0.0, []
     for _ in range(6):
         shunned.hung(R.public, now)
         shunned.hung(R.public, now)  # two waited for it
@@ -352,9 +355,9 @@ def test_a_relay_that_hangs_again_is_left_alone_for_longer_and_in_the_end_tried_
 
 def test_a_relay_that_never_counts_a_roster_is_left() -> None:
     async def test() -> None:
-        async with deaf(FrameKind.PING) as place:
+        async with deaf(GroupFrameKind.PING) as place:
             member = Member(MEMBERS[0])
-            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            member.fan = fan = GroupMember(member.station, member, patience=0.3, rate=1e9)
             await fan.enter(meeting(place))
             with pytest.raises(NetworkError) as caught:
                 await fan.enter(meeting(place, roster(2)))
@@ -369,9 +372,9 @@ def test_who_sends_when_a_deaf_relay_hangs_up_hears_it_at_once() -> None:
     """Nothing wakes who waits for a socket that is closed: with a patience without end it would wait so long."""
 
     async def test() -> None:
-        async with deaf(FrameKind.PING) as place:
+        async with deaf(GroupFrameKind.PING) as place:
             member = Member(MEMBERS[0])
-            member.fan = fan = Fan(member.station, member, patience=3600)
+            member.fan = fan = GroupMember(member.station, member, patience=3600)
             await fan.enter(meeting(place))
             pouring = asyncio.create_task(poured(fan))
             before = -1
@@ -402,13 +405,15 @@ def test_a_member_that_brings_a_little_of_nothing_for_ever_keeps_nobody_from_fet
 
     fetched: list[object] = []
 
-    async def fetch(_: object, manifest: Manifest, *__: object) -> None:
+    async def fetch(_: object, manifest: ObjectManifest, *__: object) -> None:
         fetched.append(manifest.id)
 
-    monkeypatch.setattr(fanning, "HELD_SECONDS", 0.1)
+    monkeypatch.setattr(transfer_fanout, "HELD_SECONDS", 0.1)
     monkeypatch.setattr(objects, "fetch", fetch)
-    disk = Disk(tmp_path)
-    node = fanning.Fanning(Alone(credential_of(OWNER), Counter()), objects.Shelf(disk, 1000), disk)
+    disk = DiskObjectStore(tmp_path)
+    node = transfer_fanout.PayloadFanout(
+        NoEndpoint(credential_of(OWNER), ByteCounter()), objects.ObjectServer(disk, 1000), disk
+    )
     node._fan = Dripping()  # type: ignore[assignment]
     manifest, _ = seal(bytes(32), b"wanted")
 

@@ -9,29 +9,30 @@ from typing import Any
 
 import pytest
 
-from farflung.app import asking, closing
-from farflung.app.answering import Validator
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import JOB_MS, LocalNetwork
-from farflung.app.tolling import Payer
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, RunError
-from farflung.core.events import AnyEvent, RelayPaid, Warned
+from farflung.core.events import AnyEvent, RelayPaymentEvent, WarningEvent
 from farflung.core.ids import PeerId
-from farflung.core.tolls import Pass, Receipt, SignedPass, sign_pass, sign_receipt
-from farflung.ledger.io.store import Store
-from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.core.relay_passes import RelayPass, RelayReceipt, SignedRelayPass, sign_pass, sign_receipt
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
+from farflung.local.jobs import resolve
+from farflung.local.network import run_end
+from farflung.local.network.process_config import JOB_MS, LocalNetwork
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.tollgate import RENEW, SETTLE, USED
-from farflung.net.receipts import Used
+from farflung.net.io.relay_metering_gate import RENEW, SETTLE, USED
+from farflung.net.relay_receipts import RelayUsageReply
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.validator.requests import LedgerRequestHandler
 
-SPEC = asking.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
-NETWORK = LocalNetwork(SPEC, relays=1, relay_price=tolls.GIB)  # a micro-credit a byte
+SPEC = resolve.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
+NETWORK = LocalNetwork(SPEC, relays=1, relay_price=relay_passes.GIB)  # a micro-credit a byte
 FUNDS, CARRIED = 1_000_000, 1000
 (RELAY,) = NETWORK.keys.relays
 PAYER, NODE = NETWORK.keys.requester, NETWORK.keys.providers[0]
@@ -53,17 +54,17 @@ class World:
     """A ledger, a requester that has opened its channel, and a relay that answers `relay.settle` as the test wants."""
 
     def __init__(self, folder: Path, answer: Answer) -> None:
-        self.store = Store.open(folder / "chain.db", NETWORK.genesis)
+        self.store = LedgerStore.open(folder / "chain.db", NETWORK.genesis)
         self.chain = self.store.load(NETWORK.keys.validators[0])
-        served = Validator(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(NETWORK.keys.validators[0], served.handle, Counter())
+        served = LedgerRequestHandler(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(NETWORK.keys.validators[0], served.handle, ByteCounter())
         self.payer, self.relay = (
-            Endpoint(PAYER, self._refuse, Counter()),
-            Endpoint(RELAY, self._serve, Counter()),
+            Endpoint(PAYER, self._refuse, ByteCounter()),
+            Endpoint(RELAY, self._serve, ByteCounter()),
         )
         self.answer, self.told = answer, Told()
-        self.used = Used(0)  # what the relay says
-        self.renewed: SignedPass | None = None  # the pass that it has
+        self.used = RelayUsageReply(0)  # what the relay says
+        self.renewed: SignedRelayPass | None = None  # the pass that it has
 
     async def _refuse(self, *_: Any) -> bytes:
         raise PolicyError("FF-APP-145", "nothing is served here")
@@ -72,7 +73,7 @@ class World:
         if method == USED:
             return encode(self.used)
         if method == RENEW:
-            self.renewed = decode(body, SignedPass, limits.TICKET_BYTES)
+            self.renewed = decode(body, SignedRelayPass, limits.TICKET_BYTES)
             return b""
         assert method == SETTLE
         await self.answer(self)
@@ -84,27 +85,27 @@ class World:
     async def _reach(self, endpoint: Endpoint) -> Connection:
         return await endpoint.dial(NETWORK.keys.validators[0].public, *self.validator.address)
 
-    def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> Passage:
+    def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> PassReceipts:
         named = tuple(sorted((PAYER.public, NODE.public)))
-        toll = Pass(NETWORK.genesis.chain, PAYER.public, RELAY.public, 1, 1, named, quota, 0, 0, 900)
+        toll = RelayPass(NETWORK.genesis.chain, PAYER.public, RELAY.public, 1, 1, named, quota, 0, 0, 900)
         name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
-        receipts = [sign_receipt(key, Receipt(*name, key.public, sent, got)) for key, sent, got in said]
-        return Passage(sign_pass(PAYER, toll), tuple(receipts))
+        receipts = [sign_receipt(key, RelayReceipt(*name, key.public, sent, got)) for key, sent, got in said]
+        return PassReceipts(sign_pass(PAYER, toll), tuple(receipts))
 
-    async def claim(self, *passages: Passage) -> None:
+    async def claim(self, *passages: PassReceipts) -> None:
         await self.client(RELAY, self.relay).submit(ChannelClaim(PAYER.public, passages))
 
     async def close_channel(self) -> None:
         await self.client(RELAY, self.relay).submit(ChannelClose(PAYER.public))
 
-    async def end_of_run(self) -> RelayPaid:
+    async def end_of_run(self) -> RelayPaymentEvent:
         """What a run does last; all money must be there afterwards."""
         ledger = self.client(PAYER, self.payer)
-        place = Place(*self.relay.address, RELAY.public)
-        await closing.pay_relays(NETWORK, self.payer, ledger, [place], self.told)
+        place = EndpointAddress(*self.relay.address, RELAY.public)
+        await run_end.pay_relays(NETWORK, self.payer, ledger, [place], self.told)
         minted = sum(amount for _, amount in NETWORK.genesis.accounts)
-        assert await closing._total_money(ledger, NETWORK) == minted
-        (paid,) = [event for event in self.told.events if isinstance(event, RelayPaid)]
+        assert await run_end._total_money(ledger, NETWORK) == minted
+        (paid,) = [event for event in self.told.events if isinstance(event, RelayPaymentEvent)]
         return paid
 
 
@@ -184,20 +185,22 @@ def test_a_run_ends_though_its_relay_wants_no_money(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         paid = await world.end_of_run()
         assert (paid.paid, paid.held) == (0, FUNDS)
-        assert [event.code for event in world.told.events if isinstance(event, Warned)] == ["FF-APP-242"]
+        assert [event.code for event in world.told.events if isinstance(event, WarningEvent)] == [
+            "FF-APP-242"
+        ]
 
     run(tmp_path, answer, test)
 
 
-async def paying(world: World, *said: tuple[SigningKey, PeerId, int, int]) -> Payer:
+async def paying(world: World, *said: tuple[SigningKey, PeerId, int, int]) -> RelayChannelPayer:
     """A payer of a relay that shows it these receipts."""
     ledger = world.client(PAYER, world.payer)
-    payer = Payer(PAYER, world.payer, ledger, RELAY.public, world.relay.address)
+    payer = RelayChannelPayer(PAYER, world.payer, ledger, RELAY.public, world.relay.address)
     await payer.open(FUNDS, NETWORK.relay_price, JOB_MS)
     toll = (await payer.admit((PAYER.public, NODE.public), payer.quota)).toll
     name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
-    receipts = [sign_receipt(key, Receipt(*name, party, up, down)) for key, party, up, down in said]
-    world.used = Used(0, 0, 0, tuple(receipts))
+    receipts = [sign_receipt(key, RelayReceipt(*name, party, up, down)) for key, party, up, down in said]
+    world.used = RelayUsageReply(0, 0, 0, tuple(receipts))
     return payer
 
 
@@ -221,7 +224,7 @@ def test_a_relay_that_invents_losses_gets_a_sixteenth_of_what_both_ends_signed_a
         payer = await paying(world, *said)
         for _ in range(4):
             lost = payer.signed.toll.lost if payer.signed is not None else 0
-            world.used = Used(0, 1 << 40, lost, world.used.receipts)
+            world.used = RelayUsageReply(0, 1 << 40, lost, world.used.receipts)
             assert await payer.make_good(await payer.used()) > 0
         assert payer.signed is not None
         assert payer.signed.toll.lost == most
@@ -238,7 +241,7 @@ def test_a_relay_that_says_it_never_heard_what_was_made_good_is_shown_it_again_a
         both = [(key, key.public, *sizes) for key, sizes in ((PAYER, (FUNDS, 0)), (NODE, (0, FUNDS)))]
         payer = await paying(world, *both)
         for _ in range(4):
-            world.used = Used(0, 500, 0, world.used.receipts)
+            world.used = RelayUsageReply(0, 500, 0, world.used.receipts)
             assert await payer.make_good(await payer.used()) == 0
             assert world.renewed == payer.signed
             assert world.renewed is not None

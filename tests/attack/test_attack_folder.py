@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app import export, folder
-from farflung.app.folder import Identity, RunFolder
 from farflung.core.errors import RunError, VerificationError
+from farflung.peers.rundir import export, folder
+from farflung.peers.rundir.folder import RunFolder, RunIdentity
 
-IDENTITY = Identity(folder.FORMAT, 0.0, "", "/")
+IDENTITY = RunIdentity(folder.FORMAT, 0.0, "", "/")
 
 
 @contextmanager

@@ -14,52 +14,57 @@ from attack_lease import FACTS, ME, PROPOSAL, Process, Scene
 from attack_world import JOB_KEY, LAYOUT, SPEC, SYNCED, TERMS, Worker
 from msgspec.structs import replace
 
-from farflung.app import lender, wire, workplace
-from farflung.app.wrapping import wrap
 from farflung.core import limits
 from farflung.core.canon import graph
-from farflung.core.canon.graph import Graph, Input, Node, Output
-from farflung.core.canon.program import Program
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_GRAPH, NS_OBJECT, digest
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ZERO_HASH
 from farflung.job import dataset
 from farflung.job.dataset import Dataset
-from farflung.job.spec import Terms, Tolerance
-from farflung.ledger.tx import Role
-from farflung.train import local, messages, model, segments, snapshot
-from farflung.train.inner import VECTORS
-from farflung.train.model import Model
+from farflung.job.spec import JobTerms, Tolerance
+from farflung.ledger.transactions import LeaseRole
+from farflung.peers.node import agent, workspace
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.peers.protocol.job_key import wrap
+from farflung.train import flat_model, inner_steps, public_state, segments, worker_messages
+from farflung.train.flat_model import FlatModel
+from farflung.train.inner_state import VECTORS
 from farflung.train.segments import BorderState
-from farflung.verify.canon import trace
-from farflung.verify.canon.programs import assemble
-from farflung.verify.canon.shipping import Shipped
+from farflung.verify.canon import step_graph
+from farflung.verify.canon.graph_file import GraphFile
+from farflung.verify.canon.job_program import assemble
 
 TOKENS = (np.arange(2000, dtype=np.uint16) ** 2 % 7).astype(np.uint8)
 PACKED = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
-RULES = Graph((Input("x", "f32", ()),), (Node("abs", (0,), "f32", (), ()),), (Output("y", 1),))
-BACKWARDS = Graph((Input("x", "f32", ()),), (Node("neg", (1,), "f32", (), ()),), (Output("y", 1),))
+RULES = CanonicalGraph(
+    (GraphInput("x", "f32", ()),), (GraphNode("abs", (0,), "f32", (), ()),), (GraphOutput("y", 1),)
+)
+BACKWARDS = CanonicalGraph(
+    (GraphInput("x", "f32", ()),), (GraphNode("neg", (1,), "f32", (), ()),), (GraphOutput("y", 1),)
+)
 LIMIT = 1 << 19  # in 2^-30 of a tensor's change
 
 
 @functools.cache
-def built() -> Model:
-    return model.build(SPEC, b"")
+def built() -> FlatModel:
+    return flat_model.build(SPEC, b"")
 
 
 @functools.cache
-def step() -> Graph:
+def step() -> CanonicalGraph:
     """The job's own."""
-    return trace.traced(built(), SPEC)
+    return step_graph.traced(built(), SPEC)
 
 
-def swapped(op: str, other: str) -> Graph:
+def swapped(op: str, other: str) -> CanonicalGraph:
     """A valid graph of the same inputs and outputs, in which one operation is another."""
     nodes = list(step().nodes)
     at = max(n for n, node in enumerate(nodes) if node.op == op and len(node.args) == 2)
     nodes[at] = replace(nodes[at], op=other)
-    return Graph(step().inputs, tuple(nodes), step().outputs)
+    return CanonicalGraph(step().inputs, tuple(nodes), step().outputs)
 
 
 def tolerance() -> Tolerance:
@@ -68,11 +73,11 @@ def tolerance() -> Tolerance:
     return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
 
 
-def shipped(graph: Graph) -> bytes:
-    return encode(Shipped(encode(graph), ()))
+def shipped(graph: CanonicalGraph) -> bytes:
+    return encode(GraphFile(encode(graph), ()))
 
 
-def named(graph: Graph) -> Terms:
+def named(graph: CanonicalGraph) -> JobTerms:
     """Terms of a job that states this graph as its step, and all that follows from it."""
     program = assemble(SPEC, LAYOUT, tolerance(), graph, {}, TOKENS).program
     made = replace(TERMS, dataset=digest(NS_OBJECT, PACKED), tolerance=tolerance())
@@ -82,22 +87,24 @@ def named(graph: Graph) -> Terms:
 class Trainer(Worker):
     """One that trains what a verifier asks for as torch does."""
 
-    def answer(self, message: messages.Request) -> messages.Reply:
-        if not isinstance(message, messages.Rerun):
+    def answer(self, message: worker_messages.Request) -> worker_messages.Reply:
+        if not isinstance(message, worker_messages.RerunCommand):
             return super().answer(message)
         self.asked.append("Rerun")
-        public = snapshot.unpack(message.snapshot, LAYOUT)
+        public = public_state.unpack(message.snapshot, LAYOUT)
         start = segments.unpack(message.start, SPEC.optimizer, LAYOUT, public.round)
         begin = BorderState(public.round, start.step, public.params, start.vectors)
-        batches = local.batches(TOKENS, SPEC, public.round, message.member)
-        leg = local.leg(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
+        batches = inner_steps.batches(TOKENS, SPEC, public.round, message.member)
+        leg = inner_steps.leg(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
         border = segments.border(LAYOUT, SPEC.optimizer, 1, leg.end, ZERO_HASH)
-        return messages.Reran(border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01)
+        return worker_messages.RerunResult(
+            border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01
+        )
 
 
 def bomb() -> bytes:
     """As many of the smallest nodes as the bytes of a graph can hold."""
-    node = encode(Node("", (), "", (), ()))
+    node = encode(GraphNode("", (), "", (), ()))
     count = (limits.GRAPH_BYTES - 32) // len(node)
     return b"\x93\x90\xdd" + count.to_bytes(4, "big") + node * count + b"\x90"
 
@@ -105,22 +112,22 @@ def bomb() -> bytes:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a start is answered that ships `data` under `terms`, and what the worker was then asked."""
-    monkeypatch.setattr(lender, "capabilities", lambda *_: FACTS)
-    monkeypatch.setattr(lender, "report", lambda *_args, **_facts: None)
-    monkeypatch.setattr(lender, "start_worker", lambda *_: Process(ME, Trainer(ME)))
+    monkeypatch.setattr(agent, "capabilities", lambda *_: FACTS)
+    monkeypatch.setattr(agent, "report", lambda *_args, **_facts: None)
+    monkeypatch.setattr(agent, "start_worker", lambda *_: Process(ME, Trainer(ME)))
 
-    def run(data: bytes, terms: Terms, role: Role = Role.TRAIN) -> tuple[str, list[str]]:
+    def run(data: bytes, terms: JobTerms, role: LeaseRole = LeaseRole.TRAIN) -> tuple[str, list[str]]:
         async def attack() -> tuple[str, list[str]]:
             async with Scene(tmp_path, role=role).open() as scene:
                 proposal = replace(PROPOSAL, terms=terms, role=role, dataset_bytes=len(PACKED))
-                assert await scene.order(wire.PROPOSE, proposal) == "ok"
+                assert await scene.order(protocol_messages.PROPOSE, proposal) == "ok"
                 put = scene.home.put
-                state = put(snapshot.pack(SYNCED.initial(model.initial(SPEC, built())), LAYOUT))
+                state = put(public_state.pack(SYNCED.initial(flat_model.initial(SPEC, built())), LAYOUT))
                 start = replace(
                     scene.start, job=terms.id, graph=put(data), dataset=put(PACKED), snapshot=state
                 )
                 wrapped = wrap(scene.provider._lease_key.public, terms.id, JOB_KEY)
-                code = await scene.order(wire.START, replace(start, wrapped_key=wrapped))
+                code = await scene.order(protocol_messages.START, replace(start, wrapped_key=wrapped))
                 return code, scene.process.worker.asked
 
         return asyncio.run(asyncio.wait_for(attack(), 60))
@@ -128,9 +135,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("role", list(LeaseRole))
 def test_a_graph_that_is_not_the_named_one_is_refused_before_the_worker_sees_the_job(
-    served: Any, role: Role
+    served: Any, role: LeaseRole
 ) -> None:
     assert served(shipped(swapped("sub", "add")), named(step()), role) == ("FF-APP-343", [])
 
@@ -169,18 +176,18 @@ def test_a_named_graph_that_breaks_a_rule_is_refused(served: Any) -> None:
 
 
 def test_constants_that_the_graph_does_not_read_are_refused(served: Any) -> None:
-    assert served(encode(Shipped(encode(step()), (bytes(4),))), named(step())) == ("FF-VERI-116", [])
+    assert served(encode(GraphFile(encode(step()), (bytes(4),))), named(step())) == ("FF-VERI-116", [])
 
 
 def test_a_graph_beyond_its_bound_is_not_fetched(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data = shipped(step())
-    monkeypatch.setattr(workplace, "SHIPPED_BYTES", len(data) - 1)
+    monkeypatch.setattr(workspace, "SHIPPED_BYTES", len(data) - 1)
     assert served(data, named(step())) == ("FF-APP-058", [])
 
 
 def test_a_job_that_is_outcome_only_ships_no_graph(served: Any) -> None:
     terms = named(step())
-    assert served(shipped(step()), replace(terms, program=Program(), unproven="no form")) == (
+    assert served(shipped(step()), replace(terms, program=CanonicalProgram(), unproven="no form")) == (
         "FF-APP-058",
         [],
     )
@@ -213,8 +220,8 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
         {"terms": replace(TERMS, unproven="")},
         {"terms": replace(named(step()), unproven="but it is")},
         {"terms": replace(TERMS, program=replace(named(step()).program, leaves=0), unproven="")},
-        {"terms": replace(TERMS, program=Program(), unproven="x" * (limits.REASON_LENGTH + 1))},
-        {"terms": replace(TERMS, program=Program(), unproven="no form"), "unit_price": 11},
+        {"terms": replace(TERMS, program=CanonicalProgram(), unproven="x" * (limits.REASON_LENGTH + 1))},
+        {"terms": replace(TERMS, program=CanonicalProgram(), unproven="no form"), "unit_price": 11},
         {"stake": 499},
         {"terms": replace(TERMS, stake=501)},
     ],
@@ -231,12 +238,12 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
 def test_terms_that_claim_another_class_or_stake_than_theirs_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(lender, "capabilities", lambda *_: FACTS)
+    monkeypatch.setattr(agent, "capabilities", lambda *_: FACTS)
 
     async def attack() -> None:
         async with Scene(tmp_path).open() as scene:
-            assert await scene.order(wire.PROPOSE, replace(PROPOSAL, **lie)) == "FF-APP-073"
-            cheap = replace(TERMS, program=Program(), unproven="no form")
-            assert await scene.order(wire.PROPOSE, replace(PROPOSAL, terms=cheap)) == "ok"
+            assert await scene.order(protocol_messages.PROPOSE, replace(PROPOSAL, **lie)) == "FF-APP-073"
+            cheap = replace(TERMS, program=CanonicalProgram(), unproven="no form")
+            assert await scene.order(protocol_messages.PROPOSE, replace(PROPOSAL, terms=cheap)) == "ok"
 
     asyncio.run(asyncio.wait_for(attack(), 20))

@@ -22,25 +22,36 @@ from attack_world import (
     within,
 )
 
-from farflung.app import wire
-from farflung.app.directory import Advertisement, advertise
-from farflung.app.directory import Listing as Listed
-from farflung.app.hiring import Asks, Budget, Hired, hire, read_asks
-from farflung.app.journal import Journal
-from farflung.app.starting import WARNING_CHARACTERS, Starter, Supplies, all_ready
-from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core.attestations import Attestation, attestation_hash
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.events import AnyEvent, Joined, Left, Warned
+from farflung.core.events import AnyEvent, PeerJoinEvent, ProcessExitEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
-from farflung.ledger.rows import NodeRow
-from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
-from farflung.market.offer import Capabilities, Listing, caps_hash, lasting
-from farflung.net.endpoints import Place, issue
+from farflung.ledger.table_rows import NodeRow
+from farflung.ledger.transactions import JobSchedule, LeaseOffer, LeaseRole, SignedLeaseOffer, sign_offer
+from farflung.market.provider_offer import Capabilities, OfferListing, caps_hash, lasting
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.directory import Advertisement, advertise
+from farflung.peers.protocol.directory import DirectoryListing as Listed
+from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
+from farflung.peers.requester.lease_negotiation import (
+    LeaseBudget,
+    LeaseHolders,
+    StandingAsks,
+    hire,
+    read_asks,
+)
+from farflung.peers.requester.member_setup import (
+    WARNING_CHARACTERS,
+    MemberSetup,
+    ProviderInputs,
+    all_ready,
+)
+from farflung.peers.rundir.journal import Journal
 
 replace = msgspec.structs.replace
 
@@ -48,7 +59,7 @@ CHAIN = Hash(b"c" * 32)
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
 SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=len(MEMBERS), verifiers=2))
 JOB = replace(TERMS, spec=SPEC)
-BUDGET = Budget(Credits(10), Credits(10**6), 0, 10**9, 100, Seconds(180.0))
+BUDGET = LeaseBudget(Credits(10), Credits(10**6), 0, 10**9, 100, Seconds(180.0))
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 ROOT = initial().root(LAYOUT)
 
@@ -64,21 +75,21 @@ class Node(Party):
         self.opened: bytes | None = None
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        if method == wire.END:
+        if method == messages.END:
             return b""
-        if method == wire.START:
-            start = decode(body, wire.Start, 10**6)
+        if method == messages.START:
+            start = decode(body, messages.LeaseStartRequest, 10**6)
             self.opened = self.lease_key.unwrap(start.job, start.wrapped_key)
-            return encode(self.twist(wire.Started(0, ROOT, 0, "")))
-        p = decode(body, wire.Proposal, 10**6)
+            return encode(self.twist(messages.LeaseStartReply(0, ROOT, 0, "")))
+        p = decode(body, messages.LeaseOfferRequest, 10**6)
         money = (p.unit_price, p.stake, p.units_max, p.expires)
         runs = ("3.11.7", FACTS.torch, FACTS.system, FACTS.machine, FACTS.threads, "limits")
         said = Attestation(p.chain, p.terms.id, self.key.public, self.image, *runs)
         named = attestation_hash(said)
-        signed = sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money, p.role, named))
+        signed = sign_offer(self.key, LeaseOffer(p.chain, p.terms.id, self.key.public, *money, p.role, named))
         lease_key = self.lease_key.public
         signature = sign_lease_key(self.key, p.terms.id, lease_key)
-        return encode(self.twist(wire.Offered(signed, lease_key, signature, said)))
+        return encode(self.twist(messages.LeaseOfferReply(signed, lease_key, signature, said)))
 
 
 class Ledger:
@@ -122,21 +133,25 @@ class Scene:
         assert self.hired.verifiers == sorted(key.public for key in VERIFIERS)
         return self.hired.members
 
-    async def _hire(self) -> Hired:
-        asks = Asks({Role.TRAIN: _asks(self.nodes), Role.AUDIT: _asks(self.judges)}, {})
+    async def _hire(self) -> LeaseHolders:
+        asks = StandingAsks({LeaseRole.TRAIN: _asks(self.nodes), LeaseRole.AUDIT: _asks(self.judges)}, {})
         return await hire(self.ledger, self.job, BUDGET, asks, self.dial, self.journal)  # type: ignore[arg-type]
 
     async def start(self) -> list[PeerId]:
         empty = self.home.put(b"")
         keys = {node.key.public: node.lease_key.public for node in self.nodes}
-        starter = Starter(JOB, list(keys), self.dial, self.journal, JOB_KEY)
-        supplies = Supplies(empty, empty, empty, empty, 0)
+        starter = MemberSetup(JOB, list(keys), self.dial, self.journal, JOB_KEY)
+        supplies = ProviderInputs(empty, empty, empty, empty, 0)
         work = {p: starter.member(p, key, supplies, (), ROOT) for p, key in keys.items()}
         ready, _ = await all_ready(work, self.journal)
         return ready
 
     def reasons(self) -> list[tuple[str, str]]:
-        return [(event.peer, event.reason.split()[0]) for event in self.events if isinstance(event, Left)]
+        return [
+            (event.peer, event.reason.split()[0])
+            for event in self.events
+            if isinstance(event, ProcessExitEvent)
+        ]
 
 
 class Directory:
@@ -156,15 +171,19 @@ HASH = Hash(bytes(32))
 
 
 def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any) -> Advertisement:
-    return advertise(key, issue(key.public, (Place(host, port, **more),), time.time()), FACTS)
+    return advertise(key, issue(key.public, (EndpointAddress(host, port, **more),), time.time()), FACTS)
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         replace(said_at(EVE), signature=bytes(64)),
-        replace(said_at(EVE), endpoint=issue(MEMBERS[0].public, (Place("127.0.0.1", 2),), time.time())),
-        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time()), replace(FACTS, cores=64)),
+        replace(
+            said_at(EVE), endpoint=issue(MEMBERS[0].public, (EndpointAddress("127.0.0.1", 2),), time.time())
+        ),
+        advertise(
+            EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time()), replace(FACTS, cores=64)
+        ),
         said_at(EVE, host=""),
         said_at(EVE, host="a b"),
         said_at(EVE, host="x" * 300),
@@ -173,8 +192,8 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
         said_at(EVE, port=1 << 16),
         said_at(EVE, relay=EVE.public),
         said_at(EVE, relay=PeerId(b"short")),
-        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time() - 3600), FACTS),
-        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time() + 3600), FACTS),
+        advertise(EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time() - 3600), FACTS),
+        advertise(EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time() + 3600), FACTS),
     ],
     ids=[
         "unsigned",
@@ -197,14 +216,14 @@ def test_one_bad_advertisement_keeps_nobody_else_from_being_hired(bad: Advertise
         directory: Any = Directory(bad, *(said_at(key) for key in HONEST))
         asks = await read_asks(directory, directory)
         assert asks.addresses.keys() == {key.public for key in HONEST}
-        assert [ask.peer for ask in asks.of[Role.TRAIN]] == [key.public for key in HONEST]
-        assert all(a.places == (Place("127.0.0.1", 1),) for a in asks.addresses.values())
+        assert [ask.peer for ask in asks.of[LeaseRole.TRAIN]] == [key.public for key in HONEST]
+        assert all(a.places == (EndpointAddress("127.0.0.1", 1),) for a in asks.addresses.values())
 
     within(10, read)
 
 
-def _asks(nodes: list[Node]) -> list[Listing]:
-    return [Listing(n.key.public, Credits(5), Credits(1000), FACTS) for n in nodes]
+def _asks(nodes: list[Node]) -> list[OfferListing]:
+    return [OfferListing(n.key.public, Credits(5), Credits(1000), FACTS) for n in nodes]
 
 
 @pytest.fixture
@@ -228,7 +247,7 @@ def scene(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def offering(twist: Callable[[SignedOffer], SignedOffer]) -> Callable[[Any], Any]:
+def offering(twist: Callable[[SignedLeaseOffer], SignedLeaseOffer]) -> Callable[[Any], Any]:
     """Another offer, in the place of an honest one."""
     return lambda said: replace(said, offer=twist(said.offer))
 
@@ -256,7 +275,7 @@ def keyed(key: SigningKey, lease_key: bytes, job: Hash = JOB.id) -> Callable[[An
         keyed(EVE, b""),
         keyed(EVE, bytes(31)),
         keyed(EVE, bytes(10_000)),
-        resigned(role=Role.AUDIT),
+        resigned(role=LeaseRole.AUDIT),
         resigned(chain=Hash(bytes(32))),
         resigned(job=Hash(bytes(32))),
         resigned(node=HONEST[0].public),
@@ -302,10 +321,10 @@ def test_a_member_with_another_state_does_not_start(scene: Any, changes: dict[st
 def test_what_a_provider_says_for_people_is_short(scene: Any) -> None:
     async def test(here: Scene) -> None:
         assert len(await here.start()) == len(MEMBERS)
-        (warned,) = [event for event in here.events if isinstance(event, Warned)]
+        (warned,) = [event for event in here.events if isinstance(event, WarningEvent)]
         assert len(warned.message) <= WARNING_CHARACTERS
         assert len(warned.code) <= WARNING_CHARACTERS
-        assert len([event for event in here.events if isinstance(event, Joined)]) == len(MEMBERS)
+        assert len([event for event in here.events if isinstance(event, PeerJoinEvent)]) == len(MEMBERS)
 
     scene(test, lambda said: replace(said, warning="x" * 100_000 + ": " + "y" * 100_000))
 
@@ -322,14 +341,14 @@ def test_a_lease_key_that_nothing_can_be_wrapped_for_leaves_out_its_node_alone(s
 
 
 def keyed_or_started(said: Any) -> Any:
-    return keyed(EVE, bytes(32))(said) if isinstance(said, wire.Offered) else said
+    return keyed(EVE, bytes(32))(said) if isinstance(said, messages.LeaseOfferReply) else said
 
 
 def test_a_verifier_that_signs_a_trainers_offer_is_left_out(scene: Any) -> None:
     async def test(here: Scene) -> None:
         judge = here.judges[0]
         judge.twist = lambda said: replace(
-            said, offer=sign_offer(judge.key, replace(said.offer.offer, role=Role.TRAIN))
+            said, offer=sign_offer(judge.key, replace(said.offer.offer, role=LeaseRole.TRAIN))
         )
         assert len((await here._hire()).verifiers) == 1
         assert here.reasons() == [(judge.key.public.hex(), "FF-APP-063")]

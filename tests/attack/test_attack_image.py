@@ -11,12 +11,12 @@ import pytest
 from attack_run import HONEST, Hostile, Run
 from attack_world import MEMBERS, REQUESTER, TERMS
 
-from farflung.app import wire
-from farflung.app.policy import Policy
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.tx import Role
-from farflung.train.roundlog import Accepted
+from farflung.ledger.transactions import LeaseRole
+from farflung.peers.node.policy import LeasePolicy
+from farflung.peers.protocol import messages
+from farflung.train.run_log import AcceptSetRecord
 
 replace = msgspec.structs.replace
 MINE, OTHER = Hash(b"m" * 32), Hash(b"o" * 32)
@@ -39,7 +39,7 @@ def test_each_submission_names_what_its_node_attested(tmp_path: Path) -> None:
     run = tagged(tmp_path)
     asyncio.run(run.go())
     assert not run.left
-    accepted = [c for r in run.log.records if isinstance(r, Accepted) for c in r.contributions]
+    accepted = [c for r in run.log.records if isinstance(r, AcceptSetRecord) for c in r.contributions]
     assert len(accepted) == TERMS.spec.rounds * len(MEMBERS)
     assert all(c.attests == OFFERED[c.peer] for c in accepted)
 
@@ -50,12 +50,12 @@ def test_each_submission_names_what_its_node_attested(tmp_path: Path) -> None:
     ids=["other", "none", "empty", "long", "another's"],
 )
 def test_a_submission_that_names_another_attestation_is_refused(tmp_path: Path, tag: Hash) -> None:
-    def reveal(_member: Hostile, _order: Any, said: wire.Shown) -> wire.Shown:
+    def reveal(_member: Hostile, _order: Any, said: messages.RevealReply) -> messages.RevealReply:
         told = replace(said.share.contribution, attests=tag)
         return replace(said, share=replace(said.share, contribution=told))
 
     run = tagged(tmp_path)
-    run.eve.twists[wire.REVEAL] = reveal
+    run.eve.twists[messages.REVEAL] = reveal
     asyncio.run(run.go())
     run.check("FF-APP-416", accepted_last=False)
 
@@ -63,8 +63,10 @@ def test_a_submission_that_names_another_attestation_is_refused(tmp_path: Path, 
 def judged(terms: Any, own: Hash = OTHER) -> None:
     """What a node with this image says to a proposal of these terms."""
     units = terms.spec.rounds * terms.spec.round_tokens
-    policy = Policy(CHAIN, Role.TRAIN, 1, terms.stake, 2**40, lambda: own)
-    policy.judge(REQUESTER.public, wire.Proposal(CHAIN, terms, 100, 1, terms.stake, units, 10**9))
+    policy = LeasePolicy(CHAIN, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: own)
+    policy.judge(
+        REQUESTER.public, messages.LeaseOfferRequest(CHAIN, terms, 100, 1, terms.stake, units, 10**9)
+    )
 
 
 def test_a_node_refuses_a_job_for_another_image_and_says_what_to_do() -> None:

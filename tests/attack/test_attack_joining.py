@@ -10,7 +10,6 @@ from attack_snapshot import GENESIS, grown
 from ledger_committee import Reign
 from msgspec.structs import replace
 
-from farflung.app.joining import Tidings, tidings_of
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
@@ -19,10 +18,11 @@ from farflung.ledger import queries as q
 from farflung.ledger import snapshot
 from farflung.ledger.block import vote_for
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.joining import Joined, join
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.state_sync import StateSyncResult, join
 from farflung.ledger.params import DAY_MS
-from farflung.ledger.votes import Kind, certificate_of, sign_vote
+from farflung.ledger.votes import VoteKind, certificate_of, sign_vote
+from farflung.peers.validator.bootstrap import JoinStatus, tidings_of
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
@@ -40,8 +40,8 @@ class Server:
 
     async def ask(self, body: bytes) -> bytes:
         query = q.read_query(body)
-        assert not isinstance(query, q.Submit)
-        self.sent += isinstance(query, snapshot.AskChunk)
+        assert not isinstance(query, q.SubmitRequest)
+        self.sent += isinstance(query, snapshot.GetSnapshotChunk)
         return encode(self.twist(q.answer(self.chain, query)))
 
     def twist(self, said: q.Answer) -> q.Answer:
@@ -50,7 +50,11 @@ class Server:
 
 class WrongChunk(Server):
     def twist(self, said: q.Answer) -> q.Answer:
-        return snapshot.ChunkIs((b"\x90",) * 2) if isinstance(said, snapshot.ChunkIs) else said
+        return (
+            snapshot.SnapshotChunkReply((b"\x90",) * 2)
+            if isinstance(said, snapshot.SnapshotChunkReply)
+            else said
+        )
 
 
 class EndlessChunk(Server):
@@ -58,35 +62,35 @@ class EndlessChunk(Server):
 
     def twist(self, said: q.Answer) -> q.Answer:
         rows = (bytes(16),) * (limits.CONTROL_BYTES // 32)
-        return snapshot.ChunkIs(rows) if isinstance(said, snapshot.ChunkIs) else said
+        return snapshot.SnapshotChunkReply(rows) if isinstance(said, snapshot.SnapshotChunkReply) else said
 
 
 class WrongRoot(Server):
     def twist(self, said: q.Answer) -> q.Answer:
-        if not isinstance(said, snapshot.SnapshotIs) or said.manifest is None:
+        if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:
             return said
         first, *rest = said.manifest.tables
         other = replace(first, chunks=bytes(len(first.chunks)))
-        return snapshot.SnapshotIs(replace(said.manifest, tables=(other, *rest)))
+        return snapshot.SnapshotReply(replace(said.manifest, tables=(other, *rest)))
 
 
 class Forged(Server):
     """Its block is signed by a key that sits nowhere."""
 
     def twist(self, said: q.Answer) -> q.Answer:
-        if not isinstance(said, snapshot.SnapshotIs) or said.manifest is None:
+        if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:
             return said
-        vote = vote_for(said.manifest.header, 1, Kind.FINALIZE)
+        vote = vote_for(said.manifest.header, 1, VoteKind.FINALIZE)
         mark = certificate_of([sign_vote(local_key(8, "forger"), 0, vote)], 1)
-        return snapshot.SnapshotIs(replace(said.manifest, certificate=mark))
+        return snapshot.SnapshotReply(replace(said.manifest, certificate=mark))
 
 
 class Boaster(Server):
     """Says that it is far ahead, and shows what everybody has."""
 
     def twist(self, said: q.Answer) -> q.Answer:
-        if isinstance(said, q.HeadIs):
-            return q.HeadIs(replace(said.header, height=1 << 40), said.certificate)
+        if isinstance(said, q.HeadReply):
+            return q.HeadReply(replace(said.header, height=1 << 40), said.certificate)
         return said
 
 
@@ -94,7 +98,7 @@ class Denier(Server):
     """Says that blocks are gone which everybody has."""
 
     def twist(self, said: q.Answer) -> q.Answer:
-        return q.Refused(q.PRUNED, "gone") if isinstance(said, q.BlocksAre) else said
+        return q.QueryErrorReply(q.PRUNED, "gone") if isinstance(said, q.BlocksReply) else said
 
 
 class Silent(Server):
@@ -112,17 +116,17 @@ class Dripper(Server):
     """Some chunks, and then nothing more."""
 
     async def ask(self, body: bytes) -> bytes:
-        if isinstance(q.read_query(body), snapshot.AskChunk):
+        if isinstance(q.read_query(body), snapshot.GetSnapshotChunk):
             await asyncio.sleep(3600 if self.sent == 4 else 0)
         return await super().ask(body)
 
 
-def asked(path: Path, *servers: Server, seconds: int = 30) -> Joined:
+def asked(path: Path, *servers: Server, seconds: int = 30) -> StateSyncResult:
     return asyncio.run(join([each.ask for each in servers], path, GENESIS, seconds))
 
 
 def height_of(path: Path) -> int:
-    store = Store.open(path, GENESIS)
+    store = LedgerStore.open(path, GENESIS)
     try:
         return store.load().head.height
     finally:
@@ -186,12 +190,12 @@ def test_a_committee_that_is_over_signs_no_later_block(tmp_path: Path):
         """A block behind ours, under the committee of epoch 0."""
 
         def twist(self, said: q.Answer) -> q.Answer:
-            if isinstance(said, q.HeadIs):
-                return q.HeadIs(replace(said.header, height=1 << 20), said.certificate)
-            if not isinstance(said, snapshot.SnapshotIs) or said.manifest is None:
+            if isinstance(said, q.HeadReply):
+                return q.HeadReply(replace(said.header, height=1 << 20), said.certificate)
+            if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:
                 return said
             header = replace(said.manifest.header, height=1 << 20, epoch=0)
-            return snapshot.SnapshotIs(replace(said.manifest, header=header))
+            return snapshot.SnapshotReply(replace(said.manifest, header=header))
 
     found = asyncio.run(join([Stale(old).ask], path, old.genesis))
     assert [error.code for _, error in found.faults] == ["FF-LEDG-336"]
@@ -201,13 +205,13 @@ def test_what_was_wrong_with_each_is_told_by_name_and_place(tmp_path: Path):
     source = grown()
     found = asked(tmp_path / "chain.db", Forged(source), Babbler(source))
     places = {local_key(8, "a").public: ("127.0.0.1", 1), local_key(8, "b").public: ("127.0.0.1", 2)}
-    lines = list(Tidings(places, found).lines())
+    lines = list(JoinStatus(places, found).lines())
     assert len(lines) == 3
     assert "127.0.0.1:1: FF-LEDG-325" in lines[0]
     assert "127.0.0.1:2: FF-CORE-02" in lines[1]
     assert "none of 2" in lines[2]
-    gone = Joined(source.head, None, True, ((0, NetworkError("FF-TEST-001", "no")),))
-    told = "\n".join(Tidings(places, gone).lines())
+    gone = StateSyncResult(source.head, None, True, ((0, NetworkError("FF-TEST-001", "no")),))
+    told = "\n".join(JoinStatus(places, gone).lines())
     assert "error[FF-APP-322]" in told
     assert "try:" in told or "[validators]" in told
 
@@ -220,7 +224,7 @@ def test_who_believes_a_committee_whose_stakes_are_free_is_warned_and_told_what_
     genesis = replace(source.genesis, time=source.head.time)
     assert genesis.params.unbonding_ms == 21 * DAY_MS
     monkeypatch.setattr("time.time", lambda: (source.head.time + days * DAY_MS) / 1000)
-    found = Joined(source.head, source.head, True, ())
+    found = StateSyncResult(source.head, source.head, True, ())
     told = "\n".join(tidings_of({}, found, genesis).lines())
     assert ("beware" in told) == is_told
     assert (source.head.id.hex() in told) == is_told

@@ -10,25 +10,25 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from farflung.app.registry import Follower
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_NODE_KEY, NS_TICKET, SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.ledger import queries
-from farflung.ledger.rows import KeyRow
-from farflung.net import tickets, tls
+from farflung.ledger.table_rows import KeyRow
+from farflung.net import relay_tickets, tls
 from farflung.net.certificates import Credential, NodeCertificate, NodeKey, bare, certify
-from farflung.net.counters import Counter
-from farflung.net.identity import certificate
-from farflung.net.io import knock
+from farflung.net.counters import ByteCounter
+from farflung.net.io import relay_dialer
 from farflung.net.io.connection import Connection
-from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.keyring import Keyring, Registered
-from farflung.net.tickets import Purpose, SignedTicket, Status, Ticket
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.node_keyring import Keyring, RegisteredKeys
+from farflung.net.relay_tickets import SignedTicket, Ticket, TicketPurpose, TicketStatus
+from farflung.net.tls_identity import certificate
+from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
 
 VICTIM, FRIEND, THIEF, R = (local_key(14, name) for name in ("victim", "friend", "thief", "relay"))
 NODES = [local_key(14, "node", i) for i in range(4)]
@@ -40,9 +40,9 @@ def own(epoch: int, **time: int) -> Credential:
     return Credential(NODES[epoch], certify(VICTIM, NODES[epoch].public, epoch, **time))
 
 
-def row(epoch: int, *, until: int = 0, void: int = 0) -> Registered:
+def row(epoch: int, *, until: int = 0, void: int = 0) -> RegisteredKeys:
     before = NODES[epoch - 1].public if epoch > 1 else VICTIM.public
-    return Registered(VICTIM.public, epoch, NODES[epoch].public, epoch - 1, before, until, void)
+    return RegisteredKeys(VICTIM.public, epoch, NODES[epoch].public, epoch - 1, before, until, void)
 
 
 async def echo(_: Connection, __: str, body: bytes) -> bytes:
@@ -59,7 +59,7 @@ class World:
         self.opened: list[Endpoint] = []
 
     def machine(self, who: SigningKey | Credential) -> Endpoint:
-        return Endpoint(who, echo, Counter(), keyring=self.known, clock=lambda: NOW)
+        return Endpoint(who, echo, ByteCounter(), keyring=self.known, clock=lambda: NOW)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["World"]:
@@ -76,7 +76,7 @@ class World:
 
     def thief(self, who: SigningKey | Credential) -> Endpoint:
         """One who asks no registry himself."""
-        made = Endpoint(who, echo, Counter(), clock=lambda: NOW)
+        made = Endpoint(who, echo, ByteCounter(), clock=lambda: NOW)
         self.opened.append(made)
         return made
 
@@ -86,14 +86,14 @@ class World:
     async def relayed(self, who: SigningKey | Credential) -> Connection:
         return await self.thief(who).dial(FRIEND.public, *self.relay.address, relay=R.public)
 
-    async def show(self, signed: SignedTicket) -> Status | None:
+    async def show(self, signed: SignedTicket) -> TicketStatus | None:
         """The relay's answer to a ticket."""
         reader, writer = await asyncio.open_connection(*self.relay.address)
         body = encode(signed)
-        writer.write(tickets.MAGIC + len(body).to_bytes(2, "big") + body)
-        said = await reader.readexactly(tickets.ANSWER_BYTES)
+        writer.write(relay_tickets.MAGIC + len(body).to_bytes(2, "big") + body)
+        said = await reader.readexactly(relay_tickets.ANSWER_BYTES)
         writer.close()
-        return tickets.read_answer(said)
+        return relay_tickets.read_answer(said)
 
     async def is_served(self, who: SigningKey | Credential) -> None:
         for way in (self.direct, self.relayed):
@@ -110,7 +110,7 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_stolen_key_that_does_not_count_opens_no_way_and_answers_no_dial(
-    known: Registered, stolen: Credential
+    known: RegisteredKeys, stolen: Credential
 ) -> None:
     async def attack(world: World) -> None:
         world.known.learn([known])
@@ -179,10 +179,10 @@ def test_a_forged_certificate_speaks_for_nobody(number: int) -> None:
         assert await reader.read() == b""  # closed without a word
         writer.close()
         asked = Ticket(
-            Purpose.DIAL, R.public, VICTIM.public, FRIEND.public, 0, secrets.token_bytes(16), NOW + 60
+            TicketPurpose.DIAL, R.public, VICTIM.public, FRIEND.public, 0, secrets.token_bytes(16), NOW + 60
         )
         signature = THIEF.sign(NS_TICKET, encode(asked))
-        assert await world.show(SignedTicket(asked, signature, forged)) is Status.FORGED
+        assert await world.show(SignedTicket(asked, signature, forged)) is TicketStatus.FORGED
         await world.is_served(own(1))
 
     run(attack)
@@ -192,7 +192,7 @@ def test_a_ticket_signed_by_one_key_and_certified_for_another_is_forged() -> Non
     async def attack(world: World) -> None:
         def asked(presenter: PeerId) -> Ticket:
             nonce = secrets.token_bytes(16)
-            return Ticket(Purpose.DIAL, R.public, presenter, FRIEND.public, 0, nonce, NOW + 60)
+            return Ticket(TicketPurpose.DIAL, R.public, presenter, FRIEND.public, 0, nonce, NOW + 60)
 
         for presenter, signer, shown in (
             (VICTIM, THIEF, own(1).certificate),  # seen on the way, without the node key
@@ -202,7 +202,7 @@ def test_a_ticket_signed_by_one_key_and_certified_for_another_is_forged() -> Non
         ):
             ticket = asked(presenter.public)
             signature = signer.sign(NS_TICKET, encode(ticket))
-            assert await world.show(SignedTicket(ticket, signature, shown)) is Status.FORGED
+            assert await world.show(SignedTicket(ticket, signature, shown)) is TicketStatus.FORGED
         await world.is_served(own(1))
 
     run(attack)
@@ -215,11 +215,11 @@ def test_a_certificate_that_was_overheard_is_worth_nothing_without_its_key() -> 
         certificate = certificate(own(1))
 
         def load(self, context: object) -> None:
-            FileCredentials(THIEF).load(context)  # type: ignore[arg-type]
+            FileTlsCredentials(THIEF).load(context)  # type: ignore[arg-type]
 
     known = Keyring()
-    parrot = tls.Session.client(Parrot(), FRIEND.public)
-    friend = tls.Session.server(FileCredentials(FRIEND), lambda who: known.check(who, NOW))
+    parrot = tls.TlsSession.client(Parrot(), FRIEND.public)
+    friend = tls.TlsSession.server(FileTlsCredentials(FRIEND), lambda who: known.check(who, NOW))
     friend.receive(parrot.outgoing())
     parrot.receive(friend.outgoing())
     with pytest.raises(ProtocolError, match="FF-NET-003"):
@@ -262,10 +262,10 @@ class Liar:
 
 async def look(liar: Liar, known: Keyring, times: int = 1) -> int:
     """So many looks of a follower; how often it rechecked."""
-    server, client = Endpoint(R, liar.handle, Counter()), Endpoint(FRIEND, echo, Counter())
+    server, client = Endpoint(R, liar.handle, ByteCounter()), Endpoint(FRIEND, echo, ByteCounter())
     place = await server.start()
     checked: list[int] = []
-    follower = Follower(lambda: client.dial(R.public, *place), known, lambda: checked.append(1))
+    follower = KeyRegistryFollower(lambda: client.dial(R.public, *place), known, lambda: checked.append(1))
     try:
         async with asyncio.timeout(60):
             for _ in range(times):
@@ -283,9 +283,9 @@ def key_row(epoch: int, void: int = 0) -> KeyRow:
 def test_a_ledger_that_goes_back_brings_no_revoked_key_back() -> None:
     known = Keyring()
     answers: list[object] = [
-        queries.KeysAre((key_row(2, void=2),), 9, 9),
-        queries.KeysAre((key_row(1),), 3, 3),
-        queries.KeysAre((), 3, 3),
+        queries.KeysReply((key_row(2, void=2),), 9, 9),
+        queries.KeysReply((key_row(1),), 3, 3),
+        queries.KeysReply((), 3, 3),
     ]
     assert asyncio.run(look(Liar(answers), known, 3)) == 3
     assert not known.counts(own(1).identity, NOW)
@@ -293,9 +293,9 @@ def test_a_ledger_that_goes_back_brings_no_revoked_key_back() -> None:
 
 
 def test_a_ledger_without_an_end_is_left_after_some_pages() -> None:
-    def endless(query: object) -> queries.KeysAre:
-        assert isinstance(query, queries.AskKeys)
-        return queries.KeysAre((), query.height + 1, 1 << 62)
+    def endless(query: object) -> queries.KeysReply:
+        assert isinstance(query, queries.GetKeys)
+        return queries.KeysReply((), query.height + 1, 1 << 62)
 
     liar = Liar([endless])
     assert asyncio.run(look(liar, Keyring())) == 1
@@ -303,7 +303,7 @@ def test_a_ledger_without_an_end_is_left_after_some_pages() -> None:
 
 
 def test_a_ledger_that_stands_still_is_asked_once_a_look() -> None:
-    liar = Liar([queries.KeysAre((), 0, 7)])
+    liar = Liar([queries.KeysReply((), 0, 7)])
     assert asyncio.run(look(liar, Keyring(), 3)) == 3
     assert liar.asked == 3
 
@@ -312,7 +312,7 @@ def test_rows_of_another_form_are_passed_over() -> None:
     known = Keyring()
     odd = msgspec.structs.replace(key_row(1, void=9), account=PeerId(bytes(1 << 16)))
     rows = (odd, msgspec.structs.replace(key_row(1, void=9), node=PeerId(b"")), key_row(2))
-    asyncio.run(look(Liar([queries.KeysAre(rows, 1, 1)]), known))
+    asyncio.run(look(Liar([queries.KeysReply(rows, 1, 1)]), known))
     assert list(known._known) == [VICTIM.public]
     assert known.counts(own(2).identity, NOW)
     assert not known.counts(bare(VICTIM.public), NOW)
@@ -321,5 +321,5 @@ def test_rows_of_another_form_are_passed_over() -> None:
 def test_an_answer_to_another_question_teaches_nothing() -> None:
     known = Keyring()
     with pytest.raises(ProtocolError, match="FF-APP-071"):
-        asyncio.run(look(Liar([queries.TxIs(3)]), known))
+        asyncio.run(look(Liar([queries.TxReply(3)]), known))
     assert known._known == {}

@@ -42,13 +42,13 @@ from ledger_world import (
 from msgspec.structs import replace
 
 from farflung.core import limits, merkle
-from farflung.core.canon.program import Program
-from farflung.core.claims import Border
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.ids import Signature
-from farflung.ledger import canaries, tx
+from farflung.ledger import canaries, transactions
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.pinpoint import Challenge
+from farflung.ledger.pinpoint_game import Challenge
 
 A, B, _ = NODES
 V, W = VERIFIERS
@@ -59,7 +59,7 @@ def audited() -> World:
     return World().watched()
 
 
-def refused(world: World, op: tx.JobPerjury, about: str = "") -> None:
+def refused(world: World, op: transactions.JobPerjury, about: str = "") -> None:
     """As no canary, for this reason; nobody loses anything."""
     before = world.state
     assert world.do(REQUESTER, op) == "FF-LEDG-389"
@@ -83,8 +83,17 @@ def test_its_word_counts_and_not_the_distance_that_it_made_up(excess: int) -> No
     assert world.do(REQUESTER, perjury(world, V, A, excess=excess)) == "ok"
 
 
-@pytest.mark.parametrize("finding", [tx.Finding.FALSE, tx.Finding.UNPAID, tx.Finding.WITHHELD])
-def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(finding: tx.Finding) -> None:
+@pytest.mark.parametrize(
+    "finding",
+    [
+        transactions.VerdictFinding.FALSE,
+        transactions.VerdictFinding.UNPAID,
+        transactions.VerdictFinding.WITHHELD,
+    ],
+)
+def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(
+    finding: transactions.VerdictFinding,
+) -> None:
     world = audited()
     for sender in (REQUESTER, A):
         assert world.do(sender, perjury(world, V, A, finding=finding, excess=1500)) == "FF-LEDG-390"
@@ -93,9 +102,11 @@ def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(finding: tx.
 
 def test_a_verdict_that_is_changed_afterwards_is_nobodys() -> None:
     world = audited()
-    said = found(world, V, A, None, finding=tx.Finding.FALSE)
-    forged = replace(said.verdict, verdict=replace(said.verdict.verdict, finding=tx.Finding.HOLDS))
-    refused(world, tx.JobPerjury(JOB, replace(said, verdict=forged)), "did not sign the verdict")
+    said = found(world, V, A, None, finding=transactions.VerdictFinding.FALSE)
+    forged = replace(
+        said.verdict, verdict=replace(said.verdict.verdict, finding=transactions.VerdictFinding.HOLDS)
+    )
+    refused(world, transactions.JobPerjury(JOB, replace(said, verdict=forged)), "did not sign the verdict")
 
 
 # Whoever would rob a verifier that looked
@@ -144,8 +155,8 @@ def test_another_verifiers_verdict_is_its_own() -> None:
     world = audited()
     said = found(world, W, A)
     named = replace(said.verdict, verdict=replace(said.verdict.verdict, verifier=V.public))
-    refused(world, tx.JobPerjury(JOB, replace(said, verdict=named)))
-    refused(world, tx.JobPerjury(JOB, found(world, V, A, signed_plant(A, borders(), signer=W))))
+    refused(world, transactions.JobPerjury(JOB, replace(said, verdict=named)))
+    refused(world, transactions.JobPerjury(JOB, found(world, V, A, signed_plant(A, borders(), signer=W))))
 
 
 def test_the_requester_cannot_plant_in_the_name_of_a_node() -> None:
@@ -213,7 +224,9 @@ def test_what_is_no_border_is_the_end_of_no_segment(segment: int) -> None:
     bare = replace(plant(A), leaves=tuple(leaves), trace=trace, end=end, source=source)
     made = sign_plant(A, bare, A) if end.index < len(leaves) else bare
     trace = canaries.planted_root(made) if end.index < len(leaves) else trace
-    op = tx.JobPerjury(JOB, tx.Canary(made, found(world, V, A, None, segment=segment, trace=trace).verdict))
+    op = transactions.JobPerjury(
+        JOB, transactions.Canary(made, found(world, V, A, None, segment=segment, trace=trace).verdict)
+    )
     refused(world, op, "no segment")
 
 
@@ -258,7 +271,11 @@ def test_whatever_is_changed_of_a_canary_it_proves_nothing(at: Place, bit: int, 
     def flip(value: Any) -> Any:
         if isinstance(value, bytes):
             return bytes(b ^ (1 << bit) if i == byte else b for i, b in enumerate(value))
-        return tx.Finding(value ^ 1) if isinstance(value, tx.Finding) else value ^ (1 << bit)
+        return (
+            transactions.VerdictFinding(value ^ 1)
+            if isinstance(value, transactions.VerdictFinding)
+            else value ^ (1 << bit)
+        )
 
     assert canaries.fault(SAID.canary, WORLD.chain, JOB) == ""
     assert canaries.fault(changed(SAID.canary, at, flip), WORLD.chain, JOB) != ""
@@ -280,7 +297,7 @@ def test_a_border_that_lies_in_wait_is_false_in_as_many_segments_as_it_serves(se
         assert len(serves) <= 2
 
 
-def lying() -> tx.Plant:
+def lying() -> transactions.PlantedTrace:
     """The node's true end of SEGMENT waits as border SOURCE; its end is told a little wrong, within the tolerance."""
     rows = borders()
     true_end = rows[END].params
@@ -322,8 +339,11 @@ def test_a_planted_trace_is_no_commitment_that_a_node_is_slashed_for() -> None:
     says: dict[str, Any] = {"trace": trace, "segment": SEGMENT, "excess": 9000}
     verdicts = tuple(world.verdict(key, A, **says) for key in VERIFIERS)
     for nonce, signature in ((made.nonce, made.signature), (made.truth.nonce, made.truth.signature)):
-        claim = tx.Claim(PAYLOAD, WEIGHT, nonce, signature)
-        assert world.do(REQUESTER, tx.JobSlash(JOB, A.public, claim, verdicts, EVIDENCE)) == "FF-LEDG-055"
+        claim = transactions.CommitmentOpening(PAYLOAD, WEIGHT, nonce, signature)
+        assert (
+            world.do(REQUESTER, transactions.JobSlash(JOB, A.public, claim, verdicts, EVIDENCE))
+            == "FF-LEDG-055"
+        )
     assert world.lease(A).is_open
 
 
@@ -332,7 +352,7 @@ def test_nor_one_that_is_challenged() -> None:
     made = plant(A)
     about = (JOB, A.public, 0, SEGMENT, canaries.planted_root(made), PAYLOAD, WEIGHT)
     for nonce, signature in ((made.nonce, made.signature), (NONCE, made.truth.signature)):
-        op = Challenge(*about, nonce, Signature(signature), ROOTS[0], Program(), 10_000)
+        op = Challenge(*about, nonce, Signature(signature), ROOTS[0], CanonicalProgram(), 10_000)
         assert world.do(B, op) == "FF-LEDG-345"
 
 
@@ -352,7 +372,7 @@ def test_every_segment_of_every_round_that_is_long_enough_can_be_planted(segment
 def test_a_plant_is_the_true_trace_but_for_one_leaf() -> None:
     made = plant(A)
     rows = borders()
-    shown: list[Border] = [*rows]
+    shown: list[BorderRoots] = [*rows]
     shown[END] = replace(rows[END], params=rows[SOURCE].params)
     assert canaries.planted_root(made) == merkle.root_of_hashes(leaves_of(shown))
     assert canaries.planted(made) == shown[END]

@@ -14,15 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ledger_history import history
 
-from farflung.app.explorer import http, server
-from farflung.app.explorer.gauges import LedgerGauges
-from farflung.app.explorer.http import read_target
-from farflung.app.explorer.rates import Rates
-from farflung.app.explorer.server import Explorer
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.ledger import queries
 from farflung.ledger.chain import Chain
+from farflung.peers.ledger_http import http1, server
+from farflung.peers.ledger_http.http1 import read_target
+from farflung.peers.ledger_http.metrics import LedgerMetrics
+from farflung.peers.ledger_http.rate_limit import AddressRateLimiter
+from farflung.peers.ledger_http.server import LedgerHttpServer
 
 NAMES = frozenset({"localhost"})
 HOST = b"Host: 127.0.0.1\r\n"
@@ -35,8 +35,8 @@ def chain() -> Chain:
 
 
 @asynccontextmanager
-async def listener(**options: Any) -> AsyncIterator[tuple[Explorer, int]]:
-    explorer = Explorer(partial(queries.answer, chain()), LedgerGauges(), **options)
+async def listener(**options: Any) -> AsyncIterator[tuple[LedgerHttpServer, int]]:
+    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics(), **options)
     port = await explorer.start()
     try:
         yield explorer, port
@@ -160,7 +160,7 @@ def test_who_holds_many_connections_keeps_nobody_else_out(monkeypatch: pytest.Mo
 
 def test_a_flood_is_told_when_to_come_again_and_others_are_served() -> None:
     now = 0.0
-    rates = Rates(rate=1.0, burst=8.0)
+    rates = AddressRateLimiter(rate=1.0, burst=8.0)
 
     async def test() -> None:
         nonlocal now
@@ -180,8 +180,8 @@ def test_a_flood_is_told_when_to_come_again_and_others_are_served() -> None:
 
 def test_who_does_not_take_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_SEND_SECONDS", 0.2)
-    monkeypatch.setattr(http, "TEXT", "text/plain")
-    big = http.Reply(200, b"x" * (32 << 20))
+    monkeypatch.setattr(http1, "TEXT", "text/plain")
+    big = http1.HttpResponse(200, b"x" * (32 << 20))
     monkeypatch.setitem(server._PAGES, "/metrics", lambda _: big)
 
     async def test() -> None:
@@ -198,13 +198,13 @@ def test_who_does_not_take_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch
 
 def test_an_answer_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_ANSWER_BYTES", 100)
-    explorer = Explorer(partial(queries.answer, chain()), LedgerGauges())
+    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
     reply = explorer.reply(GET_HEAD, "192.0.2.1")
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "FF-APP-273")
 
 
 def test_nothing_but_loopback_is_listened_on_unless_it_is_asked_for() -> None:
-    explorer = Explorer(partial(queries.answer, chain()), LedgerGauges())
+    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
     with pytest.raises(PolicyError, match="FF-APP-275"):
         asyncio.run(explorer.start("0.0.0.0"))
 
@@ -227,7 +227,7 @@ def test_no_bytes_make_anything_but_an_answer_or_a_refusal(head: bytes) -> None:
 
 @given(st.from_regex(r"/v1/[a-z0-9/]{0,40}(\?[a-z=&0-9]{0,20})?", fullmatch=True))
 def test_every_path_is_answered_or_refused_and_never_breaks(target: str) -> None:
-    explorer = Explorer(partial(queries.answer, chain()), LedgerGauges())
+    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
     reply = explorer.reply(GET_HEAD.replace(b"/v1/head", target.encode()), "192.0.2.1")
     assert reply.status in (200, 400, 404)
     json.loads(reply.body)

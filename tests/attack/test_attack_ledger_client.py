@@ -12,29 +12,29 @@ import msgspec
 import pytest
 from attack_world import hostile_bodies, hostile_values, refusal, within
 
-from farflung.app import answering as role
-from farflung.app import directory
-from farflung.app.answering import Validator
-from farflung.app.directory import Advertisement, Listing, advertise
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.panel import QUERY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, NS_TX, SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash
-from farflung.ledger import queries, tx
+from farflung.ledger import queries, transactions
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.store import Store
-from farflung.ledger.params import Params
-from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
-from farflung.ledger.state import total_money
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, FailedResult, RejectedResult
+from farflung.market.provider_offer import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.quorum_read import QUERY
+from farflung.peers.protocol import directory
+from farflung.peers.protocol.directory import Advertisement, DirectoryListing, advertise
+from farflung.peers.validator import requests as role
+from farflung.peers.validator.requests import LedgerRequestHandler
 
 replace = msgspec.structs.replace
 
@@ -45,7 +45,7 @@ GENESIS = Genesis(
     START,
     tuple((key.public, MONEY) for key in (VALIDATOR, ALICE, NODE, EVE)),
     (VALIDATOR.public,),
-    Params(fee_min=FEE),
+    LedgerParams(fee_min=FEE),
 )
 NOW = 1_700_000_000.5
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -60,12 +60,12 @@ class Scene:
     """A validator, and clients with a key each."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = Store.open(folder / "chain.db", GENESIS)
+        self.store = LedgerStore.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
         self.now = NOW
-        validator = Validator(self.chain, self.store, is_local=True, clock=lambda: self.now)
-        self.server = Endpoint(VALIDATOR, validator.handle, Counter())
-        self.clients = {key.public: Endpoint(key, _deaf, Counter()) for key in (ALICE, NODE, EVE)}
+        validator = LedgerRequestHandler(self.chain, self.store, is_local=True, clock=lambda: self.now)
+        self.server = Endpoint(VALIDATOR, validator.handle, ByteCounter())
+        self.clients = {key.public: Endpoint(key, _deaf, ByteCounter()) for key in (ALICE, NODE, EVE)}
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Scene]:
@@ -80,35 +80,39 @@ class Scene:
     async def reach(self, key: SigningKey) -> Connection:
         return await self.clients[key.public].dial(VALIDATOR.public, *self.server.address)
 
-    async def refused(self, key: SigningKey, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> str:
+    async def refused(
+        self, key: SigningKey, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL
+    ) -> str:
         return await refusal((await self.reach(key)).call(method, body, kind=kind, timeout=10))
 
     async def ask(self, query: queries.Query) -> Any:
         reply = await (await self.reach(EVE)).call(QUERY, encode(query))
         return queries.read_answer(reply)
 
-    async def submit(self, *txs: tx.SignedTx) -> tuple[Any, ...]:
-        results: tuple[Any, ...] = (await self.ask(queries.Submit(txs))).results
+    async def submit(self, *txs: transactions.SignedTx) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = (await self.ask(queries.SubmitRequest(txs))).results
         return results
 
     def client(self, key: SigningKey) -> LedgerClient:
         return LedgerClient(lambda: self.reach(key), key, GENESIS)
 
-    def transfer(self, nonce: int = 0, amount: int = 5, **changes: Any) -> tx.SignedTx:
+    def transfer(self, nonce: int = 0, amount: int = 5, **changes: Any) -> transactions.SignedTx:
         """Alice pays Eve, well signed."""
-        made = tx.make_tx(GENESIS.chain, ALICE.public, nonce, tx.Transfer(EVE.public, amount), fee=FEE)
-        return tx.sign_tx(ALICE, replace(made, **changes))
+        made = transactions.make_tx(
+            GENESIS.chain, ALICE.public, nonce, transactions.Transfer(EVE.public, amount), fee=FEE
+        )
+        return transactions.sign_tx(ALICE, replace(made, **changes))
 
     async def serves(self) -> None:
         """An honest client's transaction is applied, money is whole, and the file replays."""
         client = self.client(ALICE)
         before = (await client.account(ALICE.public)).balance
-        await client.submit(tx.Transfer(NODE.public, 1))
+        await client.submit(transactions.Transfer(NODE.public, 1))
         assert (await client.account(ALICE.public)).balance == before - 1 - FEE
         assert total_money(self.chain.state) == 4 * MONEY
         assert self.store.load(VALIDATOR).head == self.chain.head
         answered = await (await self.reach(EVE)).call(directory.LIST, b"")
-        assert decode(answered, Listing, limits.CONTROL_BYTES) is not None
+        assert decode(answered, DirectoryListing, limits.CONTROL_BYTES) is not None
 
 
 @pytest.fixture
@@ -126,7 +130,7 @@ def against(tmp_path: Path) -> Callable[[Any], None]:
     return run
 
 
-def forged(signed: tx.SignedTx, signature: bytes) -> tx.SignedTx:
+def forged(signed: transactions.SignedTx, signature: bytes) -> transactions.SignedTx:
     return replace(signed, signature=signature)
 
 
@@ -138,7 +142,7 @@ def test_what_the_sender_did_not_sign_is_rejected_and_makes_no_block(against: An
             forged(good, b""): "FF-LEDG-001",
             forged(good, bytes(64)): "FF-LEDG-002",
             forged(good, eves): "FF-LEDG-002",
-            replace(good, tx=replace(good.tx, ops=(tx.Transfer(EVE.public, 6),))): "FF-LEDG-002",
+            replace(good, tx=replace(good.tx, ops=(transactions.Transfer(EVE.public, 6),))): "FF-LEDG-002",
             scene.transfer(chain=Hash(bytes(32))): "FF-LEDG-003",
             scene.transfer(nonce=7): "FF-LEDG-004",
             scene.transfer(expires=1): "FF-LEDG-005",
@@ -147,10 +151,10 @@ def test_what_the_sender_did_not_sign_is_rejected_and_makes_no_block(against: An
             scene.transfer(version=2): "FF-LEDG-001",
             scene.transfer(amount=-1): "FF-LEDG-001",
             scene.transfer(ops=()): "FF-LEDG-001",
-            scene.transfer(ops=(tx.NodeLeave(),) * (limits.TX_OPS + 1)): "FF-LEDG-001",
+            scene.transfer(ops=(transactions.NodeLeave(),) * (limits.TX_OPS + 1)): "FF-LEDG-001",
         }.items():
             (result,) = await scene.submit(bad)
-            assert isinstance(result, Rejected)
+            assert isinstance(result, RejectedResult)
             assert result.code == code
         assert scene.chain.head.height == 0
 
@@ -161,10 +165,10 @@ def test_a_transaction_counts_once_whoever_sends_it_again(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         good = scene.transfer()
         first, second = await scene.submit(good, good)
-        assert isinstance(first, Applied)
-        assert isinstance(second, Rejected)
+        assert isinstance(first, AppliedResult)
+        assert isinstance(second, RejectedResult)
         (again,) = await scene.submit(good)
-        assert isinstance(again, AlreadyApplied)
+        assert isinstance(again, AlreadyAppliedResult)
         assert (await scene.client(EVE).account(EVE.public)).balance == MONEY + 5
         assert scene.chain.head.height == 1
 
@@ -185,15 +189,15 @@ def test_what_another_owns_cannot_be_spent_left_or_settled(against: Any) -> None
     async def attack(scene: Scene) -> None:
         job = Hash(bytes(32))
         await scene.client(NODE).register(CAPS, 3, 500, START + 90_000)
-        await scene.client(ALICE).submit(tx.JobCreate(job, 1000, 5, 3, START + 60_000))
+        await scene.client(ALICE).submit(transactions.JobCreate(job, 1000, 5, 3, START + 60_000))
         eve = scene.client(EVE)
         for op in (
-            tx.NodeLeave(),
-            tx.JobCancel(job),
-            tx.JobSettle(job),
-            tx.JobFinish(job, CAPS, CAPS),
-            tx.Progress(job, 0, CAPS, CAPS, ((EVE.public, 1000),)),
-            tx.Transfer(EVE.public, MONEY + 1),
+            transactions.NodeLeave(),
+            transactions.JobCancel(job),
+            transactions.JobSettle(job),
+            transactions.JobFinish(job, CAPS, CAPS),
+            transactions.Progress(job, 0, CAPS, CAPS, ((EVE.public, 1000),)),
+            transactions.Transfer(EVE.public, MONEY + 1),
         ):
             with pytest.raises(RunError, match="FF-APP-070"):
                 await eve.submit(op)
@@ -204,15 +208,19 @@ def test_what_another_owns_cannot_be_spent_left_or_settled(against: Any) -> None
 
 def test_a_flood_of_transactions_keeps_to_the_block(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        made = tx.make_tx(GENESIS.chain, EVE.public, 0, tx.Transfer(ALICE.public, 1), fee=FEE)
-        flood = tuple(forged(tx.SignedTx(replace(made, nonce=i), b""), b"") for i in range(300))
+        made = transactions.make_tx(
+            GENESIS.chain, EVE.public, 0, transactions.Transfer(ALICE.public, 1), fee=FEE
+        )
+        flood = tuple(forged(transactions.SignedTx(replace(made, nonce=i), b""), b"") for i in range(300))
         results = await scene.submit(*flood)
-        assert {type(result) for result in results} == {Rejected}
-        mine = tuple(tx.sign_tx(EVE, replace(made, nonce=i)) for i in range(40))
-        assert {type(result) for result in await scene.submit(*mine)} == {Applied}
-        poor = tx.sign_tx(EVE, replace(made, nonce=40, ops=(tx.Transfer(ALICE.public, MONEY),)))
+        assert {type(result) for result in results} == {RejectedResult}
+        mine = tuple(transactions.sign_tx(EVE, replace(made, nonce=i)) for i in range(40))
+        assert {type(result) for result in await scene.submit(*mine)} == {AppliedResult}
+        poor = transactions.sign_tx(
+            EVE, replace(made, nonce=40, ops=(transactions.Transfer(ALICE.public, MONEY),))
+        )
         (failed,) = await scene.submit(poor)
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, FailedResult)
 
     against(attack)
 
@@ -222,20 +230,20 @@ def test_huge_and_odd_questions_are_answered_or_refused(against: Any) -> None:
         edge = b"x" * (limits.CONTROL_BYTES - 100)
         top = (1 << 63) - 1
         for query in (
-            queries.AskAccount(edge),  # type: ignore[arg-type]
-            queries.AskLeases(edge),  # type: ignore[arg-type]
-            queries.AskTx(edge),  # type: ignore[arg-type]
-            queries.AskReceipt("nodes", edge),
-            queries.AskReceipt("x" * 100_000, b""),
-            queries.AskNodes(top),
-            queries.AskNodes(-top),
-            queries.AskBlocks(top),
-            queries.AskBlocks(-top),
+            queries.GetAccount(edge),  # type: ignore[arg-type]
+            queries.GetLeases(edge),  # type: ignore[arg-type]
+            queries.GetTx(edge),  # type: ignore[arg-type]
+            queries.GetReceipt("nodes", edge),
+            queries.GetReceipt("x" * 100_000, b""),
+            queries.GetNodes(top),
+            queries.GetNodes(-top),
+            queries.GetBlocks(top),
+            queries.GetBlocks(-top),
         ):
             assert await scene.refused(EVE, QUERY, encode(query)) in ("ok", "FF-NET-030")
         assert await scene.refused(EVE, QUERY, bytes(limits.CONTROL_BYTES)) == "FF-CORE-021"
         assert await scene.refused(EVE, QUERY, b"\x93" * limits.CONTROL_BYTES) == "FF-CORE-021"
-        assert await scene.refused(EVE, QUERY, b"", Kind.SYNC) == "FF-CORE-021"
+        assert await scene.refused(EVE, QUERY, b"", MessageKind.SYNC) == "FF-CORE-021"
 
     against(attack)
 
@@ -249,7 +257,7 @@ def test_an_unknown_method_is_refused(against: Any, method: str) -> None:
 
 
 def said(key: SigningKey, port: int = 1, now: float = NOW, **facts: Any) -> Advertisement:
-    record = issue(key.public, (Place("127.0.0.1", port),), now)
+    record = issue(key.public, (EndpointAddress("127.0.0.1", port),), now)
     return advertise(key, record, replace(FACTS, **facts))
 
 
@@ -267,7 +275,7 @@ def test_nobody_advertises_for_another_key(against: Any) -> None:
             replace(said(EVE, 2), endpoint=said(EVE).endpoint),
         ):
             assert await scene.refused(EVE, publish, encode(bad)) == "FF-APP-032"
-        listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), Listing, 10**6)
+        listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6)
         assert listing.advertisements == (said(NODE),)
 
     against(attack)
@@ -283,7 +291,9 @@ def test_what_has_expired_is_neither_taken_nor_listed(against: Any) -> None:
         assert await scene.refused(NODE, publish, encode(said(NODE, now=NOW - 5))) == "FF-NET-112"
         for later, listed in ((600, (said(NODE),)), (700, ())):
             scene.now = NOW + later
-            listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), Listing, 10**6)
+            listing = decode(
+                await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6
+            )
             assert listing.advertisements == listed
         assert await scene.refused(NODE, publish, encode(said(NODE))) == "FF-NET-110"
 
@@ -316,7 +326,7 @@ def test_a_full_directory_can_still_be_listed(against: Any) -> None:
         largest = said(EVE, system="x" * most)
         assert len(encode(largest)) == role.ADVERTISEMENT_BYTES
         assert await scene.refused(EVE, directory.PUBLISH, encode(largest)) == "ok"
-        assert len(encode(Listing((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
+        assert len(encode(DirectoryListing((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
 
     against(attack)
 
@@ -326,14 +336,14 @@ def test_no_body_makes_a_validator_stumble(against: Any) -> None:
         await scene.client(EVE).register(CAPS, 3, 500, START + 90_000)
         real: dict[str, list[Any]] = {
             QUERY: [
-                queries.AskHead(),
-                queries.AskAccount(EVE.public),
-                queries.AskNodes(0),
-                queries.AskLeases(CAPS),
-                queries.AskReceipt("nodes", EVE.public),
-                queries.AskBlocks(1),
-                queries.AskTx(CAPS),
-                queries.Submit((scene.transfer(),)),
+                queries.GetHead(),
+                queries.GetAccount(EVE.public),
+                queries.GetNodes(0),
+                queries.GetLeases(CAPS),
+                queries.GetReceipt("nodes", EVE.public),
+                queries.GetBlocks(1),
+                queries.GetTx(CAPS),
+                queries.SubmitRequest((scene.transfer(),)),
             ],
             directory.PUBLISH: [said(EVE)],
             directory.LIST: [said(EVE)],
@@ -355,7 +365,7 @@ def test_no_body_makes_a_validator_stumble(against: Any) -> None:
     against(attack)
 
 
-def _odd(made: tx.Tx) -> list[tuple[str, Any]]:
+def _odd(made: transactions.Tx) -> list[tuple[str, Any]]:
     numbers = (-1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1)
     fields = ("version", "nonce", "expires", "fee")
     odd: list[tuple[str, Any]] = [(field, number) for field in fields for number in numbers]

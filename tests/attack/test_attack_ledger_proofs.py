@@ -11,12 +11,12 @@ from ledger_committee import SEATS, Reign
 from ledger_world import REQUESTER, RICH
 from msgspec.structs import replace
 
-from farflung.app.ledger_client import LedgerClient
 from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
-from farflung.ledger import queries, tx
-from farflung.ledger.receipts import prove, read_row
-from farflung.ledger.rows import AccountRow
+from farflung.ledger import queries, transactions
+from farflung.ledger.receipt_checks import prove, read_row
+from farflung.ledger.table_rows import AccountRow
+from farflung.peers.ledger_client.client import LedgerClient
 
 Answer = Callable[[queries.Query], queries.Answer]
 
@@ -27,7 +27,7 @@ def reign() -> Reign:
     made = Reign()
     for size in (1, 4, 2):
         made.grow(size)
-    made.do(REQUESTER, tx.Transfer(SEATS[0].public, 7))
+    made.do(REQUESTER, transactions.Transfer(SEATS[0].public, 7))
     return made
 
 
@@ -40,11 +40,11 @@ def richer(reign: Reign) -> Answer:
 
     def way(query: queries.Query) -> queries.Answer:
         said = honest(reign)(query)
-        if isinstance(said, queries.ReceiptIs) and said.receipt is not None:
+        if isinstance(said, queries.ReceiptReply) and said.receipt is not None:
             row = read_row(said.receipt)
             assert isinstance(row, AccountRow)
             rich = encode(replace(row, balance=row.balance + 1))
-            return queries.ReceiptIs(replace(said.receipt, row=rich))
+            return queries.ReceiptReply(replace(said.receipt, row=rich))
         return said
 
     return way
@@ -55,8 +55,8 @@ def another(reign: Reign) -> Answer:
 
     def way(query: queries.Query) -> queries.Answer:
         said = honest(reign)(query)
-        if isinstance(said, queries.ReceiptIs):
-            return queries.ReceiptIs(prove(reign.chain, "accounts", SEATS[1].public))
+        if isinstance(said, queries.ReceiptReply):
+            return queries.ReceiptReply(prove(reign.chain, "accounts", SEATS[1].public))
         return said
 
     return way
@@ -67,9 +67,9 @@ def usurped(reign: Reign) -> Answer:
 
     def way(query: queries.Query) -> queries.Answer:
         said = honest(reign)(query)
-        if isinstance(said, queries.StepsAre) and said.steps:
+        if isinstance(said, queries.StepsReply) and said.steps:
             first = replace(said.steps[0], row=said.steps[0].row[:-1] + b"\x07")
-            return queries.StepsAre((first, *said.steps[1:]))
+            return queries.StepsReply((first, *said.steps[1:]))
         return said
 
     return way
@@ -120,7 +120,7 @@ def test_a_committee_that_is_gone_proves_nothing_any_more(reign: Reign):
     old = reign.chain.steps[0]  # certified by the committee of epoch 0
 
     def stale(query: queries.Query) -> queries.Answer:
-        return queries.ReceiptIs(old) if isinstance(query, queries.AskReceipt) else honest(reign)(query)
+        return queries.ReceiptReply(old) if isinstance(query, queries.GetReceipt) else honest(reign)(query)
 
     late = client(reign, stale)
     late._trust = asked._trust

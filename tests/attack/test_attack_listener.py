@@ -13,16 +13,16 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net import messages
-from farflung.net.counters import Counter
-from farflung.net.frames import Frame, Type, encode
+from farflung.net.counters import ByteCounter
+from farflung.net.frames import Frame, FrameType, encode
 from farflung.net.io.connection import Connection
-from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
-from farflung.net.tls import MAGIC, Session, hello
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.messages import MessageKind
+from farflung.net.tls import MAGIC, TlsSession, hello
 
 HONEST, SERVER, HOSTILE = (local_key(3, name) for name in ("honest", "server", "hostile"))
-OWN = FileCredentials(HOSTILE)
+OWN = FileTlsCredentials(HOSTILE)
 
 Attack = Callable[[str, int], Awaitable[None]]
 
@@ -35,7 +35,7 @@ async def echo(connection: Connection, method: str, body: bytes) -> bytes:
 
 @asynccontextmanager
 async def listener(**options: object) -> AsyncIterator[Endpoint]:
-    server = Endpoint(SERVER, echo, Counter(), **options)  # type: ignore[arg-type]
+    server = Endpoint(SERVER, echo, ByteCounter(), **options)  # type: ignore[arg-type]
     await server.start()
     try:
         yield server
@@ -51,7 +51,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def is_served(server: Endpoint, key: SigningKey = HONEST) -> None:
     """An honest peer gets its answer."""
-    client = Endpoint(key, echo, Counter())
+    client = Endpoint(key, echo, ByteCounter())
     try:
         connection = await client.dial(SERVER.public, *server.address)
         assert await connection.call("a", b"1") == b"1"
@@ -92,7 +92,7 @@ class Peer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.session = Session.client(OWN, SERVER.public)
+        self.session = TlsSession.client(OWN, SERVER.public)
         self.plain = b""
 
     @classmethod
@@ -130,7 +130,7 @@ def framing(*frames: Frame | bytes) -> Attack:
 
 
 def ask(stream: int, method: bytes = b"a", *, total: int = 0, is_last: bool = True) -> Frame:
-    return Frame(Type.REQUEST, stream, struct.pack(">BIB", 0, total, len(method)) + method, is_last)
+    return Frame(FrameType.REQUEST, stream, struct.pack(">BIB", 0, total, len(method)) + method, is_last)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_garbage_is_cut_off(data: bytes) -> None:
 
 
 def test_a_hello_cut_anywhere_leaves_nothing_behind() -> None:
-    whole = hello(OWN.certificate) + Session.client(OWN, SERVER.public).outgoing()
+    whole = hello(OWN.certificate) + TlsSession.client(OWN, SERVER.public).outgoing()
 
     async def attack(host: str, port: int) -> None:
         for size in range(0, len(whole), 41):
@@ -201,14 +201,14 @@ def test_a_flood_of_half_open_connections_drops_the_oldest_and_locks_nobody_out(
 
 def test_somebody_elses_certificate_without_its_key_is_refused() -> None:
     class Impostor:
-        certificate = FileCredentials(HONEST).certificate
+        certificate = FileTlsCredentials(HONEST).certificate
 
         def load(self, context: ssl.SSLContext) -> None:
             OWN.load(context)
 
     async def attack(host: str, port: int) -> None:
         peer = Peer(*await asyncio.open_connection(host, port))
-        peer.session = Session.client(Impostor(), SERVER.public)
+        peer.session = TlsSession.client(Impostor(), SERVER.public)
         while await peer.step():
             assert peer.plain == b""
         peer.writer.close()
@@ -263,10 +263,10 @@ def test_a_replayed_record_ends_the_channel() -> None:
         [ask(1, total=0xFFFFFFFF, is_last=False)],
         [ask(1), ask(1)],
         [ask(7)],
-        [Frame(Type.DATA, 9, b"x")],
-        [Frame(Type.REPLY, 2, messages.answer_head(0))] * 1000,
-        [Frame(Type.PONG, 0)],
-        [Frame(Type.WELCOME, 0)],
+        [Frame(FrameType.DATA, 9, b"x")],
+        [Frame(FrameType.REPLY, 2, messages.answer_head(0))] * 1000,
+        [Frame(FrameType.PONG, 0)],
+        [Frame(FrameType.WELCOME, 0)],
         [ask(1 + 2 * i, b"hang") for i in range(limits.STREAMS_OPEN + 1)],
         [ask(1, total=100, is_last=False), ask(3, total=100, is_last=False)],
     ],
@@ -293,7 +293,7 @@ def test_a_ping_flood_by_a_peer_that_does_not_read_holds_no_memory() -> None:
         async with asyncio.timeout(30), listener() as server:
             peer = await Peer.meet(*server.address)
             for _ in range(200):
-                peer.send(encode(Frame(Type.PING, 0)) * 500)
+                peer.send(encode(Frame(FrameType.PING, 0)) * 500)
                 await asyncio.sleep(0)
             await is_served(server)
             (mine,) = server._accepted[HOSTILE.public]
@@ -313,7 +313,7 @@ def test_a_key_that_reconnects_and_asks_gets_no_more_handlers_than_one_connectio
                 for i in range(limits.STREAMS_OPEN):
                     peer.send(encode(ask(1 + 2 * i, b"hang")))
                 await peer.writer.drain()
-                await until(lambda: not server._handlers.has_place(HOSTILE.public, Kind.CONTROL))
+                await until(lambda: not server._handlers.has_place(HOSTILE.public, MessageKind.CONTROL))
                 peer.writer.close()
             assert len(server._handlers._tasks) == limits.STREAMS_OPEN
             await is_served(server)

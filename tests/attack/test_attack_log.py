@@ -13,18 +13,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from farflung.app import folder, handed
 from farflung.app.cli.main import main
-from farflung.app.folder import IDENTITY_BYTES, Identity, RunFolder
-from farflung.app.journal import read_timeline
-from farflung.app.view import charts, grids, report
+from farflung.app.views import loss_charts, member_charts, report_page
 from farflung.core import events, limits
 from farflung.core.errors import RunError
-from farflung.core.events import AnyEvent, BytesBy, to_json
-from farflung.watch import bounds, series
-from farflung.watch.fold import LISTED, Timeline, fold
-from farflung.watch.io import eventlog
-from farflung.watch.io.eventlog import Follower
+from farflung.core.events import AnyEvent, SentBytesByKind, to_json
+from farflung.local.model import load
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.folder import IDENTITY_BYTES, RunFolder, RunIdentity
+from farflung.peers.rundir.journal import read_timeline
+from farflung.watch import event_limits, report_series
+from farflung.watch.fold import LISTED, RunTimeline, fold
+from farflung.watch.io import event_log
+from farflung.watch.io.event_log import EventLogReader
 
 PEERS = tuple(f"{i:02x}" * 32 for i in (0x1A, 0x2B, 0x3C, 0x4D))
 CREATED = 1_795_270_000.0
@@ -34,7 +35,7 @@ NASTY = "\x1b[31m\u202e</style></title>]]><script>alert(1)</script>{{ 7*7 }}[red
 
 def closed(number: int = 0, **said: object) -> AnyEvent:
     return msgspec.structs.replace(
-        events.RoundClosed(
+        events.RoundEndEvent(
             at=float(number), round=number, rounds=9, peers=4, loss=2.0, tokens=100, root="ab" * 32,
             waited_for=PEERS[0], seconds=5.0, train_seconds=3.0, sync_bytes=10,
         ),
@@ -44,43 +45,45 @@ def closed(number: int = 0, **said: object) -> AnyEvent:
 
 def whole(peers: tuple[str, ...] = PEERS, rounds: int = 3, text: str = "words") -> Iterator[AnyEvent]:
     """A run with everything in it that a report draws."""
-    yield events.Began(run=text, name=text, seed=1, version=text, python=text, torch=text)
-    yield events.Planned(
+    yield events.RunStartEvent(run=text, name=text, seed=1, version=text, python=text, torch=text)
+    yield events.PlanEvent(
         name=text, run=text, model=text, parameters=9, rounds=rounds, steps=9, peers=4, tokens=9, sync_bytes=9,
         ring_bytes=99, memory_bytes=9, seconds=9.0, price=9, escrow=900, data_bytes=9, sync=text,
     )  # fmt: skip
     for peer in peers[:8]:
-        yield events.ProcessStarted(role=text, name=f"{text}{peer}", pid=1, peer=peer)
-    yield events.Funded(job=text, escrow=900, stakes=900)
-    yield events.Matched(peers=peers, offers=4, unit_price=1)
-    yield events.Evaluated(round=0, loss=5.0, tokens=9)
+        yield events.ProcessStartEvent(role=text, name=f"{text}{peer}", pid=1, peer=peer)
+    yield events.EscrowEvent(job=text, escrow=900, stakes=900)
+    yield events.ProviderMatchEvent(peers=peers, offers=4, unit_price=1)
+    yield events.EvaluationEvent(round=0, loss=5.0, tokens=9)
     for number in range(rounds):
-        yield events.RoundOpened(at=9.0 * number, round=number, rounds=rounds, peers=peers, waited=0.1)
+        yield events.RoundStartEvent(at=9.0 * number, round=number, rounds=rounds, peers=peers, waited=0.1)
         for phase in ("train", "reveal", "merge"):
             for place, peer in enumerate(peers):
-                yield events.Arrived(round=number, peer=peer, phase=phase, seconds=0.1 * place)
+                yield events.ArrivalEvent(round=number, peer=peer, phase=phase, seconds=0.1 * place)
         yield closed(number, at=9.0 * number + 5, waited_for=peers[0])
-        yield events.Traffic(session=1, process=text, sync=9, audit=9, join=9, control=9)
-        yield events.Evaluated(round=number + 1, loss=4.0, tokens=9)
+        yield events.TrafficEvent(session=1, process=text, sync=9, audit=9, join=9, control=9)
+        yield events.EvaluationEvent(round=number + 1, loss=4.0, tokens=9)
     for segment, finding in enumerate(("false", "holds", text)):
-        yield events.AuditConcluded(
+        yield events.AuditEndEvent(
             round=1, peer=peers[0], segment=segment, verifiers=peers[:2], finding=finding, excess=5.0,
             tokens=9, seconds=1.0,
         )  # fmt: skip
-    yield events.Caught(
+    yield events.SlashEvent(
         peer=peers[0], round=1, segment=0, why=text, slashed=5, bounty=2, burnt=3, evidence="../../x"
     )
-    yield events.Left(at=20.0, peer=peers[0], reason=text)
-    yield events.Restarted(name=text, why=text, seconds=1.0)
-    yield events.Warned(code=text, message=text, hint=text)
-    yield events.Sandboxed(tier=text, gaps=(text, text))
-    yield events.Settled(peer=peers[1], units=9, paid=9)
-    yield events.Compared(quantity=text, unit=text, planned=1.0, measured=9.0, most=2.0, cause=text)
-    yield events.Baseline(loss=3.0, steps=9, seconds=9.0)
+    yield events.ProcessExitEvent(at=20.0, peer=peers[0], reason=text)
+    yield events.ProcessRestartEvent(name=text, why=text, seconds=1.0)
+    yield events.WarningEvent(code=text, message=text, hint=text)
+    yield events.SandboxEvent(tier=text, gaps=(text, text))
+    yield events.LeasePaymentEvent(peer=peers[1], units=9, paid=9)
+    yield events.PlanComparisonEvent(
+        quantity=text, unit=text, planned=1.0, measured=9.0, most=2.0, cause=text
+    )
+    yield events.BaselineEvent(loss=3.0, steps=9, seconds=9.0)
 
 
 def a_run(root: Path, lines: bytes | None = None, **said: object) -> RunFolder:
-    identity = msgspec.structs.replace(Identity(folder.FORMAT, CREATED, "", "/"), **said)
+    identity = msgspec.structs.replace(RunIdentity(folder.FORMAT, CREATED, "", "/"), **said)
     root.mkdir(parents=True)
     (root / "run.json").write_bytes(msgspec.json.encode(identity))
     if lines is not None:
@@ -113,12 +116,12 @@ def called(*words: str) -> int:
         LINE % (1, "1e999", 1),
         LINE % (1, "NaN", 1),
         LINE % ("true", 1.0, 1),
-        to_json(events.Warned(code="x" * (bounds.TEXT + 1), message="")) + "\n",
-        to_json(events.Sandboxed(tier="", gaps=("x",) * (bounds.ENTRIES + 1))) + "\n",
-        to_json(events.Sandboxed(tier="", gaps=("x" * (bounds.TEXT + 1),))) + "\n",
+        to_json(events.WarningEvent(code="x" * (event_limits.TEXT + 1), message="")) + "\n",
+        to_json(events.SandboxEvent(tier="", gaps=("x",) * (event_limits.ENTRIES + 1))) + "\n",
+        to_json(events.SandboxEvent(tier="", gaps=("x" * (event_limits.TEXT + 1),))) + "\n",
         to_json(
-            events.Result(
-                loss=1.0, loss_start=1.0, loss_unigram=1.0, bytes_sent=1, bytes_by=BytesBy(sync=1 << 70),
+            events.RunResultEvent(
+                loss=1.0, loss_start=1.0, loss_unigram=1.0, bytes_sent=1, bytes_by=SentBytesByKind(sync=1 << 70),
                 bytes_ring_bf16=1, segments_audited=1, caught=(), paid=1, slashed=1, refunded=1, sum=0, model_hash="",
                 ledger_root="", seconds=1.0, run="", rounds=1, tokens=1, reexecuted=0,
             )
@@ -129,22 +132,25 @@ def called(*words: str) -> int:
 def test_a_line_beyond_the_bounds_is_passed_over(tmp_path: Path, line: str) -> None:
     good = LINE % (1, 2.0, 3)
     run = a_run(tmp_path / "r", (line + good).encode())
-    assert [event.__class__ for event in eventlog.read(run.events_file)] == [events.Evaluated]
+    assert [event.__class__ for event in event_log.read(run.events_file)] == [events.EvaluationEvent]
     assert read_timeline(run).losses == {1: 2.0}
 
 
 def test_a_number_beyond_what_can_be_drawn_counts_as_the_largest(tmp_path: Path) -> None:
     run = a_run(tmp_path / "r", (LINE % (1, "1e308", 3) + LINE % (2, "-1e308", 3)).encode())
-    assert read_timeline(run).losses == {1: bounds.MOST_REAL, 2: -bounds.MOST_REAL}
+    assert read_timeline(run).losses == {1: event_limits.MOST_REAL, 2: -event_limits.MOST_REAL}
 
 
 def test_a_log_names_so_many_and_no_more(tmp_path: Path) -> None:
-    joined = (events.Joined(peer=f"{i:x}", round=0, replayed=0, seconds=1.0) for i in range(bounds.NAMES + 9))
-    again = events.Joined(peer="0", round=7, replayed=0, seconds=1.0)
-    started = events.ProcessStarted(role="", name="another", pid=1, peer="0")
+    joined = (
+        events.PeerJoinEvent(peer=f"{i:x}", round=0, replayed=0, seconds=1.0)
+        for i in range(event_limits.NAMES + 9)
+    )
+    again = events.PeerJoinEvent(peer="0", round=7, replayed=0, seconds=1.0)
+    started = events.ProcessStartEvent(role="", name="another", pid=1, peer="0")
     run = a_run(tmp_path / "r", packed(joined) + packed(iter([again, started])))
     timeline = read_timeline(run)
-    assert len(timeline.joined) == bounds.NAMES
+    assert len(timeline.joined) == event_limits.NAMES
     assert (timeline.joined["0"], timeline.processes) == (7, {})
 
 
@@ -156,20 +162,20 @@ def test_a_log_that_is_too_long_is_an_error_and_is_not_read_to_its_end(
         file.truncate(1 << 40)  # one line of zeros, which takes no room on the disk
     with pytest.raises(RunError, match="FF-WATCH-004"):
         read_timeline(run)
-    monkeypatch.setattr(bounds, "EVENTS", 20)
+    monkeypatch.setattr(event_limits, "EVENTS", 20)
     many = a_run(tmp_path / "many", packed(closed(i) for i in range(21)))
     with pytest.raises(RunError, match="FF-WATCH-004"):
         read_timeline(many)
-    listed = events.RoundOpened(round=0, rounds=1, peers=PEERS, waited=0.0)
+    listed = events.RoundStartEvent(round=0, rounds=1, peers=PEERS, waited=0.0)
     wide = a_run(tmp_path / "wide", packed(listed for _ in range(5)))
     with pytest.raises(RunError, match="FF-WATCH-004"):
         read_timeline(wide)
 
 
 def test_of_what_a_run_has_few_the_last_are_kept() -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for number in range(LISTED + 3):
-        timeline = fold(timeline, events.Warned(code=str(number), message=""))
+        timeline = fold(timeline, events.WarningEvent(code=str(number), message=""))
     assert [timeline.warnings[0].code, timeline.warnings[-1].code] == ["3", str(LISTED + 2)]
 
 
@@ -194,7 +200,7 @@ def test_a_log_that_is_no_file_keeps_nobody_waiting(
 def test_a_log_that_is_replaced_while_it_is_followed_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(packed(closed(i) for i in range(3)))
-    follower = Follower(path)
+    follower = EventLogReader(path)
     assert len(follower.new()) == 3
     (tmp_path / "other").write_bytes(packed(closed(i) for i in range(9)))
     os.replace(tmp_path / "other", path)
@@ -208,7 +214,7 @@ def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn
     path = tmp_path / "events.jsonl"
     lines = packed(closed(i) for i in range(3))
     path.write_bytes(lines + b"rubbish\n")
-    follower = Follower(path)
+    follower = EventLogReader(path)
     assert len(follower.new()) == 3
     path.write_bytes(lines + packed(iter([closed(3)])))
     assert follower.new() == [closed(3)]
@@ -220,7 +226,7 @@ def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn
 @pytest.mark.parametrize("created", [1e308, -1e18, 1e12])
 def test_a_run_of_no_date_has_a_report(tmp_path: Path, created: float) -> None:
     run = a_run(tmp_path / "r", packed(whole()), created=created)
-    assert "1 January 1970" in report.write(run).read_text()
+    assert "1 January 1970" in report_page.write(run).read_text()
 
 
 def test_an_identity_is_read_within_bounds(tmp_path: Path) -> None:
@@ -249,12 +255,12 @@ def test_a_file_of_a_run_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, ki
             path.touch()
             os.truncate(path, 1 << 40)
     with pytest.raises(RunError, match="FF-APP-161"):
-        handed.read_file(path, limits.MIB)
+        load.read_file(path, limits.MIB)
 
 
 def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:
     evil = tuple(f"\x1b\u202e<b>{i}" + peer for i, peer in enumerate(PEERS))
-    page = report.write(a_run(tmp_path / "r", packed(whole(evil, text=NASTY)))).read_text()
+    page = report_page.write(a_run(tmp_path / "r", packed(whole(evil, text=NASTY)))).read_text()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
     assert "<script" not in page
     assert page.count("</style>") == page.count("</title>") - page.count("<title id=") == 1
@@ -266,7 +272,7 @@ def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:
     [(0, 0.0), (1, 1e30), (-1, -1e30), ((1 << 63) - 1, 1e30), (-(1 << 63), 5e-324), (limits.ROUNDS, 1e-30)],
 )
 def test_a_report_of_absurd_numbers_is_drawn(number: int, real: float) -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in whole(rounds=2):
         changed: dict[str, object] = {}
         for field in event.__struct_fields__:
@@ -277,17 +283,17 @@ def test_a_report_of_absurd_numbers_is_drawn(number: int, real: float) -> None:
                 is_row = field in ("round", "rounds", "segment", "session")
                 changed[field] = min(max(number, 0), limits.ROUNDS) if is_row else number
         timeline = fold(timeline, msgspec.structs.replace(event, **changed))
-    assert "</html>" in report.render(timeline, "r", CREATED, is_owned=False)
+    assert "</html>" in report_page.render(timeline, "r", CREATED, is_owned=False)
 
 
 def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
         timeline = fold(timeline, event)
     for number in range(2, 6000):
-        opened = events.RoundOpened(round=number, rounds=6000, peers=PEERS, waited=0.0)
-        drawn = events.Drawn(round=number, peer=PEERS[0], segment=number)
-        held = events.AuditConcluded(
+        opened = events.RoundStartEvent(round=number, rounds=6000, peers=PEERS, waited=0.0)
+        drawn = events.AuditDrawEvent(round=number, peer=PEERS[0], segment=number)
+        held = events.AuditEndEvent(
             round=number, peer=PEERS[0], segment=number, verifiers=(), finding="holds", excess=0.1, tokens=1,
             seconds=1.0,
         )  # fmt: skip
@@ -296,41 +302,42 @@ def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
             closed(number),
             drawn,
             held,
-            events.Evaluated(round=number, loss=2.0, tokens=1),
+            events.EvaluationEvent(round=number, loss=2.0, tokens=1),
         ):
             timeline = fold(timeline, event)
-    page = report.render(timeline, "r", CREATED, is_owned=False)
+    page = report_page.render(timeline, "r", CREATED, is_owned=False)
     assert len(page) < 8_000_000
     assert "These are the last 2000 of 6,000 rounds." in page
-    assert f"{report.ROWS} of 6,001 drawn segments as a table" in page
+    assert f"{report_page.ROWS} of 6,001 drawn segments as a table" in page
     assert "▲ false" in page  # what is contested is listed before what is last
 
 
 def test_a_line_has_so_many_points_its_ends_among_them() -> None:
-    points = [series.Point(i, i, i, float(i), 1.0) for i in range(9 * charts.POINTS)]
-    few = charts._thinned(points)
-    assert (few[0], few[-1], len(few) <= charts.POINTS + 1) == (points[0], points[-1], True)
-    assert charts._thinned(points[:9]) == points[:9]
+    points = [report_series.LossPoint(i, i, i, float(i), 1.0) for i in range(9 * loss_charts.POINTS)]
+    few = loss_charts._thinned(points)
+    assert (few[0], few[-1], len(few) <= loss_charts.POINTS + 1) == (points[0], points[-1], True)
+    assert loss_charts._thinned(points[:9]) == points[:9]
 
 
 def test_a_drawing_has_a_row_for_so_many_members_and_no_more() -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
         timeline = fold(timeline, event)
     for chart in (
-        grids.lanes(series.strips(timeline), {}, ""),
-        grids.audits(series.audits(timeline), {}, ""),
+        member_charts.lanes(report_series.strips(timeline), {}, ""),
+        member_charts.audits(report_series.audits(timeline), {}, ""),
     ):
-        assert grids.MEMBERS < chart.wide.count("<text") < 2 * grids.MEMBERS
+        assert member_charts.MEMBERS < chart.wide.count("<text") < 2 * member_charts.MEMBERS
 
 
 def test_of_too_many_audits_those_that_do_not_hold_are_listed() -> None:
     rows = tuple(
-        series.AuditRow(i, "", 0, "false" if i == 3 else "holds", 0.0, (), 0, 0.0, "") for i in range(3000)
+        report_series.AuditRow(i, "", 0, "false" if i == 3 else "holds", 0.0, (), 0, 0.0, "")
+        for i in range(3000)
     )
-    shown = report.listed(rows)
-    assert (len(shown), shown[0].round, shown[1].round, shown[-1].round) == (report.ROWS, 3, 1001, 2999)
-    assert report.listed(rows[:5]) == list(rows[:5])
+    shown = report_page.listed(rows)
+    assert (len(shown), shown[0].round, shown[1].round, shown[-1].round) == (report_page.ROWS, 3, 1001, 2999)
+    assert report_page.listed(rows[:5]) == list(rows[:5])
 
 
 def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) -> None:
@@ -339,7 +346,7 @@ def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) ->
     run = a_run(tmp_path / "r", packed(whole()))
     (run.root / "report.html").symlink_to(precious)
     (run.root / f".report.html.{os.getpid()}").symlink_to(precious)
-    written = report.write(run)
+    written = report_page.write(run)
     assert precious.read_text() == "precious"
     assert not written.is_symlink()
 
@@ -355,7 +362,7 @@ def test_a_report_takes_the_place_of_ordinary_files_only(tmp_path: Path, kind: s
         case "device":
             out.symlink_to("/dev/null")
     with pytest.raises(RunError, match="FF-APP-155"):
-        report.write(run, out)
+        report_page.write(run, out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "r"]
     assert not out.is_file()
 

@@ -6,14 +6,14 @@ from market_play import Slot, played
 from market_stand import BEACON, bid, stand
 
 from farflung.core.ids import PeerId
-from farflung.market.asks import Standing, market
+from farflung.market.asks import StandingOffer, market
 from farflung.market.auction import Bundle, clear
 
 WHALE = stand(1, 1).ask.peer
 SMALL = [stand(i, 10 + i) for i in range(40, 60)]
 
 
-def owned(cards: list[Standing], members: int = 6) -> tuple[int, int]:
+def owned(cards: list[StandingOffer], members: int = 6) -> tuple[int, int]:
     """How many of the whale's cards are hired, and the price."""
     (found,) = clear(market([*cards, *SMALL]), [bid(members)], BEACON)
     assert isinstance(found, Bundle)
@@ -21,7 +21,7 @@ def owned(cards: list[Standing], members: int = 6) -> tuple[int, int]:
     return sum(peer in mine for peer in found.members), int(found.ask)
 
 
-def cheap(count: int, owner: PeerId | None = None) -> list[Standing]:
+def cheap(count: int, owner: PeerId | None = None) -> list[StandingOffer]:
     """Cards that ask 1; each of another name where no owner is given."""
     return [stand(i, 1, **({} if owner is None else {"owner": owner})) for i in range(1, count + 1)]
 

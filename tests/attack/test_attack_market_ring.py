@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.market.asks import market
 from farflung.market.auction import Bundle, clear, drawn
-from farflung.market.legality import check
+from farflung.market.clearing_check import check
 
 SLOTS = [Slot(1, 100, 0), Slot(2, 100, 1), Slot(3, 100, 2), Slot(7, 100, 3), Slot(8, 100, 4)]
 

@@ -16,25 +16,25 @@ from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, R, echo, relay, run, until
 from net_tolls import CHAIN, NOW, PAYER, PRICE, Funds, Ledger, Paid, hidden, paid, paid_group, toll
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.ids import PeerId
-from farflung.core.tolls import Receipt, SignedReceipt
-from farflung.net import passes
+from farflung.core.relay_passes import RelayReceipt, SignedRelayReceipt
+from farflung.net import relay_pass_checks
 from farflung.net.certificates import credential_of
-from farflung.net.endpoints import Place
-from farflung.net.fanframes import HEAD_BYTES, TAG_BYTES, FrameKind, Head
-from farflung.net.io import fan, knock, tollgate
-from farflung.net.io.fanout import _Group
-from farflung.net.io.leg import Leg, Shared
-from farflung.net.io.purse import RECEIPT, Purse
-from farflung.net.io.till import Till
-from farflung.net.io.tollgate import SETTLE, Claim, Tollgate
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io import multicast_member, relay_dialer, relay_metering_gate
+from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
+from farflung.net.io.multicast_relay import _RelayedGroup
+from farflung.net.io.relay_metering_gate import SETTLE, PassClaim, RelayMeteringGate
+from farflung.net.io.relay_payer import RECEIPT, RelayPayer
+from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.messages import RemoteError
-from farflung.net.metering import Books
-from farflung.net.receipts import Heard, Tally
+from farflung.net.multicast_frames import HEAD_BYTES, TAG_BYTES, GroupFrameHead, GroupFrameKind
+from farflung.net.relay_meter import PassMeter
+from farflung.net.relay_receipts import ReceiptTally, RelayReceiptReply
 
 BULK = bytes(range(256)) * 1024
 WINDOW = 1 << 21
@@ -48,8 +48,8 @@ FRAMES = len(BULK) + len(BULK) // limits.FAN_FRAME_BYTES * (HEAD_BYTES + TAG_BYT
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
-    monkeypatch.setattr(fan, "time", SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic))
+    monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(multicast_member, "time", SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic))
 
 
 async def calls(made: Paid, count: int) -> None:
@@ -64,13 +64,13 @@ async def settled(made: Paid) -> int:
         await (await payer.dial(R.public, *made.server.address)).call(SETTLE, b"")
     _, claims = made.ledger.claims[-1]
     said = [{r.receipt.party: (r.receipt.sent, r.receipt.received) for r in c.receipts} for c in claims]
-    return sum(tolls.billed(c.signed.toll.quota, each) for c, each in zip(claims, said, strict=True))
+    return sum(relay_passes.billed(c.signed.toll.quota, each) for c, each in zip(claims, said, strict=True))
 
 
 def of_a(sent: int, received: int, key: SigningKey = A, **fields: object) -> bytes:
     t = toll().toll
-    plain = Receipt(t.chain, t.payer, t.relay, t.opening, t.serial, A.public, sent, received)
-    return encode(tolls.sign_receipt(key, replace(plain, **fields)))
+    plain = RelayReceipt(t.chain, t.payer, t.relay, t.opening, t.serial, A.public, sent, received)
+    return encode(relay_passes.sign_receipt(key, replace(plain, **fields)))
 
 
 def test_a_relay_that_counts_too_much_gets_no_receipt_for_it() -> None:
@@ -88,19 +88,19 @@ def test_a_relay_that_counts_too_much_gets_no_receipt_for_it() -> None:
 class Liar:
     """A relay that has carried a terabyte, it says, for whoever has signed anything. In place of a connection."""
 
-    peer, place = R.public, Place("127.0.0.1", 1, R.public)
+    peer, place = R.public, EndpointAddress("127.0.0.1", 1, R.public)
 
     def __init__(self) -> None:
-        self.last: dict[tuple[PeerId, int], SignedReceipt] = {}
+        self.last: dict[tuple[PeerId, int], SignedRelayReceipt] = {}
 
     async def call(self, method: str, body: bytes) -> bytes:
         assert method == RECEIPT
-        mine = decode(body, SignedReceipt, limits.KIB)
+        mine = decode(body, SignedRelayReceipt, limits.KIB)
         said = mine.receipt
         before = self.last.setdefault((said.payer, said.serial), mine)
         if (said.sent, said.received) > (before.receipt.sent, before.receipt.received):
             self.last[said.payer, said.serial] = mine
-        return encode(Heard(self.last[said.payer, said.serial], 1 << 40, 1 << 40))
+        return encode(RelayReceiptReply(self.last[said.payer, said.serial], 1 << 40, 1 << 40))
 
 
 @pytest.mark.parametrize("crowds_by_summons", [True, False])
@@ -112,7 +112,7 @@ def test_a_relay_gets_one_credit_of_invented_bytes_however_it_makes_a_party_forg
 
     async def test() -> None:
         liar: Any = Liar()
-        purse = Purse(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         true = [toll(serial=serial + 1) for serial in range(honest)]
         for shown in true:
             tally = purse.shown(shown, R.public, ("127.0.0.1", 1))
@@ -145,7 +145,7 @@ def test_a_relay_gets_one_credit_of_invented_bytes_however_it_makes_a_party_forg
 def test_a_relay_cannot_have_anything_signed_under_a_pass_that_never_counted() -> None:
     async def test() -> None:
         liar: Any = Liar()
-        purse = Purse(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         never = (toll(begins=NOW, expires=NOW), toll(begins=NOW + 70), toll(begins=2**61, expires=2**61 + 9))
         for shown in (*never, toll(expires=2**62)):
             purse.put(shown)
@@ -164,9 +164,9 @@ def test_a_relay_gets_one_credit_of_invented_bytes_by_all_passes_that_are_over_t
         liar: Any = Liar()
         over = [toll(serial=serial, begins=NOW - 900, expires=NOW - serial) for serial in range(1, 9)]
         for shown in over:  # receipts of an earlier life
-            own = Receipt(CHAIN, PAYER.public, R.public, 1, shown.toll.serial, A.public, 1000, 0)
-            liar.last[PAYER.public, shown.toll.serial] = tolls.sign_receipt(A, own)
-        purse = Purse(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+            own = RelayReceipt(CHAIN, PAYER.public, R.public, 1, shown.toll.serial, A.public, 1000, 0)
+            liar.last[PAYER.public, shown.toll.serial] = relay_passes.sign_receipt(A, own)
+        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         for shown in 2 * over:
             await purse.asked(liar, encode(shown))
         said = [each.receipt for each in liar.last.values()]
@@ -194,7 +194,7 @@ def test_who_was_started_anew_after_its_pass_ended_signs_what_its_last_life_left
             await made.b.close()
             await until(lambda: not made.server._junction.circuits)
             made.now[0] += 1000
-            assert not passes.is_current(books.signed.toll, int(made.now[0]))
+            assert not relay_pass_checks.is_current(books.signed.toll, int(made.now[0]))
             async with hidden(B, made.server.address, echo, clock=lambda: made.now[0]):
                 await made.gate._collect(PAYER.public)
                 assert not books.lag(B.public)
@@ -207,15 +207,15 @@ def test_who_was_started_anew_after_its_pass_ended_signs_what_its_last_life_left
 def test_who_says_less_is_served_half_a_window_and_saves_no_more(
     monkeypatch: pytest.MonkeyPatch, liar: SigningKey
 ) -> None:
-    honest = Tally.receipt
+    honest = ReceiptTally.receipt
 
-    def half(tally: Tally) -> Receipt:
+    def half(tally: ReceiptTally) -> RelayReceipt:
         said = honest(tally)
         if said.party != liar.public:
             return said
         return replace(said, sent=said.sent // 2, received=said.received // 2)
 
-    monkeypatch.setattr(Tally, "receipt", half)
+    monkeypatch.setattr(ReceiptTally, "receipt", half)
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 18)
 
     async def test() -> None:
@@ -284,7 +284,7 @@ def test_an_old_receipt_shown_again_lowers_nothing() -> None:
             last = books.last(A.public)
             to_relay = await made.a.dial(R.public, *made.server.address)
             for body in (of_a(1, 1), of_a(0, 1 << 40), of_a(1 << 40, 0)):
-                assert decode(await to_relay.call(RECEIPT, body), Heard, limits.KIB).last == last
+                assert decode(await to_relay.call(RECEIPT, body), RelayReceiptReply, limits.KIB).last == last
             assert books.last(A.public) == last
 
     run(test)
@@ -349,7 +349,7 @@ def test_a_channel_that_others_have_emptied_carries_nothing_more() -> None:
 
 
 def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+    monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
         async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
@@ -359,7 +359,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
                 )
                 with pytest.raises(NetworkError):
                     await calls(made, 64)
-                monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: made.now[0] + 20))
+                monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: made.now[0] + 20))
                 made.now[0] += 20
                 books = made.gate._books[PAYER.public, 1, serial]
                 assert books.carried < (WINDOW >> serial - 1) + 3 * limits.CIRCUIT_BUFFER_BYTES
@@ -369,7 +369,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
 
 
 def test_many_passes_at_once_leave_no_more_unsigned_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+    monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
         async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
@@ -386,7 +386,7 @@ def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each with a circuit of its own, all at once: the room is the payer's."""
-    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+    monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
         every = [local_key(7, f"party {number}") for number in range(8)]
@@ -409,7 +409,7 @@ def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(
 
 
 def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+    monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
         async with paid(window=WINDOW, held=0.1) as made:
@@ -427,7 +427,7 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
 
 def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a channel of a thousand micro-credits would buy a new window each time."""
-    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+    monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
         async with paid(window=WINDOW, held=0.1) as made:
@@ -443,7 +443,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
                 made.ledger.funds = Funds(opening + 1, PRICE, 1000)  # a micro-credit a byte
                 lost = toll(opening=opening + 1, lost=limits.PASS_BYTES)
                 books = await made.gate.admit(lost, A.public, B.public)
-                assert isinstance(books, Books)
+                assert isinstance(books, PassMeter)
                 assert books.account.owed >= before - 1000
                 await made.gate.settle(PAYER.public)
                 _, (claim,) = made.ledger.claims[-1]
@@ -456,7 +456,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
 def test_what_is_made_good_and_not_carried_is_claimed_after_the_pass_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.02)
 
     async def test() -> None:
         async with paid() as made:
@@ -468,17 +468,19 @@ def test_what_is_made_good_and_not_carried_is_claimed_after_the_pass_is_over(
             assert made.gate.payers == (PAYER.public,)
             await made.gate.settle(PAYER.public)
             ((_, (claim,)),) = made.ledger.claims
-            assert claim == Claim(good, ())
+            assert claim == PassClaim(good, ())
 
     run(test)
 
 
 def test_one_member_that_never_signs_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it when it comes back under one pass after the other."""
-    honest = Tally.receipt
+    honest = ReceiptTally.receipt
     silent = local_key(7, "silent")
     monkeypatch.setattr(
-        Tally, "receipt", lambda tally: honest(tally) if tally._party != silent.public else tally.nothing()
+        ReceiptTally,
+        "receipt",
+        lambda tally: honest(tally) if tally._party != silent.public else tally.nothing(),
     )
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 18)
 
@@ -497,7 +499,7 @@ def test_one_member_that_never_signs_stops_no_other(monkeypatch: pytest.MonkeyPa
     run(test)
 
 
-async def renewed(made: Tollgate, serial: int, **fields: object) -> bool:
+async def renewed(made: RelayMeteringGate, serial: int, **fields: object) -> bool:
     """Whether the relay begins books for a pass that nobody has dialled with."""
     try:
         await made._renew(None, encode(toll(serial=serial, **fields)))  # type: ignore[arg-type]
@@ -511,7 +513,7 @@ def test_a_payer_begins_no_end_of_passes(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def test() -> None:
         ledger, now, most = Ledger(), [NOW], limits.PASSES_PER_PAYER
-        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=Till(tmp_path))
+        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=ReceiptStore(tmp_path))
         async with relay(toll=gate, clock=lambda: now[0]):
             assert not await renewed(gate, 1, quota=0)
             assert not gate._books
@@ -548,7 +550,7 @@ def test_who_settles_twice_at_once_pays_one_claim_and_the_second_takes_over_wher
             await calls(made, 1)
             tries: list[PeerId] = []
 
-            async def fails_twice(payer: PeerId, claims: tuple[Claim, ...]) -> None:
+            async def fails_twice(payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
                 tries.append(payer)
                 await asyncio.sleep(0)
                 if len(tries) <= 2:
@@ -579,7 +581,7 @@ def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_beg
             (books,) = made.gate._books.values()
             honest = made.gate._voices.collect
 
-            async def meanwhile(asked: Books, parties: tuple[PeerId, ...]) -> None:
+            async def meanwhile(asked: PassMeter, parties: tuple[PeerId, ...]) -> None:
                 before = books.lag(A.public)
                 await made.a.purse.sign(R.public)
                 assert books.lag(A.public) < before
@@ -641,20 +643,20 @@ def test_strangers_cannot_settle_or_renew_for_a_payer(monkeypatch: pytest.Monkey
 
 def in_group(party: SigningKey, sent: int, received: int) -> bytes:
     t = toll(*GROUP).toll
-    plain = Receipt(t.chain, t.payer, t.relay, t.opening, t.serial, party.public, sent, received)
-    return encode(tolls.sign_receipt(party, plain))
+    plain = RelayReceipt(t.chain, t.payer, t.relay, t.opening, t.serial, party.public, sent, received)
+    return encode(relay_passes.sign_receipt(party, plain))
 
 
 def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = _Group._spread
+    honest = _RelayedGroup._spread
 
-    def often(group: _Group, leg: Leg, frame: bytearray) -> None:
+    def often(group: _RelayedGroup, leg: GroupLeg, frame: bytearray) -> None:
         for _ in range(5):
             honest(group, leg, bytearray(frame))
 
-    monkeypatch.setattr(_Group, "_spread", often)
+    monkeypatch.setattr(_RelayedGroup, "_spread", often)
 
     async def test() -> None:
         async with paid_group(*GROUP) as (made, members):
@@ -676,9 +678,9 @@ def test_a_relay_that_fills_the_gap_of_a_skipped_member_is_paid_for_no_more_than
             await members[0].fan.send(BULK)
             await heard(members[1:2], 1)
             leg.is_skipped = False
-            noise = Head(999, FrameKind.DATA, 3, 0, 1, 7).encode() + bytes(999)
+            noise = GroupFrameHead(999, GroupFrameKind.DATA, 3, 0, 1, 7).encode() + bytes(999)
             for _ in range(2 * FRAMES // len(noise)):
-                leg.give(Shared(bytearray(noise), left=2))
+                leg.give(QueuedFrame(bytearray(noise), left=2))
             leg.flush()
             await until(lambda: bool(members[2].errors))
             assert await settled(made) <= 2 * FRAMES

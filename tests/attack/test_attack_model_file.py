@@ -22,37 +22,40 @@ import psutil
 import pytest
 import torch
 
-from farflung.app import handed
-from farflung.app.telling import WORDS, ask
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import FarflungError, RunError, UsageError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout
-from farflung.job.model import gpt_shapes
-from farflung.job.spec import JobSpec, ModelSpec, Terms
-from farflung.train import card, telling
-from farflung.train.questions import Sample, Told
-from farflung.train.sampling import Options, draw
-from farflung.train.snapshot import PublicState
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import JobSpec, JobTerms, ModelSpec
+from farflung.local.model import load
+from farflung.local.model.text_generation import WORDS, ask
+from farflung.train import inference
+from farflung.train import model_file as train_model_file
+from farflung.train.inference_messages import GenerateReply, GenerateRequest
+from farflung.train.public_state import PublicState
+from farflung.train.token_sampler import SamplingOptions, draw
 
 MODEL = ModelSpec(layers=1, width=8, heads=2, context=16)
 
 
-def terms(model: ModelSpec = MODEL, source: bytes = b"") -> Terms:
-    layout = Layout.of(gpt_shapes(model) if model.kind == "gpt" else {"table.weight": (256, 256)})
+def terms(model: ModelSpec = MODEL, source: bytes = b"") -> JobTerms:
+    layout = TensorLayout.of(gpt_shapes(model) if model.kind == "gpt" else {"table.weight": (256, 256)})
     module = digest(NS_OBJECT, source) if source else ZERO_HASH
-    return Terms(
+    return JobTerms(
         JobSpec(name="small", model=model), ZERO_HASH, module, layout, local_key(1, "r", 0).public, ZERO_HASH
     )
 
 
-def model_file(of: Terms) -> bytes:
-    return card.write(of, PublicState(5, np.zeros(of.layout.size, np.float32)))
+def model_file(of: JobTerms) -> bytes:
+    return train_model_file.write(of, PublicState(5, np.zeros(of.layout.size, np.float32)))
 
 
-GOOD = json.loads(card.text(card.of(terms(), 5)))
-OWN = json.loads(card.text(card.of(terms(ModelSpec(kind="module", module="m.py:build"), b"x"), 5)))
+GOOD = json.loads(train_model_file.text(train_model_file.of(terms(), 5)))
+OWN = json.loads(
+    train_model_file.text(train_model_file.of(terms(ModelSpec(kind="module", module="m.py:build"), b"x"), 5))
+)
 
 
 def file_of(said: object, tensors: dict[str, np.ndarray] | None = None, extra: str = "") -> bytes:
@@ -78,7 +81,7 @@ def wanted() -> dict[str, np.ndarray]:
 
 def test_the_file_that_the_others_differ_from_is_good(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(file_of(GOOD, wanted()))
-    assert handed.open_model(str(tmp_path)).card.name == "small"
+    assert load.open_model(str(tmp_path)).card.name == "small"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_the_file_that_the_others_differ_from_is_good(tmp_path: Path) -> None:
 )
 def test_a_card_that_no_job_can_have_is_no_card(said: object) -> None:
     with pytest.raises(UsageError, match="FF-TRAIN-100") as caught:
-        card.read(file_of(said, wanted()))
+        train_model_file.read(file_of(said, wanted()))
     assert all(line.isprintable() and len(line) < 400 for line in caught.value.lines())
 
 
@@ -138,19 +141,19 @@ def test_a_card_that_no_job_can_have_is_no_card(said: object) -> None:
 )
 def test_a_head_that_does_not_fit_its_file_is_refused(extra: str) -> None:
     with pytest.raises(FarflungError, match=r"FF-TRAIN-10[012]"):
-        card.flat(*card_and_layout(file_of(GOOD, extra=extra)))
+        train_model_file.flat(*card_and_layout(file_of(GOOD, extra=extra)))
 
 
 def test_a_head_of_very_many_tensors_is_not_read_on() -> None:
     empty = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     extra = "".join(f',"{i}":{empty}' for i in range(limits.TENSORS + 1))
     with pytest.raises(UsageError, match="FF-TRAIN-100"):
-        card.read(file_of(GOOD, extra=extra))
+        train_model_file.read(file_of(GOOD, extra=extra))
 
 
-def card_and_layout(data: bytes) -> tuple[card.Card, Layout, object]:
-    said, tensors = card.read(data)
-    return said, card.gpt_layout(said), tensors
+def card_and_layout(data: bytes) -> tuple[train_model_file.ModelFileHeader, TensorLayout, object]:
+    said, tensors = train_model_file.read(data)
+    return said, train_model_file.gpt_layout(said), tensors
 
 
 def test_a_pickle_and_a_torch_file_are_no_model_files(tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ def test_a_pickle_and_a_torch_file_are_no_model_files(tmp_path: Path) -> None:
                         ("torch", lambda path: torch.save({"a": torch.zeros(9)}, path))):  # fmt: skip
         write(tmp_path / name)
         with pytest.raises(UsageError, match="FF-TRAIN-100"):
-            handed.open_model(str(tmp_path / name))
+            load.open_model(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("change", ["missing", "extra", "turned", "renamed", "large"])
@@ -181,13 +184,13 @@ def test_other_tensors_than_the_card_claims_are_refused_before_anything_is_built
     path.write_bytes(file_of(said, tensors))
     tracemalloc.start()
     with pytest.raises(FarflungError, match="FF-TRAIN-102") as caught:
-        handed.open_model(str(path))
+        load.open_model(str(path))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 64 * limits.MIB
     assert all(line.isprintable() for line in caught.value.lines())
     with pytest.raises(FarflungError, match="FF-TRAIN-102"):
-        list(telling.answers(Sample(path.read_bytes(), b"", (1,), 3, 1.0, 0, 1.0, 1)))
+        list(inference.answers(GenerateRequest(path.read_bytes(), b"", (1,), 3, 1.0, 0, 1.0, 1)))
 
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
@@ -195,26 +198,26 @@ def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 1 << 42)
     with pytest.raises(RunError, match="FF-APP-161"):
-        handed.open_model(str(path))
+        load.open_model(str(path))
 
 
 def test_weights_that_are_no_numbers_are_told_and_not_sampled() -> None:
     tensors = wanted()
     tensors["embed.weight"][:] = np.nan
     with pytest.raises(UsageError, match="FF-TRAIN-104"):
-        list(telling.answers(Sample(file_of(GOOD, tensors), b"", (1,), 3, 1.0, 0, 1.0, 1)))
+        list(inference.answers(GenerateRequest(file_of(GOOD, tensors), b"", (1,), 3, 1.0, 0, 1.0, 1)))
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-200])
 def test_a_temperature_next_to_zero_takes_the_likeliest(temperature: float) -> None:
     scores = torch.tensor([-9e37, 2e37, 3e38, -3e38], dtype=torch.float64)
-    options = Options(temperature=temperature, top_p=0.9)
+    options = SamplingOptions(temperature=temperature, top_p=0.9)
     assert draw(scores, options, torch.Generator().manual_seed(1)) == 2
 
 
-@pytest.mark.parametrize("options", [Options(top_k=1 << 31), Options(top_k=1 << 200), Options(temperature=float("nan")),
-                                     Options(top_p=float("nan")), Options(top_p=float("inf"))])  # fmt: skip
-def test_options_without_a_meaning_are_refused(options: Options) -> None:
+@pytest.mark.parametrize("options", [SamplingOptions(top_k=1 << 31), SamplingOptions(top_k=1 << 200), SamplingOptions(temperature=float("nan")),
+                                     SamplingOptions(top_p=float("nan")), SamplingOptions(top_p=float("inf"))])  # fmt: skip
+def test_options_without_a_meaning_are_refused(options: SamplingOptions) -> None:
     with pytest.raises(UsageError, match="FF-TRAIN-103"):
         options.check()
 
@@ -223,7 +226,7 @@ def test_a_model_file_names_no_folder_of_its_maker() -> None:
     model = ModelSpec(kind="module", module="/home/bob/secret project/m.py:build")
     data = model_file(terms(model, b"x"))
     assert b"bob" not in data
-    assert card.read(data)[0].module == "m.py:build"
+    assert train_model_file.read(data)[0].module == "m.py:build"
 
 
 PROGRAM = """
@@ -261,9 +264,9 @@ def own(tmp_path: Path, *, logits: str = "pass", build: str = "pass") -> Path:
 
 
 def asked(folder: Path) -> list[int]:
-    found = handed.open_model(str(folder))
-    request = Sample(found.data, found.source, (1,), 3, 1.0, 0, 1.0, 1)
-    return [answer.token for answer in ask(found, request) if isinstance(answer, Told)]
+    found = load.open_model(str(folder))
+    request = GenerateRequest(found.data, found.source, (1,), 3, 1.0, 0, 1.0, 1)
+    return [answer.token for answer in ask(found, request) if isinstance(answer, GenerateReply)]
 
 
 def test_what_a_program_prints_is_not_taken_for_its_answer(
@@ -286,7 +289,7 @@ def test_what_a_program_says_of_its_failure_is_cut_and_printable(tmp_path: Path)
 
 def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tmp_path: Path) -> None:
     forged = (
-        "import os, sys; from farflung.core.codec import encode; from farflung.train.messages import Broken;"
+        "import os, sys; from farflung.core.codec import encode; from farflung.train.worker_messages import Broken;"
         " data = encode(Broken('\\x1b]0;x', 'm' * 100_000, 'c' * 100_000, 'h' * 100_000));"
         " os.write(int(sys.argv[1]), len(data).to_bytes(8, 'little') + data)"
     )
@@ -306,7 +309,7 @@ def test_a_source_of_another_hash_does_not_run(tmp_path: Path) -> None:
     with (folder / "module.py").open("a") as file:
         file.write("\nopen('/tmp/never', 'w')\n")
     with pytest.raises(FarflungError, match="FF-APP-165"):
-        handed.open_model(str(folder))
+        load.open_model(str(folder))
 
 
 ENDLESS = "\n        while True: pass"

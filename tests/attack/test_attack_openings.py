@@ -11,22 +11,23 @@ import pytest
 from attack_lease import FACTS, ME, Process, Scene
 from attack_world import JOB_KEY, SEGMENTS, STRANGER, TERMS, VERIFIERS, within
 
-from farflung.app import lender as role
-from farflung.app import objects, wire
-from farflung.app.vault import Vault
-from farflung.app.wrapping import LeaseKey, wrap
-from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
 from farflung.core.ids import Hash, Signature
-from farflung.store.objects import open_object
-from farflung.train.trace import are_opened
-from farflung.verify.blind import Blind, blind
+from farflung.peers.node import agent as role
+from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.job_key import LeaseKey, wrap
+from farflung.peers.transfer import objects
+from farflung.store.sealed_objects import open_object
+from farflung.train.contribution_trace import are_opened
+from farflung.verify.blind_commitment import BlindCommitment, blind
 
 replace = msgspec.structs.replace
 
 NIL = Hash(bytes(32))
-MINE = Border(0, 1, 1, NIL, NIL, NIL)  # what a verifier says came out: the provider cannot know better
+MINE = BorderRoots(0, 1, 1, NIL, NIL, NIL)  # what a verifier says came out: the provider cannot know better
 
 
 @pytest.fixture
@@ -51,27 +52,27 @@ async def trained(scene: Scene, round: int = 0) -> None:
     """The round is trained and not merged."""
     if scene.provider._slot is None:
         await scene.begin()
-    assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, round, 0)) == "ok"
+    assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, round, 0)) == "ok"
 
 
-def said_by(key: SigningKey, round: int = 0, segment: int = 0) -> Blind:
+def said_by(key: SigningKey, round: int = 0, segment: int = 0) -> BlindCommitment:
     return blind(key, TERMS.id, round, ME.public, segment, MINE)
 
 
 def test_nothing_is_opened_before_it_was_trained_or_of_another_round(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        start = wire.OpenSegment(TERMS.id, 0, 0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, NIL, said_by(VERIFIERS[0]))
-        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
-        assert await scene.order(wire.OPEN, start) == "FF-APP-084"  # not even started
-        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
-        assert await scene.order(wire.START, scene.start) == "ok"
-        assert await scene.order(wire.OPEN, start) == "FF-APP-084"
-        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
+        start = messages.SegmentOpenRequest(TERMS.id, 0, 0)
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, NIL, said_by(VERIFIERS[0]))
+        assert await scene.order(messages.PROPOSE, scene.proposal) == "ok"
+        assert await scene.order(messages.OPEN, start) == "FF-APP-084"  # not even started
+        assert await scene.order(messages.UNVEIL, unveil) == "FF-APP-084"
+        assert await scene.order(messages.START, scene.start) == "ok"
+        assert await scene.order(messages.OPEN, start) == "FF-APP-084"
+        assert await scene.order(messages.UNVEIL, unveil) == "FF-APP-084"
         await trained(scene)
         for round in (-1, 1, 2, 1 << 40, -(1 << 63), (1 << 64) - 1):
-            assert await scene.order(wire.OPEN, replace(start, round=round)) == "FF-APP-084"
-            assert await scene.order(wire.UNVEIL, replace(unveil, round=round)) == "FF-APP-084"
+            assert await scene.order(messages.OPEN, replace(start, round=round)) == "FF-APP-084"
+            assert await scene.order(messages.UNVEIL, replace(unveil, round=round)) == "FF-APP-084"
         assert "OpenSegment" not in scene.process.worker.asked
 
     against(attack)
@@ -82,11 +83,11 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
     async def attack(scene: Scene) -> None:
         await trained(scene)
         before = scene.provider._disk.size()
-        code = await scene.order(wire.OPEN, wire.OpenSegment(TERMS.id, 0, segment))
+        code = await scene.order(messages.OPEN, messages.SegmentOpenRequest(TERMS.id, 0, segment))
         assert code in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert "OpenSegment" not in scene.process.worker.asked  # looked at before anything is computed
-        unveil = wire.RevealSegment(TERMS.id, 0, segment, NIL, replace(said_by(VERIFIERS[0])))
-        assert await scene.order(wire.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, segment, NIL, replace(said_by(VERIFIERS[0])))
+        assert await scene.order(messages.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert scene.provider._disk.size() == before
 
     against(attack)
@@ -95,10 +96,13 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
 def test_where_a_round_has_too_few_borders_nothing_is_planted(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await trained(scene)
-        assert await scene.order(wire.PLANT, wire.OpenSegment(TERMS.id, 0, 1)) == "FF-APP-395"
-        assert await scene.order(wire.PLANT, wire.OpenSegment(TERMS.id, 1, 0)) == "FF-APP-084"
+        assert await scene.order(messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 0, 1)) == "FF-APP-395"
+        assert await scene.order(messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 1, 0)) == "FF-APP-084"
         for party in (scene.fellow, scene.verifier, scene.stranger):
-            assert await scene.refused(party, wire.PLANT, wire.OpenSegment(TERMS.id, 0, 1)) == "FF-APP-041"
+            assert (
+                await scene.refused(party, messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 0, 1))
+                == "FF-APP-041"
+            )
         assert "OpenSegment" not in scene.process.worker.asked
 
     against(attack)
@@ -109,18 +113,18 @@ def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: 
 
     async def attack(scene: Scene) -> None:
         await trained(scene)
-        order = wire.OpenSegment(TERMS.id, 0, 1)
+        order = messages.SegmentOpenRequest(TERMS.id, 0, 1)
         for party in (scene.fellow, scene.stranger):
-            assert await scene.refused(party, wire.OPEN, order) == "FF-APP-041"
-            unveil = wire.RevealSegment(TERMS.id, 0, 1, NIL, said_by(VERIFIERS[0], segment=1))
-            assert await scene.refused(party, wire.UNVEIL, unveil) == "FF-APP-041"
-        assert await scene.refused(scene.verifier, wire.OPEN, order) == "FF-APP-084"
+            assert await scene.refused(party, messages.OPEN, order) == "FF-APP-041"
+            unveil = messages.SegmentRevealRequest(TERMS.id, 0, 1, NIL, said_by(VERIFIERS[0], segment=1))
+            assert await scene.refused(party, messages.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.refused(scene.verifier, messages.OPEN, order) == "FF-APP-084"
         assert "OpenSegment" not in scene.process.worker.asked
         await scene.opened(0, 1)
-        assert await scene.refused(scene.verifier, wire.OPEN, order) == "FF-APP-084"  # it names no trace
+        assert await scene.refused(scene.verifier, messages.OPEN, order) == "FF-APP-084"  # it names no trace
         order = replace(order, trace=scene.root(0, 1))
-        assert await scene.refused(scene.verifier, wire.OPEN, order) == "ok"
-        for method in (wire.TRAIN, wire.MERGE, wire.MEMBERS, wire.END, wire.START):
+        assert await scene.refused(scene.verifier, messages.OPEN, order) == "ok"
+        for method in (messages.TRAIN, messages.MERGE, messages.MEMBERS, messages.END, messages.START):
             assert await scene.refused(scene.verifier, method, b"") == "FF-APP-041"
 
     against(attack)
@@ -132,14 +136,14 @@ def test_a_verifier_sees_the_drawn_segment_and_chooses_none(against: Any) -> Non
     async def attack(scene: Scene) -> None:
         await trained(scene)
         opened = await scene.opened(0, 0)
-        other = wire.OpenSegment(TERMS.id, 0, 1)
-        assert await scene.refused(scene.verifier, wire.OPEN, other) == "FF-APP-084"
+        other = messages.SegmentOpenRequest(TERMS.id, 0, 1)
+        assert await scene.refused(scene.verifier, messages.OPEN, other) == "FF-APP-084"
         assert scene.process.worker.asked.count("OpenSegment") == 1
         async with scene.provider._tenancy.turn:  # type: ignore[union-attr]  # an order is under way
             data = await scene.call(
-                scene.verifier, wire.OPEN, encode(replace(other, segment=0, trace=scene.root(0)))
+                scene.verifier, messages.OPEN, encode(replace(other, segment=0, trace=scene.root(0)))
             )
-        assert decode(data, wire.SegmentOpened, 10**6) == opened
+        assert decode(data, messages.SegmentOpenReply, 10**6) == opened
 
     against(attack)
 
@@ -149,10 +153,10 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
         await trained(scene)
         opened = await scene.opened(0)
         good = said_by(VERIFIERS[0])
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), good)
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), good)
         wrong = [
-            Blind(VERIFIERS[0].public, NIL, Signature(bytes(64))),
-            Blind(VERIFIERS[0].public, NIL, Signature(b"")),
+            BlindCommitment(VERIFIERS[0].public, NIL, Signature(bytes(64))),
+            BlindCommitment(VERIFIERS[0].public, NIL, Signature(b"")),
             said_by(STRANGER),
             said_by(ME),  # the provider's own
             replace(said_by(STRANGER), verifier=VERIFIERS[0].public),
@@ -165,12 +169,14 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
         ]
         for said in wrong:
             for party in (scene.home, scene.verifier):
-                assert await scene.refused(party, wire.UNVEIL, replace(unveil, blind=said)) == "FF-APP-083"
-        body = [wire.UNVEIL, encode((TERMS.id, 0, 0))]  # none at all
+                assert (
+                    await scene.refused(party, messages.UNVEIL, replace(unveil, blind=said)) == "FF-APP-083"
+                )
+        body = [messages.UNVEIL, encode((TERMS.id, 0, 0))]  # none at all
         assert (await scene.refused(scene.home, body[0], body[1])).startswith("FF-CORE-02")
-        assert await scene.order(wire.UNVEIL, replace(unveil, segment=1)) == "FF-APP-084"  # never drawn
-        data = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
-        shown = decode(data, wire.SegmentRevealed, 10**6)
+        assert await scene.order(messages.UNVEIL, replace(unveil, segment=1)) == "FF-APP-084"  # never drawn
+        data = await scene.call(scene.home, messages.UNVEIL, encode(unveil))
+        shown = decode(data, messages.SegmentRevealReply, 10**6)
         root = (await revealed_root(scene)).contribution.trace
         assert are_opened(root, SEGMENTS, [opened.start, *shown.leaves])
         for manifest in (shown.end, shown.last):
@@ -180,9 +186,11 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
     against(attack)
 
 
-async def revealed_root(scene: Scene) -> wire.Share:
-    order = wire.RevealRound(TERMS.id, 0, scene.fellow.key.public)
-    return decode(await scene.call(scene.home, wire.REVEAL, encode(order)), wire.Shown, 10**6).share
+async def revealed_root(scene: Scene) -> messages.StoredContribution:
+    order = messages.RevealRequest(TERMS.id, 0, scene.fellow.key.public)
+    return decode(
+        await scene.call(scene.home, messages.REVEAL, encode(order)), messages.RevealReply, 10**6
+    ).share
 
 
 def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
@@ -191,10 +199,12 @@ def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
         await scene.round(0)
         await trained(scene, 1)
         await scene.opened(1)
-        replayed = wire.RevealSegment(TERMS.id, 1, 0, scene.root(1, 0), said_by(VERIFIERS[0], round=0))
-        assert await scene.order(wire.UNVEIL, replayed) == "FF-APP-083"
+        replayed = messages.SegmentRevealRequest(
+            TERMS.id, 1, 0, scene.root(1, 0), said_by(VERIFIERS[0], round=0)
+        )
+        assert await scene.order(messages.UNVEIL, replayed) == "FF-APP-083"
         made = replace(replayed, round=0, trace=scene.root(0))
-        assert await scene.order(wire.UNVEIL, made) == "ok"  # what it was made for
+        assert await scene.order(messages.UNVEIL, made) == "ok"  # what it was made for
 
     against(attack)
 
@@ -203,16 +213,16 @@ def test_a_start_that_names_other_verifiers_takes_the_first_ones_out(against: An
     async def attack(scene: Scene) -> None:
         await trained(scene)
         await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[1]))
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[1]))
         mine = replace(scene.start, verifiers=(STRANGER.public,))
         for party in (scene.fellow, scene.stranger, scene.verifier):
-            assert await scene.refused(party, wire.START, mine) == "FF-APP-041"
-        assert await scene.refused(scene.verifier, wire.UNVEIL, unveil) == "ok"
+            assert await scene.refused(party, messages.START, mine) == "FF-APP-041"
+        assert await scene.refused(scene.verifier, messages.UNVEIL, unveil) == "ok"
         named = tuple(key.public for key in VERIFIERS[:1])
-        assert await scene.order(wire.START, replace(scene.start, verifiers=named)) == "ok"
-        assert await scene.refused(scene.verifier, wire.UNVEIL, unveil) == "FF-APP-041"
-        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-083"
-        assert await scene.order(wire.UNVEIL, replace(unveil, blind=said_by(VERIFIERS[0]))) == "ok"
+        assert await scene.order(messages.START, replace(scene.start, verifiers=named)) == "ok"
+        assert await scene.refused(scene.verifier, messages.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.order(messages.UNVEIL, unveil) == "FF-APP-083"
+        assert await scene.order(messages.UNVEIL, replace(unveil, blind=said_by(VERIFIERS[0]))) == "ok"
 
     against(attack)
 
@@ -223,17 +233,17 @@ def test_a_member_that_is_out_gets_no_object_any_more(against: Any) -> None:
         share = await scene.round(0)
         asked = (share.manifest.id, 0)
         assert await scene.refused(scene.fellow, objects.CHUNK, asked) == "ok"
-        left = wire.Members(TERMS.id, (scene.home.address, scene.verifier.address))
+        left = messages.MembersUpdate(TERMS.id, (scene.home.address, scene.verifier.address))
         for party in (scene.fellow, scene.stranger, scene.verifier):
-            assert await scene.refused(party, wire.MEMBERS, left) == "FF-APP-041"
+            assert await scene.refused(party, messages.MEMBERS, left) == "FF-APP-041"
         assert await scene.refused(scene.fellow, objects.CHUNK, asked) == "ok"
-        assert await scene.order(wire.MEMBERS, left) == "ok"
+        assert await scene.order(messages.MEMBERS, left) == "ok"
         for method in (objects.CHUNK, objects.BEGIN, objects.PUT, objects.FINISH):
             assert await scene.refused(scene.fellow, method, asked) == "FF-APP-042"
         for party in (scene.home, scene.verifier):
             assert await scene.refused(party, objects.CHUNK, asked) == "ok"
         everybody = (*left.members, scene.fellow.address)
-        assert await scene.order(wire.MEMBERS, wire.Members(TERMS.id, everybody)) == "ok"
+        assert await scene.order(messages.MEMBERS, messages.MembersUpdate(TERMS.id, everybody)) == "ok"
         scene.state = scene.process.worker.state
 
     against(attack)
@@ -243,15 +253,15 @@ def test_a_lease_key_is_of_one_lease_and_gone_with_it(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
         first, start = scene.provider._lease_key.public, scene.start
-        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
+        assert await scene.order(messages.PROPOSE, scene.proposal) == "ok"
         assert scene.provider._lease_key.public == first  # asked again: the same lease
-        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
-        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
+        assert await scene.order(messages.PROPOSE, scene.proposal) == "ok"
         assert scene.provider._lease_key.public != first
-        assert await scene.order(wire.START, start) == "FF-APP-082"
+        assert await scene.order(messages.START, start) == "FF-APP-082"
         wrapped = wrap(LeaseKey().public, TERMS.id, JOB_KEY)
-        assert await scene.order(wire.START, replace(scene.start, wrapped_key=wrapped)) == "FF-APP-082"
-        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.order(messages.START, replace(scene.start, wrapped_key=wrapped)) == "FF-APP-082"
+        assert await scene.order(messages.START, scene.start) == "ok"
 
     against(attack)
 
@@ -260,12 +270,12 @@ def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await trained(scene)
         opened = await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
-        shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
+        shown = await scene.call(scene.home, messages.UNVEIL, encode(unveil))
         scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
-        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.order(messages.START, scene.start) == "ok"
         assert await scene.opened(0) == opened
-        assert await scene.call(scene.home, wire.UNVEIL, encode(unveil)) == shown
+        assert await scene.call(scene.home, messages.UNVEIL, encode(unveil)) == shown
         assert scene.process.worker.asked.count("OpenSegment") == 1
         later = await scene.opened(0, 1)  # the worker has lost its way, and goes it again
         assert later.start.index == 1
@@ -280,18 +290,18 @@ def test_what_was_opened_is_served_while_the_worker_is_gone(against: Any) -> Non
     async def attack(scene: Scene) -> None:
         await trained(scene)
         opened = await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
-        shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
+        shown = await scene.call(scene.home, messages.UNVEIL, encode(unveil))
         scene.provider._end_worker()  # what the watch does when it finds it dead
         assert scene.provider._tenancy is None
         for party in (scene.home, scene.verifier):
-            assert await scene.call(party, wire.UNVEIL, encode(unveil)) == shown
+            assert await scene.call(party, messages.UNVEIL, encode(unveil)) == shown
             chunk = encode((opened.state.id, 0))
             assert opened.state.size == 0 or await scene.refused(party, objects.CHUNK, chunk) == "ok"
-        assert await scene.refused(scene.stranger, wire.UNVEIL, unveil) == "FF-APP-041"
-        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-041"
-        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
-        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.refused(scene.stranger, messages.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)) == "FF-APP-041"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
+        assert await scene.order(messages.UNVEIL, unveil) == "FF-APP-041"
         assert list((scene.provider._folder / "private").iterdir()) == []
 
     against(attack)
@@ -302,16 +312,16 @@ def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any)
         await scene.begin()
         await scene.round(0)
         private = scene.provider._folder / "private"
-        vault = Vault(private, derive(NS_OBJECT_KEY, JOB_KEY, b"vault", ME.public))
+        vault = SealedFileStore(private, derive(NS_OBJECT_KEY, JOB_KEY, b"vault", ME.public))
         (name,) = [n for n in vault.names() if "-audit-" in n]
         assert vault.load(name)
         for raw in private.iterdir():
             assert TERMS.id not in raw.read_bytes()
         await trained(scene, 1)
         assert name in vault.names()
-        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 1)) == "ok"
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 1)) == "ok"
         assert name not in vault.names()
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
-        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
+        unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
+        assert await scene.order(messages.UNVEIL, unveil) == "FF-APP-084"
 
     against(attack)

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from farflung.host import sandbox
-from farflung.host.io import tiers
+from farflung.host.io import sandbox_tiers
 from farflung.host.io.launch import PYTHON, launch
-from farflung.host.limits import Limits
+from farflung.host.worker_limits import WorkerLimits
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere a worker ends when its socket does"
@@ -50,7 +50,7 @@ for moment in moments:
 @pytest.fixture(params=sandbox.ORDER)
 def tier(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if why := tiers.probe(name):
+    if why := sandbox_tiers.probe(name):
         pytest.skip(f"tier {name} does not work here: {why}")
     return name
 
@@ -102,7 +102,7 @@ def test_nothing_of_a_worker_is_left_when_it_is_ended_in_any_moment_of_its_start
 ) -> None:
     log = os.open(os.devnull, os.O_WRONLY)
     for moment in MOMENTS:
-        started = launch(tier, [*BUSY, mark], Limits(), tmp_path, os.environ, log=log)
+        started = launch(tier, [*BUSY, mark], WorkerLimits(), tmp_path, os.environ, log=log)
         time.sleep(moment)
         started.end(grace)
         started.discard()
@@ -112,7 +112,7 @@ def test_nothing_of_a_worker_is_left_when_it_is_ended_in_any_moment_of_its_start
 
 def test_a_worker_that_nobody_holds_any_more_ends(tmp_path: Path, tier: str, mark: str) -> None:
     log = os.open(os.devnull, os.O_WRONLY)
-    started = launch(tier, [*BUSY, mark], Limits(), tmp_path, os.environ, log=log)
+    started = launch(tier, [*BUSY, mark], WorkerLimits(), tmp_path, os.environ, log=log)
     os.close(log)
     started.tether.cut()
     started.process.wait(60)

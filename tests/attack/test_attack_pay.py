@@ -31,15 +31,15 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import ProtocolError
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
-from farflung.ledger.rows import JobState
-from farflung.ledger.state import total_money
-from farflung.ledger.tallies import SettleMany
+from farflung.ledger.earnings_tally import SettleMany
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import JobState
 
 A, B, C = NODES
 V, W = VERIFIERS
-FINISH, SETTLE = tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)
+FINISH, SETTLE = transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)
 DENIAL = DisputeAnswer(JOB, BOND, ROOTS[1])
 PRICE = 5
 WINDOWED = replace(PARAMS, window_ms=WINDOW)
@@ -78,7 +78,7 @@ def test_a_node_that_claims_each_epoch_loses_the_last_one_at_most():
 def test_with_a_window_a_node_that_never_claimed_loses_nothing(end: str):
     world = withheld(World(WINDOWED).watched(), 3, claims=False)
     ending, closing = (
-        (replace(FINISH, root=ROOTS[2]), SETTLE) if end == "output" else (tx.JobCancel(JOB),) * 2
+        (replace(FINISH, root=ROOTS[2]), SETTLE) if end == "output" else (transactions.JobCancel(JOB),) * 2
     )
     assert world.do(REQUESTER, ending, closing) == "FF-LEDG-229"
     assert world.do(REQUESTER, ending) == "ok"
@@ -99,7 +99,7 @@ def test_a_requester_that_signs_nothing_is_outvoted_by_those_who_checked():
     assert world.do(A, world.settle_many((A, 25), by=VERIFIERS)) == "ok"
     for units in (0, 24):
         assert world.do(REQUESTER, world.settle_many((A, units))) == "ok"
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     assert world.lease(A).paid == 25 * PRICE
 
 
@@ -117,11 +117,11 @@ def test_a_requester_and_its_own_verifiers_take_one_epoch_and_no_more():
 def test_what_a_lone_verifier_invents_is_bounded_by_the_offers_that_the_requester_took():
     world = World().running()
     world.do(V, world.register())
-    world.do(REQUESTER, world.schedule(world.offer(V, units=10, role=tx.Role.AUDIT)))
+    world.do(REQUESTER, world.schedule(world.offer(V, units=10, role=transactions.LeaseRole.AUDIT)))
     assert world.do(V, world.settle_many((A, 61), by=(V,))) == "FF-LEDG-228"
     assert world.do(V, world.settle_many((A, 60), by=(V,))) == "ok"
     assert world.do(V, world.settle_many((V, 10), by=(V,))) == "FF-LEDG-226"
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     assert world.job().paid == 60 * PRICE
     assert world.balance(REQUESTER) == RICH - 60 * PRICE
 
@@ -138,7 +138,7 @@ def test_verifiers_of_another_job_have_no_word_here():
     for key in VERIFIERS:
         world.do(key, world.register())
     world.do(REQUESTER, world.create(OTHER_JOB))
-    offers = [world.offer(key, OTHER_JOB, role=tx.Role.AUDIT) for key in VERIFIERS]
+    offers = [world.offer(key, OTHER_JOB, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
     assert world.do(REQUESTER, world.schedule(*offers, job=OTHER_JOB)) == "ok"
     assert world.do(A, world.settle_many((A, 60), by=VERIFIERS)) == "FF-LEDG-222"
 
@@ -257,7 +257,7 @@ def test_one_owner_of_all_sides_gains_nothing_by_a_dispute():
 def test_a_node_that_hides_behind_a_dispute_cannot_take_its_stake_away():
     world = World(SLOW_PARAMS).watched()
     world.do(REQUESTER, world.accuse(A))
-    world.do(A, tx.NodeLeave())
+    world.do(A, transactions.NodeLeave())
     assert wealth(world, A) == RICH - 100
     world.send(after=DISPUTE)
     assert (world.dispute(A).state, world.node(A).burnt) == (DisputeState.UPHELD, 50)

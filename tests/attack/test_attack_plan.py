@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from farflung.advice.hardware import card_profile
+from farflung.advice.io import card_files
+from farflung.advice.offers import offer_file
 from farflung.core.errors import FarflungError, UsageError
-from farflung.plan.advice import offers
-from farflung.plan.cards import profile
-from farflung.plan.io import cards
 
 ESCAPE = r"\u001b[31m\u001b]0;owned\u0007"
 HOST = '[[host]]\nname = "a"\ncard = "RTX 3090"\nlink = "20/100/30ms"\nprice = "0.1"\n'
@@ -28,12 +28,12 @@ NUMBERS = ("9" * 400, "9" * 5000, "0x" + "f" * 12000, "nan", "-inf", "1e999", "[
 
 def refused(text: str) -> FarflungError:
     with pytest.raises(FarflungError) as raised:
-        profile.parse(text)
+        card_profile.parse(text)
     return raised.value
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("field", sorted(profile.MOST))
+@pytest.mark.parametrize("field", sorted(card_profile.MOST))
 def test_no_number_of_a_profile_gets_past_its_bound_or_ends_in_a_traceback(field: str, number: str) -> None:
     assert refused(f'card = "RTX 3090"\n{field} = {number}').code == "FF-PLAN-033"
 
@@ -48,7 +48,7 @@ def test_words_of_a_profile_cannot_draw_on_the_terminal(field: str) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_no_number_of_an_offer_ends_in_a_traceback(number: str) -> None:
     with pytest.raises(UsageError) as raised:
-        offers.parse(f"{HOST}cores = {number}\n", cards.read())
+        offer_file.parse(f"{HOST}cores = {number}\n", card_files.read())
     assert raised.value.code in ("FF-PLAN-060", "FF-PLAN-061")
 
 

@@ -37,25 +37,27 @@ from attack_world import (
     within,
 )
 
-from farflung.app import lender as role
-from farflung.app import objects, tenancy, wire
-from farflung.app.vault import Vault
-from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
-from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.ids import Hash, Signature
-from farflung.core.layout import Layout, TensorSpec
-from farflung.core.tolls import Pass, SignedPass, sign_pass
+from farflung.core.relay_passes import RelayPass, SignedRelayPass, sign_pass
+from farflung.core.tensor_layout import TensorLayout, TensorSpec
 from farflung.host import lease
-from farflung.job.spec import Terms
-from farflung.ledger.tallies import SignedTally, make_tally, mark_tally
-from farflung.net.endpoints import Place
-from farflung.net.messages import Kind
-from farflung.store.objects import Manifest, seal
-from farflung.train.roundlog import Contribution, payload_hash
-from farflung.verify.blind import Blind, blind
+from farflung.job.spec import JobTerms
+from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, mark_tally
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.messages import MessageKind
+from farflung.peers.node import agent as role
+from farflung.peers.node import training_lease
+from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.job_key import LeaseKey, wrap
+from farflung.peers.transfer import objects
+from farflung.store.sealed_objects import ObjectManifest, seal
+from farflung.train.run_log import Contribution, payload_hash
+from farflung.verify.blind_commitment import BlindCommitment, blind
 
 replace = msgspec.structs.replace
 
@@ -86,19 +88,21 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
         for method in ORDERS:
             assert await scene.refused(scene.home, method, b"") == "FF-APP-041"  # nobody has a lease yet
         await scene.begin()
-        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, Border(0, 1, 1, NIL, NIL, NIL))
+        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, BorderRoots(0, 1, 1, NIL, NIL, NIL))
         orders = {
-            wire.START: scene.start,
-            wire.TRAIN: wire.TrainRound(TERMS.id, 0, 0),
-            wire.REVEAL: wire.RevealRound(TERMS.id, 0, FELLOW.public),
-            wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
-            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.PLANT: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, NIL, said),
-            wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
-            wire.PASSES: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
-            wire.VOUCH: voucher_of(STRANGER),
-            wire.END: wire.End(TERMS.id),
+            messages.START: scene.start,
+            messages.TRAIN: messages.TrainRequest(TERMS.id, 0, 0),
+            messages.REVEAL: messages.RevealRequest(TERMS.id, 0, FELLOW.public),
+            messages.MERGE: messages.MergeRequest(TERMS.id, 0, ()),
+            messages.OPEN: messages.SegmentOpenRequest(TERMS.id, 0, 0),
+            messages.PLANT: messages.SegmentOpenRequest(TERMS.id, 0, 0),
+            messages.UNVEIL: messages.SegmentRevealRequest(TERMS.id, 0, 0, NIL, said),
+            messages.MEMBERS: messages.MembersUpdate(
+                TERMS.id, (scene.stranger.address, scene.fellow.address)
+            ),
+            messages.PASSES: messages.RelayPassesUpdate(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
+            messages.VOUCH: voucher_of(STRANGER),
+            messages.END: messages.LeaseEndRequest(TERMS.id),
         }
         assert orders.keys() == set(ORDERS)
         for party in (scene.stranger, scene.fellow):
@@ -111,10 +115,10 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
     against(attack)
 
 
-def voucher_of(signer: SigningKey, job: Hash = TERMS.id, node: SigningKey = ME) -> wire.Vouched:
+def voucher_of(signer: SigningKey, job: Hash = TERMS.id, node: SigningKey = ME) -> messages.VoucherUpdate:
     """Seven units in this job, by this key's word."""
     tally, (voucher,) = make_tally(GENESIS.chain, job, 0, [(node.public, 7)])
-    return wire.Vouched(job, SignedTally(tally, (mark_tally(signer, tally),)), voucher)
+    return messages.VoucherUpdate(job, SignedEarningsTally(tally, (mark_tally(signer, tally),)), voucher)
 
 
 def test_a_provider_keeps_only_vouchers_that_pay_it(against: Any) -> None:
@@ -125,20 +129,20 @@ def test_a_provider_keeps_only_vouchers_that_pay_it(against: Any) -> None:
         good = voucher_of(REQUESTER)
         bad.append(replace(good, voucher=replace(good.voucher, credit=replace(good.voucher.credit, units=8))))
         for said in bad:
-            assert await scene.order(wire.VOUCH, said) == "FF-LEDG-240"
-        assert await scene.order(wire.VOUCH, voucher_of(REQUESTER, NIL)) == "FF-APP-305"
+            assert await scene.order(messages.VOUCH, said) == "FF-LEDG-240"
+        assert await scene.order(messages.VOUCH, voucher_of(REQUESTER, NIL)) == "FF-APP-305"
         assert not kept.exists()
-        assert await scene.order(wire.VOUCH, good) == "ok"
+        assert await scene.order(messages.VOUCH, good) == "ok"
         assert [path.name for path in kept.iterdir()] == [TERMS.id.hex()]
 
     against(attack)
 
 
-def toll_of(payer: SigningKey, *holders: SigningKey) -> SignedPass:
+def toll_of(payer: SigningKey, *holders: SigningKey) -> SignedRelayPass:
     """A pass at one relay, from now on."""
     named, now = tuple(sorted(key.public for key in holders)), int(time.time())
     terms = (local_key(9, "relay").public, 1, 1, named, 1 << 30, 0, now, now + limits.PASS_SECONDS)
-    return sign_pass(payer, Pass(NIL, payer.public, *terms))
+    return sign_pass(payer, RelayPass(NIL, payer.public, *terms))
 
 
 def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(against: Any) -> None:
@@ -153,11 +157,14 @@ def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(agai
             (good,) * 100,
         ]
         for passes in bad:
-            assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, passes)) == "FF-APP-241"
+            assert (
+                await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, passes))
+                == "FF-APP-241"
+            )
         relay, purse = good.toll.relay, scene.provider.endpoint.purse
         assert purse.find(relay, REQUESTER.public) is None
-        assert await scene.order(wire.PASSES, wire.Passes(NIL, (good,))) == "FF-APP-057"
-        assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (good,))) == "ok"
+        assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(NIL, (good,))) == "FF-APP-057"
+        assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (good,))) == "ok"
         assert purse.find(relay, REQUESTER.public) == good
 
     against(attack)
@@ -173,16 +180,19 @@ def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_l
         over = replace(good.toll, serial=3, begins=0, expires=limits.PASS_SECONDS)
         early = replace(good.toll, serial=4, begins=2**61, expires=2**61 + limits.PASS_SECONDS)
         relay, purse = good.toll.relay, scene.provider.endpoint.purse
-        assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (good,))) == "ok"
+        assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (good,))) == "ok"
         for toll in (endless, over, early):
             bad = sign_pass(REQUESTER, toll)
-            assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (bad,))) == "FF-APP-241"
+            assert (
+                await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (bad,)))
+                == "FF-APP-241"
+            )
             purse.put(bad)  # had it got in before, or lapsed since
         assert purse.find(relay, REQUESTER.public) == good
         assert purse.find_of(REQUESTER.public, relay) == good
         other = toll_of(STRANGER, ME, REQUESTER)
         purse.put(other)
-        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
         assert list(purse._passes.values()) == [other]
 
     against(attack)
@@ -192,8 +202,11 @@ def test_a_lease_is_not_taken_over_by_whoever_proposes_the_same_job(against: Any
     async def attack(scene: Scene) -> None:
         await scene.begin()
         for party in (scene.fellow, scene.stranger):
-            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-094"
-            assert await scene.refused(party, wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-041"
+            assert await scene.refused(party, messages.PROPOSE, PROPOSAL) == "FF-APP-094"
+            assert (
+                await scene.refused(party, messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0))
+                == "FF-APP-041"
+            )
 
     against(attack)
 
@@ -203,9 +216,9 @@ def test_a_stranger_cannot_propose_a_job_in_its_requesters_name(against: Any) ->
 
     async def attack(scene: Scene) -> None:
         for party in (scene.fellow, scene.stranger):
-            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-094"
+            assert await scene.refused(party, messages.PROPOSE, PROPOSAL) == "FF-APP-094"
             assert scene.provider._slot is None
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
 
     against(attack)
 
@@ -214,20 +227,20 @@ def test_a_second_job_is_refused_while_the_first_is_leased(against: Any) -> None
     async def attack(scene: Scene) -> None:
         await scene.begin()
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
-        assert await scene.order(wire.PROPOSE, other) == "FF-APP-046"
+        assert await scene.order(messages.PROPOSE, other) == "FF-APP-046"
         theirs = replace(PROPOSAL, terms=replace(TERMS, requester=STRANGER.public))
-        assert await scene.refused(scene.stranger, wire.PROPOSE, theirs) == "FF-APP-046"
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"  # the same again: the same lease
+        assert await scene.refused(scene.stranger, messages.PROPOSE, theirs) == "FF-APP-046"
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"  # the same again: the same lease
 
     against(attack)
 
 
-def terms(**changes: Any) -> Terms:
+def terms(**changes: Any) -> JobTerms:
     return replace(TERMS, spec=replace(SPEC, **changes))
 
 
-def shaped(*shapes: tuple[int, ...]) -> wire.Proposal:
-    layout = Layout(tuple(TensorSpec(f"t{i}", shape) for i, shape in enumerate(shapes)))
+def shaped(*shapes: tuple[int, ...]) -> messages.LeaseOfferRequest:
+    layout = TensorLayout(tuple(TensorSpec(f"t{i}", shape) for i, shape in enumerate(shapes)))
     model = replace(SPEC.model, kind="module", module="m.py:build")
     return replace(PROPOSAL, terms=replace(terms(model=model), layout=layout))
 
@@ -258,10 +271,10 @@ def shaped(*shapes: tuple[int, ...]) -> wire.Proposal:
     ],
 )
 def test_a_proposal_that_does_not_hold_is_refused_and_takes_no_slot(
-    against: Any, proposal: wire.Proposal, code: str
+    against: Any, proposal: messages.LeaseOfferRequest, code: str
 ) -> None:
     async def attack(scene: Scene) -> None:
-        assert await scene.order(wire.PROPOSE, proposal) == code
+        assert await scene.order(messages.PROPOSE, proposal) == code
         assert scene.provider._slot is None
 
     against(attack)
@@ -276,7 +289,7 @@ def test_when_no_worker_can_be_started_the_slot_is_free_again(
     async def attack(scene: Scene) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(role, "start_worker", fail)
-            assert await scene.order(wire.PROPOSE, PROPOSAL) == "FF-HOST-001"
+            assert await scene.order(messages.PROPOSE, PROPOSAL) == "FF-HOST-001"
         assert scene.provider._slot is None
 
     against(attack)
@@ -287,8 +300,8 @@ def test_a_lease_without_its_worker_can_be_ended(against: Any) -> None:
         await scene.begin()
         scene.process.terminate()
         scene.provider._process = scene.provider._pipe = None
-        assert await scene.order(wire.START, scene.start) == "FF-APP-049"
-        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await scene.order(messages.START, scene.start) == "FF-APP-049"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
         assert scene.provider._slot is None
 
     against(attack)
@@ -296,27 +309,29 @@ def test_a_lease_without_its_worker_can_be_ended(against: Any) -> None:
 
 def test_orders_out_of_their_order_get_a_code(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
-        train = wire.TrainRound(TERMS.id, 0, 0)
-        assert await scene.order(wire.TRAIN, train) == "FF-APP-057"  # before the start
-        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, ())) == "FF-APP-057"
-        reveal = wire.RevealRound(TERMS.id, 0, FELLOW.public)
-        assert await scene.order(wire.REVEAL, reveal) == "FF-APP-035"
-        assert await scene.order(wire.START, scene.start) == "ok"
-        assert await scene.order(wire.REVEAL, reveal) == "FF-APP-035"  # before training
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
+        train = messages.TrainRequest(TERMS.id, 0, 0)
+        assert await scene.order(messages.TRAIN, train) == "FF-APP-057"  # before the start
+        assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, ())) == "FF-APP-057"
+        reveal = messages.RevealRequest(TERMS.id, 0, FELLOW.public)
+        assert await scene.order(messages.REVEAL, reveal) == "FF-APP-035"
+        assert await scene.order(messages.START, scene.start) == "ok"
+        assert await scene.order(messages.REVEAL, reveal) == "FF-APP-035"  # before training
         for round in (-1, 1, 1 << 40, -(1 << 63), (1 << 64) - 1):
-            assert await scene.order(wire.TRAIN, replace(train, round=round)) == "FF-APP-057"
-            assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, round, ())) == "FF-APP-057"
-        assert await scene.order(wire.TRAIN, train) == "ok"
+            assert await scene.order(messages.TRAIN, replace(train, round=round)) == "FF-APP-057"
+            assert (
+                await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, round, ())) == "FF-APP-057"
+            )
+        assert await scene.order(messages.TRAIN, train) == "ok"
         for round in (-1, 1):
-            assert await scene.order(wire.REVEAL, replace(reveal, round=round)) == "FF-APP-035"
+            assert await scene.order(messages.REVEAL, replace(reveal, round=round)) == "FF-APP-035"
         share = await scene.round(0)
         merged = scene.process.worker.state
-        again = wire.MergeRound(TERMS.id, 0, (share,))
+        again = messages.MergeRequest(TERMS.id, 0, (share,))
         # A connection was lost: the same answer once more.
-        assert await scene.order(wire.MERGE, again) == "ok"
+        assert await scene.order(messages.MERGE, again) == "ok"
         assert scene.process.worker.state is merged
-        assert await scene.order(wire.TRAIN, train) == "FF-APP-057"  # a round that is over
+        assert await scene.order(messages.TRAIN, train) == "FF-APP-057"  # a round that is over
         assert scene.process.worker.trained == [0]
 
     against(attack)
@@ -328,16 +343,16 @@ def test_an_order_of_another_job_is_refused(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
         for method, message in {
-            wire.START: replace(scene.start, job=other),
-            wire.TRAIN: wire.TrainRound(other, 0, 0),
-            wire.REVEAL: wire.RevealRound(other, 0, FELLOW.public),
-            wire.MERGE: wire.MergeRound(other, 0, ()),
-            wire.OPEN: wire.OpenSegment(other, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(
-                other, 0, 0, NIL, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))
+            messages.START: replace(scene.start, job=other),
+            messages.TRAIN: messages.TrainRequest(other, 0, 0),
+            messages.REVEAL: messages.RevealRequest(other, 0, FELLOW.public),
+            messages.MERGE: messages.MergeRequest(other, 0, ()),
+            messages.OPEN: messages.SegmentOpenRequest(other, 0, 0),
+            messages.UNVEIL: messages.SegmentRevealRequest(
+                other, 0, 0, NIL, BlindCommitment(VERIFIERS[0].public, NIL, Signature(bytes(64)))
             ),
-            wire.MEMBERS: wire.Members(other, ()),
-            wire.END: wire.End(other),
+            messages.MEMBERS: messages.MembersUpdate(other, ()),
+            messages.END: messages.LeaseEndRequest(other),
         }.items():
             assert await scene.order(method, message) == "FF-APP-057"
 
@@ -346,11 +361,13 @@ def test_an_order_of_another_job_is_refused(against: Any) -> None:
 
 def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
         start = scene.start
-        large = Manifest(Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS)
+        large = ObjectManifest(
+            Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS
+        )
         other = scene.home.put(b"another data set")
-        past = wire.PastRound(0, ())
+        past = messages.PastRound(0, ())
         lies = [
             replace(start, dataset=large),
             replace(start, dataset=other),
@@ -364,7 +381,7 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
         ]
         scene.home.asked.clear()
         for lie in lies:
-            assert await scene.order(wire.START, lie) == "FF-APP-058"
+            assert await scene.order(messages.START, lie) == "FF-APP-058"
         mine, other_job = scene.provider._lease_key.public, Hash(bytes(32))
         keys = {
             b"": "FF-APP-082",
@@ -376,7 +393,7 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
             wrap(mine, TERMS.id, JOB_KEY) + b"\0": "FF-APP-082",
         }
         for wrapped, code in keys.items():
-            assert await scene.order(wire.START, replace(start, wrapped_key=wrapped)) == code
+            assert await scene.order(messages.START, replace(start, wrapped_key=wrapped)) == code
         assert scene.home.asked == []
         assert list((scene.provider._folder / "private").iterdir()) == []
 
@@ -385,7 +402,7 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
 
 def test_a_start_whose_objects_are_not_there_or_are_not_what_they_say_is_refused(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
         start = scene.start
         false_snapshot = scene.home.put(b"no public state")
         forged, chunks = seal(b"\x08" * 32, b"sealed under another key")
@@ -398,8 +415,8 @@ def test_a_start_whose_objects_are_not_there_or_are_not_what_they_say_is_refused
             absent: "FF-APP-034",
             cut: "FF-STOR-001",
         }.items():
-            assert await scene.order(wire.START, replace(start, snapshot=snapshot)) == code
-            assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-057"
+            assert await scene.order(messages.START, replace(start, snapshot=snapshot)) == code
+            assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)) == "FF-APP-057"
 
     against(attack)
 
@@ -413,12 +430,12 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
         accepted = Contribution(
             FELLOW.public, SPEC.round_tokens, payload_hash(payload), manifest.id, *UNTRACED
         )
-        good = wire.Share(accepted, manifest, REQUESTER.public)
+        good = messages.StoredContribution(accepted, manifest, REQUESTER.public)
 
-        def share(data: bytes, **changes: Any) -> wire.Share:
+        def share(data: bytes, **changes: Any) -> messages.StoredContribution:
             put = scene.fellow.put(data)
             said = replace(accepted, payload=payload_hash(data), object=put.id)
-            return wire.Share(replace(said, **changes), put, REQUESTER.public)
+            return messages.StoredContribution(replace(said, **changes), put, REQUESTER.public)
 
         long, _ = seal(JOB_KEY, bytes(BOUND + 1))
         wrong = {
@@ -435,8 +452,11 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
         }
         for code, shares in wrong.items():
             for bad in shares:
-                assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (bad,))) == code
-        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (good, good))) == "FF-APP-059"
+                assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (bad,))) == code
+        assert (
+            await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (good, good)))
+            == "FF-APP-059"
+        )
 
     against(attack)
 
@@ -491,18 +511,18 @@ def test_a_fellow_member_cannot_fill_the_disk(against: Any, is_finished: bool) -
 def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(
     against: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenancy, "REPLICA_SECONDS", 0.2)
+    monkeypatch.setattr(training_lease, "REPLICA_SECONDS", 0.2)
 
     async def attack(scene: Scene) -> None:
         await scene.begin()
         start = scene.start
         for host, port in (("a..b", 1), ("x" * 100, 1), ("\0", 1), ("", 70_000), ("127.0.0.1", -1)):
-            fake = wire.Address(STRANGER.public, (Place(host, port),))
-            assert await scene.order(wire.START, replace(start, members=(fake,))) == "ok"
-            assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "ok"
-            reveal = wire.RevealRound(TERMS.id, 0, STRANGER.public)
-            assert await scene.order(wire.REVEAL, reveal) == "FF-APP-038"
-        assert await scene.order(wire.START, start) == "ok"
+            fake = messages.PeerAddress(STRANGER.public, (EndpointAddress(host, port),))
+            assert await scene.order(messages.START, replace(start, members=(fake,))) == "ok"
+            assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)) == "ok"
+            reveal = messages.RevealRequest(TERMS.id, 0, STRANGER.public)
+            assert await scene.order(messages.REVEAL, reveal) == "FF-APP-038"
+        assert await scene.order(messages.START, start) == "ok"
 
     against(attack)
 
@@ -512,11 +532,12 @@ def test_an_end_in_the_middle_of_an_order_leaves_nothing_hanging(against: Any) -
         await scene.begin()
         scene.process.is_stuck = True
         trains = [
-            asyncio.create_task(scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0))) for _ in range(3)
+            asyncio.create_task(scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)))
+            for _ in range(3)
         ]
         while len(scene.provider._orders) < 3:  # noqa: ASYNC110 - it has no event of its own
             await asyncio.sleep(0)
-        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
         assert await asyncio.gather(*trains) == ["FF-APP-049"] * 3
         for i in range(5):  # whoever gets the closed socket's number is heard
             late = Party(local_key(9, "late", i), scene.home.disk.root)
@@ -529,9 +550,9 @@ def test_an_end_in_the_middle_of_an_order_leaves_nothing_hanging(against: Any) -
 def test_two_orders_to_train_give_one_training(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
-        train = encode(wire.TrainRound(TERMS.id, 0, 0))
-        replies = await asyncio.gather(*(scene.call(scene.home, wire.TRAIN, train) for _ in range(4)))
-        promises = [decode(reply, wire.Promise, 10**6) for reply in replies]
+        train = encode(messages.TrainRequest(TERMS.id, 0, 0))
+        replies = await asyncio.gather(*(scene.call(scene.home, messages.TRAIN, train) for _ in range(4)))
+        promises = [decode(reply, messages.TrainReply, 10**6) for reply in replies]
         assert len({p.commitment for p in promises}) == 1
         assert scene.process.worker.trained == [0]
 
@@ -540,11 +561,11 @@ def test_two_orders_to_train_give_one_training(against: Any) -> None:
 
 def test_ending_one_job_leaves_the_private_state_of_another(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        vault = Vault(scene.provider._folder / "private", bytes(32))
+        vault = SealedFileStore(scene.provider._folder / "private", bytes(32))
         vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
-        assert await scene.order(wire.PROPOSE, other) == "ok"
-        assert await scene.order(wire.END, wire.End(other.terms.id)) == "ok"
+        assert await scene.order(messages.PROPOSE, other) == "ok"
+        assert await scene.order(messages.END, messages.LeaseEndRequest(other.terms.id)) == "ok"
         assert vault.names() == ["0123456789abcdef-000003"]
         vault.drop("0123456789abcdef-000003")
 
@@ -556,13 +577,13 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
         await scene.begin()
         share = await scene.round(0)
         scene.state = scene.process.worker.state
-        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "ok"
         result = scene.provider._tenancy._result  # type: ignore[union-attr]
         assert result is not None
         scene.provider._disk.delete(result.manifest.id)
         scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
-        assert await scene.order(wire.START, scene.start) == "ok"
-        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+        assert await scene.order(messages.START, scene.start) == "ok"
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "ok"
         assert scene.process.worker.trained == [0, 1, 1]
         assert share.contribution.peer == ME.public
 
@@ -579,8 +600,8 @@ def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
         if is_restarted:
             scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]
         # The coordinator crashed before it closed it.
-        assert await scene.order(wire.START, scene.start) == "ok"
-        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (share,))) == "ok"
+        assert await scene.order(messages.START, scene.start) == "ok"
+        assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (share,))) == "ok"
         assert scene.process.worker.state.round == 1
 
     against(attack)
@@ -602,18 +623,18 @@ def test_no_body_makes_a_provider_stumble(against: Any) -> None:
 
     async def attack(scene: Scene) -> None:
         share_ = await prepared(scene)
-        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, Border(0, 1, 1, NIL, NIL, NIL))
+        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, BorderRoots(0, 1, 1, NIL, NIL, NIL))
         messages_ = {
-            wire.PROPOSE: PROPOSAL,
-            wire.START: scene.start,
-            wire.TRAIN: wire.TrainRound(TERMS.id, 1, 0),
-            wire.REVEAL: wire.RevealRound(TERMS.id, 1, FELLOW.public),
-            wire.MERGE: wire.MergeRound(TERMS.id, 1, (share_,)),
-            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.PLANT: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, NIL, said),
-            wire.MEMBERS: wire.Members(NIL, scene.start.members),
-            wire.END: wire.End(NIL),
+            messages.PROPOSE: PROPOSAL,
+            messages.START: scene.start,
+            messages.TRAIN: messages.TrainRequest(TERMS.id, 1, 0),
+            messages.REVEAL: messages.RevealRequest(TERMS.id, 1, FELLOW.public),
+            messages.MERGE: messages.MergeRequest(TERMS.id, 1, (share_,)),
+            messages.OPEN: messages.SegmentOpenRequest(TERMS.id, 0, 0),
+            messages.PLANT: messages.SegmentOpenRequest(TERMS.id, 0, 0),
+            messages.UNVEIL: messages.SegmentRevealRequest(TERMS.id, 0, 0, NIL, said),
+            messages.MEMBERS: messages.MembersUpdate(NIL, scene.start.members),
+            messages.END: messages.LeaseEndRequest(NIL),
             objects.BEGIN: seal(JOB_KEY, b"x")[0],
             objects.CHUNK: (share_.manifest.id, 0),
             objects.PUT: (share_.manifest.id, 0, b"data"),
@@ -629,17 +650,17 @@ def test_no_body_makes_a_provider_stumble(against: Any) -> None:
                 if len(body) < limits.CONTROL_BYTES:
                     await scene.refused(scene.home, method, body)
         assert scene.provider._slot is not None
-        assert scene.provider._slot.state in (lease.State.ACCEPTED, lease.State.RUNNING)
-        assert await scene.order(wire.START, scene.start) == "ok"
+        assert scene.provider._slot.state in (lease.LeaseState.ACCEPTED, lease.LeaseState.RUNNING)
+        assert await scene.order(messages.START, scene.start) == "ok"
 
     against(attack)
 
 
-async def prepared(scene: Scene) -> wire.Share:
+async def prepared(scene: Scene) -> messages.StoredContribution:
     await scene.begin()
     share = await scene.round(0)
     scene.state = scene.process.worker.state
-    assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+    assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "ok"
     return share
 
 
@@ -648,8 +669,10 @@ def test_giant_bodies_are_refused_on_the_way_out_and_in(against: Any) -> None:
         await scene.begin()
         nested = b"\x93" * (limits.CONTROL_BYTES - 1)
         for body in (bytes(limits.CONTROL_BYTES), nested):
-            for method in (wire.PROPOSE, wire.START, objects.BEGIN):
+            for method in (messages.PROPOSE, messages.START, objects.BEGIN):
                 assert (await scene.refused(scene.home, method, body)).startswith("FF-CORE-02")
-        assert await scene.refused(scene.home, objects.PUT, bytes(limits.BULK_BYTES), Kind.SYNC) != "ok"
+        assert (
+            await scene.refused(scene.home, objects.PUT, bytes(limits.BULK_BYTES), MessageKind.SYNC) != "ok"
+        )
 
     against(attack)

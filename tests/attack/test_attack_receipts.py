@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import VerificationError
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_file import (
@@ -23,7 +23,7 @@ from farflung.ledger.receipt_file import (
     read_receipt_file,
     write_receipt_file,
 )
-from farflung.ledger.rows import KINDS, AccountRow
+from farflung.ledger.table_rows import KINDS, AccountRow
 
 NOTARY, REQUESTER, NODE, OTHER = (local_key(3, name) for name in ("notary", "requester", "node", "other"))
 JOB, ROOT = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"root")
@@ -36,22 +36,29 @@ def made(name: str = "attacked", notary: SigningKey = NOTARY) -> Chain:
     genesis = Genesis(name, 0, tuple((key.public, 10_000) for key in keys), (notary.public,))
     chain = Chain(genesis, notary)
     for key in (NODE, OTHER):
-        record(chain, key, tx.NodeRegister(ROOT, 5, 500, 9_000_000))
+        record(chain, key, transactions.NodeRegister(ROOT, 5, 500, 9_000_000))
     offers = tuple(
-        tx.sign_offer(key, tx.Offer(chain.id, JOB, key.public, 5, 100, 20, 8_000_000))
+        transactions.sign_offer(
+            key, transactions.LeaseOffer(chain.id, JOB, key.public, 5, 100, 20, 8_000_000)
+        )
         for key in (NODE, OTHER)
     )
-    record(chain, REQUESTER, tx.JobCreate(JOB, 1000, 5, 1, 9_000_000), scheduled(JOB, offers))
+    record(chain, REQUESTER, transactions.JobCreate(JOB, 1000, 5, 1, 9_000_000), scheduled(JOB, offers))
     units = ((NODE.public, 10), (OTHER.public, 7))
-    record(chain, REQUESTER, tx.Progress(JOB, 0, ROOT, ROOT, units), tx.JobFinish(JOB, ROOT, ROOT))
-    record(chain, REQUESTER, tx.JobSettle(JOB))
+    record(
+        chain,
+        REQUESTER,
+        transactions.Progress(JOB, 0, ROOT, ROOT, units),
+        transactions.JobFinish(JOB, ROOT, ROOT),
+    )
+    record(chain, REQUESTER, transactions.JobSettle(JOB))
     return chain
 
 
-def record(chain: Chain, key: SigningKey, *ops: tx.Op) -> None:
+def record(chain: Chain, key: SigningKey, *ops: transactions.Op) -> None:
     row = chain.state.find(AccountRow, key.public)
     assert row is not None
-    signed = tx.sign_tx(key, tx.make_tx(chain.id, key.public, row.nonce, *ops))
+    signed = transactions.sign_tx(key, transactions.make_tx(chain.id, key.public, row.nonce, *ops))
     block, results = chain.propose([signed], chain.head.time + LOGICAL_MS)
     assert not hasattr(results[0], "code"), results
     chain.adopt(block)

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from cheat_play import SPEC, Worker, data
 
-from farflung.app.folder import RunFolder
-from farflung.app.reexecuting import Chains, reexecute
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.core.layout import Layout
-from farflung.job.spec import Terms
-from farflung.train import messages
-from farflung.train.engine import Engine
-from farflung.train.roundlog import Contribution, payload_hash
-from farflung.verify.reader import Proven
-from farflung.verify.reexecution import Replay, condemned_places, retried
-from farflung.verify.report import Report
-from farflung.verify.source import Exported
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import JobTerms
+from farflung.local.verify_run.reexecute import RunReexecution, reexecute
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train import worker_messages
+from farflung.train.engine import WorkerEngine
+from farflung.train.run_log import Contribution, payload_hash
+from farflung.verify.export_reader import ExportedRun
+from farflung.verify.reexecution import ChainRerun, condemned_places, retried
+from farflung.verify.replay_report import ReplayReport
+from farflung.verify.run_replay import ReplayResult
 
 KEYS = [local_key(3, "peer", i) for i in range(2)]
 ONE, TWO = (key.public for key in KEYS)
@@ -34,9 +34,9 @@ class Here:
     """A worker process that is none: its engine answers in this one."""
 
     def __init__(self) -> None:
-        self.engine = Engine(lambda: 0.0)
+        self.engine = WorkerEngine(lambda: 0.0)
 
-    async def request(self, message: messages.Request) -> messages.Reply:
+    async def request(self, message: worker_messages.Request) -> worker_messages.Reply:
         """The engine's answer."""
         return self.engine.handle(message)
 
@@ -52,43 +52,45 @@ class Past:
         another payload than its trace names in round `swaps`.
         """
         workers = [Worker(SPEC, key, i, cheat if i else "none") for i, key in enumerate(KEYS)]
-        first = workers[0].ask(messages.Initialize())
-        self.layout, self.initial = Layout.of(dict(first.shapes)), first.snapshot
+        first = workers[0].ask(worker_messages.InitializeCommand())
+        self.layout, self.initial = TensorLayout.of(dict(first.shapes)), first.snapshot
         self.root = first.root
         self.payloads: dict[Hash, bytes] = {}
         self.accepted: dict[int, tuple[Contribution, ...]] = {}
         for worker in workers:
-            worker.ask(messages.Load(0, self.initial, b""))
+            worker.ask(worker_messages.LoadCommand(0, self.initial, b""))
         for round in range(ROUNDS):
             if round == forgets:
-                workers[1].ask(messages.Rewind(round, b""))
-            made = [worker.ask(messages.Train(round)) for worker in workers]
+                workers[1].ask(worker_messages.RewindCommand(round, b""))
+            made = [worker.ask(worker_messages.TrainCommand(round)) for worker in workers]
             shown = [each.payload for each in made]
             if round == swaps:
                 shown[1] = _encoded(workers[1], shown[0])
             here = [i for i in range(2) if not (i and round == away)]
-            parts = tuple(messages.Part(KEYS[i].public, SPEC.round_tokens, shown[i]) for i in here)
+            parts = tuple(
+                worker_messages.AcceptedPayload(KEYS[i].public, SPEC.round_tokens, shown[i]) for i in here
+            )
             self.accepted[round] = tuple(self._contribution(i, made[i], shown[i]) for i in here)
             for worker in workers:
-                worker.ask(messages.Merge(round, parts))
+                worker.ask(worker_messages.MergeCommand(round, parts))
 
-    def _contribution(self, i: int, made: messages.Trained, shown: bytes) -> Contribution:
+    def _contribution(self, i: int, made: worker_messages.TrainResult, shown: bytes) -> Contribution:
         name = payload_hash(shown)
         self.payloads[name] = shown
         about = (KEYS[i].public, SPEC.round_tokens, name, ZERO_HASH, ZERO_HASH)
         return Contribution(*about, made.trace.root, "limits")
 
     @property
-    def terms(self) -> Terms:
-        return Terms(SPEC, digest(NS_OBJECT, data()), ZERO_HASH, self.layout, ONE, self.root)
+    def terms(self) -> JobTerms:
+        return JobTerms(SPEC, digest(NS_OBJECT, data()), ZERO_HASH, self.layout, ONE, self.root)
 
     @property
-    def exported(self) -> Exported:
-        return Exported(b"", b"", self.initial, (), 0, (), (), self.payloads.__getitem__, b"")
+    def exported(self) -> ExportedRun:
+        return ExportedRun(b"", b"", self.initial, (), 0, (), (), self.payloads.__getitem__, b"")
 
-    def replay(self, peer: int, seat: int | None = None, packed: bytes | None = None) -> Replay:
+    def replay(self, peer: int, seat: int | None = None, packed: bytes | None = None) -> ChainRerun:
         """What a second reader sees of one peer's chain."""
-        chains = Chains(self.terms, self.exported, self.accepted, packed or data(), b"")
+        chains = RunReexecution(self.terms, self.exported, self.accepted, packed or data(), b"")
         return asyncio.run(
             chains.replay(Here(), KEYS[peer].public, peer if seat is None else seat, ROUNDS - 1)
         )
@@ -110,19 +112,19 @@ def honest() -> Past:
 
 @pytest.mark.parametrize("peer", [0, 1])
 def test_honest_work_comes_to_the_same_bits_in_every_round(honest: Past, peer: int) -> None:
-    assert honest.replay(peer) == Replay(KEYS[peer].public, frozenset(range(ROUNDS)), None)
+    assert honest.replay(peer) == ChainRerun(KEYS[peer].public, frozenset(range(ROUNDS)), None)
 
 
 @pytest.mark.parametrize("past", [{"forgets": 1}, {"away": 1}])
 def test_a_peer_that_lost_its_state_or_was_away_is_found_true(past: dict[str, int]) -> None:
     accepted = set(range(ROUNDS)) - {past.get("away", -1)}
-    assert Past(**past).replay(1) == Replay(TWO, frozenset(accepted), None)
+    assert Past(**past).replay(1) == ChainRerun(TWO, frozenset(accepted), None)
 
 
 @pytest.mark.parametrize("cheat", ["skip", "half-batch", "poison-encoding"])
 def test_a_cheat_that_no_audit_drew_is_not_found_true(cheat: str) -> None:
     lied = Past(cheat)
-    assert lied.replay(1) == Replay(TWO, frozenset({0}), 1)
+    assert lied.replay(1) == ChainRerun(TWO, frozenset({0}), 1)
     assert lied.replay(0).broken is None  # and nobody else is doubted for it
 
 
@@ -151,7 +153,7 @@ def test_only_what_its_round_went_on_with_is_trained_again(honest: Past) -> None
 
 
 def test_work_on_the_data_of_another_seat_is_not_found_true(honest: Past) -> None:
-    assert honest.replay(1, seat=0) == Replay(TWO, frozenset(), 0)
+    assert honest.replay(1, seat=0) == ChainRerun(TWO, frozenset(), 0)
 
 
 def test_a_payload_that_is_not_that_of_its_own_trace_is_false_on_any_machine() -> None:
@@ -164,7 +166,7 @@ def _again(past: Past, folder: Path, data_set: bytes | None) -> Any:
     if data_set is not None:
         RunFolder(folder).dataset_file.write_bytes(data_set)
     records: Sequence[Any] = ()
-    proven = Proven(Report(), past.terms, records, None, True, (ONE, TWO), frozenset())  # type: ignore[arg-type]
+    proven = ReplayResult(ReplayReport(), past.terms, records, None, True, (ONE, TWO), frozenset())  # type: ignore[arg-type]
     work = reexecute(RunFolder(folder), past.exported, proven, 1.0, 1, lambda _: None)
     return asyncio.run(work)
 

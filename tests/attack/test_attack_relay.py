@@ -15,18 +15,18 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_TICKET, SigningKey, local_key
 from farflung.core.errors import NetworkError
-from farflung.net import tickets, tls
+from farflung.net import relay_tickets, tls
 from farflung.net.certificates import credential_of
-from farflung.net.counters import Counter
-from farflung.net.identity import certificate
-from farflung.net.io import knock
-from farflung.net.io.attachment import ATTACH
-from farflung.net.io.circuit import Buffer
+from farflung.net.counters import ByteCounter
+from farflung.net.io import relay_dialer
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
-from farflung.net.tickets import Purpose, SignedTicket, Status, Ticket
+from farflung.net.io.relay_registration import ATTACH
+from farflung.net.io.relay_splice import MemorySplice
+from farflung.net.messages import MessageKind
+from farflung.net.relay_tickets import SignedTicket, Ticket, TicketPurpose, TicketStatus
+from farflung.net.tls_identity import certificate
 
 HONEST, HIDDEN, HOSTILE, R = (local_key(7, name) for name in ("honest", "hidden", "hostile", "relay"))
 NOW = 1_800_000_000
@@ -45,14 +45,14 @@ class World:
 
     async def is_served(self) -> None:
         """Two honest peers still reach each other."""
-        client = Endpoint(HONEST, echo, Counter())
+        client = Endpoint(HONEST, echo, ByteCounter())
         try:
             connection = await client.dial(HIDDEN.public, *self.server.address, relay=R.public)
             assert await connection.call("a", b"1") == b"1"
         finally:
             await client.close()
 
-    async def show(self, data: bytes, *, then_close: bool = False) -> tuple[Status | None, "Stream"]:
+    async def show(self, data: bytes, *, then_close: bool = False) -> tuple[TicketStatus | None, "Stream"]:
         """Sends bytes; the relay's answer, None when it closes without one."""
         stream = await asyncio.open_connection(*self.server.address)
         stream[1].write(data)
@@ -60,10 +60,10 @@ class World:
             stream[1].close()
             return None, stream
         try:
-            said = await stream[0].readexactly(tickets.ANSWER_BYTES)
+            said = await stream[0].readexactly(relay_tickets.ANSWER_BYTES)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None, stream
-        return tickets.read_answer(said), stream
+        return relay_tickets.read_answer(said), stream
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -71,14 +71,14 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
 @asynccontextmanager
 async def world(*, spare: bool = False, **options: object) -> AsyncIterator[World]:
     server = RelayServer(R, clock=lambda: NOW, **options)  # type: ignore[arg-type]
     await server.start()
-    peer = Endpoint(HIDDEN, echo, Counter())
+    peer = Endpoint(HIDDEN, echo, ByteCounter())
     peer.attach(R.public, *server.address, spare=spare)
     await peer.attached()
     try:
@@ -109,13 +109,13 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 def ticket(**fields: object) -> Ticket:
     plain = Ticket(
-        Purpose.DIAL, R.public, HOSTILE.public, HIDDEN.public, 0, secrets.token_bytes(16), NOW + 60
+        TicketPurpose.DIAL, R.public, HOSTILE.public, HIDDEN.public, 0, secrets.token_bytes(16), NOW + 60
     )
     return msgspec.structs.replace(plain, **fields)
 
 
 def shown(**fields: object) -> bytes:
-    return tickets.sign_ticket(HOSTILE, ticket(**fields))
+    return relay_tickets.sign_ticket(HOSTILE, ticket(**fields))
 
 
 BOTH = pytest.mark.parametrize("may_splice", [True, False], ids=["splice", "buffer"])
@@ -145,16 +145,16 @@ def test_garbage_is_cut_off_without_a_word(data: bytes, may_splice: bool) -> Non
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (tickets.MAGIC + b"\xff\xff", Status.MALFORMED),
-        (tickets.MAGIC + b"\x00\x00", Status.MALFORMED),
-        (tickets.MAGIC + (limits.TICKET_BYTES + 1).to_bytes(2, "big"), Status.MALFORMED),
-        (tickets.MAGIC + b"\x00\x40" + bytes(64), Status.MALFORMED),
-        (shown(relay=local_key(7, "other").public), Status.ELSEWHERE),
-        (shown(expires=NOW), Status.STALE),
-        (shown(expires=NOW + limits.TICKET_SECONDS + 1), Status.STALE),
-        (shown(presenter=HONEST.public), Status.FORGED),
-        (shown(peer=local_key(7, "nobody").public), Status.ABSENT),
-        (shown(purpose=Purpose.ACCEPT, circuit=1), Status.UNKNOWN),
+        (relay_tickets.MAGIC + b"\xff\xff", TicketStatus.MALFORMED),
+        (relay_tickets.MAGIC + b"\x00\x00", TicketStatus.MALFORMED),
+        (relay_tickets.MAGIC + (limits.TICKET_BYTES + 1).to_bytes(2, "big"), TicketStatus.MALFORMED),
+        (relay_tickets.MAGIC + b"\x00\x40" + bytes(64), TicketStatus.MALFORMED),
+        (shown(relay=local_key(7, "other").public), TicketStatus.ELSEWHERE),
+        (shown(expires=NOW), TicketStatus.STALE),
+        (shown(expires=NOW + limits.TICKET_SECONDS + 1), TicketStatus.STALE),
+        (shown(presenter=HONEST.public), TicketStatus.FORGED),
+        (shown(peer=local_key(7, "nobody").public), TicketStatus.ABSENT),
+        (shown(purpose=TicketPurpose.ACCEPT, circuit=1), TicketStatus.UNKNOWN),
     ],
     ids=[
         "giant length",
@@ -169,7 +169,7 @@ def test_garbage_is_cut_off_without_a_word(data: bytes, may_splice: bool) -> Non
         "no such circuit",
     ],
 )
-def test_a_ticket_that_breaks_a_rule_is_refused_with_a_code(data: bytes, status: Status) -> None:
+def test_a_ticket_that_breaks_a_rule_is_refused_with_a_code(data: bytes, status: TicketStatus) -> None:
     async def attack(world: World) -> None:
         found, (reader, writer) = await world.show(data)
         assert found is status
@@ -183,8 +183,8 @@ def test_a_forged_signature_is_refused() -> None:
     async def attack(world: World) -> None:
         wanted = ticket(presenter=HONEST.public)
         body = encode(SignedTicket(wanted, HOSTILE.sign(NS_TICKET, encode(wanted))))
-        found, (_, writer) = await world.show(tickets.MAGIC + len(body).to_bytes(2, "big") + body)
-        assert found is Status.FORGED
+        found, (_, writer) = await world.show(relay_tickets.MAGIC + len(body).to_bytes(2, "big") + body)
+        assert found is TicketStatus.FORGED
         writer.close()
 
     run(attack)
@@ -195,10 +195,10 @@ def test_a_ticket_is_good_once(may_splice: bool) -> None:
     async def attack(world: World) -> None:
         data = shown()
         first, (_, writer) = await world.show(data)
-        assert first is Status.JOINED
+        assert first is TicketStatus.JOINED
         for _ in range(3):
             again, (_, other) = await world.show(data)
-            assert again is Status.REPLAYED
+            assert again is TicketStatus.REPLAYED
             other.close()
         writer.close()
 
@@ -208,7 +208,7 @@ def test_a_ticket_is_good_once(may_splice: bool) -> None:
 def test_a_ticket_that_was_refused_is_spent_too() -> None:
     async def attack(world: World) -> None:
         data = shown(peer=HONEST.public)
-        for status in (Status.ABSENT, Status.REPLAYED):
+        for status in (TicketStatus.ABSENT, TicketStatus.REPLAYED):
             found, (_, writer) = await world.show(data)
             assert found is status
             writer.close()
@@ -260,25 +260,25 @@ def test_somebody_elses_circuit_is_not_to_be_had() -> None:
     async def attack(world: World) -> None:
         async with waiting_circuit(world) as number:
             for stolen in (
-                shown(purpose=Purpose.ACCEPT, circuit=number, peer=HONEST.public),
-                shown(purpose=Purpose.ACCEPT, circuit=number, peer=HIDDEN.public),
+                shown(purpose=TicketPurpose.ACCEPT, circuit=number, peer=HONEST.public),
+                shown(purpose=TicketPurpose.ACCEPT, circuit=number, peer=HIDDEN.public),
                 signed_by(HIDDEN, presenter=HIDDEN.public, peer=HOSTILE.public, circuit=number),
                 signed_by(HIDDEN, presenter=HIDDEN.public, peer=HONEST.public, circuit=number + 1),
             ):
                 found, (_, writer) = await world.show(stolen)
-                assert found is Status.UNKNOWN
+                assert found is TicketStatus.UNKNOWN
                 writer.close()
             assert number in world.server._waiting
             right = signed_by(HIDDEN, presenter=HIDDEN.public, peer=HONEST.public, circuit=number)
             found, (_, writer) = await world.show(right)
-            assert found is Status.JOINED
+            assert found is TicketStatus.JOINED
             writer.close()
 
     run(attack)
 
 
 def signed_by(key: SigningKey, **fields: object) -> bytes:
-    return tickets.sign_ticket(key, ticket(purpose=Purpose.ACCEPT, **fields))
+    return relay_tickets.sign_ticket(key, ticket(purpose=TicketPurpose.ACCEPT, **fields))
 
 
 @asynccontextmanager
@@ -291,7 +291,7 @@ async def waiting_circuit(world: World) -> AsyncIterator[int]:
 
     world.peer._summoned.come = later  # type: ignore[assignment]
     stream = await asyncio.open_connection(*world.server.address)
-    wanted = tickets.sign_ticket(HONEST, ticket(presenter=HONEST.public))
+    wanted = relay_tickets.sign_ticket(HONEST, ticket(presenter=HONEST.public))
     stream[1].write(wanted)
     await until(lambda: bool(world.server._waiting))
     try:
@@ -307,13 +307,13 @@ def test_one_key_dials_no_more_circuits_than_its_share(monkeypatch: pytest.Monke
 
     async def attack(world: World) -> None:
         found = [await world.show(shown()) for _ in range(5)]
-        assert [status for status, _ in found] == [Status.JOINED] * 3 + [Status.FULL] * 2
+        assert [status for status, _ in found] == [TicketStatus.JOINED] * 3 + [TicketStatus.FULL] * 2
         await world.is_served()
         for _, (_, writer) in found:
             writer.close()
         await until(lambda: not world.server._owned)
         again, (_, writer) = await world.show(shown())
-        assert again is Status.JOINED
+        assert again is TicketStatus.JOINED
         writer.close()
 
     run(attack)
@@ -324,8 +324,12 @@ def test_a_full_relay_refuses_and_serves_when_a_place_is_free(monkeypatch: pytes
 
     async def attack(world: World) -> None:
         keys = [local_key(7, "many", i) for i in range(3)]
-        found = [await world.show(tickets.sign_ticket(k, ticket(presenter=k.public))) for k in keys]
-        assert [status for status, _ in found] == [Status.JOINED, Status.JOINED, Status.FULL]
+        found = [await world.show(relay_tickets.sign_ticket(k, ticket(presenter=k.public))) for k in keys]
+        assert [status for status, _ in found] == [
+            TicketStatus.JOINED,
+            TicketStatus.JOINED,
+            TicketStatus.FULL,
+        ]
         with pytest.raises(NetworkError, match="FF-NET-072"):
             await world.is_served()
         for _, (_, writer) in found:
@@ -341,7 +345,7 @@ def test_circuits_that_wait_count_as_well(monkeypatch: pytest.MonkeyPatch) -> No
     async def attack(world: World) -> None:
         async with waiting_circuit(world):
             found, (_, writer) = await world.show(shown())
-            assert found is Status.FULL
+            assert found is TicketStatus.FULL
             writer.close()
         await until(lambda: not world.server._waiting)
 
@@ -354,7 +358,7 @@ def test_a_flood_of_tickets_of_one_key_ends_at_its_share(monkeypatch: pytest.Mon
     async def attack(world: World) -> None:
         nobody = local_key(7, "nobody").public
         found = [(await world.show(shown(peer=nobody))) for _ in range(30)]
-        assert [status for status, _ in found] == [Status.ABSENT] * 20 + [Status.FULL] * 10
+        assert [status for status, _ in found] == [TicketStatus.ABSENT] * 20 + [TicketStatus.FULL] * 10
         assert len(world.server._spent) == 20
         for _, (_, writer) in found:
             writer.close()
@@ -365,10 +369,10 @@ def test_a_flood_of_tickets_of_one_key_ends_at_its_share(monkeypatch: pytest.Mon
 def test_a_key_that_is_not_admitted_neither_dials_nor_attaches() -> None:
     async def attack(world: World) -> None:
         found, (_, writer) = await world.show(shown())
-        assert found is Status.BARRED
+        assert found is TicketStatus.BARRED
         assert len(world.server._spent) == 0
         writer.close()
-        stranger = Endpoint(HOSTILE, echo, Counter())
+        stranger = Endpoint(HOSTILE, echo, ByteCounter())
         connection = await stranger.dial(R.public, *world.server.address)
         with pytest.raises(NetworkError, match="FF-NET-045"):
             await connection.call(ATTACH, b"")
@@ -384,7 +388,7 @@ def test_a_joined_stranger_without_the_dialers_key_is_cut_off_by_the_peer(may_sp
     async def attack(world: World) -> None:
         for noise in (b"plain text", tls.hello(b"x" * 50), os.urandom(40_000)):
             found, (reader, writer) = await world.show(shown())
-            assert found is Status.JOINED
+            assert found is TicketStatus.JOINED
             writer.write(noise)
             assert await all_of(reader) == b""
             writer.close()
@@ -403,7 +407,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
 def test_bytes_sent_before_the_answer_wait_in_the_socket_and_are_not_lost() -> None:
     async def attack(world: World) -> None:
         found, (reader, writer) = await world.show(shown() + b"early noise")
-        assert found is Status.JOINED
+        assert found is TicketStatus.JOINED
         assert await all_of(reader) == b""  # the peer heard it, and ends it
         assert world.server.forwarded >= len(b"early noise")
         writer.close()
@@ -418,9 +422,9 @@ def test_a_relay_that_runs_out_of_pipes_forwards_through_its_memory(monkeypatch:
     async def attack(world: World) -> None:
         monkeypatch.setattr(os, "pipe2", none_left)
         found, (_, writer) = await world.show(shown())
-        assert found is Status.JOINED
+        assert found is TicketStatus.JOINED
         (circuit,) = world.server._junction.circuits
-        assert {type(way.duct) for way in circuit._ways} == {Buffer}
+        assert {type(way.duct) for way in circuit._ways} == {MemorySplice}
         await world.is_served()
         writer.close()
 
@@ -434,7 +438,8 @@ def test_a_malicious_relay_that_summons_without_end_costs_the_peer_a_bounded_num
             with socket.create_server(("127.0.0.1", 0), backlog=128) as mute:
                 made.peer._attachments[R.public].place = mute.getsockname()
                 summons = [
-                    encode(tickets.Summons(1 + i, HONEST.public)) for i in range(limits.HALF_OPEN + 19)
+                    encode(relay_tickets.CallbackRequest(1 + i, HONEST.public))
+                    for i in range(limits.HALF_OPEN + 19)
                 ]
                 calls = [asyncio.ensure_future(connection.call("relay.circuit", each)) for each in summons]
                 await until(lambda: sum(call.done() for call in calls) == 19)
@@ -455,7 +460,9 @@ async def pour(writer: asyncio.StreamWriter) -> None:
 
 
 def spare_of(key: SigningKey, **fields: object) -> bytes:
-    return tickets.sign_ticket(key, ticket(purpose=Purpose.SPARE, peer=tickets.NOBODY, **fields))
+    return relay_tickets.sign_ticket(
+        key, ticket(purpose=TicketPurpose.SPARE, peer=relay_tickets.NOBODY, **fields)
+    )
 
 
 def test_a_strangers_spare_displaces_nobodys() -> None:
@@ -465,8 +472,8 @@ def test_a_strangers_spare_displaces_nobodys() -> None:
         mine = kept[HIDDEN.public]
         in_its_name = spare_of(HOSTILE, presenter=HIDDEN.public)
         for data, status in (
-            (in_its_name, Status.FORGED),
-            (spare_of(HOSTILE, presenter=HOSTILE.public), Status.ABSENT),  # it is not attached
+            (in_its_name, TicketStatus.FORGED),
+            (spare_of(HOSTILE, presenter=HOSTILE.public), TicketStatus.ABSENT),  # it is not attached
         ):
             found, (_, writer) = await world.show(data)
             assert found is status
@@ -485,7 +492,7 @@ def test_a_replayed_spare_is_not_taken() -> None:
         await until(lambda: HIDDEN.public in kept)
         mine = kept[HIDDEN.public]
         found, (_, second) = await world.show(data)
-        assert found is Status.REPLAYED
+        assert found is TicketStatus.REPLAYED
         assert kept == {HIDDEN.public: mine}
         second.close()
         world.server._spares.drop(HIDDEN.public)
@@ -507,7 +514,7 @@ def test_a_ticket_with_bytes_behind_it_that_never_end_is_cut_off_by_the_peer(may
             await pour(writer)
         writer.close()
         # of each, what fits into the kernel's and the relay's buffers came this far
-        assert world.peer.counter.received[Kind.CONTROL] < 1 << 20
+        assert world.peer.counter.received[MessageKind.CONTROL] < 1 << 20
 
     run(attack, may_splice=may_splice, spare=True)
 
@@ -517,7 +524,10 @@ def test_a_refused_ticket_with_bytes_behind_it_that_never_end_is_closed() -> Non
         nobody = local_key(7, "nobody").public
         reader, writer = await asyncio.open_connection(*world.server.address)
         writer.write(shown(peer=nobody) + bytes(1000))
-        assert tickets.read_answer(await reader.readexactly(tickets.ANSWER_BYTES)) is Status.ABSENT
+        assert (
+            relay_tickets.read_answer(await reader.readexactly(relay_tickets.ANSWER_BYTES))
+            is TicketStatus.ABSENT
+        )
         with pytest.raises(ConnectionError):
             await pour(writer)
         writer.close()

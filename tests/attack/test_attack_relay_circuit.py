@@ -8,10 +8,10 @@ from attack_wire import DOWN, RECORD_HEAD, UP, B, C, D, R, Scene, play
 
 from farflung.core.crypto import digest
 from farflung.core.errors import NetworkError
-from farflung.net import tickets, tls
+from farflung.net import relay_tickets, tls
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
-from farflung.net.tickets import Status
+from farflung.net.messages import MessageKind
+from farflung.net.relay_tickets import TicketStatus
 
 BOTH = pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])
 SET_UP = 6  # units of one direction until it is open
@@ -159,7 +159,7 @@ def test_a_circuit_that_is_held_stops_no_other(direction: int) -> None:
         scene.relay.change = change
         other = await scene.caller(C).dial(B.public, *scene.place, relay=R.public)
         stopped.set()
-        calls = [asyncio.create_task(one.call("a", bytes(300_000), kind=Kind.SYNC, timeout=0.5))]
+        calls = [asyncio.create_task(one.call("a", bytes(300_000), kind=MessageKind.SYNC, timeout=0.5))]
         for number in range(20):
             assert await other.call("a", b"%d" % number, timeout=30) == b"%d" % number
         with pytest.raises(NetworkError, match="FF-NET-047"):
@@ -190,7 +190,7 @@ def test_two_dialers_whose_circuits_are_crossed_find_out_both() -> None:
         (b"\x16\x03\x03\x00\x04\x02\xff\xff\xff" + bytes(100), "FF-NET-003"),  # a ServerHello of 16 MiB
         (b"\x15\x03\x03\x00\x02\x02\x28", "FF-NET-003"),
         (tls.MAGIC + b"\xff\xff", "FF-NET-003"),
-        (tickets.answer(Status.JOINED), "FF-NET-003"),
+        (relay_tickets.answer(TicketStatus.JOINED), "FF-NET-003"),
         (b"\x16\x03\x03\x00\x00" * 10_000, "FF-NET-003"),  # empty records
         (b"", "FF-NET-044"),
     ],
@@ -217,7 +217,7 @@ def test_garbage_behind_joined_ends_the_dial(said: bytes, code: str) -> None:
         (b"FFN1\x00", "FF-NET-074"),
         (bytes([22, 3, 3, 0, 0]), "FF-NET-074"),
         (b"FFR1", "FF-NET-074"),  # the peer's own first byte is taken for the status
-        (tickets.answer(Status.SILENT), "FF-NET-073"),
+        (relay_tickets.answer(TicketStatus.SILENT), "FF-NET-073"),
     ],
 )
 def test_an_answer_that_is_none_ends_the_dial(answer: bytes, code: str) -> None:
@@ -241,7 +241,7 @@ def test_what_the_relay_forwards_holds_nothing_of_what_is_said() -> None:
         caller = scene.caller()
         connection = await caller.dial(B.public, *scene.place, relay=R.public)
         assert await connection.call("secret.method", told) == told
-        assert await connection.call("secret.method", tensor, kind=Kind.SYNC) == tensor
+        assert await connection.call("secret.method", tensor, kind=MessageKind.SYNC) == tensor
         await caller.close()
         heard = [bytes(copy) for copy in scene.relay.heard]
         assert sum(map(len, heard)) > 2 * len(tensor)

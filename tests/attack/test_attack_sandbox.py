@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farflung.host import ending, sandbox
-from farflung.host.io import launch, tiers
-from farflung.host.io.process import PYTHON, WorkerProcess, start_worker
-from farflung.host.limits import MIB, Limits
-from farflung.host.sandbox import Gap
+from farflung.host import exit_reason, sandbox
+from farflung.host.io import launch, sandbox_tiers
+from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker
+from farflung.host.sandbox import SandboxGap
+from farflung.host.worker_limits import MIB, WorkerLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandbox tiers above `limits` need Linux")
-SMALL = Limits(data=256 * MIB, disk_bytes=8 * MIB, file_bytes=4 * MIB, threads=24)
+SMALL = WorkerLimits(data=256 * MIB, disk_bytes=8 * MIB, file_bytes=4 * MIB, threads=24)
 CLOSED = (sandbox.BWRAP, sandbox.LANDLOCK)
 
 # Tries every way out and sends the names of those that worked. `world`: what the test planted outside.
@@ -96,11 +96,11 @@ channel.recv(1)
 """
 SIGNALS = ("signal", "signal by pipe", "signal by pipe too", "signal by socket")
 OPENED_BY = {
-    Gap.NETWORK: {"inet", "dial", "listen", "pair"},
-    Gap.UNIX_SOCKETS: {"unix", "abstract", "pair"},
-    Gap.FILES: {"read home", "read run", "list run", "write", "chmod", "stat", "passwd"},
-    Gap.METADATA: {"stat"},
-    Gap.PROCESSES: {"fork", "spawn", "trace", "environ", *SIGNALS},
+    SandboxGap.NETWORK: {"inet", "dial", "listen", "pair"},
+    SandboxGap.UNIX_SOCKETS: {"unix", "abstract", "pair"},
+    SandboxGap.FILES: {"read home", "read run", "list run", "write", "chmod", "stat", "passwd"},
+    SandboxGap.METADATA: {"stat"},
+    SandboxGap.PROCESSES: {"fork", "spawn", "trace", "environ", *SIGNALS},
 }
 
 
@@ -117,7 +117,7 @@ def _no_worker_is_left() -> Iterator[None]:
 @pytest.fixture(params=sandbox.ORDER)
 def tier(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if why := tiers.probe(name):
+    if why := sandbox_tiers.probe(name):
         assert sandbox.remedy(name, why), why  # a wall that is missing is no reason to skip
         pytest.skip(f"tier {name} does not work here: {why}")
     return name
@@ -157,7 +157,7 @@ def world(tmp_path: Path) -> Iterator[str]:
     victim.wait()
 
 
-def start(folder: Path, tier: str, code: str, *arguments: str, limits: Limits = SMALL) -> WorkerProcess:
+def start(folder: Path, tier: str, code: str, *arguments: str, limits: WorkerLimits = SMALL) -> WorkerProcess:
     scratch, log = folder / "scratch", folder / "worker.log"
     worker = start_worker(scratch, log, limits, command=(*PYTHON, "-c", code, *arguments), tier=tier)
     STARTED.append(worker)
@@ -178,7 +178,7 @@ def escapes(folder: Path, tier: str, world: str) -> set[str]:
 
 
 def test_what_gets_out_is_exactly_what_the_gaps_say(tmp_path: Path, tier: str, world: str) -> None:
-    gaps = tiers.tried(tier).tier.gaps
+    gaps = sandbox_tiers.tried(tier).tier.gaps
     said: set[str] = set().union(*(ways for gap, ways in OPENED_BY.items() if gap in gaps))
     # root's worker has no capabilities, and some kernels let nobody trace: then even the weakest tier stops these
     perhaps = {"trace", "environ"} & said
@@ -200,7 +200,7 @@ def test_what_gets_out_is_exactly_what_the_gaps_say(tmp_path: Path, tier: str, w
 def test_each_rule_is_what_stops_them(
     tmp_path: Path, world: str, tier: str, rule: str, lost: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if why := tiers.probe(tier):
+    if why := sandbox_tiers.probe(tier):
         assert sandbox.remedy(tier, why), why  # a wall that is missing is no reason to skip
         pytest.skip(f"tier {tier} does not work here: {why}")
     whole = launch._items
@@ -224,7 +224,7 @@ channel.recv(1)
     assert line(worker) == "written\n"
     lies_there = (tmp_path / "scratch" / "state").exists()
     worker.terminate()
-    assert lies_there == (Gap.DISK_CLEAR in worker.tier.gaps)
+    assert lies_there == (SandboxGap.DISK_CLEAR in worker.tier.gaps)
     left = [path for path in launch.MEMORY.glob(f"{launch.PREFIX}{os.getpid()}-*") if path.is_dir()]
     assert left == []
 
@@ -247,8 +247,8 @@ channel.recv(1)
 if why is not None:
     raise why
 """
-    gaps = tiers.tried(tier).tier.gaps
-    if Gap.FORKS in gaps or (tier == sandbox.LIMITS and Gap.THREADS in gaps):
+    gaps = sandbox_tiers.tried(tier).tier.gaps
+    if SandboxGap.FORKS in gaps or (tier == sandbox.LIMITS and SandboxGap.THREADS in gaps):
         pytest.skip("no cgroup bounds processes here, as the gaps say: not tried")
     worker = start(tmp_path, tier, code)
     children = json.loads(line(worker))
@@ -258,7 +258,7 @@ if why is not None:
         assert 10 < len(children) < SMALL.threads
     worker.socket.sendall(b"x")
     assert worker.wait(30) == 1
-    expected = ending.REFUSED if tier in CLOSED else ending.PROCESSES
+    expected = exit_reason.REFUSED if tier in CLOSED else exit_reason.PROCESSES
     assert worker.reason().startswith(expected)
     for child in children:
         if psutil.pid_exists(child):
@@ -269,11 +269,11 @@ def test_a_memory_hog_is_refused(tmp_path: Path, tier: str) -> None:
     code = "held = []\nwhile True: held.append(bytearray(16 << 20))"
     worker = start(tmp_path, tier, code)
     assert worker.wait(60) == 1
-    assert worker.reason().startswith(f"{ending.MEMORY}; exit status 1")
+    assert worker.reason().startswith(f"{exit_reason.MEMORY}; exit status 1")
 
 
 def test_a_hog_of_shared_memory_is_killed_by_its_group(tmp_path: Path, tier: str) -> None:
-    if Gap.SHARED_MEMORY in tiers.tried(tier).tier.gaps:
+    if SandboxGap.SHARED_MEMORY in sandbox_tiers.tried(tier).tier.gaps:
         pytest.skip("no cgroup bounds memory here, as the gaps say: not tried")
     code = """
 import mmap
@@ -283,7 +283,7 @@ for at in range(0, len(held), 1 << 20):
 """
     worker = start(tmp_path, tier, code)
     assert worker.wait(60) == -signal.SIGKILL
-    assert worker.reason().startswith(f"{ending.MEMORY} of 268 MB; SIGKILL")
+    assert worker.reason().startswith(f"{exit_reason.MEMORY} of 268 MB; SIGKILL")
 
 
 def test_a_disk_filler_is_refused_or_noticed(tmp_path: Path, tier: str) -> None:
@@ -298,39 +298,41 @@ channel.recv(1)
 """
     worker = start(tmp_path, tier, code)
     said = line(worker)
-    if Gap.DISK_WATCHED in worker.tier.gaps:
+    if SandboxGap.DISK_WATCHED in worker.tier.gaps:
         assert said == "24 MiB\n"
-        assert worker.over_limit().startswith(f"{ending.DISK} of 8.39 MB")
-        assert worker.terminate().startswith(ending.DISK)
+        assert worker.over_limit().startswith(f"{exit_reason.DISK} of 8.39 MB")
+        assert worker.terminate().startswith(exit_reason.DISK)
     else:
         assert said == ""
         assert worker.wait(30) == 1
         assert worker.over_limit() == ""
         assert worker.reason().startswith(
-            f"{ending.DISK}; exit status 1; its last words: OSError: [Errno 28]"
+            f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 28]"
         )
 
 
 def test_one_large_file_is_refused(tmp_path: Path, tier: str) -> None:
     worker = start(tmp_path, tier, "open('large', 'wb').write(bytes(5 << 20))")
     assert worker.wait(30) == 1
-    assert worker.reason().startswith(f"{ending.DISK}; exit status 1; its last words: OSError: [Errno 27]")
+    assert worker.reason().startswith(
+        f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 27]"
+    )
 
 
 def test_an_endless_loop_ends_with_its_processor_time(tmp_path: Path, tier: str) -> None:
-    worker = start(tmp_path, tier, "while True: pass", limits=Limits(cpu_seconds=1))
+    worker = start(tmp_path, tier, "while True: pass", limits=WorkerLimits(cpu_seconds=1))
     assert worker.wait(100) == -signal.SIGXCPU
-    assert worker.reason() == f"{ending.PROCESSOR} of 1 s; SIGXCPU: over its processor time"
+    assert worker.reason() == f"{exit_reason.PROCESSOR} of 1 s; SIGXCPU: over its processor time"
 
 
 def test_who_ignores_the_first_warning_is_killed_for_it(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
-    worker = start(tmp_path, tiers.strongest().name, code, limits=Limits(cpu_seconds=1))
+    worker = start(tmp_path, sandbox_tiers.strongest().name, code, limits=WorkerLimits(cpu_seconds=1))
     while worker.is_running():  # as the provider does
         worker.usage()
         time.sleep(0.05)
     assert worker.reason() == (
-        f"{ending.PROCESSOR} of 1 s; SIGKILL: somebody, or the kernel for lack of memory, killed it"
+        f"{exit_reason.PROCESSOR} of 1 s; SIGKILL: somebody, or the kernel for lack of memory, killed it"
     )
 
 

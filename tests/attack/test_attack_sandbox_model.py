@@ -12,13 +12,13 @@ import pytest
 
 from farflung.core.ids import PeerId
 from farflung.host import sandbox
-from farflung.host.io import tiers
-from farflung.host.io.process import WorkerProcess, start_worker
-from farflung.host.limits import MIB, limits_for
+from farflung.host.io import sandbox_tiers
+from farflung.host.io.worker_process import WorkerProcess, start_worker
+from farflung.host.worker_limits import MIB, limits_for
 from farflung.job import dataset
 from farflung.job.spec import JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec, SyncSpec
-from farflung.train import messages
-from farflung.train.io.pipe import WorkerPipe
+from farflung.train import worker_messages
+from farflung.train.io.worker_pipe import WorkerPipe
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandbox tiers above `limits` need Linux")
 SPEC = JobSpec(
@@ -66,13 +66,13 @@ def worker_for(folder: Path, tier: str) -> WorkerProcess:
     return start_worker(folder / "scratch", folder / "worker.log", limits_for(200 * MIB), tier=tier)
 
 
-def set_up(worker: WorkerProcess, source: str) -> messages.Broken | str:
+def set_up(worker: WorkerProcess, source: str) -> worker_messages.WorkerFailure | str:
     """The worker's error on being given the module, or why it ended."""
     tokens = np.frombuffer(b"def f(x):\n    return x + 1\n\n" * 40, np.uint8)
     data = dataset.pack(dataset.Dataset(tokens[:900].copy(), tokens[900:].copy()))
-    setup = messages.Setup(SPEC, data, source.encode(), 0, PeerId(bytes(32)))
+    setup = worker_messages.SetupCommand(SPEC, data, source.encode(), 0, PeerId(bytes(32)))
 
-    async def talk() -> messages.Broken | str:
+    async def talk() -> worker_messages.WorkerFailure | str:
         pipe = WorkerPipe(worker.socket)
         try:
             await pipe.request(setup)
@@ -87,7 +87,7 @@ def set_up(worker: WorkerProcess, source: str) -> messages.Broken | str:
 
 @pytest.mark.parametrize("tier", [sandbox.BWRAP, sandbox.LANDLOCK])
 def test_a_models_source_reaches_nothing(tmp_path: Path, tier: str) -> None:
-    if why := tiers.probe(tier):
+    if why := sandbox_tiers.probe(tier):
         assert sandbox.remedy(tier, why), why  # a wall that is missing is no reason to skip
         pytest.skip(f"tier {tier} does not work here: {why}")
     weights = tmp_path / "weights"
@@ -100,8 +100,8 @@ def test_a_models_source_reaches_nothing(tmp_path: Path, tier: str) -> None:
 
 
 def test_a_model_that_eats_memory_ends_its_worker_and_is_named(tmp_path: Path) -> None:
-    tier = tiers.strongest()
-    if sandbox.Gap.SHARED_MEMORY in tier.gaps:
+    tier = sandbox_tiers.strongest()
+    if sandbox.SandboxGap.SHARED_MEMORY in tier.gaps:
         pytest.skip("no cgroup bounds memory here, as the gaps say: not tried")
     worker = worker_for(tmp_path, tier.name)
     set_up(worker, GROWING)

@@ -13,22 +13,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from farflung.app import asking, handed, modelcard
-from farflung.app.cli.fetching import RESOLVED
-from farflung.app.folder import FORMAT, Identity, RunFolder
-from farflung.app.view import report
+from farflung.app.cli.fetch import RESOLVED
+from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.crypto import local_key
 from farflung.core.errors import RunError, UsageError
-from farflung.core.events import BytesBy
+from farflung.core.events import SentBytesByKind
 from farflung.core.ids import ZERO_HASH
-from farflung.core.io.durable import write_atomic
-from farflung.core.layout import Layout
-from farflung.job.model import gpt_shapes
-from farflung.job.spec import DataSpec, JobSpec, ModelSpec, Terms
-from farflung.train import card
-from farflung.train.snapshot import PublicState
-from farflung.watch.io.eventlog import EventLog
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import DataSpec, JobSpec, JobTerms, ModelSpec
+from farflung.local.jobs import resolve
+from farflung.local.model import load, model_card
+from farflung.peers.rundir.folder import FORMAT, RunFolder, RunIdentity
+from farflung.train import model_file
+from farflung.train.public_state import PublicState
+from farflung.watch.io.event_log import EventLog
 
 MAIN = "from farflung.app.cli.main import main; main()"
 SECRETS = ("bob", "secret-host", "203.0.113.7", "2001:db8::7", "4711")
@@ -44,10 +45,10 @@ SPEC = JobSpec(
 )
 
 
-def result(**said: str) -> events.Result:
+def result(**said: str) -> events.RunResultEvent:
     named = {"run": "r", "model_hash": "ab" * 32, "ledger_root": "cd" * 32} | said
-    return events.Result(
-        loss=1.0, loss_start=2.0, loss_unigram=3.0, bytes_sent=1, bytes_by=BytesBy(), bytes_ring_bf16=1,
+    return events.RunResultEvent(
+        loss=1.0, loss_start=2.0, loss_unigram=3.0, bytes_sent=1, bytes_by=SentBytesByKind(), bytes_ring_bf16=1,
         segments_audited=1, caught=(), paid=1, slashed=1, refunded=1, sum=0, seconds=1.0, rounds=1, tokens=1,
         reexecuted=0, **named,
     )  # fmt: skip
@@ -56,21 +57,21 @@ def result(**said: str) -> events.Result:
 def a_run(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "home" / "bob" / "runs" / "r")
     run.root.mkdir(parents=True)
-    run.identity_file.write_bytes(msgspec.json.encode(Identity(FORMAT, 1e9, "", "/home/bob")))
+    run.identity_file.write_bytes(msgspec.json.encode(RunIdentity(FORMAT, 1e9, "", "/home/bob")))
     log = EventLog(run.events_file)
     for text in TELLING:
-        log.append(events.Warned(code="X", message=text, hint=text))
-        log.append(events.Restarted(name="requester", why=text, seconds=1.0))
-        log.append(events.Left(peer="ab" * 32, reason=text))
-        log.append(events.ProcessStarted(role="provider", name="provider-0", pid=4711, peer="ab" * 32))
-        log.append(events.Sandboxed(tier="bwrap", gaps=(text,)))
-        log.append(events.Failed(code="X", message=text, cause=text, hint=text))
+        log.append(events.WarningEvent(code="X", message=text, hint=text))
+        log.append(events.ProcessRestartEvent(name="requester", why=text, seconds=1.0))
+        log.append(events.ProcessExitEvent(peer="ab" * 32, reason=text))
+        log.append(events.ProcessStartEvent(role="provider", name="provider-0", pid=4711, peer="ab" * 32))
+        log.append(events.SandboxEvent(tier="bwrap", gaps=(text,)))
+        log.append(events.RunFailureEvent(code="X", message=text, cause=text, hint=text))
     log.close()
     return run
 
 
 def test_a_report_names_nothing_of_the_computer_that_made_it(tmp_path: Path) -> None:
-    page = report.write(a_run(tmp_path)).read_text()
+    page = report_page.write(a_run(tmp_path)).read_text()
     for secret in (*SECRETS, str(tmp_path), socket.gethostname() + ":", str(Path.home()) + "/"):
         assert secret not in page, secret
 
@@ -80,34 +81,34 @@ def test_the_settings_beside_a_fetched_model_name_files_and_no_folders(tmp_path:
     own = {"spec": {"model": {"module": "/home/bob/m.py:build"}, "data": {"path": "/home/bob/x.txt"}}}
     run.resolved_file.write_text(json.dumps(own))
     assert run.resolved_file.name == RESOLVED
-    said = json.loads(handed.settings(run))
+    said = json.loads(load.settings(run))
     assert said == {"spec": {"model": {"module": "m.py:build"}, "data": {"path": "x.txt"}}}
     own["spec"]["model"]["start"] = "/home/bob/runs/base"
     run.resolved_file.write_text(json.dumps(own))
-    assert json.loads(handed.settings(run))["spec"]["model"] == {"module": "m.py:build", "start": "base"}
+    assert json.loads(load.settings(run))["spec"]["model"] == {"module": "m.py:build", "start": "base"}
     for bad in ("[]", "{}", "{", '{"spec":' * 5000, '{"spec":{"model":{"module":7},"data":{}}}'):
         run.resolved_file.write_text(bad)
         with pytest.raises(RunError, match="FF-APP-161"):
-            handed.settings(run)
+            load.settings(run)
 
 
 def test_a_model_card_and_a_model_file_name_files_and_no_folders() -> None:
-    layout = Layout.of(gpt_shapes(SPEC.model))
-    terms = Terms(SPEC, ZERO_HASH, ZERO_HASH, layout, local_key(1, "r", 0).public, ZERO_HASH)
-    data = card.write(terms, PublicState(1, np.zeros(layout.size, np.float32)))
-    said, _ = card.read(data)
-    text = modelcard.readme(said, SPEC, result(), "ab" * 32, "out", is_hf=True)
+    layout = TensorLayout.of(gpt_shapes(SPEC.model))
+    terms = JobTerms(SPEC, ZERO_HASH, ZERO_HASH, layout, local_key(1, "r", 0).public, ZERO_HASH)
+    data = model_file.write(terms, PublicState(1, np.zeros(layout.size, np.float32)))
+    said, _ = model_file.read(data)
+    text = model_card.readme(said, SPEC, result(), "ab" * 32, "out", is_hf=True)
     assert "words.txt" in text
     assert "bob" not in text + repr(said)
     assert b"bob" not in data
 
 
 def test_what_a_log_says_stays_between_its_backticks_in_a_model_card() -> None:
-    said = card.Card(
+    said = model_file.ModelFileHeader(
         format=1, kind="gpt", context=16, vocabulary=256, tokens="bytes", name="n", job="ab" * 32, rounds=1
     )
     evil = "x`\n# Owned\n<script>\x1b[31m"
-    text = modelcard.readme(
+    text = model_card.readme(
         said, SPEC, result(run=evil, ledger_root=evil), "ab" * 32, 'f");import os;("', is_hf=True
     )
     assert not any(line.startswith(("# Owned", "<script")) for line in text.splitlines())
@@ -118,11 +119,11 @@ def test_what_a_log_says_stays_between_its_backticks_in_a_model_card() -> None:
 
 def test_files_that_cannot_all_be_written_are_taken_away_again(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="FF-APP-164"):
-        handed.write_files(tmp_path / "new", {"a": b"x", "no/such/folder": b"y"})
+        load.write_files(tmp_path / "new", {"a": b"x", "no/such/folder": b"y"})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
     with pytest.raises(RunError, match="FF-APP-164"):
-        handed.write_files(tmp_path / "mine", {"a": b"x", "no/such/folder": b"y"})
+        load.write_files(tmp_path / "mine", {"a": b"x", "no/such/folder": b"y"})
     assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]
 
 
@@ -149,7 +150,7 @@ def test_a_runs_folder_that_cannot_be_one_is_a_mistake(
             place.touch()
     monkeypatch.setenv("FARFLUNG_RUNS", str(place / "a" if kind == "below" else place))
     with pytest.raises(UsageError, match="FF-APP-173"):
-        asking.runs_folder()
+        resolve.runs_folder()
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

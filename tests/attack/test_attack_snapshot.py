@@ -16,13 +16,20 @@ from farflung.core.crypto import local_key
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.ledger import snapshot
 from farflung.ledger.block import vote_for
-from farflung.ledger.snapshot import Manifest, Rows, check_chunk, check_manifest, chunk_of, manifest_of
-from farflung.ledger.votes import Certificate, Kind, certificate_of, sign_vote
+from farflung.ledger.snapshot import (
+    Rows,
+    SnapshotManifest,
+    check_chunk,
+    check_manifest,
+    chunk_of,
+    manifest_of,
+)
+from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, sign_vote
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
-def refused(code: str, manifest: Manifest) -> None:
+def refused(code: str, manifest: SnapshotManifest) -> None:
     with pytest.raises(VerificationError, match=code) as caught:
         check_manifest(manifest, trust(manifest))
     assert caught.value.hint
@@ -38,7 +45,7 @@ def test_an_honest_snapshot_is_taken(tmp_path: Path):
 # Manifests
 
 
-def honest() -> Manifest:
+def honest() -> SnapshotManifest:
     chain = grown()
     return manifest_of(chain.state, chain.head, chain.certificate)
 
@@ -47,9 +54,9 @@ def test_a_manifest_that_nobody_certified_is_refused():
     manifest = honest()
     header = manifest.header
     forger = local_key(8, "forger")
-    signed = certificate_of([sign_vote(forger, 0, vote_for(header, 1, Kind.FINALIZE))], 1)
-    notarized = replace(manifest.certificate, kind=Kind.NOTARIZE)
-    for certificate in (signed, notarized, Certificate(Kind.FINALIZE, 1, b"\0", ())):
+    signed = certificate_of([sign_vote(forger, 0, vote_for(header, 1, VoteKind.FINALIZE))], 1)
+    notarized = replace(manifest.certificate, kind=VoteKind.NOTARIZE)
+    for certificate in (signed, notarized, QuorumCertificate(VoteKind.FINALIZE, 1, b"\0", ())):
         refused("FF-LEDG-325", replace(manifest, certificate=certificate))
     for change in ({"height": header.height + 1}, {"state": header.txs}, {"epoch": 1}, {"chain": header.id}):
         with pytest.raises(VerificationError, match=r"FF-LEDG-32[56]"):
@@ -152,7 +159,7 @@ def test_no_bytes_read_as_a_manifest_do_harm(noise: bytes, place: int):
     at = place % len(whole)
     for data in (noise, whole[:at], whole[:at] + noise + whole[at + len(noise) :]):
         try:
-            manifest = decode(data, Manifest, limits.CONTROL_BYTES)
+            manifest = decode(data, SnapshotManifest, limits.CONTROL_BYTES)
             check_manifest(manifest, trust(honest()))
         except (ProtocolError, VerificationError):
             continue
@@ -177,7 +184,7 @@ class Forgetful(Honest):
     """Holds its snapshots for one chunk only: an endless one, for who begins anew each time."""
 
     def chunk(self, height: int, table: str, number: int) -> Rows | None:
-        self.snapshots = snapshot.Snapshots()
+        self.snapshots = snapshot.SnapshotCache()
         return None
 
 

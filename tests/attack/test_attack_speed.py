@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from attack_run import EVE, HONEST, Run
 
-from farflung.core.events import Drawn
+from farflung.core.events import AuditDrawEvent
 from farflung.job.spec import AuditSpec
-from farflung.train.roundlog import Committed
-from farflung.verify.speed import SPEED
+from farflung.train.run_log import CommitmentsRecord
+from farflung.verify.speed_check import SPEED
 
 replace = msgspec.structs.replace
 SLOW, QUICK = 10, 10**18  # FLOP/s: a round is worth hours of one, and nothing of the other
@@ -32,7 +32,7 @@ def drawn(folder: Path, monkeypatch: pytest.MonkeyPatch, speed: float) -> tuple[
     asyncio.run(run.go())
     why: dict[str, set[str]] = {}
     for event in run.events:
-        if isinstance(event, Drawn) and event.round >= RARE.probation:
+        if isinstance(event, AuditDrawEvent) and event.round >= RARE.probation:
             why.setdefault(event.peer, set()).add(event.flagged)
     return run, why
 
@@ -42,7 +42,7 @@ def test_who_answers_at_once_is_drawn_in_every_round_and_nobody_else(
 ) -> None:
     run, why = drawn(tmp_path, monkeypatch, 1.3)
     assert why == {EVE.public.hex(): {SPEED}}
-    records = [r for r in run.log.records if isinstance(r, Committed)]
+    records = [r for r in run.log.records if isinstance(r, CommitmentsRecord)]
     assert len(records) == attack_run.SPEC.rounds
     for record in records:
         assert all(timed.took > 0 for timed in record.timed)
@@ -56,4 +56,4 @@ def test_where_speed_is_not_judged_nobody_is_drawn_for_it_and_no_time_is_logged(
 ) -> None:
     run, why = drawn(tmp_path, monkeypatch, 0.0)
     assert why == {}
-    assert all(r.timed == () for r in run.log.records if isinstance(r, Committed))
+    assert all(r.timed == () for r in run.log.records if isinstance(r, CommitmentsRecord))

@@ -12,11 +12,11 @@ from verify_story import NO_AUDITS, SPEC, Story
 from farflung.core import limits
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
-from farflung.core.layout import Layout
-from farflung.job.spec import Ancestor, Terms
-from farflung.ledger.tx import JobCancel
-from farflung.train.snapshot import PublicState
-from farflung.verify.reader import prove_base, verify_run
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import AncestorRun, JobTerms
+from farflung.ledger.transactions import JobCancel
+from farflung.train.public_state import PublicState
+from farflung.verify.run_replay import prove_base, verify_run
 
 OTHER = digest("test/other")
 replace = msgspec.structs.replace
@@ -63,7 +63,7 @@ def test_a_chain_with_a_gap_is_refused(parent: Story, child: Story) -> None:
     third = told(parent=child, spec=replace(SHORT, name="third", seed=3))
     refused(third, "FF-VERI-126", parent)
 
-    def forget(terms: Terms) -> Terms:
+    def forget(terms: JobTerms) -> JobTerms:
         return replace(terms, lineage=terms.lineage[:1])
 
     refused(told({"terms": forget}, parent=child), "FF-VERI-126", child)
@@ -84,7 +84,7 @@ def test_weights_that_are_not_the_parents_are_refused(parent: Story) -> None:
     liar = told(parent=parent)
     state = other(liar.public if liar.public.round == 0 else liar.sync.initial(parent.public.params))
 
-    def terms(truth: Terms) -> Terms:
+    def terms(truth: JobTerms) -> JobTerms:
         return replace(truth, initial_root=state.root(truth.layout))
 
     lying = told({"initial": other, "terms": terms}, parent=parent)
@@ -102,7 +102,7 @@ def test_a_momentum_that_is_carried_in_is_refused(parent: Story) -> None:
 
     state = warm(told(parent=parent).sync.initial(parent.public.params))
 
-    def terms(truth: Terms) -> Terms:
+    def terms(truth: JobTerms) -> JobTerms:
         return replace(truth, initial_root=state.root(truth.layout))
 
     refused(told({"initial": warm, "terms": terms}, parent=parent), "FF-VERI-128", parent)
@@ -110,7 +110,7 @@ def test_a_momentum_that_is_carried_in_is_refused(parent: Story) -> None:
 
 @pytest.mark.parametrize("field", ["chain", "job", "root"])
 def test_a_parent_that_the_terms_name_wrongly_is_refused(parent: Story, field: str) -> None:
-    def lie(terms: Terms) -> Terms:
+    def lie(terms: JobTerms) -> JobTerms:
         return replace(terms, lineage=(replace(terms.lineage[0], **{field: OTHER}),))
 
     refused(told({"terms": lie}, parent=parent), "FF-VERI-126", parent)
@@ -147,21 +147,21 @@ def test_a_parent_without_an_end_is_refused(child: Story) -> None:
 
 def test_a_swapped_layout_is_refused(parent: Story) -> None:
     """The same number of weights under other names and shapes: they would mean something else."""
-    swapped = Layout.of({"alpha": (32, 40), "beta": (600,), "gamma": (16, 8)})
+    swapped = TensorLayout.of({"alpha": (32, 40), "beta": (600,), "gamma": (16, 8)})
     assert swapped.size == parent.layout.size
     refused(told(parent=parent, layout=swapped), "FF-VERI-127", parent)
 
 
-def without_lineage(terms: Terms) -> Terms:
+def without_lineage(terms: JobTerms) -> JobTerms:
     return replace(terms, lineage=())
 
 
-def of_one_that_comes_twice(terms: Terms) -> Terms:
+def of_one_that_comes_twice(terms: JobTerms) -> JobTerms:
     return replace(terms, lineage=(*terms.lineage, *terms.lineage))
 
 
-def too_long(terms: Terms) -> Terms:
-    more = tuple(Ancestor(OTHER, digest("test/job", bytes([i])), OTHER) for i in range(limits.LINEAGE))
+def too_long(terms: JobTerms) -> JobTerms:
+    more = tuple(AncestorRun(OTHER, digest("test/job", bytes([i])), OTHER) for i in range(limits.LINEAGE))
     return replace(terms, lineage=(*terms.lineage, *more))
 
 
@@ -172,5 +172,5 @@ def test_terms_that_do_not_say_on_what_they_stand_are_refused(parent: Story, lie
 
 def test_a_lineage_without_a_start_is_refused(parent: Story) -> None:
     """Terms that claim a parent and do not begin with it: they would borrow its name."""
-    claim = Ancestor(parent.genesis.chain, parent.terms.id, OTHER)
+    claim = AncestorRun(parent.genesis.chain, parent.terms.id, OTHER)
     refused(told({"terms": lambda terms: replace(terms, lineage=(claim,))}), "FF-VERI-125")

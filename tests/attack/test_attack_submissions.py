@@ -22,23 +22,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.compress.merge import Part, merge
+from farflung.compress.merge import WeightedUpdate, merge
 from farflung.compress.payload import HEADER_BYTES
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import local_key
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Float32, Layout
-from farflung.job.load import load
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.train.roundlog import Contribution, payload_hash
-from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
-from farflung.train.trace import Stated
-from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags, Statement
-from farflung.verify.io.checker import Checker, Desk
+from farflung.train.contribution_trace import LoggedStatistics
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import Contribution, payload_hash
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify.io.checker import CheckerClient, CheckerState
+from farflung.verify.submission_checks import (
+    CheckerSetup,
+    PayloadCheckReply,
+    PayloadCheckRequest,
+    RoundFlagsReply,
+    RoundFlagsRequest,
+    TrainingStatement,
+)
 
-LAYOUT = Layout.of({"big": (24, 40), "small": (30,), "tiny": (3, 2)})
+LAYOUT = TensorLayout.of({"big": (24, 40), "small": (30,), "tiny": (3, 2)})
 PEERS = sorted(local_key(6, "peer", i).public for i in range(3))
 MEMORY = (
     64 << 20
@@ -67,7 +74,7 @@ class Case(NamedTuple):
 
     name: str
     spec: JobSpec
-    good: Check
+    good: PayloadCheckRequest
 
 
 def case(name: str) -> Case:
@@ -80,50 +87,50 @@ def case(name: str) -> Case:
     payload = sync.encode(state, None, None, values, LAYOUT, PEERS[0]).payload
     weight = spec.round_tokens
     told = payload_hash(payload)
-    c = Contribution(PEERS[0], weight, told, told, ZERO_HASH, ZERO_HASH, "none", Stated(1, 1))
-    said = Statement((2.0,) * spec.sync.steps, weight)
-    return Case(name, spec, Check(4, state.root(LAYOUT), c, said, payload))
+    c = Contribution(PEERS[0], weight, told, told, ZERO_HASH, ZERO_HASH, "none", LoggedStatistics(1, 1))
+    said = TrainingStatement((2.0,) * spec.sync.steps, weight)
+    return Case(name, spec, PayloadCheckRequest(4, state.root(LAYOUT), c, said, payload))
 
 
 CASES = {name: case(name) for name in METHODS}
 
 
-def with_payload(told: Check, payload: bytes) -> Check:
+def with_payload(told: PayloadCheckRequest, payload: bytes) -> PayloadCheckRequest:
     contribution = replace(told.contribution, payload=payload_hash(payload))
     return replace(told, payload=payload, contribution=contribution)
 
 
-def with_body(told: Check, body: bytes) -> Check:
+def with_body(told: PayloadCheckRequest, body: bytes) -> PayloadCheckRequest:
     """A header that tells the truth about another body."""
     head = told.payload[: HEADER_BYTES - 8] + struct.pack("<Q", len(body))
     return with_payload(told, head + body)
 
 
-def desk_of(spec: JobSpec) -> Desk:
-    desk = Desk()
+def desk_of(spec: JobSpec) -> CheckerState:
+    desk = CheckerState()
     desk.handle(CheckerSetup(spec, LAYOUT, spec.round_tokens))
     return desk
 
 
-def updates_of(desk: Desk) -> Float32 | None:
+def updates_of(desk: CheckerState) -> Float32 | None:
     """What the desk took, or None."""
     seen = [part.values for by_peer in desk._seen.values() for part, _ in by_peer.values()]
     return seen[0] if seen else None
 
 
-def judged(told: Check, spec: JobSpec) -> Checked:
+def judged(told: PayloadCheckRequest, spec: JobSpec) -> PayloadCheckReply:
     """The answer of a fresh desk; what it takes can be merged, and is finite."""
     desk = desk_of(spec)
     reply = desk.handle(told)
-    assert isinstance(reply, Checked)
+    assert isinstance(reply, PayloadCheckReply)
     taken = updates_of(desk)
     assert (taken is None) == bool(reply.code)
     if taken is not None:
         assert np.isfinite(taken).all()
         for rule in ("clip", "centered"):
-            merge(LAYOUT, [Part(PEERS[0], 1, taken)], rule)  # type: ignore[arg-type]
-        assert isinstance(desk.handle(Conclude(told.round, (PEERS[0],))), Flags)
-    assert decode(encode(reply), Checked, limits.CONTROL_BYTES) == reply  # it fits into an answer
+            merge(LAYOUT, [WeightedUpdate(PEERS[0], 1, taken)], rule)  # type: ignore[arg-type]
+        assert isinstance(desk.handle(RoundFlagsRequest(told.round, (PEERS[0],))), RoundFlagsReply)
+    assert decode(encode(reply), PayloadCheckReply, limits.CONTROL_BYTES) == reply  # it fits into an answer
     return reply
 
 
@@ -174,8 +181,8 @@ def test_any_envelope_gets_an_answer(
     weight: int, tokens: int, losses: list[float], round: int, sandbox: str, stated: tuple[int, int]
 ) -> None:
     told = CASES["muloco"]
-    c = replace(told.good.contribution, weight=weight, sandbox=sandbox, stated=Stated(*stated))
-    said = Statement(tuple(losses), tokens)
+    c = replace(told.good.contribution, weight=weight, sandbox=sandbox, stated=LoggedStatistics(*stated))
+    said = TrainingStatement(tuple(losses), tokens)
     assert judged(replace(told.good, contribution=c, statement=said), told.spec).code
     judged(replace(told.good, contribution=c, round=round), told.spec)
     judged(replace(told.good, contribution=c, statement=None), told.spec)
@@ -190,17 +197,17 @@ def test_any_figures_in_an_opening_get_flags(figures: list[tuple[int, int]]) -> 
     part, _ = desk._seen[4].pop(PEERS[0])
     peers = [PeerId(bytes([i]) * 32) for i in range(len(figures))]
     desk._seen[4] = {
-        p: (part._replace(peer=p), Stated(*pair)) for p, pair in zip(peers, figures, strict=True)
+        p: (part._replace(peer=p), LoggedStatistics(*pair)) for p, pair in zip(peers, figures, strict=True)
     }
-    reply = desk.handle(Conclude(4, tuple(peers)))
-    assert isinstance(reply, Flags)
+    reply = desk.handle(RoundFlagsRequest(4, tuple(peers)))
+    assert isinstance(reply, RoundFlagsReply)
     assert {reason for _, reason in reply.flags} <= {"duplicate"}  # all of them sent the same
 
 
 # The real process
 
 
-def hostile(told: Case) -> Iterator[Check]:
+def hostile(told: Case) -> Iterator[PayloadCheckRequest]:
     """Payloads against length fields, counts, tables, indices, scales and dtypes, of one codec."""
     good, payload = told.good, told.good.payload
     body = payload[HEADER_BYTES:]
@@ -235,7 +242,7 @@ def test_the_real_process_outlives_them_all_and_holds_no_more_than_for_honest_wo
     command = [sys.executable, "-m", "farflung.verify.io.checker", str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
     theirs.close()
-    checker = Checker(ours)
+    checker = CheckerClient(ours)
 
     async def work() -> None:
         before = 0

@@ -11,28 +11,28 @@ from typing import cast
 
 import pytest
 
-from farflung.app import vigil
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.vigil import Vigil
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash, PeerId
 from farflung.host import sandbox
-from farflung.host.io.image import image_digest
-from farflung.host.io.process import PYTHON, WorkerProcess, start_worker
-from farflung.host.tampering import (
+from farflung.host.io.code_digest import image_digest
+from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker
+from farflung.host.tamper_signs import (
     CHANGED,
     PRIVILEGED,
     TRACED,
     UNFILTERED,
-    Tampering,
+    TamperReport,
     signs_in,
     tampering_hash,
 )
 from farflung.ledger.exclusions import HostTampered
-from farflung.ledger.tx import Op
-from farflung.market.offer import Capabilities
+from farflung.ledger.transactions import Op
+from farflung.market.provider_offer import Capabilities
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.node import tamper_watch
+from farflung.peers.node.tamper_watch import TamperWatch
 
 CHAIN, JOB, NODE = Hash(b"c" * 32), Hash(b"j" * 32), PeerId(b"n" * 32)
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -129,7 +129,7 @@ class Quiet:
     def __init__(self, signs: tuple[str, ...] = ()) -> None:
         self.signs = signs
 
-    tier = sandbox.tier(sandbox.LIMITS, sandbox.Facts(False, frozenset(), True))
+    tier = sandbox.tier(sandbox.LIMITS, sandbox.SandboxSupport(False, frozenset(), True))
 
     def tampering(self) -> tuple[str, ...]:
         return self.signs
@@ -148,9 +148,9 @@ class Ledger:
         self.submitted.append(op)
 
 
-def told(folder: Path, ledger: Ledger) -> Tampering:
+def told(folder: Path, ledger: Ledger) -> TamperReport:
     async def work() -> None:
-        watch = Vigil(folder, CHAIN, NODE)
+        watch = TamperWatch(folder, CHAIN, NODE)
         watch.follow(cast(LedgerClient, ledger))
         traced = cast(WorkerProcess, Quiet((TRACED,)))
         watch.attest(JOB, FACTS, traced)
@@ -160,7 +160,7 @@ def told(folder: Path, ledger: Ledger) -> Tampering:
 
     asyncio.run(work())
     (kept,) = folder.glob("tampering-*.bin")
-    return decode(kept.read_bytes(), Tampering, limits.CONTROL_BYTES)
+    return decode(kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
 
 
 def test_the_ledger_hears_the_hash_of_the_report_that_the_node_keeps(
@@ -187,9 +187,9 @@ def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
     package = tmp_path / "package"
     (package / "inner").mkdir(parents=True)
     (package / "inner" / "a.py").write_text("x = 1\n")
-    monkeypatch.setattr(vigil, "image_digest", lambda: image_digest(package))
-    monkeypatch.setattr(vigil, "IMAGE_SECONDS", 0.0)
-    watch, worker = Vigil(tmp_path, CHAIN, NODE), cast(WorkerProcess, Quiet())
+    monkeypatch.setattr(tamper_watch, "image_digest", lambda: image_digest(package))
+    monkeypatch.setattr(tamper_watch, "IMAGE_SECONDS", 0.0)
+    watch, worker = TamperWatch(tmp_path, CHAIN, NODE), cast(WorkerProcess, Quiet())
     first = watch.attest(JOB, FACTS, worker)
     assert (first.image, first.sandbox) == (image_digest(package), sandbox.LIMITS)
     assert not watch.look("provider 1", JOB, worker)
@@ -200,7 +200,7 @@ def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
     assert not any(watch.look("provider 1", JOB, worker) for _ in range(3))
     assert capsys.readouterr().out.count(CHANGED) == 1
     (kept,) = tmp_path.glob("tampering-*.bin")
-    said = decode(kept.read_bytes(), Tampering, limits.CONTROL_BYTES)
+    said = decode(kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
     assert (said.began, said.now, said.signs) == (first.image, image_digest(package), (CHANGED,))
     assert watch.attest(JOB, FACTS, worker).image == first.image, "the same lease began with the same code"
     assert watch.attest(Hash(b"k" * 32), FACTS, worker).image == said.now

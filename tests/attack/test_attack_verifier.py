@@ -28,15 +28,17 @@ from attack_world import (
     within,
 )
 
-from farflung.app import auditing, objects, owing, wire
-from farflung.app import lender as role
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.tx import Finding, Role, SignedVerdict, is_verdict_signed
-from farflung.store.objects import Manifest, seal
-from farflung.train import messages, segments, snapshot
+from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
+from farflung.peers.node import agent as role
+from farflung.peers.node import audit_lease, opening_deadlines
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.peers.transfer import objects
+from farflung.store.sealed_objects import ObjectManifest, seal
+from farflung.train import public_state, segments, worker_messages
 from farflung.train.segments import BorderState
-from farflung.verify.blind import Blind, blind, is_blind, opens
+from farflung.verify.blind_commitment import BlindCommitment, blind, is_blind, opens
 
 replace = msgspec.structs.replace
 
@@ -48,58 +50,74 @@ class Audited(Scene):
     """A verifier in this process, and a provider whose round 0 it may be asked about."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, V, Role.AUDIT)
+        super().__init__(folder, V, LeaseRole.AUDIT)
         self.peer = Member(FELLOW, folder / "peer")
         self.fellow = self.peer
         self.parties = (self.home, self.peer, self.verifier, self.stranger)
-        self.shown: wire.SegmentRevealed | None = None
+        self.shown: protocol_messages.SegmentRevealReply | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Audited]:
         async with super().open():
             yield self
 
-    async def trained(self) -> wire.AuditOrder:
+    async def trained(self) -> protocol_messages.AuditRequest:
         """The peer's honest round, and an honest order to audit its segment 1."""
         places = {p.key.public: p.address for p in self.parties}
         self.peer.places = places
         order = start_order(self.home, 1, tuple(places.values()), initial())
         await self.peer.tenancy.start(order, JOB_KEY, self.peer.worker, REQUESTER.public)
-        await self.peer.tenancy.train(wire.TrainRound(TERMS.id, 0, 0))
-        shown = await self.peer.tenancy.reveal(wire.RevealRound(TERMS.id, 0, REQUESTER.public))
-        packed = self.home.put(snapshot.pack(initial(), LAYOUT))
-        opened = await self.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 1))
+        await self.peer.tenancy.train(protocol_messages.TrainRequest(TERMS.id, 0, 0))
+        shown = await self.peer.tenancy.reveal(protocol_messages.RevealRequest(TERMS.id, 0, REQUESTER.public))
+        packed = self.home.put(public_state.pack(initial(), LAYOUT))
+        opened = await self.peer.tenancy.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1))
         c = shown.share.contribution
-        return wire.AuditOrder(TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened)
+        return protocol_messages.AuditRequest(
+            TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened
+        )
 
-    async def ready(self) -> wire.AuditOrder:
+    async def ready(self) -> protocol_messages.AuditRequest:
         order = await self.trained()
         await self.begin()
         return order
 
-    async def run(self, order: wire.AuditOrder) -> wire.AuditAnswer:
-        return decode(await self.call(self.home, wire.AUDIT, encode(order)), wire.AuditAnswer, 10**6)
+    async def run(self, order: protocol_messages.AuditRequest) -> protocol_messages.AuditReply:
+        return decode(
+            await self.call(self.home, protocol_messages.AUDIT, encode(order)),
+            protocol_messages.AuditReply,
+            10**6,
+        )
 
-    async def judge(self, order: wire.AuditOrder, said: Blind, **changes: Any) -> wire.Judged:
-        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, order.contribution.trace, said)
+    async def judge(
+        self, order: protocol_messages.AuditRequest, said: BlindCommitment, **changes: Any
+    ) -> protocol_messages.VerdictReply:
+        reveal = protocol_messages.SegmentRevealRequest(
+            TERMS.id, 0, order.segment, order.contribution.trace, said
+        )
         shown = self.peer.tenancy._openings.reveal(reveal, self.peer.tenancy._verifiers)
-        request = wire.AuditReveal(
+        request = protocol_messages.VerdictRequest(
             TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes)
         )
-        return decode(await self.call(self.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
+        return decode(
+            await self.call(self.home, protocol_messages.JUDGE, encode(request)),
+            protocol_messages.VerdictReply,
+            10**6,
+        )
 
-    async def withheld(self, order: wire.AuditOrder) -> None:
+    async def withheld(self, order: protocol_messages.AuditRequest) -> None:
         """It waits no longer than this for what nobody serves; the honest are waited for as ever."""
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
-            assert await self.finding(order) is Finding.WITHHELD
+            patched.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.3)
+            assert await self.finding(order) is VerdictFinding.WITHHELD
 
-    async def finding(self, order: wire.AuditOrder) -> Finding:
+    async def finding(self, order: protocol_messages.AuditRequest) -> VerdictFinding:
         """What it says at once, without a run, when the peer itself opens what the order says it has opened."""
         honest = self.peer.obey
 
         async def obey(connection: Any, method: str, asked: Any) -> Any:
-            return order.opened if method == wire.OPEN else await honest(connection, method, asked)
+            return (
+                order.opened if method == protocol_messages.OPEN else await honest(connection, method, asked)
+            )
 
         if order.opened is not None:
             self.peer.obey = obey  # type: ignore[method-assign]
@@ -110,7 +128,7 @@ class Audited(Scene):
         return about(answer.verdict, order)
 
 
-def about(signed: SignedVerdict, order: wire.AuditOrder) -> Finding:
+def about(signed: SignedVerdict, order: protocol_messages.AuditRequest) -> VerdictFinding:
     said, c = signed.verdict, order.contribution
     assert is_verdict_signed(signed)
     assert (said.node, said.round, said.trace) == (c.peer, order.round, c.trace)
@@ -124,8 +142,8 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
     monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
-    monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 5.0)
-    monkeypatch.setattr(owing, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
+    monkeypatch.setattr(opening_deadlines, "PATIENCE_SECONDS", 0.05)
 
     def run(attack: Any) -> None:
         async def test() -> None:
@@ -135,12 +153,15 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
                 answer = await scene.run(order)
                 assert answer.blind is not None
                 judged = await scene.judge(order, answer.blind)
-                assert about(judged.verdict, order) is Finding.HOLDS
+                assert about(judged.verdict, order) is VerdictFinding.HOLDS
                 place = (TERMS.id, 0, order.contribution.peer, order.segment)
                 assert is_blind(answer.blind, *place)
                 assert opens(answer.blind, *place, judged.border, judged.nonce)
                 assert judged.verdict.verdict.result == answer.blind.digest
-                assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+                assert (
+                    await scene.order(protocol_messages.END, protocol_messages.LeaseEndRequest(TERMS.id))
+                    == "ok"
+                )
                 assert list((scene.provider._folder / "store").iterdir()) == []
                 assert not (scene.provider._folder / "private").exists()  # a verifier keeps no secrets
 
@@ -150,17 +171,19 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
 
 
 def test_only_the_requester_orders_audits(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
-        judge = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
+        judge = protocol_messages.VerdictRequest(TERMS.id, 0, order.contribution.peer, 1, None)
         for party in (scene.peer, scene.verifier, scene.stranger):
             for method, message in {
-                wire.AUDIT: order,
-                wire.JUDGE: judge,
-                wire.START: scene.start,
-                wire.MEMBERS: wire.Members(TERMS.id, ()),
-                wire.OPEN: wire.OpenSegment(TERMS.id, 0, 1),
-                wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, NIL, Blind(V.public, NIL, NIL + NIL)),  # type: ignore[arg-type]
-                wire.END: wire.End(TERMS.id),
+                protocol_messages.AUDIT: order,
+                protocol_messages.JUDGE: judge,
+                protocol_messages.START: scene.start,
+                protocol_messages.MEMBERS: protocol_messages.MembersUpdate(TERMS.id, ()),
+                protocol_messages.OPEN: protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1),
+                protocol_messages.UNVEIL: protocol_messages.SegmentRevealRequest(
+                    TERMS.id, 0, 1, NIL, BlindCommitment(V.public, NIL, NIL + NIL)
+                ),  # type: ignore[arg-type]
+                protocol_messages.END: protocol_messages.LeaseEndRequest(TERMS.id),
             }.items():
                 assert await scene.refused(party, method, message) == "FF-APP-041"
             assert await scene.refused(party, objects.CHUNK, (order.snapshot.id, 0)) == "FF-APP-042"
@@ -170,22 +193,22 @@ def test_only_the_requester_orders_audits(against: Any) -> None:
 
 
 def test_a_verifier_neither_trains_nor_takes_objects(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         for method, message in {
-            wire.TRAIN: wire.TrainRound(TERMS.id, 0, 0),
-            wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
-            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 1),
+            protocol_messages.TRAIN: protocol_messages.TrainRequest(TERMS.id, 0, 0),
+            protocol_messages.MERGE: protocol_messages.MergeRequest(TERMS.id, 0, ()),
+            protocol_messages.OPEN: protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1),
         }.items():
             assert await scene.order(method, message) == "FF-APP-043"
         assert await scene.order(objects.BEGIN, seal(JOB_KEY, b"x")[0]) == "FF-APP-039"
-        assert await scene.order(wire.PROPOSE, PROPOSAL) == "FF-APP-085"  # to train
-        assert await scene.refused(scene.stranger, wire.PROPOSE, scene.proposal) == "FF-APP-094"
+        assert await scene.order(protocol_messages.PROPOSE, PROPOSAL) == "FF-APP-085"  # to train
+        assert await scene.refused(scene.stranger, protocol_messages.PROPOSE, scene.proposal) == "FF-APP-094"
 
     against(attack)
 
 
 def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         wrong = {
             "FF-TRAIN-073": [replace(order, root=NIL), replace(order, root=Hash(b""))],
             "FF-TRAIN-072": [replace(order, round=1)],
@@ -196,14 +219,14 @@ def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) 
             ],
             "FF-APP-034": [replace(order, snapshot=seal(JOB_KEY, b"nowhere")[0])],
             "FF-TRAIN-070": [replace(order, snapshot=scene.home.put(b"no public state"))],
-            "FF-STOR-001": [replace(order, snapshot=Manifest(NIL, 10, ()))],
+            "FF-STOR-001": [replace(order, snapshot=ObjectManifest(NIL, 10, ()))],
             "FF-STOR-005": [
-                replace(order, snapshot=scene.home.put(snapshot.pack(initial(), LAYOUT), b"\x08" * 32))
+                replace(order, snapshot=scene.home.put(public_state.pack(initial(), LAYOUT), b"\x08" * 32))
             ],
         }
         for code, orders in wrong.items():
             for bad in orders:
-                assert await scene.order(wire.AUDIT, bad) == code
+                assert await scene.order(protocol_messages.AUDIT, bad) == code
         assert "Rerun" not in scene.process.worker.asked
 
     against(attack)
@@ -213,7 +236,7 @@ def silent(code: str) -> Any:
     """A line on which nobody is reached."""
 
     async def dial(_peer: Any) -> Any:
-        raise owing.NetworkError(code, "nobody there")
+        raise opening_deadlines.NetworkError(code, "nobody there")
 
     return dial
 
@@ -221,17 +244,17 @@ def silent(code: str) -> Any:
 def test_a_verifier_that_reaches_nobody_accuses_nobody(against: Any) -> None:
     """Its own line is dead: the coordinator hears a code, and asks another verifier."""
 
-    async def attack(scene: Scene, order: wire.AuditOrder) -> None:
+    async def attack(scene: Scene, order: protocol_messages.AuditRequest) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
+            patched.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.3)
             patched.setattr(scene.provider._tenancy._debts, "_dial", silent("FF-NET-043"))  # type: ignore[union-attr]
-            assert await scene.order(wire.AUDIT, replace(order, opened=None)) == "FF-APP-098"
+            assert await scene.order(protocol_messages.AUDIT, replace(order, opened=None)) == "FF-APP-098"
 
     against(attack)
 
 
 def test_a_peer_that_is_away_while_the_requester_answers_has_withheld(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
         honest = debts._dial
 
@@ -249,7 +272,7 @@ def test_a_peer_that_is_away_while_the_requester_answers_has_withheld(against: A
 def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
     against: Any, others: int, is_accused: bool
 ) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
         honest = debts._dial
 
@@ -260,8 +283,8 @@ def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(debts, "_dial", dial)
             patched.setattr(debts, "_relays", dict.fromkeys(behind, frozenset({Hash(b"r" * 32)})))
-            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
-            answer = await scene.order(wire.AUDIT, replace(order, opened=None))
+            patched.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.3)
+            answer = await scene.order(protocol_messages.AUDIT, replace(order, opened=None))
             assert answer == ("ok" if is_accused else "FF-APP-098")
 
     against(attack)
@@ -272,10 +295,10 @@ def test_the_time_of_a_debt_follows_the_jobs_sizes_and_not_what_a_peer_says(
 ) -> None:
     """An opening counts as the largest state there is, a state as what it is; a larger one is withheld at once."""
     sizes: list[int] = []
-    allowance = owing.allowance
-    monkeypatch.setattr(owing, "allowance", lambda size: sizes.append(size) or allowance(size))
+    allowance = opening_deadlines.allowance
+    monkeypatch.setattr(opening_deadlines, "allowance", lambda size: sizes.append(size) or allowance(size))
 
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         assert (await scene.run(order)).blind is not None
         assert order.opened is not None
         assert sizes == [order.opened.state.size]
@@ -294,32 +317,34 @@ def test_the_time_of_a_debt_follows_the_jobs_sizes_and_not_what_a_peer_says(
 
 
 def test_a_peer_whose_address_nobody_has_told_is_not_accused(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         known = dict(scene.provider._addresses)
         del scene.provider._addresses[FELLOW.public]
         fellow = scene.provider.endpoint.connection(FELLOW.public)
         assert fellow is None  # nothing stands that could be used instead
-        assert await scene.order(wire.AUDIT, replace(order, opened=None)) == "FF-APP-047"
+        assert await scene.order(protocol_messages.AUDIT, replace(order, opened=None)) == "FF-APP-047"
         scene.provider._addresses = known
 
     against(attack)
 
 
 def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         worker = scene.process.worker
 
-        def elsewhere(reply: messages.Reran) -> messages.Reran:
+        def elsewhere(reply: worker_messages.RerunResult) -> worker_messages.RerunResult:
             return replace(reply, border=replace(reply.border, params=NIL))
 
-        worker.bends[messages.Rerun] = elsewhere  # so that the claimed end must be fetched
+        worker.bends[worker_messages.RerunCommand] = elsewhere  # so that the claimed end must be fetched
         said = (await scene.run(order)).blind
         assert said is not None
         known = scene.provider._addresses.pop(FELLOW.public)
-        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, order.contribution.trace, said)
+        reveal = protocol_messages.SegmentRevealRequest(
+            TERMS.id, 0, order.segment, order.contribution.trace, said
+        )
         shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
-        asked = wire.AuditReveal(TERMS.id, 0, FELLOW.public, order.segment, shown)
-        assert await scene.order(wire.JUDGE, asked) == "FF-APP-047"
+        asked = protocol_messages.VerdictRequest(TERMS.id, 0, FELLOW.public, order.segment, shown)
+        assert await scene.order(protocol_messages.JUDGE, asked) == "FF-APP-047"
         scene.provider._addresses[FELLOW.public] = known
         worker.bends.clear()
         scene.provider._tenancy._held.clear()  # type: ignore[union-attr]
@@ -331,48 +356,50 @@ def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against
     "code", ["FF-TRAIN-050", "FF-TRAIN-090", "FF-TRAIN-091", "FF-CORE-050", "FF-HOST-001"]
 )
 def test_a_verifiers_own_broken_worker_is_no_peers_fault(against: Any, code: str) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         worker = scene.process.worker
 
         def fail(_reply: Any) -> Any:
-            raise auditing.RunError(code, "something here does not work")
+            raise audit_lease.RunError(code, "something here does not work")
 
-        for message in (messages.Rerun, messages.Reencode):
+        for message in (worker_messages.RerunCommand, worker_messages.ReencodeCommand):
             worker.bends[message] = fail
-            if message is messages.Rerun:
-                assert await scene.order(wire.AUDIT, order) == code
+            if message is worker_messages.RerunCommand:
+                assert await scene.order(protocol_messages.AUDIT, order) == code
             else:
                 said = (await scene.run(order)).blind
                 assert said is not None
-                asked = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, order.segment, None)
-                assert await scene.order(wire.JUDGE, asked) == code
+                asked = protocol_messages.VerdictRequest(
+                    TERMS.id, 0, order.contribution.peer, order.segment, None
+                )
+                assert await scene.order(protocol_messages.JUDGE, asked) == code
             del worker.bends[message]
 
     against(attack)
 
 
-@pytest.mark.parametrize("code", auditing.BLAMED)
+@pytest.mark.parametrize("code", audit_lease.BLAMED)
 def test_a_state_that_no_work_can_go_on_from_is_false(against: Any, code: str) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         def fail(_reply: Any) -> Any:
-            raise auditing.RunError(code, "this state is none")
+            raise audit_lease.RunError(code, "this state is none")
 
-        scene.process.worker.bends[messages.Rerun] = fail
-        assert await scene.finding(order) is Finding.FALSE
+        scene.process.worker.bends[worker_messages.RerunCommand] = fail
+        assert await scene.finding(order) is VerdictFinding.FALSE
         scene.process.worker.bends.clear()
 
     against(attack)
 
 
 def test_a_verifier_holds_no_more_audits_than_two_rounds_can_have(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         tenancy = scene.provider._tenancy
-        assert isinstance(tenancy, auditing.AuditTenancy)
-        assert await scene.order(wire.AUDIT, order) == "ok"
+        assert isinstance(tenancy, audit_lease.AuditLease)
+        assert await scene.order(protocol_messages.AUDIT, order) == "ok"
         (held,) = tenancy._held.values()
-        most = auditing.ROUNDS_HELD * SPEC.network.providers
+        most = audit_lease.ROUNDS_HELD * SPEC.network.providers
         tenancy._held = {(0, Hash(bytes([i]) * 32), 0): held for i in range(5 * most)}  # type: ignore[misc]
-        assert await scene.order(wire.AUDIT, order) == "ok"
+        assert await scene.order(protocol_messages.AUDIT, order) == "ok"
         assert len(tenancy._held) == most
         assert (0, order.contribution.peer, order.segment) in tenancy._held
 
@@ -380,10 +407,10 @@ def test_a_verifier_holds_no_more_audits_than_two_rounds_can_have(against: Any) 
 
 
 def test_a_judgement_without_a_run_is_refused(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         peer = order.contribution.peer
-        judge = wire.AuditReveal(TERMS.id, 0, peer, 1, None)
-        assert await scene.order(wire.JUDGE, judge) == "FF-APP-087"
+        judge = protocol_messages.VerdictRequest(TERMS.id, 0, peer, 1, None)
+        assert await scene.order(protocol_messages.JUDGE, judge) == "FF-APP-087"
         assert (await scene.run(order)).blind is not None
         for other in (
             replace(judge, round=1),
@@ -391,14 +418,14 @@ def test_a_judgement_without_a_run_is_refused(against: Any) -> None:
             replace(judge, peer=NIL),
             replace(judge, round=-1),
         ):
-            assert await scene.order(wire.JUDGE, other) == "FF-APP-087"
-        assert await scene.order(wire.JUDGE, replace(judge, job=NIL)) == "FF-APP-057"
+            assert await scene.order(protocol_messages.JUDGE, other) == "FF-APP-087"
+        assert await scene.order(protocol_messages.JUDGE, replace(judge, job=NIL)) == "FF-APP-057"
 
     against(attack)
 
 
 def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         opened = order.opened
         assert opened is not None
         start = opened.start
@@ -418,7 +445,7 @@ def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(again
             replace(opened, state=scene.peer.put(segments.pack(replaced(0.5), OPTIMIZER, LAYOUT))),
         ]
         for bad in wrong:
-            assert await scene.finding(replace(order, opened=bad)) is Finding.FALSE
+            assert await scene.finding(replace(order, opened=bad)) is VerdictFinding.FALSE
         assert "Rerun" not in scene.process.worker.asked
 
     against(attack)
@@ -427,13 +454,13 @@ def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(again
 def test_a_coordinator_that_passes_on_something_else_frames_nobody(against: Any) -> None:
     """What it says was opened does not hold: the verifier hears the peer itself."""
 
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         opened = order.opened
         assert opened is not None
         for bad in (
             replace(opened, start=replace(opened.start, path=())),
             replace(opened, state=scene.peer.put(b"no state")),
-            replace(opened, state=Manifest(NIL, 1 << 62, (NIL,))),
+            replace(opened, state=ObjectManifest(NIL, 1 << 62, (NIL,))),
         ):
             assert (await scene.run(replace(order, opened=bad))).blind is not None
 
@@ -447,17 +474,17 @@ def replaced(value: float) -> BorderState:
 
 
 def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         opened = order.opened
         assert opened is not None
         content, size, chunks = opened.state.content, opened.state.size, opened.state.chunks
         wrong = [
-            Manifest(content, 4 * LAYOUT.size * 4 + 2048, chunks),  # larger than any state
-            Manifest(content, 1 << 62, chunks),
-            Manifest(content, -1, chunks),
-            Manifest(content, size, ()),
-            Manifest(Hash(b""), size, chunks),
-            Manifest(content, size, (NIL,)),
+            ObjectManifest(content, 4 * LAYOUT.size * 4 + 2048, chunks),  # larger than any state
+            ObjectManifest(content, 1 << 62, chunks),
+            ObjectManifest(content, -1, chunks),
+            ObjectManifest(content, size, ()),
+            ObjectManifest(Hash(b""), size, chunks),
+            ObjectManifest(content, size, (NIL,)),
             seal(JOB_KEY, b"nowhere")[0],
             scene.peer.put(b"sealed under another key", b"\x08" * 32),
         ]
@@ -469,7 +496,7 @@ def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -
 
 
 def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         opened = order.opened
         assert opened is not None
         asked = list[str]()
@@ -486,43 +513,49 @@ def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
 def test_a_peer_that_answers_a_verifier_with_nothing_of_use_withholds(against: Any, reply: Any) -> None:
     """The coordinator got no opening: the verifier asks for itself."""
 
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         honest = scene.peer.obey
 
         async def obey(connection: Any, method: str, asked: Any) -> Any:
             if reply is None:
-                raise auditing.PolicyError("FF-APP-041", "no")
+                raise audit_lease.PolicyError("FF-APP-041", "no")
             return reply
 
         scene.peer.obey = obey  # type: ignore[method-assign]
         await scene.withheld(replace(order, opened=None))
         answer = await scene.run(order)
         assert answer.blind is not None
-        request = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
+        request = protocol_messages.VerdictRequest(TERMS.id, 0, order.contribution.peer, 1, None)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
-            data = await scene.call(scene.home, wire.JUDGE, encode(request))
-        judged = decode(data, wire.Judged, 10**6)
-        assert about(judged.verdict, order) is Finding.WITHHELD
+            patched.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.3)
+            data = await scene.call(scene.home, protocol_messages.JUDGE, encode(request))
+        judged = decode(data, protocol_messages.VerdictReply, 10**6)
+        assert about(judged.verdict, order) is VerdictFinding.WITHHELD
         scene.peer.obey = honest  # type: ignore[method-assign]
         request = replace(request, revealed=None)
-        judged = decode(await scene.call(scene.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
-        assert about(judged.verdict, order) is Finding.HOLDS  # it asks again, and gets it
+        judged = decode(
+            await scene.call(scene.home, protocol_messages.JUDGE, encode(request)),
+            protocol_messages.VerdictReply,
+            10**6,
+        )
+        assert about(judged.verdict, order) is VerdictFinding.HOLDS  # it asks again, and gets it
 
     against(attack)
 
 
 def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
+        reveal = protocol_messages.SegmentRevealRequest(
+            TERMS.id, 0, 1, order.contribution.trace, answer.blind
+        )
         honest = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         indices = [leaf.index for leaf in honest.leaves]
         obey_honestly = scene.peer.obey
 
         async def obey(connection: Any, method: str, asked: Any) -> Any:
-            is_lie = method == wire.UNVEIL and scene.shown is not None
+            is_lie = method == protocol_messages.UNVEIL and scene.shown is not None
             return scene.shown if is_lie else await obey_honestly(connection, method, asked)
 
         scene.peer.obey = obey  # type: ignore[method-assign]
@@ -535,10 +568,10 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
         ):
             judged = await scene.judge(order, answer.blind, leaves=leaves)
             # The coordinator's word: the peer says otherwise.
-            assert about(judged.verdict, order) is Finding.HOLDS
+            assert about(judged.verdict, order) is VerdictFinding.HOLDS
             scene.shown = replace(honest, leaves=leaves)
             judged = await scene.judge(order, answer.blind, leaves=leaves)
-            assert about(judged.verdict, order) is Finding.FALSE
+            assert about(judged.verdict, order) is VerdictFinding.FALSE
             scene.shown = None
 
     against(attack)
@@ -547,45 +580,53 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
 def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) -> None:
     """Its private state was lost: it says so in border 0, which everybody may see, and trains from nothing."""
 
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
-        opened = await scene.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 0))
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
+        opened = await scene.peer.tenancy.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 0))
         assert opened.before == ()
         fresh = replace(order, segment=0, opened=opened, before=Hash(b"\x01" * 32))
         answer = await scene.run(fresh)
         assert answer.verdict is None
         assert answer.blind is not None
         judged = await scene.judge(fresh, answer.blind)
-        assert about(judged.verdict, fresh) is Finding.HOLDS
+        assert about(judged.verdict, fresh) is VerdictFinding.HOLDS
 
     against(attack)
 
 
 def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
+        reveal = protocol_messages.SegmentRevealRequest(
+            TERMS.id, 0, 1, order.contribution.trace, answer.blind
+        )
         shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         said = blind(V, TERMS.id, 0, scene.peer.key.public, 1, order_border(scene))
         messages = {
-            wire.AUDIT: order,
-            wire.JUDGE: wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, shown),
-            wire.START: scene.start,
-            wire.MEMBERS: wire.Members(NIL, scene.start.members),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, said),
+            protocol_messages.AUDIT: order,
+            protocol_messages.JUDGE: protocol_messages.VerdictRequest(
+                TERMS.id, 0, order.contribution.peer, 1, shown
+            ),
+            protocol_messages.START: scene.start,
+            protocol_messages.MEMBERS: protocol_messages.MembersUpdate(NIL, scene.start.members),
+            protocol_messages.UNVEIL: protocol_messages.SegmentRevealRequest(
+                TERMS.id, 0, 1, order.contribution.trace, said
+            ),
         }
-        monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 0.1)
+        monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.1)
         for party in (scene.home, scene.stranger):
             for seed, (method, message) in enumerate(messages.items()):
                 for body in hostile_bodies(encode(message), seed, 4):
                     await scene.refused(party, method, body)
-        assert await scene.order(wire.START, scene.start) == "ok"  # it knows the true addresses again
+        assert (
+            await scene.order(protocol_messages.START, scene.start) == "ok"
+        )  # it knows the true addresses again
         for message_method, message in messages.items():
             for body in hostile_values(message) if isinstance(message, Wire) else ():
                 if len(body) < 10**5:
                     await scene.refused(scene.home, message_method, body)
-        assert await scene.order(wire.START, scene.start) == "ok"
-        monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 5.0)
+        assert await scene.order(protocol_messages.START, scene.start) == "ok"
+        monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
 
     against(attack)
 

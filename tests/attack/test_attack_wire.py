@@ -10,19 +10,19 @@ from attack_wire import A, B, C, Liar, R, echo, until, until_closed
 
 from farflung.core import limits
 from farflung.core.errors import NetworkError
-from farflung.net import measures, messages, tickets, tls
-from farflung.net.counters import Counter
-from farflung.net.frames import Frame, Type, encode
-from farflung.net.io.credentials import FileCredentials
+from farflung.net import messages, relay_probe, relay_tickets, tls
+from farflung.net.counters import ByteCounter
+from farflung.net.frames import Frame, FrameType, encode
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.knock import new_ticket
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
-from farflung.net.tickets import Purpose
-from farflung.net.tls import Session
+from farflung.net.io.relay_dialer import new_ticket
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.messages import MessageKind
+from farflung.net.relay_tickets import TicketPurpose
+from farflung.net.tls import TlsSession
 
 GIANT = 0xFFFFFFFF
-SHOWN = tickets.sign_ticket(A, new_ticket(A, Purpose.DIAL, R.public, B.public))
+SHOWN = relay_tickets.sign_ticket(A, new_ticket(A, TicketPurpose.DIAL, R.public, B.public))
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -36,29 +36,29 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 # An acceptor that proved its key
 
 
-def reply(data: bytes, *, kind: Type = Type.REPLY, stream: int = 1, is_last: bool = True) -> Frame:
+def reply(data: bytes, *, kind: FrameType = FrameType.REPLY, stream: int = 1, is_last: bool = True) -> Frame:
     return Frame(kind, stream, data, is_last)
 
 
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        ([struct.pack(">BBII", Type.REPLY, 1, 1, GIANT)], "FF-NET-010"),
+        ([struct.pack(">BBII", FrameType.REPLY, 1, 1, GIANT)], "FF-NET-010"),
         ([struct.pack(">BBII", 99, 1, 1, 1)], "FF-NET-010"),
         ([reply(messages.answer_head(GIANT), is_last=False)], "FF-NET-021"),
         ([reply(messages.answer_head(limits.CONTROL_BYTES + 1), is_last=False)], "FF-NET-021"),
-        ([reply(messages.answer_head(GIANT), kind=Type.ERROR, is_last=False)], "FF-NET-021"),
-        ([reply(messages.answer_head(9) + b"no errors", kind=Type.ERROR)], "FF-CORE-02"),
+        ([reply(messages.answer_head(GIANT), kind=FrameType.ERROR, is_last=False)], "FF-NET-021"),
+        ([reply(messages.answer_head(9) + b"no errors", kind=FrameType.ERROR)], "FF-CORE-02"),
         ([reply(b"\0")], "FF-NET-024"),
         ([reply(messages.answer_head(5) + b"123")], "FF-NET-025"),
         ([reply(messages.answer_head(1) + b"123")], "FF-NET-025"),
         ([reply(messages.answer_head(0), stream=3)], "FF-NET-023"),
-        ([Frame(Type.WELCOME, 0)], "FF-NET-020"),
-        ([Frame(Type.REQUEST, 2, struct.pack(">BIB", 0, GIANT, 1) + b"a", False)], "FF-NET-021"),
-        ([Frame(Type.REQUEST, 2, struct.pack(">BIB", 0, 0, 255) + b"a" * 255)], "FF-NET-024"),
-        ([Frame(Type.REQUEST, 2, struct.pack(">BIB", 0, 0, 255) + b"a")], "FF-NET-024"),
-        ([Frame(Type.REQUEST, 1, struct.pack(">BIB", 0, 0, 1) + b"a")], "FF-NET-020"),
-        ([Frame(Type.DATA, 1, b"x")], "FF-NET-020"),
+        ([Frame(FrameType.WELCOME, 0)], "FF-NET-020"),
+        ([Frame(FrameType.REQUEST, 2, struct.pack(">BIB", 0, GIANT, 1) + b"a", False)], "FF-NET-021"),
+        ([Frame(FrameType.REQUEST, 2, struct.pack(">BIB", 0, 0, 255) + b"a" * 255)], "FF-NET-024"),
+        ([Frame(FrameType.REQUEST, 2, struct.pack(">BIB", 0, 0, 255) + b"a")], "FF-NET-024"),
+        ([Frame(FrameType.REQUEST, 1, struct.pack(">BIB", 0, 0, 1) + b"a")], "FF-NET-020"),
+        ([Frame(FrameType.DATA, 1, b"x")], "FF-NET-020"),
     ],
 )
 def test_an_acceptor_that_breaks_a_rule_loses_the_connection_and_the_caller_learns_why(
@@ -67,7 +67,7 @@ def test_an_acceptor_that_breaks_a_rule_loses_the_connection_and_the_caller_lear
     async def test() -> None:
         liar = Liar(B, said)
         place = await liar.start()
-        caller = Endpoint(A, echo, Counter())
+        caller = Endpoint(A, echo, ByteCounter())
         try:
             connection = await caller.dial(B.public, *place)
             with pytest.raises(NetworkError, match=code):
@@ -86,9 +86,9 @@ def test_a_text_of_the_other_end_moves_no_cursor_and_is_bounded() -> None:
     body = messages.to_wire(told)
 
     async def test() -> None:
-        liar = Liar(B, [reply(messages.answer_head(len(body)) + body, kind=Type.ERROR)])
+        liar = Liar(B, [reply(messages.answer_head(len(body)) + body, kind=FrameType.ERROR)])
         place = await liar.start()
-        caller = Endpoint(A, echo, Counter())
+        caller = Endpoint(A, echo, ByteCounter())
         try:
             connection = await caller.dial(B.public, *place)
             with pytest.raises(messages.RemoteError) as refused:
@@ -108,7 +108,7 @@ def test_a_text_of_the_other_end_moves_no_cursor_and_is_bounded() -> None:
 
 @asynccontextmanager
 async def listener(seconds: float) -> AsyncIterator[Endpoint]:
-    server = Endpoint(B, echo, Counter(), handshake_seconds=seconds)
+    server = Endpoint(B, echo, ByteCounter(), handshake_seconds=seconds)
     await server.start()
     try:
         yield server
@@ -120,7 +120,7 @@ async def listener(seconds: float) -> AsyncIterator[Endpoint]:
 async def relay(seconds: float) -> AsyncIterator[RelayServer]:
     server = RelayServer(R, handshake_seconds=seconds)
     await server.start()
-    peer = Endpoint(B, echo, Counter())
+    peer = Endpoint(B, echo, ByteCounter())
     try:
         peer.attach(R.public, *server.address)
         await peer.attached()
@@ -133,7 +133,7 @@ async def relay(seconds: float) -> AsyncIterator[RelayServer]:
 async def gets_in(place: tuple[str, int], relay: bytes | None) -> None:
     """An honest peer, who tries again when it was pushed aside or too slow."""
     for _ in range(5):
-        client = Endpoint(C, echo, Counter())
+        client = Endpoint(C, echo, ByteCounter())
         try:
             connection = await client.dial(B.public, *place, relay=relay)  # type: ignore[arg-type]
             assert await connection.call("a", b"1") == b"1"
@@ -147,7 +147,7 @@ async def gets_in(place: tuple[str, int], relay: bytes | None) -> None:
 
 def beginning(key=A) -> bytes:  # type: ignore[no-untyped-def]
     """Hello and ClientHello."""
-    return Session.client(FileCredentials(key), B.public).outgoing()
+    return TlsSession.client(FileTlsCredentials(key), B.public).outgoing()
 
 
 async def drip(place: tuple[str, int], data: bytes, at_once: int) -> tuple[bytes, bool]:
@@ -168,7 +168,7 @@ async def drip(place: tuple[str, int], data: bytes, at_once: int) -> tuple[bytes
 @pytest.mark.parametrize("through_relay", [False, True], ids=["listener", "relay"])
 def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(through_relay: bool) -> None:
     """Every byte is in time for the one before; only all of them together are not."""
-    hello = tls.hello(FileCredentials(A).certificate)
+    hello = tls.hello(FileTlsCredentials(A).certificate)
     begun = beginning()
     stages = [
         (begun, 0),
@@ -234,13 +234,15 @@ def test_an_asker_that_does_not_read_costs_a_bounded_number_of_answers_and_other
             made += method == "large"
             return bytes(limits.BULK_BYTES) if method == "large" else body
 
-        server = Endpoint(B, large, Counter())
-        client = Endpoint(A, echo, Counter())
+        server = Endpoint(B, large, ByteCounter())
+        client = Endpoint(A, echo, ByteCounter())
         try:
             connection = await client.dial(B.public, *await server.start())
             assert connection._outlet is not None
             connection._outlet._transport.pause_reading()
-            asked = [asyncio.create_task(connection.call("large", b"", kind=Kind.SYNC)) for _ in range(100)]
+            asked = [
+                asyncio.create_task(connection.call("large", b"", kind=MessageKind.SYNC)) for _ in range(100)
+            ]
             await until(lambda: made >= 4)
             await gets_in(server.address, None)
             for _ in range(200):
@@ -270,8 +272,8 @@ def test_under_load_a_worn_connection_is_replaced_and_no_call_is_lost(
             heard.append(body[:4])
             return body
 
-        server = Endpoint(B, note, Counter())
-        client = Endpoint(A, echo, Counter())
+        server = Endpoint(B, note, ByteCounter())
+        client = Endpoint(A, echo, ByteCounter())
         try:
             place = await server.start()
             used = set()
@@ -281,7 +283,7 @@ def test_under_load_a_worn_connection_is_replaced_and_no_call_is_lost(
                 used.add(id(connection))
                 kept.append(connection)
                 body = number.to_bytes(4, "big") + bytes(20_000)
-                assert await connection.call("a", body, kind=Kind.SYNC) == body
+                assert await connection.call("a", body, kind=MessageKind.SYNC) == body
 
             kept: list[object] = []
             monkeypatch.setattr(limits, "CONNECTION_BYTES", 500_000)
@@ -304,7 +306,7 @@ def test_another_version_is_not_spoken(through_relay: bool, said: bytes) -> None
             reader, writer = await asyncio.open_connection(*server.address)
             writer.write(said + beginning()[4:])
             told = await until_closed(reader)  # a relay says which version it speaks, and closes
-            assert told in (b"", measures.answer(R.public) if through_relay else b"")
+            assert told in (b"", relay_probe.answer(R.public) if through_relay else b"")
             writer.close()
 
     run(test)
@@ -315,7 +317,7 @@ def test_frames_of_a_liar_are_what_they_seem() -> None:
 
     async def test() -> None:
         liar = Liar(B, [encode(reply(messages.answer_head(2) + b"ok"))])
-        caller = Endpoint(A, echo, Counter())
+        caller = Endpoint(A, echo, ByteCounter())
         try:
             connection = await caller.dial(B.public, *await liar.start())
             assert await connection.call("a", b"1") == b"ok"

@@ -12,8 +12,8 @@ import app_told
 import pytest
 from app_told import STORIES
 
-from farflung.app.simulate import internet, scenario
-from farflung.app.view import report, simulated
+from farflung.app.simulate import scenario, scenario_run
+from farflung.app.views import report_page, simulation_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -80,10 +80,12 @@ PALE = """
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("runs")
-    found = {name: report.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()}
+    found = {
+        name: report_page.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()
+    }
     asked = scenario.read(None, "", {"network.nodes": "300", "network.days": "3", "market.members": "4"})
     found[SIMULATED] = base / "simulated.html"
-    simulated.write(internet.tell(asked, 1, internet.simulate(asked, 1)), found[SIMULATED])
+    simulation_page.write(scenario_run.tell(asked, 1, scenario_run.simulate(asked, 1)), found[SIMULATED])
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import ans, plane
+from farflung.compress import ans, symbol_stream
 from farflung.core.errors import ProtocolError
 
 CASES = settings(max_examples=40)
@@ -21,7 +21,7 @@ def shares_of(symbols, weights, bits):
 
 
 def read(data, count, table, bits, lanes):
-    stream = ans.Decoder.of(memoryview(data), bits, lanes)
+    stream = ans.RansDecoder.of(memoryview(data), bits, lanes)
     found = []
     for at in range(0, count, lanes):
         own, slots = ans.slots(stream.states, stream.cursor, bits, min(lanes, count - at))
@@ -99,12 +99,12 @@ def test_words_that_are_missing_or_left_are_refused(cut):
 
 def test_a_state_below_the_range_is_refused():
     with pytest.raises(ProtocolError) as caught:
-        ans.Decoder.of(memoryview(b"\xff\xff\xff\x00\x00"), 14, 1)
+        ans.RansDecoder.of(memoryview(b"\xff\xff\xff\x00\x00"), 14, 1)
     assert caught.value.code == "FF-COMP-018"
 
 
 def test_states_that_are_not_where_encoders_start_are_refused():
-    stream = ans.Decoder.of(memoryview(b"\x01\x00\x00\x01\x00"), 14, 1)
+    stream = ans.RansDecoder.of(memoryview(b"\x01\x00\x00\x01\x00"), 14, 1)
     with pytest.raises(ProtocolError, match="broken stream") as caught:
         stream.close()
     assert caught.value.code == "FF-COMP-018"
@@ -115,7 +115,9 @@ def test_states_that_are_not_where_encoders_start_are_refused():
 def test_symbols_of_values_come_back(count, alphabet, seed):
     random = np.random.default_rng(seed)
     symbols = random.choice(alphabet, count, p=random.dirichlet(np.full(alphabet, 0.3))).astype(np.uint8)
-    assert np.array_equal(plane.decode(memoryview(plane.encode(symbols, alphabet)), count, alphabet), symbols)
+    assert np.array_equal(
+        symbol_stream.decode(memoryview(symbol_stream.encode(symbols, alphabet)), count, alphabet), symbols
+    )
 
 
 @pytest.mark.parametrize("alphabet", [4, 15, 255])
@@ -125,7 +127,7 @@ def test_values_cost_their_entropy(alphabet):
     share /= share.sum()
     symbols = random.choice(alphabet, 1 << 16, p=share).astype(np.uint8)
     entropy = -float((share * np.log2(share)).sum())
-    assert 8 * len(plane.encode(symbols, alphabet)) <= 1.01 * entropy * symbols.size + 40 * 64
+    assert 8 * len(symbol_stream.encode(symbols, alphabet)) <= 1.01 * entropy * symbols.size + 40 * 64
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
@@ -134,18 +136,18 @@ def test_values_are_split_and_joined(bits):
     symbols = random.integers(0, 1 << bits, 999, dtype=np.uint64).astype(
         {16: np.uint16, 32: np.uint32}.get(bits, np.uint8)
     )
-    coded, rest = plane.split(symbols, bits)
-    width = plane.symbol_bits(bits)
-    raw = plane.pack_raw(coded, width)
-    assert raw.size == plane.raw_bytes(999, width)
+    coded, rest = symbol_stream.split(symbols, bits)
+    width = symbol_stream.symbol_bits(bits)
+    raw = symbol_stream.pack_raw(coded, width)
+    assert raw.size == symbol_stream.raw_bytes(999, width)
     assert raw.size + len(rest) == math.ceil(999 * bits / 8)
-    joined = plane.join(plane.unpack_raw(raw, 999, width), memoryview(rest), bits)
+    joined = symbol_stream.join(symbol_stream.unpack_raw(raw, 999, width), memoryview(rest), bits)
     assert joined.dtype == symbols.dtype
     assert np.array_equal(joined, symbols)
 
 
 def test_blocks_start_where_lanes_do():
-    assert list(plane.blocks(9000)) == [
+    assert list(symbol_stream.blocks(9000)) == [
         (0, 256),
         (256, 512),
         (512, 1024),
@@ -154,4 +156,4 @@ def test_blocks_start_where_lanes_do():
         (4096, 8192),
         (8192, 9000),
     ]
-    assert all(first % ans.LANES == 0 for first, _ in plane.blocks(1 << 20))
+    assert all(first % ans.LANES == 0 for first, _ in symbol_stream.blocks(1 << 20))

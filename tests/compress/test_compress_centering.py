@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import centering
-from farflung.compress.clipping import BLOCK, clip, sum_of_squares
-from farflung.compress.merge import Part, mean, merge
+from farflung.compress import centered_clip
+from farflung.compress.merge import WeightedUpdate, mean, merge
+from farflung.compress.norm_clip import BLOCK, clip, sum_of_squares
 from farflung.core import limits
-from farflung.core.canon.steps import to_fixed
+from farflung.core.canon.float_operations import to_fixed
 from farflung.core.ids import PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-LAYOUT = Layout.of({"a": (3,), "b": (2, 2)})
+LAYOUT = TensorLayout.of({"a": (3,), "b": (2, 2)})
 UNIT = 1 << 24
 PEERS, ATTACKERS = 16, 5
 NUMBERS = st.one_of(st.floats(-2, 2, width=32), st.sampled_from([0.0, 64.0, -64.0, 1e30, 3 * 2.0**-25]))
 
 
 def part(index, values, weight=1):
-    return Part(PeerId(index.to_bytes(32, "big")), weight, np.array(values, np.float32))
+    return WeightedUpdate(PeerId(index.to_bytes(32, "big")), weight, np.array(values, np.float32))
 
 
 def oracle(rows, weights):
-    """The page of compress.centering, in integers and fractions, of one tensor's rows in fixed point."""
+    """The page of compress.centered_clip, in integers and fractions, of one tensor's rows in fixed point."""
     whole, centre = sum(weights), [0] * len(rows[0])
-    for step in range(centering.STEPS):
+    for step in range(centered_clip.STEPS):
         offs = [[x - v for x, v in zip(row, centre, strict=True)] for row in rows]
         squares = [sum(d * d for d in off) for off in offs]
         radius = sorted(squares)[(len(rows) - 1) // 2]
@@ -39,7 +39,7 @@ def oracle(rows, weights):
             is_far = square > radius
             factor = Fraction(math.isqrt(radius * 2**60 // square), 2**30) if is_far else Fraction(1)
             sums = [s + weight * round(d * factor) for s, d in zip(sums, off, strict=True)]
-        if step + 1 == centering.STEPS:
+        if step + 1 == centered_clip.STEPS:
             return [whole * v + s for v, s in zip(centre, sums, strict=True)]
         # The whole total is divided, not what is added to the centre: the same number, as the centre is whole.
         centre = [round(Fraction(whole * v + s, whole)) for v, s in zip(centre, sums, strict=True)]
@@ -73,29 +73,29 @@ def test_any_order_gives_the_same_bits(rule):
 
 
 def test_tensors_longer_than_a_block_are_the_same_as_whole_ones():
-    layout, random = Layout.of({"w": (2 * BLOCK + 5,)}), np.random.default_rng(3)
+    layout, random = TensorLayout.of({"w": (2 * BLOCK + 5,)}), np.random.default_rng(3)
     parts = [part(i, random.standard_normal(layout.size) * 2.0**i, i + 1) for i in range(4)]
     rows, weights = [to_fixed(p.values) for p in parts], [p.weight for p in parts]
     centre = np.zeros(layout.size, np.int64)
-    for step in range(centering.STEPS):
+    for step in range(centered_clip.STEPS):
         squares = [sum_of_squares(row - centre) for row in rows]
         radius = sorted(squares)[(len(rows) - 1) // 2]
         clipped = [clip(row - centre, square, radius) for row, square in zip(rows, squares, strict=True)]
         total = sum(weights) * centre + sum(w * y for w, y in zip(weights, clipped, strict=True))
-        if step + 1 < centering.STEPS:
+        if step + 1 < centered_clip.STEPS:
             centre = np.array([round(Fraction(int(t), sum(weights))) for t in total])
     assert merge(layout, parts, "centered").total.tolist() == total.tolist()
 
 
 def test_one_step_is_the_clip_to_the_median_norm(monkeypatch):
-    monkeypatch.setattr(centering, "STEPS", 1)
+    monkeypatch.setattr(centered_clip, "STEPS", 1)
     random = np.random.default_rng(4)
     parts = [part(i, random.standard_normal(LAYOUT.size) * 3.0**i) for i in range(5)]
     assert np.array_equal(merge(LAYOUT, parts, "centered").total, merge(LAYOUT, parts).total)
 
 
 def test_the_fullest_round_that_the_limits_allow_does_not_overflow():
-    layout = Layout.of({"w": (2,)})
+    layout = TensorLayout.of({"w": (2,)})
     ids = range(limits.PEERS)
     parts = [part(i, [3e38, -3e38] if i % 2 else [-3e38, 3e38], limits.WEIGHT) for i in ids]
     assert merge(layout, parts, "centered").total.tolist() == [0, 0]
@@ -111,7 +111,7 @@ def test_equal_contributions_are_their_own_centre():
 
 # What a third of the peers can do: the attacks of bench/robust.py on updates of a known direction.
 
-WIDE = Layout.of({"embed": (40, 50), "block": (30, 40), "norm": (60,)})
+WIDE = TensorLayout.of({"embed": (40, 50), "block": (30, 40), "norm": (60,)})
 
 
 def updates(seed, kept):

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from farflung.compress import chunks
 from farflung.compress.chunks import plan
-from farflung.compress.payload import HEADER_BYTES, About
+from farflung.compress.payload import HEADER_BYTES, ContributionKey
 from farflung.compress.registry import NAMES, make
 from farflung.compress.values import BITS
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-ABOUT = About(3, 0, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
+ABOUT = ContributionKey(3, 0, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
 CASES = settings(max_examples=40)
 LAYOUTS = {
     "prime": {"w": (1009, 7)},
@@ -55,7 +55,7 @@ def gaussian(layout, seed=0):
 @pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("codec", CODECS, ids=label)
 def test_payload_and_residual_make_up_the_values_on_odd_layouts(codec, shapes):
-    layout = Layout.of(shapes)
+    layout = TensorLayout.of(shapes)
     values = gaussian(layout)
     before = values.copy()
     state, payload = codec.encode(None, values, layout, ABOUT)
@@ -72,7 +72,7 @@ def test_payload_and_residual_make_up_the_values_on_odd_layouts(codec, shapes):
 @st.composite
 def rounds(draw):
     shapes = draw(st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=1, max_size=4))
-    layout = Layout.of({f"t{i}": tuple(shape) for i, shape in enumerate(shapes)})
+    layout = TensorLayout.of({f"t{i}": tuple(shape) for i, shape in enumerate(shapes)})
     numbers = st.one_of(st.floats(-8, 8, width=32), st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, 1e38]))
     pool = draw(st.lists(numbers, min_size=1, max_size=30))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -125,7 +125,7 @@ def test_topk_sends_the_largest_of_each_chunk_and_of_equals_the_first(case):
 @pytest.mark.parametrize("kind", ["dense", "topk"])
 @pytest.mark.parametrize("transform", ["raw", "auto"])
 def test_layouts_beyond_one_slab_come_back(kind, transform):
-    layout = Layout.of({"big": ((1 << 20) + 4099,), "b": (5,)})
+    layout = TensorLayout.of({"big": ((1 << 20) + 4099,), "b": (5,)})
     values = gaussian(layout)
     codec = codec_of(kind, 2, transform, 16, 4096, 0.9)
     state, payload = codec.encode(None, values, layout, ABOUT)
@@ -133,7 +133,7 @@ def test_layouts_beyond_one_slab_come_back(kind, transform):
 
 
 def test_sections_are_coded_alone(monkeypatch):
-    layout = Layout.of({"a": (300, 33), "b": (70, 40), "c": (5000,), "d": (7,)})
+    layout = TensorLayout.of({"a": (300, 33), "b": (70, 40), "c": (5000,), "d": (7,)})
     values = gaussian(layout)
     whole = codec_of("topk", 2, "auto", 9, 256).encode(None, values, layout, ABOUT)[1]
     monkeypatch.setattr(chunks, "SLAB", 1 << 11)
@@ -148,7 +148,7 @@ def test_sections_are_coded_alone(monkeypatch):
 
 
 def test_a_transform_that_keeps_more_is_taken_for_each_slab():
-    layout = Layout.of({"rough": (64, 64), "smooth": (64, 64)})
+    layout = TensorLayout.of({"rough": (64, 64), "smooth": (64, 64)})
     rough = np.random.default_rng(1).standard_normal((64, 64)) ** 5
     smooth = np.add.outer(np.arange(64.0), np.arange(64.0)) + 1
     values = np.concatenate([rough.reshape(-1), smooth.reshape(-1)]).astype(np.float32)
@@ -163,7 +163,7 @@ def test_a_transform_that_keeps_more_is_taken_for_each_slab():
 
 
 def test_an_index_of_a_uniform_support_costs_at_most_7_6_bits_at_64_of_4096():
-    layout = Layout.of({"w": (64, 4096)})
+    layout = TensorLayout.of({"w": (64, 4096)})
     values = gaussian(layout)
     sizes = [
         len(codec_of("topk", bits, "raw", 64, 4096).encode(None, values, layout, ABOUT)[1]) for bits in (1, 2)
@@ -174,7 +174,7 @@ def test_an_index_of_a_uniform_support_costs_at_most_7_6_bits_at_64_of_4096():
 
 def test_rows_and_columns_that_differ_make_indices_cheap():
     random = np.random.default_rng(2)
-    layout = Layout.of({"w": (512, 128)})
+    layout = TensorLayout.of({"w": (512, 128)})
     scale = np.outer(random.lognormal(0, 0.5, 512), random.lognormal(0, 0.5, 128))
     values = (random.standard_normal((512, 128)) * scale).astype(np.float32).reshape(-1)
     size = len(codec_of("topk", 1, "raw", 64, 4096).encode(None, values, layout, ABOUT)[1])
@@ -188,7 +188,7 @@ def test_odd_shapes_cost_no_more_than_their_share(shape, transform):
     codec = codec_of("topk", 2, transform, 64, 4096)
     costs = []
     for shapes in ({"w": shape}, {"w": (256, 256)}):
-        layout = Layout.of(shapes)
+        layout = TensorLayout.of(shapes)
         size = len(codec.encode(None, gaussian(layout), layout, ABOUT)[1]) - HEADER_BYTES
         sent = sum(min(64, layout.size - start) for start in range(0, layout.size, 4096))
         costs.append(size / sent)
@@ -197,9 +197,9 @@ def test_odd_shapes_cost_no_more_than_their_share(shape, transform):
 
 def test_many_small_tensors_cost_no_more_than_one_large_one():
     codec = codec_of("topk", 2, "raw", 64, 4096)
-    tiny = Layout.of({f"t{i:04d}": (97,) for i in range(676)})
-    large = Layout.of({"w": (676 * 97,)})
-    middle = Layout.of({f"t{i:02d}": (128, 64) for i in range(8)})
+    tiny = TensorLayout.of({f"t{i:04d}": (97,) for i in range(676)})
+    large = TensorLayout.of({"w": (676 * 97,)})
+    middle = TensorLayout.of({f"t{i:02d}": (128, 64) for i in range(8)})
     sizes = [len(codec.encode(None, gaussian(layout), layout, ABOUT)[1]) for layout in (tiny, middle, large)]
     assert sizes[0] <= 1.03 * sizes[2]
     assert sizes[1] <= 1.05 * sizes[2]
@@ -208,7 +208,7 @@ def test_many_small_tensors_cost_no_more_than_one_large_one():
 @pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize(("topk", "chunk"), SPARSE)
 def test_no_input_found_is_longer_than_the_bound(topk, chunk, shapes):
-    layout = Layout.of(shapes)
+    layout = TensorLayout.of(shapes)
     for bits in (1, 2, 8):
         codec = codec_of("topk", bits, "raw", topk, chunk)
         for values in (worst(layout, topk, chunk), gaussian(layout), np.zeros(layout.size, np.float32)):
@@ -219,7 +219,7 @@ def test_no_input_found_is_longer_than_the_bound(topk, chunk, shapes):
 def test_the_bound_is_reached_by_the_worst_support(topk, chunk):
     sizes = {}
     for name in ("one element", "scalar", "small between large"):
-        layout = Layout.of(LAYOUTS[name])
+        layout = TensorLayout.of(LAYOUTS[name])
         codec = codec_of("topk", 8, "raw", topk, chunk)
         sizes[name] = (
             len(codec.encode(None, worst(layout, topk, chunk), layout, ABOUT)[1]),
@@ -245,7 +245,7 @@ def worst(layout, topk, chunk):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_dense_payloads_of_noise_reach_their_bound(bits):
-    layout = Layout.of({"w": (700,)})
+    layout = TensorLayout.of({"w": (700,)})
     noise = np.random.default_rng(0).integers(0, 1 << 32, 700, dtype=np.uint32).view(np.float32)
     values = np.where(np.isfinite(noise), noise, np.float32(1.0))
     codec = codec_of("dense", bits)
@@ -263,7 +263,7 @@ def test_dense_payloads_of_noise_reach_their_bound(bits):
 
 
 def test_zeros_and_denormals_survive():
-    layout = Layout.of({"a": (20,), "b": (3,)})
+    layout = TensorLayout.of({"a": (20,), "b": (3,)})
     for codec in CODECS:
         for filler in (0.0, -0.0, 1e-45, -1e-40, 3.4e38):
             values = np.full(layout.size, filler, np.float32)
@@ -276,7 +276,7 @@ def test_zeros_and_denormals_survive():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("codec", [CODECS[5], CODECS[1], CODECS[7], CODECS[-1]], ids=label)
 def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(codec, bad):
-    layout = Layout.of({"a": (20,), "culprit": (4,), "z": (9,)})
+    layout = TensorLayout.of({"a": (20,), "culprit": (4,), "z": (9,)})
     values = gaussian(layout)
     values[23] = bad
     with pytest.raises(RunError, match="culprit") as caught:
@@ -285,7 +285,7 @@ def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(code
 
 
 def test_a_sum_with_the_residual_that_overflows_is_refused():
-    layout = Layout.of({"a": (2,)})
+    layout = TensorLayout.of({"a": (2,)})
     huge = np.full(2, 3e38, np.float32)
     with pytest.raises(RunError) as caught:
         codec_of("dense", decay=1.0).encode(huge, huge, layout, ABOUT)
@@ -294,7 +294,7 @@ def test_a_sum_with_the_residual_that_overflows_is_refused():
 
 @pytest.mark.parametrize("codec", [CODECS[1], CODECS[7]], ids=label)
 def test_arrays_that_do_not_fit_the_layout_are_refused(codec):
-    layout = Layout.of({"a": (20,)})
+    layout = TensorLayout.of({"a": (20,)})
     good = gaussian(layout)
     for state, values in [
         (None, good[:19]),
@@ -308,7 +308,7 @@ def test_arrays_that_do_not_fit_the_layout_are_refused(codec):
 
 
 def test_a_payload_that_nobody_would_accept_is_refused_before_the_work():
-    layout = Layout.of({"a": (limits.PAYLOAD_BYTES // 4,)})
+    layout = TensorLayout.of({"a": (limits.PAYLOAD_BYTES // 4,)})
     with pytest.raises(PolicyError) as caught:
         codec_of("dense", 32).encode(None, np.zeros(1, np.float32), layout, ABOUT)
     assert caught.value.code == "FF-COMP-023"

@@ -9,15 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import sections
-from farflung.compress.payload import HEADER_BYTES, About, Form, Header, pack, unpack
+from farflung.compress import payload_body
+from farflung.compress.payload import (
+    HEADER_BYTES,
+    CodecParameters,
+    ContributionKey,
+    PayloadHeader,
+    pack,
+    unpack,
+)
 from farflung.compress.registry import make
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-ABOUT = About(3, 1, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
-LAYOUT = Layout.of({"a": (21,), "b": (3,), "c": (2, 2)})
+ABOUT = ContributionKey(3, 1, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
+LAYOUT = TensorLayout.of({"a": (21,), "b": (3,), "c": (2, 2)})
 CASES = settings(max_examples=60)
 VALUES = np.random.default_rng(5).standard_normal(LAYOUT.size).astype(np.float32)
 
@@ -38,7 +45,7 @@ def payload_of(codec, layout=LAYOUT, about=ABOUT, values=VALUES):
 
 
 def framed(codec, body, layout=LAYOUT):
-    return pack(Header(codec.form, layout.id, ABOUT), body)
+    return pack(PayloadHeader(codec.form, layout.id, ABOUT), body)
 
 
 def code_of(codec, payload, layout=LAYOUT, about=ABOUT):
@@ -49,7 +56,7 @@ def code_of(codec, payload, layout=LAYOUT, about=ABOUT):
 
 def coded_case(kind="topk", bits=2, transform="raw"):
     """A codec, a layout and values whose supports and values are shorter in the coded forms."""
-    layout = Layout.of({"w": (16, 32), "v": (256,), "b": (40,)})
+    layout = TensorLayout.of({"w": (16, 32), "v": (256,), "b": (40,)})
     values = np.full(layout.size, 2.0**-9, np.float32)
     values[40 : 40 + 256 : 7] = np.arange(37) - 11.5
     values[296:] = 0.25
@@ -104,9 +111,9 @@ def test_no_flipped_bit_says_the_same_as_the_payload(codec):
 def test_no_flipped_bit_of_a_coded_payload_says_the_same(case):
     codec, layout, values = case
     payload = payload_of(codec, layout, values=values)
-    flags = sections.VALUES | (sections.SUPPORTS if codec.name == "topk" else 0)
+    flags = payload_body.VALUES | (payload_body.SUPPORTS if codec.name == "topk" else 0)
     if (codec.name, codec.value_bits) == ("topk", 2):
-        flags |= sections.SECOND
+        flags |= payload_body.SECOND
     assert (codec.name == "dense" and codec.value_bits >= 16) or payload[HEADER_BYTES] == flags
     original = codec.decode(payload, layout, ABOUT).tobytes()
     for bit in random_bits(payload, 100):
@@ -197,7 +204,7 @@ def test_a_payload_is_good_for_one_place_only(codec):
     assert code_of(codec, payload, about=ABOUT._replace(phase=0)) == "FF-COMP-007"
     assert code_of(codec, payload, about=ABOUT._replace(base_root=Hash(other))) == "FF-COMP-008"
     assert code_of(codec, payload, about=ABOUT._replace(peer=PeerId(other))) == "FF-COMP-009"
-    renamed = Layout.of({"a": (21,), "b": (3,), "d": (2, 2)})
+    renamed = TensorLayout.of({"a": (21,), "b": (3,), "d": (2, 2)})
     assert code_of(codec, payload, layout=renamed) == "FF-COMP-006"
 
 
@@ -284,7 +291,7 @@ def plain(codec, layout, gaps, symbols):
 
 
 def test_an_index_in_the_padding_of_the_last_chunk_is_refused():
-    layout = Layout.of({"w": (3,)})
+    layout = TensorLayout.of({"w": (3,)})
     codec = codec_of("topk", topk=1, chunk=8)
     for gap in range(6):
         payload = plain(codec, layout, [gap], [2])
@@ -295,7 +302,7 @@ def test_an_index_in_the_padding_of_the_last_chunk_is_refused():
 
 
 def test_an_index_in_the_next_chunk_is_refused():
-    layout = Layout.of({"w": (8,)})
+    layout = TensorLayout.of({"w": (8,)})
     codec = codec_of("topk", topk=1, chunk=4)
     for gaps, good in ([(3, 3), True], [(4, 0), False], [(0, 4), False]):
         payload = plain(codec, layout, gaps, [2, 2])
@@ -323,26 +330,28 @@ def test_a_slab_without_a_full_chunk_is_never_transformed():
 
 def test_a_dense_payload_with_coded_supports_is_refused():
     body = bytearray(payload_of(CODECS[1])[HEADER_BYTES:])
-    body[0] |= sections.SUPPORTS
+    body[0] |= payload_body.SUPPORTS
     assert code_of(CODECS[1], framed(CODECS[1], bytes(body))) == "FF-COMP-019"
 
 
 def test_codings_that_are_longer_than_the_plain_ones_are_refused(monkeypatch):
     sparse, dense = codec_of("topk", 32), codec_of("dense", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(sections, "_plain_bytes", lambda *_: 1 << 20)
+        patch.setattr(payload_body, "_plain_bytes", lambda *_: 1 << 20)
         supports = payload_of(sparse)
     with monkeypatch.context() as patch:
-        patch.setattr(sections, "_write_stream", lambda stream, lanes: Shortest(write_stream(stream, lanes)))
+        patch.setattr(
+            payload_body, "_write_stream", lambda stream, lanes: Shortest(write_stream(stream, lanes))
+        )
         values = payload_of(dense)
-    assert supports[HEADER_BYTES] & sections.SUPPORTS
-    assert values[HEADER_BYTES] & sections.VALUES
-    monkeypatch.setattr(sections, "bound", lambda *_: 1 << 20)
+    assert supports[HEADER_BYTES] & payload_body.SUPPORTS
+    assert values[HEADER_BYTES] & payload_body.VALUES
+    monkeypatch.setattr(payload_body, "bound", lambda *_: 1 << 20)
     assert code_of(sparse, supports) == "FF-COMP-019"
     assert code_of(dense, values) == "FF-COMP-019"
 
 
-write_stream = sections._write_stream
+write_stream = payload_body._write_stream
 
 
 class Shortest(bytes):
@@ -353,8 +362,8 @@ class Shortest(bytes):
 
 
 def test_the_frame_is_read_without_a_copy_and_only_as_long_as_allowed():
-    form = Form("topk", 2, "raw", 4096, 64)
-    frame = pack(Header(form, LAYOUT.id, ABOUT), b"body")
+    form = CodecParameters("topk", 2, "raw", 4096, 64)
+    frame = pack(PayloadHeader(form, LAYOUT.id, ABOUT), b"body")
     place = {"layout_id": LAYOUT.id, "form": form, **ABOUT._asdict()}
     assert bytes(unpack(frame, **place, body_limit=4)) == b"body"
     with pytest.raises(ProtocolError) as caught:
@@ -365,12 +374,12 @@ def test_the_frame_is_read_without_a_copy_and_only_as_long_as_allowed():
 @pytest.mark.parametrize("change", [{"round": 1 << 32}, {"round": -1}, {"phase": 256}, {"peer": b"short"}])
 def test_a_header_that_does_not_fit_is_never_written(change):
     with pytest.raises(VerificationError) as caught:
-        pack(Header(Form("dense"), LAYOUT.id, ABOUT._replace(**change)), b"")
+        pack(PayloadHeader(CodecParameters("dense"), LAYOUT.id, ABOUT._replace(**change)), b"")
     assert caught.value.code == "FF-COMP-022"
 
 
 def test_a_frame_above_the_table_of_bounds_is_never_written(monkeypatch):
     monkeypatch.setattr("farflung.core.limits.PAYLOAD_BYTES", 132)
     with pytest.raises(PolicyError) as caught:
-        pack(Header(Form("dense"), LAYOUT.id, ABOUT), bytes(5))
+        pack(PayloadHeader(CodecParameters("dense"), LAYOUT.id, ABOUT), bytes(5))
     assert caught.value.code == "FF-COMP-023"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import registry
-from farflung.compress.density import kept, local_limit
-from farflung.compress.merge import Part, mean, merge
-from farflung.compress.payload import About
+from farflung.compress.dgc import kept, local_limit
+from farflung.compress.merge import WeightedUpdate, mean, merge
+from farflung.compress.payload import ContributionKey
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.train import optim
 
 CASES = settings(max_examples=100)
@@ -24,7 +24,7 @@ SETTINGS = st.integers(1, 1 << 20).flatmap(
 
 
 def masked(velocity, residual):
-    """What the inner optimizer does at a round's start (train.local)."""
+    """What the inner optimizer does at a round's start (train.inner_steps)."""
     if residual is None:
         return velocity
     state = optim.OptimState(0, (torch.from_numpy(velocity),))
@@ -111,7 +111,7 @@ class Oracle:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("warmup", [0, 6])
 def test_velocity_mask_and_error_feedback_are_algorithm_4_step_by_step(momentum, warmup):
-    layout, chunk, topk, steps, rate = Layout.of({"w": (20, 32)}), 64, 2, 20, np.float32(0.125)
+    layout, chunk, topk, steps, rate = TensorLayout.of({"w": (20, 32)}), 64, 2, 20, np.float32(0.125)
     peers = [PeerId(bytes([i]) * 32) for i in (1, 2, 3)]
     oracles = [Oracle(layout.size, momentum) for _ in peers]
     velocities = [np.zeros(layout.size, np.float32) for _ in peers]
@@ -128,10 +128,10 @@ def test_velocity_mask_and_error_feedback_are_algorithm_4_step_by_step(momentum,
             gradient = random.standard_normal(layout.size).astype(np.float32)  # ties have probability zero
             gradient /= np.float32(math.sqrt(layout.size))
             velocities[i] = np.float32(momentum) * masked(velocities[i], residuals[i]) + gradient
-            about = About(round, 0, Hash(b"\1" * 32), peer)
+            about = ContributionKey(round, 0, Hash(b"\1" * 32), peer)
             residuals[i], payload = codec.encode(residuals[i], -velocities[i], layout, about)
             sent = codec.decode(payload, layout, about)
-            parts.append(Part(peer, 1, sent))
+            parts.append(WeightedUpdate(peer, 1, sent))
             sparse.append(oracles[i].step(gradient, chunk, count))
             assert np.array_equal(-sent, sparse[-1])
             assert np.array_equal(-residuals[i], oracles[i].v)

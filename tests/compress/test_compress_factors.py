@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farflung.compress.lowrank import LowRank
-from farflung.compress.payload import HEADER_BYTES, About
+from farflung.compress.payload import HEADER_BYTES, ContributionKey
+from farflung.compress.powersgd import LowRankCodec
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
 
 def test_the_vectors_of_the_document_hold():
     text = (Path(__file__).parents[2] / "docs/protocol/factors.md").read_text()
     found = re.search(r"```golden\n(.*?)```", text, re.S)
     wanted = dict(line.split(" = ") for line in found.group(1).strip().splitlines())
-    layout, codec = Layout.of({"bias": (3,), "weight": (3, 5)}), LowRank(1, 1.0)
+    layout, codec = TensorLayout.of({"bias": (3,), "weight": (3, 5)}), LowRankCodec(1, 1.0)
     values = np.array(
         [
             0.5,
@@ -43,7 +43,7 @@ def test_the_vectors_of_the_document_hold():
         ],
         np.float32,
     )
-    places = [About(r, r % 2, Hash(b"\x11" * 32), PeerId(b"\x22" * 32)) for r in (6, 7)]
+    places = [ContributionKey(r, r % 2, Hash(b"\x11" * 32), PeerId(b"\x22" * 32)) for r in (6, 7)]
     query = codec.query(layout, 1)
     unsent, one = codec.starting(query).encode(None, values, layout, places[0])
     basis = codec.basis(codec.decode(one, layout, places[0]), layout)

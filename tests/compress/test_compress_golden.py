@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from farflung.compress.merge import Part, mean, merge
-from farflung.compress.payload import HEADER_BYTES, About
+from farflung.compress.index_coding import tables
+from farflung.compress.merge import WeightedUpdate, mean, merge
+from farflung.compress.payload import HEADER_BYTES, ContributionKey
 from farflung.compress.registry import make
-from farflung.compress.support import tables
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
 DOCUMENT = Path(__file__).parents[2] / "docs/protocol/payload.md"
-LAYOUT = Layout.of({"bias": (3,), "weight": (3, 5)})
-ABOUT = About(7, 0, Hash(b"\x11" * 32), PeerId(b"\x22" * 32))
+LAYOUT = TensorLayout.of({"bias": (3,), "weight": (3, 5)})
+ABOUT = ContributionKey(7, 0, Hash(b"\x11" * 32), PeerId(b"\x22" * 32))
 
 
 def read(kind):
@@ -66,7 +66,7 @@ def test_the_streams_of_the_document_are_what_the_codecs_write():
     flags = set()
     for lines in read("coded"):
         name, *shape = lines.pop("layout").split()
-        layout = Layout.of({name: tuple(map(int, shape))})
+        layout = TensorLayout.of({name: tuple(map(int, shape))})
         i = np.arange(layout.size, dtype=np.int64)
         x = (1103515245 * i + 12345) % 2**31
         values = (x // 2**16 % 1001 - 500) / 2.0 ** (i // 128 % 4 + i % 128 % 3)
@@ -112,7 +112,7 @@ def test_the_merge_vector_of_the_document_holds():
     parts = []
     for index, words in enumerate(value for key, value in rows if key == "part"):
         weight, values = words.split(" ", 1)
-        parts.append(Part(PeerId(bytes([index]) * 32), int(weight), floats(values)))
-    merged = merge(Layout.of({"a": (2,), "b": (3,)}), parts)
+        parts.append(WeightedUpdate(PeerId(bytes([index]) * 32), int(weight), floats(values)))
+    merged = merge(TensorLayout.of({"a": (2,), "b": (3,)}), parts)
     assert " ".join(map(str, merged.total.tolist())) == dict(rows)["total"]
     assert mean(merged).astype("<f4").tobytes().hex() == dict(rows)["mean"]

@@ -11,11 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from farflung.compress import ans, chunks, codecs, context, kernels, merge, plane, support, values
+from farflung.compress import (
+    ans,
+    chunks,
+    codecs,
+    context_model,
+    index_coding,
+    kernels,
+    merge,
+    symbol_stream,
+    values,
+)
 from farflung.core.errors import ProtocolError, UsageError
 
 # Importing them registers every kernel.
-MODULES = (ans, chunks, codecs, context, merge, plane, support, values)
+MODULES = (ans, chunks, codecs, context_model, merge, symbol_stream, index_coding, values)
 
 WIDTH = 1 << 15
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -95,20 +105,20 @@ def on_merge(values: np.ndarray, weight: int, scale: int) -> None:
 
 def on_symbols(coded: np.ndarray, alphabet: int) -> None:
     agree("plane_shares", coded, alphabet)
-    agree("plane_stream", coded, alphabet, plane.lanes_of(coded.size))
+    agree("plane_stream", coded, alphabet, symbol_stream.lanes_of(coded.size))
     starts, freqs = kernels.CODECS.twin("plane_shares")(coded, alphabet)
-    data = on_stream(starts, freqs, plane.BITS, plane.lanes_of(coded.size))
-    lanes = plane.lanes_of(coded.size)
+    data = on_stream(starts, freqs, symbol_stream.BITS, symbol_stream.lanes_of(coded.size))
+    lanes = symbol_stream.lanes_of(coded.size)
     for stream in damaged(data, lanes):
-        on_decoding("plane_symbols", stream, plane.BITS, lanes, coded.size, alphabet)
+        on_decoding("plane_symbols", stream, symbol_stream.BITS, lanes, coded.size, alphabet)
 
 
 def on_contexts(coded: np.ndarray) -> None:
-    lanes = plane.lanes_of(coded.size)
+    lanes = symbol_stream.lanes_of(coded.size)
     agree("context_shares", coded, lanes)
-    data = on_stream(*kernels.CODECS.twin("context_shares")(coded, lanes), plane.BITS, lanes)
+    data = on_stream(*kernels.CODECS.twin("context_shares")(coded, lanes), symbol_stream.BITS, lanes)
     for stream in damaged(data, lanes):
-        on_decoding("context_symbols", stream, plane.BITS, lanes, coded.size)
+        on_decoding("context_symbols", stream, symbol_stream.BITS, lanes, coded.size)
 
 
 def on_bytes(coded: np.ndarray) -> None:
@@ -121,11 +131,11 @@ def on_bytes(coded: np.ndarray) -> None:
 def on_support(indices: np.ndarray, *about: int) -> None:
     agree("support_shares", indices, *about)
     starts, freqs = kernels.CODECS.twin("support_shares")(indices, *about)
-    lanes = ans.lanes_of(indices.size, support.SHARE)
+    lanes = ans.lanes_of(indices.size, index_coding.SHARE)
     if starts.size:
-        data = on_stream(starts, freqs, support.BITS, lanes)
+        data = on_stream(starts, freqs, index_coding.BITS, lanes)
         for stream in damaged(data, lanes):
-            on_decoding("support_places", stream, support.BITS, lanes, *about)
+            on_decoding("support_places", stream, index_coding.BITS, lanes, *about)
 
 
 def damaged(data: bytes, lanes: int) -> list[bytes]:
@@ -148,7 +158,7 @@ def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> N
     found = []
     for form in (loop, kernels.CODECS.twin(name)):
         try:
-            stream = ans.Decoder.of(memoryview(data), bits, lanes)
+            stream = ans.RansDecoder.of(memoryview(data), bits, lanes)
         except ProtocolError:
             return
         result, how = form(stream.states, stream.words, stream.cursor, *about)

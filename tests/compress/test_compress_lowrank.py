@@ -7,23 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress.lowrank import BASIS, FACTOR, LowRank
-from farflung.compress.merge import Part, mean, merge
-from farflung.compress.payload import HEADER_BYTES, About
+from farflung.compress.merge import WeightedUpdate, mean, merge
+from farflung.compress.payload import HEADER_BYTES, ContributionKey
+from farflung.compress.powersgd import BASIS, FACTOR, LowRankCodec
 from farflung.core.errors import ProtocolError, RunError, SpecError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
 CASES = settings(max_examples=40)
-LAYOUT = Layout.of({"bias": (7,), "conv": (6, 3, 3, 3), "scale": (), "thin": (2, 9), "weight": (40, 33)})
+LAYOUT = TensorLayout.of(
+    {"bias": (7,), "conv": (6, 3, 3, 3), "scale": (), "thin": (2, 9), "weight": (40, 33)}
+)
 RANK = 2
-CODEC = LowRank(RANK, 1.0)
+CODEC = LowRankCodec(RANK, 1.0)
 UNIT = 2.0**-24  # of the merge
 PEERS = [PeerId(bytes([i]) * 32) for i in range(1, 4)]
 
 
 def about(phase, peer=PEERS[0], round=3):
-    return About(round, phase, Hash(b"\x01" * 32), peer)
+    return ContributionKey(round, phase, Hash(b"\x01" * 32), peer)
 
 
 def gaussian(layout=LAYOUT, seed=0):
@@ -32,7 +34,9 @@ def gaussian(layout=LAYOUT, seed=0):
 
 def agreed(codec, layout, phase, payloads, order=None):
     """The mean of (peer, weight, payload), merged in `order`."""
-    parts = [Part(p, weight, codec.decode(data, layout, about(phase, p))) for p, weight, data in payloads]
+    parts = [
+        WeightedUpdate(p, weight, codec.decode(data, layout, about(phase, p))) for p, weight, data in payloads
+    ]
     return mean(merge(layout, [parts[i] for i in order or range(len(parts))]))
 
 
@@ -78,8 +82,8 @@ def test_matrices_are_sent_as_factors_and_all_else_as_it_is():
 @CASES
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 8))
 def test_factors_save_bytes_and_fit_in_the_place_of_their_tensor(n, m, rank):
-    layout, codec = Layout.of({"w": (n, m), "x": (50, 50)}), LowRank(rank, 1.0)
-    other, query = Layout.of({"x": (50, 50)}), codec.query(layout, 7)
+    layout, codec = TensorLayout.of({"w": (n, m), "x": (50, 50)}), LowRankCodec(rank, 1.0)
+    other, query = TensorLayout.of({"x": (50, 50)}), codec.query(layout, 7)
     lengths = [codec.bound(layout) - codec.bound(other), 2 * (codec.expect(layout) - codec.expect(other))]
     assert query.shape == (layout.size,)
     if rank * (n + m) < n * m:
@@ -147,7 +151,7 @@ def test_residual_is_exactly_what_the_payload_does_not_say():
 
 
 def test_residual_decays():
-    codec, query = LowRank(RANK, 0.5), CODEC.query(LAYOUT, 1)
+    codec, query = LowRankCodec(RANK, 0.5), CODEC.query(LAYOUT, 1)
     residual, values = gaussian(seed=1), gaussian(seed=2)
     unsent, _ = codec.starting(query).encode(residual, values, LAYOUT, about(BASIS))
     assert np.array_equal(unsent, np.float32(0.5) * residual + values)
@@ -155,7 +159,7 @@ def test_residual_decays():
 
 def test_what_a_peer_changes_between_the_phases_is_sent_in_the_second():
     """Nothing decays there, and one that was not in phase 0 takes part with what it has."""
-    codec, early, late = LowRank(RANK, 0.5), gaussian(seed=1), gaussian(seed=2)
+    codec, early, late = LowRankCodec(RANK, 0.5), gaussian(seed=1), gaussian(seed=2)
     unsent, one = codec.starting(codec.query(LAYOUT, 1)).encode(None, early, LAYOUT, about(BASIS))
     basis = codec.basis(codec.decode(one, LAYOUT, about(BASIS)), LAYOUT)
     for residual, wanted in ((unsent, early + late), (None, late)):
@@ -204,7 +208,10 @@ def test_warm_start_comes_close_to_the_best_approximation_of_its_rank():
     u, v = np.linalg.qr(random.standard_normal((n, n)))[0], np.linalg.qr(random.standard_normal((m, n)))[0]
     spectrum = 0.8 ** np.arange(n)
     matrix = (u * spectrum) @ v.T
-    layout, codec = Layout.of({"w": (n, m)}), LowRank(rank, 0.0)  # no feedback: the same matrix each round
+    layout, codec = (
+        TensorLayout.of({"w": (n, m)}),
+        LowRankCodec(rank, 0.0),
+    )  # no feedback: the same matrix each round
     query, energies = codec.query(layout, 1), []
     for _ in range(rounds):
         values = matrix.astype(np.float32).reshape(-1)
@@ -220,7 +227,7 @@ def test_warm_start_comes_close_to_the_best_approximation_of_its_rank():
 
 
 def test_warm_start_recovers_from_rounds_in_which_a_tensor_did_not_change():
-    layout, codec = Layout.of({"w": (30, 20)}), LowRank(3, 1.0)
+    layout, codec = TensorLayout.of({"w": (30, 20)}), LowRankCodec(3, 1.0)
     query, zero = codec.query(layout, 1), np.zeros(600, np.float32)
     for _ in range(3):
         change, query, _, _, _ = round_of(codec, layout, query, [None] * 3, [zero] * 3)
@@ -290,7 +297,7 @@ def test_payload_of_one_phase_is_none_of_the_other():
     for phase in (BASIS, FACTOR):
         with pytest.raises(ProtocolError):
             CODEC.decode(PAYLOADS[phase], LAYOUT, about(1 - phase))
-    square, codec = Layout.of({"w": (30, 30)}), LowRank(2, 1.0)  # of the same length in both
+    square, codec = TensorLayout.of({"w": (30, 30)}), LowRankCodec(2, 1.0)  # of the same length in both
     public = codec.starting(codec.query(square, 1))
     one = public.encode(None, gaussian(square), square, about(BASIS))[1]
     with pytest.raises(ProtocolError) as caught:
@@ -309,7 +316,7 @@ def test_values_that_are_not_finite_are_refused_by_name(bad, phase):
 
 
 def test_sums_beyond_float32_are_refused_rather_than_sent():
-    layout = Layout.of({"w": (30, 30)})
+    layout = TensorLayout.of({"w": (30, 30)})
     query = CODEC.query(layout, 1)
     # Times the first column: 3e38 of its 1-norm.
     row = np.copysign(np.float32(3e38), query[: 30 * RANK : RANK])
@@ -347,13 +354,13 @@ def test_phases_that_do_not_exist_and_starts_from_nothing_are_refused():
 @pytest.mark.parametrize("rank", [0, -1, 1 << 20])
 def test_rank_out_of_range_is_refused(rank):
     with pytest.raises(SpecError) as caught:
-        LowRank(rank, 1.0)
+        LowRankCodec(rank, 1.0)
     assert caught.value.code == "FF-COMP-045"
 
 
 def test_model_without_a_matrix_that_gains_is_refused():
     with pytest.raises(SpecError) as caught:
-        CODEC.query(Layout.of({"b": (9,), "w": (3, 3)}), 1)
+        CODEC.query(TensorLayout.of({"b": (9,), "w": (3, 3)}), 1)
     assert caught.value.code == "FF-COMP-046"
     with pytest.raises(SpecError):
-        CODEC.bound(Layout.of({"b": (9,)}))
+        CODEC.bound(TensorLayout.of({"b": (9,)}))

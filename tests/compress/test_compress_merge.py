@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import merge as merging
-from farflung.compress.clipping import clip, sum_of_squares
-from farflung.compress.merge import Part, mean, merge
+from farflung.compress.merge import WeightedUpdate, mean, merge
+from farflung.compress.norm_clip import clip, sum_of_squares
 from farflung.core import limits
-from farflung.core.canon.steps import to_fixed
+from farflung.core.canon.float_operations import to_fixed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-LAYOUT = Layout.of({"a": (3,), "b": (2, 2), "c": (1,)})
+LAYOUT = TensorLayout.of({"a": (3,), "b": (2, 2), "c": (1,)})
 CASES = settings(max_examples=60)
 UNIT = 1 << 24
 
@@ -29,7 +29,7 @@ def peer(index):
 
 
 def part(index, values, weight=1):
-    return Part(peer(index), weight, np.array(values, np.float32))
+    return WeightedUpdate(peer(index), weight, np.array(values, np.float32))
 
 
 def fixed(value):
@@ -93,23 +93,23 @@ def test_one_part_is_its_own_mean_up_to_the_fixed_point():
 
 
 def test_weights_weigh():
-    layout = Layout.of({"w": (2,)})
+    layout = TensorLayout.of({"w": (2,)})
     merged = merge(layout, [part(1, [3, 4], 1), part(2, [4, 3], 3)])
     assert mean(merged).tolist() == [3.75, 3.25]
 
 
 def test_values_saturate_instead_of_wrapping():
-    layout = Layout.of({"w": (1,)})
+    layout = TensorLayout.of({"w": (1,)})
     merged = merge(layout, [part(i, [3e38], limits.WEIGHT) for i in range(5)])
     assert merged.total.tolist() == [5 * limits.WEIGHT * (1 << 30)]
     assert mean(merged).tolist() == [64.0]
 
 
 def test_the_fullest_round_that_the_limits_allow_does_not_overflow():
-    layout = Layout.of({"w": (2,)})
+    layout = TensorLayout.of({"w": (2,)})
     values = np.array([3e38, -3e38], np.float32)
     ids = [PeerId(i.to_bytes(32, "big")) for i in range(limits.PEERS)]
-    merged = merge(layout, [Part(who, limits.WEIGHT, values) for who in ids])
+    merged = merge(layout, [WeightedUpdate(who, limits.WEIGHT, values) for who in ids])
     top = limits.PEERS * limits.WEIGHT << 30
     assert merged.total.tolist() == [top, -top]
     assert top < 1 << 62
@@ -117,7 +117,7 @@ def test_the_fullest_round_that_the_limits_allow_does_not_overflow():
 
 def spread(liar_values, honest=4):
     random = np.random.default_rng(4)
-    layout = Layout.of({"w": (200,)})
+    layout = TensorLayout.of({"w": (200,)})
     parts = [part(i, random.standard_normal(200) * 1e-3) for i in range(honest)]
     if liar_values is not None:
         parts.append(part(99, liar_values))
@@ -140,36 +140,36 @@ def test_one_huge_peer_moves_the_mean_by_no_more_than_an_honest_norm(size):
 def test_without_clipping_the_huge_peer_would_win(monkeypatch):
     layout, parts = spread(np.full(200, 1e3))
     clipped = np.abs(mean(merge(layout, parts))).max()
-    monkeypatch.setattr(merging._Share, "scale", lambda share, ceiling: 1 << merging.FACTOR_BITS)
+    monkeypatch.setattr(merging._TensorUpdate, "scale", lambda share, ceiling: 1 << merging.FACTOR_BITS)
     assert np.abs(mean(merge(layout, parts))).max() > 1000 * clipped
 
 
 def test_nobody_is_scaled_up_and_equal_norms_are_left_alone():
-    layout = Layout.of({"w": (2,)})
+    layout = TensorLayout.of({"w": (2,)})
     merged = merge(layout, [part(1, [0.25, 0]), part(2, [0, 3]), part(3, [3, 0])])
     assert merged.total.tolist() == [3.25 * UNIT, 3 * UNIT]
 
 
 def test_of_an_even_number_the_lower_middle_norm_is_the_ceiling():
-    layout = Layout.of({"w": (1,)})
+    layout = TensorLayout.of({"w": (1,)})
     merged = merge(layout, [part(i, [value]) for i, value in enumerate([1, 2, 4, 8])])
     assert merged.total.tolist() == [(1 + 2 + 2 + 2) * UNIT]
 
 
 def test_a_silent_peer_neither_scales_others_up_nor_silences_three():
-    layout = Layout.of({"w": (1,)})
+    layout = TensorLayout.of({"w": (1,)})
     assert merge(layout, [part(0, [0.0]), part(1, [1.0]), part(2, [2.0])]).total.tolist() == [2 * UNIT]
     assert merge(layout, [part(0, [0.0]), part(1, [0.0]), part(2, [2.0])]).total.tolist() == [0]
 
 
 def test_peers_that_trust_each_other_add_up_unclipped():
-    layout = Layout.of({"w": (2,)})
+    layout = TensorLayout.of({"w": (2,)})
     parts = [part(0, [1, 2], 3), part(1, [50, -50]), part(2, [0, 1])]
     assert merge(layout, parts, "mean").total.tolist() == [53 * UNIT, -43 * UNIT]
 
 
 def test_each_tensor_is_clipped_by_itself():
-    layout = Layout.of({"a": (1,), "b": (1,)})
+    layout = TensorLayout.of({"a": (1,), "b": (1,)})
     merged = merge(layout, [part(0, [1, 8]), part(1, [1, 1]), part(2, [8, 1])])
     assert merged.total.tolist() == [3 * UNIT, 3 * UNIT]
 
@@ -210,7 +210,7 @@ def test_squares_of_a_long_tensor_at_the_limit_are_exact():
         ([part(1, range(8), -1)], "FF-COMP-042"),
         ([part(1, range(8), limits.WEIGHT + 1)], "FF-COMP-042"),
         ([part(1, range(7))], "FF-COMP-043"),
-        ([Part(peer(1), 1, np.zeros(8))], "FF-COMP-043"),
+        ([WeightedUpdate(peer(1), 1, np.zeros(8))], "FF-COMP-043"),
         ([part(1, [math.nan] * 8)], "FF-COMP-044"),
         ([part(1, [math.inf] * 8)], "FF-COMP-044"),
     ],
@@ -246,7 +246,7 @@ def slow(layout, parts):
 @st.composite
 def long_parts(draw):
     """Tensors longer than a block; dense, sparse and empty stretches; magnitudes that need each way of adding."""
-    layout = Layout.of({"a": (BLOCK + 7,), "b": (5,), "c": (300,)})
+    layout = TensorLayout.of({"a": (BLOCK + 7,), "b": (5,), "c": (300,)})
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     parts = []
     for index in range(draw(st.integers(1, 5))):
@@ -281,10 +281,10 @@ def test_any_order_of_arrival_gives_the_same_bits(case, random):
 
 
 def test_sums_beyond_53_bits_are_exact_too():
-    layout = Layout.of({"w": (3,)})
+    layout = TensorLayout.of({"w": (3,)})
     values = np.array([63.999996, 2.0**-24, -63.999996], np.float32)
     ids = [PeerId(i.to_bytes(32, "big")) for i in range(limits.PEERS)]
-    parts = [Part(who, limits.WEIGHT - 1, values) for who in ids]
+    parts = [WeightedUpdate(who, limits.WEIGHT - 1, values) for who in ids]
     weight = limits.PEERS * (limits.WEIGHT - 1)
     assert merge(layout, parts).total.tolist() == [weight * x for x in (1073741760, 1, -1073741760)]
     assert weight * 1073741760 > 1 << 53
@@ -320,9 +320,11 @@ def test_squares_are_exact_around_every_limit(size):
 @given(some_parts(), st.sets(st.sampled_from("abc"), min_size=1))
 def test_a_fragment_merges_to_its_part_of_the_whole(parts, names):
     whole = merge(LAYOUT, parts)
-    fragment = Layout.of({tensor.name: tensor.shape for tensor in LAYOUT.tensors if tensor.name in names})
+    fragment = TensorLayout.of(
+        {tensor.name: tensor.shape for tensor in LAYOUT.tensors if tensor.name in names}
+    )
     places = [place for tensor, place in LAYOUT.slices() if tensor.name in names]
-    taken = [Part(p.peer, p.weight, np.concatenate([p.values[at] for at in places])) for p in parts]
+    taken = [WeightedUpdate(p.peer, p.weight, np.concatenate([p.values[at] for at in places])) for p in parts]
     merged = merge(fragment, taken)
     assert merged.total.tolist() == np.concatenate([whole.total[at] for at in places]).tolist()
     assert merged.weight == whole.weight
@@ -338,7 +340,7 @@ def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_h
     honest, lies, weight
 ):
     """The attacker's own part of the total: at most weight * (largest honest norm + rounding), whatever it sends."""
-    layout = Layout.of({"w": (4,)})
+    layout = TensorLayout.of({"w": (4,)})
     parts = [part(i, values, weight) for i, values in enumerate(honest)]
     everybody = [*parts, part(99, lies, weight)]
     squares = [sum_of_squares(to_fixed(p.values)) for p in everybody]
@@ -350,7 +352,7 @@ def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_h
 
 
 def test_merging_needs_memory_for_its_result_and_a_block_however_many_parts_there_are():
-    layout = Layout.of({"w": (1 << 20,)})
+    layout = TensorLayout.of({"w": (1 << 20,)})
     random = np.random.default_rng(8)
     parts = [part(i, random.standard_normal(layout.size)) for i in range(6)]
     tracemalloc.start()

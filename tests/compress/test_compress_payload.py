@@ -7,9 +7,9 @@ from farflung.compress.payload import (
     HEADER_BYTES,
     KINDS,
     TRANSFORMS,
-    About,
-    Form,
-    Header,
+    CodecParameters,
+    ContributionKey,
+    PayloadHeader,
     describe,
     is_form,
     pack,
@@ -17,17 +17,17 @@ from farflung.compress.payload import (
 from farflung.compress.registry import make
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
-ABOUT = About(3, 1, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
-LAYOUT = Layout.of({"a": (300,), "b": (3,)})
+ABOUT = ContributionKey(3, 1, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
+LAYOUT = TensorLayout.of({"a": (300,), "b": (3,)})
 FORMS = [
-    Form("dense"),
-    Form("dense", 2),
-    Form("dense", 4, "dct", 256),
-    Form("topk", 2, "raw", 4096, 64),
-    Form("topk", 32, "auto", 256, 9),
-    Form("low_rank", rank=4),
+    CodecParameters("dense"),
+    CodecParameters("dense", 2),
+    CodecParameters("dense", 4, "dct", 256),
+    CodecParameters("topk", 2, "raw", 4096, 64),
+    CodecParameters("topk", 32, "auto", 256, 9),
+    CodecParameters("low_rank", rank=4),
 ]
 
 
@@ -39,7 +39,7 @@ def code_of(data):
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_header_tells_its_codec_and_parameters(form):
-    header = Header(form, LAYOUT.id, ABOUT)
+    header = PayloadHeader(form, LAYOUT.id, ABOUT)
     assert describe(pack(header, b"body")) == (header, 4)
 
 
@@ -55,7 +55,7 @@ def test_what_codecs_write_describes_them(form):
         error_decay=0.5,
     )
     payload = codec.encode(None, np.ones(LAYOUT.size, np.float32), LAYOUT, ABOUT)[1]
-    assert describe(payload).header == Header(form, LAYOUT.id, ABOUT)
+    assert describe(payload).header == PayloadHeader(form, LAYOUT.id, ABOUT)
     assert codec.form == form
 
 
@@ -77,7 +77,7 @@ def test_what_codecs_write_describes_them(form):
     ],
 )
 def test_parameters_that_no_codec_has_are_refused(at, value, code):
-    payload = bytearray(pack(Header(FORMS[3], LAYOUT.id, ABOUT), b"body"))
+    payload = bytearray(pack(PayloadHeader(FORMS[3], LAYOUT.id, ABOUT), b"body"))
     payload[at] = value
     assert code_of(bytes(payload)) == code
 
@@ -88,6 +88,6 @@ def test_less_than_a_header_is_refused():
 
 def test_every_form_that_is_described_is_one_that_can_be_made():
     assert all(is_form(form) for form in FORMS)
-    assert not is_form(Form("low_rank", chunk=4, rank=1))
-    assert not is_form(Form("dense", 2, "dct"))
-    assert not is_form(Form("topk", 2, "raw", 4, 5))
+    assert not is_form(CodecParameters("low_rank", chunk=4, rank=1))
+    assert not is_form(CodecParameters("dense", 2, "dct"))
+    assert not is_form(CodecParameters("topk", 2, "raw", 4, 5))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import products
-from farflung.compress.products import (
+from farflung.compress import reproducible_matmul
+from farflung.compress.reproducible_matmul import (
     BITS,
     LIMB_BITS,
     LONG,
@@ -72,7 +72,7 @@ def test_product_across_is_the_product_of_the_transpose(inner, monkeypatch):
     left, right = gaussian(inner, 3), gaussian(inner, 2, seed=1)
     expected = product(left.T, right).tobytes()
     assert product_across(left, right).tobytes() == expected
-    monkeypatch.setattr(products, "_ELEMENTS", 100)
+    monkeypatch.setattr(reproducible_matmul, "_ELEMENTS", 100)
     assert product_across(left, right).tobytes() == expected
 
 
@@ -81,7 +81,7 @@ def test_product_keeps_its_bits_for_views_transposes_and_blocks_of_rows(monkeypa
     whole = product(left, right)
     assert product(np.asfortranarray(left), right).tobytes() == whole.tobytes()
     assert product(left.T.copy().T, np.asfortranarray(right)).tobytes() == whole.tobytes()
-    monkeypatch.setattr(products, "_ELEMENTS", 1200)
+    monkeypatch.setattr(reproducible_matmul, "_ELEMENTS", 1200)
     assert product(left, right).tobytes() == whole.tobytes()
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.compress.payload import HEADER_BYTES, About
+from farflung.compress.payload import HEADER_BYTES, ContributionKey
 from farflung.compress.registry import make
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec, ModelSpec
-from farflung.train import model as models
+from farflung.train import flat_model as models
 
-ABOUT = About(0, 0, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
+ABOUT = ContributionKey(0, 0, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
 ROUNDS, STEPS, ROWS, CONTEXT = 12, 8, 4, 32
 
 

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import ans, support
-from farflung.compress.support import Piece
+from farflung.compress import ans, index_coding
+from farflung.compress.index_coding import ChunkRange
 from farflung.core.errors import ProtocolError
 
 CASES = settings(max_examples=30)
 
 
 def encoded(indices, piece):
-    starts, freqs = support.shares(indices, *piece)
-    lanes = support.lanes_of(indices.size)
-    return ans.encode(starts, freqs, support.BITS, lanes), starts, freqs
+    starts, freqs = index_coding.shares(indices, *piece)
+    lanes = index_coding.lanes_of(indices.size)
+    return ans.encode(starts, freqs, index_coding.BITS, lanes), starts, freqs
 
 
 def decoded(data, piece, count):
-    stream = ans.Decoder.of(memoryview(data), support.BITS, support.lanes_of(count))
-    indices, status = support.places(stream.states, stream.words, stream.cursor, *piece)
+    stream = ans.RansDecoder.of(memoryview(data), index_coding.BITS, index_coding.lanes_of(count))
+    indices, status = index_coding.places(stream.states, stream.words, stream.cursor, *piece)
     if status:
-        raise support.broken(status)
+        raise index_coding.broken(status)
     stream.close()
     return indices
 
@@ -41,7 +41,7 @@ def random_support(random, piece, share=None):
 
 def oracle(indices, piece):
     """The document's page on coded supports, one number at a time: (start, share) of every symbol."""
-    logs, powers = (table.tolist() for table in support.tables())
+    logs, powers = (table.tolist() for table in index_coding.tables())
     whole, usual = 1 << 18, min(piece.width, piece.chunk, 4096)
     guess, w = [], 1 << 16
     for _ in range(min(piece.topk, usual) + 1):
@@ -114,8 +114,8 @@ def segments_of(piece, start, stop):
 def pieces(draw):
     chunk = draw(st.integers(1, 24))
     origin = draw(st.integers(0, 5)) * chunk
-    width = draw(st.sampled_from([1, 2, 7, 16, 33, 100, support.EVEN]))
-    return Piece(origin, draw(st.integers(1, 90)), chunk, draw(st.integers(1, chunk)), width)
+    width = draw(st.sampled_from([1, 2, 7, 16, 33, 100, index_coding.EVEN]))
+    return ChunkRange(origin, draw(st.integers(1, 90)), chunk, draw(st.integers(1, chunk)), width)
 
 
 @CASES
@@ -128,20 +128,20 @@ def test_symbols_are_those_of_the_slow_oracle_and_come_back(piece, seed):
     assert np.array_equal(decoded(data, piece, indices.size), indices)
 
 
-@pytest.mark.parametrize("width", [64, 300, 5000, support.EVEN])
+@pytest.mark.parametrize("width", [64, 300, 5000, index_coding.EVEN])
 @pytest.mark.parametrize(("chunk", "topk"), [(4096, 64), (1024, 300), (9000, 20)])
 def test_long_pieces_come_back(width, chunk, topk):
-    piece = Piece(chunk, 40_000, chunk, topk, width)
+    piece = ChunkRange(chunk, 40_000, chunk, topk, width)
     indices = random_support(np.random.default_rng(3), piece)
     assert np.array_equal(decoded(encoded(indices, piece)[0], piece, indices.size), indices)
 
 
 def test_groups_and_long_segments_are_those_of_the_slow_oracle():
     for piece in (
-        Piece(0, 50_000, 4096, 9, 128),
-        Piece(0, 24_000, 9000, 12, 20_000),
-        Piece(1024, 9000, 1024, 5, 300),
-        Piece(0, 20_000, 9000, 12, 300),
+        ChunkRange(0, 50_000, 4096, 9, 128),
+        ChunkRange(0, 24_000, 9000, 12, 20_000),
+        ChunkRange(1024, 9000, 1024, 5, 300),
+        ChunkRange(0, 20_000, 9000, 12, 300),
     ):
         indices = random_support(np.random.default_rng(5), piece)
         _, starts, freqs = encoded(indices, piece)
@@ -149,45 +149,47 @@ def test_groups_and_long_segments_are_those_of_the_slow_oracle():
 
 
 def test_what_is_always_chosen_costs_nothing():
-    piece = Piece(0, 4096, 64, 64, 64)
+    piece = ChunkRange(0, 4096, 64, 64, 64)
     assert len(encoded(np.arange(4096), piece)[1]) == 0
 
 
-@pytest.mark.parametrize(("topk", "width"), [(1, support.EVEN), (64, 128), (64, support.EVEN), (256, 128)])
+@pytest.mark.parametrize(
+    ("topk", "width"), [(1, index_coding.EVEN), (64, 128), (64, index_coding.EVEN), (256, 128)]
+)
 def test_a_uniform_support_costs_at_most_two_percent_above_its_floor(topk, width):
-    piece = Piece(0, 128 * 4096, 4096, topk, width)
+    piece = ChunkRange(0, 128 * 4096, 4096, topk, width)
     indices = random_support(np.random.default_rng(6), piece)
     _, _, freqs = encoded(indices, piece)
-    bits = support.cost(freqs) / 2**24
+    bits = index_coding.cost(freqs) / 2**24
     assert abs(bits / float((18 - np.log2(freqs)).sum()) - 1) < 1e-4
     floor = 128 * math.log2(math.comb(4096, topk))
-    assert bits <= (1.005 if width == support.EVEN else 1.02) * floor
+    assert bits <= (1.005 if width == index_coding.EVEN else 1.02) * floor
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_rows_and_columns_that_differ_are_cheap(axis):
     random = np.random.default_rng(7)
-    piece = Piece(0, 2048 * 128, 4096, 64, 128)
+    piece = ChunkRange(0, 2048 * 128, 4096, 64, 128)
     scale = random.lognormal(0, 1, 128 if axis else 2048)
     share = np.tile(scale, 2048) if axis else np.repeat(scale, 128)
     indices = random_support(random, piece, share)
-    assert support.cost(encoded(indices, piece)[2]) / 2**24 <= (7.0, 7.25)[axis == 0] * indices.size
+    assert index_coding.cost(encoded(indices, piece)[2]) / 2**24 <= (7.0, 7.25)[axis == 0] * indices.size
 
 
 def test_states_cost_less_than_a_twentieth_of_a_bit_an_index():
-    piece = Piece(0, 256 * 4096, 4096, 64, 128)
+    piece = ChunkRange(0, 256 * 4096, 4096, 64, 128)
     indices = random_support(np.random.default_rng(8), piece)
     data, _, freqs = encoded(indices, piece)
-    assert 8 * len(data) <= support.cost(freqs) / 2**24 + 0.05 * indices.size
+    assert 8 * len(data) <= index_coding.cost(freqs) / 2**24 + 0.05 * indices.size
 
 
 def test_counts_that_a_chunk_does_not_have_are_refused():
     """Five indices in each segment of a chunk that sends five of them."""
-    piece = Piece(0, 64, 64, 5, 16)
-    table = support._table(support._guess(piece)[0])
+    piece = ChunkRange(0, 64, 64, 5, 16)
+    table = index_coding._table(index_coding._guess(piece)[0])
     counts = np.full(3, 5)
     data = ans.encode(
-        table[counts].astype(np.uint32), np.diff(table)[counts].astype(np.uint32), support.BITS, 1
+        table[counts].astype(np.uint32), np.diff(table)[counts].astype(np.uint32), index_coding.BITS, 1
     )
     with pytest.raises(ProtocolError) as caught:
         decoded(data, piece, 5)
@@ -195,7 +197,7 @@ def test_counts_that_a_chunk_does_not_have_are_refused():
 
 
 def test_a_stream_that_ends_too_early_is_refused():
-    piece = Piece(0, 40_000, 4096, 64, 128)
+    piece = ChunkRange(0, 40_000, 4096, 64, 128)
     indices = random_support(np.random.default_rng(9), piece)
     data = encoded(indices, piece)[0]
     with pytest.raises(ProtocolError) as caught:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from farflung.core.ids import Hash, PeerId
-from farflung.core.turns import turn
-from farflung.ledger.tx import Clearing, JobSchedule, Role, SignedOffer
+from farflung.core.tie_break import turn
+from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseRole, SignedLeaseOffer
 
 
-def scheduled(job: Hash, offers: Sequence[SignedOffer]) -> JobSchedule:
+def scheduled(job: Hash, offers: Sequence[SignedLeaseOffer]) -> JobSchedule:
     """Takes offers of nodes that ask what they are paid: the last of each role, as this job draws them, sets it."""
-    roles: dict[Role, list[PeerId]] = {}
+    roles: dict[LeaseRole, list[PeerId]] = {}
     for signed in offers:
         roles.setdefault(signed.offer.role, []).append(signed.offer.node)
     last = {role: max(nodes, key=partial(turn, job)) for role, nodes in roles.items()}
-    return JobSchedule(job, tuple(offers), tuple(Clearing(role, last[role]) for role in sorted(last)))
+    return JobSchedule(job, tuple(offers), tuple(ClearingPrice(role, last[role]) for role in sorted(last)))

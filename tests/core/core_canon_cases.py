@@ -9,63 +9,64 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from farflung.core.canon.elements import DTYPES, canonical_bytes
-from farflung.core.canon.graph import Graph, Input, Node, Output
+from farflung.core.canon.array_operations import DTYPES, canonical_bytes
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
 from farflung.core.canon.tiles import box, compute, matrix, tile_count
 
 SPECIAL = (0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x00000001, 0x80012345, 0x7F7FFFFF)
 
 
-def _graph(*nodes: Node, inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Graph:
-    named = tuple(Input(f"x{place}", *each) for place, each in enumerate(inputs))
-    return Graph(named, nodes, (Output("y", len(named) + len(nodes) - 1),))
+def _graph(*nodes: GraphNode, inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> CanonicalGraph:
+    named = tuple(GraphInput(f"x{place}", *each) for place, each in enumerate(inputs))
+    return CanonicalGraph(named, nodes, (GraphOutput("y", len(named) + len(nodes) - 1),))
 
 
-def _wide(op: str, count: int) -> Graph:
+def _wide(op: str, count: int) -> CanonicalGraph:
     """A matrix, a row and a column: 65 x 67."""
     shapes = ((65, 67), (67,), (65, 1))[:count]
     return _graph(
-        Node(op, tuple(range(count)), "f32", (65, 67), ()), inputs=tuple(("f32", shape) for shape in shapes)
+        GraphNode(op, tuple(range(count)), "f32", (65, 67), ()),
+        inputs=tuple(("f32", shape) for shape in shapes),
     )
 
 
-def _whole(op: str, kind: str, made: str) -> Graph:
-    return _graph(Node(op, (0, 1), made, (3, 66), ()), inputs=((kind, (3, 66)), (kind, (66,))))
+def _whole(op: str, kind: str, made: str) -> CanonicalGraph:
+    return _graph(GraphNode(op, (0, 1), made, (3, 66), ()), inputs=((kind, (3, 66)), (kind, (66,))))
 
 
-GRAPHS: dict[str, Graph] = {
+GRAPHS: dict[str, CanonicalGraph] = {
     **{op: _wide(op, 1) for op in ("neg", "abs", "sign", "sqrt", "exp", "log", "erf", "tanh")},
     **{op: _wide(op, 2) for op in ("add", "sub", "mul", "div")},
     **{op: _whole(op, "i64", "i64") for op in ("iadd", "isub", "imul")},
     **{op: _whole(op, "f32", "bool") for op in ("lt", "le", "eq")},
     **{op: _whole(op, "bool", "bool") for op in ("and", "or")},
-    "not": _graph(Node("not", (0,), "bool", (5, 65), ()), inputs=(("bool", (5, 65)),)),
+    "not": _graph(GraphNode("not", (0,), "bool", (5, 65), ()), inputs=(("bool", (5, 65)),)),
     "select": _graph(
-        Node("select", (0, 1, 2), "f32", (65, 67), ()),
+        GraphNode("select", (0, 1, 2), "f32", (65, 67), ()),
         inputs=(("bool", (65, 1)), ("f32", (67,)), ("f32", (65, 67))),
     ),
-    "const": _graph(Node("const", (), "f32", (2, 65), (0x3DCCCCCD,))),
-    "const whole": _graph(Node("const", (), "i64", (), (-(1 << 63),))),
-    "const truth": _graph(Node("const", (), "bool", (65, 1), (1,))),
-    "iota": _graph(Node("iota", (), "i64", (130,), ())),
+    "const": _graph(GraphNode("const", (), "f32", (2, 65), (0x3DCCCCCD,))),
+    "const whole": _graph(GraphNode("const", (), "i64", (), (-(1 << 63),))),
+    "const truth": _graph(GraphNode("const", (), "bool", (65, 1), (1,))),
+    "iota": _graph(GraphNode("iota", (), "i64", (130,), ())),
     "convert": _graph(
-        Node("convert", (0,), "i64", (2, 65), ()),
-        Node("convert", (1,), "f32", (2, 65), ()),
+        GraphNode("convert", (0,), "i64", (2, 65), ()),
+        GraphNode("convert", (1,), "f32", (2, 65), ()),
         inputs=(("f32", (2, 65)),),
     ),
-    "sum": _graph(Node("sum", (0,), "f32", (3, 67), ()), inputs=(("f32", (3, 67, 13)),)),
-    "max": _graph(Node("max", (0,), "f32", (66,), ()), inputs=(("f32", (66, 13)),)),
+    "sum": _graph(GraphNode("sum", (0,), "f32", (3, 67), ()), inputs=(("f32", (3, 67, 13)),)),
+    "max": _graph(GraphNode("max", (0,), "f32", (66,), ()), inputs=(("f32", (66, 13)),)),
     "matmul": _graph(
-        Node("matmul", (0, 1), "f32", (3, 33, 66), ()), inputs=(("f32", (3, 33, 5)), ("f32", (3, 5, 66)))
+        GraphNode("matmul", (0, 1), "f32", (3, 33, 66), ()), inputs=(("f32", (3, 33, 5)), ("f32", (3, 5, 66)))
     ),
-    "move": _graph(Node("move", (0,), "f32", (67, 65), (64 * 67, 1, -67)), inputs=(("f32", (65, 67)),)),
+    "move": _graph(GraphNode("move", (0,), "f32", (67, 65), (64 * 67, 1, -67)), inputs=(("f32", (65, 67)),)),
     "place": _graph(
-        Node("place", (0, 1), "f32", (2, 65, 70), (1, 3, 63)),
+        GraphNode("place", (0, 1), "f32", (2, 65, 70), (1, 3, 63)),
         inputs=(("f32", (2, 65, 70)), ("f32", (1, 60, 5))),
     ),
-    "take": _graph(Node("take", (0, 1), "f32", (70, 66), ()), inputs=(("f32", (4, 66)), ("i64", (70,)))),
+    "take": _graph(GraphNode("take", (0, 1), "f32", (70, 66), ()), inputs=(("f32", (4, 66)), ("i64", (70,)))),
     "put_add": _graph(
-        Node("put_add", (0, 1), "f32", (66, 65), (66,)), inputs=(("i64", (256,)), ("f32", (256, 65)))
+        GraphNode("put_add", (0, 1), "f32", (66, 65), (66,)), inputs=(("i64", (256,)), ("f32", (256, 65)))
     ),
 }
 
@@ -107,12 +108,12 @@ GOLDEN: dict[str, str] = {
 }
 
 
-def inputs_of(graph: Graph) -> list[list[Any]]:
+def inputs_of(graph: CanonicalGraph) -> list[list[Any]]:
     """Values from a hash: of sixteen floats one is special, three are of any size; some indices lie outside."""
     return [_values(place, each) for place, each in enumerate(graph.inputs)]
 
 
-def _values(place: int, of: Input) -> list[Any]:
+def _values(place: int, of: GraphInput) -> list[Any]:
     count = matrix(of.shape)[0] * matrix(of.shape)[1]
     words = struct.unpack(f"<{count}Q", blake3(f"{place} {of.kind}".encode()).digest(8 * count))
     if of.kind == "bool":

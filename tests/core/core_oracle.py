@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from farflung.core.canon.graph import Graph, Node
+from farflung.core.canon.graph import CanonicalGraph, GraphNode
 
 Shape = tuple[int, ...]
 Tensor = tuple[Shape, list[Any]]
@@ -134,7 +134,7 @@ def convert(value: Any, kind: str) -> Any:
     return nearest(value) if not isinstance(value, bool) else float(value)
 
 
-def element(node: Node, args: list[Tensor], index: Shape) -> Any:
+def element(node: GraphNode, args: list[Tensor], index: Shape) -> Any:
     """One element of a node's result."""
     op, attrs = node.op, node.attrs
     if op in ELEMENT:
@@ -169,7 +169,7 @@ def element(node: Node, args: list[Tensor], index: Shape) -> Any:
     return total
 
 
-def run(graph: Graph, inputs: list[Tensor]) -> list[Tensor]:
+def run(graph: CanonicalGraph, inputs: list[Tensor]) -> list[Tensor]:
     """Every value of a graph, inputs first."""
     values = list(inputs)
     for node in graph.nodes:

@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core import merkle
+from farflung.core.canon import input_roots, tile_tree, tiles
 from farflung.core.canon import program as programs
-from farflung.core.canon import sources, tiles, tree
-from farflung.core.canon.elements import DTYPES, canonical_bytes
-from farflung.core.canon.graph import Graph, Input, Node, Output, check, graph_id
-from farflung.core.canon.order import starts
-from farflung.core.canon.program import Entry, Program, Run, Source, listed
-from farflung.core.canon.referee import Case, Exhibit, Listed, Opened
-from farflung.core.canon.sources import Piece
+from farflung.core.canon.array_operations import DTYPES, canonical_bytes
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput, check, graph_id
+from farflung.core.canon.input_roots import InputLeafProof
+from farflung.core.canon.program import CanonicalProgram, ProgramEntry, SegmentSteps, Source, listed
+from farflung.core.canon.referee import ElementProof, EntryProof, RefereeCase, TileProof
 from farflung.core.canon.tiles import Places
-from farflung.core.claims import Border
+from farflung.core.canon.window_order import starts
 from farflung.core.codec import encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout, state_root
+from farflung.core.tensor_layout import TensorLayout, state_root
 
 Array = NDArray[Any]
 Corrupt = Callable[[int, bytes], bytes]  # leaf number, canonical bytes → what a liar commits to
@@ -48,31 +48,31 @@ STEP_INPUTS = (
 TOKENS_IN_BATCH = ROWS * CONTEXT
 
 
-def step_graph() -> Graph:
-    inputs = tuple(Input(*each) for each in STEP_INPUTS)
+def step_graph() -> CanonicalGraph:
+    inputs = tuple(GraphInput(*each) for each in STEP_INPUTS)
     n, d = TOKENS_IN_BATCH, WIDTH
     nodes = (
-        Node("move", (3,), I64, (n,), (0, 1)),  # 7
-        Node("take", (2, 7), F32, (n, d), ()),
-        Node("move", (0,), F32, (1, d, 1), (0, 0, 1, 1)),
-        Node("move", (8,), F32, (1, n, d), (0, 0, d, 1)),  # 10
-        Node("matmul", (10, 9), F32, (1, n, 1), ()),
-        Node("convert", (4,), F32, (ROWS, CONTEXT), ()),
-        Node("move", (11,), F32, (ROWS, CONTEXT), (0, CONTEXT, 1)),
-        Node("sub", (13, 12), F32, (ROWS, CONTEXT), ()),
-        Node("mul", (14, 14), F32, (ROWS, CONTEXT), ()),  # 15
-        Node("sum", (15,), F32, (ROWS,), ()),
-        Node("put_add", (7, 8), F32, (VOCABULARY, d), (VOCABULARY,)),
-        Node("move", (17,), F32, (d, VOCABULARY), (0, 1, d)),
-        Node("max", (18,), F32, (d,), ()),
-        Node("mul", (1, 6), F32, (d,), ()),  # 20
-        Node("add", (20, 19), F32, (d,), ()),
-        Node("mul", (21, 5), F32, (d,), ()),
-        Node("sub", (0, 22), F32, (d,), ()),
-        Node("place", (23, 16), F32, (d,), (1,)),  # the losses in its midst
-        Node("exp", (24,), F32, (d,), ()),  # 25
+        GraphNode("move", (3,), I64, (n,), (0, 1)),  # 7
+        GraphNode("take", (2, 7), F32, (n, d), ()),
+        GraphNode("move", (0,), F32, (1, d, 1), (0, 0, 1, 1)),
+        GraphNode("move", (8,), F32, (1, n, d), (0, 0, d, 1)),  # 10
+        GraphNode("matmul", (10, 9), F32, (1, n, 1), ()),
+        GraphNode("convert", (4,), F32, (ROWS, CONTEXT), ()),
+        GraphNode("move", (11,), F32, (ROWS, CONTEXT), (0, CONTEXT, 1)),
+        GraphNode("sub", (13, 12), F32, (ROWS, CONTEXT), ()),
+        GraphNode("mul", (14, 14), F32, (ROWS, CONTEXT), ()),  # 15
+        GraphNode("sum", (15,), F32, (ROWS,), ()),
+        GraphNode("put_add", (7, 8), F32, (VOCABULARY, d), (VOCABULARY,)),
+        GraphNode("move", (17,), F32, (d, VOCABULARY), (0, 1, d)),
+        GraphNode("max", (18,), F32, (d,), ()),
+        GraphNode("mul", (1, 6), F32, (d,), ()),  # 20
+        GraphNode("add", (20, 19), F32, (d,), ()),
+        GraphNode("mul", (21, 5), F32, (d,), ()),
+        GraphNode("sub", (0, 22), F32, (d,), ()),
+        GraphNode("place", (23, 16), F32, (d,), (1,)),  # the losses in its midst
+        GraphNode("exp", (24,), F32, (d,), ()),  # 25
     )
-    return Graph(inputs, nodes, (Output("params/w", 23), Output("m/w", 21)))
+    return CanonicalGraph(inputs, nodes, (GraphOutput("params/w", 23), GraphOutput("m/w", 21)))
 
 
 STEP_SOURCES: dict[str, Source] = {
@@ -91,19 +91,19 @@ JUDGE_SOURCES: dict[str, Source] = {
 }
 
 
-def judge_graph() -> Graph:
-    inputs = tuple(Input(name, F32, (WIDTH,)) for name in JUDGE_SOURCES)
+def judge_graph() -> CanonicalGraph:
+    inputs = tuple(GraphInput(name, F32, (WIDTH,)) for name in JUDGE_SOURCES)
     nodes = (
-        Node("sub", (1, 2), F32, (WIDTH,), ()),
-        Node("mul", (3, 3), F32, (WIDTH,), ()),
-        Node("sum", (4,), F32, (), ()),
-        Node("sub", (2, 0), F32, (WIDTH,), ()),
-        Node("mul", (6, 6), F32, (WIDTH,), ()),
-        Node("sum", (7,), F32, (), ()),
-        Node("le", (5, 8), BOOL, (), ()),
-        Node("not", (9,), BOOL, (), ()),
+        GraphNode("sub", (1, 2), F32, (WIDTH,), ()),
+        GraphNode("mul", (3, 3), F32, (WIDTH,), ()),
+        GraphNode("sum", (4,), F32, (), ()),
+        GraphNode("sub", (2, 0), F32, (WIDTH,), ()),
+        GraphNode("mul", (6, 6), F32, (WIDTH,), ()),
+        GraphNode("sum", (7,), F32, (), ()),
+        GraphNode("le", (5, 8), BOOL, (), ()),
+        GraphNode("not", (9,), BOOL, (), ()),
     )
-    return Graph(inputs, nodes, (Output("guilty", 10),))
+    return CanonicalGraph(inputs, nodes, (GraphOutput("guilty", 10),))
 
 
 def _draw(seed: int, *shape: int) -> Array:
@@ -124,7 +124,7 @@ class World:
     )
 
     @cached_property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ProgramEntry, ...]:
         step, judge = step_graph(), judge_graph()
         check(step)
         check(judge)
@@ -136,11 +136,11 @@ class World:
         return [encode(entry) for entry in self.entries]
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> CanonicalProgram:
         step, judge = step_graph(), judge_graph()
         values = len(step.inputs) + len(step.nodes)
         last, end = self.entries[values - 1], self.entries[-1]
-        return Program(
+        return CanonicalProgram(
             graph=graph_id(step),
             judge=graph_id(judge),
             listing=merkle.root(self.leaves),
@@ -148,10 +148,10 @@ class World:
             judged=len(self.entries) - values,
             leaves=last.first + tiles.tile_count(last.shape),
             closing=end.first + tiles.tile_count(end.shape),
-            buffers=sources.buffers_root({"buffers/table": self.table}),
-            by_step=sources.table_root(self.by_step),
-            by_count=sources.table_root(self.by_count),
-            tokens=sources.tokens_root(self.tokens),
+            buffers=input_roots.buffers_root({"buffers/table": self.table}),
+            by_step=input_roots.table_root(self.by_step),
+            by_count=input_roots.table_root(self.by_count),
+            tokens=input_roots.tokens_root(self.tokens),
             seed=SEED,
             rows=ROWS,
             context=CONTEXT,
@@ -162,8 +162,8 @@ class World:
         )
 
     @property
-    def run(self) -> Run:
-        return Run(2, STEPS)
+    def run(self) -> SegmentSteps:
+        return SegmentSteps(2, STEPS)
 
     @cached_property
     def claimed(self) -> dict[str, Array]:
@@ -172,15 +172,15 @@ class World:
         return {"m/w": final[21], "params/w": final[23] + np.float32(self.off)}
 
     @property
-    def borders(self) -> tuple[Border, Border]:
+    def borders(self) -> tuple[BorderRoots, BorderRoots]:
         return self._border(SEGMENT, COUNTED, self.state), self._border(
             SEGMENT + 1, COUNTED + STEPS, self.claimed
         )
 
-    def _border(self, index: int, counted: int, state: dict[str, Array]) -> Border:
-        layout = Layout.of({"w": (WIDTH,)})
+    def _border(self, index: int, counted: int, state: dict[str, Array]) -> BorderRoots:
+        layout = TensorLayout.of({"w": (WIDTH,)})
         params = state_root(layout, {"params": state["params/w"]})
-        return Border(ROUND, index, counted, params, state_root(layout, {"m": state["m/w"]}), ZERO_HASH)
+        return BorderRoots(ROUND, index, counted, params, state_root(layout, {"m": state["m/w"]}), ZERO_HASH)
 
     @cached_property
     def values(self) -> list[dict[int, Array]]:
@@ -227,11 +227,11 @@ def _tile(value: Array, tile: int) -> Array:
     return value.reshape(tiles.matrix(value.shape))[at.top : at.bottom, at.left : at.right]
 
 
-def _executed(graph: Graph, inputs: list[Array]) -> dict[int, Array]:
+def _executed(graph: CanonicalGraph, inputs: list[Array]) -> dict[int, Array]:
     values = dict(enumerate(inputs))
     for at, node in enumerate(graph.nodes):
 
-        def fetch(which: int, places: Places, node: Node = node) -> Array:
+        def fetch(which: int, places: Places, node: GraphNode = node) -> Array:
             return np.asarray(values[node.args[which]]).reshape(-1)[places]
 
         number = len(inputs) + at
@@ -251,11 +251,11 @@ class Player:
     tiles: list[bytes]
 
     @cached_property
-    def tree(self) -> tree.Tree:
-        return tree.Tree(tree.leaf_hash(number, tile) for number, tile in enumerate(self.tiles))
+    def tree(self) -> tile_tree.TileTree:
+        return tile_tree.TileTree(tile_tree.leaf_hash(number, tile) for number, tile in enumerate(self.tiles))
 
-    def opened(self, leaf: int) -> Opened:
-        return Opened(leaf, self.tiles[leaf], self.tree.path(leaf))
+    def opened(self, leaf: int) -> TileProof:
+        return TileProof(leaf, self.tiles[leaf], self.tree.path(leaf))
 
 
 def first_difference(accused: Player, challenger: Player) -> int:
@@ -263,17 +263,17 @@ def first_difference(accused: Player, challenger: Player) -> int:
     return next(leaf for leaf, (mine, theirs) in enumerate(pairs) if mine != theirs)
 
 
-def case_of(world: World, accused: Player, challenger: Player, leaf: int) -> Case:
+def case_of(world: World, accused: Player, challenger: Player, leaf: int) -> RefereeCase:
     roots = accused.tree.root, challenger.tree.root
     nodes = accused.tree.leaf(leaf), challenger.tree.leaf(leaf)
-    return Case(world.program, ROUND, SEAT, world.run, *world.borders, roots, leaf, nodes)
+    return RefereeCase(world.program, ROUND, SEAT, world.run, *world.borders, roots, leaf, nodes)
 
 
-def listing(world: World, index: int) -> Listed:
-    return Listed(index, world.entries[index], merkle.prove(world.leaves, index))
+def listing(world: World, index: int) -> EntryProof:
+    return EntryProof(index, world.entries[index], merkle.prove(world.leaves, index))
 
 
-def exhibit_of(world: World, accused: Player, challenger: Player, leaf: int) -> Exhibit:
+def exhibit_of(world: World, accused: Player, challenger: Player, leaf: int) -> ElementProof:
     """All tiles of all arguments: more than one element needs, but the program is tiny."""
     program = world.program
     place = programs.place_of(program, STEPS, leaf)
@@ -294,10 +294,10 @@ def exhibit_of(world: World, accused: Player, challenger: Player, leaf: int) -> 
     flat = _flat(entry, leaf - place.step * program.leaves - entry.first, pair)
     pieces = _pieces(world, entry, place.step, flat)
     shown = tuple(listing(world, arg) for arg in args)
-    return Exhibit(listing(world, index), shown, pair, tuple(opened), pieces)
+    return ElementProof(listing(world, index), shown, pair, tuple(opened), pieces)
 
 
-def _index_at(world: World, place: programs.Place) -> int:
+def _index_at(world: World, place: programs.LeafPosition) -> int:
     part = range(world.program.values, len(world.entries)) if place.is_judged else range(world.program.values)
     return next(
         index
@@ -306,7 +306,7 @@ def _index_at(world: World, place: programs.Place) -> int:
     )
 
 
-def _flat(entry: Entry, tile: int, pair: tuple[bytes, bytes]) -> int:
+def _flat(entry: ProgramEntry, tile: int, pair: tuple[bytes, bytes]) -> int:
     """The first element that differs; 0 where a tile has another length."""
     item, at = DTYPES[entry.kind].itemsize, 0
     if len(pair[0]) == len(pair[1]):
@@ -316,20 +316,20 @@ def _flat(entry: Entry, tile: int, pair: tuple[bytes, bytes]) -> int:
     return (box.top + row) * tiles.matrix(entry.shape)[1] + box.left + column
 
 
-def _pieces(world: World, entry: Entry, step: int, flat: int) -> tuple[Piece, ...]:
+def _pieces(world: World, entry: ProgramEntry, step: int, flat: int) -> tuple[InputLeafProof, ...]:
     """The element's source, for an input that has one outside."""
     if entry.op in (programs.START, programs.CLAIMED) or (entry.op == programs.STATE and not step):
         held = world.claimed if entry.op == programs.CLAIMED else world.state
         name = entry.name.removeprefix(f"{entry.op}/")
-        return sources.open_tensor({name: held[name]}, name, flat)
+        return input_roots.open_tensor({name: held[name]}, name, flat)
     if entry.op == programs.BUFFER:
-        return sources.open_tensor({entry.name: world.table}, entry.name, flat)
+        return input_roots.open_tensor({entry.name: world.table}, entry.name, flat)
     if entry.op == programs.BATCH:
         row, column = divmod(flat, CONTEXT)
         begin = starts(SEED, ROUND, SEAT, world.run.first + step, ROWS, world.program.places)[row]
-        return sources.open_token(world.tokens, begin + column + entry.attrs[0])
+        return input_roots.open_token(world.tokens, begin + column + entry.attrs[0])
     if entry.op == programs.BY_STEP:
-        return sources.open_row(world.by_step, ROUND * ROUND_STEPS + world.run.first + step)
+        return input_roots.open_row(world.by_step, ROUND * ROUND_STEPS + world.run.first + step)
     if entry.op == programs.BY_COUNT:
-        return sources.open_row(world.by_count, COUNTED + step)
+        return input_roots.open_row(world.by_count, COUNTED + step)
     return ()

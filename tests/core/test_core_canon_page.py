@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from farflung.core import limits
-from farflung.core.canon import functions
-from farflung.core.canon.elements import CANONICAL_NAN
-from farflung.core.canon.rules import OPERATIONS
+from farflung.core.canon import math_functions
+from farflung.core.canon.array_operations import CANONICAL_NAN
+from farflung.core.canon.operation_rules import OPERATIONS
 from farflung.core.canon.tiles import SIDE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol" / "canon.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_the_pages_constants_are_the_codes() -> None:
         *("EXP", "LOG", "ERF_NEAR", "ERF_FAR"),
     ]
     for name, values in found.items():
-        assert np.ravel(getattr(functions, name)).tolist() == values, name
+        assert np.ravel(getattr(math_functions, name)).tolist() == values, name
 
 
 def test_the_pages_bounds_are_the_codes() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
-from farflung.core.io.durable import AppendLog, append_whole, read_records, write_atomic
+from farflung.core.io.durable_files import AppendLog, append_whole, read_records, write_atomic
 
 RECORDS = [b"first", b"\0" * 9, b"third record"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from core_canon_cases import GRAPHS, inputs_of
 
-from farflung.core.canon.elements import DTYPES, canonical_bytes
-from farflung.core.canon.rules import Tensor
+from farflung.core.canon.array_operations import DTYPES, canonical_bytes
+from farflung.core.canon.operation_rules import TensorType
 from farflung.core.canon.tiles import Places, box, compute, element, matrix, places_of, tile_count
 
 
@@ -19,7 +19,7 @@ def test_an_element_is_that_of_its_tile(name: str):
     held = zip(inputs_of(graph), graph.inputs, strict=True)
     values: list[Any] = [np.array(each, DTYPES[of.kind]) for each, of in held]
     for at, node in enumerate(graph.nodes):
-        args = [Tensor(graph.value(arg).kind, graph.value(arg).shape) for arg in node.args]
+        args = [TensorType(graph.value(arg).kind, graph.value(arg).shape) for arg in node.args]
         asked: set[tuple[int, int]] = set()
 
         def fetch(which: int, places: Places, node: Any = node, asked: Any = asked) -> Any:

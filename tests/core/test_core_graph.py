@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import limits
-from farflung.core.canon.graph import Graph, Input, Node, Output, check, graph_id, read
-from farflung.core.canon.rules import KINDS, OPERATIONS
+from farflung.core.canon.graph import (
+    CanonicalGraph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    check,
+    graph_id,
+    read,
+)
+from farflung.core.canon.operation_rules import KINDS, OPERATIONS
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError
 
@@ -21,26 +29,26 @@ HUGE = 1 << 63
 MANY = settings(max_examples=150, deadline=None)
 
 
-def graph(*nodes: Node, inputs: tuple[Input, ...] = ()) -> Graph:
-    return Graph(inputs, nodes, (Output("y", len(inputs) + len(nodes) - 1),))
+def graph(*nodes: GraphNode, inputs: tuple[GraphInput, ...] = ()) -> CanonicalGraph:
+    return CanonicalGraph(inputs, nodes, (GraphOutput("y", len(inputs) + len(nodes) - 1),))
 
 
-A = Input("a", "f32", (3, 4))
-B = Input("b", "f32", (4,))
-I = Input("i", "i64", (3,))  # noqa: E741
-T = Input("t", "bool", (3, 4))
-C = Input("c", "f32", (2, 3, 4))
-D = Input("d", "f32", (2, 4, 5))
-L = Input("l", "f32", (2, 257))
-P = Input("p", "f32", (1, 2, 257))
-Q = Input("q", "f32", (1, 257, 2))
-S = Input("s", "f32", ())
-R = Input("r", "f32", (3, 4, 5))
+A = GraphInput("a", "f32", (3, 4))
+B = GraphInput("b", "f32", (4,))
+I = GraphInput("i", "i64", (3,))  # noqa: E741
+T = GraphInput("t", "bool", (3, 4))
+C = GraphInput("c", "f32", (2, 3, 4))
+D = GraphInput("d", "f32", (2, 4, 5))
+L = GraphInput("l", "f32", (2, 257))
+P = GraphInput("p", "f32", (1, 2, 257))
+Q = GraphInput("q", "f32", (1, 257, 2))
+S = GraphInput("s", "f32", ())
+R = GraphInput("r", "f32", (3, 4, 5))
 INPUTS = (A, B, I, T, C, D, L, P, Q, S, R)  # values 0 to 10
 
 
-def node(op: str, args: tuple[int, ...], kind: str, shape: tuple[int, ...], *attrs: int) -> Node:
-    return Node(op, args, kind, shape, attrs)
+def node(op: str, args: tuple[int, ...], kind: str, shape: tuple[int, ...], *attrs: int) -> GraphNode:
+    return GraphNode(op, args, kind, shape, attrs)
 
 
 GOOD = [
@@ -154,7 +162,7 @@ def answer(data: bytes) -> str:
     return ""
 
 
-def refusal(of: Graph) -> str:
+def refusal(of: CanonicalGraph) -> str:
     with pytest.raises(ProtocolError) as caught:
         check(of)
     assert re.fullmatch(r"FF-CORE-06\d", caught.value.code)
@@ -163,12 +171,14 @@ def refusal(of: Graph) -> str:
 
 
 @pytest.mark.parametrize("made", GOOD, ids=lambda each: each.op)
-def test_a_node_that_keeps_the_rules_is_taken(made: Node) -> None:
+def test_a_node_that_keeps_the_rules_is_taken(made: GraphNode) -> None:
     check(graph(made, inputs=INPUTS))
 
 
-@pytest.mark.parametrize(("code", "made"), BAD, ids=lambda each: each.op if isinstance(each, Node) else each)
-def test_a_node_that_breaks_a_rule_is_refused(code: str, made: Node) -> None:
+@pytest.mark.parametrize(
+    ("code", "made"), BAD, ids=lambda each: each.op if isinstance(each, GraphNode) else each
+)
+def test_a_node_that_breaks_a_rule_is_refused(code: str, made: GraphNode) -> None:
     assert refusal(graph(made, inputs=INPUTS)) == f"FF-CORE-{code}"
 
 
@@ -186,20 +196,28 @@ def test_the_name_of_a_graph_is_what_it_was() -> None:
 
 def test_counts_names_and_outputs_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     good = GOOD[0]
-    assert refusal(Graph((), (), (Output("y", 0),))) == "FF-CORE-060"
-    assert refusal(Graph(INPUTS, (good,), ())) == "FF-CORE-060"
+    assert refusal(CanonicalGraph((), (), (GraphOutput("y", 0),))) == "FF-CORE-060"
+    assert refusal(CanonicalGraph(INPUTS, (good,), ())) == "FF-CORE-060"
     for name in ("", "é" * 129):
-        assert refusal(Graph((Input(name, "f32", ()),), (good,), (Output("y", 0),))) == "FF-CORE-061"
-        assert refusal(Graph(INPUTS, (good,), (Output(name, 0),))) == "FF-CORE-061"
-    assert refusal(Graph((A, A), (good,), (Output("y", 0),))) == "FF-CORE-061"
-    assert refusal(Graph(INPUTS, (good,), (Output("y", 0), Output("y", 1)))) == "FF-CORE-061"
-    assert refusal(Graph((Input("a", "f32", (HUGE,)),), (good,), (Output("y", 0),))) == "FF-CORE-062"
+        assert (
+            refusal(CanonicalGraph((GraphInput(name, "f32", ()),), (good,), (GraphOutput("y", 0),)))
+            == "FF-CORE-061"
+        )
+        assert refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput(name, 0),))) == "FF-CORE-061"
+    assert refusal(CanonicalGraph((A, A), (good,), (GraphOutput("y", 0),))) == "FF-CORE-061"
+    assert (
+        refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput("y", 0), GraphOutput("y", 1)))) == "FF-CORE-061"
+    )
+    assert (
+        refusal(CanonicalGraph((GraphInput("a", "f32", (HUGE,)),), (good,), (GraphOutput("y", 0),)))
+        == "FF-CORE-062"
+    )
     for value in (-1, len(INPUTS) + 1, HUGE):
-        assert refusal(Graph(INPUTS, (good,), (Output("y", value),))) == "FF-CORE-067"
+        assert refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput("y", value),))) == "FF-CORE-067"
     for name, many in (
-        ("GRAPH_INPUTS", Graph(INPUTS, (good,), (Output("y", 0),))),
+        ("GRAPH_INPUTS", CanonicalGraph(INPUTS, (good,), (GraphOutput("y", 0),))),
         ("GRAPH_NODES", graph(good, good, inputs=INPUTS)),
-        ("GRAPH_OUTPUTS", Graph(INPUTS, (good,), (Output("y", 0), Output("z", 1)))),
+        ("GRAPH_OUTPUTS", CanonicalGraph(INPUTS, (good,), (GraphOutput("y", 0), GraphOutput("z", 1)))),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(limits, name, 1)
@@ -218,7 +236,7 @@ NUMBERS = st.one_of(
 )
 TUPLES = st.lists(NUMBERS, max_size=10).map(tuple)
 NODES = st.builds(
-    Node, st.sampled_from([*OPERATIONS, "?"]), TUPLES, st.sampled_from([*KINDS, "f64"]), TUPLES, TUPLES
+    GraphNode, st.sampled_from([*OPERATIONS, "?"]), TUPLES, st.sampled_from([*KINDS, "f64"]), TUPLES, TUPLES
 )
 NEAR = st.builds(
     lambda made, field, value: msgspec.structs.replace(made, **{field: value}),
@@ -230,13 +248,13 @@ NEAR = st.builds(
 
 @given(
     nodes=st.lists(st.one_of(NODES, NEAR, st.sampled_from(GOOD)), max_size=3),
-    outputs=st.lists(st.builds(Output, st.text(max_size=2), NUMBERS), max_size=2),
+    outputs=st.lists(st.builds(GraphOutput, st.text(max_size=2), NUMBERS), max_size=2),
 )
 @MANY
 def test_whatever_is_in_a_graph_it_is_taken_or_refused_with_a_code(
-    nodes: list[Node], outputs: list[Output]
+    nodes: list[GraphNode], outputs: list[GraphOutput]
 ) -> None:
-    made = Graph(INPUTS, tuple(nodes), tuple(outputs))
+    made = CanonicalGraph(INPUTS, tuple(nodes), tuple(outputs))
     assert re.fullmatch(r"(FF-CORE-06[0-7])?", answer(encode(made)))
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.core.portions import portions
+from farflung.core.size_batches import portions
 
 
 @given(st.lists(st.integers(0, 20)), st.integers(0, 30))

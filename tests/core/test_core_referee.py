@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from farflung.core.canon import referee
 from farflung.core.canon.program import place_of, tile_at
-from farflung.core.canon.referee import Ruling
+from farflung.core.canon.referee import RefereeRuling
 from farflung.core.errors import ProtocolError
 
 SUB, SUM, LR, X, W = 14, 16, 5, 3, 0  # values of the step's graph
@@ -26,7 +26,9 @@ def crooked(index: int, **change: object) -> World:
     return world
 
 
-def rule(world: World, leaf: int, accused: Player | None = None, rival: Player | None = None) -> Ruling:
+def rule(
+    world: World, leaf: int, accused: Player | None = None, rival: Player | None = None
+) -> RefereeRuling:
     """One unit off at `leaf`, unless other players are given; the exhibit is encoded and read."""
     one, two = rival or world.player(), accused or world.player(lambda at, t: off(t) if at == leaf else t)
     shown = exhibit_of(world, two, one, leaf)
@@ -43,7 +45,7 @@ def leaf_of(world: World, value: int, step: int = 0) -> int:
 
 def test_terms_that_are_right_are_decided():
     world = World()
-    assert rule(world, leaf_of(world, SUB)) == Ruling(accused=False, challenger=True)
+    assert rule(world, leaf_of(world, SUB)) == RefereeRuling(accused=False, challenger=True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_terms_that_list_what_cannot_be_are_refused(
         referee.ruling(case_of(world, liar, tiles, leaf), shown)
 
 
-def arguments(world: World, value: int, step: int) -> tuple[referee.Listed, ...]:
+def arguments(world: World, value: int, step: int) -> tuple[referee.EntryProof, ...]:
     """What the crooked entry names."""
     entry = world.entries[value]
     named = entry.attrs if entry.op == "state" and step else entry.args

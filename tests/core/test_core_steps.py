@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core import layout as layouts
-from farflung.core.canon.steps import FRACTION_BITS, SATURATION, apply_outer, mean_from_fixed, to_fixed
+from farflung.core import tensor_layout as layouts
+from farflung.core.canon.float_operations import (
+    FRACTION_BITS,
+    SATURATION,
+    apply_outer,
+    mean_from_fixed,
+    to_fixed,
+)
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import ROOT_CHUNK, Layout, TensorSpec, state_root, tensor_root
+from farflung.core.tensor_layout import ROOT_CHUNK, TensorLayout, TensorSpec, state_root, tensor_root
 
 FEW = settings(max_examples=40)
 SHAPES = st.dictionaries(
@@ -33,7 +39,7 @@ def vector(size: int, seed: int = 0) -> Any:
 @given(shapes=SHAPES)
 @FEW
 def test_flatten_and_unflatten_are_inverse_and_sorted_by_name(shapes: dict[str, tuple[int, ...]]) -> None:
-    layout = Layout.of(shapes)
+    layout = TensorLayout.of(shapes)
     assert [t.name for t in layout.tensors] == sorted(shapes)
     assert layout.size == sum(math.prod(shape) for shape in shapes.values())
     flat = vector(layout.size)
@@ -45,7 +51,7 @@ def test_flatten_and_unflatten_are_inverse_and_sorted_by_name(shapes: dict[str, 
 
 
 def test_a_missing_or_reshaped_tensor_is_refused() -> None:
-    layout = Layout.of({"a": (2, 3), "b": (4,)})
+    layout = TensorLayout.of({"a": (2, 3), "b": (4,)})
     good = {"a": np.zeros((2, 3)), "b": np.zeros(4)}
     for bad in ({"a": good["a"]}, {**good, "a": np.zeros((3, 2))}, {**good, "b": np.zeros((4, 1))}):
         with pytest.raises(ProtocolError, match="FF-CORE-041"):
@@ -68,12 +74,12 @@ BAD_LAYOUTS = [
 @pytest.mark.parametrize("tensors", BAD_LAYOUTS)
 def test_a_layout_beyond_its_bounds_is_refused(tensors: tuple[TensorSpec, ...]) -> None:
     with pytest.raises(ProtocolError, match="FF-CORE-040"):
-        Layout(tensors).check()
+        TensorLayout(tensors).check()
 
 
 def test_layout_ids_differ_by_name_shape_and_split() -> None:
     seen = {
-        Layout.of(s).id
+        TensorLayout.of(s).id
         for s in ({"a": (2, 3)}, {"a": (3, 2)}, {"a": (6,)}, {"b": (6,)}, {"a": (3,), "b": (3,)})
     }
     assert len(seen) == 5
@@ -82,7 +88,7 @@ def test_layout_ids_differ_by_name_shape_and_split() -> None:
 @given(place=st.integers(0, 11), bit=st.integers(0, 31))
 @FEW
 def test_a_single_bit_of_one_element_changes_the_root(place: int, bit: int) -> None:
-    layout = Layout.of({"a": (2, 3), "b": (6,)})
+    layout = TensorLayout.of({"a": (2, 3), "b": (6,)})
     flat = vector(12)
     root = state_root(layout, {"params": flat})
     changed = flat.copy()
@@ -93,14 +99,14 @@ def test_a_single_bit_of_one_element_changes_the_root(place: int, bit: int) -> N
 
 def test_roots_depend_on_names_shapes_sections_and_the_sign_of_zero() -> None:
     flat = np.zeros(6, np.float32)
-    one = Layout.of({"a": (2, 3)})
+    one = TensorLayout.of({"a": (2, 3)})
     seen = {
         state_root(one, {"params": flat}),
         state_root(one, {"params": -flat}),
         state_root(one, {"momentum": flat}),
         state_root(one, {"params": flat, "momentum": flat}),
-        state_root(Layout.of({"b": (2, 3)}), {"params": flat}),
-        state_root(Layout.of({"a": (3, 2)}), {"params": flat}),
+        state_root(TensorLayout.of({"b": (2, 3)}), {"params": flat}),
+        state_root(TensorLayout.of({"a": (3, 2)}), {"params": flat}),
     }
     assert len(seen) == 6
     both = {"params": flat, "momentum": flat + 1}

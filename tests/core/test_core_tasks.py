@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farflung.core.io.tasks import Tasks
+from farflung.core.io.owned_tasks import OwnedTasks
 
 
 async def forever(said: list[str], name: str) -> None:
@@ -18,7 +18,7 @@ async def forever(said: list[str], name: str) -> None:
 
 def test_closing_ends_all_in_the_order_in_which_they_began_and_waits_for_it() -> None:
     async def main() -> None:
-        tasks, said = Tasks(), list[str]()
+        tasks, said = OwnedTasks(), list[str]()
         running = [tasks.begin(forever(said, name)) for name in "abcdefgh"]
         await asyncio.sleep(0)
         assert len(tasks) == 8
@@ -33,7 +33,7 @@ def test_closing_ends_all_in_the_order_in_which_they_began_and_waits_for_it() ->
 
 def test_what_ended_is_held_no_more_and_its_result_is_its_awaiters() -> None:
     async def main() -> None:
-        tasks = Tasks()
+        tasks = OwnedTasks()
 
         async def answer() -> int:
             return 42
@@ -53,7 +53,7 @@ def test_nothing_takes_a_step_after_the_close() -> None:
     """A task that is being ended may still begin others; they are waited for, too, and do nothing."""
 
     async def main() -> None:
-        tasks, said = Tasks(), list[str]()
+        tasks, said = OwnedTasks(), list[str]()
 
         async def begins_more() -> None:
             try:
@@ -82,7 +82,7 @@ def test_an_error_while_all_is_closed_is_told() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(note)
-        tasks = Tasks()
+        tasks = OwnedTasks()
 
         async def breaks() -> None:
             try:
@@ -101,7 +101,7 @@ def test_an_error_while_all_is_closed_is_told() -> None:
 
 def test_the_oldest_makes_room() -> None:
     async def main() -> None:
-        tasks, said = Tasks(), list[str]()
+        tasks, said = OwnedTasks(), list[str]()
         for name in "ab":
             tasks.begin(forever(said, name))
         await asyncio.sleep(0)

@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.core import limits
-from farflung.core.canon import tree
-from farflung.core.canon.tree import WIDTH, Tree, child_count, holds, leaf_hash, node_hash, root_over, sizes
+from farflung.core.canon import tile_tree
+from farflung.core.canon.tile_tree import (
+    WIDTH,
+    TileTree,
+    child_count,
+    holds,
+    leaf_hash,
+    node_hash,
+    root_over,
+    sizes,
+)
 from farflung.core.errors import ProtocolError
 
 SIZES = st.one_of(st.integers(1, 600), st.sampled_from([15, 16, 17, 255, 256, 257, 4095, 4096, 4097]))
@@ -18,8 +27,8 @@ def tile(number: int) -> bytes:
     return b"tile %d" % number
 
 
-def tree_of(count: int) -> Tree:
-    return Tree(leaf_hash(number, tile(number)) for number in range(count))
+def tree_of(count: int) -> TileTree:
+    return TileTree(leaf_hash(number, tile(number)) for number in range(count))
 
 
 @given(SIZES, st.data())
@@ -93,10 +102,10 @@ def test_a_tree_out_of_bounds_is_refused_before_anything_is_built(count: int):
 
 def test_an_empty_tree_is_none():
     with pytest.raises(ProtocolError, match="FF-CORE-071"):
-        Tree([])
+        TileTree([])
 
 
 def test_the_deepest_tree_has_a_path_of_eight_levels():
-    assert tree.depth(limits.EXECUTION_LEAVES) == 8
+    assert tile_tree.depth(limits.EXECUTION_LEAVES) == 8
     assert root_over(limits.EXECUTION_LEAVES, 5, bytes(32), [bytes(32)] * 120) is not None
     assert root_over(limits.EXECUTION_LEAVES, 5, bytes(32), [bytes(32)] * 119) is None

@@ -17,9 +17,9 @@ from core_canon_cases import GOLDEN, GRAPHS, fingerprint, inputs_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.canon.elements import DTYPES, canonical_bytes
-from farflung.core.canon.graph import Graph, Input, Node, Output, check
-from farflung.core.canon.rules import OPERATIONS, broadcast
+from farflung.core.canon.array_operations import DTYPES, canonical_bytes
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput, check
+from farflung.core.canon.operation_rules import OPERATIONS, broadcast
 from farflung.core.canon.tiles import SIDE, box, compute, matrix, places_of, tile_count, tile_of
 from farflung.core.errors import ProtocolError
 
@@ -37,11 +37,11 @@ WHOLE = ("iadd", "isub", "imul")
 COMPARED = ("lt", "le", "eq")
 
 
-def graph_of(node: Node, *inputs: tuple[str, tuple[int, ...]]) -> Graph:
-    made = Graph(
-        tuple(Input(f"x{place}", kind, shape) for place, (kind, shape) in enumerate(inputs)),
+def graph_of(node: GraphNode, *inputs: tuple[str, tuple[int, ...]]) -> CanonicalGraph:
+    made = CanonicalGraph(
+        tuple(GraphInput(f"x{place}", kind, shape) for place, (kind, shape) in enumerate(inputs)),
         (node,),
-        (Output("y", len(inputs)),),
+        (GraphOutput("y", len(inputs)),),
     )
     check(made)
     return made
@@ -51,7 +51,7 @@ def array(kind: str, tensor: oracle.Tensor) -> Any:
     return np.array(tensor[1], DTYPES[kind]).reshape(tensor[0])
 
 
-def recorded(graph: Graph, number: int, tile: int, arrays: list[Any]) -> tuple[Any, list[set[int]]]:
+def recorded(graph: CanonicalGraph, number: int, tile: int, arrays: list[Any]) -> tuple[Any, list[set[int]]]:
     """A tile, and which elements of which argument were asked for: all inside."""
     args = graph.value(number).args  # type: ignore[union-attr]
     asked: list[set[int]] = [set() for _ in args]
@@ -67,7 +67,7 @@ def recorded(graph: Graph, number: int, tile: int, arrays: list[Any]) -> tuple[A
     return compute(graph, number, tile, fetch), asked
 
 
-def replayed(graph: Graph, number: int, tile: int, arrays: list[Any], asked: list[set[int]]) -> Any:
+def replayed(graph: CanonicalGraph, number: int, tile: int, arrays: list[Any], asked: list[set[int]]) -> Any:
     """The tile from what was recorded alone: anything else is refused."""
     args = graph.value(number).args  # type: ignore[union-attr]
     held = [
@@ -82,7 +82,7 @@ def replayed(graph: Graph, number: int, tile: int, arrays: list[Any], asked: lis
     return compute(graph, number, tile, fetch)
 
 
-def assembled(graph: Graph, number: int, arrays: list[Any], replay: bool = True) -> Any:
+def assembled(graph: CanonicalGraph, number: int, arrays: list[Any], replay: bool = True) -> Any:
     value = graph.value(number)
     whole = np.zeros(matrix(value.shape), DTYPES[value.kind])
     seen = np.zeros(whole.shape, np.int64)
@@ -100,7 +100,7 @@ def assembled(graph: Graph, number: int, arrays: list[Any], replay: bool = True)
     return whole.reshape(value.shape)
 
 
-def agree(graph: Graph, inputs: list[oracle.Tensor], replay: bool = True) -> None:
+def agree(graph: CanonicalGraph, inputs: list[oracle.Tensor], replay: bool = True) -> None:
     """All tiles of all nodes are the oracle's, bit for bit."""
     values = oracle.run(graph, inputs)
     arrays = [array(graph.value(number).kind, tensor) for number, tensor in enumerate(values)]
@@ -135,7 +135,7 @@ def test_elementwise_operations_are_the_oracles(op: str, data: st.DataObject) ->
     shapes = [squeezed(data, shape) for _ in kinds]
     made = broadcast(tuple(shapes))
     assert made is not None
-    node = Node(op, tuple(range(len(kinds))), "bool" if op in COMPARED else kind, made, ())
+    node = GraphNode(op, tuple(range(len(kinds))), "bool" if op in COMPARED else kind, made, ())
     agree(
         graph_of(node, *zip(kinds, shapes, strict=True)),
         [drawn(data, *each) for each in zip(kinds, shapes, strict=True)],
@@ -149,7 +149,8 @@ def test_elementwise_operations_are_the_oracles(op: str, data: st.DataObject) ->
 def test_conversions_are_the_oracles(data: st.DataObject, pair: tuple[str, str]) -> None:
     shape = data.draw(SHAPES)
     agree(
-        graph_of(Node("convert", (0,), pair[1], shape, ()), (pair[0], shape)), [drawn(data, pair[0], shape)]
+        graph_of(GraphNode("convert", (0,), pair[1], shape, ()), (pair[0], shape)),
+        [drawn(data, pair[0], shape)],
     )
 
 
@@ -162,9 +163,9 @@ def test_conversions_round_once_and_whole_numbers_end_at_their_range() -> None:
         (1 << 25) + 2,
         (1 << 25) + 6,
     ]
-    agree(graph_of(Node("convert", (0,), "f32", (6,), ()), ("i64", (6,))), [((6,), wholes)])
+    agree(graph_of(GraphNode("convert", (0,), "f32", (6,), ()), ("i64", (6,))), [((6,), wholes)])
     singles = [2.0**63, -(2.0**63), 2.0**63 - 2.0**39, math.nan, -math.inf, math.inf, -0.9, 1.9]
-    agree(graph_of(Node("convert", (0,), "i64", (8,), ()), ("f32", (8,))), [((8,), singles)])
+    agree(graph_of(GraphNode("convert", (0,), "i64", (8,), ()), ("f32", (8,))), [((8,), singles)])
 
 
 @pytest.mark.parametrize("op", ["sum", "max"])
@@ -172,14 +173,14 @@ def test_conversions_round_once_and_whole_numbers_end_at_their_range() -> None:
 @FEW
 def test_folds_over_the_last_side_are_the_oracles(op: str, data: st.DataObject) -> None:
     shape = (*data.draw(SHAPES)[:2], data.draw(st.integers(1, 17)))
-    agree(graph_of(Node(op, (0,), "f32", shape[:-1], ()), ("f32", shape)), [drawn(data, "f32", shape)])
+    agree(graph_of(GraphNode(op, (0,), "f32", shape[:-1], ()), ("f32", shape)), [drawn(data, "f32", shape)])
 
 
 @given(data=st.data())
 @FEW
 def test_products_of_matrices_are_the_oracles(data: st.DataObject) -> None:
     b, m, k, n = (data.draw(st.integers(1, 4)) for _ in range(4))
-    node = Node("matmul", (0, 1), "f32", (b, m, n), ())
+    node = GraphNode("matmul", (0, 1), "f32", (b, m, n), ())
     agree(
         graph_of(node, ("f32", (b, m, k)), ("f32", (b, k, n))),
         [drawn(data, "f32", (b, m, k)), drawn(data, "f32", (b, k, n))],
@@ -198,7 +199,7 @@ def test_moves_are_the_oracles(data: st.DataObject, kind: str) -> None:
         stride = data.draw(st.integers(-room, room))
         strides.append(stride)
         low, high = low + min(0, stride * (side - 1)), high + max(0, stride * (side - 1))
-    node = Node("move", (0,), kind, shape, (data.draw(st.integers(-low, count - 1 - high)), *strides))
+    node = GraphNode("move", (0,), kind, shape, (data.draw(st.integers(-low, count - 1 - high)), *strides))
     agree(graph_of(node, (kind, source)), [drawn(data, kind, source)])
 
 
@@ -208,7 +209,7 @@ def test_placed_pieces_are_the_oracles(data: st.DataObject, kind: str) -> None:
     base = data.draw(SHAPES)
     piece = tuple(data.draw(st.integers(1, side)) for side in base)
     starts = tuple(data.draw(st.integers(0, side - part)) for side, part in zip(base, piece, strict=True))
-    node = Node("place", (0, 1), kind, base, starts)
+    node = GraphNode("place", (0, 1), kind, base, starts)
     agree(graph_of(node, (kind, base), (kind, piece)), [drawn(data, kind, base), drawn(data, kind, piece)])
 
 
@@ -217,9 +218,9 @@ def test_placed_pieces_are_the_oracles(data: st.DataObject, kind: str) -> None:
 def test_rows_that_are_taken_or_added_are_the_oracles(data: st.DataObject) -> None:
     v, d, n = (data.draw(st.integers(1, 5)) for _ in range(3))
     index = (n,), data.draw(st.lists(WHOLES, min_size=n, max_size=n))
-    take = graph_of(Node("take", (0, 1), "f32", (n, d), ()), ("f32", (v, d)), ("i64", (n,)))
+    take = graph_of(GraphNode("take", (0, 1), "f32", (n, d), ()), ("f32", (v, d)), ("i64", (n,)))
     agree(take, [drawn(data, "f32", (v, d)), index])
-    put = graph_of(Node("put_add", (0, 1), "f32", (v, d), (v,)), ("i64", (n,)), ("f32", (n, d)))
+    put = graph_of(GraphNode("put_add", (0, 1), "f32", (v, d), (v,)), ("i64", (n,)), ("f32", (n, d)))
     agree(put, [index, drawn(data, "f32", (n, d))])
 
 
@@ -265,16 +266,16 @@ def test_folds_and_products_work_at_their_limit_of_256() -> None:
     tall = source.standard_normal((1, 256, 3)).astype(np.float32)
     tensors = [(each.shape, each.reshape(-1).tolist()) for each in (long, tall)]
     shapes = [("f32", long.shape), ("f32", tall.shape)]
-    agree(graph_of(Node("matmul", (0, 1), "f32", (1, 2, 3), ()), *shapes), tensors, replay=False)
+    agree(graph_of(GraphNode("matmul", (0, 1), "f32", (1, 2, 3), ()), *shapes), tensors, replay=False)
     for op in ("sum", "max"):
-        agree(graph_of(Node(op, (0,), "f32", (1, 2), ()), shapes[0]), tensors[:1], replay=False)
+        agree(graph_of(GraphNode(op, (0,), "f32", (1, 2), ()), shapes[0]), tensors[:1], replay=False)
     rows = [oracle.single(float(n % 7) + 0.1) for n in range(256)]
-    put = graph_of(Node("put_add", (0, 1), "f32", (2, 1), (2,)), ("i64", (256,)), ("f32", (256, 1)))
+    put = graph_of(GraphNode("put_add", (0, 1), "f32", (2, 1), (2,)), ("i64", (256,)), ("f32", (256, 1)))
     agree(put, [((256,), [n % 3 for n in range(256)]), ((256, 1), rows)], replay=False)
 
 
 def test_a_tile_that_is_not_there_is_refused() -> None:
-    graph = graph_of(Node("neg", (0,), "f32", (3, 65), ()), ("f32", (3, 65)))
+    graph = graph_of(GraphNode("neg", (0,), "f32", (3, 65), ()), ("f32", (3, 65)))
     fetch = lambda which, places: np.zeros(places.shape, np.float32)  # noqa: E731
     for number, tile, code in ((1, 2, "068"), (1, -1, "068"), (0, 0, "069"), (2, 0, "069"), (-1, 0, "069")):
         with pytest.raises(ProtocolError) as caught:
@@ -287,7 +288,7 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
     "wrong", [np.zeros(3, np.float32), np.zeros((2, 3), np.float64), np.zeros((2, 3), np.int64)]
 )
 def test_elements_of_another_shape_or_kind_are_refused(wrong: Any) -> None:
-    graph = graph_of(Node("neg", (0,), "f32", (2, 3), ()), ("f32", (2, 3)))
+    graph = graph_of(GraphNode("neg", (0,), "f32", (2, 3), ()), ("f32", (2, 3)))
     with pytest.raises(ProtocolError, match="FF-CORE-070"):
         compute(graph, 1, 0, lambda which, places: wrong)
 
@@ -305,7 +306,7 @@ def test_tiles_cover_a_tensor_once(shape: tuple[int, ...]) -> None:
 
 def test_a_huge_tensors_tile_is_computed_without_the_tensor() -> None:
     side = 1 << 18
-    graph = graph_of(Node("neg", (0,), "f32", (side, side), ()), ("f32", (side, side)))
+    graph = graph_of(GraphNode("neg", (0,), "f32", (side, side), ()), ("f32", (side, side)))
     last = tile_count((side, side)) - 1
     made = compute(graph, 1, last, lambda which, places: (places % 1000).astype(np.float32))
     assert made[-1, -1] == -((side * side - 1) % 1000)

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.crypto import local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import Pass, Receipt, billed, cost
+from farflung.core.relay_passes import RelayPass, RelayReceipt, billed, cost
 
 A, B, C, D = sorted(local_key(7, name).public for name in "abcd")
 PAYER, RELAY = local_key(7, "payer"), local_key(7, "relay")
-TOLL = Pass(Hash(bytes(32)), PAYER.public, RELAY.public, 1, 1, (A, B), 1000, 0, 0, 600)
+TOLL = RelayPass(Hash(bytes(32)), PAYER.public, RELAY.public, 1, 1, (A, B), 1000, 0, 0, 600)
 
 sizes = st.integers(0, 1 << 40)
 words = st.dictionaries(st.sampled_from([A, B, C, D]), st.tuples(sizes, sizes))
@@ -59,24 +59,26 @@ def test_settling_in_pieces_brings_nothing_more(pieces: list[int], price: int) -
     for piece in pieces:
         totals.append(totals[-1] + piece)
     paid = sum(cost(after, price) - cost(before, price) for before, after in pairwise(totals))
-    assert paid == cost(sum(pieces), price) <= sum(pieces) * price / tolls.GIB
+    assert paid == cost(sum(pieces), price) <= sum(pieces) * price / relay_passes.GIB
 
 
 @given(sizes, st.integers(1, 1 << 40))
 def test_money_is_worth_the_most_bytes_that_it_pays_for(money: int, price: int) -> None:
-    size = tolls.worth(money, price)
+    size = relay_passes.worth(money, price)
     assert cost(size, price) <= money < cost(size + 1, price)
 
 
 def test_signatures_are_the_payers_and_the_partys_own() -> None:
-    assert tolls.is_pass_signed(tolls.sign_pass(PAYER, TOLL))
-    assert not tolls.is_pass_signed(tolls.sign_pass(RELAY, TOLL))
+    assert relay_passes.is_pass_signed(relay_passes.sign_pass(PAYER, TOLL))
+    assert not relay_passes.is_pass_signed(relay_passes.sign_pass(RELAY, TOLL))
     party = local_key(7, "a")
-    receipt = Receipt(TOLL.chain, TOLL.payer, TOLL.relay, 1, 1, party.public, 5, 6)
-    signed = tolls.sign_receipt(party, receipt)
-    assert tolls.is_receipt_signed(signed, PAYER.public, party.public)
-    assert not tolls.is_receipt_signed(signed, PAYER.public)
-    assert not tolls.is_receipt_signed(replace(signed, signer=PAYER.public), PAYER.public, party.public)
+    receipt = RelayReceipt(TOLL.chain, TOLL.payer, TOLL.relay, 1, 1, party.public, 5, 6)
+    signed = relay_passes.sign_receipt(party, receipt)
+    assert relay_passes.is_receipt_signed(signed, PAYER.public, party.public)
+    assert not relay_passes.is_receipt_signed(signed, PAYER.public)
+    assert not relay_passes.is_receipt_signed(
+        replace(signed, signer=PAYER.public), PAYER.public, party.public
+    )
 
 
 def test_a_pass_of_a_wrong_form_is_none() -> None:
@@ -95,8 +97,8 @@ def test_a_pass_of_a_wrong_form_is_none() -> None:
         {"serial": -1},
         {"chain": Hash(b"")},
     ]
-    assert tolls.is_well_formed(TOLL)
-    assert tolls.is_well_formed(replace(TOLL, holders=many[1:]))
-    assert tolls.is_well_formed(replace(TOLL, serial=(1 << 63) - 2))
+    assert relay_passes.is_well_formed(TOLL)
+    assert relay_passes.is_well_formed(replace(TOLL, holders=many[1:]))
+    assert relay_passes.is_well_formed(replace(TOLL, serial=(1 << 63) - 2))
     for fields in wrong:
-        assert not tolls.is_well_formed(replace(TOLL, **fields)), fields
+        assert not relay_passes.is_well_formed(replace(TOLL, **fields)), fields

@@ -22,7 +22,7 @@ from farflung.core.errors import (
     UsageError,
     VerificationError,
 )
-from farflung.core.events_of_class import Probed
+from farflung.core.events.work_class import LossProbeCounts
 from farflung.core.ids import short, text
 from farflung.core.money import (
     MAX_CREDITS,
@@ -252,8 +252,8 @@ def _example(kind: type[Any]) -> Any:
         "float": 1.25,
         "str": "x",
         "bool": True,
-        "BytesBy": events.BytesBy(1, 2, 3, 4),
-        "Probed": Probed(5, 6),
+        "BytesBy": events.SentBytesByKind(1, 2, 3, 4),
+        "Probed": LossProbeCounts(5, 6),
     }
     pairs = {"int": (3, 4), "float": (0.5, -0.25)}
     values = {}

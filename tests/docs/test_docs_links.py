@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import farflung
 from farflung.app.cli.main import cli
-from farflung.job.load import load
+from farflung.job.job_loader import load
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

@@ -19,8 +19,8 @@ import pytest
 
 from farflung.app.cli.main import VERBS
 from farflung.core import errors
-from farflung.job.keys import KEYS, Key
-from farflung.job.show import ABOUT
+from farflung.job.job_toml import ABOUT
+from farflung.job.keys import KEYS, JobKey
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -56,7 +56,7 @@ def shown(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
-def about(key: Key) -> str:
+def about(key: JobKey) -> str:
     """What a key is for, and which words it takes."""
     text = ABOUT[key.dotted]
     choices = tuple(map(str, get_args(key.kind))) if get_origin(key.kind) is Literal else ()

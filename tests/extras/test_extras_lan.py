@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from farflung.app.neighbours import Neighbourhood
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.net.certificates import Credential
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.lan import Lan
+from farflung.net.io.mdns import MdnsDiscovery
+from farflung.peers.node.lan_discovery import LanPaths
 
 zeroconf = pytest.importorskip("zeroconf", reason="pip install 'farflung[lan]'")
 import zeroconf.asyncio as spoken  # noqa: E402 - only where it is installed
@@ -58,7 +58,7 @@ async def _serve(_: Connection, __: str, body: bytes) -> bytes:
 @pytest.mark.usefixtures("contested")
 def test_a_lan_on_which_our_name_is_contested_is_an_impossible_one() -> None:
     async def story() -> None:
-        lan = Lan(local_key(3, "own").public, [HOME], 4000, [HOME])
+        lan = MdnsDiscovery(local_key(3, "own").public, [HOME], 4000, [HOME])
         with pytest.raises(NetworkError, match="FF-NET-153"):
             await lan.start()
         assert Contested.open == 0
@@ -71,11 +71,11 @@ def test_a_lan_on_which_our_name_is_contested_is_an_impossible_one() -> None:
 @pytest.mark.usefixtures("contested")
 def test_a_node_whose_name_is_contested_goes_on_without_multicast_dns() -> None:
     async def story() -> None:
-        endpoint = Endpoint(Credential(local_key(3, "own")), _serve, Counter())
-        roads = Neighbourhood(endpoint, HOME)
+        endpoint = Endpoint(Credential(local_key(3, "own")), _serve, ByteCounter())
+        roads = LanPaths(endpoint, HOME)
         await roads.settle()
         assert Contested.open == 0
-        roads.learn(PEER, [Place("relay.example", 4510)])
+        roads.learn(PEER, [EndpointAddress("relay.example", 4510)])
         assert next(path.place.host for path in roads._roads[PEER].state.paths) == "relay.example"
         await roads.close()
         await endpoint.close()

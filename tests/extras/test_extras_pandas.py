@@ -7,8 +7,8 @@ import math
 import pytest
 
 from farflung.core import events
-from farflung.watch import tables
-from farflung.watch.fold import Timeline, fold
+from farflung.watch import run_tables
+from farflung.watch.fold import RunTimeline, fold
 
 pandas = pytest.importorskip("pandas", reason="pip install 'farflung[notebook]'")
 
@@ -17,20 +17,20 @@ pytestmark = pytest.mark.extra
 PEER = "a1" * 32
 
 
-def timeline(rounds: int) -> Timeline:
-    t = Timeline()
+def timeline(rounds: int) -> RunTimeline:
+    t = RunTimeline()
     for round in range(rounds):
-        closed = events.RoundClosed(
+        closed = events.RoundEndEvent(
             at=float(round), round=round, rounds=rounds, peers=2, loss=5.0 - round, tokens=100, root="00" * 32,
             waited_for=PEER, seconds=1.5, train_seconds=1.0, sync_bytes=10 * round,
         )  # fmt: skip
         t = fold(t, closed)
-    return fold(t, events.Evaluated(round=rounds, loss=2.5, tokens=64))
+    return fold(t, events.EvaluationEvent(round=rounds, loss=2.5, tokens=64))
 
 
 def test_metrics_are_a_data_frame_with_numbers_to_compute_with() -> None:
-    frame = pandas.DataFrame(tables.rounds(timeline(3))).set_index("round")
-    assert frame.shape == (3, len(tables.ROUNDS) - 1)
+    frame = pandas.DataFrame(run_tables.rounds(timeline(3))).set_index("round")
+    assert frame.shape == (3, len(run_tables.ROUNDS) - 1)
     assert frame["tokens"].tolist() == [100, 200, 300]
     assert frame["loss"].min() == 3.0
     assert frame["heldout_loss"].count() == 1
@@ -39,13 +39,13 @@ def test_metrics_are_a_data_frame_with_numbers_to_compute_with() -> None:
 
 
 def test_a_run_without_rounds_is_an_empty_frame_with_all_columns() -> None:
-    frame = pandas.DataFrame(tables.rounds(Timeline()))
+    frame = pandas.DataFrame(run_tables.rounds(RunTimeline()))
     assert frame.empty
-    assert list(frame.columns) == list(tables.ROUNDS)
+    assert list(frame.columns) == list(run_tables.ROUNDS)
 
 
 def test_audits_and_payments_are_frames_as_well() -> None:
-    t = fold(timeline(1), events.Drawn(round=0, peer=PEER, segment=1))
-    t = fold(t, events.Settled(peer=PEER, units=100, paid=100))
-    assert pandas.DataFrame(tables.audits(t))["peer"].tolist() == [PEER]
-    assert pandas.DataFrame(tables.payments(t))["paid"].sum() == 100
+    t = fold(timeline(1), events.AuditDrawEvent(round=0, peer=PEER, segment=1))
+    t = fold(t, events.LeasePaymentEvent(peer=PEER, units=100, paid=100))
+    assert pandas.DataFrame(run_tables.audits(t))["peer"].tolist() == [PEER]
+    assert pandas.DataFrame(run_tables.payments(t))["paid"].sum() == 100

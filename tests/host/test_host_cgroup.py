@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from farflung.host.io import cgroup
-from farflung.host.io.cgroup import Place
-from farflung.host.limits import MIB, Limits
+from farflung.host.io.cgroup import CgroupRoot
+from farflung.host.worker_limits import MIB, WorkerLimits
 
-LIMITS = Limits(data=100 * MIB, disk_bytes=MIB, threads=30, cores=2)
+LIMITS = WorkerLimits(data=100 * MIB, disk_bytes=MIB, threads=30, cores=2)
 
 
 def tables(proc: Path, groups: str, mounts: str) -> Path:
@@ -29,8 +29,8 @@ def test_v1_has_a_place_in_each_controllers_hierarchy(tmp_path: Path) -> None:
     mounts = mount("cgroup", tmp_path / "m", "memory") + mount("cgroup", tmp_path / "c", "cpu,cpuacct")
     found = cgroup.places(tables(tmp_path, "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n", mounts))
     assert found == [
-        Place(1, tmp_path / "m" / "a" / "b", ("memory",)),
-        Place(1, tmp_path / "c", ("cpu", "cpuacct")),
+        CgroupRoot(1, tmp_path / "m" / "a" / "b", ("memory",)),
+        CgroupRoot(1, tmp_path / "c", ("cpu", "cpuacct")),
     ]
 
 
@@ -41,13 +41,13 @@ def test_v2_has_a_place_below_or_beside_our_own(tmp_path: Path) -> None:
         (folder / "cgroup.controllers").write_text("cpu io memory pids")
         (folder / "cgroup.subtree_control").write_text("cpu memory pids")
     proc = tables(tmp_path, "0::/user/mine\n", mount("cgroup2", tmp_path / "top", "nsdelegate"))
-    assert cgroup.places(proc) == [Place(2, own, ("memory", "pids", "cpu"))]
+    assert cgroup.places(proc) == [CgroupRoot(2, own, ("memory", "pids", "cpu"))]
     (own / "cgroup.subtree_control").unlink()
     (own / "cgroup.subtree_control").mkdir()  # cannot be written: the group holds processes
-    assert cgroup.places(proc) == [Place(2, own.parent, ("memory", "pids", "cpu"))]
+    assert cgroup.places(proc) == [CgroupRoot(2, own.parent, ("memory", "pids", "cpu"))]
     (own.parent / "cgroup.subtree_control").write_text("pids")
     (own.parent / "cgroup.controllers").write_text("pids")
-    assert cgroup.places(proc) == [Place(2, own.parent, ("pids",))]
+    assert cgroup.places(proc) == [CgroupRoot(2, own.parent, ("pids",))]
 
 
 def test_hybrid_takes_v1_where_v2_has_no_controllers(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_hybrid_takes_v1_where_v2_has_no_controllers(tmp_path: Path) -> None:
     (tmp_path / "unified" / "cgroup.controllers").write_text("hugetlb")
     mounts = mount("cgroup", tmp_path / "pids", "pids") + mount("cgroup2", tmp_path / "unified", "")
     assert cgroup.places(tables(tmp_path, "8:pids:/\n0::/\n", mounts)) == [
-        Place(1, tmp_path / "pids", ("pids",))
+        CgroupRoot(1, tmp_path / "pids", ("pids",))
     ]
 
 
@@ -71,7 +71,7 @@ def test_a_container_sees_its_part_of_the_hierarchy(tmp_path: Path) -> None:
 def test_without_control_groups_there_is_no_group(tmp_path: Path) -> None:
     assert cgroup.places(tmp_path / "none") == []
     assert cgroup.create(LIMITS, []) is None
-    assert cgroup.create(LIMITS, [Place(1, tmp_path / "not there", ("pids",))]) is None
+    assert cgroup.create(LIMITS, [CgroupRoot(1, tmp_path / "not there", ("pids",))]) is None
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_without_control_groups_there_is_no_group(tmp_path: Path) -> None:
 def test_bounds_are_written_in_the_kernels_words(
     tmp_path: Path, version: int, bounds: dict[str, object]
 ) -> None:
-    group = cgroup.create(LIMITS, [Place(version, tmp_path, cgroup.CONTROLLERS)])
+    group = cgroup.create(LIMITS, [CgroupRoot(version, tmp_path, cgroup.CONTROLLERS)])
     assert group is not None
     assert group.controllers == set(cgroup.CONTROLLERS)
     (folder,) = tmp_path.iterdir()
     assert {name: (folder / name).read_text() for name in bounds} == {k: str(v) for k, v in bounds.items()}
     assert group.entrances() == [str(folder / "cgroup.procs")]
     events = "memory.events" if version == 2 else "memory.oom_control"
-    assert group.broken() == cgroup.Broken()
+    assert group.broken() == cgroup.CgroupLimitCounts()
     (folder / events).write_text("oom 1\noom_kill 2\n")
     (folder / "pids.events").write_text("max 3\n")
-    assert group.broken() == cgroup.Broken(memory=True, processes=True)
+    assert group.broken() == cgroup.CgroupLimitCounts(memory=True, processes=True)
 
 
 def test_processor_time_is_read_in_both_units(tmp_path: Path) -> None:
-    two = cgroup.Group({tmp_path: Place(2, tmp_path, ("cpu",))})
+    two = cgroup.WorkerCgroup({tmp_path: CgroupRoot(2, tmp_path, ("cpu",))})
     (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     assert two.cpu_seconds() == 2.5
-    one = cgroup.Group({tmp_path: Place(1, tmp_path, ("cpuacct",))})
+    one = cgroup.WorkerCgroup({tmp_path: CgroupRoot(1, tmp_path, ("cpuacct",))})
     assert one.cpu_seconds() == 0
     (tmp_path / "cpuacct.usage").write_text("1500000000\n")
     assert one.cpu_seconds() == 1.5

@@ -7,18 +7,18 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import checking, findings_shown
+from farflung.app.cli import check, check_text
 from farflung.host import sandbox
-from farflung.host.io import doctor as probing
-from farflung.host.io import tiers
+from farflung.host.io import doctor_probes as probing
+from farflung.host.io import sandbox_tiers
 
 
 @pytest.fixture(autouse=True)
 def _without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"bwrap": "bubblewrap is not installed", "landlock": "", "limits": ""}
-    monkeypatch.setattr(tiers, "probe", why.__getitem__)
-    monkeypatch.setattr(tiers, "facts", lambda: sandbox.Facts(True, frozenset(), True))
-    monkeypatch.delenv(tiers.VARIABLE, raising=False)
+    monkeypatch.setattr(sandbox_tiers, "probe", why.__getitem__)
+    monkeypatch.setattr(sandbox_tiers, "facts", lambda: sandbox.SandboxSupport(True, frozenset(), True))
+    monkeypatch.delenv(sandbox_tiers.VARIABLE, raising=False)
     whole = probing.probes  # the other probes have tests of their own
     monkeypatch.setattr(
         probing, "probes", lambda runs, port: [one for one in whole(runs, port) if one.name == "sandbox"]
@@ -30,7 +30,7 @@ def below(lines: list[str], word: str) -> list[str]:
     found: list[str] = []
     last = ""
     for line in lines:
-        head, text = line[: findings_shown.INDENT].strip(), line[findings_shown.INDENT :]
+        head, text = line[: check_text.INDENT].strip(), line[check_text.INDENT :]
         if head == word:
             found.append(text)
         elif not line.strip():
@@ -42,42 +42,42 @@ def below(lines: list[str], word: str) -> list[str]:
 
 
 def test_check_tells_people_what_is_open_and_what_would_help() -> None:
-    lines = CliRunner().invoke(checking.check).stdout.splitlines()
+    lines = CliRunner().invoke(check.check).stdout.splitlines()
     assert lines[0].startswith("ok       sandbox    Landlock + seccomp")
-    assert below(lines, "open") == list(sandbox.tier("landlock", tiers.facts()).gaps)
+    assert below(lines, "open") == list(sandbox.tier("landlock", sandbox_tiers.facts()).gaps)
     assert below(lines, "bwrap") == ["not used: bubblewrap is not installed"]
     assert below(lines, "try") == ["apt-get install bubblewrap"]
-    assert below(lines, "sees") == list(checking.ROOT_SEES)
+    assert below(lines, "sees") == list(check.ROOT_SEES)
 
 
 def test_the_weakest_tier_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tiers.VARIABLE, "limits")
-    done = CliRunner().invoke(checking.check)
+    monkeypatch.setenv(sandbox_tiers.VARIABLE, "limits")
+    done = CliRunner().invoke(check.check)
     lines = done.stdout.splitlines()
     assert done.exit_code == 0
     assert lines[0].startswith("warn     sandbox    resource limits")
     assert below(lines, "landlock") == ["not used: works, but FARFLUNG_SANDBOX names limits"]
-    assert f"unset {tiers.VARIABLE}" in below(lines, "try")
+    assert f"unset {sandbox_tiers.VARIABLE}" in below(lines, "try")
 
 
 def test_a_tier_that_does_not_work_fails_with_its_code_and_is_never_replaced_by_a_weaker_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(tiers.VARIABLE, "bwrap")
-    done = CliRunner().invoke(checking.check)
+    monkeypatch.setenv(sandbox_tiers.VARIABLE, "bwrap")
+    done = CliRunner().invoke(check.check)
     assert done.exit_code == 1
     assert "fails    sandbox    FF-HOST-004: the sandbox tier bwrap does not work here" in done.stdout
     assert "0 ok, 0 slow, 1 fails (sandbox)" in done.stdout
 
 
 def test_check_speaks_json() -> None:
-    facts = json.loads(CliRunner().invoke(checking.check, ["--json"]).stdout)
+    facts = json.loads(CliRunner().invoke(check.check, ["--json"]).stdout)
     assert facts["sandbox"]["tier"] == "landlock"
     assert facts["tiers"][0] == {
         "tier": "bwrap",
         "works": False,
         "why_not": "bubblewrap is not installed",
         "command": "apt-get install bubblewrap",
-        "not_stopped": list(sandbox.tier("bwrap", tiers.facts()).gaps),
+        "not_stopped": list(sandbox.tier("bwrap", sandbox_tiers.facts()).gaps),
     }
     assert facts["root_sees"]

@@ -15,32 +15,32 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.app.cli import checking
+from farflung.app.cli import check
 from farflung.host import doctor
-from farflung.host import readings as r
-from farflung.host.findings import Finding, State
-from farflung.host.io import doctor as probing
-from farflung.host.io import doctor_network
-from farflung.net.io import tuning
+from farflung.host import machine_readings as r
+from farflung.host.findings import FindingState, ProbeFinding
+from farflung.host.io import doctor_probes as probing
+from farflung.host.io import doctor_sockets
+from farflung.net.io import socket_options
 
-STOCK = r.Congestion(
+STOCK = r.CongestionReading(
     "linux", "bbr", "cubic", "cubic", errno.ENOENT, ("reno", "cubic"), ("reno", "cubic"), True
 )
 ALLOW = 'as root, sysctl -w net.ipv4.tcp_allowed_congestion_control="reno cubic bbr"'
 LINE = "net.ipv4.tcp_allowed_congestion_control = reno cubic bbr"
 
 
-def judged(**fields: Any) -> Finding:
+def judged(**fields: Any) -> ProbeFinding:
     return doctor.judge("congestion", msgspec.structs.replace(STOCK, **fields))
 
 
-def below(finding: Finding, word: str) -> list[str]:
+def below(finding: ProbeFinding, word: str) -> list[str]:
     return [detail.text for detail in finding.details if detail.word == word]
 
 
 def test_bbr_that_is_given_is_ok_whatever_the_system_prefers_for_others() -> None:
     finding = judged(got="bbr", refusal=0, available=("reno", "cubic", "bbr"))
-    assert finding.state == State.OK
+    assert finding.state == FindingState.OK
     assert finding.measured == (
         "bbr for connections to other computers; cubic for others; the system has reno cubic bbr; "
         "lets any user choose reno cubic"
@@ -50,7 +50,7 @@ def test_bbr_that_is_given_is_ok_whatever_the_system_prefers_for_others() -> Non
 
 def test_bbr_that_is_refused_names_the_setting_with_all_that_it_held_and_where_to_keep_it() -> None:
     finding = judged(refusal=errno.EPERM, available=("reno", "cubic", "bbr"))
-    assert (finding.state, finding.step) == (State.SLOW, ALLOW)
+    assert (finding.state, finding.step) == (FindingState.SLOW, ALLOW)
     assert "does not let this user choose it" in finding.cause
     assert below(finding, "line") == [LINE]
     assert "/etc/sysctl.d/60-farflung.conf" in below(finding, "keep")[0]
@@ -59,7 +59,7 @@ def test_bbr_that_is_refused_names_the_setting_with_all_that_it_held_and_where_t
 def test_bbr_that_is_not_loaded_is_loaded_first_and_allowed_then() -> None:
     for in_kernel in (True, None):
         finding = judged(is_in_kernel=in_kernel)
-        assert (finding.state, finding.step) == (State.SLOW, "as root, modprobe tcp_bbr")
+        assert (finding.state, finding.step) == (FindingState.SLOW, "as root, modprobe tcp_bbr")
         assert below(finding, "try") == [ALLOW]
         assert below(finding, "line") == ["tcp_bbr", LINE]
         assert "/etc/modules-load.d/60-farflung.conf" in below(finding, "keep")[0]
@@ -74,7 +74,7 @@ def test_a_kernel_without_bbr_is_not_told_to_load_it() -> None:
 @pytest.mark.parametrize("system", ["darwin", "win32", "freebsd14"])
 def test_other_systems_get_no_command_of_linux(system: str) -> None:
     finding = judged(system=system, own="", got="", refusal=0, available=(), allowed=())
-    assert finding.state == State.SLOW
+    assert finding.state == FindingState.SLOW
     assert finding.measured == "the system's own choice"
     assert "sysctl" not in str(finding)
     assert "modprobe" not in str(finding)
@@ -107,34 +107,34 @@ def test_the_command_takes_nothing_from_anybody(
 def test_the_kernels_lists_of_modules_say_whether_it_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_network, "MODULES", tmp_path)
-    assert doctor_network._is_in_kernel("tcp_bbr") is None
+    monkeypatch.setattr(doctor_sockets, "MODULES", tmp_path)
+    assert doctor_sockets._is_in_kernel("tcp_bbr") is None
     folder = tmp_path / platform.release()
     folder.mkdir()
     (folder / "modules.dep").write_text("kernel/net/ipv4/tcp_bbr.ko.zst:\n")
-    assert doctor_network._is_in_kernel("tcp_bbr") is True
-    assert doctor_network._is_in_kernel("tcp_bb") is None  # the other list is missing
+    assert doctor_sockets._is_in_kernel("tcp_bbr") is True
+    assert doctor_sockets._is_in_kernel("tcp_bb") is None  # the other list is missing
     (folder / "modules.builtin").write_text("kernel/net/ipv4/tcp_cubic.ko\n")
-    assert doctor_network._is_in_kernel("tcp_cubic") is True
-    assert doctor_network._is_in_kernel("tcp_bb") is False
+    assert doctor_sockets._is_in_kernel("tcp_cubic") is True
+    assert doctor_sockets._is_in_kernel("tcp_bb") is False
 
 
 def test_a_system_that_offers_no_choice_is_read_without_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "_CONGESTION", None)
-    monkeypatch.setattr(doctor_network, "CONTROLS", tmp_path)
-    monkeypatch.setattr(doctor_network, "MODULES", tmp_path)
-    reading = doctor_network.congestion()
+    monkeypatch.setattr(socket_options, "_CONGESTION", None)
+    monkeypatch.setattr(doctor_sockets, "CONTROLS", tmp_path)
+    monkeypatch.setattr(doctor_sockets, "MODULES", tmp_path)
+    reading = doctor_sockets.congestion()
     assert (reading.own, reading.got, reading.refusal) == ("", "", 0)
     assert (reading.available, reading.allowed, reading.is_in_kernel) == ((), (), None)
 
 
 def test_only_check_net_asks_and_what_it_finds_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "probes", lambda runs, port: [])
-    monkeypatch.setattr(tuning, "WANTED", "nonesuch")
-    assert json.loads(CliRunner().invoke(checking.check, ["--json"]).stdout)["findings"] == []
-    facts = json.loads(CliRunner().invoke(checking.check, ["--net", "--json"]).stdout)
+    monkeypatch.setattr(socket_options, "WANTED", "nonesuch")
+    assert json.loads(CliRunner().invoke(check.check, ["--json"]).stdout)["findings"] == []
+    facts = json.loads(CliRunner().invoke(check.check, ["--net", "--json"]).stdout)
     (told,) = [one for one in facts["findings"] if one["name"] == "congestion"]
     assert told["state"] == "slow"
     assert facts["readings"]["congestion"]["wanted"] == "nonesuch"

@@ -20,56 +20,56 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.app.cli import checking, findings_shown
+from farflung.app.cli import check, check_text
 from farflung.core.errors import RunError
 from farflung.host import doctor, sandbox
-from farflung.host import readings as r
-from farflung.host.findings import MISSED, Finding, State
-from farflung.host.io import doctor as probing
-from farflung.host.io import doctor_network, doctor_places, doctor_torch
-from farflung.host.io.doctor import Probe
+from farflung.host import machine_readings as r
+from farflung.host.findings import MISSED, FindingState, ProbeFinding
+from farflung.host.io import doctor_probes as probing
+from farflung.host.io import doctor_sockets, doctor_storage, doctor_torch
+from farflung.host.io.doctor_probes import CheckProbe
 
-TIERS = tuple(r.TierSeen(sandbox.Tier(name, ("a gap",)), "", "") for name in sandbox.ORDER)
+TIERS = tuple(r.TierReading(sandbox.SandboxTier(name, ("a gap",)), "", "") for name in sandbox.ORDER)
 GB = 10**9
 GOOD: dict[str, Any] = {
-    "python": r.Python((3, 11, 7), "CPython", 64),
-    "libraries": r.Libraries((("numpy", "2.0", "2.1.3"), ("torch", "2.6", "2.13.0+cpu"))),
-    "torch": r.Torch("2.13.0", 1.9, True, True, True, 1),
-    "speed": r.Speed(60e9),
-    "cores": r.Cores(2, 2, 0.3),
-    "memory": r.MemoryLeft(25 * GB, 20 * GB, 0),
-    "disk": r.Disk("/srv", 80 * GB, 300e6, 0.002),
-    "runs": r.Folder("/srv/runs", "FARFLUNG_RUNS"),
-    "temporary": r.Folder("/scratch", "TMPDIR"),
-    "clock": r.Clock(1.8e9, 0.5, 0.0, 0.0, 86400.0, True),
-    "loopback": r.Loopback(0.01, 0.0001, 300e6),
-    "ports": r.Ports(32768, 60999, 16, 16),
-    "port": r.Port(7475),
-    "files": r.Files(1024, 4096),
-    "congestion": r.Congestion(
+    "python": r.PythonReading((3, 11, 7), "CPython", 64),
+    "libraries": r.LibrariesReading((("numpy", "2.0", "2.1.3"), ("torch", "2.6", "2.13.0+cpu"))),
+    "torch": r.TorchReading("2.13.0", 1.9, True, True, True, 1),
+    "speed": r.ComputeSpeedReading(60e9),
+    "cores": r.CoresReading(2, 2, 0.3),
+    "memory": r.MemoryReading(25 * GB, 20 * GB, 0),
+    "disk": r.DiskReading("/srv", 80 * GB, 300e6, 0.002),
+    "runs": r.FolderReading("/srv/runs", "FARFLUNG_RUNS"),
+    "temporary": r.FolderReading("/scratch", "TMPDIR"),
+    "clock": r.ClockReading(1.8e9, 0.5, 0.0, 0.0, 86400.0, True),
+    "loopback": r.LoopbackReading(0.01, 0.0001, 300e6),
+    "ports": r.PortRangeReading(32768, 60999, 16, 16),
+    "port": r.PortReading(7475),
+    "files": r.OpenFilesReading(1024, 4096),
+    "congestion": r.CongestionReading(
         "linux", "bbr", "cubic", "bbr", 0, ("reno", "cubic", "bbr"), ("reno", "cubic", "bbr"), True
     ),
-    "processes": r.Processes(30000, 200, -1, 0),
-    "data": r.Data(658, 10_000_000),
-    "random": r.Random(True),
-    "terminal": r.Terminal(100, "utf-8", "utf-8"),
-    "extras": r.Extras((("pandas", "3.1"), ("wandb", ""))),
-    "sandbox": r.Sandbox("bwrap", TIERS, "FARFLUNG_SANDBOX"),
+    "processes": r.ProcessesReading(30000, 200, -1, 0),
+    "data": r.DefaultDataReading(658, 10_000_000),
+    "random": r.RandomReading(True),
+    "terminal": r.TerminalReading(100, "utf-8", "utf-8"),
+    "extras": r.ExtrasReading((("pandas", "3.1"), ("wandb", ""))),
+    "sandbox": r.SandboxReading("bwrap", TIERS, "FARFLUNG_SANDBOX"),
 }
 
 
-def changed(name: str, **fields: Any) -> Finding:
+def changed(name: str, **fields: Any) -> ProbeFinding:
     return doctor.judge(name, msgspec.structs.replace(GOOD[name], **fields), 10_000_000)
 
 
-def broken(number: int) -> r.Broken:
-    return r.Broken(number, os.strerror(number))
+def broken(number: int) -> r.SystemCallFailure:
+    return r.SystemCallFailure(number, os.strerror(number))
 
 
-def is_complete(finding: Finding) -> bool:
+def is_complete(finding: ProbeFinding) -> bool:
     """What is not good has a cause and a step, what fails has a code, and nothing is ever empty."""
-    is_good = finding.state in (State.OK, State.NOTE)
-    fails = finding.state == State.FAILS
+    is_good = finding.state in (FindingState.OK, FindingState.NOTE)
+    fails = finding.state == FindingState.FAILS
     return bool(
         finding.measured.strip()
         and is_good == (not finding.cause and not finding.step)
@@ -82,71 +82,81 @@ def is_complete(finding: Finding) -> bool:
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_reading_is_ok(name: str) -> None:
     finding = doctor.judge(name, GOOD[name], 10_000_000)
-    assert finding.state == (State.NOTE if name == "extras" else State.OK)
+    assert finding.state == (FindingState.NOTE if name == "extras" else FindingState.OK)
     assert finding.name == name
     assert is_complete(finding)
 
 
 # Each threshold from both sides: (probe, the field's last good value, its first bad one, what that is).
-BORDERS: list[tuple[str, dict[str, Any], dict[str, Any], State]] = [
-    ("python", {"version": (3, 11, 0)}, {"version": (3, 10, 14)}, State.FAILS),
-    ("python", {"bits": 64}, {"bits": 32}, State.FAILS),
-    ("libraries", {}, {"wanted": (("numpy", "2.0", ""),)}, State.FAILS),
-    ("libraries", {"wanted": (("x", "2", "2.0"),)}, {"wanted": (("x", "2.10", "2.9"),)}, State.FAILS),
-    ("torch", {"load_seconds": 5.0}, {"load_seconds": 5.1}, State.SLOW),
-    ("torch", {}, {"is_exact": False}, State.FAILS),
-    ("torch", {}, {"is_repeated": False}, State.FAILS),
-    ("torch", {"has_onednn": False}, {"error": "ModuleNotFoundError"}, State.FAILS),
-    ("speed", {"flops": 5e9}, {"flops": 4.9e9}, State.SLOW),
-    ("cores", {"load": 1.0}, {"load": 1.1}, State.SLOW),
-    ("cores", {"present": 64, "load": 62.0}, {"present": 64, "load": 63.5}, State.SLOW),
-    ("memory", {"usable": 12 * GB}, {"usable": 3 * GB}, State.FAILS),
-    ("disk", {"free": 1 << 30}, {"free": 10**9}, State.WARN),
-    ("disk", {"free": 1 << 30}, {"free": (64 << 20) - 1}, State.FAILS),
-    ("disk", {"sync": 0.03}, {"sync": 0.031}, State.SLOW),
-    ("disk", {"rate": 20e6}, {"rate": 19e6}, State.SLOW),
-    ("runs", {"exists": False}, {"broken": broken(errno.EROFS)}, State.FAILS),
-    ("temporary", {}, {"broken": broken(errno.EACCES)}, State.FAILS),
-    ("temporary", {}, {"ignored": "/no such folder"}, State.WARN),
-    ("clock", {"jump": -0.05}, {"jump": -0.051}, State.WARN),
-    ("clock", {"file_skew": 2.0}, {"file_skew": -2.1}, State.WARN),
-    ("clock", {"file_skew": None, "is_kept": None}, {"since_package": -61.0}, State.WARN),
-    ("clock", {"since_package": -60.0, "is_kept": False}, {"since_package": -9e8}, State.WARN),
-    ("loopback", {"handshake": 0.25}, {"handshake": 0.26}, State.SLOW),
-    ("loopback", {"round_trip": 0.005}, {"round_trip": 0.006}, State.SLOW),
-    ("loopback", {"rate": 20e6}, {"rate": 19e6}, State.SLOW),
-    ("loopback", {}, {"broken": broken(errno.ENETUNREACH)}, State.FAILS),
-    ("ports", {"first": 1000, "last": 1499}, {"first": 1000, "last": 1498}, State.WARN),
-    ("ports", {"first": 0, "last": 0}, {"bound": 15}, State.FAILS),
-    ("port", {}, {"broken": broken(errno.EADDRINUSE)}, State.FAILS),
-    ("port", {}, {"broken": broken(errno.EACCES)}, State.FAILS),
-    ("files", {"soft": 256}, {"soft": 255}, State.WARN),
-    ("files", {"soft": -1, "hard": -1}, {"soft": 47, "hard": 47}, State.FAILS),
-    ("processes", {"soft": 600}, {"soft": 599}, State.WARN),
-    ("processes", {"soft": -1}, {"soft": 299}, State.FAILS),
-    ("processes", {"bound": 500, "inside": 100}, {"bound": 100, "inside": 1}, State.FAILS),
-    ("random", {}, {"is_ready": False}, State.FAILS),
-    ("congestion", {}, {"got": "cubic", "refusal": errno.EPERM, "allowed": ("reno", "cubic")}, State.SLOW),
-    ("congestion", {}, {"got": "cubic", "refusal": errno.ENOENT, "available": ("reno", "cubic")}, State.SLOW),
-    ("congestion", {}, {"system": "darwin", "own": "", "got": "", "available": ()}, State.SLOW),
-    ("congestion", {}, {"system": "win32", "own": "", "got": "", "available": ()}, State.SLOW),
-    ("terminal", {"columns": 80}, {"columns": 79}, State.WARN),
-    ("terminal", {"columns": 0}, {"encoding": "ascii"}, State.WARN),
-    ("sandbox", {"chosen": "landlock"}, {"chosen": "limits"}, State.WARN),
+BORDERS: list[tuple[str, dict[str, Any], dict[str, Any], FindingState]] = [
+    ("python", {"version": (3, 11, 0)}, {"version": (3, 10, 14)}, FindingState.FAILS),
+    ("python", {"bits": 64}, {"bits": 32}, FindingState.FAILS),
+    ("libraries", {}, {"wanted": (("numpy", "2.0", ""),)}, FindingState.FAILS),
+    ("libraries", {"wanted": (("x", "2", "2.0"),)}, {"wanted": (("x", "2.10", "2.9"),)}, FindingState.FAILS),
+    ("torch", {"load_seconds": 5.0}, {"load_seconds": 5.1}, FindingState.SLOW),
+    ("torch", {}, {"is_exact": False}, FindingState.FAILS),
+    ("torch", {}, {"is_repeated": False}, FindingState.FAILS),
+    ("torch", {"has_onednn": False}, {"error": "ModuleNotFoundError"}, FindingState.FAILS),
+    ("speed", {"flops": 5e9}, {"flops": 4.9e9}, FindingState.SLOW),
+    ("cores", {"load": 1.0}, {"load": 1.1}, FindingState.SLOW),
+    ("cores", {"present": 64, "load": 62.0}, {"present": 64, "load": 63.5}, FindingState.SLOW),
+    ("memory", {"usable": 12 * GB}, {"usable": 3 * GB}, FindingState.FAILS),
+    ("disk", {"free": 1 << 30}, {"free": 10**9}, FindingState.WARN),
+    ("disk", {"free": 1 << 30}, {"free": (64 << 20) - 1}, FindingState.FAILS),
+    ("disk", {"sync": 0.03}, {"sync": 0.031}, FindingState.SLOW),
+    ("disk", {"rate": 20e6}, {"rate": 19e6}, FindingState.SLOW),
+    ("runs", {"exists": False}, {"broken": broken(errno.EROFS)}, FindingState.FAILS),
+    ("temporary", {}, {"broken": broken(errno.EACCES)}, FindingState.FAILS),
+    ("temporary", {}, {"ignored": "/no such folder"}, FindingState.WARN),
+    ("clock", {"jump": -0.05}, {"jump": -0.051}, FindingState.WARN),
+    ("clock", {"file_skew": 2.0}, {"file_skew": -2.1}, FindingState.WARN),
+    ("clock", {"file_skew": None, "is_kept": None}, {"since_package": -61.0}, FindingState.WARN),
+    ("clock", {"since_package": -60.0, "is_kept": False}, {"since_package": -9e8}, FindingState.WARN),
+    ("loopback", {"handshake": 0.25}, {"handshake": 0.26}, FindingState.SLOW),
+    ("loopback", {"round_trip": 0.005}, {"round_trip": 0.006}, FindingState.SLOW),
+    ("loopback", {"rate": 20e6}, {"rate": 19e6}, FindingState.SLOW),
+    ("loopback", {}, {"broken": broken(errno.ENETUNREACH)}, FindingState.FAILS),
+    ("ports", {"first": 1000, "last": 1499}, {"first": 1000, "last": 1498}, FindingState.WARN),
+    ("ports", {"first": 0, "last": 0}, {"bound": 15}, FindingState.FAILS),
+    ("port", {}, {"broken": broken(errno.EADDRINUSE)}, FindingState.FAILS),
+    ("port", {}, {"broken": broken(errno.EACCES)}, FindingState.FAILS),
+    ("files", {"soft": 256}, {"soft": 255}, FindingState.WARN),
+    ("files", {"soft": -1, "hard": -1}, {"soft": 47, "hard": 47}, FindingState.FAILS),
+    ("processes", {"soft": 600}, {"soft": 599}, FindingState.WARN),
+    ("processes", {"soft": -1}, {"soft": 299}, FindingState.FAILS),
+    ("processes", {"bound": 500, "inside": 100}, {"bound": 100, "inside": 1}, FindingState.FAILS),
+    ("random", {}, {"is_ready": False}, FindingState.FAILS),
+    (
+        "congestion",
+        {},
+        {"got": "cubic", "refusal": errno.EPERM, "allowed": ("reno", "cubic")},
+        FindingState.SLOW,
+    ),
+    (
+        "congestion",
+        {},
+        {"got": "cubic", "refusal": errno.ENOENT, "available": ("reno", "cubic")},
+        FindingState.SLOW,
+    ),
+    ("congestion", {}, {"system": "darwin", "own": "", "got": "", "available": ()}, FindingState.SLOW),
+    ("congestion", {}, {"system": "win32", "own": "", "got": "", "available": ()}, FindingState.SLOW),
+    ("terminal", {"columns": 80}, {"columns": 79}, FindingState.WARN),
+    ("terminal", {"columns": 0}, {"encoding": "ascii"}, FindingState.WARN),
+    ("sandbox", {"chosen": "landlock"}, {"chosen": "limits"}, FindingState.WARN),
     (
         "sandbox",
         {"tiers": TIERS[:1]},
-        {"chosen": "", "refused": r.Refused("FF-HOST-004", "no", "c", "h")},
-        State.FAILS,
+        {"chosen": "", "refused": r.ProbeErrorReading("FF-HOST-004", "no", "c", "h")},
+        FindingState.FAILS,
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "good", "bad", "state"), BORDERS)
 def test_a_threshold_lies_where_it_is_documented(
-    name: str, good: dict[str, Any], bad: dict[str, Any], state: State
+    name: str, good: dict[str, Any], bad: dict[str, Any], state: FindingState
 ) -> None:
-    assert changed(name, **good).state == State.OK
+    assert changed(name, **good).state == FindingState.OK
     finding = changed(name, **bad)
     assert finding.state == state
     assert is_complete(finding)
@@ -155,9 +165,9 @@ def test_a_threshold_lies_where_it_is_documented(
 @pytest.mark.parametrize(("name", "good", "bad", "state"), BORDERS)
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_bad_finding_fits_the_screen(
-    name: str, good: dict[str, Any], bad: dict[str, Any], state: State, width: int
+    name: str, good: dict[str, Any], bad: dict[str, Any], state: FindingState, width: int
 ) -> None:
-    lines = findings_shown._shown(changed(name, **bad), width, False)
+    lines = check_text._shown(changed(name, **bad), width, False)
     assert max(len(line) for line in lines if "         try  " not in line) <= width
     assert max(map(len, lines)) <= 100  # a command is not broken
 
@@ -174,10 +184,10 @@ def any_value(kind: Any) -> st.SearchStrategy[Any]:
             return st.lists(any_value(inner[0]), max_size=3).map(tuple)
         return st.tuples(*[any_value(one) for one in inner])
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        if kind is r.Sandbox:
-            return st.builds(r.Sandbox, st.sampled_from(sandbox.ORDER), any_tiers(), st.just("V"))
-        if kind in (r.Missed, r.Refused):
-            return st.just(kind(*(["FF-HOST-001", "words"] * 2)[: 1 if kind is r.Missed else 4]))
+        if kind is r.SandboxReading:
+            return st.builds(r.SandboxReading, st.sampled_from(sandbox.ORDER), any_tiers(), st.just("V"))
+        if kind in (r.MissingReading, r.ProbeErrorReading):
+            return st.just(kind(*(["FF-HOST-001", "words"] * 2)[: 1 if kind is r.MissingReading else 4]))
         fields = {field.name: any_value(field.type) for field in msgspec.structs.fields(kind)}
         return st.fixed_dictionaries(fields).map(lambda values: kind(**values))
     simple: dict[Any, st.SearchStrategy[Any]] = {
@@ -190,10 +200,11 @@ def any_value(kind: Any) -> st.SearchStrategy[Any]:
     return simple[kind]
 
 
-def any_tiers() -> st.SearchStrategy[tuple[r.TierSeen, ...]]:
+def any_tiers() -> st.SearchStrategy[tuple[r.TierReading, ...]]:
     words = st.sampled_from(["", "it is not installed"])
     one = [
-        st.builds(r.TierSeen, st.just(sandbox.Tier(name, ("gap",))), words, words) for name in sandbox.ORDER
+        st.builds(r.TierReading, st.just(sandbox.SandboxTier(name, ("gap",))), words, words)
+        for name in sandbox.ORDER
     ]
     return st.tuples(*one)
 
@@ -203,7 +214,7 @@ def any_tiers() -> st.SearchStrategy[tuple[r.TierSeen, ...]]:
 def test_whatever_is_read_gets_a_complete_finding(kind: Any, data: st.DataObject, size: int) -> None:
     reading = data.draw(any_value(kind))
     finding = doctor.judge("probe", reading, size)
-    if kind is r.Refused:
+    if kind is r.ProbeErrorReading:
         finding = msgspec.structs.replace(finding, code="FF-HOST-001")
     assert is_complete(finding), finding
 
@@ -234,7 +245,7 @@ def test_a_broken_torch_gets_the_step_that_fits() -> None:
 
 def test_a_torch_that_takes_too_long_is_not_waited_for() -> None:
     reading = doctor_torch.torch(0.01)
-    assert isinstance(reading, r.Missed)
+    assert isinstance(reading, r.MissingReading)
     assert "did not load within" in reading.why
     assert "import torch" in reading.step
 
@@ -243,12 +254,12 @@ def test_products_of_fewer_bits_are_seen() -> None:
     rounded = doctor_torch.CODE.replace("(x @ y)", "(x.bfloat16() @ y.bfloat16()).float()")
     assert rounded != doctor_torch.CODE
     done = subprocess.run([sys.executable, "-c", rounded], stdout=subprocess.PIPE, check=True)
-    reading = msgspec.json.decode(done.stdout, type=r.Torch)
+    reading = msgspec.json.decode(done.stdout, type=r.TorchReading)
     assert (reading.is_exact, reading.is_repeated) == (False, True)
 
 
 def test_help_fits_a_screen_and_shows_one_example() -> None:
-    text = CliRunner().invoke(checking.check, ["--help"]).stdout
+    text = CliRunner().invoke(check.check, ["--help"]).stdout
     assert len(text.splitlines()) <= 24
     assert text.count("Example:") == 1
 
@@ -257,9 +268,9 @@ def test_what_a_probe_refuses_keeps_its_code_and_words() -> None:
     def refuse(seconds: float) -> r.Reading:
         raise RunError("FF-HOST-002", "message", cause="cause", hint="hint")
 
-    reading = probing.measure([Probe("speed", refuse)])["speed"]
+    reading = probing.measure([CheckProbe("speed", refuse)])["speed"]
     finding = doctor.judge("speed", reading)
-    assert finding == Finding("speed", State.FAILS, "message", "cause", "hint", "FF-HOST-002")
+    assert finding == ProbeFinding("speed", FindingState.FAILS, "message", "cause", "hint", "FF-HOST-002")
 
 
 def test_a_probe_that_hangs_or_fails_is_told_as_not_measured() -> None:
@@ -273,16 +284,21 @@ def test_a_probe_that_hangs_or_fails_is_told_as_not_measured() -> None:
         raise KeyError("x")
 
     asked = [
-        Probe("disk", hang, "lane"),
-        Probe("loopback", lambda _: GOOD["loopback"], "lane"),  # behind it: cannot be had either
-        Probe("cores", fault),
-        Probe("data", lambda _: GOOD["data"]),
+        CheckProbe("disk", hang, "lane"),
+        CheckProbe("loopback", lambda _: GOOD["loopback"], "lane"),  # behind it: cannot be had either
+        CheckProbe("cores", fault),
+        CheckProbe("data", lambda _: GOOD["data"]),
     ]
     found = probing.measure(asked, 0.3)
     release.set()
     findings = doctor.examine(found)
     assert [one.name for one in findings] == ["disk", "loopback", "cores", "data"]
-    assert [one.state for one in findings] == [State.UNKNOWN, State.UNKNOWN, State.UNKNOWN, State.OK]
+    assert [one.state for one in findings] == [
+        FindingState.UNKNOWN,
+        FindingState.UNKNOWN,
+        FindingState.UNKNOWN,
+        FindingState.OK,
+    ]
     assert all(one.measured == MISSED and is_complete(one) for one in findings[:3])
     assert findings[0].cause == "it did not end within 0.3 s"
     assert findings[2].cause == "KeyError: 'x'"
@@ -298,8 +314,8 @@ def test_all_probes_measure_this_machine(tmp_path: Path) -> None:
     findings = doctor.examine(found)
     assert all(is_complete(one) for one in findings)
     states = {one.name: one.state for one in findings}
-    assert states["port"] == State.FAILS
-    assert {states[name] for name in ("python", "data", "random", "runs")} == {State.OK}
+    assert states["port"] == FindingState.FAILS
+    assert {states[name] for name in ("python", "data", "random", "runs")} == {FindingState.OK}
     assert found["disk"].rate > 0
     assert found["loopback"].handshake > 0
     seconds = doctor.seconds(found)
@@ -309,23 +325,23 @@ def test_all_probes_measure_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_time_of_a_run_is_not_guessed() -> None:
-    assert doctor.seconds({**GOOD, "speed": r.Missed("it hangs")}) is None
+    assert doctor.seconds({**GOOD, "speed": r.MissingReading("it hangs")}) is None
 
 
 def test_a_place_that_cannot_be_written_is_told_by_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
     for place in (file, file / "below"):
-        assert doctor_places.disk(place).broken == r.Broken(errno.ENOTDIR, "it is no folder")
-        found = doctor.judge("runs", doctor_places.folder(place, "FARFLUNG_RUNS"))
-        assert (found.state, found.code) == (State.FAILS, "FF-HOST-083")
+        assert doctor_storage.disk(place).broken == r.SystemCallFailure(errno.ENOTDIR, "it is no folder")
+        found = doctor.judge("runs", doctor_storage.folder(place, "FARFLUNG_RUNS"))
+        assert (found.state, found.code) == (FindingState.FAILS, "FF-HOST-083")
         assert found.cause == "it is a file, or lies below one"
 
 
 def test_a_port_is_free_once_its_listener_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
-        taken = doctor_network.port(number).broken
+        taken = doctor_sockets.port(number).broken
         assert taken is not None
         assert taken.number == errno.EADDRINUSE
-    assert doctor_network.port(number).broken is None
+    assert doctor_sockets.port(number).broken is None

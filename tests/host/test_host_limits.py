@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farflung.host import ending
-from farflung.host.io import probe
-from farflung.host.limits import Limits, cpu_bound, limits_for, scrubbed
+from farflung.host import exit_reason
+from farflung.host.io import machine_probe
+from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, scrubbed
 
 
 def test_the_environment_is_a_whitelist() -> None:
@@ -28,79 +28,87 @@ def test_planned_memory_sets_the_data_limit() -> None:
 
 
 def test_reasons_name_the_signal_and_quote_the_last_line() -> None:
-    assert ending.reason(-signal.SIGSEGV, b"").startswith("SIGSEGV")
-    assert ending.reason(-63, b"") == "signal 63"
-    assert ending.reason(2, b"first\nlast \x1b[31mword\n\n") == "exit status 2; its last words: last [31mword"
-    assert len(ending.last_line(b"x" * 9999)) == ending.LAST_WORDS
+    assert exit_reason.reason(-signal.SIGSEGV, b"").startswith("SIGSEGV")
+    assert exit_reason.reason(-63, b"") == "signal 63"
+    assert (
+        exit_reason.reason(2, b"first\nlast \x1b[31mword\n\n")
+        == "exit status 2; its last words: last [31mword"
+    )
+    assert len(exit_reason.last_line(b"x" * 9999)) == exit_reason.LAST_WORDS
 
 
 def test_the_probe_measures_this_machine(tmp_path: Path) -> None:
-    machine = probe.machine()
+    machine = machine_probe.machine()
     assert 1 <= machine.cores <= (os.cpu_count() or 1)
     assert machine.flops_per_core > 1e8
     assert machine.memory_bytes > 1 << 20
-    offered = probe.capabilities(tmp_path / "not" / "yet")
+    offered = machine_probe.capabilities(tmp_path / "not" / "yet")
     assert offered.disk_bytes > 0
     assert offered.torch
 
 
 def test_usage_of_a_process_and_of_one_that_is_gone() -> None:
-    peak, seconds = probe.usage(os.getpid())
+    peak, seconds = machine_probe.usage(os.getpid())
     assert peak > 1_000_000
     assert seconds > 0
-    assert probe.usage(2**30) == (0, 0.0)
+    assert machine_probe.usage(2**30) == (0, 0.0)
 
 
 def test_a_process_and_its_children_are_counted_together() -> None:
-    use = probe.use_of_tree(os.getpid())
+    use = machine_probe.use_of_tree(os.getpid())
     assert use.peak_bytes >= use.resident_bytes > 1_000_000
     assert use.cpu_seconds > 0
-    assert probe.use_of_tree(2**30) == (0, 0, 0.0)
+    assert machine_probe.use_of_tree(2**30) == (0, 0, 0.0)
 
 
 def test_the_size_of_a_folder_is_what_it_takes_on_disk(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(bytes(1 << 20))
-    held, entries = probe.folder_use(tmp_path, 100)
+    held, entries = machine_probe.folder_use(tmp_path, 100)
     assert 1 << 20 <= held < 2 << 20
     assert entries == 2
-    assert probe.folder_use(tmp_path / "none", 100) == (0, 0)
+    assert machine_probe.folder_use(tmp_path / "none", 100) == (0, 0)
     for index in range(5):
         (tmp_path / str(index)).mkdir()
-    assert probe.folder_use(tmp_path, 3)[1] > 3
+    assert machine_probe.folder_use(tmp_path, 3)[1] > 3
 
 
 def test_processor_time_is_bounded_only_if_asked() -> None:
-    assert not any("RLIMIT_CPU" in item for item in Limits().arguments())
-    assert "RLIMIT_CPU=5:6" in Limits(cpu_seconds=5).arguments()
+    assert not any("RLIMIT_CPU" in item for item in WorkerLimits().arguments())
+    assert "RLIMIT_CPU=5:6" in WorkerLimits(cpu_seconds=5).arguments()
 
 
 @pytest.mark.parametrize(
     ("words", "limit"),
     [
-        ("MemoryError", ending.MEMORY),
-        ("terminate called: std::bad_alloc", ending.MEMORY),
-        ("RuntimeError: can't start new thread", ending.PROCESSES),
-        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", ending.PROCESSES),
-        ("OSError: [Errno 28] No space left on device", ending.DISK),
-        ("PermissionError: [Errno 1] Operation not permitted", ending.REFUSED),
+        ("MemoryError", exit_reason.MEMORY),
+        ("terminate called: std::bad_alloc", exit_reason.MEMORY),
+        ("RuntimeError: can't start new thread", exit_reason.PROCESSES),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", exit_reason.PROCESSES),
+        ("OSError: [Errno 28] No space left on device", exit_reason.DISK),
+        ("PermissionError: [Errno 1] Operation not permitted", exit_reason.REFUSED),
         ("ValueError: 3", ""),
     ],
 )
 def test_last_words_tell_which_limit_was_broken(words: str, limit: str) -> None:
-    assert ending.told_by(words.encode()) == limit
-    told = ending.reason(1, words.encode())
+    assert exit_reason.told_by(words.encode()) == limit
+    told = exit_reason.reason(1, words.encode())
     assert told == (f"{limit}; " if limit else "") + f"exit status 1; its last words: {words}"
 
 
 def test_what_the_host_knows_goes_before_what_the_worker_says() -> None:
-    assert ending.reason(1, b"MemoryError", ending.DISK).startswith(f"{ending.DISK}; exit status 1")
-    assert ending.reason(-9, b"x", ending.MEMORY) == f"{ending.MEMORY}; {ending.reason(-9, b'')}"
-    assert ending.reason(0, b"", ending.DISK) == f"{ending.DISK}; exit status 0"
+    assert exit_reason.reason(1, b"MemoryError", exit_reason.DISK).startswith(
+        f"{exit_reason.DISK}; exit status 1"
+    )
+    assert (
+        exit_reason.reason(-9, b"x", exit_reason.MEMORY)
+        == f"{exit_reason.MEMORY}; {exit_reason.reason(-9, b'')}"
+    )
+    assert exit_reason.reason(0, b"", exit_reason.DISK) == f"{exit_reason.DISK}; exit status 0"
 
 
 def test_a_signal_is_read_through_bubblewrap() -> None:
-    assert [ending.through_bwrap(n) for n in (None, 0, 1, 128, 137, 152, 255)] == [
+    assert [exit_reason.through_bwrap(n) for n in (None, 0, 1, 128, 137, 152, 255)] == [
         None,
         0,
         1,

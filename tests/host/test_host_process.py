@@ -12,9 +12,9 @@ import pytest
 
 from farflung.core.errors import RunError
 from farflung.host import sandbox
-from farflung.host.io import tiers
-from farflung.host.io.process import PYTHON, WorkerProcess, start_worker, tail
-from farflung.host.limits import Limits
+from farflung.host.io import sandbox_tiers
+from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
+from farflung.host.worker_limits import WorkerLimits
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own limits differ")
 
@@ -38,15 +38,15 @@ s.recv(1)
 """
 
 
-@pytest.fixture(autouse=True, params=[name for name in sandbox.ORDER if not tiers.probe(name)])
+@pytest.fixture(autouse=True, params=[name for name in sandbox.ORDER if not sandbox_tiers.probe(name)])
 def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each tier that works here; what is promised of a worker holds in all of them."""
     name: str = request.param
-    monkeypatch.setenv(tiers.VARIABLE, name)
+    monkeypatch.setenv(sandbox_tiers.VARIABLE, name)
     return name
 
 
-def start(folder: Path, code: str, limits: Limits | None = None, **environment: str) -> WorkerProcess:
+def start(folder: Path, code: str, limits: WorkerLimits | None = None, **environment: str) -> WorkerProcess:
     return start_worker(
         folder / "scratch",
         folder / "worker.log",
@@ -71,7 +71,7 @@ def finish(worker: WorkerProcess) -> int:
 def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier: str) -> None:
     secret = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(secret, True)
-    limits = Limits(data=1 << 30, open_files=64)
+    limits = WorkerLimits(data=1 << 30, open_files=64)
     worker = start(tmp_path, REPORT, limits, AWS_SECRET="s3cret", FARFLUNG_DEBUG="1", LD_PRELOAD_X="x")
     facts = json.loads(line(worker))
     os.close(secret)
@@ -113,14 +113,14 @@ def test_scratch_is_its_owners_alone_even_if_it_was_open_before(tmp_path: Path) 
 @LINUX
 def test_the_log_cannot_grow_beyond_its_bound(tmp_path: Path) -> None:
     code = "import os\ntry:\n    while True: os.write(2, b'x' * 4096)\nexcept OSError: pass"
-    worker = start(tmp_path, code, Limits(file_bytes=100_000))
+    worker = start(tmp_path, code, WorkerLimits(file_bytes=100_000))
     assert finish(worker) == 0
     assert (tmp_path / "worker.log").stat().st_size == 100_000
 
 
 @LINUX
 def test_memory_beyond_the_bound_is_refused_by_the_kernel(tmp_path: Path) -> None:
-    worker = start(tmp_path, "b = bytearray(1 << 30)", Limits(data=256 << 20))
+    worker = start(tmp_path, "b = bytearray(1 << 30)", WorkerLimits(data=256 << 20))
     assert finish(worker) == 1
     assert worker.reason() == "over its memory limit; exit status 1; its last words: MemoryError"
 

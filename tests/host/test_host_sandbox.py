@@ -9,15 +9,17 @@ import pytest
 
 from farflung.core.errors import PolicyError
 from farflung.host import sandbox
-from farflung.host.io import launch, tiers
-from farflung.host.sandbox import Facts, Gap
+from farflung.host.io import launch, sandbox_tiers
+from farflung.host.sandbox import SandboxGap, SandboxSupport
 
-WHOLE = Facts(is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True)
-BARE = Facts(is_root=True, controllers=frozenset(), has_memory_folder=False)
-NO_GROUP = {Gap.SHARED_MEMORY, Gap.CORES}
+WHOLE = SandboxSupport(
+    is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True
+)
+BARE = SandboxSupport(is_root=True, controllers=frozenset(), has_memory_folder=False)
+NO_GROUP = {SandboxGap.SHARED_MEMORY, SandboxGap.CORES}
 
 
-def gaps(name: str, facts: Facts) -> set[str]:
+def gaps(name: str, facts: SandboxSupport) -> set[str]:
     return set(sandbox.tier(name, facts).gaps)
 
 
@@ -25,18 +27,29 @@ def test_a_weaker_tier_never_has_fewer_gaps() -> None:
     for facts in (WHOLE, BARE):
         strong, middle, weak = (gaps(name, facts) for name in sandbox.ORDER)
         assert strong < middle
-        assert strong - {Gap.THREADS} < weak  # which says FORKS instead
-        assert middle - {Gap.METADATA} - weak <= {Gap.THREADS}
+        assert strong - {SandboxGap.THREADS} < weak  # which says FORKS instead
+        assert middle - {SandboxGap.METADATA} - weak <= {SandboxGap.THREADS}
 
 
 def test_gaps_are_those_of_the_machine() -> None:
-    assert gaps("bwrap", WHOLE) == {Gap.KERNEL}
-    assert gaps("bwrap", BARE) == {Gap.KERNEL, Gap.THREADS, *NO_GROUP}
-    assert gaps("landlock", WHOLE) == {Gap.KERNEL, Gap.METADATA, Gap.DISK_WATCHED}
-    assert gaps("landlock", BARE) - gaps("landlock", WHOLE) == {Gap.THREADS, Gap.DISK_CLEAR, *NO_GROUP}
-    weak = {Gap.FILES, Gap.NETWORK, Gap.UNIX_SOCKETS, Gap.PROCESSES, Gap.DISK_CLEAR, Gap.DISK_WATCHED}
-    assert gaps("limits", WHOLE) == {Gap.KERNEL, *weak}
-    assert gaps("limits", BARE) == {Gap.KERNEL, *weak, Gap.FORKS, Gap.ORPHANS, *NO_GROUP}
+    assert gaps("bwrap", WHOLE) == {SandboxGap.KERNEL}
+    assert gaps("bwrap", BARE) == {SandboxGap.KERNEL, SandboxGap.THREADS, *NO_GROUP}
+    assert gaps("landlock", WHOLE) == {SandboxGap.KERNEL, SandboxGap.METADATA, SandboxGap.DISK_WATCHED}
+    assert gaps("landlock", BARE) - gaps("landlock", WHOLE) == {
+        SandboxGap.THREADS,
+        SandboxGap.DISK_CLEAR,
+        *NO_GROUP,
+    }
+    weak = {
+        SandboxGap.FILES,
+        SandboxGap.NETWORK,
+        SandboxGap.UNIX_SOCKETS,
+        SandboxGap.PROCESSES,
+        SandboxGap.DISK_CLEAR,
+        SandboxGap.DISK_WATCHED,
+    }
+    assert gaps("limits", WHOLE) == {SandboxGap.KERNEL, *weak}
+    assert gaps("limits", BARE) == {SandboxGap.KERNEL, *weak, SandboxGap.FORKS, SandboxGap.ORPHANS, *NO_GROUP}
 
 
 def test_the_policy_reads_python_the_package_and_the_system_alone() -> None:
@@ -81,35 +94,35 @@ def test_only_links_of_the_root_folder_are_links_inside(tmp_path: Path) -> None:
 def works(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """`why` each tier does not work, as a test wants it."""
     why = dict.fromkeys(sandbox.ORDER, "")
-    monkeypatch.setattr(tiers, "probe", why.__getitem__)
-    monkeypatch.delenv(tiers.VARIABLE, raising=False)
+    monkeypatch.setattr(sandbox_tiers, "probe", why.__getitem__)
+    monkeypatch.delenv(sandbox_tiers.VARIABLE, raising=False)
     return why
 
 
 def test_the_strongest_tier_that_works_is_taken(works: dict[str, str]) -> None:
     for name in sandbox.ORDER:
-        assert tiers.choose().name == name
+        assert sandbox_tiers.choose().name == name
         works[name] = "broken"
     with pytest.raises(PolicyError) as error:
-        tiers.choose()
+        sandbox_tiers.choose()
     assert error.value.code == "FF-HOST-005"
 
 
 def test_a_tier_that_is_named_is_taken_or_refused(
     works: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(tiers.VARIABLE, "landlock")
-    assert tiers.choose().name == "landlock"
-    assert tiers.choose("limits").name == "limits"
+    monkeypatch.setenv(sandbox_tiers.VARIABLE, "landlock")
+    assert sandbox_tiers.choose().name == "landlock"
+    assert sandbox_tiers.choose("limits").name == "limits"
     works["landlock"] = "no Landlock here: Function not implemented"
     with pytest.raises(PolicyError) as impossible:
-        tiers.choose()
+        sandbox_tiers.choose()
     assert impossible.value.code == "FF-HOST-004"
     assert impossible.value.cause.startswith("no Landlock")
     assert "5.13" in impossible.value.hint
-    monkeypatch.setenv(tiers.VARIABLE, "docker")
+    monkeypatch.setenv(sandbox_tiers.VARIABLE, "docker")
     with pytest.raises(PolicyError) as unknown:
-        tiers.choose()
+        sandbox_tiers.choose()
     assert unknown.value.code == "FF-HOST-003"
     assert "bwrap, landlock, limits" in unknown.value.cause
     assert unknown.value.hint
@@ -139,21 +152,21 @@ def test_what_would_help_is_an_exact_command(name: str, why: str, command: str) 
 
 def test_bubblewrap_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.shutil, "which", lambda *_, **__: None)
-    assert tiers.probe.__wrapped__("bwrap") == "bubblewrap is not installed"
+    assert sandbox_tiers.probe.__wrapped__("bwrap") == "bubblewrap is not installed"
 
 
 def test_a_probe_sees_a_missing_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    if tiers.probe("landlock"):
-        pytest.skip(f"tier landlock does not work here: {tiers.probe('landlock')}")
+    if sandbox_tiers.probe("landlock"):
+        pytest.skip(f"tier landlock does not work here: {sandbox_tiers.probe('landlock')}")
     whole = launch._items
     for rule in ("seccomp=", "write="):
         monkeypatch.setattr(
             launch, "_items", lambda *given, rule=rule: [i for i in whole(*given) if not i.startswith(rule)]
         )
-        assert tiers.probe.__wrapped__("landlock")
+        assert sandbox_tiers.probe.__wrapped__("landlock")
 
 
 @pytest.mark.parametrize("name", sandbox.ORDER)
 def test_a_tier_fails_here_only_for_what_this_machine_lacks(name: str) -> None:
-    why = tiers.probe(name)
+    why = sandbox_tiers.probe(name)
     assert not why or sandbox.remedy(name, why), why

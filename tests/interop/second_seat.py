@@ -15,8 +15,8 @@ from sim_committee_disk import Disk
 
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Ballot, Blocks, Proposal, read_message
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import BlockProposal, FinalBlocks, VoteMessage, read_message
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ class SecondSeat(Node):
     def feed(self, event: ev.Event) -> None:
         if not self.is_up:
             return
-        if isinstance(event, ev.Received):
+        if isinstance(event, ev.ReplicaMessageEvent):
             now = self.clock()
             self.second.message(bytes(event.peer), encode(event.message), now, now)
-        elif isinstance(event, ev.Connected):
+        elif isinstance(event, ev.ReplicaPeerEvent):
             self.second.connected(bytes(event.peer))
-        elif isinstance(event, ev.Tick):
+        elif isinstance(event, ev.ReplicaTickEvent):
             self.second.tick(self.clock(), self.clock())
         self._drain()
 
@@ -117,7 +117,7 @@ class SecondSeat(Node):
         chain = self.second.chain
         if len(chain) > len(self.disk.blocks):
             blocks = read_message(pack(["blocks", chain[len(self.disk.blocks) :]]))
-            assert isinstance(blocks, Blocks)
+            assert isinstance(blocks, FinalBlocks)
             self.disk.blocks.extend(blocks.blocks)
             for block in blocks.blocks:
                 self.world.final_second(block)
@@ -125,7 +125,7 @@ class SecondSeat(Node):
         for peer, data in out:
             message = read_message(data)
             assert encode(message) == data
-            if isinstance(message, Ballot | Proposal):
+            if isinstance(message, VoteMessage | BlockProposal):
                 assert message.signed.vote.epoch <= self.second.reign.epoch
                 self.epoch = max(self.epoch, message.signed.vote.epoch)
             self.post(None if peer is None else self.world.index_of[peer], message)

@@ -16,7 +16,7 @@ from sim_committee import Wires
 from sim_committee_actors import Equivocator, Silent, put
 from sim_committee_app import Script
 
-from farflung.ledger.sdbft.messages import Ballot, Message
+from farflung.ledger.sdbft.replica_messages import Message, VoteMessage
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "sdbft.md"
 SEATS = [(1,), (0, 2), (0, 1, 2, 3)]  # that the second implementation plays
@@ -147,7 +147,7 @@ def test_a_run_of_blocks_that_only_its_end_proves_final_goes_both_ways(seconds: 
     pass_on = world.deliver
 
     def deliver(sender: int, target: int, message: Message) -> None:
-        vote = message.signed.vote if isinstance(message, Ballot) else getattr(message, "vote", None)
+        vote = message.signed.vote if isinstance(message, VoteMessage) else getattr(message, "vote", None)
         is_early = vote is not None and vote.kind == FINALIZE and world.now < 450
         if not is_early and (3 not in (sender, target) or world.now > 550):
             pass_on(sender, target, message)

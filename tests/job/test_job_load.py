@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job import show
-from farflung.job.check import RANGES, check
+from farflung.job import job_toml
+from farflung.job.job_loader import build, load
 from farflung.job.keys import KEYS, SECTIONS, keys, value_of
-from farflung.job.load import build, load
-from farflung.job.methods import METHOD, METHODS
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
+from farflung.job.spec_checks import RANGES, check
+from farflung.job.sync_methods import METHOD, METHODS
 
 
 def refusal(text=None, **more):
@@ -318,7 +318,7 @@ def test_any_text_makes_a_sound_job_or_is_refused(text):
 
 def test_what_is_shown_loads_to_the_same_job_and_tells_origins():
     resolved = load('rounds = 3\nname = "a"\n[data]\npath = "a\\"é\\\\b # c"', flags={"optimizer.lr": "1e-7"})
-    rows = show.lines(resolved)
+    rows = job_toml.lines(resolved)
     assert load("\n".join(rows)).spec == resolved.spec
     assert any(row.startswith("rounds = 3 ") and row.endswith("# job.toml line 1") for row in rows)
     assert any(row.startswith("lr = 1e-07 ") and row.endswith("# flag optimizer.lr") for row in rows)
@@ -326,10 +326,10 @@ def test_what_is_shown_loads_to_the_same_job_and_tells_origins():
 
 
 def test_every_key_and_choice_is_explained():
-    assert set(show.ABOUT) == set(keys())
+    assert set(job_toml.ABOUT) == set(keys())
     for name, key in KEYS.items():
         for choice in get_args(key.kind) if get_origin(key.kind) is Literal else ():
-            assert name == METHOD or str(choice) in show.ABOUT[name]
+            assert name == METHOD or str(choice) in job_toml.ABOUT[name]
 
 
 def test_a_spec_built_from_its_own_values_is_the_same():

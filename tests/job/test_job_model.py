@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from farflung.core.layout import Layout
-from farflung.job.model import gpt_shapes, gpt_size
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes, gpt_size
 from farflung.job.spec import ModelSpec
 
 
@@ -25,4 +25,4 @@ def test_shapes_are_those_of_the_blocks_and_make_a_layout():
     assert shapes["blocks.1.down.weight"] == (8, 32)
     assert shapes["blocks.0.up.bias"] == (32,)
     assert len(shapes) == 2 + 2 * 12 + 2
-    assert Layout.of(shapes).size == gpt_size(ModelSpec(layers=2, width=8, heads=2, context=16))
+    assert TensorLayout.of(shapes).size == gpt_size(ModelSpec(layers=2, width=8, heads=2, context=16))

@@ -8,28 +8,28 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from farflung.core import limits
-from farflung.core.canon.program import Program, job_id
+from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
-from farflung.job import proof
-from farflung.job.check import check
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job import proof_class
+from farflung.job.job_loader import build, load
 from farflung.job.keys import KEYS, value_of
-from farflung.job.load import build, load
-from farflung.job.spec import JobSpec, Terms, Tolerance
+from farflung.job.spec import JobSpec, JobTerms, Tolerance
+from farflung.job.spec_checks import check
 
 GRAPH = digest("test/graph")
-PROGRAM = Program(
+PROGRAM = CanonicalProgram(
     graph=GRAPH, values=3, judged=2, leaves=4, closing=2, rows=8, context=64, places=9, round_steps=20, segments=5,
     step_tokens=512,
 )  # fmt: skip
-TERMS = Terms(
+TERMS = JobTerms(
     JobSpec(),
     digest("test/data"),
     digest("test/module"),
-    Layout.of({"w": (4,)}),
+    TensorLayout.of({"w": (4,)}),
     PeerId(bytes(32)),
     digest("test/root"),
     stake=7,
@@ -62,9 +62,9 @@ FIXED: dict[str, dict[str, Any]] = {
 }
 
 
-def changed(changes: dict[str, Any]) -> Terms:
+def changed(changes: dict[str, Any]) -> JobTerms:
     """TERMS with fields of the terms, or keys of the job, set otherwise."""
-    own = {name: value for name, value in changes.items() if name in Terms.__struct_fields__}
+    own = {name: value for name, value in changes.items() if name in JobTerms.__struct_fields__}
     keys = {dotted: value_of(TERMS.spec, dotted) for dotted in KEYS}
     keys |= {name: value for name, value in changes.items() if name in KEYS and name not in own}
     return replace(TERMS, spec=build(keys), **own)
@@ -96,13 +96,13 @@ def test_two_hashes_open_a_job_id_to_its_program_and_to_no_other() -> None:
     again = replace(TERMS, program=replace(PROGRAM, graph=OTHER))
     assert again.rest == TERMS.rest
     assert again.id != TERMS.id
-    assert job_id(TERMS.rest, Program()) != TERMS.id
+    assert job_id(TERMS.rest, CanonicalProgram()) != TERMS.id
 
 
 def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
     data = encode(changed({"dtype": "float16"}))
     with pytest.raises(ProtocolError, match="FF-CORE-021"):
-        decode(data, Terms, limits.LOG_RECORD_BYTES)
+        decode(data, JobTerms, limits.LOG_RECORD_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -110,38 +110,46 @@ def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
     [
         ({}, 1, ""),
         ({}, 10**6, ""),
-        ({"program": Program(), "unproven": "no form"}, 10, ""),
-        ({"program": Program(), "unproven": "no form"}, 11, "11 micro-credits a token"),
-        ({"program": Program()}, 1, "says in a few words why"),
+        ({"program": CanonicalProgram(), "unproven": "no form"}, 10, ""),
+        ({"program": CanonicalProgram(), "unproven": "no form"}, 11, "11 micro-credits a token"),
+        ({"program": CanonicalProgram()}, 1, "says in a few words why"),
         ({"unproven": "no form"}, 1, "says in a few words why"),
-        ({"program": Program(), "unproven": "x" * 301}, 1, "says in a few words why"),
-        ({"program": Program(graph=GRAPH)}, 1, "out of bounds"),
+        ({"program": CanonicalProgram(), "unproven": "x" * 301}, 1, "says in a few words why"),
+        ({"program": CanonicalProgram(graph=GRAPH)}, 1, "out of bounds"),
         ({"program": replace(PROGRAM, leaves=0)}, 1, "out of bounds"),
-        ({"program": Program(seed=5), "unproven": "no form"}, 1, "out of bounds"),
+        ({"program": CanonicalProgram(seed=5), "unproven": "no form"}, 1, "out of bounds"),
         ({"sync.method": "dgc"}, 1, "although sync.method = dgc"),
         ({"sync.fragments": 2}, 1, "although sync.fragments over 1"),
         ({"sync.delay": 1}, 1, "although sync.delay"),
         ({"audit.proof": "outcome"}, 1, "although the job asks for no more"),
         ({"audit.rate": 0.0, "audit.probation": 0}, 1, "although none of its work is audited"),
-        ({"audit.proof": "proven", "program": Program(), "unproven": "no form"}, 1, "asks to be proven"),
+        (
+            {"audit.proof": "proven", "program": CanonicalProgram(), "unproven": "no form"},
+            1,
+            "asks to be proven",
+        ),
     ],
 )
 def test_terms_that_do_not_fit_their_class_have_a_fault(
     changes: dict[str, Any], price: int, fault: str
 ) -> None:
-    found = proof.fault(changed(changes), price)
+    found = proof_class.fault(changed(changes), price)
     assert found.startswith(fault) if not fault else fault in found
     assert bool(found) == bool(fault)
 
 
 def test_the_class_is_said_in_words_with_its_reason() -> None:
-    assert proof.label(TERMS) == "proven: each step can be checked down to one operation"
-    said = proof.label(changed({"program": Program(), "unproven": "aten.sort has no form (m.py, line 3)"}))
+    assert proof_class.label(TERMS) == "proven: each step can be checked down to one operation"
+    said = proof_class.label(
+        changed({"program": CanonicalProgram(), "unproven": "aten.sort has no form (m.py, line 3)"})
+    )
     assert said == "outcome only: not proven (aten.sort has no form (m.py, line 3))"
     unaudited = load(None, flags={"audit.rate": "0", "audit.probation": "0"}).spec
-    assert proof.foreseen(unaudited) == "outcome only: not proven (none of its work is audited)"
-    assert proof.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
-    assert proof.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
+    assert proof_class.foreseen(unaudited) == "outcome only: not proven (none of its work is audited)"
+    assert (
+        proof_class.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
+    )
+    assert proof_class.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
 
 
 @pytest.mark.parametrize(

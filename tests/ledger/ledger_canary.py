@@ -8,30 +8,30 @@ from ledger_world import JOB, NONCE, PAYLOAD, World
 from msgspec.structs import replace
 
 from farflung.core import merkle
-from farflung.core.claims import Border, commitment_digest, number, planted_digest
 from farflung.core.codec import encode
+from farflung.core.commitments import BorderRoots, commitment_digest, number, planted_digest
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest
 from farflung.core.ids import Hash
-from farflung.ledger import canaries, tx
+from farflung.ledger import canaries, transactions
 
 SEGMENT, SEGMENTS, WEIGHT = 1, 5, 512
 END, SOURCE = 2, 3  # the border after SEGMENT, and the one whose weights are shown there
 PLANTING = digest(NS_SPEC, b"planting")
 
 
-def borders(round: int = 0, segments: int = SEGMENTS, work: bytes = b"work") -> list[Border]:
+def borders(round: int = 0, segments: int = SEGMENTS, work: bytes = b"work") -> list[BorderRoots]:
     """Of a round in which every segment changed everything."""
 
     def root(part: bytes, index: int) -> Hash:
         return digest(NS_SPEC, work, part, bytes([index]))
 
     return [
-        Border(round, i, 4 * i, root(b"params", i), root(b"optimizer", i), root(b"residual", i))
+        BorderRoots(round, i, 4 * i, root(b"params", i), root(b"optimizer", i), root(b"residual", i))
         for i in range(segments + 1)
     ]
 
 
-def leaves_of(rows: Sequence[Border]) -> tuple[Hash, ...]:
+def leaves_of(rows: Sequence[BorderRoots]) -> tuple[Hash, ...]:
     """With statistics and payload."""
     data = [*map(encode, rows), b"statistics", PAYLOAD]
     return tuple(merkle.leaf_hash(index, leaf) for index, leaf in enumerate(data))
@@ -39,25 +39,27 @@ def leaves_of(rows: Sequence[Border]) -> tuple[Hash, ...]:
 
 def signed_plant(
     node: SigningKey,
-    rows: Sequence[Border],
+    rows: Sequence[BorderRoots],
     segment: int = SEGMENT,
     *,
     job: Hash = JOB,
     source: int | None = None,
     signer: SigningKey | None = None,
-) -> tx.Plant:
+) -> transactions.PlantedTrace:
     """What a node answers: both traces under its signature (or `signer`'s), for the round that the borders are of."""
     leaves, round = leaves_of(rows), rows[0].round
     place = canaries.source_of(segment, len(rows) - 1) if source is None else source
-    truth = tx.Claim(PAYLOAD, WEIGHT, NONCE, tx.Signature(bytes(64)))
+    truth = transactions.CommitmentOpening(PAYLOAD, WEIGHT, NONCE, transactions.Signature(bytes(64)))
     trace = merkle.root_of_hashes(leaves)
-    bare = tx.Plant(truth, trace, leaves, rows[segment + 1], rows[place], PLANTING, truth.signature)
+    bare = transactions.PlantedTrace(
+        truth, trace, leaves, rows[segment + 1], rows[place], PLANTING, truth.signature
+    )
     return sign_plant(signer or node, bare, node, job=job, round=round)
 
 
 def sign_plant(
-    key: SigningKey, plant: tx.Plant, node: SigningKey, *, job: Hash = JOB, round: int = 0
-) -> tx.Plant:
+    key: SigningKey, plant: transactions.PlantedTrace, node: SigningKey, *, job: Hash = JOB, round: int = 0
+) -> transactions.PlantedTrace:
     """The same under fresh signatures, by `key` in the name of `node`."""
     said = (job, node.public, round, plant.truth.payload, plant.truth.weight)
     promise = commitment_digest(*said, plant.trace, plant.truth.nonce)
@@ -66,24 +68,38 @@ def sign_plant(
     return replace(plant, truth=replace(plant.truth, signature=true), signature=false)
 
 
-def plant(node: SigningKey, *, job: Hash = JOB, round: int = 0) -> tx.Plant:
+def plant(node: SigningKey, *, job: Hash = JOB, round: int = 0) -> transactions.PlantedTrace:
     """An honest one."""
     return signed_plant(node, borders(round), job=job)
 
 
 def found(
-    world: World, verifier: SigningKey, node: SigningKey, made: tx.Plant | None = None, /, **change: object
-) -> tx.Canary:
+    world: World,
+    verifier: SigningKey,
+    node: SigningKey,
+    made: transactions.PlantedTrace | None = None,
+    /,
+    **change: object,
+) -> transactions.Canary:
     """The verifier says that the node's planted segment holds, unless a test changes it."""
     made = made or plant(node)
-    terms: dict[str, object] = {"segment": SEGMENT, "finding": tx.Finding.HOLDS, "excess": 300}
+    terms: dict[str, object] = {
+        "segment": SEGMENT,
+        "finding": transactions.VerdictFinding.HOLDS,
+        "excess": 300,
+    }
     terms["trace"] = canaries.planted_root(made)
-    return tx.Canary(made, world.verdict(verifier, node, **(terms | change)))
+    return transactions.Canary(made, world.verdict(verifier, node, **(terms | change)))
 
 
 def perjury(
-    world: World, verifier: SigningKey, node: SigningKey, made: tx.Plant | None = None, /, **change: object
-) -> tx.JobPerjury:
+    world: World,
+    verifier: SigningKey,
+    node: SigningKey,
+    made: transactions.PlantedTrace | None = None,
+    /,
+    **change: object,
+) -> transactions.JobPerjury:
     """What is brought before the law then."""
     canary = found(world, verifier, node, made, **change)
-    return tx.JobPerjury(canary.verdict.verdict.job, canary)
+    return transactions.JobPerjury(canary.verdict.verdict.job, canary)

@@ -10,15 +10,29 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import NS_SEAT, SigningKey, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
-from farflung.ledger.block import Block, Genesis, Header, vote_for
+from farflung.ledger import transactions
+from farflung.ledger.block import Block, BlockHeader, Genesis, vote_for
+from farflung.ledger.block_execution import ExecutedBlock, make
 from farflung.ledger.chain import Chain
-from farflung.ledger.execution import Executed, make
-from farflung.ledger.motions import Admit, Amend, Motion, MotionVote, Remove, What, motion_id
-from farflung.ledger.params import Params
-from farflung.ledger.results import Outcome
-from farflung.ledger.seats import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
-from farflung.ledger.votes import Certificate, Kind, certificate_of, is_quorum, sign_vote
+from farflung.ledger.motions import (
+    AdmitValidator,
+    AmendParams,
+    Motion,
+    MotionVote,
+    RemoveValidator,
+    What,
+    motion_id,
+)
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.tx_results import Outcome
+from farflung.ledger.validators import (
+    ValidatorJoin,
+    ValidatorLeave,
+    ValidatorRow,
+    ValidatorState,
+    join_parts,
+)
+from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, is_quorum, sign_vote
 
 SEATS = tuple(local_key(8, "seat", index) for index in range(8))
 OWNERS = tuple(local_key(8, "owner", index) for index in range(8))
@@ -46,7 +60,7 @@ def name(chain: Hash, mover: SigningKey, motion: Motion) -> Hash:
     return motion_id(chain, mover.public, motion)
 
 
-def council(seats: int = 4, params: Params = COUNCIL) -> World:
+def council(seats: int = 4, params: LedgerParams = COUNCIL) -> World:
     """So many validators since genesis, each its own owner; the other keys have accounts."""
     people = (*SEATS, *OWNERS, REQUESTER)
     return World(params, people, SEATS[:seats])
@@ -64,17 +78,17 @@ def carry(world: World, what: What, voters: Sequence[SigningKey]) -> str:
 class Reign:
     """A chain that goes on under whatever committee it has; the secret keys of all of them are known here."""
 
-    def __init__(self, seats: int = 1, params: Params = LONG) -> None:
+    def __init__(self, seats: int = 1, params: LedgerParams = LONG) -> None:
         accounts = tuple((key.public, RICH) for key in (*SEATS, *OWNERS, REQUESTER))
         members = tuple(key.public for key in SEATS[:seats])
         self.chain = Chain(Genesis("reign", START, accounts, members, params))
         self.keys = {key.public: key for key in SEATS}
 
-    def made(self, *txs: tx.SignedTx) -> tuple[Executed, tuple[Outcome, ...]]:
+    def made(self, *txs: transactions.SignedTx) -> tuple[ExecutedBlock, tuple[Outcome, ...]]:
         tip = self.chain.tip
         return make(tip, txs, tip.header.time + 1000, tip.state.committee.members[0])
 
-    def step(self, *txs: tx.SignedTx) -> Block:
+    def step(self, *txs: transactions.SignedTx) -> Block:
         made, outcomes = self.made(*txs)
         assert not [outcome for outcome in outcomes if getattr(outcome, "code", "")], outcomes
         self.chain.hold(made)
@@ -82,21 +96,21 @@ class Reign:
         self.chain.adopt(block)
         return block
 
-    def do(self, key: SigningKey, *ops: tx.Op) -> Block:
+    def do(self, key: SigningKey, *ops: transactions.Op) -> Block:
         return self.step(signed(self.chain, key, *ops))
 
-    def certified(self, made: Executed, kind: Kind = Kind.FINALIZE) -> Block:
+    def certified(self, made: ExecutedBlock, kind: VoteKind = VoteKind.FINALIZE) -> Block:
         members = self.chain.state.committee.members
         return Block(made.header, made.txs, self.certificate(made.header, members, kind=kind))
 
     def certificate(
         self,
-        header: Header,
+        header: BlockHeader,
         members: Sequence[PeerId],
         less: int = 0,
-        kind: Kind = Kind.FINALIZE,
+        kind: VoteKind = VoteKind.FINALIZE,
         view: int = 1,
-    ) -> Certificate:
+    ) -> QuorumCertificate:
         """By the smallest quorum of `members`, or `less` seats fewer."""
         enough = next(count for count in range(len(members) + 1) if is_quorum(count, len(members)))
         vote = vote_for(header, view, kind)
@@ -126,9 +140,9 @@ class Reign:
         seats = len(self.chain.state.committee.members)
         for place in range(seats, count):
             self.do(SEATS[place], join(self.chain.id, SEATS[place], SEATS[place]))
-            self.carry(Admit(SEATS[place].public))
+            self.carry(AdmitValidator(SEATS[place].public))
         for place in range(count, seats):
-            self.carry(Remove(SEATS[place].public))
+            self.carry(RemoveValidator(SEATS[place].public))
         if count != seats:
             self.to_boundary()
 
@@ -139,11 +153,11 @@ __all__ = [
     "LONG",
     "OWNERS",
     "SEATS",
-    "Admit",
-    "Amend",
+    "AdmitValidator",
+    "AmendParams",
     "MotionVote",
     "Reign",
-    "Remove",
+    "RemoveValidator",
     "ValidatorLeave",
     "ValidatorState",
     "carry",

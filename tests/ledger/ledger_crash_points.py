@@ -21,11 +21,11 @@ from ledger_history import signed
 from ledger_world import NODES, PARAMS, VALIDATOR, genesis
 
 from farflung.core.codec import encode
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS, Block, read_block
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.audit import audit
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.file_audit import audit
+from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import open_votes
 
 Tell = Callable[[str, int, bytes], None]
@@ -34,14 +34,14 @@ Tell = Callable[[str, int, bytes], None]
 def proposed(chain: Chain, life: int) -> Block:
     """What this life would vote for; another life would propose another time."""
     height = chain.head.height
-    payment = tx.Transfer(NODES[(height + 1) % 3].public, 1 + height)
+    payment = transactions.Transfer(NODES[(height + 1) % 3].public, 1 + height)
     made, _ = chain.propose([signed(chain, NODES[height % 3], payment)], chain.head.time + LOGICAL_MS + life)
     return made
 
 
 def live(folder: Path, blocks: int, life: int, tell: Tell) -> Chain:
     """One life of a validator, up to so many blocks."""
-    with closing(Store.open(folder / "chain.db", genesis(PARAMS))) as store:
+    with closing(LedgerStore.open(folder / "chain.db", genesis(PARAMS))) as store:
         chain = store.load(VALIDATOR)
         with closing(open_votes(store, VALIDATOR.public)) as votes:
             voted = {block.header.height: block for block in map(read_block, votes.records)}
@@ -88,7 +88,7 @@ def _say(pipe: int, word: str, height: int, name: bytes) -> None:
 
 def check(folder: Path, blocks: int, said: dict[tuple[str, int], set[bytes]], at: int) -> None:
     """The last life came to the end; nobody was told anything else."""
-    store = Store.open(folder / "chain.db", genesis(PARAMS))
+    store = LedgerStore.open(folder / "chain.db", genesis(PARAMS))
     chain = store.load(VALIDATOR)
     replayed = Chain(genesis(PARAMS), audits=True)
     for block in chain.blocks:

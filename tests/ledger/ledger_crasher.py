@@ -9,9 +9,9 @@ from ledger_history import batches, signed
 from ledger_world import VALIDATOR, genesis
 
 from farflung.ledger.block import LOGICAL_MS
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
 
-store = Store.open(Path(sys.argv[1]), genesis())
+store = LedgerStore.open(Path(sys.argv[1]), genesis())
 chain = store.load(VALIDATOR)
 for batch in batches()[chain.head.height :]:
     store.commit(chain, [signed(chain, key, op) for key, op in batch], chain.head.time + LOGICAL_MS)

@@ -24,28 +24,28 @@ from msgspec.structs import replace
 
 from farflung.core import merkle
 from farflung.core.canon import program as programs
-from farflung.core.canon import tree
-from farflung.core.claims import Border, commitment_digest, number
+from farflung.core.canon import tile_tree
 from farflung.core.codec import encode
+from farflung.core.commitments import BorderRoots, commitment_digest, number
 from farflung.core.crypto import NS_ACK, SigningKey
 from farflung.core.ids import Hash
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.motions import ParamsRow
-from farflung.ledger.pinpoint import (
+from farflung.ledger.pinpoint_game import (
     ACCUSED,
+    BorderProof,
     Challenge,
     Descend,
     FirstMove,
-    OpenedBorder,
     OpenVerdict,
     Pinpoint,
     PinpointRow,
-    Referee,
-    Show,
-    Stage,
+    PinpointStage,
+    ProveElement,
+    ShowTile,
 )
-from farflung.ledger.rows import lease_key
+from farflung.ledger.table_rows import lease_key
 
 DISPUTE = 12_000
 A, (B, C) = NODES[1], VERIFIERS  # the accused, whose seat is 1, and who plays for the accusers, first B
@@ -85,11 +85,13 @@ class Game(World):
             self.must(key, self.register())
         self.must(REQUESTER, self.create(job))
         offers = [self.offer(key, job) for key in NODES[:2]]
-        offers += [self.offer(key, job, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+        offers += [
+            self.offer(key, job, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS
+        ]
         self.must(REQUESTER, self.schedule(*offers[2:], *offers[:2], job=job))
         self.must(REQUESTER, self.progress(0, (A, 10), (B, 4), job=job))
 
-    def must(self, key: SigningKey, *ops: tx.Op) -> None:
+    def must(self, key: SigningKey, *ops: transactions.Op) -> None:
         assert self.do(key, *ops) == "ok"
 
     # What A had committed to
@@ -98,7 +100,7 @@ class Game(World):
     def leaves(self) -> list[bytes]:
         """Of its trace: three borders, statistics, payload."""
         start, claimed = self.tiny.borders
-        first = Border(ROUND, 0, 0, ROOTS[0], ROOTS[1], ROOTS[2])
+        first = BorderRoots(ROUND, 0, 0, ROOTS[0], ROOTS[1], ROOTS[2])
         return [*(encode(each) for each in (first, start, claimed)), b"statistics", bytes(PAYLOAD)]
 
     @property
@@ -109,17 +111,17 @@ class Game(World):
         promise = commitment_digest(self.job_id, A.public, ROUND, PAYLOAD, WEIGHT, self.trace, NONCE)
         return key.sign(NS_ACK, self.job_id, number(ROUND), promise)
 
-    def borders(self) -> tuple[OpenedBorder, ...]:
+    def borders(self) -> tuple[BorderProof, ...]:
         shown = zip(self.tiny.borders, (SEGMENT, SEGMENT + 1), strict=True)
-        return tuple(OpenedBorder(border, merkle.prove(self.leaves, at)) for border, at in shown)
+        return tuple(BorderProof(border, merkle.prove(self.leaves, at)) for border, at in shown)
 
     # Accusations
 
-    def slash(self, **change: object) -> tx.JobSlash:
+    def slash(self, **change: object) -> transactions.JobSlash:
         about = {"job": self.job_id, "round": ROUND, "segment": SEGMENT, "trace": self.trace, **change}
         verdicts = tuple(self.verdict(key, A, **about) for key in VERIFIERS)
-        claim = tx.Claim(PAYLOAD, WEIGHT, NONCE, self.signature())
-        return tx.JobSlash(self.job_id, A.public, claim, verdicts, CAPS)
+        claim = transactions.CommitmentOpening(PAYLOAD, WEIGHT, NONCE, self.signature())
+        return transactions.JobSlash(self.job_id, A.public, claim, verdicts, CAPS)
 
     def challenge(self, bond: int = CHALLENGE_BOND, **change: object) -> Challenge:
         claim = (ROUND, SEGMENT, self.trace, PAYLOAD, WEIGHT, NONCE, self.signature())
@@ -155,19 +157,19 @@ class Game(World):
     def rival(self) -> SigningKey:
         return FRIEND if self.row.bond else C if self.row.beaten else B
 
-    def move(self, side: int, **change: object) -> tx.Op:
+    def move(self, side: int, **change: object) -> transactions.Op:
         """What a side has to say now."""
         row, player = self.row, (self.accused, self.challenger)[side]
         named = (self.job_id, A.public)
         children = player.tree.children(row.level, row.first) if row.level else ()
-        op: tx.Op
-        if row.stage == Stage.FIRST:
+        op: transactions.Op
+        if row.stage == PinpointStage.FIRST:
             mine = (0 if row.beaten else BOND, self.borders()) if side == ACCUSED else (0, ())
             op = FirstMove(*named, *mine, children)
-        elif row.stage == Stage.DESCEND:
+        elif row.stage == PinpointStage.DESCEND:
             op = Descend(*named, row.level, row.first, children)
         else:
-            op = Show(*named, row.first, player.tiles[row.first])
+            op = ShowTile(*named, row.first, player.tiles[row.first])
         return replace(op, **change)
 
     def verdict_leaf(self, **change: object) -> OpenVerdict:
@@ -175,12 +177,12 @@ class Game(World):
         tile, path = self.accused.tiles[last], self.accused.tree.path(last)
         return replace(OpenVerdict(self.job_id, A.public, tile == b"\1", path), **change)
 
-    def exhibit(self) -> Referee:
+    def exhibit(self) -> ProveElement:
         shown = exhibit_of(self.tiny, self.accused, self.challenger, self.row.first)
-        return Referee(self.job_id, A.public, encode(shown))
+        return ProveElement(self.job_id, A.public, encode(shown))
 
-    def exhibit_of_nothing(self) -> Referee:
-        return Referee(self.job_id, A.public, b"")
+    def exhibit_of_nothing(self) -> ProveElement:
+        return ProveElement(self.job_id, A.public, b"")
 
     def under(self, **change: int) -> None:
         """The same state under another law."""
@@ -196,7 +198,7 @@ class Game(World):
         outcomes = self.send(self.sign(A, ours), self.sign(self.rival, theirs))
         assert [getattr(each, "code", "ok") for each in outcomes] == ["ok", "ok"]
 
-    def until(self, stage: Stage) -> Game:
+    def until(self, stage: PinpointStage) -> Game:
         while self.row.stage != stage:
             self.step()
         return self
@@ -207,17 +209,17 @@ class Game(World):
 
     def played(self, by: SigningKey = STRANGER) -> Game:
         """To the end, whichever it is; whoever likes brings what ends it."""
-        while self.row.stage not in (Stage.VERDICT, Stage.REFEREE):
+        while self.row.stage not in (PinpointStage.VERDICT, PinpointStage.REFEREE):
             self.step()
-        self.must(by, self.verdict_leaf() if self.row.stage == Stage.VERDICT else self.exhibit())
+        self.must(by, self.verdict_leaf() if self.row.stage == PinpointStage.VERDICT else self.exhibit())
         return self.left()
 
     def left(self) -> Game:
         """Where an accuser has lost, the other one does not play."""
-        if self.row.beaten and self.row.stage == Stage.FIRST:
+        if self.row.beaten and self.row.stage == PinpointStage.FIRST:
             self.wait()
         return self
 
 
 HONEST = TINY.player()
-assert tree.depth(len(HONEST.tiles)) == 2
+assert tile_tree.depth(len(HONEST.tiles)) == 2

@@ -21,31 +21,33 @@ from ledger_world import (
 from msgspec.structs import replace
 
 from farflung.core.crypto import NS_SEAT, SigningKey, local_key
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.earnings_tally import JobAttest, OutputAttestation, mark_attest
 from farflung.ledger.exclusions import Appeal, HostTampered
-from farflung.ledger.motions import Admit, Amend, Motion
-from farflung.ledger.params import Params
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
-from farflung.ledger.tables import State
-from farflung.ledger.tallies import Attest, JobAttest, mark_attest
-from farflung.ledger.votes import Kind, Vote, sign_vote
+from farflung.ledger.ledger_state import LedgerState
+from farflung.ledger.motions import AdmitValidator, AmendParams, Motion
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, ValidatorLeave
+from farflung.ledger.votes import Vote, VoteKind, sign_vote
 
 
-def signed(chain: Chain, key: SigningKey, *ops: tx.Op, fee: int = 0) -> tx.SignedTx:
+def signed(chain: Chain, key: SigningKey, *ops: transactions.Op, fee: int = 0) -> transactions.SignedTx:
     account = chain.state.find(AccountRow, key.public) or AccountRow(key.public)
-    return tx.sign_tx(key, tx.make_tx(chain.id, key.public, account.nonce, *ops, fee=fee))
+    return transactions.sign_tx(key, transactions.make_tx(chain.id, key.public, account.nonce, *ops, fee=fee))
 
 
-def rotated() -> tuple[tx.Op, ...]:
+def rotated() -> tuple[transactions.Op, ...]:
     """A first node key in place of the account's own."""
-    return tx.KeyCertify(STRANGER.public, 1, 2_000_000_000, 1_900_000_000), tx.KeyRevoke(0)
+    return transactions.KeyCertify(STRANGER.public, 1, 2_000_000_000, 1_900_000_000), transactions.KeyRevoke(
+        0
+    )
 
 
-def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+def batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     """The operations of each block."""
     world, (certified, revoked) = World(), rotated()
     carried = (world.passage(3, (NODES[0], 70, 9), (NODES[1], 8, 60), payer=NODES[2]),)
@@ -55,17 +57,17 @@ def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         [(REQUESTER, world.schedule(world.offer(NODES[0]), world.offer(NODES[1]))), (NODES[0], revoked)],
         [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20)))],
         [
-            (REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS)),
-            (VALIDATOR, tx.ChannelClaim(NODES[2].public, carried)),
+            (REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS)),
+            (VALIDATOR, transactions.ChannelClaim(NODES[2].public, carried)),
         ],
-        [(REQUESTER, tx.JobSettle(JOB)), (VALIDATOR, tx.ChannelClose(NODES[2].public))],
+        [(REQUESTER, transactions.JobSettle(JOB)), (VALIDATOR, transactions.ChannelClose(NODES[2].public))],
     ]
 
 
-def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+def audited_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     """The same with verifiers, one of whose findings costs the second node its stake, its pay and its place."""
     world, first = World(), batches()
-    offers = [world.offer(key, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+    offers = [world.offer(key, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
     return [
         [*first[0], *((key, world.register()) for key in VERIFIERS)],
         first[1],
@@ -80,31 +82,34 @@ def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     ]
 
 
-def disputed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+def disputed_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     """The second node denies, and the jury believes it; the first one claims by a voucher what nobody recorded."""
     world = World(SLOW_PARAMS)
     offers = [world.offer(key, units=20) for key in NODES[:2]]
-    offers += [world.offer(key, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
-    attest = Attest(world.chain, JOB, ROOTS[0], CAPS)
+    offers += [world.offer(key, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
+    attest = OutputAttestation(world.chain, JOB, ROOTS[0], CAPS)
     return [
         [(key, world.register()) for key in (*NODES[:2], *VERIFIERS)],
         [(REQUESTER, world.create()), (REQUESTER, world.schedule(*offers))],
         [(REQUESTER, world.progress(0, (NODES[1], 20), (VERIFIERS[0], 5)))],
         [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], world.settle_many((NODES[0], 10)))],
-        [(NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])), (REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))],
+        [
+            (NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])),
+            (REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS)),
+        ],
         [(STRANGER, JobAttest(JOB, tuple(mark_attest(key, attest) for key in VERIFIERS)))],
-        [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, tx.JobSettle(JOB))],
+        [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, transactions.JobSettle(JOB))],
     ]
 
 
-def perjured_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+def perjured_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     """The same with verifiers, of whom one says that what the first node planted holds."""
     made, world = audited_batches(), World()
     made[4] = [(REQUESTER, perjury(world, VERIFIERS[0], NODES[0]))]
     return made
 
 
-def governed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+def governed_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     """Validators that join and leave, motions that pass, a seat that contradicted itself; all in epoch 0."""
     chain = World().chain
     seat, other = (local_key(7, "seat", index) for index in range(2))
@@ -112,8 +117,11 @@ def governed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         ValidatorJoin(key.public, 300, "v.example:1", key.sign(NS_SEAT, chain, owner.public))
         for key, owner in ((seat, NODES[0]), (other, NODES[1]))
     ]
-    votes = [sign_vote(VALIDATOR, 0, Vote(chain, 0, 7, Kind.NOTARIZE, block)) for block in ROOTS[:2]]
-    admit, amend = Motion(Admit(seat.public), 50_000), Motion(Amend(replace(PARAMS, fee_min=1)), 50_000)
+    votes = [sign_vote(VALIDATOR, 0, Vote(chain, 0, 7, VoteKind.NOTARIZE, block)) for block in ROOTS[:2]]
+    admit, amend = (
+        Motion(AdmitValidator(seat.public), 50_000),
+        Motion(AmendParams(replace(PARAMS, fee_min=1)), 50_000),
+    )
     return [
         [(NODES[0], joins[0]), (NODES[1], joins[1])],
         [(VALIDATOR, admit), (VALIDATOR, amend)],
@@ -122,10 +130,12 @@ def governed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     ]
 
 
-def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None, params: Params = PARAMS) -> Chain:
+def history(
+    made: list[list[tuple[SigningKey, transactions.Op]]] | None = None, params: LedgerParams = PARAMS
+) -> Chain:
     chain = Chain(genesis(params), VALIDATOR)
     for batch in made or batches():
-        by_key: dict[SigningKey, list[tx.Op]] = {}
+        by_key: dict[SigningKey, list[transactions.Op]] = {}
         for key, op in batch:
             by_key.setdefault(key, []).append(op)
         txs = [signed(chain, key, *ops) for key, ops in by_key.items()]
@@ -134,7 +144,7 @@ def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None, params: Pa
     return chain
 
 
-def contents(state: State) -> dict[str, object]:
+def contents(state: LedgerState) -> dict[str, object]:
     """All that a state holds, its indices too, in a form that can be compared."""
     return {
         name: (list(table.rows), [table.place(row.key) for row in table.rows], table.tree.root, table.soonest)

@@ -1,4 +1,4 @@
-"""Whole validators (ledger.node) in virtual time: messages take a while, disks are lists, and the dead come back."""
+"""Whole validators (ledger.ledger_node) in virtual time: messages take a while, disks are lists, and the dead come back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ledger_world import RICH, START
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import Hash
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.docket import Examine
-from farflung.ledger.judging import is_sound
-from farflung.ledger.node import At, Moved, Node, Reply
-from farflung.ledger.params import Params
-from farflung.ledger.results import Outcome, Result
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import read_message
-from farflung.ledger.state import total_money
+from farflung.ledger.ledger_node import ClockTime, FinalityNotice, LedgerNode, TicketReply
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import read_message
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.stateless_checks import is_sound
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.tx_results import Outcome, Result
+from farflung.ledger.verification_queue import VerifyJob
 
 SEATS = tuple(local_key(31, "seat", index) for index in range(7))
 PAYERS = tuple(local_key(31, "payer", index) for index in range(3))
@@ -33,12 +33,12 @@ DELAY, JUDGING, WALL = 10, 3, 1_700_000_000_000
 
 def genesis(seats: int, **params: int) -> Genesis:
     keys = SEATS[:seats]
-    law = Params(**{"delta_ms": 50, "idle_ms": 100, **params})
+    law = LedgerParams(**{"delta_ms": 50, "idle_ms": 100, **params})
     owners = tuple((key.public, RICH) for key in (*SEATS, *PAYERS))
     return Genesis("committee", START, owners, tuple(key.public for key in keys), law)
 
 
-def soundly(_index: int, part: Examine) -> Sequence[bool]:
+def soundly(_index: int, part: VerifyJob) -> Sequence[bool]:
     """What honest processes find."""
     return [is_sound(encode(signed)) for signed in part.txs]
 
@@ -74,32 +74,32 @@ class Committee:
     def __init__(self, seats: int, followers: int = 0, parts: int = 0, **params: int) -> None:
         self.genesis = genesis(seats, **params)
         self.disks = [Disk() for _ in range(seats + followers)]
-        self.nodes: list[Node | None] = [None] * len(self.disks)
+        self.nodes: list[LedgerNode | None] = [None] * len(self.disks)
         self.lives = [0] * len(self.disks)
         self.now, self._queue, self._count = 0, list[tuple[int, int, Callable[[], None]]](), itertools.count()
         self.cut: Callable[[int, int], bool] = lambda _from, _to: False
         self.replies: dict[int, tuple[int, Result]] = {}
         self.lags = [0] * len(self.disks)
         self.parts = parts
-        self.judged: Callable[[int, Examine], Sequence[bool] | None] = soundly
-        self.shelf: list[tuple[int, int, Examine]] = []
+        self.judged: Callable[[int, VerifyJob], Sequence[bool] | None] = soundly
+        self.shelf: list[tuple[int, int, VerifyJob]] = []
         for index in range(len(self.disks)):
             self.begin(index)
 
     @property
-    def at(self) -> At:
-        return At(self.now, WALL + self.now)
+    def at(self) -> ClockTime:
+        return ClockTime(self.now, WALL + self.now)
 
     def begin(self, index: int) -> None:
         """A process, from its disk."""
         disk, chain = self.disks[index], Chain(self.genesis)
         if disk.blocks:
             chain.adopt_many(disk.blocks)
-        node = self.nodes[index] = Node(chain, SEATS[index], disk, tuple(disk.votes), parts=self.parts)
+        node = self.nodes[index] = LedgerNode(chain, SEATS[index], disk, tuple(disk.votes), parts=self.parts)
         self.do(index, node.start(self.at))
         for other in range(len(self.disks)):
             if other != index:
-                self.feed(index, ev.Connected(SEATS[other].public))
+                self.feed(index, ev.ReplicaPeerEvent(SEATS[other].public))
 
     def kill(self, index: int) -> None:
         self.nodes[index] = None
@@ -123,7 +123,7 @@ class Committee:
         if node is not None:
             self.do(index, node.handle(event, self.at))
 
-    def submit(self, index: int, *signed: tx.SignedTx, ticket: int = 0) -> None:
+    def submit(self, index: int, *signed: transactions.SignedTx, ticket: int = 0) -> None:
         node = self.nodes[index]
         assert node is not None
         self.do(index, node.submit([(each, ticket + place) for place, each in enumerate(signed)], self.at))
@@ -131,23 +131,23 @@ class Committee:
     def do(self, index: int, effects: Sequence[Any]) -> None:
         for effect in effects:
             match effect:
-                case ev.Send(peer, message):
+                case ev.SendEffect(peer, message):
                     self.post(index, [key.public for key in SEATS].index(peer), encode(message))
-                case ev.Broadcast(message):
+                case ev.BroadcastEffect(message):
                     for other in range(len(self.disks)):
                         if other != index:
                             self.post(index, other, encode(message))
-                case ev.Wake(at_ms):
+                case ev.WakeEffect(at_ms):
                     self.later(max(at_ms, self.now), functools.partial(self.tick, index, self.lives[index]))
-                case Examine():
+                case VerifyJob():
                     life = self.lives[index]
                     self.later(self.now + JUDGING, functools.partial(self.examine, index, life, effect))
-                case Reply(ticket, result):
+                case TicketReply(ticket, result):
                     self.replies[ticket] = (self.now, result)
-                case Moved():
+                case FinalityNotice():
                     self.check()
 
-    def examine(self, index: int, life: int, part: Examine) -> None:
+    def examine(self, index: int, life: int, part: VerifyJob) -> None:
         node = self.nodes[index]
         if node is None or self.lives[index] != life:
             return
@@ -166,11 +166,11 @@ class Committee:
 
     def tick(self, index: int, life: int) -> None:
         if self.lives[index] == life:
-            self.feed(index, ev.Tick())
+            self.feed(index, ev.ReplicaTickEvent())
 
     def post(self, sender: int, to: int, body: bytes) -> None:
         if to < len(self.disks) and not self.cut(sender, to):
-            event = ev.Received(SEATS[sender].public, read_message(body))
+            event = ev.ReplicaMessageEvent(SEATS[sender].public, read_message(body))
             self.later(self.now + DELAY + self.lags[sender], lambda: self.feed(to, event))
 
     def later(self, when: int, what: Callable[[], None]) -> None:
@@ -203,10 +203,14 @@ class Committee:
         row = node.chain.state.find(AccountRow, key.public)
         return row.balance if row is not None else 0
 
-    def pay(self, nonce: int, payer: int = 0, amount: int = 1, fee: int = 0, expires: int = 0) -> tx.SignedTx:
+    def pay(
+        self, nonce: int, payer: int = 0, amount: int = 1, fee: int = 0, expires: int = 0
+    ) -> transactions.SignedTx:
         key, to = PAYERS[payer], SEATS[6].public
-        made = tx.make_tx(self.chain, key.public, nonce, tx.Transfer(to, amount), fee=fee, expires=expires)
-        return tx.sign_tx(key, made)
+        made = transactions.make_tx(
+            self.chain, key.public, nonce, transactions.Transfer(to, amount), fee=fee, expires=expires
+        )
+        return transactions.sign_tx(key, made)
 
     @property
     def chain(self) -> Hash:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from farflung.ledger.io import file as ledger_file
+from farflung.ledger.io import sqlite_file as ledger_file
 
 SECTOR = 512
 FOLDER = -1  # in place of a file's number

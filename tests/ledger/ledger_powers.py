@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from farflung.ledger.rows import JobRow, LeaseRow
-from farflung.ledger.state import Step
-from farflung.ledger.tables import Draft
-from farflung.ledger.tx import Tx
+from farflung.ledger.ledger_state import StateDraft
+from farflung.ledger.state_transition import BlockStep
+from farflung.ledger.table_rows import JobRow, LeaseRow
+from farflung.ledger.transactions import Tx
 
 PAYS = {"accounts", "jobs", "leases", "nodes"}
 GAME = {"disputes", "pinpoints"}
@@ -53,7 +53,7 @@ POWERS: dict[str, set[str]] = {
 EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote", "OpenVerdict", "Referee"}
 
 
-def check_powers(step: Step, draft: Draft) -> None:
+def check_powers(step: BlockStep, draft: StateDraft) -> None:
     """Nothing was written that the transaction's operations may not write."""
     if step.tx is None or step.op is None:
         return
@@ -65,7 +65,7 @@ def check_powers(step: Step, draft: Draft) -> None:
             _check_lease(step.tx, names, row, draft)
 
 
-def _check_lease(tx: Tx, names: set[str], row: LeaseRow, draft: Draft) -> None:
+def _check_lease(tx: Tx, names: set[str], row: LeaseRow, draft: StateDraft) -> None:
     before = draft.below.find(LeaseRow, row.key)
     if before is None or (before.units, before.vouched, before.paid) == (row.units, row.vouched, row.paid):
         return

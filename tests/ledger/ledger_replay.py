@@ -7,7 +7,7 @@ from ledger_history import audited_batches, disputed_batches, governed_batches, 
 from ledger_world import REQUESTER, SLOW_PARAMS
 
 from farflung.core.codec import encode
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import read_block
 from farflung.ledger.chain import Chain
 
@@ -17,7 +17,7 @@ def grown() -> Chain:
     reign = Reign()
     for size in (4, 7, 2):
         reign.grow(size)
-        reign.do(REQUESTER, tx.Transfer(SEATS[0].public, 1))
+        reign.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
     return reign.chain
 
 

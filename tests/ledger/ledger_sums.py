@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.state import State
-from farflung.ledger.statements import Entry, What, held_by
+from farflung.ledger.account_statement import StatementEntry, StatementEntryKind, held_by
+from farflung.ledger.state_transition import LedgerState
+from farflung.ledger.table_rows import AccountRow
 
 
-def check_sums(entries: Sequence[Entry], state: State) -> None:
+def check_sums(entries: Sequence[StatementEntry], state: LedgerState) -> None:
     """Nothing is unexplained, and both sums of every account are what the rows say."""
-    assert [entry for entry in entries if entry.what == What.UNEXPLAINED] == []
+    assert [entry for entry in entries if entry.what == StatementEntryKind.UNEXPLAINED] == []
     amounts, held = Counter[bytes](), Counter[bytes]()
     for entry in entries:
         amounts[entry.account] += entry.amount

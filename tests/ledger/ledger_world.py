@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from farflung.core.claims import commitment_digest, number
+from farflung.core.commitments import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import GIB, Pass, Receipt, SignedReceipt, sign_pass, sign_receipt
-from farflung.core.turns import turn
-from farflung.ledger import tallies, tx
+from farflung.core.relay_passes import (
+    GIB,
+    RelayPass,
+    RelayReceipt,
+    SignedRelayReceipt,
+    sign_pass,
+    sign_receipt,
+)
+from farflung.core.tie_break import turn
+from farflung.ledger import earnings_tally, transactions
 from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeRow
-from farflung.ledger.params import Params
-from farflung.ledger.results import Outcome
-from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
-from farflung.ledger.state import State, apply_block, genesis_state, total_money
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.state_transition import LedgerState, apply_block, genesis_state, total_money
+from farflung.ledger.table_rows import (
+    AccountRow,
+    ChannelRow,
+    JobRow,
+    LeaseRow,
+    NodeRow,
+    channel_key,
+    lease_key,
+)
+from farflung.ledger.tx_results import Outcome
 
 VALIDATOR = local_key(7, "validator")
 REQUESTER = local_key(7, "requester")
@@ -26,7 +41,7 @@ ACTORS = (VALIDATOR, REQUESTER, *NODES, *VERIFIERS)
 
 START = 5_000
 RICH = 1_000_000
-PARAMS = Params(job_ms_max=100_000, node_ms_max=200_000)
+PARAMS = LedgerParams(job_ms_max=100_000, node_ms_max=200_000)
 WINDOW, DISPUTE, BOND = 10_000, 12_000, 8
 SLOW_PARAMS = replace(PARAMS, window_ms=WINDOW, dispute_ms=DISPUTE, bond_min=BOND)
 CAPS = digest(NS_SPEC, b"caps")
@@ -38,7 +53,7 @@ JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
 
 
 def genesis(
-    params: Params = PARAMS,
+    params: LedgerParams = PARAMS,
     name: str = "test",
     owners: tuple[SigningKey, ...] = ACTORS,
     validators: tuple[SigningKey, ...] = (VALIDATOR,),
@@ -47,17 +62,21 @@ def genesis(
     return Genesis(name, START, accounts, tuple(key.public for key in validators), params)
 
 
-def clearings_of(state: State, job: Hash, offers: tuple[tx.SignedOffer, ...]) -> tuple[tx.Clearing, ...]:
+def clearings_of(
+    state: LedgerState, job: Hash, offers: tuple[transactions.SignedLeaseOffer, ...]
+) -> tuple[transactions.ClearingPrice, ...]:
     """Nobody is left over: the last of the hired sets the price."""
 
     def place(node: PeerId) -> tuple[int, Hash]:
         row = state.find(NodeRow, node)
         return row.unit_price if row else 0, turn(job, node)
 
-    roles: dict[tx.Role, list[PeerId]] = {}
+    roles: dict[transactions.LeaseRole, list[PeerId]] = {}
     for signed in offers:
         roles.setdefault(signed.offer.role, []).append(signed.offer.node)
-    return tuple(tx.Clearing(role, max(nodes, key=place)) for role, nodes in sorted(roles.items()))
+    return tuple(
+        transactions.ClearingPrice(role, max(nodes, key=place)) for role, nodes in sorted(roles.items())
+    )
 
 
 class World:
@@ -65,26 +84,30 @@ class World:
 
     def __init__(
         self,
-        params: Params = PARAMS,
+        params: LedgerParams = PARAMS,
         owners: tuple[SigningKey, ...] = ACTORS,
         validators: tuple[SigningKey, ...] = (VALIDATOR,),
     ) -> None:
-        self.state: State = genesis_state(genesis(params, owners=owners, validators=validators))
+        self.state: LedgerState = genesis_state(genesis(params, owners=owners, validators=validators))
 
     @property
     def chain(self) -> Hash:
         return self.state.law.chain
 
-    def sign(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> tx.SignedTx:
+    def sign(
+        self, key: SigningKey, *ops: transactions.Op, fee: int = 0, expires: int = 0
+    ) -> transactions.SignedTx:
         nonce = self.account(key).nonce
-        return tx.sign_tx(key, tx.make_tx(self.chain, key.public, nonce, *ops, fee=fee, expires=expires))
+        return transactions.sign_tx(
+            key, transactions.make_tx(self.chain, key.public, nonce, *ops, fee=fee, expires=expires)
+        )
 
-    def send(self, *signed: tx.SignedTx, after: int = 1000) -> tuple[Outcome, ...]:
+    def send(self, *signed: transactions.SignedTx, after: int = 1000) -> tuple[Outcome, ...]:
         self.state, outcomes = apply_block(self.state, self.state.time + after, signed, VALIDATOR.public)
         assert total_money(self.state) == self.state.law.minted
         return outcomes
 
-    def do(self, key: SigningKey, *ops: tx.Op, fee: int = 0) -> str:
+    def do(self, key: SigningKey, *ops: transactions.Op, fee: int = 0) -> str:
         """The code of the refusal, or `ok`."""
         outcome = self.send(self.sign(key, *ops, fee=fee))[0]
         return getattr(outcome, "code", "ok")
@@ -117,8 +140,10 @@ class World:
 
     # Operations with terms that are accepted unless a test changes one of them
 
-    def register(self, stake: int = 500, expires: int = START + 90_000, price: int = 5) -> tx.NodeRegister:
-        return tx.NodeRegister(CAPS, price, stake, expires)
+    def register(
+        self, stake: int = 500, expires: int = START + 90_000, price: int = 5
+    ) -> transactions.NodeRegister:
+        return transactions.NodeRegister(CAPS, price, stake, expires)
 
     def create(
         self,
@@ -127,8 +152,8 @@ class World:
         rounds: int = 3,
         deadline: int = START + 60_000,
         price: int = 5,
-    ) -> tx.JobCreate:
-        return tx.JobCreate(job, escrow, price, rounds, deadline)
+    ) -> transactions.JobCreate:
+        return transactions.JobCreate(job, escrow, price, rounds, deadline)
 
     def offer(
         self,
@@ -140,10 +165,12 @@ class World:
         expires: int = START + 50_000,
         chain: Hash | None = None,
         signer: SigningKey | None = None,
-        role: tx.Role = tx.Role.TRAIN,
-    ) -> tx.SignedOffer:
-        offer = tx.Offer(chain or self.chain, job, key.public, price, stake, units, expires, role)
-        return tx.sign_offer(signer or key, offer)
+        role: transactions.LeaseRole = transactions.LeaseRole.TRAIN,
+    ) -> transactions.SignedLeaseOffer:
+        offer = transactions.LeaseOffer(
+            chain or self.chain, job, key.public, price, stake, units, expires, role
+        )
+        return transactions.sign_offer(signer or key, offer)
 
     def open_channel(
         self,
@@ -151,9 +178,9 @@ class World:
         amount: int = 1000,
         price: int = GIB,
         expires: int = START + 60_000,
-    ) -> tx.ChannelOpen:
+    ) -> transactions.ChannelOpen:
         """At a micro-credit a byte, unless `price` says otherwise."""
-        return tx.ChannelOpen(relay.public, amount, price, expires)
+        return transactions.ChannelOpen(relay.public, amount, price, expires)
 
     def passage(
         self,
@@ -164,50 +191,65 @@ class World:
         holders: tuple[SigningKey, ...] = NODES[:2],
         signer: SigningKey | None = None,
         **fields: object,
-    ) -> tx.Passage:
+    ) -> transactions.PassReceipts:
         """A pass for the first two nodes, and what who signed (sent, received); `fields` of the pass."""
         keys = tuple(sorted(key.public for key in holders))
-        toll = Pass(self.chain, payer.public, relay.public, 1, serial, keys, 1 << 40, 0, 0, 600)
+        toll = RelayPass(self.chain, payer.public, relay.public, 1, serial, keys, 1 << 40, 0, 0, 600)
         toll = replace(toll, **fields)
         receipts = tuple(self.receipt(toll, key, key, sent, got) for key, sent, got in said)
-        return tx.Passage(sign_pass(signer or payer, toll), receipts)
+        return transactions.PassReceipts(sign_pass(signer or payer, toll), receipts)
 
     def receipt(
-        self, toll: Pass, party: SigningKey, signer: SigningKey, sent: int, got: int
-    ) -> SignedReceipt:
+        self, toll: RelayPass, party: SigningKey, signer: SigningKey, sent: int, got: int
+    ) -> SignedRelayReceipt:
         named = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
-        return sign_receipt(signer, Receipt(*named, party.public, sent, got))
+        return sign_receipt(signer, RelayReceipt(*named, party.public, sent, got))
 
-    def schedule(self, *offers: tx.SignedOffer, job: Hash = JOB) -> tx.JobSchedule:
+    def schedule(self, *offers: transactions.SignedLeaseOffer, job: Hash = JOB) -> transactions.JobSchedule:
         """The last of each role, by what they ask now, sets its price."""
-        return tx.JobSchedule(job, offers, clearings_of(self.state, job, offers))
+        return transactions.JobSchedule(job, offers, clearings_of(self.state, job, offers))
 
-    def progress(self, number: int, *units: tuple[SigningKey, int], job: Hash = JOB) -> tx.Progress:
-        return tx.Progress(
+    def progress(self, number: int, *units: tuple[SigningKey, int], job: Hash = JOB) -> transactions.Progress:
+        return transactions.Progress(
             job, number, ROOTS[number], CAPS, tuple((key.public, count) for key, count in units)
         )
 
-    def draw(self, round: int, job: Hash = JOB, commitments: Hash = TRACE) -> tx.JobDraw:
-        return tx.JobDraw(job, round, commitments)
+    def draw(self, round: int, job: Hash = JOB, commitments: Hash = TRACE) -> transactions.JobDraw:
+        return transactions.JobDraw(job, round, commitments)
 
-    def claim(self, key: SigningKey, job: Hash = JOB, round: int = 0, trace: Hash = TRACE) -> tx.Claim:
+    def claim(
+        self, key: SigningKey, job: Hash = JOB, round: int = 0, trace: Hash = TRACE
+    ) -> transactions.CommitmentOpening:
         """What a node had committed to in a round, under its own signature."""
         promise = commitment_digest(job, key.public, round, PAYLOAD, 512, trace, NONCE)
-        return tx.Claim(PAYLOAD, 512, NONCE, key.sign(NS_ACK, job, number(round), promise))
-
-    def verdict(self, verifier: SigningKey, node: SigningKey, /, **change: object) -> tx.SignedVerdict:
-        """A verifier's word that the node's first round is false, unless a test changes it."""
-        says = tx.Verdict(
-            self.chain, JOB, 0, node.public, 1, TRACE, verifier.public, tx.Finding.FALSE, 2001, RESULT
+        return transactions.CommitmentOpening(
+            PAYLOAD, 512, NONCE, key.sign(NS_ACK, job, number(round), promise)
         )
-        return tx.sign_verdict(verifier, replace(says, **change))
 
-    def accuse(self, node: SigningKey, /, *verifiers: SigningKey, **change: object) -> tx.JobSlash:
+    def verdict(
+        self, verifier: SigningKey, node: SigningKey, /, **change: object
+    ) -> transactions.SignedVerdict:
+        """A verifier's word that the node's first round is false, unless a test changes it."""
+        says = transactions.Verdict(
+            self.chain,
+            JOB,
+            0,
+            node.public,
+            1,
+            TRACE,
+            verifier.public,
+            transactions.VerdictFinding.FALSE,
+            2001,
+            RESULT,
+        )
+        return transactions.sign_verdict(verifier, replace(says, **change))
+
+    def accuse(self, node: SigningKey, /, *verifiers: SigningKey, **change: object) -> transactions.JobSlash:
         """Both verifiers, or those named, say the same of the node's claim."""
         verdicts = tuple(self.verdict(key, node, **change) for key in verifiers or VERIFIERS)
         says = verdicts[0].verdict
         claim = self.claim(node, says.job, says.round, says.trace)
-        return tx.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
+        return transactions.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
 
     def settle_many(
         self,
@@ -216,18 +258,20 @@ class World:
         job: Hash = JOB,
         chain: Hash | None = None,
         claimed: int = 99,
-    ) -> tallies.SettleMany:
+    ) -> earnings_tally.SettleMany:
         """A tally under the marks of `by`, and its first `claimed` vouchers."""
         said = [(key.public, units) for key, units in earned]
-        tally, vouchers = tallies.make_tally(chain or self.chain, job, 1, said)
-        marks = tuple(tallies.mark_tally(key, tally) for key in by)
-        return tallies.SettleMany(tallies.SignedTally(tally, marks), vouchers[:claimed])
+        tally, vouchers = earnings_tally.make_tally(chain or self.chain, job, 1, said)
+        marks = tuple(earnings_tally.mark_tally(key, tally) for key in by)
+        return earnings_tally.SettleMany(earnings_tally.SignedEarningsTally(tally, marks), vouchers[:claimed])
 
-    def attest(self, *by: SigningKey, **change: object) -> tallies.JobAttest:
+    def attest(self, *by: SigningKey, **change: object) -> earnings_tally.JobAttest:
         """Both verifiers, or those named, have nothing against the job's end."""
         row = self.job()
-        said = replace(tallies.Attest(self.chain, JOB, row.root, row.output), **change)
-        return tallies.JobAttest(JOB, tuple(tallies.mark_attest(key, said) for key in by or VERIFIERS))
+        said = replace(earnings_tally.OutputAttestation(self.chain, JOB, row.root, row.output), **change)
+        return earnings_tally.JobAttest(
+            JOB, tuple(earnings_tally.mark_attest(key, said) for key in by or VERIFIERS)
+        )
 
     def dispute(self, key: SigningKey, job: Hash = JOB) -> DisputeRow:
         row = self.state.find(DisputeRow, lease_key(job, key.public))
@@ -248,7 +292,9 @@ class World:
         self.running()
         for key in VERIFIERS:
             assert self.do(key, self.register()) == "ok"
-        offers = [self.offer(key, stake=stake, units=units, role=tx.Role.AUDIT) for key in VERIFIERS]
+        offers = [
+            self.offer(key, stake=stake, units=units, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS
+        ]
         assert self.do(REQUESTER, self.schedule(*offers)) == "ok"
         return self
 
@@ -256,5 +302,5 @@ class World:
         """One round of 10 and 20 units is recorded, the output is named."""
         self.running()
         assert self.do(REQUESTER, self.progress(0, (NODES[0], 10), (NODES[1], 20))) == "ok"
-        assert self.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS)) == "ok"
+        assert self.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS)) == "ok"
         return self

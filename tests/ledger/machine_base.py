@@ -26,22 +26,22 @@ from naive_ledger import Naive
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger import tx
+from farflung.ledger import transactions
+from farflung.ledger.account_statement import StatementEntry, explained, opening
 from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.exclusions import ExclusionRow
-from farflung.ledger.params import Params
-from farflung.ledger.results import Applied, Outcome
-from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
+from farflung.ledger.ledger_state import params_of
+from farflung.ledger.params import LedgerParams
 from farflung.ledger.rules.disputes import is_locked
-from farflung.ledger.seats import ValidatorRow, ValidatorState
-from farflung.ledger.state import State, apply_block, total_money
-from farflung.ledger.statements import Entry, explained, opening
-from farflung.ledger.tables import params_of
+from farflung.ledger.state_transition import LedgerState, apply_block, total_money
+from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
+from farflung.ledger.tx_results import AppliedResult, Outcome
+from farflung.ledger.validators import ValidatorRow, ValidatorState
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
 LENDER = st.sampled_from((*NODES, *VERIFIERS))
 AUDITOR = st.sampled_from((*VERIFIERS, *VERIFIERS, NODES[2]))
-ROLE = st.sampled_from(tx.Role)
+ROLE = st.sampled_from(transactions.LeaseRole)
 OWNER = st.sampled_from((REQUESTER, REQUESTER, REQUESTER, NODES[0]))
 JOBS = st.sampled_from((JOB, JOB, OTHER_JOB))
 AMOUNT = st.sampled_from((0, 1, 50, 700, 999_000, 1_000_001))
@@ -71,23 +71,23 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.world, self.naive, self.block_size = World(), Naive(genesis()), 1
         self.before = self.world.state
-        self.entries: list[Entry] = []
-        self.waiting: list[tx.SignedTx] = []
+        self.entries: list[StatementEntry] = []
+        self.waiting: list[transactions.SignedTx] = []
         self.nonces: dict[bytes, int] = {}
-        self.seen: list[tx.SignedTx] = []
+        self.seen: list[transactions.SignedTx] = []
         self.closed: dict[bytes, LeaseRow] = {}
         self.keys: dict[bytes, KeyRow] = {}
 
-    def ask(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> None:
+    def ask(self, key: SigningKey, *ops: transactions.Op, fee: int = 0, expires: int = 0) -> None:
         nonce = self.nonces.get(key.public, self.world.account(key).nonce)
         self.nonces[key.public] = nonce + 1
-        made = tx.make_tx(self.world.chain, key.public, nonce, *ops, fee=fee, expires=expires)
-        self.waiting.append(tx.sign_tx(key, made))
+        made = transactions.make_tx(self.world.chain, key.public, nonce, *ops, fee=fee, expires=expires)
+        self.waiting.append(transactions.sign_tx(key, made))
         if len(self.waiting) >= self.block_size:
             self.seal(1000)
 
     @initialize(block_size=st.sampled_from((1, 1, 2, 4)), params=LAWS, jury=JURIES, out=OUT)
-    def choose(self, block_size: int, params: Params, jury: tuple[SigningKey, ...], out: int) -> None:
+    def choose(self, block_size: int, params: LedgerParams, jury: tuple[SigningKey, ...], out: int) -> None:
         params = replace(params, exclusion_ms=out)
         start = genesis(params, validators=jury)
         self.world, self.naive, self.block_size = World(params, validators=jury), Naive(start), block_size
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         assert not any(row.is_open or row.money for row in state.rows(ChannelRow))
 
 
-def rewarded(state: State, row: DisputeRow) -> int:
+def rewarded(state: LedgerState, row: DisputeRow) -> int:
     """What the accusers get of a dispute that nobody answers: nothing where it was not the whole stake (silence)."""
     lease = state.find(LeaseRow, row.key)
     assert lease is not None
@@ -222,4 +222,4 @@ def rewarded(state: State, row: DisputeRow) -> int:
 
 
 def count(outcomes: tuple[Outcome, ...]) -> int:
-    return sum(isinstance(outcome, Applied) for outcome in outcomes)
+    return sum(isinstance(outcome, AppliedResult) for outcome in outcomes)

@@ -7,8 +7,11 @@ from naive_ledger import Naive
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.disputes import BallotRow, DisputeRow
 from farflung.ledger.exclusions import ExclusionRow
+from farflung.ledger.ledger_state import params_of
 from farflung.ledger.motions import MotionRow
-from farflung.ledger.rows import (
+from farflung.ledger.rules.disputes import is_locked
+from farflung.ledger.state_transition import LedgerState
+from farflung.ledger.table_rows import (
     AccountRow,
     ChannelRow,
     EpochRow,
@@ -18,13 +21,10 @@ from farflung.ledger.rows import (
     NodeRow,
     NodeState,
 )
-from farflung.ledger.rules.disputes import is_locked
-from farflung.ledger.seats import CommitteeRow, ValidatorRow
-from farflung.ledger.state import State
-from farflung.ledger.tables import params_of
+from farflung.ledger.validators import CommitteeRow, ValidatorRow
 
 
-def books(state: State) -> dict[str, object]:
+def books(state: LedgerState) -> dict[str, object]:
     """What both ledgers must agree on."""
     return {
         "money": {row.owner: row.balance for row in state.rows(AccountRow) if row.balance},
@@ -93,7 +93,7 @@ def books(state: State) -> dict[str, object]:
     }
 
 
-def sorted_epochs(state: State) -> list[EpochRow]:
+def sorted_epochs(state: LedgerState) -> list[EpochRow]:
     return sorted(state.rows(EpochRow), key=lambda row: (row.job, row.round))
 
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.ids import Hash
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.rows import JobRow, LeaseRow
+from farflung.ledger.table_rows import JobRow, LeaseRow
 
 ODD = (None, None, None, None, "round", "trace", "job", "plant", "finding")
 
@@ -27,7 +27,7 @@ class CanaryRules(Machine):
         node=st.sampled_from((NODES[0], NODES[0], NODES[1], VERIFIERS[0])),
         verifier=st.sampled_from((*VERIFIERS, *VERIFIERS, NODES[1])),
         odd=st.sampled_from(ODD),
-        finding=st.sampled_from(tx.Finding),
+        finding=st.sampled_from(transactions.VerdictFinding),
     )
     def perjure(
         self,
@@ -36,11 +36,11 @@ class CanaryRules(Machine):
         node: SigningKey,
         verifier: SigningKey,
         odd: str | None,
-        finding: tx.Finding,
+        finding: transactions.VerdictFinding,
     ) -> None:
         """Of a job that somebody audits, and now and then wrong in one thing."""
         leases = [row for row in self.world.state.rows(LeaseRow) if row.is_open]
-        open_ = [row.job for row in leases if row.role == tx.Role.AUDIT]
+        open_ = [row.job for row in leases if row.role == transactions.LeaseRole.AUDIT]
         if open_:
             job = open_[place % len(open_)]
             other = {"round": {"round": 1}, "trace": {"trace": ROOTS[6]}, "job": {"job": ROOTS[5]}}
@@ -74,8 +74,12 @@ class CanaryRules(Machine):
         if accused == "after":  # of all that audit still
             self.ask(VERIFIERS[1], self.world.accuse(NODES[0], VERIFIERS[1], job=job))
         if ends:
-            named = tx.JobCancel(job) if ends == "cancel" else tx.JobFinish(job, ROOTS[0], CAPS)
-            self.ask(REQUESTER, named, *([tx.JobSettle(job)] if ends == "finish" else []))
+            named = (
+                transactions.JobCancel(job)
+                if ends == "cancel"
+                else transactions.JobFinish(job, ROOTS[0], CAPS)
+            )
+            self.ask(REQUESTER, named, *([transactions.JobSettle(job)] if ends == "finish" else []))
         if stage > 1:
             self.ask(VERIFIERS[0], DisputeAnswer(job, BOND, ROOTS[1]))
         if stage > 2:
@@ -90,12 +94,12 @@ class CanaryRules(Machine):
         """Two that train and two that audit; one round is recorded."""
         trains = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
         audits = [
-            self.world.offer(key, job, 1, stake // 2, 50, self.at(9_000), role=tx.Role.AUDIT)
+            self.world.offer(key, job, 1, stake // 2, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT)
             for key in VERIFIERS
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in VERIFIERS)]
         hired = self.world.schedule(*trains, *audits, job=job)
         self.ask(REQUESTER, hired, self.world.progress(0, *units, job=job))
 
-    def _perjury(self, job: Hash) -> tx.JobPerjury:
+    def _perjury(self, job: Hash) -> transactions.JobPerjury:
         return perjury(self.world, VERIFIERS[0], NODES[0], plant(NODES[0], job=job), job=job)

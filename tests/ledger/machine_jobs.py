@@ -9,8 +9,8 @@ from machine_base import AMOUNT, AUDITOR, JOBS, LENDER, OWNER, ROLE, SMALL, SPAN
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
-from farflung.ledger import tx
-from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.ledger import transactions
+from farflung.ledger.table_rows import JobRow, LeaseRow, lease_key
 
 
 class JobRules(Machine):
@@ -41,15 +41,15 @@ class JobRules(Machine):
         units: int,
         stake: int,
         span: int,
-        role: tx.Role,
+        role: transactions.LeaseRole,
         setter: SigningKey | None,
-        named: tx.Role,
+        named: transactions.LeaseRole,
     ) -> None:
         terms = (price, stake, units, self.at(span))
         offers = [self.world.offer(node, job, *terms, role=role) for node in nodes]
         op = self.world.schedule(*offers, job=job)
         if setter:
-            op = tx.JobSchedule(job, op.offers, (tx.Clearing(named, setter.public),))
+            op = transactions.JobSchedule(job, op.offers, (transactions.ClearingPrice(named, setter.public),))
         self.ask(key, op)
 
     @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 5))
@@ -64,8 +64,8 @@ class JobRules(Machine):
             self.world.schedule(*offers, job=job),
             self.world.draw(0, job),
             self.world.progress(0, (NODES[0], units), (NODES[1], 1), job=job),
-            tx.JobFinish(job, ROOTS[0], CAPS),
-            tx.JobSettle(job),
+            transactions.JobFinish(job, ROOTS[0], CAPS),
+            transactions.JobSettle(job),
         ]
         self.ask(REQUESTER, *ops[:stage])
         self.seal(1000)
@@ -99,10 +99,14 @@ class JobRules(Machine):
         job=JOBS,
         stake=st.integers(0, 200),
         verifiers=st.integers(0, 2),
-        found=st.sampled_from((None, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        found=st.sampled_from(
+            (None, transactions.VerdictFinding.FALSE, transactions.VerdictFinding.WITHHELD)
+        ),
         stage=st.integers(3, 5),
     )
-    def watched(self, job: Hash, stake: int, verifiers: int, found: tx.Finding | None, stage: int) -> None:
+    def watched(
+        self, job: Hash, stake: int, verifiers: int, found: transactions.VerdictFinding | None, stage: int
+    ) -> None:
         """Audits that mostly succeed, a node that is mostly found out, and what becomes of the job then."""
         judges = VERIFIERS[:verifiers]
         for key, price in (*((key, 5) for key in NODES[:2]), *((key, 1) for key in judges)):
@@ -111,15 +115,16 @@ class JobRules(Machine):
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
         offers += [
-            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=tx.Role.AUDIT) for key in judges
+            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT)
+            for key in judges
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         ops = [
             self.world.schedule(*offers, job=job),
             self.world.draw(0, job),
             self.world.progress(0, *units, job=job),
-            tx.JobFinish(job, ROOTS[0], CAPS),
-            tx.JobSettle(job),
+            transactions.JobFinish(job, ROOTS[0], CAPS),
+            transactions.JobSettle(job),
         ]
         self.ask(REQUESTER, *ops[:3])
         if found and judges:
@@ -133,7 +138,13 @@ class JobRules(Machine):
         job=JOBS,
         node=st.sampled_from((*NODES, NODES[0], VERIFIERS[0])),
         verifiers=st.one_of(st.just(list(VERIFIERS)), st.lists(AUDITOR, max_size=3)),
-        finding=st.sampled_from((*tx.Finding, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        finding=st.sampled_from(
+            (
+                *transactions.VerdictFinding,
+                transactions.VerdictFinding.FALSE,
+                transactions.VerdictFinding.WITHHELD,
+            )
+        ),
         excess=st.sampled_from((0, 2000, 2001, 9000)),
         claimed=st.sampled_from((0, 0, 0, 1)),
     )
@@ -143,14 +154,14 @@ class JobRules(Machine):
         job: Hash,
         node: SigningKey,
         verifiers: list[SigningKey],
-        finding: tx.Finding,
+        finding: transactions.VerdictFinding,
         excess: int,
         claimed: int,
     ) -> None:
         says = {"job": job, "finding": finding, "excess": excess}
         verdicts = tuple(self.world.verdict(key, node, **says) for key in verifiers)
         claim = self.world.claim(node, job, claimed)
-        self.ask(sender, tx.JobSlash(job, node.public, claim, verdicts, EVIDENCE))
+        self.ask(sender, transactions.JobSlash(job, node.public, claim, verdicts, EVIDENCE))
 
     @rule(job=JOBS, node=LENDER, over=st.integers(0, 1))
     def at_the_edge(self, job: Hash, node: SigningKey, over: int) -> None:
@@ -172,13 +183,13 @@ class JobRules(Machine):
     @rule(key=OWNER, job=JOBS, then_settle=st.booleans())
     def finish(self, key: SigningKey, job: Hash, then_settle: bool) -> None:
         row = self.world.state.find(JobRow, job)
-        ops: list[tx.Op] = [tx.JobFinish(job, row.root if row else ROOTS[0], CAPS)]
-        self.ask(key, *ops, *([tx.JobSettle(job)] if then_settle else []))
+        ops: list[transactions.Op] = [transactions.JobFinish(job, row.root if row else ROOTS[0], CAPS)]
+        self.ask(key, *ops, *([transactions.JobSettle(job)] if then_settle else []))
 
     @rule(key=OWNER, job=JOBS)
     def settle(self, key: SigningKey, job: Hash) -> None:
-        self.ask(key, tx.JobSettle(job))
+        self.ask(key, transactions.JobSettle(job))
 
     @rule(key=OWNER, job=JOBS)
     def cancel(self, key: SigningKey, job: Hash) -> None:
-        self.ask(key, tx.JobCancel(job))
+        self.ask(key, transactions.JobCancel(job))

@@ -9,8 +9,8 @@ from machine_base import AMOUNT, ANYONE, LENDER, OWNER, SMALL, SPAN, Machine
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.ledger import tx
-from farflung.ledger.rows import ChannelRow, channel_key
+from farflung.ledger import transactions
+from farflung.ledger.table_rows import ChannelRow, channel_key
 
 
 class MoneyRules(Machine):
@@ -18,7 +18,7 @@ class MoneyRules(Machine):
 
     @rule(key=ANYONE, to=ANYONE, amount=AMOUNT, fee=st.sampled_from((0, 0, 3, 10**7)), span=SPAN)
     def transfer(self, key: SigningKey, to: SigningKey, amount: int, fee: int, span: int) -> None:
-        self.ask(key, tx.Transfer(to.public, amount), fee=fee, expires=self.at(span) if fee else 0)
+        self.ask(key, transactions.Transfer(to.public, amount), fee=fee, expires=self.at(span) if fee else 0)
 
     @rule(key=LENDER, stake=AMOUNT, span=SPAN, price=st.sampled_from((5, 5, 5, 1, 6)))
     def register(self, key: SigningKey, stake: int, span: int, price: int) -> None:
@@ -26,7 +26,7 @@ class MoneyRules(Machine):
 
     @rule(key=LENDER)
     def leave(self, key: SigningKey) -> None:
-        self.ask(key, tx.NodeLeave())
+        self.ask(key, transactions.NodeLeave())
 
     @rule(
         key=ANYONE,
@@ -37,11 +37,11 @@ class MoneyRules(Machine):
     )
     def certify(self, key: SigningKey, node: SigningKey | None, epoch: int, expires: int, until: int) -> None:
         public = PeerId(bytes(32)) if node is None else node.public
-        self.ask(key, tx.KeyCertify(public, epoch, expires, until))
+        self.ask(key, transactions.KeyCertify(public, epoch, expires, until))
 
     @rule(key=ANYONE, epochs=st.lists(st.integers(0, 4) | st.just(2**32 - 1), min_size=1, max_size=2))
     def revoke(self, key: SigningKey, epochs: list[int]) -> None:
-        self.ask(key, *(tx.KeyRevoke(epoch) for epoch in epochs))
+        self.ask(key, *(transactions.KeyRevoke(epoch) for epoch in epochs))
 
     @rule(
         payer=OWNER,
@@ -77,7 +77,7 @@ class MoneyRules(Machine):
         fields = {"payer": payer, "relay": relay, "signer": signer, "opening": opening}
         quota, lost = terms
         passages = [self.world.passage(serial, *said, **fields, quota=quota, lost=lost) for serial in serials]
-        self.ask(relay, tx.ChannelClaim(payer.public, tuple(passages)))
+        self.ask(relay, transactions.ChannelClaim(payer.public, tuple(passages)))
 
     @rule(stage=st.integers(1, 3), sizes=st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=3))
     def carried(self, stage: int, sizes: list[tuple[int, int]]) -> None:
@@ -92,10 +92,10 @@ class MoneyRules(Machine):
         for number, (sent, got) in enumerate(sizes):
             said = ((NODES[0], sent, got), (NODES[1], got, sent))
             passage = self.world.passage(row.serial + number, *said, **terms)
-            self.ask(relay, tx.ChannelClaim(payer.public, (passage,)))
+            self.ask(relay, transactions.ChannelClaim(payer.public, (passage,)))
         if stage == 3:
-            self.ask(relay, tx.ChannelClose(payer.public))
+            self.ask(relay, transactions.ChannelClose(payer.public))
 
     @rule(payer=OWNER, relay=st.sampled_from((NODES[2], NODES[2], REQUESTER)))
     def close_channel(self, payer: SigningKey, relay: SigningKey) -> None:
-        self.ask(relay, tx.ChannelClose(payer.public))
+        self.ask(relay, transactions.ChannelClose(payer.public))

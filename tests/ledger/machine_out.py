@@ -10,7 +10,7 @@ from machine_base import LENDER, Machine
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionRow, HostTampered
-from farflung.ledger.rows import LeaseRow
+from farflung.ledger.table_rows import LeaseRow
 
 BOARD = st.sampled_from((VALIDATOR, VALIDATOR, STRANGER, NODES[2], VERIFIERS[0]))
 NAMED = st.sampled_from((ROOTS[1], ROOTS[2], ROOTS[1], ZERO_HASH))

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, JuryVote
-from farflung.ledger.rows import HOLDS_MONEY, JobRow, LeaseRow
-from farflung.ledger.tallies import Attest, JobAttest, mark_attest
+from farflung.ledger.earnings_tally import JobAttest, OutputAttestation, mark_attest
+from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, LeaseRow
 
 WHO_SIGNS = st.sampled_from(
     (
@@ -84,15 +84,15 @@ class PayRules(Machine):
         job = self._job(place)
         row = self.world.state.find(JobRow, job)
         if row:
-            ends = {"settle": tx.JobSettle(job), "cancel": tx.JobCancel(job)}
-            self.ask(REQUESTER, ends.get(how) or tx.JobFinish(job, row.root, CAPS))
+            ends = {"settle": transactions.JobSettle(job), "cancel": transactions.JobCancel(job)}
+            self.ask(REQUESTER, ends.get(how) or transactions.JobFinish(job, row.root, CAPS))
 
     @rule(place=PLACE, by=WHO_SIGNS, odd=st.sampled_from((None, None, None, "root", "output")))
     def attest(self, place: int, by: tuple[SigningKey, ...], odd: str | None) -> None:
         job = self._job(place)
         row = self.world.state.find(JobRow, job)
         if row:
-            said = Attest(self.world.chain, job, row.root, row.output)
+            said = OutputAttestation(self.world.chain, job, row.root, row.output)
             said = replace(said, **{odd: ROOTS[7]}) if odd else said
             self.ask(STRANGER, JobAttest(job, tuple(mark_attest(key, said) for key in by)))
 
@@ -131,16 +131,17 @@ class PayRules(Machine):
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
         offers += [
-            self.world.offer(key, job, 1, 31, 50, self.at(9_000), role=tx.Role.AUDIT) for key in judges
+            self.world.offer(key, job, 1, 31, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT)
+            for key in judges
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         self.ask(REQUESTER, self.world.schedule(*offers, job=job), self.world.progress(0, *units, job=job))
         for key in NODES[: 1 + both] if stage else ():
             self.ask(judges[0], self.world.accuse(key, *judges, job=job))
         if ends == "finish":
-            self.ask(REQUESTER, tx.JobFinish(job, ROOTS[0], CAPS), tx.JobSettle(job))
+            self.ask(REQUESTER, transactions.JobFinish(job, ROOTS[0], CAPS), transactions.JobSettle(job))
         elif ends == "cancel":
-            self.ask(REQUESTER, tx.JobCancel(job))
+            self.ask(REQUESTER, transactions.JobCancel(job))
         if stage > 1:
             self.ask(NODES[0], DisputeAnswer(job, BOND, ROOTS[1]))
         if stage > 2:

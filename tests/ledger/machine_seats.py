@@ -11,9 +11,18 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger.motions import Admit, Amend, Motion, MotionRow, MotionVote, Remove, What, motion_id
-from farflung.ledger.params import Params
-from farflung.ledger.seats import (
+from farflung.ledger.motions import (
+    AdmitValidator,
+    AmendParams,
+    Motion,
+    MotionRow,
+    MotionVote,
+    RemoveValidator,
+    What,
+    motion_id,
+)
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.validators import (
     CommitteeRow,
     ValidatorAccuse,
     ValidatorLeave,
@@ -21,12 +30,12 @@ from farflung.ledger.seats import (
     ValidatorState,
     count_key,
 )
-from farflung.ledger.votes import Kind, Vote, sign_vote
+from farflung.ledger.votes import Vote, VoteKind, sign_vote
 
 SEATED = (VALIDATOR, STRANGER, NODES[2], VERIFIERS[0])
 KEYS = {key.public: key for key in (*SEATED, *NODES, REQUESTER, *VERIFIERS)}
 SEAT = st.sampled_from((*SEATED, NODES[0], NODES[1]))
-KIND = st.sampled_from(Kind)
+KIND = st.sampled_from(VoteKind)
 CHANGES = st.sampled_from(
     (
         {"withheld_permille": 500},
@@ -62,8 +71,8 @@ class SeatRules(Machine):
 
     def what_to_move(self, seat: SigningKey, kind: int, change: dict[str, int]) -> What:
         if kind == 2:
-            return Amend(replace(self.world.state.params, **change))
-        return (Admit, Remove)[kind](seat.public)
+            return AmendParams(replace(self.world.state.params, **change))
+        return (AdmitValidator, RemoveValidator)[kind](seat.public)
 
     @rule(key=ANYONE, data=st.data())
     def vote_for_a_motion(self, key: SigningKey, data: st.DataObject) -> None:
@@ -102,7 +111,7 @@ class SeatRules(Machine):
         seat: int,
         epoch: int,
         views: tuple[int, int],
-        kinds: tuple[Kind, Kind],
+        kinds: tuple[VoteKind, VoteKind],
         blocks: tuple[int, int],
         signer: SigningKey | None,
     ) -> None:
@@ -114,7 +123,11 @@ class SeatRules(Machine):
                 signer or own,
                 seat,
                 Vote(
-                    self.world.chain, epoch, view, kind, ZERO_HASH if kind == Kind.NULLIFY else ROOTS[block]
+                    self.world.chain,
+                    epoch,
+                    view,
+                    kind,
+                    ZERO_HASH if kind == VoteKind.NULLIFY else ROOTS[block],
                 ),
             )
             for view, kind, block in zip(views, kinds, blocks, strict=True)
@@ -133,4 +146,4 @@ class SeatRules(Machine):
     def a_stake_lies_only_behind_who_may_be_accused(self) -> None:
         for row in self.world.state.rows(ValidatorRow):
             assert not row.stake or row.state not in (ValidatorState.GONE, ValidatorState.JAILED)
-            assert row.until <= self.world.state.time + Params().unbonding_ms
+            assert row.until <= self.world.state.time + LedgerParams().unbonding_ms

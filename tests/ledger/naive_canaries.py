@@ -9,7 +9,7 @@ from naive_base import need
 from farflung.core import merkle
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
-from farflung.ledger import tx as ops
+from farflung.ledger import transactions as ops
 
 
 class NaiveCanaries:
@@ -41,7 +41,7 @@ class NaiveCanaries:
         verifier["over"], verifier["locked"] = True, False
         self.accuse(op.job, v.verifier, verifier["stake"], [v.node], v.trace)
 
-    def planted(self, job: bytes, v: ops.Verdict, plant: ops.Plant) -> None:
+    def planted(self, job: bytes, v: ops.Verdict, plant: ops.PlantedTrace) -> None:
         k = len(plant.leaves) - 3
         need(4 <= k <= 64 and 0 <= v.segment < k)
         end, source = v.segment + 1, v.segment + 2

@@ -16,7 +16,7 @@ from naive_seats import NaiveSeats
 
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
-from farflung.ledger import tx as ops
+from farflung.ledger import transactions as ops
 from farflung.ledger.block import Genesis
 
 BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "out", "seats", "moved", "amended")

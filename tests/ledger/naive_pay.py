@@ -9,10 +9,10 @@ from naive_base import need
 from farflung.core import merkle
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
-from farflung.ledger import tx as ops
+from farflung.ledger import transactions as ops
 from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.tallies import Attest, JobAttest, Mark, SettleMany
+from farflung.ledger.earnings_tally import JobAttest, OutputAttestation, PartySignature, SettleMany
 
 LIVE = ("created", "running", "output", "stopped")
 ENDING = ("output", "stopped")
@@ -68,7 +68,9 @@ class NaivePay:
 
     # Tallies
 
-    def quorum_marked(self, job: dict[str, Any], marks: tuple[Mark, ...], what: str, body: bytes) -> bool:
+    def quorum_marked(
+        self, job: dict[str, Any], marks: tuple[PartySignature, ...], what: str, body: bytes
+    ) -> bool:
         auditors = self.auditors(job)
         names = [mark.signer for mark in marks]
         return (
@@ -111,7 +113,7 @@ class NaivePay:
         job = self.jobs[op.job]
         need(job["state"] in ENDING)
         root = job["roots"][-1][0] if job["roots"] else bytes(32)
-        said = Attest(self.chain, op.job, root, job["output"])  # type: ignore[arg-type]
+        said = OutputAttestation(self.chain, op.job, root, job["output"])  # type: ignore[arg-type]
         need(self.quorum_marked(job, op.marks, "farflung/attest/1", encode(said)))
         job["until"] = min(job["until"], self.now)
 

@@ -10,13 +10,13 @@ from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
 from farflung.ledger.block import Genesis
 from farflung.ledger.motions import Motion, MotionVote
-from farflung.ledger.params import Params
-from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 
 YEAR = 366 * 24 * 3600 * 1000
 
 
-def is_a_law(p: Params) -> bool:
+def is_a_law(p: LedgerParams) -> bool:
     numbers = [getattr(p, name) for name in p.__struct_fields__]
     return (
         all(0 <= n < 2**63 for n in numbers)
@@ -44,7 +44,7 @@ class NaiveSeats:
         self.height = 0
         self.epochs = [{"first": 1, "members": list(genesis.validators), "params": genesis.params}]
         self.p = genesis.params
-        self.amended: Params | None = None
+        self.amended: LedgerParams | None = None
         self.seats: dict[bytes, dict[str, Any]] = {
             key: {
                 "owner": key,

@@ -26,12 +26,12 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Signature
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger import execution, tx
+from farflung.ledger import block_execution, transactions
 from farflung.ledger.block import (
     LOGICAL_MS,
     Block,
+    BlockHeader,
     Genesis,
-    Header,
     read_block,
     state_root,
     txs_root,
@@ -39,30 +39,30 @@ from farflung.ledger.block import (
 )
 from farflung.ledger.chain import Chain
 from farflung.ledger.params import HOUR_MS
-from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
-from farflung.ledger.state import genesis_header, genesis_state
-from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
+from farflung.ledger.state_transition import genesis_header, genesis_state
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, FailedResult, RejectedResult
+from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate, VoteKind, certificate_of, sign_vote
 
 A, B, C = NODES
 
 
-def pay(chain: Chain, amount: int = 5) -> tx.SignedTx:
-    return signed(chain, A, tx.Transfer(B.public, amount))
+def pay(chain: Chain, amount: int = 5) -> transactions.SignedTx:
+    return signed(chain, A, transactions.Transfer(B.public, amount))
 
 
-def step(chain: Chain, *txs: tx.SignedTx) -> Block:
+def step(chain: Chain, *txs: transactions.SignedTx) -> Block:
     block, _ = chain.propose(txs, chain.head.time + LOGICAL_MS)
     chain.adopt(block)
     return block
 
 
-def sealed(header: Header, txs: tuple[tx.SignedTx, ...], key: SigningKey = VALIDATOR) -> Block:
+def sealed(header: BlockHeader, txs: tuple[transactions.SignedTx, ...], key: SigningKey = VALIDATOR) -> Block:
     return Block(header, txs, certified_by(header, [(0, key)], 1))
 
 
 def certified_by(
-    header: Header, signers: list[tuple[int, SigningKey]], seats: int, kind: Kind = Kind.FINALIZE
-) -> Certificate:
+    header: BlockHeader, signers: list[tuple[int, SigningKey]], seats: int, kind: VoteKind = VoteKind.FINALIZE
+) -> QuorumCertificate:
     vote = vote_for(header, 1, kind)
     return certificate_of([sign_vote(key, seat, vote) for seat, key in signers], seats)
 
@@ -75,7 +75,7 @@ def test_replay_from_genesis_gives_the_same_root():
         step(chain, signed(chain, REQUESTER, world.schedule(world.offer(A), world.offer(B)), fee=4)),
         step(chain, signed(chain, REQUESTER, world.progress(0, (A, 3)))),
         step(chain),
-        step(chain, signed(chain, REQUESTER, tx.JobCancel(JOB))),
+        step(chain, signed(chain, REQUESTER, transactions.JobCancel(JOB))),
     ]
     reader = Chain(genesis())
     for block in blocks:
@@ -159,16 +159,20 @@ def test_a_block_of_an_impossible_time_is_refused(step_ms: int):
 def test_proposing_does_not_move_the_chain_until_adopted():
     chain = Chain(genesis(), VALIDATOR)
     block, (result,) = chain.propose([pay(chain)], START + 1000)
-    assert (chain.head.height, len(chain.blocks), chain.find(tx.tx_id(block.txs[0]))) == (0, 0, None)
-    assert result == Applied(tx.tx_id(block.txs[0]), 1)
+    assert (chain.head.height, len(chain.blocks), chain.find(transactions.tx_id(block.txs[0]))) == (
+        0,
+        0,
+        None,
+    )
+    assert result == AppliedResult(transactions.tx_id(block.txs[0]), 1)
     chain.adopt(block)
-    assert (chain.head, chain.find(tx.tx_id(block.txs[0]))) == (block.header, 1)
+    assert (chain.head, chain.find(transactions.tx_id(block.txs[0]))) == (block.header, 1)
 
 
 def test_a_block_that_was_just_proposed_is_not_executed_twice(monkeypatch: pytest.MonkeyPatch):
     chain = Chain(genesis(), VALIDATOR)
     block, _ = chain.propose([pay(chain)], START + 1000)
-    monkeypatch.setattr(execution, "apply_block", lambda *_, **__: pytest.fail("executed again"))
+    monkeypatch.setattr(block_execution, "apply_block", lambda *_, **__: pytest.fail("executed again"))
     chain.adopt(block)
     assert chain.head == block.header
 
@@ -181,11 +185,14 @@ def test_only_a_validator_proposes():
 
 def test_a_transaction_handed_in_again_is_already_applied():
     chain = Chain(genesis(), VALIDATOR)
-    good, bad = pay(chain), signed(chain, C, tx.NodeLeave())
+    good, bad = pay(chain), signed(chain, C, transactions.NodeLeave())
     step(chain, good, bad)
     step(chain)
     block, results = chain.propose([good, bad], chain.head.time + 1000)
-    assert results == (AlreadyApplied(tx.tx_id(good), 1), AlreadyApplied(tx.tx_id(bad), 1, "FF-LEDG-020"))
+    assert results == (
+        AlreadyAppliedResult(transactions.tx_id(good), 1),
+        AlreadyAppliedResult(transactions.tx_id(bad), 1, "FF-LEDG-020"),
+    )
     assert block.txs == ()
 
 
@@ -193,27 +200,39 @@ def test_a_reader_that_replayed_knows_what_is_applied():
     chain, reader = Chain(genesis(), VALIDATOR), Chain(genesis(), VALIDATOR)
     good = pay(chain)
     reader.adopt(step(chain, good))
-    assert reader.propose([good], 0)[1] == (AlreadyApplied(tx.tx_id(good), 1),)
+    assert reader.propose([good], 0)[1] == (AlreadyAppliedResult(transactions.tx_id(good), 1),)
 
 
 def test_a_second_signature_does_not_make_a_second_transaction():
     chain = Chain(genesis(), VALIDATOR)
     good = pay(chain)
     step(chain, good)
-    other = tx.SignedTx(good.tx, Signature(bytes(64)))
-    assert isinstance(chain.propose([other], 0)[1][0], AlreadyApplied)
+    other = transactions.SignedTx(good.tx, Signature(bytes(64)))
+    assert isinstance(chain.propose([other], 0)[1][0], AlreadyAppliedResult)
 
 
 def test_results_keep_the_order_of_what_was_handed_in():
     chain = Chain(genesis(), VALIDATOR)
     old = pay(chain)
     step(chain, old)
-    new, wrong = pay(chain, 9), tx.sign_tx(B, tx.make_tx(ROOTS[0], B.public, 0, tx.NodeLeave()))
-    failing = signed(chain, C, tx.NodeLeave())
-    huge = tx.sign_tx(C, tx.make_tx(chain.id, C.public, 0, tx.Transfer(A.public, 1))).tx
-    unencodable = tx.SignedTx(replace(huge, fee=1 << 70), Signature(bytes(64)))
+    new, wrong = (
+        pay(chain, 9),
+        transactions.sign_tx(B, transactions.make_tx(ROOTS[0], B.public, 0, transactions.NodeLeave())),
+    )
+    failing = signed(chain, C, transactions.NodeLeave())
+    huge = transactions.sign_tx(
+        C, transactions.make_tx(chain.id, C.public, 0, transactions.Transfer(A.public, 1))
+    ).tx
+    unencodable = transactions.SignedTx(replace(huge, fee=1 << 70), Signature(bytes(64)))
     block, results = chain.propose([old, new, new, wrong, failing, unencodable], 0)
-    kinds = [AlreadyApplied, Applied, Rejected, Rejected, Failed, Rejected]
+    kinds = [
+        AlreadyAppliedResult,
+        AppliedResult,
+        RejectedResult,
+        RejectedResult,
+        FailedResult,
+        RejectedResult,
+    ]
     assert [type(result) for result in results] == kinds
     assert block.txs == (new, failing)
     assert [getattr(result, "code", "") for result in results[2:4]] == ["FF-LEDG-008", "FF-LEDG-003"]
@@ -221,7 +240,7 @@ def test_results_keep_the_order_of_what_was_handed_in():
 
 def test_a_full_block_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch):
     chain = Chain(genesis(), VALIDATOR)
-    txs = [signed(chain, key, tx.Transfer(STRANGER.public, 1)) for key in ACTORS[:5]]
+    txs = [signed(chain, key, transactions.Transfer(STRANGER.public, 1)) for key in ACTORS[:5]]
     monkeypatch.setattr(limits, "BLOCK_TXS", 3)
     block, results = chain.propose(txs, 0)
     assert len(block.txs) == 3
@@ -280,14 +299,14 @@ def test_transactions_other_than_the_headers_are_refused():
 
 def test_a_block_with_a_transaction_that_may_not_be_in_it_is_refused():
     block = honest()
-    wrong = tx.SignedTx(replace(block.txs[0].tx, nonce=7), block.txs[0].signature)
+    wrong = transactions.SignedTx(replace(block.txs[0].tx, nonce=7), block.txs[0].signature)
     for txs in ((wrong,), block.txs * 2):
         refused(sealed(replace(block.header, txs=txs_root(txs)), txs), "FF-LEDG-064")
 
 
 def test_a_forged_signature_in_a_final_block_is_seen_by_a_second_reader_and_splits_no_replica():
     block = honest()
-    txs = (tx.SignedTx(block.txs[0].tx, Signature(bytes(64))),)
+    txs = (transactions.SignedTx(block.txs[0].tx, Signature(bytes(64))),)
     forged = sealed(replace(block.header, txs=txs_root(txs)), txs)
     refused(forged, "FF-LEDG-064", audits=True)
     replica = Chain(genesis())
@@ -315,7 +334,7 @@ def test_a_block_without_certificate_is_refused():
 
 def test_a_block_that_is_notarized_only_is_not_final():
     block = honest()
-    notarized = certified_by(block.header, [(0, VALIDATOR)], 1, Kind.NOTARIZE)
+    notarized = certified_by(block.header, [(0, VALIDATOR)], 1, VoteKind.NOTARIZE)
     refused(replace(block, certificate=notarized), "FF-LEDG-252")
 
 
@@ -323,7 +342,7 @@ def test_a_notarized_block_is_final_with_a_finalized_one_behind_it():
     chain = Chain(genesis(), VALIDATOR)
     first = step(chain, pay(chain))
     second = step(chain, pay(chain))
-    weak = replace(first, certificate=certified_by(first.header, [(0, VALIDATOR)], 1, Kind.NOTARIZE))
+    weak = replace(first, certificate=certified_by(first.header, [(0, VALIDATOR)], 1, VoteKind.NOTARIZE))
     reader = Chain(genesis())
     assert [len(outcomes) for outcomes in reader.adopt_many([weak, second])] == [1, 1]
     assert (reader.head, reader.state.root) == (chain.head, chain.state.root)

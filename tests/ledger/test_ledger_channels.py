@@ -8,16 +8,16 @@ from ledger_world import CAPS, NODES, REQUESTER, RICH, START, STRANGER, VALIDATO
 from msgspec.structs import replace
 
 from farflung.core import limits
-from farflung.core.tolls import GIB
-from farflung.ledger import tx
+from farflung.core.relay_passes import GIB
+from farflung.ledger import transactions
 from farflung.ledger.receipt_file import (
     check_receipt_file,
     party_receipts,
     read_receipt_file,
     write_receipt_file,
 )
-from farflung.ledger.rows import ChannelRow
 from farflung.ledger.rules.relays import GRACE_MS
+from farflung.ledger.table_rows import ChannelRow
 
 A, B, C = NODES
 RELAY = C  # a key like any other; it trains in no job here
@@ -29,11 +29,13 @@ def opened(**terms: int) -> World:
     return world
 
 
-def claim(world: World, *passages: tx.Passage, key=RELAY) -> str:  # type: ignore[no-untyped-def]
-    return world.do(key, tx.ChannelClaim(REQUESTER.public, passages))
+def claim(world: World, *passages: transactions.PassReceipts, key=RELAY) -> str:  # type: ignore[no-untyped-def]
+    return world.do(key, transactions.ChannelClaim(REQUESTER.public, passages))
 
 
-def passage(world: World, serial: int, up: int = 100, down: int = 100, **fields: object) -> tx.Passage:
+def passage(
+    world: World, serial: int, up: int = 100, down: int = 100, **fields: object
+) -> transactions.PassReceipts:
     """A sent `up`, of which B says that it got `down`."""
     return world.passage(serial, (A, up, 0), (B, 0, down), **{"relay": RELAY, **fields})
 
@@ -43,7 +45,7 @@ def test_a_relay_is_paid_the_smaller_and_the_payer_gets_the_rest() -> None:
     assert world.balance(REQUESTER) == RICH - 1000
     assert claim(world, passage(world, 1, up=100, down=80)) == "ok"
     assert (world.balance(RELAY), world.channel(relay=RELAY).held) == (RICH + 80, 920)
-    assert world.do(RELAY, tx.ChannelClose(REQUESTER.public)) == "ok"
+    assert world.do(RELAY, transactions.ChannelClose(REQUESTER.public)) == "ok"
     assert world.balance(REQUESTER) == RICH - 80
     assert not world.channel(relay=RELAY).is_open
 
@@ -64,9 +66,9 @@ def test_a_pass_is_paid_once_and_in_order() -> None:
 def test_nothing_is_paid_after_the_close_or_by_an_older_opening() -> None:
     world = opened()
     old = passage(world, 1)
-    assert world.do(RELAY, tx.ChannelClose(REQUESTER.public)) == "ok"
+    assert world.do(RELAY, transactions.ChannelClose(REQUESTER.public)) == "ok"
     assert claim(world, old) == "FF-LEDG-091"
-    assert world.do(RELAY, tx.ChannelClose(REQUESTER.public)) == "FF-LEDG-091"
+    assert world.do(RELAY, transactions.ChannelClose(REQUESTER.public)) == "FF-LEDG-091"
     assert world.do(REQUESTER, world.open_channel(RELAY)) == "ok"
     assert world.channel(relay=RELAY).opening == 2
     assert claim(world, old) == "FF-LEDG-093"
@@ -141,31 +143,33 @@ def test_receipts_of_others_of_something_else_or_twice_are_refused() -> None:
     other = world.receipt(replace(toll, serial=2), B, B, 0, 100)
     stranger = world.receipt(toll, STRANGER, STRANGER, 0, 100)
     for bad in ((a, forged), (a, other), (a, b, b), (a, b, stranger), (a, replace(b, signer=B.public[::-1]))):
-        assert claim(world, tx.Passage(good.signed, bad)) == "FF-LEDG-096"
-    assert claim(world, tx.Passage(good.signed, (a,))) == "ok"  # one side alone is worth nothing
+        assert claim(world, transactions.PassReceipts(good.signed, bad)) == "FF-LEDG-096"
+    assert (
+        claim(world, transactions.PassReceipts(good.signed, (a,))) == "ok"
+    )  # one side alone is worth nothing
     assert world.balance(RELAY) == RICH
 
 
 def test_a_certified_node_key_signs_until_it_is_revoked() -> None:
     world = opened()
     node = STRANGER
-    assert world.do(B, tx.KeyCertify(node.public, 1, 2_000_000_000, 0)) == "ok"
+    assert world.do(B, transactions.KeyCertify(node.public, 1, 2_000_000_000, 0)) == "ok"
     made = passage(world, 1)
     toll, (a, _) = made.signed.toll, made.receipts
-    by_node = tx.Passage(made.signed, (a, world.receipt(toll, B, node, 0, 100)))
+    by_node = transactions.PassReceipts(made.signed, (a, world.receipt(toll, B, node, 0, 100)))
     assert claim(world, by_node) == "ok"
     assert world.balance(RELAY) == RICH + 100
-    assert world.do(B, tx.KeyRevoke(1)) == "ok"
+    assert world.do(B, transactions.KeyRevoke(1)) == "ok"
     again = passage(world, 2)
     said = (again.receipts[0], world.receipt(again.signed.toll, B, node, 0, 100))
-    assert claim(world, tx.Passage(again.signed, said)) == "FF-LEDG-096"
+    assert claim(world, transactions.PassReceipts(again.signed, said)) == "FF-LEDG-096"
 
 
 def test_only_the_relay_claims_and_closes() -> None:
     world = opened()
     for key in (REQUESTER, A, VERIFIERS[0]):
         assert claim(world, passage(world, 1), key=key) == "FF-LEDG-091"
-        assert world.do(key, tx.ChannelClose(REQUESTER.public)) == "FF-LEDG-091"
+        assert world.do(key, transactions.ChannelClose(REQUESTER.public)) == "FF-LEDG-091"
     assert world.channel(relay=RELAY).held == 1000
 
 

@@ -11,8 +11,8 @@ from ledger_world import JOB, NODES, OTHER_JOB, REQUESTER, START, VERIFIERS, Wor
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
-from farflung.core.turns import turn
-from farflung.ledger import tx
+from farflung.core.tie_break import turn
+from farflung.ledger import transactions
 
 KEYS = (*NODES, *VERIFIERS)
 
@@ -26,10 +26,14 @@ def registered(*asks: int, keys: tuple[SigningKey, ...] = KEYS) -> World:
 
 
 def hired(
-    world: World, setter: SigningKey, *members: SigningKey, price: int, role: tx.Role = tx.Role.TRAIN
-) -> tx.JobSchedule:
+    world: World,
+    setter: SigningKey,
+    *members: SigningKey,
+    price: int,
+    role: transactions.LeaseRole = transactions.LeaseRole.TRAIN,
+) -> transactions.JobSchedule:
     offers = tuple(world.offer(key, price=price, units=1, stake=10, role=role) for key in members)
-    return tx.JobSchedule(JOB, offers, (tx.Clearing(role, setter.public),))
+    return transactions.JobSchedule(JOB, offers, (transactions.ClearingPrice(role, setter.public),))
 
 
 A, B, C, D, E = KEYS
@@ -61,8 +65,8 @@ def test_a_price_that_its_setter_does_not_ask_is_refused(price: int) -> None:
 def test_two_prices_in_one_role_are_refused() -> None:
     world = registered(3, 4, 5)
     offers = (world.offer(A, price=5, units=1), world.offer(B, price=4, units=1))
-    cleared = (tx.Clearing(tx.Role.TRAIN, C.public),)
-    assert world.do(REQUESTER, tx.JobSchedule(JOB, offers, cleared)) == "FF-LEDG-375"
+    cleared = (transactions.ClearingPrice(transactions.LeaseRole.TRAIN, C.public),)
+    assert world.do(REQUESTER, transactions.JobSchedule(JOB, offers, cleared)) == "FF-LEDG-375"
 
 
 def test_nobody_is_paid_less_than_it_asks_even_where_it_signed() -> None:
@@ -73,11 +77,14 @@ def test_nobody_is_paid_less_than_it_asks_even_where_it_signed() -> None:
 def test_each_role_has_a_price_of_its_own() -> None:
     world = registered(3, 4, 5, 1, 2)
     trains = tuple(world.offer(key, price=5, units=1, stake=10) for key in (A, B))
-    audits = (world.offer(D, price=2, units=1, stake=10, role=tx.Role.AUDIT),)
-    train, audit = tx.Clearing(tx.Role.TRAIN, C.public), tx.Clearing(tx.Role.AUDIT, E.public)
+    audits = (world.offer(D, price=2, units=1, stake=10, role=transactions.LeaseRole.AUDIT),)
+    train, audit = (
+        transactions.ClearingPrice(transactions.LeaseRole.TRAIN, C.public),
+        transactions.ClearingPrice(transactions.LeaseRole.AUDIT, E.public),
+    )
     for wrong in ((), (train,), (audit, train), (train, train), (train, audit, audit)):
-        assert world.do(REQUESTER, tx.JobSchedule(JOB, (*trains, *audits), wrong)) == "FF-LEDG-374"
-    assert world.do(REQUESTER, tx.JobSchedule(JOB, (*trains, *audits), (train, audit))) == "ok"
+        assert world.do(REQUESTER, transactions.JobSchedule(JOB, (*trains, *audits), wrong)) == "FF-LEDG-374"
+    assert world.do(REQUESTER, transactions.JobSchedule(JOB, (*trains, *audits), (train, audit))) == "ok"
 
 
 def test_a_setter_lends_now() -> None:
@@ -136,7 +143,12 @@ def test_what_is_accepted_is_a_price_that_the_asks_may_have_set(
     offers = tuple(
         world.offer(key, price=price, units=1, stake=10, expires=START + 40_000 + job_end) for key in crew
     )
-    found = world.do(REQUESTER, tx.JobSchedule(JOB, offers, (tx.Clearing(tx.Role.TRAIN, setter.public),)))
+    found = world.do(
+        REQUESTER,
+        transactions.JobSchedule(
+            JOB, offers, (transactions.ClearingPrice(transactions.LeaseRole.TRAIN, setter.public),)
+        ),
+    )
     place = {
         key.public: (ask, bytes(turn(Hash(JOB), key.public))) for key, ask in zip(KEYS, asks, strict=False)
     }

@@ -12,9 +12,9 @@ import pytest
 from ledger_crash_points import live
 from ledger_world import PARAMS, VALIDATOR, genesis
 
-from farflung.core.io import durable
+from farflung.core.io import durable_files
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
 
 HERE = Path(__file__).parent
 Said = dict[tuple[str, int], set[bytes]]
@@ -45,16 +45,16 @@ def killed_at(folder: Path, monkeypatch: pytest.MonkeyPatch, point: str, blocks:
     def tell(word: str, height: int, name: bytes) -> None:
         said.setdefault((word, height), set()).add(name)
 
-    durable._passed.clear()
+    durable_files._passed.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "_die", die)
+        patch.setattr(durable_files, "_die", die)
         patch.setenv("FARFLUNG_FAILPOINT", point)
         with pytest.raises(Killed):
             live(folder, blocks, 1, tell)
     end = live(folder, blocks, 2, tell)
     assert end.head.height == blocks
     assert all(len(names) == 1 for names in said.values()), point
-    store = Store.open(folder / "chain.db", genesis(PARAMS))
+    store = LedgerStore.open(folder / "chain.db", genesis(PARAMS))
     again = store.load(VALIDATOR)
     replayed = Chain(genesis(PARAMS), audits=True)
     for block in again.blocks:

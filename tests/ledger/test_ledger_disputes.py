@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import check_genesis
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
-from farflung.ledger.rows import AccountRow, JobState, NodeState
-from farflung.ledger.state import total_money
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import AccountRow, JobState, NodeState
 
 A, B, C = NODES
 V, W = VERIFIERS
@@ -75,14 +75,14 @@ def test_a_dispute_holds_stake_and_pay_until_it_is_decided():
 
 def test_who_withheld_keeps_the_rest_of_its_stake_meanwhile():
     world = World(DISPUTED).watched()
-    assert world.do(W, world.accuse(A, finding=tx.Finding.WITHHELD, excess=0)) == "ok"
+    assert world.do(W, world.accuse(A, finding=transactions.VerdictFinding.WITHHELD, excess=0)) == "ok"
     assert (world.dispute(A).taken, world.node(A).free) == (50, 450)
 
 
 def test_what_silence_costs_is_burnt_whole_after_a_dispute_too():
     """With the bond of its denial: two verifiers that lie about a silence gain nothing."""
     world = World(DISPUTED).watched()
-    world.do(W, world.accuse(A, finding=tx.Finding.WITHHELD, excess=0))
+    world.do(W, world.accuse(A, finding=transactions.VerdictFinding.WITHHELD, excess=0))
     assert world.do(A, DENIAL) == "ok"
     assert world.do(VALIDATOR, GUILTY) == "ok"
     assert [world.balance(key) for key in VERIFIERS] == [LENT] * 2
@@ -165,7 +165,9 @@ def test_a_jury_that_finds_innocent_pays_the_node_and_costs_its_accusers_their_s
         assert (node.free, node.locked, node.leases, node.burnt) == (450, 0, 0, 25)
     job = world.job()
     assert (job.slashed, job.paid, job.refunded, job.reserved) == (100, 50, 250, 300)
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)) == "ok"
+    assert (
+        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
+    )
     assert (world.job().paid, world.job().refunded) == (50, 950)
 
 
@@ -256,7 +258,9 @@ def test_vouchers_count_while_a_dispute_is_open():
 
 def test_a_job_is_settled_without_its_disputes():
     world = accused(answered=True)
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)) == "ok"
+    assert (
+        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
+    )
     job = world.job()
     assert (job.state, job.paid, job.refunded, job.escrow) == (JobState.SETTLED, 20, 680, 0)
     assert world.dispute(A).money == 400 + BOND
@@ -267,19 +271,19 @@ def test_a_job_is_settled_without_its_disputes():
 
 def test_an_accuser_cannot_leave_before_its_disputes_end():
     world = accused(answered=True)
-    world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
     assert (world.lease(V).is_open, world.lease(V).paid, world.node(V).locked) == (False, 20, 50)
-    assert world.do(V, tx.NodeLeave()) == "FF-LEDG-021"
+    assert world.do(V, transactions.NodeLeave()) == "FF-LEDG-021"
     world.do(VALIDATOR, INNOCENT)
     assert (world.lease(V).slashed, world.lease(V).paid, world.node(V).burnt) == (50, 20, 25)
     assert (world.node(V).free, world.node(V).locked, world.node(V).leases) == (450, 0, 0)
-    assert world.do(V, tx.NodeLeave()) == "ok"
+    assert world.do(V, transactions.NodeLeave()) == "ok"
 
 
 @pytest.mark.parametrize("vote", [GUILTY, None])
 def test_an_accusers_stake_is_free_when_the_dispute_ends_otherwise(vote: JuryVote | None):
     world = accused(answered=True)
-    world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
     world.do(VALIDATOR, vote) if vote else wait(world)
     assert (world.node(V).free, world.node(V).locked, world.node(V).leases) == (500, 0, 0)
 
@@ -291,7 +295,7 @@ def test_an_accuser_of_two_loses_its_stake_once():
         world.do(REQUESTER, world.accuse(key))
         world.do(key, DENIAL)
     assert [world.lease(key).disputes for key in VERIFIERS] == [2, 2]
-    world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
     assert world.do(VALIDATOR, INNOCENT) == "ok"
     assert [world.lease(key).disputes for key in VERIFIERS] == [1, 1]
     assert world.do(VALIDATOR, replace(INNOCENT, node=B.public)) == "ok"
@@ -303,7 +307,7 @@ def test_a_stake_stays_locked_until_the_last_of_two_disputes():
     world = World(DISPUTED).watched()
     for key in (A, B):
         world.do(REQUESTER, world.accuse(key))
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     world.do(B, DENIAL)
     wait(world)
     assert (world.lease(V).disputes, world.node(V).locked) == (1, 50)
@@ -313,7 +317,7 @@ def test_a_stake_stays_locked_until_the_last_of_two_disputes():
 
 def test_a_verifier_that_lied_has_no_say_any_more():
     world = accused(answered=True)
-    world.do(REQUESTER, world.schedule(world.offer(C, units=1, role=tx.Role.AUDIT)))
+    world.do(REQUESTER, world.schedule(world.offer(C, units=1, role=transactions.LeaseRole.AUDIT)))
     world.do(VALIDATOR, INNOCENT)
     assert world.do(REQUESTER, world.accuse(B, V, W)) == "FF-LEDG-050"
     assert world.do(REQUESTER, world.progress(1, (V, 1))) == "FF-LEDG-057"
@@ -321,7 +325,7 @@ def test_a_verifier_that_lied_has_no_say_any_more():
 
 def test_who_is_accused_may_leave_meanwhile_and_is_paid():
     world = accused(answered=True)
-    assert world.do(A, tx.NodeLeave()) == "ok"
+    assert world.do(A, transactions.NodeLeave()) == "ok"
     world.do(VALIDATOR, INNOCENT)
     assert (world.node(A).state, world.node(A).money) == (NodeState.LEFT, 0)
     assert world.balance(A) == RICH + 50 + 50
@@ -329,7 +333,7 @@ def test_who_is_accused_may_leave_meanwhile_and_is_paid():
 
 def test_what_is_upheld_against_a_node_that_left_is_burnt_in_its_row():
     world = accused()
-    world.do(A, tx.NodeLeave())
+    world.do(A, transactions.NodeLeave())
     wait(world)
     assert (world.node(A).state, world.node(A).burnt, world.node(A).free) == (NodeState.LEFT, 50, 0)
 

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.ids import ZERO_HASH, Hash, Signature
-from farflung.ledger import tx
-from farflung.ledger.block import Header
-from farflung.ledger.docket import Docket, Examine
-from farflung.ledger.mempool import Verdicts
-from farflung.ledger.results import Applied, Rejected
+from farflung.ledger import transactions
+from farflung.ledger.block import BlockHeader
+from farflung.ledger.mempool import CheckedTxCache
 from farflung.ledger.rules import accounts
 from farflung.ledger.rules.accounts import unsound
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Ballot
-from farflung.ledger.sdbft.records import read_record
-from farflung.ledger.votes import Kind
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import VoteMessage
+from farflung.ledger.sdbft.votelog_records import read_record
+from farflung.ledger.tx_results import AppliedResult, RejectedResult
+from farflung.ledger.verification_queue import VerificationQueue, VerifyJob
+from farflung.ledger.votes import VoteKind
 
 FORGED = Signature(bytes(64))
 
@@ -39,8 +39,8 @@ def working(committee: Committee) -> set[Hash]:
 def notarized(committee: Committee, index: int) -> set[Hash]:
     """What this seat voted for."""
     said = [read_record(each) for each in committee.disks[index].votes]
-    ballots = [each.signed.vote for each in said if isinstance(each, Ballot)]
-    return {vote.block for vote in ballots if vote.kind == Kind.NOTARIZE}
+    ballots = [each.signed.vote for each in said if isinstance(each, VoteMessage)]
+    return {vote.block for vote in ballots if vote.kind == VoteKind.NOTARIZE}
 
 
 def fail(*_: object) -> bool:
@@ -54,7 +54,7 @@ def test_other_processes_judge_all_signatures_once(seats: int, monkeypatch: pyte
     committee.run(500)
     asked = {index: list[bytes]() for index in range(seats)}
 
-    def judged(index: int, part: Examine) -> Sequence[bool]:
+    def judged(index: int, part: VerifyJob) -> Sequence[bool]:
         asked[index] += [encode(signed) for signed in part.txs]
         return soundly(index, part)
 
@@ -62,7 +62,7 @@ def test_other_processes_judge_all_signatures_once(seats: int, monkeypatch: pyte
     for place in range(20):
         committee.submit(place % seats, committee.pay(place // 2, place % 2), ticket=place)
     committee.run(2000)
-    assert results(committee) == dict.fromkeys(range(20), Applied)
+    assert results(committee) == dict.fromkeys(range(20), AppliedResult)
     assert {committee.balance(index, SEATS[6]) for index in range(seats)} == {RICH + 20}
     assert all(len(each) == len(set(each)) <= 20 for each in asked.values())
 
@@ -72,7 +72,7 @@ def test_who_has_no_verdicts_votes_for_no_transaction_and_follows_what_is_final(
 ):
     committee = Committee(4, parts=2)
 
-    def judged(index: int, part: Examine) -> Sequence[bool]:
+    def judged(index: int, part: VerifyJob) -> Sequence[bool]:
         if index == 0:
             raise TimeoutError
         return soundly(index, part)
@@ -83,7 +83,7 @@ def test_who_has_no_verdicts_votes_for_no_transaction_and_follows_what_is_final(
     for nonce in range(4):
         committee.submit(2, committee.pay(nonce), ticket=nonce)
         committee.run(400)
-    assert results(committee) == dict.fromkeys(range(4), Applied)
+    assert results(committee) == dict.fromkeys(range(4), AppliedResult)
     assert committee.balance(0, SEATS[6]) == RICH + 4
     assert working(committee)
     assert not notarized(committee, 0) & working(committee)
@@ -93,7 +93,7 @@ def test_who_has_no_verdicts_votes_for_no_transaction_and_follows_what_is_final(
 def test_no_block_is_final_before_a_quorum_has_its_verdicts():
     committee = Committee(4, parts=2)
 
-    def judged(index: int, part: Examine) -> Sequence[bool]:
+    def judged(index: int, part: VerifyJob) -> Sequence[bool]:
         if index < 2:
             raise TimeoutError
         return soundly(index, part)
@@ -107,21 +107,21 @@ def test_no_block_is_final_before_a_quorum_has_its_verdicts():
     committee.judged = soundly
     committee.release()
     committee.run(3000)
-    assert results(committee) == {0: Applied}
+    assert results(committee) == {0: AppliedResult}
     assert {committee.balance(index, SEATS[6]) for index in range(4)} == {RICH + 1}
 
 
 def test_a_leader_whose_processes_lie_gets_no_vote():
     committee = Committee(4, parts=2)
 
-    def judged(index: int, part: Examine) -> Sequence[bool]:
+    def judged(index: int, part: VerifyJob) -> Sequence[bool]:
         return [True] * len(part.txs) if index == 1 else soundly(index, part)
 
     committee.judged = judged
     committee.submit(1, replace(committee.pay(0, 0), signature=FORGED), ticket=0)
     committee.submit(2, committee.pay(0, 1), ticket=1)
     committee.run(6000)
-    assert results(committee) == {1: Applied}
+    assert results(committee) == {1: AppliedResult}
     assert {committee.balance(index, SEATS[6]) for index in (0, 2, 3)} == {RICH + 1}
 
 
@@ -129,8 +129,8 @@ def test_a_client_is_told_what_other_processes_found():
     committee = Committee(4, parts=1)
     good = committee.pay(0)
     other = committee.pay(0, 1)
-    strange = tx.sign_tx(PAYERS[1], replace(other.tx, chain=ZERO_HASH))
-    empty = tx.sign_tx(PAYERS[1], replace(other.tx, ops=()))
+    strange = transactions.sign_tx(PAYERS[1], replace(other.tx, chain=ZERO_HASH))
+    empty = transactions.sign_tx(PAYERS[1], replace(other.tx, ops=()))
     committee.submit(0, good, replace(good, signature=FORGED), strange, empty, good, ticket=0)
     committee.run(1000)
     said = {ticket: getattr(result, "code", "") for ticket, (_, result) in committee.replies.items()}
@@ -142,7 +142,7 @@ def test_where_no_process_answers_the_validator_judges_itself():
     committee.judged = lambda _index, _part: None
     committee.submit(0, committee.pay(0), replace(committee.pay(0, 1), signature=FORGED), ticket=0)
     committee.run(1000)
-    assert results(committee) == {0: Applied, 1: Rejected}
+    assert results(committee) == {0: AppliedResult, 1: RejectedResult}
 
 
 def test_validators_that_die_with_questions_open_ask_again():
@@ -153,20 +153,25 @@ def test_validators_that_die_with_questions_open_ask_again():
 # The docket by itself
 
 
-def transfers(count: int) -> list[tx.SignedTx]:
+def transfers(count: int) -> list[transactions.SignedTx]:
     sender = PAYERS[0].public
-    to = tx.Transfer(SEATS[0].public, 1)
-    return [tx.SignedTx(tx.make_tx(ZERO_HASH, sender, nonce, to), FORGED) for nonce in range(count)]
+    to = transactions.Transfer(SEATS[0].public, 1)
+    return [
+        transactions.SignedTx(transactions.make_tx(ZERO_HASH, sender, nonce, to), FORGED)
+        for nonce in range(count)
+    ]
 
 
-def docket(parts: int = 1) -> tuple[Docket, Verdicts]:
-    verdicts = Verdicts(lambda signed: unsound(ZERO_HASH, signed))
-    return Docket(verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts), verdicts
+def docket(parts: int = 1) -> tuple[VerificationQueue, CheckedTxCache]:
+    verdicts = CheckedTxCache(lambda signed: unsound(ZERO_HASH, signed))
+    return VerificationQueue(
+        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts
+    ), verdicts
 
 
-def draft(txs: Sequence[tx.SignedTx], height: int = 1) -> ev.Draft:
-    header = Header(ZERO_HASH, height, 1, 0, SEATS[0].public, ZERO_HASH, ZERO_HASH, ZERO_HASH)
-    return ev.Draft(header, tuple(txs))
+def draft(txs: Sequence[transactions.SignedTx], height: int = 1) -> ev.DraftBlock:
+    header = BlockHeader(ZERO_HASH, height, 1, 0, SEATS[0].public, ZERO_HASH, ZERO_HASH, ZERO_HASH)
+    return ev.DraftBlock(header, tuple(txs))
 
 
 def test_without_parts_nothing_waits():
@@ -206,7 +211,7 @@ def test_parts_are_bounded_and_a_block_goes_first(monkeypatch: pytest.MonkeyPatc
     assert third.txs == tuple(txs[6:10])
     assert made.settle(second.number, [True, False])[1] == []
     assert made.settle(third.number, None)[1] == [draft(txs[4:10])]
-    assert [verdicts.has((tx.tx_id(each), FORGED)) for each in txs[9:11]] == [True, False]
+    assert [verdicts.has((transactions.tx_id(each), FORGED)) for each in txs[9:11]] == [True, False]
     monkeypatch.setattr(limits, "JUDGE_BYTES", 2 * len(encode(txs[0])) + 47)
     assert [part.txs for part in made.hand_out()] == [(txs[10],), (txs[11],)]
 
@@ -229,7 +234,7 @@ def test_tickets_gather_and_are_forgotten():
     made, _ = docket()
     (signed,) = transfers(1)
     made.defers(signed, [1])
-    made.defers(decode(encode(signed), tx.SignedTx, limits.TX_BYTES), [2])
+    made.defers(decode(encode(signed), transactions.SignedTx, limits.TX_BYTES), [2])
     made.defers(signed, [3])
     made.forget({2})
     (part,) = made.hand_out()

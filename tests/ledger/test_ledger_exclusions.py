@@ -27,13 +27,13 @@ from msgspec.structs import replace
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.ledger import queries, tx
+from farflung.ledger import queries, transactions
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionRow, Fault, HostTampered
-from farflung.ledger.params import Params
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.state import total_money
+from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionFault, ExclusionRow, HostTampered
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import AccountRow
 
 A, B, C = NODES
 V, W = VERIFIERS
@@ -52,7 +52,7 @@ def row(world: World, key: SigningKey = A) -> ExclusionRow:
     return found
 
 
-def found_out(law: Params = LAW, jury: tuple[SigningKey, ...] = (VALIDATOR,)) -> World:
+def found_out(law: LedgerParams = LAW, jury: tuple[SigningKey, ...] = (VALIDATOR,)) -> World:
     """A has lied in JOB, and a second job waits for offers."""
     world = World(law, validators=jury).watched()
     assert world.do(REQUESTER, world.accuse(A)) == "ok"
@@ -60,7 +60,12 @@ def found_out(law: Params = LAW, jury: tuple[SigningKey, ...] = (VALIDATOR,)) ->
     return world
 
 
-def hire(world: World, key: SigningKey = A, job: Hash = OTHER_JOB, role: tx.Role = tx.Role.TRAIN) -> str:
+def hire(
+    world: World,
+    key: SigningKey = A,
+    job: Hash = OTHER_JOB,
+    role: transactions.LeaseRole = transactions.LeaseRole.TRAIN,
+) -> str:
     offer = world.offer(key, job, expires=world.state.time + 9_000, units=10, role=role)
     return world.do(REQUESTER, world.schedule(offer, job=job))
 
@@ -75,14 +80,14 @@ def heard(jury: tuple[SigningKey, ...] = (VALIDATOR,)) -> World:
 # Exclusion
 
 
-@pytest.mark.parametrize("role", tx.Role)
-def test_who_lied_holds_no_further_lease_and_the_refusal_names_the_evidence(role: tx.Role):
+@pytest.mark.parametrize("role", transactions.LeaseRole)
+def test_who_lied_holds_no_further_lease_and_the_refusal_names_the_evidence(role: transactions.LeaseRole):
     world = found_out()
     offer = world.offer(A, OTHER_JOB, expires=world.state.time + 9_000, role=role)
     outcome = world.send(world.sign(REQUESTER, world.schedule(offer, job=OTHER_JOB)))[0]
     assert outcome.code == "FF-LEDG-365"
     assert EVIDENCE.hex() in outcome.message
-    assert (row(world).job, row(world).fault, row(world).evidence) == (JOB, Fault.FALSE, EVIDENCE)
+    assert (row(world).job, row(world).fault, row(world).evidence) == (JOB, ExclusionFault.FALSE, EVIDENCE)
     assert hire(world, C) == "ok"
 
 
@@ -97,8 +102,8 @@ def test_excluded_nodes_are_not_among_those_that_may_be_hired():
     world = found_out()
 
     def listed() -> list[PeerId]:
-        said = queries.answer(cast(Chain, SimpleNamespace(state=world.state)), queries.AskNodes())
-        assert isinstance(said, queries.NodesAre)
+        said = queries.answer(cast(Chain, SimpleNamespace(state=world.state)), queries.GetNodes())
+        assert isinstance(said, queries.NodesReply)
         return [node.node for node in said.nodes]
 
     assert A.public not in listed()
@@ -113,15 +118,15 @@ def test_silence_excludes_the_second_time_and_counts_from_zero_after_that():
     for number, job in enumerate(jobs):
         if number:
             world.do(REQUESTER, world.create(job, escrow=900))
-            for key, role in ((A, tx.Role.TRAIN), (V, tx.Role.AUDIT)):
+            for key, role in ((A, transactions.LeaseRole.TRAIN), (V, transactions.LeaseRole.AUDIT)):
                 assert hire(world, key, job, role) == "ok"
         by = (V,) if number else (V, W)
-        said = world.accuse(A, *by, job=job, finding=tx.Finding.WITHHELD, excess=0)
+        said = world.accuse(A, *by, job=job, finding=transactions.VerdictFinding.WITHHELD, excess=0)
         assert world.do(REQUESTER, said) == "ok"
         is_out = number % 2 == 1
         assert (row(world).until > world.state.time, row(world).faults) == (is_out, int(not is_out))
         if is_out:
-            assert (row(world).fault, row(world).job) == (Fault.WITHHELD, job)
+            assert (row(world).fault, row(world).job) == (ExclusionFault.WITHHELD, job)
             world.send(after=OUT)
 
 
@@ -131,7 +136,7 @@ def test_open_leases_of_an_excluded_node_are_worked_out_and_paid():
     assert hire(world) == "ok"
     world.do(REQUESTER, world.accuse(A))
     assert world.do(REQUESTER, world.progress(0, (A, 5), job=OTHER_JOB)) == "ok"
-    world.do(REQUESTER, tx.JobCancel(OTHER_JOB))
+    world.do(REQUESTER, transactions.JobCancel(OTHER_JOB))
     assert world.lease(A, OTHER_JOB).paid == 25
 
 
@@ -143,7 +148,7 @@ def test_a_ledger_without_exclusion_keeps_no_row():
 
 def test_leaving_and_registering_again_ends_no_exclusion():
     world = found_out()
-    assert world.do(A, tx.NodeLeave()) == "ok"
+    assert world.do(A, transactions.NodeLeave()) == "ok"
     assert world.do(A, world.register()) == "ok"
     assert hire(world) == "FF-LEDG-365"
 
@@ -154,7 +159,7 @@ def test_accusers_that_a_jury_contradicts_are_out_and_the_accused_is_not():
     world.do(A, DisputeAnswer(JOB, BOND, ROOTS[1]))
     world.do(VALIDATOR, JuryVote(JOB, A.public, False))
     assert world.state.find(ExclusionRow, A.public) is None
-    assert hire(world, V, role=tx.Role.AUDIT) == "FF-LEDG-365"
+    assert hire(world, V, role=transactions.LeaseRole.AUDIT) == "FF-LEDG-365"
     assert (row(world, V).evidence, row(world, V).is_final) == (ROOTS[1], True)
     assert world.do(V, ASKS) == "FF-LEDG-368"
 
@@ -170,7 +175,7 @@ def test_a_jury_decides_once():
 def test_who_missed_the_time_for_an_answer_may_appeal():
     world = found_out(SLOW)
     world.send(after=DISPUTE)
-    assert (row(world).fault, row(world).is_final) == (Fault.FALSE, False)
+    assert (row(world).fault, row(world).is_final) == (ExclusionFault.FALSE, False)
     assert world.do(A, ASKS) == "ok"
 
 
@@ -181,7 +186,11 @@ def test_a_tampered_host_is_out_and_loses_no_stake():
     world = World(LAW).running()
     world.do(REQUESTER, world.create(OTHER_JOB))
     assert world.do(A, HostTampered(JOB, ROOTS[2])) == "ok"
-    assert (row(world).fault, row(world).evidence, world.node(A).stake) == (Fault.TAMPERED, ROOTS[2], 500)
+    assert (row(world).fault, row(world).evidence, world.node(A).stake) == (
+        ExclusionFault.TAMPERED,
+        ROOTS[2],
+        500,
+    )
     assert hire(world) == "FF-LEDG-365"
     assert world.lease(A).is_open, "what it did before is paid, and can still be found false"
 
@@ -195,7 +204,7 @@ def test_only_who_works_in_a_job_reports_its_host(key: SigningKey, job: Hash, ev
 
 def test_nobody_reports_of_a_job_that_is_over():
     world = World(LAW).running()
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     assert world.do(A, HostTampered(JOB, ROOTS[2])) == "FF-LEDG-366"
 
 
@@ -203,7 +212,7 @@ def test_a_report_saves_nobody_from_a_slash():
     world = World(LAW).watched()
     world.do(A, HostTampered(JOB, ROOTS[2]))
     assert world.do(REQUESTER, world.accuse(A)) == "ok"
-    assert (world.lease(A).slashed, row(world).fault) == (100, Fault.FALSE)
+    assert (world.lease(A).slashed, row(world).fault) == (100, ExclusionFault.FALSE)
 
 
 # Appeals
@@ -282,7 +291,7 @@ def test_a_juror_votes_once_and_only_while_an_appeal_is_pending():
 def test_a_new_fault_ends_an_appeal_and_gives_its_bond_back():
     world = World(LAW).watched()
     world.do(REQUESTER, world.create(OTHER_JOB))
-    for key, role in ((A, tx.Role.TRAIN), (V, tx.Role.AUDIT)):
+    for key, role in ((A, transactions.LeaseRole.TRAIN), (V, transactions.LeaseRole.AUDIT)):
         assert hire(world, key, role=role) == "ok"
     world.do(REQUESTER, world.accuse(A))
     assert world.do(A, ASKS) == "ok"
@@ -306,7 +315,7 @@ def test_a_row_is_small_even_when_a_hundred_seats_voted():
     large = ExclusionRow(
         A.public,
         JOB,
-        Fault.FALSE,
+        ExclusionFault.FALSE,
         JOB,
         2**63 - 1,
         2**63 - 1,
@@ -325,5 +334,5 @@ def test_what_an_offer_attests_stands_in_its_lease():
     world.do(A, world.register())
     world.do(REQUESTER, world.create())
     offer = replace(world.offer(A).offer, attests=ROOTS[3])
-    assert world.do(REQUESTER, world.schedule(tx.sign_offer(A, offer))) == "ok"
+    assert world.do(REQUESTER, world.schedule(transactions.sign_offer(A, offer))) == "ok"
     assert world.lease(A).attests == ROOTS[3]

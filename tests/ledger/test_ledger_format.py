@@ -16,12 +16,12 @@ from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, STRANGER, World, ge
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.ledger import queries as q
-from farflung.ledger import searches, tx
+from farflung.ledger import search_queries, transactions
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
-from farflung.ledger.pinpoint import Stage
-from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
-from farflung.ledger.tallies import JobAttest
+from farflung.ledger.pinpoint_game import PinpointStage
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, FailedResult, RejectedResult
 
 
 def named(value: object) -> str:
@@ -61,7 +61,7 @@ def test_a_known_history_of_validators_and_motions_ends_in_a_known_block():
 def test_a_known_game_leaves_known_rows():
     game = Game(TINY.player(flipped(20)), HONEST).begun()
     ops = [game.opening(), game.challenge(), game.verdict_leaf()]
-    while game.row.stage != Stage.REFEREE:
+    while game.row.stage != PinpointStage.REFEREE:
         ops += [game.move(0), game.move(1)]
         game.step()
     ops.append(game.exhibit())
@@ -72,15 +72,15 @@ def test_a_known_game_leaves_known_rows():
 def test_wire_structs_have_known_bytes():
     world, chain = World(), history()
     ops = (
-        tx.Transfer(REQUESTER.public, 5),
-        tx.NodeLeave(),
-        tx.JobCancel(JOB),
+        transactions.Transfer(REQUESTER.public, 5),
+        transactions.NodeLeave(),
+        transactions.JobCancel(JOB),
         world.accuse(NODES[0]),
         *rotated(),
         world.draw(2),
         world.open_channel(),
-        tx.ChannelClaim(REQUESTER.public, (world.passage(3, (NODES[0], 70, 9)),)),
-        tx.ChannelClose(REQUESTER.public),
+        transactions.ChannelClaim(REQUESTER.public, (world.passage(3, (NODES[0], 70, 9)),)),
+        transactions.ChannelClose(REQUESTER.public),
         world.settle_many((NODES[0], 70), (NODES[1], 8)),
         JobAttest(JOB, world.settle_many().signed.marks),
         DisputeAnswer(JOB, 5, JOB),
@@ -90,30 +90,34 @@ def test_wire_structs_have_known_bytes():
         AppealVote(REQUESTER.public, True),
     )
     queries = (
-        q.AskHead(),
-        q.AskReign(),
-        q.AskAccount(REQUESTER.public),
-        q.AskNodes(3),
-        q.AskLeases(JOB),
-        q.AskReceipt("jobs", JOB),
-        q.AskSteps(),
-        q.AskBlocks(4),
-        q.AskTx(JOB),
-        searches.AskRows("nodes"),
-        searches.AskLeasesOf(NODES[0].public),
-        searches.AskFind(JOB.hex()[:8]),
-        searches.AskLife(JOB),
-        q.AskKeys(),
-        q.AskGenesis(),
+        q.GetHead(),
+        q.GetCommittee(),
+        q.GetAccount(REQUESTER.public),
+        q.GetNodes(3),
+        q.GetLeases(JOB),
+        q.GetReceipt("jobs", JOB),
+        q.GetSteps(),
+        q.GetBlocks(4),
+        q.GetTx(JOB),
+        search_queries.GetRows("nodes"),
+        search_queries.GetNodeLeases(NODES[0].public),
+        search_queries.GetNames(JOB.hex()[:8]),
+        search_queries.GetJobTxs(JOB),
+        q.GetKeys(),
+        q.GetGenesis(),
     )
     answers = tuple(q.answer(chain, query) for query in queries)
     results = (
-        Applied(JOB, 1),
-        Failed(JOB, 2, 3, "code", "message"),
-        Rejected(JOB, "code", "message"),
-        AlreadyApplied(JOB, 4, "code"),
+        AppliedResult(JOB, 1),
+        FailedResult(JOB, 2, 3, "code", "message"),
+        RejectedResult(JOB, "code", "message"),
+        AlreadyAppliedResult(JOB, 4, "code"),
     )
-    rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
+    rest = (
+        q.SubmitRequest((world.sign(NODES[0], *ops),)),
+        q.SubmitReply(results),
+        q.QueryErrorReply("code", "message"),
+    )
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
         "c09767e5fc6cdedd",
         "41258d8224c8a0ef",

@@ -23,10 +23,10 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger import tx
-from farflung.ledger.results import Failed
-from farflung.ledger.rows import AccountRow, EpochRow, JobState, epoch_key
-from farflung.ledger.state import total_money
+from farflung.ledger import transactions
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import AccountRow, EpochRow, JobState, epoch_key
+from farflung.ledger.tx_results import FailedResult
 
 A, B, C = NODES
 
@@ -38,7 +38,7 @@ def test_job_id_is_used_once():
     world = World()
     assert world.do(REQUESTER, world.create()) == "ok"
     assert world.do(A, world.create()) == "FF-LEDG-030"
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     assert world.do(REQUESTER, world.create()) == "FF-LEDG-030"
 
 
@@ -77,13 +77,13 @@ def test_escrow_needs_money():
     assert world.do(REQUESTER, world.create(escrow=RICH + 1)) == "FF-LEDG-010"
 
 
-def job_ops(world: World) -> list[tx.Op]:
+def job_ops(world: World) -> list[transactions.Op]:
     return [
         world.schedule(world.offer(C)),
         world.progress(1, (A, 1)),
-        tx.JobFinish(JOB, ROOTS[0], CAPS),
-        tx.JobSettle(JOB),
-        tx.JobCancel(JOB),
+        transactions.JobFinish(JOB, ROOTS[0], CAPS),
+        transactions.JobSettle(JOB),
+        transactions.JobCancel(JOB),
         world.draw(0),
     ]
 
@@ -122,9 +122,12 @@ def in_state(target: JobState) -> World:
         return world
     world.do(REQUESTER, world.progress(0, (A, 1)))
     if target in (JobState.OUTPUT, JobState.SETTLED):
-        world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))
+        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS))
     if target in (JobState.SETTLED, JobState.CANCELLED, JobState.STOPPED):
-        world.do(REQUESTER, tx.JobSettle(JOB) if target == JobState.SETTLED else tx.JobCancel(JOB))
+        world.do(
+            REQUESTER,
+            transactions.JobSettle(JOB) if target == JobState.SETTLED else transactions.JobCancel(JOB),
+        )
     if target == JobState.EXPIRED:
         world.send(after=START + 60_000 - world.state.time)
     return world
@@ -220,7 +223,7 @@ def test_offer_of_a_node_that_is_not_active_is_refused():
     world.do(REQUESTER, world.create())
     assert world.do(REQUESTER, world.schedule(world.offer(A))) == "FF-LEDG-020"
     world.do(A, world.register())
-    world.do(A, tx.NodeLeave())
+    world.do(A, transactions.NodeLeave())
     assert world.do(REQUESTER, world.schedule(world.offer(A, stake=0))) == "FF-LEDG-020"
 
 
@@ -334,10 +337,10 @@ def test_a_draw_that_is_undone_leaves_no_trace():
 
 def test_finish_names_the_root_of_the_last_round():
     world = World().running()
-    assert world.do(REQUESTER, tx.JobFinish(JOB, Hash(bytes(32)), CAPS)) == "FF-LEDG-047"
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, Hash(bytes(32)), CAPS)) == "FF-LEDG-047"
     world.do(REQUESTER, world.progress(0))
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[1], CAPS)) == "FF-LEDG-047"
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], ROOTS[5])) == "ok"
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[1], CAPS)) == "FF-LEDG-047"
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], ROOTS[5])) == "ok"
     assert (world.job().state, world.job().output) == (JobState.OUTPUT, ROOTS[5])
 
 
@@ -357,23 +360,23 @@ def assert_paid(world: World, state: JobState, *, units: tuple[int, int]) -> Non
 
 def test_settlement_pays_units_refunds_the_rest_and_unlocks():
     world = World().finished()
-    assert world.do(REQUESTER, tx.JobSettle(JOB)) == "ok"
+    assert world.do(REQUESTER, transactions.JobSettle(JOB)) == "ok"
     assert_paid(world, JobState.SETTLED, units=(10, 20))
 
 
 def test_a_job_is_settled_once():
     world = World().finished()
-    world.do(REQUESTER, tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobSettle(JOB))
     tables = world.state.tables
-    assert world.do(REQUESTER, tx.JobSettle(JOB)) == "FF-LEDG-033"
-    assert world.do(REQUESTER, tx.JobSettle(JOB), tx.JobSettle(JOB)) == "FF-LEDG-033"
+    assert world.do(REQUESTER, transactions.JobSettle(JOB)) == "FF-LEDG-033"
+    assert world.do(REQUESTER, transactions.JobSettle(JOB), transactions.JobSettle(JOB)) == "FF-LEDG-033"
     assert all(world.state.tables[name] == tables[name] for name in ("nodes", "jobs", "leases"))
 
 
 def test_cancelling_pays_what_was_recorded():
     world = World().running()
     world.do(REQUESTER, world.progress(0, (A, 4)))
-    assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
+    assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
     assert_paid(world, JobState.CANCELLED, units=(4, 0))
 
 
@@ -394,9 +397,9 @@ def test_the_deadline_pays_an_output_that_nobody_settles():
 
 def test_time_outs_come_before_the_transactions_of_the_block():
     world = World().finished()
-    signed = world.sign(REQUESTER, tx.JobSettle(JOB))
+    signed = world.sign(REQUESTER, transactions.JobSettle(JOB))
     outcome = world.send(signed, after=START + 60_000 - world.state.time)[0]
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, FailedResult)
     assert outcome.code == "FF-LEDG-033"
 
 

@@ -16,8 +16,8 @@ from farflung.core.errors import NetworkError
 from farflung.ledger import queries as q
 from farflung.ledger import snapshot
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.joining import Joined, join
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.state_sync import StateSyncResult, join
 
 
 class Server:
@@ -28,7 +28,7 @@ class Server:
 
     async def ask(self, body: bytes) -> bytes:
         query = q.read_query(body)
-        assert not isinstance(query, q.Submit)
+        assert not isinstance(query, q.SubmitRequest)
         self.asked.append(type(query).__name__)
         return encode(self.said(query))
 
@@ -47,8 +47,8 @@ class Liar(Server):
 
     def said(self, query: q.Read) -> q.Answer:
         said = super().said(query)
-        if isinstance(said, snapshot.ChunkIs) and self.asked.count("AskChunk") == 3:
-            return snapshot.ChunkIs((b"\x90",))
+        if isinstance(said, snapshot.SnapshotChunkReply) and self.asked.count("AskChunk") == 3:
+            return snapshot.SnapshotChunkReply((b"\x90",))
         return said
 
 
@@ -56,7 +56,11 @@ class Forgetful(Server):
     """Gives manifests and never a chunk."""
 
     def said(self, query: q.Read) -> q.Answer:
-        return snapshot.ChunkIs(None) if isinstance(query, snapshot.AskChunk) else super().said(query)
+        return (
+            snapshot.SnapshotChunkReply(None)
+            if isinstance(query, snapshot.GetSnapshotChunk)
+            else super().said(query)
+        )
 
 
 class Deaf(Server):
@@ -64,7 +68,9 @@ class Deaf(Server):
 
     def said(self, query: q.Read) -> q.Answer:
         return (
-            q.Refused("FF-TEST-002", "no") if isinstance(query, snapshot.AskSnapshot) else super().said(query)
+            q.QueryErrorReply("FF-TEST-002", "no")
+            if isinstance(query, snapshot.GetSnapshot)
+            else super().said(query)
         )
 
 
@@ -76,7 +82,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_BLOCKS", 4)
 
 
-def asked(path: Path, *servers: Server) -> Joined:
+def asked(path: Path, *servers: Server) -> StateSyncResult:
     return asyncio.run(join([server.ask for server in servers], path, servers[0].chain.genesis))
 
 
@@ -85,7 +91,7 @@ def joined(path: Path, *servers: Server) -> bool:
 
 
 def loaded(path: Path, source: Chain) -> Chain:
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     store.close()
     return chain
@@ -106,7 +112,7 @@ def test_who_is_not_far_behind_takes_blocks_unless_they_are_gone(tmp_path: Path)
     assert not joined(path, Server(source))
     assert loaded(path, source).head.height == 0
     assert joined(tmp_path / "other.db", Server(history()))
-    store = Store.open(tmp_path / "other.db", source.genesis)
+    store = LedgerStore.open(tmp_path / "other.db", source.genesis)
     pruned = store.load()
     limits.SNAPSHOT_BLOCKS = 100  # the fixture puts it back
     assert joined(path, Server(pruned))
@@ -157,13 +163,13 @@ def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Pat
 
         def said(self, query: q.Read) -> q.Answer:
             said = super().said(query)
-            return q.StepsAre(said.steps[1:]) if isinstance(said, q.StepsAre) else said
+            return q.StepsReply(said.steps[1:]) if isinstance(said, q.StepsReply) else said
 
     class Silent(Server):
         """Names none."""
 
         def said(self, query: q.Read) -> q.Answer:
-            return q.StepsAre(()) if isinstance(query, q.AskSteps) else super().said(query)
+            return q.StepsReply(()) if isinstance(query, q.GetSteps) else super().said(query)
 
     for kind in (Skips, Silent):
         found = asked(tmp_path / "other.db", kind(source))
@@ -183,12 +189,12 @@ def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_
         """Names no committee behind that of the block."""
 
         def said(self, query: q.Read) -> q.Answer:
-            return q.StepsAre(()) if isinstance(query, q.AskSteps) else super().said(query)
+            return q.StepsReply(()) if isinstance(query, q.GetSteps) else super().said(query)
 
     found = asked(path, Silent(source), Server(source))
     assert [error.code for _, error in found.faults] == ["FF-LEDG-337"]
     assert found.height == source.head.height
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     assert chain.steps == source.steps
     store.adopt(chain, (reign.step(),))

@@ -19,24 +19,24 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import RunError
-from farflung.ledger import tx
-from farflung.ledger.io.judge import bitmap, flags, receive, send, serve
-from farflung.ledger.io.judges import Answer, Judges
-from farflung.ledger.mempool import Verdicts
+from farflung.ledger import transactions
+from farflung.ledger.io.signature_pool import Answer, SignaturePool
+from farflung.ledger.io.signature_worker import bitmap, flags, receive, send, serve
+from farflung.ledger.mempool import CheckedTxCache
 
-GOOD = World().sign(REQUESTER, tx.Transfer(STRANGER.public, 5))
+GOOD = World().sign(REQUESTER, transactions.Transfer(STRANGER.public, 5))
 MIXED = [encode(GOOD), encode(replace(GOOD, signature=bytes(64))), b"", encode(GOOD) + b"\0", encode(GOOD)]
 SAID = (True, False, False, False, True)
 WAIT = 60
 
 
 @pytest.fixture
-def judges() -> Iterator[Judges]:
-    with Judges(1) as made:
+def judges() -> Iterator[SignaturePool]:
+    with SignaturePool(1) as made:
         yield made
 
 
-def process_of(judges: Judges) -> int:
+def process_of(judges: SignaturePool) -> int:
     return judges.pids[0]
 
 
@@ -58,7 +58,7 @@ def test_bits_that_do_not_fit_are_refused(bits: bytes, count: int):
 
 
 def test_processes_judge_as_the_validator_would():
-    with Judges(2) as judges:
+    with SignaturePool(2) as judges:
         answers = [judges.ask(MIXED[start:]) for start in range(len(MIXED) + 1)]
         assert [answer.result(WAIT) for answer in answers] == [
             SAID[start:] for start in range(len(MIXED) + 1)
@@ -67,7 +67,7 @@ def test_processes_judge_as_the_validator_would():
             judges.ask([bytes(limits.JUDGE_BYTES)])
 
 
-def test_a_process_that_was_killed_is_replaced(judges: Judges):
+def test_a_process_that_was_killed_is_replaced(judges: SignaturePool):
     assert judges.ask(MIXED).result(WAIT) == SAID
     first = process_of(judges)
     os.kill(first, signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_process_that_was_killed_is_replaced(judges: Judges):
 
 
 def test_a_process_that_hangs_is_replaced():
-    with Judges(1, seconds=2) as judges:
+    with SignaturePool(1, seconds=2) as judges:
         assert judges.ask(MIXED).result(WAIT) == SAID
         first = process_of(judges)
         os.kill(first, signal.SIGSTOP)
@@ -93,13 +93,13 @@ def test_a_process_that_hangs_is_replaced():
     ],
 )
 def test_whoever_waits_is_told_that_no_process_answers(program: tuple[str, ...]):
-    with Judges(1, seconds=1, program=program) as judges:
+    with SignaturePool(1, seconds=1, program=program) as judges:
         assert code_of(judges.ask(MIXED)) == "FF-LEDG-200"
 
 
 def test_what_waits_is_bounded_and_fails_when_all_is_closed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "JUDGE_CHUNKS", 3)
-    with Judges(1) as judges:
+    with SignaturePool(1) as judges:
         judges.ask(MIXED).result(WAIT)
         os.kill(process_of(judges), signal.SIGSTOP)
         taken = judges.ask(MIXED)
@@ -120,7 +120,7 @@ def test_what_waits_is_bounded_and_fails_when_all_is_closed(monkeypatch: pytest.
     judges.close()
 
 
-def test_a_cancelled_question_is_passed_over(judges: Judges):
+def test_a_cancelled_question_is_passed_over(judges: SignaturePool):
     judges.ask(MIXED).result(WAIT)
     os.kill(process_of(judges), signal.SIGSTOP)
     first, second, third = (judges.ask(MIXED) for _ in range(3))
@@ -153,10 +153,12 @@ def test_frames_that_are_too_long_are_not_read():
 
 
 def test_an_answer_is_remembered_with_the_pool():
-    verdicts = Verdicts(lambda _: ("code", "asked"), most=2)
-    verdicts.learn(tx.tx_id(GOOD), GOOD)
+    verdicts = CheckedTxCache(lambda _: ("code", "asked"), most=2)
+    verdicts.learn(transactions.tx_id(GOOD), GOOD)
     assert verdicts(GOOD) is None
-    assert (tx.tx_id(GOOD), GOOD.signature) in verdicts
+    assert (transactions.tx_id(GOOD), GOOD.signature) in verdicts
     for nonce in range(3):
-        verdicts.learn(tx.tx_id(other := replace(GOOD, tx=replace(GOOD.tx, nonce=nonce + 9))), other)
+        verdicts.learn(
+            transactions.tx_id(other := replace(GOOD, tx=replace(GOOD.tx, nonce=nonce + 9))), other
+        )
     assert not verdicts.knows(GOOD)

@@ -7,12 +7,12 @@ from ledger_world import NODES, REQUESTER, RICH, STRANGER, World
 from msgspec.structs import replace
 
 from farflung.core.ids import PeerId, Signature
-from farflung.ledger import tx
-from farflung.ledger.rows import KeyRow, NodeRow
+from farflung.ledger import transactions
+from farflung.ledger.table_rows import KeyRow, NodeRow
 
 A, B, C = NODES
-FIRST = tx.KeyCertify(B.public, 1, 2_000_000_000, 1_900_000_000)
-SECOND = tx.KeyCertify(C.public, 2, 2_100_000_000, 2_000_000_000)
+FIRST = transactions.KeyCertify(B.public, 1, 2_000_000_000, 1_900_000_000)
+SECOND = transactions.KeyCertify(C.public, 2, 2_100_000_000, 2_000_000_000)
 
 
 def row(world: World) -> KeyRow | None:
@@ -45,10 +45,10 @@ def test_an_account_that_anybody_signs_for_may_pay_but_never_lend():
     world, anybody = World(), PeerId(bytes([1, *bytes(31)]))
     signature = Signature(anybody + bytes(32))  # fits whatever is said
     paid, lends = (
-        tx.SignedTx(tx.make_tx(world.chain, anybody, nonce, op), signature)
-        for nonce, op in enumerate((tx.Transfer(STRANGER.public, 1), world.register()))
+        transactions.SignedTx(transactions.make_tx(world.chain, anybody, nonce, op), signature)
+        for nonce, op in enumerate((transactions.Transfer(STRANGER.public, 1), world.register()))
     )
-    assert world.do(A, tx.Transfer(anybody, 1000)) == "ok"
+    assert world.do(A, transactions.Transfer(anybody, 1000)) == "ok"
     assert [getattr(said, "code", "ok") for said in world.send(paid, lends)] == ["ok", "FF-LEDG-203"]
     assert world.balance(STRANGER) == 1
     assert not world.state.rows(NodeRow)
@@ -69,7 +69,7 @@ def test_an_epoch_never_comes_back_or_leaves_its_range(epoch: int):
 
 def test_a_revoked_epoch_cannot_be_certified():
     world = World()
-    assert world.do(A, FIRST, tx.KeyRevoke(5)) == "ok"
+    assert world.do(A, FIRST, transactions.KeyRevoke(5)) == "ok"
     assert world.do(A, replace(SECOND, epoch=5)) == "FF-LEDG-086"
     assert world.do(A, replace(SECOND, epoch=6)) == "ok"
     after = row(world)
@@ -91,7 +91,7 @@ def test_a_key_ends_at_a_time_that_there_is(times: dict[str, int]):
 
 def test_the_accounts_own_key_can_be_revoked_before_any_other_is_certified():
     world = World()
-    assert world.do(A, tx.KeyRevoke(0)) == "ok"
+    assert world.do(A, transactions.KeyRevoke(0)) == "ok"
     assert row(world) == KeyRow(A.public, A.public, A.public, void=1)
     assert world.do(A, FIRST) == "ok"
 
@@ -99,21 +99,21 @@ def test_the_accounts_own_key_can_be_revoked_before_any_other_is_certified():
 @pytest.mark.parametrize("epoch", [0, 1, (1 << 32) - 1])
 def test_what_is_revoked_is_revoked_once_and_leaves_room_for_another_epoch(epoch: int):
     world = World()
-    assert world.do(A, FIRST, tx.KeyRevoke(1)) == "ok"
-    assert world.do(A, tx.KeyRevoke(epoch)) == "FF-LEDG-089"
+    assert world.do(A, FIRST, transactions.KeyRevoke(1)) == "ok"
+    assert world.do(A, transactions.KeyRevoke(epoch)) == "FF-LEDG-089"
 
 
 def test_a_key_is_certified_and_revoked_by_its_own_account_alone():
     world = World()
     assert world.do(A, FIRST) == "ok"
     before = row(world)
-    assert world.do(REQUESTER, tx.KeyRevoke(9)) == "ok"
-    assert world.do(B, tx.KeyCertify(STRANGER.public, 7, 9, 9)) == "ok"
+    assert world.do(REQUESTER, transactions.KeyRevoke(9)) == "ok"
+    assert world.do(B, transactions.KeyCertify(STRANGER.public, 7, 9, 9)) == "ok"
     assert row(world) == before
 
 
 def test_keys_move_no_money_but_the_fee():
     world = World()
     assert world.do(A, FIRST, fee=3) == "ok"
-    assert world.do(A, tx.KeyRevoke(0), fee=3) == "ok"
+    assert world.do(A, transactions.KeyRevoke(0), fee=3) == "ok"
     assert world.balance(A) == RICH - 6

@@ -10,39 +10,45 @@ from ledger_world import ACTORS, NODES, REQUESTER, STRANGER, World, genesis
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
-from farflung.ledger import tx
-from farflung.ledger.mempool import Bounds, Mempool, Verdicts
-from farflung.ledger.results import Rejected
-from farflung.ledger.rows import AccountRow
+from farflung.ledger import transactions
+from farflung.ledger.mempool import CheckedTxCache, Mempool, MempoolLimits
 from farflung.ledger.rules.accounts import unsound
-from farflung.ledger.state import State, apply_block, genesis_state
+from farflung.ledger.state_transition import LedgerState, apply_block, genesis_state
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.tx_results import RejectedResult
 
 CHAIN = genesis().chain
 ALICE, BOB, CAROL = NODES
 ALL = 1 << 20
 
 
-def sound(signed: tx.SignedTx) -> tuple[str, str] | None:
+def sound(signed: transactions.SignedTx) -> tuple[str, str] | None:
     return unsound(CHAIN, signed)
 
 
-def pay(key: SigningKey, nonce: int, fee: int = 1, amount: int = 1, expires: int = 0) -> tx.SignedTx:
-    op = tx.Transfer(REQUESTER.public, amount)
-    return tx.sign_tx(key, tx.make_tx(CHAIN, key.public, nonce, op, fee=fee, expires=expires))
+def pay(
+    key: SigningKey, nonce: int, fee: int = 1, amount: int = 1, expires: int = 0
+) -> transactions.SignedTx:
+    op = transactions.Transfer(REQUESTER.public, amount)
+    return transactions.sign_tx(
+        key, transactions.make_tx(CHAIN, key.public, nonce, op, fee=fee, expires=expires)
+    )
 
 
-def code(refused: Rejected | None) -> str:
+def code(refused: RejectedResult | None) -> str:
     return refused.code if refused is not None else "ok"
 
 
-def pool_of(*signed: tx.SignedTx, bounds: Bounds | None = None) -> Mempool:
-    pool = Mempool(sound, bounds or Bounds())
+def pool_of(*signed: transactions.SignedTx, bounds: MempoolLimits | None = None) -> Mempool:
+    pool = Mempool(sound, bounds or MempoolLimits())
     for each in signed:
         assert code(pool.offer(each, genesis_state(genesis()), 0)) == "ok"
     return pool
 
 
-def taken(pool: Mempool, state: State, count: int = ALL, size: int = ALL) -> tuple[tx.SignedTx, ...]:
+def taken(
+    pool: Mempool, state: LedgerState, count: int = ALL, size: int = ALL
+) -> tuple[transactions.SignedTx, ...]:
     return pool.take(state, state.time + 1, count, size)
 
 
@@ -72,7 +78,7 @@ def test_a_block_s_bounds_are_kept_and_nothing_of_a_sender_is_skipped():
     assert taken(pool, World().state, size=2 * room) == (small,)
 
 
-def pool_bytes(signed: tx.SignedTx) -> bytes:
+def pool_bytes(signed: transactions.SignedTx) -> bytes:
     return encode(signed)
 
 
@@ -99,7 +105,7 @@ def test_what_can_never_enter_is_not_taken():
     world, pool = World(), pool_of()
     used = pay(ALICE, 0)
     world.send(used)
-    wrong = tx.SignedTx(pay(BOB, 0).tx, pay(ALICE, 0).signature)
+    wrong = transactions.SignedTx(pay(BOB, 0).tx, pay(ALICE, 0).signature)
     assert code(pool.offer(used, world.state, 0)) == "FF-LEDG-004"
     assert code(pool.offer(wrong, world.state, 0)) == "FF-LEDG-002"
     assert code(pool.offer(pay(BOB, 0, expires=world.state.time), world.state, 0)) == "FF-LEDG-005"
@@ -109,7 +115,7 @@ def test_what_can_never_enter_is_not_taken():
 
 def test_a_full_pool_lets_go_of_what_pays_the_least_and_of_what_waits_behind_it():
     least, behind, kept = pay(ALICE, 0, 2), pay(ALICE, 1, 100), pay(BOB, 0, 5)
-    pool, state = pool_of(least, behind, kept, bounds=Bounds(count=3)), World().state
+    pool, state = pool_of(least, behind, kept, bounds=MempoolLimits(count=3)), World().state
     assert code(pool.offer(pay(CAROL, 0, 2), state, 0)) == "FF-LEDG-350"
     assert len(pool) == 3
     rich = pay(CAROL, 0, 3)
@@ -119,7 +125,7 @@ def test_a_full_pool_lets_go_of_what_pays_the_least_and_of_what_waits_behind_it(
 
 def test_a_newcomer_never_drives_out_what_it_waits_for():
     first = pay(ALICE, 0, 1)
-    pool = pool_of(first, bounds=Bounds(count=1))
+    pool = pool_of(first, bounds=MempoolLimits(count=1))
     assert code(pool.offer(pay(ALICE, 1, 9), World().state, 0)) == "FF-LEDG-350"
     assert pool.all == (first,)
 
@@ -137,14 +143,14 @@ def test_what_a_block_made_void_is_let_go():
 
 
 def test_a_transaction_is_judged_once_whatever_stands_beside_its_id():
-    asked: list[tx.SignedTx] = []
+    asked: list[transactions.SignedTx] = []
 
-    def judge(signed: tx.SignedTx) -> tuple[str, str] | None:
+    def judge(signed: transactions.SignedTx) -> tuple[str, str] | None:
         asked.append(signed)
         return sound(signed)
 
-    verdicts, good = Verdicts(judge), pay(ALICE, 0)
-    wrong = tx.SignedTx(good.tx, pay(BOB, 0).signature)
+    verdicts, good = CheckedTxCache(judge), pay(ALICE, 0)
+    wrong = transactions.SignedTx(good.tx, pay(BOB, 0).signature)
     assert verdicts(wrong) is not None
     assert verdicts(good) is None
     assert verdicts(good) is None
@@ -154,7 +160,7 @@ def test_a_transaction_is_judged_once_whatever_stands_beside_its_id():
 
 
 def test_remembered_verdicts_are_bounded():
-    verdicts = Verdicts(lambda _: None, most=2)
+    verdicts = CheckedTxCache(lambda _: None, most=2)
     three = [pay(ALICE, nonce) for nonce in range(3)]
     assert [verdicts(each) for each in three] == [None] * 3
     assert [verdicts.knows(each) for each in three] == [False, True, True]
@@ -167,18 +173,18 @@ OFFERS = st.lists(st.tuples(SOME, st.integers(0, 3), st.integers(0, 4)), max_siz
 @given(OFFERS, st.integers(0, 6))
 @settings(max_examples=60)
 def test_whatever_is_taken_may_enter_that_block(offers: list[tuple[SigningKey, int, int]], count: int):
-    pool, state = Mempool(sound, Bounds(count=6)), World().state
+    pool, state = Mempool(sound, MempoolLimits(count=6)), World().state
     for key, nonce, fee in offers:
         pool.offer(pay(key, nonce, fee), state, 0)
     outcomes = apply_block(state, state.time + 1, taken(pool, state, count), ACTORS[0].public)[1]
     assert len(outcomes) <= count
-    assert not [each for each in outcomes if isinstance(each, Rejected)]
+    assert not [each for each in outcomes if isinstance(each, RejectedResult)]
 
 
 class PoolMachine(RuleBasedStateMachine):
     """A pool beside a chain that moves on, with and without it."""
 
-    bounds = Bounds(count=8, size=1500, sender=4, ms=50)
+    bounds = MempoolLimits(count=8, size=1500, sender=4, ms=50)
 
     @initialize()
     def start(self) -> None:
@@ -198,7 +204,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 5))
     def block(self, count: int) -> None:
         txs = self.pool.take(self.world.state, self.world.state.time + 1000, count, 1 << 20)
-        assert not [each for each in self.world.send(*txs) if isinstance(each, Rejected)]
+        assert not [each for each in self.world.send(*txs) if isinstance(each, RejectedResult)]
         self.settle(txs)
 
     @rule(key=SOME, amount=st.sampled_from((1, 300_000)))
@@ -207,7 +213,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.send(signed)
         self.settle((signed,))
 
-    def settle(self, txs: tuple[tx.SignedTx, ...]) -> None:
+    def settle(self, txs: tuple[transactions.SignedTx, ...]) -> None:
         self.now += 10
         self.pool.settled(txs, self.world.state, self.now)
         for signed in self.pool.all:
@@ -227,7 +233,7 @@ class PoolMachine(RuleBasedStateMachine):
             mine = pool.of(key.public)
             assert len({each.tx.nonce for each in mine}) == len(mine) <= self.bounds.sender
             assert sum(each.tx.fee for each in mine) <= self.world.balance(key)
-        assert all(tx.tx_id(each) in pool for each in pool.all)
+        assert all(transactions.tx_id(each) in pool for each in pool.all)
         assert Hash(bytes(32)) not in pool
 
 

@@ -25,11 +25,11 @@ from ledger_world import JOB, NODES, PARAMS, REQUESTER, VALIDATOR, VERIFIERS, Wo
 from msgspec.structs import replace
 
 from farflung.core.money import MICRO
-from farflung.ledger import tx
+from farflung.ledger import transactions
+from farflung.ledger.ledger_state import params_of
 from farflung.ledger.motions import Motion, MotionRow, MotionState, What
-from farflung.ledger.params import YEAR_MS, Params, fault_of_params
-from farflung.ledger.rows import KINDS, JobRow
-from farflung.ledger.tables import params_of
+from farflung.ledger.params import YEAR_MS, LedgerParams, fault_of_params
+from farflung.ledger.table_rows import KINDS, JobRow
 
 FIVE, OWNER = SEATS[4], OWNERS[4]
 AMENDED = replace(COUNCIL, fee_min=3, committee_max=50, withheld_permille=700)
@@ -174,10 +174,10 @@ def test_a_job_keeps_the_parameters_under_which_it_was_created():
     world.send()
     assert world.state.params == slow
     assert world.job().terms == 0
-    accused = world.accuse(NODES[0], *VERIFIERS, finding=tx.Finding.WITHHELD, excess=0)
+    accused = world.accuse(NODES[0], *VERIFIERS, finding=transactions.VerdictFinding.WITHHELD, excess=0)
     assert world.do(REQUESTER, accused) == "ok"
     assert world.lease(NODES[0]).slashed == 50
-    assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
+    assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
     row = world.state.find(JobRow, JOB)
     assert row is not None
     assert row.state.name == "CANCELLED"
@@ -213,12 +213,12 @@ def test_no_committee_can_vote_for_numbers_that_freeze_money(change: dict[str, i
     world = council()
     assert world.do(SEATS[0], move(world, Amend(bad))) == "FF-LEDG-267"
     assert not fault_of_params(COUNCIL)
-    assert not fault_of_params(Params())
+    assert not fault_of_params(LedgerParams())
 
 
 def test_of_every_operation_is_known_what_it_may_write_and_motions_write_no_work():
     """Random histories check it (machine_base); here, that no operation was forgotten and what a committee may do."""
-    names = {kind.__name__ for kind in tx.Op.__args__}
+    names = {kind.__name__ for kind in transactions.Op.__args__}
     assert names == set(POWERS)
     assert set().union(*POWERS.values()) <= set(KINDS)
     for name_ in ("Motion", "MotionVote"):

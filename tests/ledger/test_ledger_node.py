@@ -8,12 +8,12 @@ from ledger_world import RICH
 
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger import tx
-from farflung.ledger.results import AlreadyApplied, Applied, Rejected
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Ballot
-from farflung.ledger.seats import ValidatorAccuse, ValidatorRow, ValidatorState
-from farflung.ledger.votes import Kind, Vote, sign_vote
+from farflung.ledger import transactions
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import VoteMessage
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, RejectedResult
+from farflung.ledger.validators import ValidatorAccuse, ValidatorRow, ValidatorState
+from farflung.ledger.votes import Vote, VoteKind, sign_vote
 
 
 def results(committee: Committee) -> dict[int, object]:
@@ -27,7 +27,7 @@ def test_a_transaction_handed_to_any_validator_becomes_final_for_all(seats: int)
     for index in range(seats):
         committee.submit(index, committee.pay(index), ticket=index)
     committee.run(1000)
-    assert results(committee) == dict.fromkeys(range(seats), Applied)
+    assert results(committee) == dict.fromkeys(range(seats), AppliedResult)
     assert {committee.balance(index, SEATS[6]) for index in range(seats)} == {RICH + seats}
     assert max(committee.heights()) - min(committee.heights()) <= 1
 
@@ -49,10 +49,10 @@ def test_the_same_transaction_handed_in_everywhere_counts_once_and_is_answered_e
     for index in range(4):
         committee.submit(index, committee.pay(0), ticket=index)
     committee.run(1000)
-    assert results(committee) == dict.fromkeys(range(4), Applied)
+    assert results(committee) == dict.fromkeys(range(4), AppliedResult)
     assert committee.balance(0, SEATS[6]) == RICH + 1
     committee.submit(2, committee.pay(0), ticket=9)
-    assert results(committee)[9] == AlreadyApplied
+    assert results(committee)[9] == AlreadyAppliedResult
 
 
 def test_of_two_transactions_with_one_nonce_one_is_final_and_the_other_is_told_why():
@@ -60,7 +60,7 @@ def test_of_two_transactions_with_one_nonce_one_is_final_and_the_other_is_told_w
     committee.submit(0, committee.pay(0, amount=5), ticket=0)
     committee.submit(2, committee.pay(0, amount=6), ticket=1)
     committee.run(2000)
-    assert sorted(results(committee).values(), key=str) == sorted([Applied, Rejected], key=str)
+    assert sorted(results(committee).values(), key=str) == sorted([AppliedResult, RejectedResult], key=str)
     assert committee.balance(1, SEATS[6]) - RICH in (5, 6)
 
 
@@ -70,7 +70,7 @@ def test_what_expires_before_it_enters_is_answered():
     time = committee.nodes[0].chain.state.time  # type: ignore[union-attr]
     committee.submit(0, committee.pay(3, expires=time + 200), ticket=5)  # nonces 0 to 2 never come
     committee.run(2000)
-    assert results(committee) == {5: Rejected}
+    assert results(committee) == {5: RejectedResult}
 
 
 def test_a_committee_goes_on_without_one_of_four_and_not_without_two():
@@ -79,11 +79,11 @@ def test_a_committee_goes_on_without_one_of_four_and_not_without_two():
     committee.kill(3)
     committee.submit(0, committee.pay(0), ticket=0)
     committee.run(3000)
-    assert results(committee) == {0: Applied}
+    assert results(committee) == {0: AppliedResult}
     committee.kill(2)
     committee.submit(0, committee.pay(1), ticket=1)
     committee.run(3000)
-    assert results(committee) == {0: Applied}
+    assert results(committee) == {0: AppliedResult}
 
 
 def test_who_comes_back_has_its_votes_and_catches_up_by_blocks():
@@ -105,7 +105,7 @@ def test_all_die_at_once_at_any_moment_and_go_on_from_their_disks():
     committee = Committee(4)
     committee.die_between(payments=6)
     assert committee.nodes[0] is not None
-    assert not any(isinstance(each, Rejected) for _, each in committee.replies.values())
+    assert not any(isinstance(each, RejectedResult) for _, each in committee.replies.values())
 
 
 def test_a_part_without_a_quorum_stands_still_and_follows_after_the_healing():
@@ -117,7 +117,7 @@ def test_a_part_without_a_quorum_stands_still_and_follows_after_the_healing():
     assert results(committee) == {}
     committee.cut = lambda sender, to: 3 in (sender, to)
     committee.run(6000)
-    assert results(committee) == {0: Applied}
+    assert results(committee) == {0: AppliedResult}
     committee.cut = lambda _sender, _to: False
     committee.run(1500)
     assert max(committee.heights()) - min(committee.heights()) <= 1
@@ -138,11 +138,11 @@ def test_many_transactions_of_several_senders_are_all_answered_in_few_blocks():
         for nonce in range(20):
             committee.submit(nonce % 4, committee.pay(nonce, payer), ticket=100 * payer + nonce)
     committee.run(2000)
-    assert set(results(committee).values()) == {Applied}
+    assert set(results(committee).values()) == {AppliedResult}
     assert len(committee.replies) == 60
 
 
-def accused(committee: Committee) -> list[tx.SignedTx]:
+def accused(committee: Committee) -> list[transactions.SignedTx]:
     node = committee.nodes[0]
     assert node is not None
     ops = [(signed, op) for block in node.chain.blocks for signed in block.txs for op in signed.tx.ops]
@@ -160,9 +160,9 @@ def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     for index in witnesses:
         for block in (digest(NS_SPEC, b"one face"), digest(NS_SPEC, b"another")):
-            vote = Vote(committee.chain, reign.epoch, view, Kind.NOTARIZE, block)
-            ballot = Ballot(sign_vote(SEATS[3], 3, vote))
-            committee.feed(index, ev.Received(SEATS[3].public, ballot))
+            vote = Vote(committee.chain, reign.epoch, view, VoteKind.NOTARIZE, block)
+            ballot = VoteMessage(sign_vote(SEATS[3], 3, vote))
+            committee.feed(index, ev.ReplicaMessageEvent(SEATS[3].public, ballot))
     committee.run(4000)
     node = committee.nodes[0]
     assert node is not None
@@ -181,8 +181,12 @@ def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobod
     reign = committee.nodes[0].replica.reign  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     block = digest(NS_SPEC, b"one face")
-    for kind, about in ((Kind.NOTARIZE, block), (Kind.NOTARIZE, block), (Kind.NULLIFY, ZERO_HASH)):
-        ballot = Ballot(sign_vote(SEATS[3], 3, Vote(committee.chain, reign.epoch, view, kind, about)))
-        committee.feed(0, ev.Received(SEATS[3].public, ballot))
+    for kind, about in (
+        (VoteKind.NOTARIZE, block),
+        (VoteKind.NOTARIZE, block),
+        (VoteKind.NULLIFY, ZERO_HASH),
+    ):
+        ballot = VoteMessage(sign_vote(SEATS[3], 3, Vote(committee.chain, reign.epoch, view, kind, about)))
+        committee.feed(0, ev.ReplicaMessageEvent(SEATS[3].public, ballot))
     committee.run(2000)
     assert accused(committee) == []

@@ -15,10 +15,10 @@ from ledger_world import PARAMS, VALIDATOR, genesis
 
 from farflung.core.errors import RunError
 from farflung.ledger.block import read_block
-from farflung.ledger.io import file as ledger_file
-from farflung.ledger.io.store import Store
+from farflung.ledger.io import sqlite_file as ledger_file
+from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import open_votes
-from farflung.ledger.sdbft import frames
+from farflung.ledger.sdbft import votelog_format
 
 BLOCKS, WAYS = 2, 20  # of a life; folders that are made again for each step of it
 
@@ -38,7 +38,7 @@ def lived(folder: Path, blocks: int = BLOCKS, life: int = 1) -> list[Step]:
 
 def reopen(folder: Path, said: Sequence[Said]) -> None:
     """Begins again from what is left. Raises RunError where that is refused, Forgot where something is missing."""
-    with closing(Store.open(folder / "chain.db", genesis(PARAMS))) as store:
+    with closing(LedgerStore.open(folder / "chain.db", genesis(PARAMS))) as store:
         chain = store.load(VALIDATOR)
         with closing(open_votes(store, VALIDATOR.public)) as votes:
             voted = {block.header.id for block in map(read_block, votes.records)}
@@ -133,7 +133,7 @@ def test_a_validator_that_does_not_wait_for_its_disk_is_found_out(tmp_path: Path
 @pytest.mark.usefixtures("hasty")
 def test_a_torn_append_that_counts_as_damage_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     steps = lived(tmp_path / "lived")
-    monkeypatch.setattr(frames, "_is_torn", lambda *_: False)
+    monkeypatch.setattr(votelog_format, "_is_torn", lambda *_: False)
     with pytest.raises(Forgot, match="FF-LEDG-320"):
         cut(tmp_path / "left", steps, WAYS, 4)
 

@@ -27,12 +27,12 @@ from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
-from farflung.ledger import canaries, tx
+from farflung.ledger import canaries, transactions
+from farflung.ledger.account_statement import StatementEntryKind, explained
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
-from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionRow, Fault
-from farflung.ledger.params import Params
-from farflung.ledger.rows import JobState
-from farflung.ledger.statements import What, explained
+from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionFault, ExclusionRow
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import JobState
 
 A, B, C = NODES
 V, W = VERIFIERS
@@ -44,11 +44,13 @@ DENIAL = DisputeAnswer(JOB, BOND, ROOTS[1])
 class Long(World):
     """Whose job has more rounds than anybody has to look back."""
 
-    def create(self, *_: object, **__: object) -> tx.JobCreate:
-        return tx.JobCreate(JOB, 1000, 5, 2 * limits.ACCUSABLE_ROUNDS, 60_000)
+    def create(self, *_: object, **__: object) -> transactions.JobCreate:
+        return transactions.JobCreate(JOB, 1000, 5, 2 * limits.ACCUSABLE_ROUNDS, 60_000)
 
 
-def audited(params: Params = PARAMS, stake: int = 50, jury: tuple[SigningKey, ...] = (VALIDATOR,)) -> World:
+def audited(
+    params: LedgerParams = PARAMS, stake: int = 50, jury: tuple[SigningKey, ...] = (VALIDATOR,)
+) -> World:
     """A (100 at stake) has earned 10 units at 5, the verifier V 4 of 20 at 5; V's stake is `stake`."""
     world = World(params, validators=jury).watched(stake=stake)
     assert world.do(REQUESTER, world.progress(0, (A, 10), (V, 4))) == "ok"
@@ -56,7 +58,7 @@ def audited(params: Params = PARAMS, stake: int = 50, jury: tuple[SigningKey, ..
 
 
 def settled(world: World) -> World:
-    for op in (tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)):
+    for op in (transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)):
         assert world.do(REQUESTER, op) == "ok"
     return world
 
@@ -91,7 +93,7 @@ def test_its_pay_is_forfeited_and_falls_back_to_the_requester() -> None:
 
 def test_what_the_lease_might_have_cost_can_be_spent_on_another_verifier() -> None:
     world = audited()
-    hired = world.schedule(world.offer(C, units=60, role=tx.Role.AUDIT))
+    hired = world.schedule(world.offer(C, units=60, role=transactions.LeaseRole.AUDIT))
     assert world.do(REQUESTER, hired) == "FF-LEDG-041"
     assert world.do(REQUESTER, perjury(world, V, A), hired) == "ok"
 
@@ -110,11 +112,11 @@ def test_it_is_excluded_as_for_a_lie_and_a_jury_may_look_again() -> None:
     assert row is not None
     assert (row.job, row.fault, row.evidence, row.is_final) == (
         JOB,
-        Fault.FALSE,
+        ExclusionFault.FALSE,
         world.lease(V).evidence,
         False,
     )
-    hired = world.schedule(world.offer(V, OTHER_JOB, role=tx.Role.AUDIT), job=OTHER_JOB)
+    hired = world.schedule(world.offer(V, OTHER_JOB, role=transactions.LeaseRole.AUDIT), job=OTHER_JOB)
     assert world.do(REQUESTER, hired) == "FF-LEDG-365"
     assert world.do(V, Appeal(BOND, ROOTS[1])) == "ok"
     assert world.do(VALIDATOR, AppealVote(V.public, False)) == "ok"
@@ -122,16 +124,18 @@ def test_it_is_excluded_as_for_a_lie_and_a_jury_may_look_again() -> None:
 
 
 @pytest.mark.parametrize("params", [PARAMS, DISPUTED])
-def test_statements_explain_where_the_stake_went(params: Params) -> None:
+def test_statements_explain_where_the_stake_went(params: LedgerParams) -> None:
     world = audited(params)
     signed = world.sign(REQUESTER, perjury(world, V, A))
     state, entries = explained(world.state, world.state.time + 1000, [signed], VALIDATOR.public)
     if params.dispute_ms:
         _, entries = explained(state, state.time + DISPUTE, [], VALIDATOR.public)
     told = {(e.account, e.what): (e.amount, e.held, e.about) for e in entries}
-    assert told[V.public, What.SLASHED] == (0, -50, JOB)
-    assert told[A.public, What.BOUNTY] == (25, 0, JOB)
-    assert not {What.UNEXPLAINED, What.BONDED, What.FREED} & {e.what for e in entries}
+    assert told[V.public, StatementEntryKind.SLASHED] == (0, -50, JOB)
+    assert told[A.public, StatementEntryKind.BOUNTY] == (25, 0, JOB)
+    assert not {StatementEntryKind.UNEXPLAINED, StatementEntryKind.BONDED, StatementEntryKind.FREED} & {
+        e.what for e in entries
+    }
 
 
 def test_a_node_that_is_accused_and_an_accuser_when_the_clock_ends_both_is_told_of_once() -> None:
@@ -141,9 +145,17 @@ def test_a_node_that_is_accused_and_an_accuser_when_the_clock_ends_both_is_told_
     assert world.do(REQUESTER, perjury(world, V, A), world.accuse(A, W)) == "ok"
     _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
     told = Counter((e.account, e.what, e.amount, e.held) for e in entries)
-    assert told[A.public, What.SLASHED, 0, -100] == told[V.public, What.SLASHED, 0, -50] == 1
-    assert told[A.public, What.BOUNTY, 25, 0] == told[W.public, What.BOUNTY, 50, 0] == 1
-    assert not {What.UNEXPLAINED, What.BONDED} & {e.what for e in entries}
+    assert (
+        told[A.public, StatementEntryKind.SLASHED, 0, -100]
+        == told[V.public, StatementEntryKind.SLASHED, 0, -50]
+        == 1
+    )
+    assert (
+        told[A.public, StatementEntryKind.BOUNTY, 25, 0]
+        == told[W.public, StatementEntryKind.BOUNTY, 50, 0]
+        == 1
+    )
+    assert not {StatementEntryKind.UNEXPLAINED, StatementEntryKind.BONDED} & {e.what for e in entries}
 
 
 # Who, whom, when
@@ -158,7 +170,7 @@ def test_the_requester_or_the_node_that_planted_brings_it(sender: SigningKey) ->
 @pytest.mark.parametrize("sender", [B, V, W, STRANGER, VALIDATOR])
 def test_nobody_else_does(sender: SigningKey) -> None:
     world = audited()
-    world.do(REQUESTER, tx.Transfer(STRANGER.public, 9))
+    world.do(REQUESTER, transactions.Transfer(STRANGER.public, 9))
     assert world.do(sender, perjury(world, V, A)) == "FF-LEDG-385"
 
 
@@ -186,8 +198,10 @@ def test_a_node_whose_lease_has_ended_accuses_nobody_nor_does_one_that_never_tra
     assert world.lease(V).is_open
 
 
-@pytest.mark.parametrize("finding", [f for f in tx.Finding if f != tx.Finding.HOLDS])
-def test_whoever_says_less_than_that_it_holds_loses_nothing(finding: tx.Finding) -> None:
+@pytest.mark.parametrize(
+    "finding", [f for f in transactions.VerdictFinding if f != transactions.VerdictFinding.HOLDS]
+)
+def test_whoever_says_less_than_that_it_holds_loses_nothing(finding: transactions.VerdictFinding) -> None:
     world = audited()
     assert world.do(REQUESTER, perjury(world, V, A, finding=finding, excess=9000)) == "FF-LEDG-390"
     assert world.lease(V).is_open
@@ -196,7 +210,7 @@ def test_whoever_says_less_than_that_it_holds_loses_nothing(finding: tx.Finding)
 def test_it_can_be_brought_until_the_window_closes_and_not_after() -> None:
     slow = audited(replace(SLOW_PARAMS, dispute_ms=0))
     said = perjury(slow, V, A)
-    slow.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))
+    slow.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS))
     early = World(replace(SLOW_PARAMS, dispute_ms=0))
     early.state = slow.state
     assert early.do(REQUESTER, said) == "ok"
@@ -214,11 +228,13 @@ def test_a_job_that_is_settled_punishes_nobody_any_more() -> None:
 def test_nobody_keeps_for_ever_what_a_verdict_was_made_of() -> None:
     world = Long().watched()
     for number in range(limits.ACCUSABLE_ROUNDS):
-        assert world.do(REQUESTER, tx.Progress(JOB, number, ROOTS[0], CAPS, ())) == "ok"
+        assert world.do(REQUESTER, transactions.Progress(JOB, number, ROOTS[0], CAPS, ())) == "ok"
     last = World()
     last.state = world.state
     assert last.do(REQUESTER, perjury(world, V, A)) == "ok"
-    assert world.do(REQUESTER, tx.Progress(JOB, limits.ACCUSABLE_ROUNDS, ROOTS[0], CAPS, ())) == "ok"
+    assert (
+        world.do(REQUESTER, transactions.Progress(JOB, limits.ACCUSABLE_ROUNDS, ROOTS[0], CAPS, ())) == "ok"
+    )
     assert world.do(REQUESTER, perjury(world, V, A)) == "FF-LEDG-356"
 
 
@@ -253,7 +269,7 @@ def test_a_jury_that_finds_for_the_verifier_gives_it_half_of_the_nodes_stake() -
     assert (world.node(A).free, world.node(A).locked, world.node(A).burnt) == (400, 0, 50)
     out = world.state.find(ExclusionRow, A.public)
     assert out is not None
-    assert (out.fault, out.is_final) == (Fault.FALSE, True)
+    assert (out.fault, out.is_final) == (ExclusionFault.FALSE, True)
     assert world.state.find(ExclusionRow, V.public) is None
 
 

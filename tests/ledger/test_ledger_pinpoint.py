@@ -28,14 +28,14 @@ from ledger_world import ACTORS, NODES, REQUESTER, RICH, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
+from farflung.ledger.account_statement import StatementEntryKind, explained, held_by
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
-from farflung.ledger.pinpoint import NO_ACCOUNT, Stage
-from farflung.ledger.results import Outcome
-from farflung.ledger.rows import AccountRow, JobRow
+from farflung.ledger.pinpoint_game import NO_ACCOUNT, PinpointStage
 from farflung.ledger.rules.disputes import is_locked
-from farflung.ledger.rules.slash import EXCESS_EXACT
-from farflung.ledger.statements import What, explained, held_by
-from farflung.ledger.tx import JobCancel, SignedTx
+from farflung.ledger.rules.slashes import EXCESS_EXACT
+from farflung.ledger.table_rows import AccountRow, JobRow
+from farflung.ledger.transactions import JobCancel, SignedTx
+from farflung.ledger.tx_results import Outcome
 
 LEAVES = range(len(HONEST.tiles))
 NODE_MONEY = RICH - 500  # of a node, besides its stake
@@ -58,7 +58,7 @@ def money(game: Game) -> dict[str, int]:
 def test_one_unit_in_the_last_place_is_found_at_every_leaf_and_the_liar_loses(leaf: int):
     guilty = Game(liar(leaf), HONEST).begun().played()
     assert guilty.about.state == DisputeState.UPHELD
-    assert (guilty.row.first, guilty.row.stage) == (leaf, Stage.CLOSED)
+    assert (guilty.row.first, guilty.row.stage) == (leaf, PinpointStage.CLOSED)
     slandered = Game(HONEST, liar(leaf)).begun().played()
     assert slandered.about.state == DisputeState.OVERTURNED
 
@@ -96,7 +96,7 @@ def test_a_dispute_takes_as_many_rounds_as_the_tree_has_levels_and_three():
     before = game.state.height
     game.must(A, game.opening(), replace_first(game))
     game.must(B, game.move(1))
-    game.until(Stage.REFEREE)
+    game.until(PinpointStage.REFEREE)
     game.must(STRANGER, game.exhibit())
     assert game.state.height - before == 1 + 1 + 1 + 1 + 1
 
@@ -158,11 +158,11 @@ def test_a_challenger_and_an_accused_that_are_both_wrong_lose_everything():
 # Silence
 
 
-def both(stage: Stage) -> Callable[[], Game]:
+def both(stage: PinpointStage) -> Callable[[], Game]:
     return lambda: Game(liar(), HONEST).begun().until(stage)
 
 
-STAGES = [Stage.FIRST, Stage.DESCEND, Stage.SHOW]
+STAGES = [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -174,7 +174,7 @@ STAGES = [Stage.FIRST, Stage.DESCEND, Stage.SHOW]
         ((1,), DisputeState.UPHELD),
     ],
 )
-def test_who_is_silent_loses_at_every_stage(stage: Stage, moves: tuple[int, ...], ends: DisputeState):
+def test_who_is_silent_loses_at_every_stage(stage: PinpointStage, moves: tuple[int, ...], ends: DisputeState):
     game = both(stage)()
     for side in moves:
         game.must((A, B)[side], game.move(side))
@@ -182,7 +182,7 @@ def test_who_is_silent_loses_at_every_stage(stage: Stage, moves: tuple[int, ...]
     assert game.row.stage == stage
     game.send(after=1)
     game.left()
-    assert (game.about.state, game.row.stage, game.about.money) == (ends, Stage.CLOSED, 0)
+    assert (game.about.state, game.row.stage, game.about.money) == (ends, PinpointStage.CLOSED, 0)
 
 
 # One accuser after the other
@@ -190,18 +190,22 @@ def test_who_is_silent_loses_at_every_stage(stage: Stage, moves: tuple[int, ...]
 
 def test_a_friend_that_accuses_and_loses_on_purpose_loses_alone():
     """The accused lied, and so does the first accuser: with a worse tree, with the same, or with none."""
-    for friend, ends in ((liar(bit=2), Stage.CLOSED), (liar(), Stage.FIRST), (None, Stage.FIRST)):
+    for friend, ends in (
+        (liar(bit=2), PinpointStage.CLOSED),
+        (liar(), PinpointStage.FIRST),
+        (None, PinpointStage.FIRST),
+    ):
         game = Game(liar(), friend or HONEST).begun()
         if friend is None:
             game.step()
             game.must(A, game.move(0))
             game.wait()
-        elif ends == Stage.CLOSED:  # both wrong at one element: it has lost with its friend
+        elif ends == PinpointStage.CLOSED:  # both wrong at one element: it has lost with its friend
             game.played()
             assert game.about.state == DisputeState.FORFEIT
             continue
         else:
-            game.until(Stage.VERDICT)
+            game.until(PinpointStage.VERDICT)
             last = len(game.accused.tiles) - 1
             game.must(STRANGER, game.verdict_leaf(is_guilty=game.accused.tiles[last] == b"\1"))
         assert (game.row.stage, game.row.beaten, game.row.challenger) == (ends, (B.public,), NO_ACCOUNT)
@@ -217,10 +221,10 @@ def test_a_friend_that_accuses_and_loses_on_purpose_loses_alone():
 
 def test_an_accused_that_was_right_beats_every_accuser():
     game = Game(HONEST, liar()).begun()
-    game.until(Stage.REFEREE)
+    game.until(PinpointStage.REFEREE)
     game.must(A, game.exhibit())
     assert game.row.beaten == (B.public,)
-    game.until(Stage.REFEREE)
+    game.until(PinpointStage.REFEREE)
     game.must(A, game.exhibit())
     assert game.about.state == DisputeState.OVERTURNED
     assert [game.node(key).burnt for key in VERIFIERS] == [25, 25]
@@ -228,7 +232,7 @@ def test_an_accused_that_was_right_beats_every_accuser():
 
 
 def test_who_has_beaten_one_accuser_and_is_silent_to_the_next_has_lost():
-    game = Game(HONEST, liar()).begun().until(Stage.REFEREE)
+    game = Game(HONEST, liar()).begun().until(PinpointStage.REFEREE)
     game.must(A, game.exhibit())
     game.must(C, game.move(1))
     game.wait()
@@ -244,21 +248,21 @@ def test_accusers_that_are_all_silent_all_lose():
 
 
 def test_a_verdict_that_nobody_opens_is_one_against_the_accused():
-    game = Game(HONEST, HONEST).begun().until(Stage.VERDICT)
+    game = Game(HONEST, HONEST).begun().until(PinpointStage.VERDICT)
     game.wait()
     assert game.about.state == DisputeState.UPHELD
 
 
 def test_tiles_that_nobody_brings_before_the_referee_cost_both():
-    game = both(Stage.REFEREE)()
+    game = both(PinpointStage.REFEREE)()
     game.wait()
     assert game.about.state == DisputeState.FORFEIT
 
 
 def test_each_stage_has_its_own_deadline():
-    game = both(Stage.FIRST)()
+    game = both(PinpointStage.FIRST)()
     seen = []
-    while game.row.stage != Stage.REFEREE:
+    while game.row.stage != PinpointStage.REFEREE:
         seen.append(game.row.deadline - game.state.time)
         game.wait(-1500)
         game.step()
@@ -284,7 +288,7 @@ def test_without_a_program_the_jury_decides():
     game.must(REQUESTER, game.slash())
     game.must(A, DisputeAnswer(game.job_id, BOND, NODES[0].public))
     game.must(FRIEND, JuryVote(game.job_id, A.public, False))
-    assert (game.about.state, game.row.stage) == (DisputeState.OVERTURNED, Stage.CLOSED)
+    assert (game.about.state, game.row.stage) == (DisputeState.OVERTURNED, PinpointStage.CLOSED)
     assert game.do(A, game.opening()) == "FF-LEDG-338"
 
 
@@ -298,7 +302,7 @@ def test_who_answered_nothing_in_time_has_lost_without_a_game():
     game = Game(HONEST, HONEST)
     game.must(REQUESTER, game.slash())
     game.send(after=DISPUTE)
-    assert (game.about.state, game.row.stage) == (DisputeState.UPHELD, Stage.CLOSED)
+    assert (game.about.state, game.row.stage) == (DisputeState.UPHELD, PinpointStage.CLOSED)
     assert game.do(A, game.opening()) == "FF-LEDG-338"
 
 
@@ -351,7 +355,7 @@ def test_whatever_is_played_money_is_kept_and_the_clock_ends_it(
         _play(game, move)
     for _ in range(8):
         game.send(after=DISPUTE)
-    assert (game.row.stage, game.row.money, game.about.money) == (Stage.CLOSED, 0, 0)
+    assert (game.row.stage, game.row.money, game.about.money) == (PinpointStage.CLOSED, 0, 0)
     assert [game.lease(key, game.job_id).disputes for key in VERIFIERS] == [0, 0]
 
 
@@ -363,7 +367,7 @@ class Booked(Game):
         outcomes = super().send(*signed, after=after)
         again, entries = explained(before, self.state.time, signed, FRIEND.public)
         assert again.root == self.state.root
-        assert not [entry for entry in entries if entry.what is What.UNEXPLAINED]
+        assert not [entry for entry in entries if entry.what is StatementEntryKind.UNEXPLAINED]
         for key in ACTORS:
             mine = [entry for entry in entries if entry.account == key.public]
             was, now = before.find(AccountRow, key.public), self.account(key)
@@ -377,8 +381,8 @@ def _play(game: Game, move: str) -> None:
     side = {"accused": 0, "challenger": 1}.get(move)
     if move == "wait":
         game.send(after=DISPUTE // 2)
-    elif game.row.stage in (Stage.VERDICT, Stage.REFEREE):
-        game.do(STRANGER, game.verdict_leaf() if game.row.stage == Stage.VERDICT else game.exhibit())
+    elif game.row.stage in (PinpointStage.VERDICT, PinpointStage.REFEREE):
+        game.do(STRANGER, game.verdict_leaf() if game.row.stage == PinpointStage.VERDICT else game.exhibit())
     elif side is not None:
         game.do((A, game.rival)[side], game.move(side))
     elif move == "foreign":

@@ -11,9 +11,10 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
+from farflung.ledger.receipt_checks import prove
 from farflung.ledger.receipt_file import (
     MAGIC,
     ReceiptFile,
@@ -22,9 +23,8 @@ from farflung.ledger.receipt_file import (
     read_receipt_file,
     write_receipt_file,
 )
-from farflung.ledger.receipts import prove
-from farflung.ledger.rows import JobRow, LeaseRow, channel_key, epoch_key, lease_key
-from farflung.ledger.tx import Role
+from farflung.ledger.table_rows import JobRow, LeaseRow, channel_key, epoch_key, lease_key
+from farflung.ledger.transactions import LeaseRole
 
 A, B, C = NODES
 V, W = VERIFIERS
@@ -68,9 +68,9 @@ def test_a_file_shows_what_was_earned_and_what_was_lost(chain: Chain):
         rows = check_receipt_file(file_of(chain, key), genesis().chain)
         leases[key] = next(row for row in rows if isinstance(row, LeaseRow))
     assert [(leases[key].role, leases[key].paid, leases[key].slashed) for key in (A, B, V)] == [
-        (Role.TRAIN, 50, 0),
-        (Role.TRAIN, 0, 100),
-        (Role.AUDIT, 25, 0),
+        (LeaseRole.TRAIN, 50, 0),
+        (LeaseRole.TRAIN, 0, 100),
+        (LeaseRole.AUDIT, 25, 0),
     ]
     assert leases[B].evidence == EVIDENCE
 
@@ -123,7 +123,7 @@ def test_no_row_may_be_missing(chain: Chain, missing: int):
 
 def test_a_lease_without_its_job_is_refused_even_beside_another_job():
     chain = history(audited_batches())
-    create = tx.JobCreate(OTHER_JOB, 10, 1, 1, chain.head.time + 9_000)
+    create = transactions.JobCreate(OTHER_JOB, 10, 1, 1, chain.head.time + 9_000)
     block, _ = chain.propose([signed(chain, A, create)], chain.head.time + LOGICAL_MS)
     chain.adopt(block)
     file = file_of(chain, A)

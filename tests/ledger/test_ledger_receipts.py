@@ -13,14 +13,14 @@ from farflung.core import limits, merkle
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
-from farflung.ledger import light
+from farflung.ledger import light_client
 from farflung.ledger.block import entry_path, state_root, vote_for
 from farflung.ledger.chain import Chain
-from farflung.ledger.light import Trust
-from farflung.ledger.receipts import Receipt, check_receipt, prove, read_row
-from farflung.ledger.rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow, Row, lease_key
-from farflung.ledger.seats import count_key
-from farflung.ledger.votes import NO_CERTIFICATE, Kind, certificate_of, is_quorum, sign_vote
+from farflung.ledger.light_client import TrustedCommittee
+from farflung.ledger.receipt_checks import LedgerReceipt, check_receipt, prove, read_row
+from farflung.ledger.table_rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow, Row, lease_key
+from farflung.ledger.validators import count_key
+from farflung.ledger.votes import NO_CERTIFICATE, VoteKind, certificate_of, is_quorum, sign_vote
 
 LEASE = lease_key(JOB, NODES[0].public)
 
@@ -36,7 +36,7 @@ def test_every_row_of_every_table_is_proved(chain: Chain):
         rows = [(source, row) for source in chains for row in source.state.tables[name].rows]
         assert rows, f"the histories have no row in {name}"
         for source, row in rows:
-            receipt = decode(encode(prove(source, name, row.key)), Receipt, limits.CONTROL_BYTES)
+            receipt = decode(encode(prove(source, name, row.key)), LedgerReceipt, limits.CONTROL_BYTES)
             assert check_receipt(receipt, source.genesis) == row
 
 
@@ -53,7 +53,7 @@ def test_a_receipt_is_small(chain: Chain):
 ROWS = 1 << 20
 
 
-def large_receipt(chain: Chain, row: Row, seats: int) -> tuple[Receipt, Trust]:
+def large_receipt(chain: Chain, row: Row, seats: int) -> tuple[LedgerReceipt, TrustedCommittee]:
     """Of a table of a million rows, by real signatures of so many seats: all of the tree that a path shows is there."""
     keys = [local_key(7, "seat", index) for index in range(seats)]
     path = tuple(digest(NS_SPEC, bytes([step])) for step in range(20))
@@ -62,11 +62,11 @@ def large_receipt(chain: Chain, row: Row, seats: int) -> tuple[Receipt, Trust]:
     place = list(KINDS).index(row.TABLE)
     entries = [(name, ROWS, root if name == row.TABLE else held) for name, _, held in chain.state.entries]
     header = replace(chain.head, height=2**31, epoch=5000, time=2**41, state=state_root(entries))
-    vote = vote_for(header, 2**31, Kind.FINALIZE)
+    vote = vote_for(header, 2**31, VoteKind.FINALIZE)
     enough = next(count for count in range(seats + 1) if is_quorum(count, seats))
     votes = [sign_vote(key, seat, vote) for seat, key in enumerate(keys[:enough])]
     above = b"".join(entry_path(entries, place))
-    receipt = Receipt(
+    receipt = LedgerReceipt(
         chain.id,
         header,
         certificate_of(votes, seats),
@@ -79,7 +79,7 @@ def large_receipt(chain: Chain, row: Row, seats: int) -> tuple[Receipt, Trust]:
         b"".join(path),
     )
     members = tuple(key.public for key in keys)
-    return receipt, Trust(chain.id, 5000, header.parent, members, START)
+    return receipt, TrustedCommittee(chain.id, 5000, header.parent, members, START)
 
 
 @pytest.mark.parametrize(("seats", "most"), [(4, 1500), (100, 6000)])
@@ -92,7 +92,7 @@ def test_a_receipt_of_a_million_rows_is_small_whoever_certifies(chain: Chain, se
     ]
     for row in rows:
         receipt, trust = large_receipt(chain, row, seats)
-        assert light.check(trust, decode(encode(receipt), Receipt, limits.CONTROL_BYTES)) == row
+        assert light_client.check(trust, decode(encode(receipt), LedgerReceipt, limits.CONTROL_BYTES)) == row
         assert len(encode(receipt)) <= most
 
 
@@ -140,13 +140,13 @@ def test_every_field_altered_is_refused(chain: Chain):
 def believe(data: bytes) -> str:
     """The code with which a receipt from the wire is refused."""
     try:
-        check_receipt(decode(data, Receipt, limits.CONTROL_BYTES), genesis())
+        check_receipt(decode(data, LedgerReceipt, limits.CONTROL_BYTES), genesis())
     except (ProtocolError, VerificationError) as error:
         return error.code
     return "believed"
 
 
-def codes(receipt: Receipt, **change: Any) -> str:
+def codes(receipt: LedgerReceipt, **change: Any) -> str:
     with pytest.raises(VerificationError) as caught:
         check_receipt(replace(receipt, **change), genesis())
     return caught.value.code
@@ -187,14 +187,14 @@ def test_a_receipt_of_a_chain_with_other_validators_is_refused(chain: Chain):
 def test_who_slept_longer_than_stakes_are_bonded_goes_on_from_nothing(age: int, is_known: bool):
     day, period = 86_400_000, 21 * 86_400_000
     if is_known:
-        light.check_age(START, START + age * day, period)
+        light_client.check_age(START, START + age * day, period)
         return
     with pytest.raises(PolicyError, match="FF-LEDG-254"):
-        light.check_age(START, START + age * day, period)
+        light_client.check_age(START, START + age * day, period)
 
 
 def test_a_row_that_is_no_next_committee_leads_nowhere(chain: Chain):
-    trust = light.trust_in(genesis())
+    trust = light_client.trust_in(genesis())
     for table, key in (("committees", count_key(0)), ("leases", LEASE)):
         with pytest.raises(VerificationError, match="FF-LEDG-253"):
-            light.follow(trust, prove(chain, table, key))
+            light_client.follow(trust, prove(chain, table, key))

@@ -22,19 +22,19 @@ from farflung.core import limits
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger import tx
-from farflung.ledger.results import Applied, Failed, Rejected
-from farflung.ledger.rows import AccountRow, NodeRow, NodeState
+from farflung.ledger import transactions
 from farflung.ledger.rules import accounts
-from farflung.ledger.state import apply_block, changed_rows
+from farflung.ledger.state_transition import apply_block, changed_rows
+from farflung.ledger.table_rows import AccountRow, NodeRow, NodeState
+from farflung.ledger.tx_results import AppliedResult, FailedResult, RejectedResult
 
 A, B, C = NODES
 
 
-def verdict(world: World, signed: tx.SignedTx) -> str:
+def verdict(world: World, signed: transactions.SignedTx) -> str:
     before = world.state
     outcome = world.send(signed)[0]
-    assert isinstance(outcome, Rejected)
+    assert isinstance(outcome, RejectedResult)
     assert world.state.tables == before.tables, "a rejected transaction changed something"
     return outcome.code
 
@@ -44,68 +44,85 @@ def verdict(world: World, signed: tx.SignedTx) -> str:
 
 def test_transfer_moves_money_and_opens_the_account():
     world = World()
-    assert world.do(A, tx.Transfer(STRANGER.public, 70)) == "ok"
+    assert world.do(A, transactions.Transfer(STRANGER.public, 70)) == "ok"
     assert (world.balance(A), world.balance(STRANGER)) == (RICH - 70, 70)
 
 
 def test_transfer_to_oneself_changes_only_the_nonce():
     world = World()
-    assert world.do(A, tx.Transfer(A.public, RICH)) == "ok"
+    assert world.do(A, transactions.Transfer(A.public, RICH)) == "ok"
     assert (world.balance(A), world.account(A).nonce) == (RICH, 1)
 
 
 def test_wrong_signature_is_not_included():
     world = World()
-    tx_ = tx.make_tx(world.chain, A.public, 0, tx.Transfer(B.public, 1))
-    assert verdict(world, tx.sign_tx(B, tx_)) == "FF-LEDG-002"
-    assert verdict(world, tx.SignedTx(tx_, tx.sign_tx(A, replace(tx_, fee=1)).signature)) == "FF-LEDG-002"
+    tx_ = transactions.make_tx(world.chain, A.public, 0, transactions.Transfer(B.public, 1))
+    assert verdict(world, transactions.sign_tx(B, tx_)) == "FF-LEDG-002"
+    assert (
+        verdict(world, transactions.SignedTx(tx_, transactions.sign_tx(A, replace(tx_, fee=1)).signature))
+        == "FF-LEDG-002"
+    )
 
 
 def test_transaction_for_another_chain_is_not_included():
     world = World()
-    assert verdict(world, tx.sign_tx(A, tx.make_tx(ROOTS[0], A.public, 0, tx.NodeLeave()))) == "FF-LEDG-003"
+    assert (
+        verdict(
+            world,
+            transactions.sign_tx(A, transactions.make_tx(ROOTS[0], A.public, 0, transactions.NodeLeave())),
+        )
+        == "FF-LEDG-003"
+    )
 
 
 def test_replayed_transaction_is_not_included():
     world = World()
-    signed = world.sign(A, tx.Transfer(B.public, 5))
-    assert isinstance(world.send(signed)[0], Applied)
+    signed = world.sign(A, transactions.Transfer(B.public, 5))
+    assert isinstance(world.send(signed)[0], AppliedResult)
     assert verdict(world, signed) == "FF-LEDG-004"
 
 
 def test_transaction_of_a_later_nonce_is_not_included():
     world = World()
     assert (
-        verdict(world, tx.sign_tx(A, tx.make_tx(world.chain, A.public, 1, tx.NodeLeave()))) == "FF-LEDG-004"
+        verdict(
+            world,
+            transactions.sign_tx(A, transactions.make_tx(world.chain, A.public, 1, transactions.NodeLeave())),
+        )
+        == "FF-LEDG-004"
     )
 
 
 def test_transaction_is_void_from_its_expiry_on():
     world = World()
     due = world.state.time + 1000
-    assert verdict(world, world.sign(A, tx.Transfer(B.public, 1), expires=due)) == "FF-LEDG-005"
+    assert verdict(world, world.sign(A, transactions.Transfer(B.public, 1), expires=due)) == "FF-LEDG-005"
     later = world.state.time + 1001
-    assert isinstance(world.send(world.sign(A, tx.Transfer(B.public, 1), expires=later))[0], Applied)
+    assert isinstance(
+        world.send(world.sign(A, transactions.Transfer(B.public, 1), expires=later))[0], AppliedResult
+    )
 
 
 def test_fee_above_the_balance_is_not_included():
     world = World()
-    assert verdict(world, world.sign(A, tx.Transfer(B.public, 1), fee=RICH + 1)) == "FF-LEDG-006"
-    assert world.do(A, tx.Transfer(B.public, 1), fee=RICH) == "FF-LEDG-010"
+    assert verdict(world, world.sign(A, transactions.Transfer(B.public, 1), fee=RICH + 1)) == "FF-LEDG-006"
+    assert world.do(A, transactions.Transfer(B.public, 1), fee=RICH) == "FF-LEDG-010"
 
 
 def test_fee_below_the_minimum_is_not_included():
     world = World(replace(PARAMS, fee_min=3))
-    assert verdict(world, world.sign(A, tx.Transfer(B.public, 1), fee=2)) == "FF-LEDG-006"
-    assert world.do(A, tx.Transfer(B.public, 1), fee=3) == "ok"
+    assert verdict(world, world.sign(A, transactions.Transfer(B.public, 1), fee=2)) == "FF-LEDG-006"
+    assert world.do(A, transactions.Transfer(B.public, 1), fee=3) == "ok"
     assert world.balance(VALIDATOR) == RICH + 3
 
 
 @pytest.mark.parametrize("amount", [-1, MAX_CREDITS + 1, 1 << 64, 1 << 70, 1.0, True, None])
 def test_amounts_outside_the_range_are_malformed(amount: int):
     world = World()
-    op = tx.Transfer(B.public, amount)
-    blank = tx.SignedTx(tx.make_tx(world.chain, A.public, 0, op), tx.Signature(bytes(64)))
+    op = transactions.Transfer(B.public, amount)
+    blank = transactions.SignedTx(
+        transactions.make_tx(world.chain, A.public, 0, op), transactions.Signature(bytes(64))
+    )
     assert verdict(world, blank) == "FF-LEDG-001"
 
 
@@ -117,30 +134,42 @@ def test_amounts_outside_the_range_are_malformed(amount: int):
         {"fee": -5},
         {"expires": -1},
         {"ops": ()},
-        {"ops": (tx.NodeLeave(),) * (limits.TX_OPS + 1)},
-        {"ops": (tx.Transfer(PeerId(bytes(31)), 1),)},
-        {"ops": (tx.JobSettle(Hash(bytes(33))),)},
+        {"ops": (transactions.NodeLeave(),) * (limits.TX_OPS + 1)},
+        {"ops": (transactions.Transfer(PeerId(bytes(31)), 1),)},
+        {"ops": (transactions.JobSettle(Hash(bytes(33))),)},
         {
             "ops": (
-                tx.JobSchedule(JOB, (tx.SignedOffer(tx.Offer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"),), ()),
+                transactions.JobSchedule(
+                    JOB,
+                    (
+                        transactions.SignedLeaseOffer(
+                            transactions.LeaseOffer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"
+                        ),
+                    ),
+                    (),
+                ),
             )
         },
-        {"ops": (tx.Progress(JOB, 0, JOB, JOB, ((A.public, 0),) * 8000),)},
-        {"ops": [tx.NodeLeave()]},
+        {"ops": (transactions.Progress(JOB, 0, JOB, JOB, ((A.public, 0),) * 8000),)},
+        {"ops": [transactions.NodeLeave()]},
     ],
 )
 def test_malformed_transactions_are_not_included(change: dict[str, object]):
     world = World()
-    good = tx.make_tx(world.chain, A.public, 0, tx.NodeLeave())
+    good = transactions.make_tx(world.chain, A.public, 0, transactions.NodeLeave())
     changed = replace(good, **change)
-    assert verdict(world, tx.sign_tx(A, changed)) == "FF-LEDG-001"
+    assert verdict(world, transactions.sign_tx(A, changed)) == "FF-LEDG-001"
 
 
 def test_failed_transaction_costs_its_fee_and_nonce_and_nothing_else():
     world = World()
-    ops = (tx.Transfer(B.public, 50), tx.NodeRegister(CAPS, 1, 10, START + 9000), tx.Transfer(B.public, RICH))
+    ops = (
+        transactions.Transfer(B.public, 50),
+        transactions.NodeRegister(CAPS, 1, 10, START + 9000),
+        transactions.Transfer(B.public, RICH),
+    )
     outcome = world.send(world.sign(A, *ops, fee=7))[0]
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, FailedResult)
     assert (outcome.op, outcome.code) == (2, "FF-LEDG-010")
     assert (world.balance(A), world.account(A).nonce) == (RICH - 7, 1)
     assert (world.balance(B), world.balance(VALIDATOR)) == (RICH, RICH + 7)
@@ -149,21 +178,23 @@ def test_failed_transaction_costs_its_fee_and_nonce_and_nothing_else():
 
 def test_a_fee_of_nothing_opens_no_account():
     world = World(owners=(A, B))
-    world.do(A, tx.Transfer(B.public, 1))
+    world.do(A, transactions.Transfer(B.public, 1))
     assert world.state.find(AccountRow, VALIDATOR.public) is None
-    world.do(A, tx.Transfer(B.public, 1), fee=1)
+    world.do(A, transactions.Transfer(B.public, 1), fee=1)
     assert world.balance(VALIDATOR) == 1
 
 
 def test_transfer_of_nothing_fails():
-    assert World().do(A, tx.Transfer(B.public, 0)) == "FF-LEDG-011"
+    assert World().do(A, transactions.Transfer(B.public, 0)) == "FF-LEDG-011"
 
 
 def test_money_made_by_a_broken_rule_stops_the_ledger(monkeypatch: pytest.MonkeyPatch):
     world = World()
     monkeypatch.setattr(accounts, "withdraw", lambda draft, owner, amount: None)
     with pytest.raises(RunError, match="FF-LEDG-099"):
-        apply_block(world.state, START + 1, [world.sign(A, tx.Transfer(B.public, 5))], VALIDATOR.public)
+        apply_block(
+            world.state, START + 1, [world.sign(A, transactions.Transfer(B.public, 5))], VALIDATOR.public
+        )
 
 
 def test_apply_leaves_its_input_as_it_was():
@@ -178,7 +209,7 @@ def test_apply_leaves_its_input_as_it_was():
 def test_changed_rows_are_those_that_a_block_touched():
     world = World()
     before = world.state
-    world.do(A, tx.Transfer(STRANGER.public, 5))
+    world.do(A, transactions.Transfer(STRANGER.public, 5))
     assert [(name, place) for name, place, _ in changed_rows(before, world.state)] == [
         ("accounts", 2),
         ("accounts", 7),
@@ -222,16 +253,16 @@ def test_stake_needs_money():
 def test_leaving_returns_the_stake_once():
     world = World()
     world.do(A, world.register())
-    assert world.do(A, tx.NodeLeave()) == "ok"
+    assert world.do(A, transactions.NodeLeave()) == "ok"
     assert (world.balance(A), world.node(A).state) == (RICH, NodeState.LEFT)
-    assert world.do(A, tx.NodeLeave()) == "FF-LEDG-020"
-    assert world.do(B, tx.NodeLeave()) == "FF-LEDG-020"
+    assert world.do(A, transactions.NodeLeave()) == "FF-LEDG-020"
+    assert world.do(B, transactions.NodeLeave()) == "FF-LEDG-020"
 
 
 def test_a_node_that_left_comes_back_under_its_old_index():
     world = World()
     world.do(A, world.register())
-    world.do(A, tx.NodeLeave())
+    world.do(A, transactions.NodeLeave())
     assert world.do(A, world.register(40)) == "ok"
     assert len(world.state.tables["nodes"].rows) == 1
     assert (world.node(A).state, world.node(A).free) == (NodeState.ACTIVE, 40)
@@ -239,8 +270,8 @@ def test_a_node_that_left_comes_back_under_its_old_index():
 
 def test_leaving_is_refused_while_a_lease_is_open():
     world = World().running()
-    assert world.do(A, tx.NodeLeave()) == "FF-LEDG-021"
-    assert world.do(C, tx.NodeLeave()) == "ok"
+    assert world.do(A, transactions.NodeLeave()) == "FF-LEDG-021"
+    assert world.do(C, transactions.NodeLeave()) == "ok"
 
 
 def test_registration_that_runs_out_returns_the_stake():
@@ -257,6 +288,6 @@ def test_registration_that_runs_out_with_a_lease_waits_for_the_job():
     world.do(A, world.register(expires=world.state.time + 1500))
     world.send(after=1000)
     assert (world.node(A).state, world.node(A).locked) == (NodeState.ACTIVE, 100)
-    world.do(REQUESTER, tx.JobCancel(JOB))
+    world.do(REQUESTER, transactions.JobCancel(JOB))
     world.send()
     assert (world.node(A).state, world.balance(A)) == (NodeState.LEFT, RICH)

@@ -22,15 +22,21 @@ from sdbft_stage import (
 from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH, Signature
 from farflung.ledger.block import Block
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Ballot, Blocks, Proposal, Quorum, Status
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.block_tree import FinalHead
+from farflung.ledger.sdbft.leaders import EpochCommittee, SeatActivity
 from farflung.ledger.sdbft.replica import Replica
-from farflung.ledger.sdbft.rotation import Activity, Reign
-from farflung.ledger.votes import Kind, SignedVote, Vote, excludes
+from farflung.ledger.sdbft.replica_messages import (
+    BlockProposal,
+    FinalBlocks,
+    ReplicaStatus,
+    VoteMessage,
+    VoteQuorum,
+)
+from farflung.ledger.votes import SignedVote, Vote, VoteKind, excludes
 
 B = child(ROOT, maker=1)
-N, X, F = Kind.NOTARIZE, Kind.NULLIFY, Kind.FINALIZE
+N, X, F = VoteKind.NOTARIZE, VoteKind.NULLIFY, VoteKind.FINALIZE
 
 
 def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() -> None:
@@ -42,10 +48,10 @@ def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Proposal(B, (), signed(2, 1, N, B.id)),  # not the leader
-        Proposal(B, (), signed(1, 1, F, B.id)),  # not a NOTARIZE
-        Proposal(B, (), signed(1, 1, N, digest("other"))),  # another block
-        Proposal(B, (), SignedVote(Vote(CHAIN, 0, 1, N, B.id), 1, Signature(bytes(64)))),
+        BlockProposal(B, (), signed(2, 1, N, B.id)),  # not the leader
+        BlockProposal(B, (), signed(1, 1, F, B.id)),  # not a NOTARIZE
+        BlockProposal(B, (), signed(1, 1, N, digest("other"))),  # another block
+        BlockProposal(B, (), SignedVote(Vote(CHAIN, 0, 1, N, B.id), 1, Signature(bytes(64)))),
         proposal(1, child(ROOT, 1, epoch=1)),
         proposal(1, msgspec.structs.replace(B, chain=digest("elsewhere"))),
         proposal(1, msgspec.structs.replace(B, proposer=digest("nobody"))),
@@ -55,7 +61,7 @@ def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() 
         proposal(2, B),  # a view that was not entered
     ],
 )
-def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(wrong: Proposal) -> None:
+def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(wrong: BlockProposal) -> None:
     assert votes(Stage().hear(wrong)) == []
 
 
@@ -104,21 +110,21 @@ def test_a_closing_block_is_proposed_again_and_nothing_is_built_on_it() -> None:
     assert votes(stage.hear(proposal(2, child(B, 2)))) == []
     stage = Stage(closing={B.id})
     stage.hear(proposal(1, B), quorum(1, N, B.id))
-    again = Proposal(B, (), signed(2, 2, N, B.id))
+    again = BlockProposal(B, (), signed(2, 2, N, B.id))
     assert votes(stage.hear(again)) == [(2, N)]
 
 
 def test_an_ordinary_block_is_not_proposed_again() -> None:
     stage = Stage()
     stage.hear(proposal(1, B), quorum(1, N, B.id))
-    assert votes(stage.hear(Proposal(B, (), signed(2, 2, N, B.id)))) == []
+    assert votes(stage.hear(BlockProposal(B, (), signed(2, 2, N, B.id)))) == []
 
 
 def test_a_finalized_block_is_final_with_all_before_it_and_a_closing_one_ends_the_replica() -> None:
     stage = Stage(closing={child(B, 2).id})
     second = child(B, 2)
     stage.hear(proposal(1, B), quorum(1, N, B.id), proposal(2, second), quorum(2, N, second.id))
-    (final,) = [e for e in stage.hear(quorum(2, F, second.id)) if isinstance(e, ev.Final)]
+    (final,) = [e for e in stage.hear(quorum(2, F, second.id)) if isinstance(e, ev.FinalBlocksEffect)]
     assert [block.header for block in final.blocks] == [B, second]
     assert final.blocks[-1].certificate.kind == F
     assert stage.replica.is_over
@@ -130,7 +136,7 @@ def test_votes_and_quorums_of_another_epoch_or_chain_count_nowhere() -> None:
     stage = Stage()
     stage.hear(quorum(1, X, epoch=1), quorum(1, N, B.id, epoch=1))
     for seat in (1, 2, 3):
-        stage.hear(Ballot(signed(seat, 1, X, epoch=1)))
+        stage.hear(VoteMessage(signed(seat, 1, X, epoch=1)))
     assert stage.replica.view == 1
     assert stage.replica.held() == 0
 
@@ -138,12 +144,12 @@ def test_votes_and_quorums_of_another_epoch_or_chain_count_nowhere() -> None:
 def test_a_vote_is_logged_with_what_it_rests_on_before_it_leaves() -> None:
     stage = Stage()
     first, *rest = stage.hear(proposal(1, B))[1:]  # behind the Judge that the stage answered
-    assert isinstance(first, ev.Log)
-    assert first.records == (proposal(1, B), Ballot(signed(0, 1, N, B.id)))
-    assert any(isinstance(effect, ev.Broadcast) for effect in rest)
+    assert isinstance(first, ev.LogVotesEffect)
+    assert first.records == (proposal(1, B), VoteMessage(signed(0, 1, N, B.id)))
+    assert any(isinstance(effect, ev.BroadcastEffect) for effect in rest)
     effects = stage.hear(quorum(1, N, B.id))
-    assert isinstance(effects[0], ev.Log)
-    assert effects[0].records == (quorum(1, N, B.id), Ballot(signed(0, 1, F, B.id)))
+    assert isinstance(effects[0], ev.LogVotesEffect)
+    assert effects[0].records == (quorum(1, N, B.id), VoteMessage(signed(0, 1, F, B.id)))
 
 
 def test_a_replica_that_was_restarted_knows_what_it_said() -> None:
@@ -158,33 +164,33 @@ def test_a_replica_that_was_restarted_knows_what_it_said() -> None:
 
 def test_a_leader_proposes_when_there_is_work_or_it_was_idle_and_builds_once() -> None:
     stage = Stage(seat=1)
-    (build,) = [e for e in stage.tell(ev.Work(True)) if isinstance(e, ev.Build)]
+    (build,) = [e for e in stage.tell(ev.WaitingTxsEvent(True)) if isinstance(e, ev.BuildBlockEffect)]
     assert (build.view, build.parent) == (1, ROOT)
-    assert not [e for e in stage.tell(ev.Work(True)) if isinstance(e, ev.Build)]
-    effects = stage.tell(ev.Built(1, ev.Draft(B, ()), works=True))
+    assert not [e for e in stage.tell(ev.WaitingTxsEvent(True)) if isinstance(e, ev.BuildBlockEffect)]
+    effects = stage.tell(ev.BlockBuiltEvent(1, ev.DraftBlock(B, ()), works=True))
     assert votes(effects, seat=1) == [(1, N)]
     idle = Stage(seat=1)
     idle.now = IDLE - 1
-    assert not [e for e in idle.tell(ev.Tick()) if isinstance(e, ev.Build)]
+    assert not [e for e in idle.tell(ev.ReplicaTickEvent()) if isinstance(e, ev.BuildBlockEffect)]
     idle.now = IDLE
-    assert [e for e in idle.tell(ev.Tick()) if isinstance(e, ev.Build)]
+    assert [e for e in idle.tell(ev.ReplicaTickEvent()) if isinstance(e, ev.BuildBlockEffect)]
 
 
 def test_a_final_block_that_was_never_judged_stops_the_seat_until_it_is_known_whether_it_closes() -> None:
     stage = Stage()
-    blocks = Blocks((Block(B, (), quorum(1, F, B.id).certificate),))
-    (final,) = [e for e in stage.hear(blocks) if isinstance(e, ev.Final)]
+    blocks = FinalBlocks((Block(B, (), quorum(1, F, B.id).certificate),))
+    (final,) = [e for e in stage.hear(blocks) if isinstance(e, ev.FinalBlocksEffect)]
     assert final.blocks == blocks.blocks
     assert votes(stage.fire()) == []
     assert votes(stage.hear(quorum(2, N, digest("y")))) == []
-    assert votes(stage.tell(ev.Adopted(B.id, closes=False))) == [(2, F)]
+    assert votes(stage.tell(ev.BlocksStoredEvent(B.id, closes=False))) == [(2, F)]
 
 
 @pytest.mark.parametrize("kind", [N, X])
-def test_blocks_without_a_finalize_quorum_at_the_end_are_not_final(kind: Kind) -> None:
+def test_blocks_without_a_finalize_quorum_at_the_end_are_not_final(kind: VoteKind) -> None:
     block = ZERO_HASH if kind == X else B.id
-    blocks = Blocks((Block(B, (), quorum(1, kind, block).certificate),))
-    assert not [e for e in Stage().hear(blocks) if isinstance(e, ev.Final)]
+    blocks = FinalBlocks((Block(B, (), quorum(1, kind, block).certificate),))
+    assert not [e for e in Stage().hear(blocks) if isinstance(e, ev.FinalBlocksEffect)]
 
 
 def test_blocks_with_too_few_or_wrong_signatures_or_gaps_are_not_final() -> None:
@@ -194,11 +200,11 @@ def test_blocks_with_too_few_or_wrong_signatures_or_gaps_are_not_final() -> None
     second = child(B, 2)
     apart = Block(second, (), quorum(2, F, second.id).certificate)
     for blocks in ((Block(B, (), few),), (Block(B, (), swapped),), (apart,), ()):
-        assert not [e for e in Stage().hear(Blocks(blocks)) if isinstance(e, ev.Final)]
+        assert not [e for e in Stage().hear(FinalBlocks(blocks)) if isinstance(e, ev.FinalBlocksEffect)]
 
 
 def test_two_votes_prove_a_fault_exactly_when_no_honest_seat_signs_both() -> None:
-    def vote(kind: Kind, block: bytes = ZERO_HASH, view: int = 1) -> Vote:
+    def vote(kind: VoteKind, block: bytes = ZERO_HASH, view: int = 1) -> Vote:
         return Vote(CHAIN, 0, view, kind, block)  # type: ignore[arg-type]
 
     a, b = digest("a"), digest("b")
@@ -216,12 +222,12 @@ def test_two_votes_prove_a_fault_exactly_when_no_honest_seat_signs_both() -> Non
 
 def test_a_seat_that_votes_twice_is_accused_with_both_votes() -> None:
     first, second = signed(2, 1, N, digest("a")), signed(2, 1, N, digest("b"))
-    effects = Stage().hear(Ballot(first), Ballot(second))
-    assert [e for e in effects if isinstance(e, ev.Accuse)] == [ev.Accuse(first, second)]
+    effects = Stage().hear(VoteMessage(first), VoteMessage(second))
+    assert [e for e in effects if isinstance(e, ev.AccuseEffect)] == [ev.AccuseEffect(first, second)]
 
 
 def test_a_seat_that_was_silent_for_two_rounds_of_leaders_is_inactive() -> None:
-    activity = Activity(4, 0)
+    activity = SeatActivity(4, 0)
     activity.note([0, 1, 2], 9)
     assert [activity.is_inactive(seat, 9) for seat in range(4)] == [False, False, False, True]
     assert not activity.is_inactive(3, 8)
@@ -234,13 +240,15 @@ def test_the_timer_doubles_with_every_f_plus_one_views_without_a_final_block() -
 def test_a_status_is_answered_with_what_its_sender_lacks() -> None:
     stage = Stage()
     stage.hear(proposal(1, B), quorum(1, N, B.id), quorum(2, X))
-    sent = [e.message for e in stage.hear(Status(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.Send)]
+    sent = [
+        e.message for e in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.SendEffect)
+    ]
     assert quorum(1, N, B.id) in sent
     assert quorum(2, X) in sent
     assert proposal(1, B) in sent
-    assert Ballot(signed(0, 1, F, B.id)) in sent
+    assert VoteMessage(signed(0, 1, F, B.id)) in sent
     stage.hear(quorum(1, F, B.id))
-    assert ev.Answer(MEMBERS[2], 0) in stage.hear(Status(0, 1, 0, 1, ZERO_HASH))
+    assert ev.SendBlocksEffect(MEMBERS[2], 0) in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH))
 
 
 def test_quorums_with_bits_beyond_the_committee_or_too_few_seats_are_not_believed() -> None:
@@ -251,15 +259,18 @@ def test_quorums_with_bits_beyond_the_committee_or_too_few_seats_are_not_believe
         (b"\x0d\x00", good.signatures),
     ):
         stage = Stage()
-        stage.hear(Quorum(good.vote, seats, signatures))
+        stage.hear(VoteQuorum(good.vote, seats, signatures))
         assert stage.replica.view == 1
 
 
 def test_a_committee_of_one_needs_nobody() -> None:
     assert len(KEYS) == 4  # of which seat 0 alone sits here
-    replica = Replica(Reign(CHAIN, 0, MEMBERS[:1], 10, 10), Head(ROOT, 0), KEYS[0])
-    replica.handle(ev.Started(), 0)
-    replica.handle(ev.Work(True), 0)
+    replica = Replica(EpochCommittee(CHAIN, 0, MEMBERS[:1], 10, 10), FinalHead(ROOT, 0), KEYS[0])
+    replica.handle(ev.ReplicaStartEvent(), 0)
+    replica.handle(ev.WaitingTxsEvent(True), 0)
     block = child(ROOT)
-    effects = replica.handle(ev.Built(1, ev.Draft(block, ())), 0)
-    assert [type(e) for e in effects if isinstance(e, ev.Log | ev.Final)] == [ev.Log, ev.Final]
+    effects = replica.handle(ev.BlockBuiltEvent(1, ev.DraftBlock(block, ())), 0)
+    assert [type(e) for e in effects if isinstance(e, ev.LogVotesEffect | ev.FinalBlocksEffect)] == [
+        ev.LogVotesEffect,
+        ev.FinalBlocksEffect,
+    ]

@@ -12,10 +12,18 @@ from pathlib import Path
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_VOTE, SigningKey, digest
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.block import Block, Header, txs_root
-from farflung.ledger.sdbft.messages import Ballot, Blocks, Pending, Proposal, Quorum, Status, read_message
-from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx
-from farflung.ledger.votes import Kind, SignedVote, Vote, certificate_of, has_quorum, sign_vote
+from farflung.ledger.block import Block, BlockHeader, txs_root
+from farflung.ledger.sdbft.replica_messages import (
+    BlockProposal,
+    FinalBlocks,
+    PendingTxs,
+    ReplicaStatus,
+    VoteMessage,
+    VoteQuorum,
+    read_message,
+)
+from farflung.ledger.transactions import SignedTx, Transfer, make_tx, sign_tx
+from farflung.ledger.votes import SignedVote, Vote, VoteKind, certificate_of, has_quorum, sign_vote
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "sdbft.md"
 BEGIN, END = "<!-- vectors -->\n\n```text\n", "```\n"
@@ -25,19 +33,19 @@ KEYS = [SigningKey(bytes([seat + 1]) * 32) for seat in range(4)]
 MEMBERS = tuple(key.public for key in KEYS)
 CHAIN = Hash(b"\x11" * 32)
 TX: SignedTx = sign_tx(KEYS[0], make_tx(CHAIN, KEYS[0].public, 7, Transfer(KEYS[1].public, 1000), fee=2))
-HEADER = Header(CHAIN, 5, 1, 1234, MEMBERS[3], Hash(b"\x22" * 32), txs_root((TX,)), Hash(b"\x33" * 32))
+HEADER = BlockHeader(CHAIN, 5, 1, 1234, MEMBERS[3], Hash(b"\x22" * 32), txs_root((TX,)), Hash(b"\x33" * 32))
 VIEW = 3
 
 
-def votes(kind: Kind, block: Hash) -> list[SignedVote]:
+def votes(kind: VoteKind, block: Hash) -> list[SignedVote]:
     return [sign_vote(KEYS[seat], seat, Vote(CHAIN, 1, VIEW, kind, block)) for seat in (0, 2, 3)]
 
 
 def vectors() -> dict[str, bytes]:
     notarize, nullify, finalize = (
-        votes(Kind.NOTARIZE, HEADER.id),
-        votes(Kind.NULLIFY, ZERO_HASH),
-        votes(Kind.FINALIZE, HEADER.id),
+        votes(VoteKind.NOTARIZE, HEADER.id),
+        votes(VoteKind.NULLIFY, ZERO_HASH),
+        votes(VoteKind.FINALIZE, HEADER.id),
     )
     certificate = certificate_of(finalize, 4)
     first = nullify[0].vote
@@ -50,12 +58,12 @@ def vectors() -> dict[str, bytes]:
         found[f"signature of seat 0 for {name}"] = signed.signature
     found |= {
         "certificate FINALIZE": encode(certificate),
-        "message ballot": encode(Ballot(finalize[1])),
-        "message quorum": encode(Quorum(first, shown.seats, shown.signatures)),
-        "message proposal": encode(Proposal(HEADER, (TX,), notarize[2])),
-        "message status": encode(Status(1, 3, 4, 2, HEADER.id)),
-        "message blocks": encode(Blocks((Block(HEADER, (TX,), certificate),))),
-        "message pending": encode(Pending((TX,))),
+        "message ballot": encode(VoteMessage(finalize[1])),
+        "message quorum": encode(VoteQuorum(first, shown.seats, shown.signatures)),
+        "message proposal": encode(BlockProposal(HEADER, (TX,), notarize[2])),
+        "message status": encode(ReplicaStatus(1, 3, 4, 2, HEADER.id)),
+        "message blocks": encode(FinalBlocks((Block(HEADER, (TX,), certificate),))),
+        "message pending": encode(PendingTxs((TX,))),
     }
     return found
 
@@ -90,7 +98,7 @@ def test_the_messages_of_the_page_can_be_read_and_its_certificate_holds() -> Non
         if name.startswith("message "):
             assert read_message(data).__struct_config__.tag == name.removeprefix("message ")
     blocks = read_message(page["message blocks"])
-    assert isinstance(blocks, Blocks)
+    assert isinstance(blocks, FinalBlocks)
     (block,) = blocks.blocks
-    vote = Vote(CHAIN, 1, VIEW, Kind.FINALIZE, block.header.id)
+    vote = Vote(CHAIN, 1, VIEW, VoteKind.FINALIZE, block.header.id)
     assert has_quorum(block.certificate, vote, MEMBERS)

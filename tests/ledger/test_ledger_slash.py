@@ -24,17 +24,17 @@ from msgspec.structs import replace
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import check_genesis
-from farflung.ledger.rows import AccountRow, JobState, NodeState
-from farflung.ledger.state import total_money
-from farflung.ledger.tx import Finding, Role
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import AccountRow, JobState, NodeState
+from farflung.ledger.transactions import LeaseRole, VerdictFinding
 
 A, B, C = NODES
 V, W = VERIFIERS
 
 
-def refused(world: World, op: tx.JobSlash, sender: SigningKey = REQUESTER) -> str:
+def refused(world: World, op: transactions.JobSlash, sender: SigningKey = REQUESTER) -> str:
     before = world.state
     code = world.do(sender, op)
     assert all(world.state.tables[name] == before.tables[name] for name in ("nodes", "jobs", "leases"))
@@ -61,7 +61,7 @@ def test_withheld_work_costs_its_share_of_the_stake_and_nobody_earns_by_saying_s
     """What is taken is rounded down and burnt whole: two verifiers that lie about a silence gain nothing."""
     world = World(replace(PARAMS, withheld_permille=permille)).watched()
     assert world.do(REQUESTER, world.schedule(world.offer(C, units=1, stake=stake))) == "ok"
-    assert world.do(REQUESTER, world.accuse(C, finding=Finding.WITHHELD, excess=0)) == "ok"
+    assert world.do(REQUESTER, world.accuse(C, finding=VerdictFinding.WITHHELD, excess=0)) == "ok"
     node, lease = world.node(C), world.lease(C)
     assert (lease.slashed, node.burnt) == (taken, taken)
     assert (node.free, node.locked) == (500 - taken, 0)
@@ -82,9 +82,12 @@ def test_a_slashed_lease_is_neither_paid_nor_unlocked_by_any_end():
         world.do(REQUESTER, world.progress(0, (A, 10), (B, 20), (V, 4)))
         world.do(REQUESTER, world.accuse(A))
         if end == "settle":
-            assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)) == "ok"
+            assert (
+                world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
+                == "ok"
+            )
         elif end == "cancel":
-            assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
+            assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
         else:
             world.send(after=START + 60_000 - world.state.time)
         assert (world.job().paid, world.job().refunded) == (5 * 24, 1000 - 5 * 24)
@@ -156,7 +159,7 @@ def test_whoever_is_slashed_by_its_own_verifiers_loses_at_least_half(stake: int)
 def test_burnt_money_stays_in_the_row_of_a_node_that_leaves():
     world = World().watched()
     world.do(REQUESTER, world.accuse(A))
-    assert world.do(A, tx.NodeLeave()) == "ok"
+    assert world.do(A, transactions.NodeLeave()) == "ok"
     node = world.node(A)
     assert (node.free, node.burnt, node.money, node.state) == (0, 50, 50, NodeState.LEFT)
     assert world.balance(A) == RICH - 100
@@ -168,7 +171,7 @@ def test_burnt_money_backs_nothing_when_the_node_registers_again():
     assert world.do(A, world.register(500)) == "ok"
     assert (world.node(A).free, world.node(A).burnt) == (500, 50)
     assert world.balance(A) == RICH - 600
-    world.do(A, tx.NodeLeave())
+    world.do(A, transactions.NodeLeave())
     assert world.do(A, world.register(299)) == "FF-LEDG-023"
     assert world.do(A, world.register(300)) == "ok"
     assert (world.node(A).free, world.node(A).burnt, world.balance(A)) == (300, 50, RICH - 400)
@@ -219,9 +222,9 @@ def test_an_unknown_job_accuses_nobody():
 def test_a_job_that_does_not_run_accuses_nobody():
     world = World().watched()
     world.do(REQUESTER, world.progress(0, (A, 1)))
-    world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))
+    world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS))
     assert refused(world, world.accuse(A)) == "FF-LEDG-033"
-    world.do(REQUESTER, tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobSettle(JOB))
     assert refused(world, world.accuse(A)) == "FF-LEDG-033"
     assert refused(world, world.accuse(A), V) == "FF-LEDG-048"
 
@@ -232,7 +235,7 @@ def test_a_job_that_does_not_run_accuses_nobody():
 def test_a_verdict_must_be_signed_by_the_verifier_it_names():
     world = World().watched()
     op = world.accuse(A)
-    forged = tx.SignedVerdict(op.verdicts[1].verdict, op.verdicts[0].signature)
+    forged = transactions.SignedVerdict(op.verdicts[1].verdict, op.verdicts[0].signature)
     assert refused(world, replace(op, verdicts=(op.verdicts[0], forged))) == "FF-LEDG-050"
 
 
@@ -247,7 +250,7 @@ def test_a_verifier_of_another_job_has_no_say():
     world = World().running()
     world.do(V, world.register())
     world.do(REQUESTER, world.create(OTHER_JOB))
-    offer = world.offer(V, OTHER_JOB, role=Role.AUDIT)
+    offer = world.offer(V, OTHER_JOB, role=LeaseRole.AUDIT)
     assert world.do(REQUESTER, world.schedule(offer, job=OTHER_JOB)) == "ok"
     assert refused(world, world.accuse(A, V)) == "FF-LEDG-050"
 
@@ -268,14 +271,14 @@ def test_a_verifier_is_counted_and_paid_once():
 def test_the_only_verifier_of_a_job_is_enough():
     world = World().running()
     world.do(V, world.register())
-    world.do(REQUESTER, world.schedule(world.offer(V, units=1, role=Role.AUDIT)))
+    world.do(REQUESTER, world.schedule(world.offer(V, units=1, role=LeaseRole.AUDIT)))
     assert world.do(REQUESTER, world.accuse(A, V)) == "ok"
     assert (world.balance(V), world.node(A).burnt) == (RICH - 500 + 50, 50)
 
 
 def test_two_of_three_verifiers_are_enough():
     world = World().watched()
-    world.do(REQUESTER, world.schedule(world.offer(C, units=1, role=Role.AUDIT)))
+    world.do(REQUESTER, world.schedule(world.offer(C, units=1, role=LeaseRole.AUDIT)))
     assert refused(world, world.accuse(A, C)) == "FF-LEDG-051"
     assert world.do(REQUESTER, world.accuse(A, C, W)) == "ok"
     assert (world.balance(V), world.balance(W)) == (RICH - 500, RICH - 500 + 25)
@@ -292,7 +295,7 @@ def test_a_verdict_on_something_else_is_refused(change: dict[str, object]):
 
 
 @pytest.mark.parametrize(
-    "change", [{"round": 1}, {"segment": 2}, {"trace": ROOTS[1]}, {"finding": Finding.WITHHELD}]
+    "change", [{"round": 1}, {"segment": 2}, {"trace": ROOTS[1]}, {"finding": VerdictFinding.WITHHELD}]
 )
 def test_verdicts_that_differ_are_refused(change: dict[str, object]):
     world = World().watched()
@@ -309,9 +312,9 @@ def test_verifiers_may_measure_a_different_excess():
 @pytest.mark.parametrize(
     "change",
     [
-        {"finding": Finding.HOLDS},
-        {"finding": Finding.UNPAID},
-        {"finding": Finding.UNPAID, "excess": 9000},
+        {"finding": VerdictFinding.HOLDS},
+        {"finding": VerdictFinding.UNPAID},
+        {"finding": VerdictFinding.UNPAID, "excess": 9000},
         {"excess": 2000},
         {"excess": 0},
     ],
@@ -319,7 +322,7 @@ def test_verifiers_may_measure_a_different_excess():
 def test_what_lies_within_twice_the_tolerance_is_not_punished(change: dict[str, object]):
     world = World().watched()
     assert refused(world, world.accuse(A, **change)) == "FF-LEDG-054"
-    other = (world.verdict(V, A, **{"finding": Finding.FALSE, **change}), world.verdict(W, A))
+    other = (world.verdict(V, A, **{"finding": VerdictFinding.FALSE, **change}), world.verdict(W, A))
     expected = "FF-LEDG-053" if "finding" in change else "FF-LEDG-054"
     assert refused(world, replace(world.accuse(A), verdicts=other)) == expected
 
@@ -353,22 +356,24 @@ def test_a_slash_names_its_evidence():
 
 def test_a_verifiers_lease_has_its_role_and_is_paid_for_what_it_trained_again():
     world = World().watched()
-    assert (world.lease(V).role, world.lease(A).role) == (Role.AUDIT, Role.TRAIN)
+    assert (world.lease(V).role, world.lease(A).role) == (LeaseRole.AUDIT, LeaseRole.TRAIN)
     assert world.do(REQUESTER, world.progress(0, (A, 3), (V, 20))) == "ok"
     assert world.do(REQUESTER, world.progress(1, (V, 1))) == "FF-LEDG-045"
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)) == "ok"
+    assert (
+        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
+    )
     assert (world.lease(V).paid, world.balance(V)) == (100, RICH - 500 + 100)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_nobody_trains_and_audits_in_one_job(role: Role):
+@pytest.mark.parametrize("role", LeaseRole)
+def test_nobody_trains_and_audits_in_one_job(role: LeaseRole):
     world = World().watched()
-    key = V if role == Role.TRAIN else A
+    key = V if role == LeaseRole.TRAIN else A
     assert world.do(REQUESTER, world.schedule(world.offer(key, units=1, role=role))) == "FF-LEDG-040"
 
 
 def test_the_role_is_under_the_nodes_signature():
     world = World().running()
-    offer = world.offer(C, role=Role.TRAIN)
-    other = tx.SignedOffer(replace(offer.offer, role=Role.AUDIT), offer.signature)
+    offer = world.offer(C, role=LeaseRole.TRAIN)
+    other = transactions.SignedLeaseOffer(replace(offer.offer, role=LeaseRole.AUDIT), offer.signature)
     assert world.do(REQUESTER, world.schedule(other)) == "FF-LEDG-035"

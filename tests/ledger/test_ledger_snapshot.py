@@ -15,16 +15,23 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.crypto import local_key
 from farflung.core.errors import RunError, VerificationError
-from farflung.ledger import light, snapshot, tx
+from farflung.ledger import light_client, snapshot, transactions
 from farflung.ledger import queries as q
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.audit import audit
-from farflung.ledger.io.snapshots import Incoming
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.file_audit import audit
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.snapshot_download import SnapshotDownload
 from farflung.ledger.io.votelog import open_votes
-from farflung.ledger.rows import KINDS, KeyRow
-from farflung.ledger.snapshot import Manifest, Snapshots, check_chunk, check_manifest, chunk_of, manifest_of
+from farflung.ledger.snapshot import (
+    SnapshotCache,
+    SnapshotManifest,
+    check_chunk,
+    check_manifest,
+    chunk_of,
+    manifest_of,
+)
+from farflung.ledger.table_rows import KINDS, KeyRow
 
 
 @pytest.fixture
@@ -34,26 +41,29 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_LEVEL", 1)
 
 
-def manifest_at(chain: Chain) -> Manifest:
+def manifest_at(chain: Chain) -> SnapshotManifest:
     return manifest_of(chain.state, chain.head, chain.certificate)
 
 
 def take(path: Path, chain: Chain) -> None:
     """Puts the state of `chain` where a store was, by queries and answers alone."""
-    said = q.answer(chain, snapshot.AskSnapshot())
-    assert isinstance(said, snapshot.SnapshotIs)
+    said = q.answer(chain, snapshot.GetSnapshot())
+    assert isinstance(said, snapshot.SnapshotReply)
     assert said.manifest is not None
-    with closing(Incoming(path, chain.genesis)) as held, closing(Store.open(path, chain.genesis)) as store:
+    with (
+        closing(SnapshotDownload(path, chain.genesis)) as held,
+        closing(LedgerStore.open(path, chain.genesis)) as store,
+    ):
         held.begin(said.manifest, chain.steps)
         for table, number in held.missing():
-            given = q.answer(chain, snapshot.AskChunk(said.manifest.header.height, table, number))
-            assert isinstance(given, snapshot.ChunkIs)
+            given = q.answer(chain, snapshot.GetSnapshotChunk(said.manifest.header.height, table, number))
+            assert isinstance(given, snapshot.SnapshotChunkReply)
             assert given.rows is not None
             held.put(table, number, given.rows)
         held.replace(store)
 
 
-def follow(store: Store, chain: Chain, source: Chain) -> None:
+def follow(store: LedgerStore, chain: Chain, source: Chain) -> None:
     """The tail: what is final behind the snapshot."""
     store.adopt(chain, tuple(source.past.blocks(chain.head.height + 1, 1000)))
 
@@ -83,7 +93,7 @@ def test_chunks_fold_to_the_state_root_for_any_number_of_rows():
         block, _ = chain.propose((), 1)
         chain.adopt(block)
         manifest = manifest_at(chain)
-        check_manifest(manifest, light.trust_in(chain.genesis))
+        check_manifest(manifest, light_client.trust_in(chain.genesis))
         for listing in manifest.tables:
             for number in range(snapshot.chunks_of(listing)):
                 rows = chunk_of(chain.state, listing.table, number)
@@ -96,12 +106,12 @@ def test_there_is_no_chunk_of_what_there_is_not():
     chain = history()
     for table, number in (("nothing", 0), ("accounts", -1), ("accounts", 1), ("accounts", 1 << 60)):
         assert chunk_of(chain.state, table, number) is None
-    assert q.answer(Chain(genesis()), snapshot.AskSnapshot()) == snapshot.SnapshotIs(None)
+    assert q.answer(Chain(genesis()), snapshot.GetSnapshot()) == snapshot.SnapshotReply(None)
 
 
 def test_a_server_holds_two_snapshots_and_takes_a_new_one_when_asked_late(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "SNAPSHOT_BLOCKS", 3)
-    chain, held, seen = Chain(genesis(), VALIDATOR), Snapshots(), []
+    chain, held, seen = Chain(genesis(), VALIDATOR), SnapshotCache(), []
     for _ in range(9):
         block, _ = chain.propose((), chain.head.time + 1)
         chain.adopt(block)
@@ -126,31 +136,31 @@ def test_catching_up_from_a_snapshot_is_replaying_all_blocks(tmp_path: Path):
     source, path = history(batches()[:4]), tmp_path / "ledger.db"
     take(path, source)
     rest = history()
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     assert contents(chain.state) == contents(source.state)
     follow(store, chain, rest)
     store.close()
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     assert (chain.head, chain.certificate) == (rest.head, rest.certificate)
     assert contents(chain.state) == contents(rest.state)
     assert audit(store, chain) == 0
-    names = [tx.tx_id(each) for block in rest.blocks for each in block.txs]
+    names = [transactions.tx_id(each) for block in rest.blocks for each in block.txs]
     known = [rest.past.find(name) for name in names]
     assert [chain.past.find(name) for name in names] == [
         place if place and place[0] > 4 else None for place in known
     ]
-    said = [q.answer(chain, q.AskBlocks(height)) for height in (1, 4, 5, 6, 7)]
+    said = [q.answer(chain, q.GetBlocks(height)) for height in (1, 4, 5, 6, 7)]
     assert [getattr(each, "code", "") for each in said] == ["FF-LEDG-330", "FF-LEDG-330", "", "", ""]
-    assert said[2] == q.answer(rest, q.AskBlocks(5))
+    assert said[2] == q.answer(rest, q.GetBlocks(5))
     store.close()
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
     chain, path = history(), tmp_path / "ledger.db"
-    held = Incoming(path, chain.genesis)
+    held = SnapshotDownload(path, chain.genesis)
     held.begin(manifest_at(chain), ())
     wanted = list(held.missing())
     for table, number in wanted[:7]:
@@ -158,16 +168,21 @@ def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
         assert rows is not None
         held.put(table, number, rows)
     held.close()
-    held = Incoming(path, chain.genesis)
+    held = SnapshotDownload(path, chain.genesis)
     assert held.manifest == manifest_at(chain)
     assert list(held.missing()) == wanted[7:]
     held._file.connection.execute("UPDATE rows SET row = x'93' WHERE kind = 'accounts' AND place = 1")
-    with closing(Store.open(path, chain.genesis)) as store, pytest.raises(RunError, match="FF-LEDG-331"):
+    with (
+        closing(LedgerStore.open(path, chain.genesis)) as store,
+        pytest.raises(RunError, match="FF-LEDG-331"),
+    ):
         held.replace(store)
     held.close()
-    held = Incoming(path, chain.genesis)
+    held = SnapshotDownload(path, chain.genesis)
     assert list(held.missing()) == [("accounts", 0), *wanted[7:]], "a damaged chunk is asked for again"
-    block, _ = chain.propose([signed(chain, NODES[0], tx.Transfer(STRANGER.public, 5))], chain.head.time + 1)
+    block, _ = chain.propose(
+        [signed(chain, NODES[0], transactions.Transfer(STRANGER.public, 5))], chain.head.time + 1
+    )
     chain.adopt(block)
     held.begin(manifest_at(chain), ())
     kept = len(wanted) - len(list(held.missing()))
@@ -177,7 +192,7 @@ def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
         assert tuple(row for (row,) in rows) == chunk_of(chain.state, table, number)
     held.close()
     take(path, chain)
-    store = Store.open(path, chain.genesis)
+    store = LedgerStore.open(path, chain.genesis)
     assert contents(store.load().state) == contents(chain.state)
     store.close()
 
@@ -191,13 +206,13 @@ def test_a_file_of_later_blocks_is_not_replaced(tmp_path: Path):
 
 def test_a_vote_log_outlives_the_file_beside_it(tmp_path: Path):
     chain, path = history(), tmp_path / "ledger.db"
-    store = Store.open(path, chain.genesis)
+    store = LedgerStore.open(path, chain.genesis)
     votes = open_votes(store, VALIDATOR.public)
     votes.append([b"vote"])
     votes.close()
     store.close()
     take(path, chain)
-    store = Store.open(path, chain.genesis)
+    store = LedgerStore.open(path, chain.genesis)
     assert store.marks == [votes.path.name]
     votes = open_votes(store, VALIDATOR.public)
     assert votes.records == (b"vote",)
@@ -215,20 +230,22 @@ def test_all_node_keys_are_told_behind_a_snapshot(tmp_path: Path, monkeypatch: p
     owners = tuple(local_key(7, "owner", index) for index in range(10))
     source = Chain(genesis(owners=(VALIDATOR, *owners)), VALIDATOR)
     for owner in owners:
-        block, _ = source.propose([signed(source, owner, tx.KeyCertify(STRANGER.public, 1, 9, 9))], 1)
+        block, _ = source.propose(
+            [signed(source, owner, transactions.KeyCertify(STRANGER.public, 1, 9, 9))], 1
+        )
         source.adopt(block)
     path = tmp_path / "ledger.db"
     take(path, source)
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load(VALIDATOR)
-    store.commit(chain, [signed(chain, owners[3], tx.KeyRevoke(1))], 1)
+    store.commit(chain, [signed(chain, owners[3], transactions.KeyRevoke(1))], 1)
     monkeypatch.setattr(q, "PAGE", 4)
     for start in (0, 3, 9):
         height, seen = start, dict[bytes, KeyRow]()
         heights = []
         while height != chain.head.height:
-            said = q.answer(chain, q.AskKeys(height))
-            assert isinstance(said, q.KeysAre)
+            said = q.answer(chain, q.GetKeys(height))
+            assert isinstance(said, q.KeysReply)
             assert len(said.keys) <= 4
             seen.update({row.account: row for row in said.keys})
             height = said.height
@@ -251,13 +268,13 @@ def test_a_snapshot_of_a_later_committee_is_believed_by_who_knows_genesis_only(t
     assert source.head.epoch == 2
     path = tmp_path / "ledger.db"
     take(path, source)
-    store = Store.open(path, source.genesis)
+    store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     assert (chain.head, chain.steps) == (source.head, source.steps)
     assert contents(chain.state) == contents(source.state)
     assert audit(store, chain) == 0
     store.close()
-    held = Incoming(tmp_path / "other.db", source.genesis)
+    held = SnapshotDownload(tmp_path / "other.db", source.genesis)
     with pytest.raises(VerificationError, match="FF-LEDG-325"):
         held.begin(manifest_at(source), ())
     with pytest.raises(VerificationError, match="FF-LEDG-07"):
@@ -270,21 +287,23 @@ def test_a_snapshot_of_a_later_committee_is_believed_by_who_knows_genesis_only(t
 
 def test_transactions_that_nobody_can_dispute_are_forgotten_and_headers_stay(tmp_path: Path):
     params = replace(PARAMS, unbonding_ms=20_000)
-    store = Store.open(tmp_path / "ledger.db", genesis(params), keep_ms=5_000)
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis(params), keep_ms=5_000)
     chain, sent = store.load(VALIDATOR), []
     for number in range(40):
-        payment = signed(chain, NODES[number % 3], tx.Transfer(NODES[(number + 1) % 3].public, 1))
+        payment = signed(chain, NODES[number % 3], transactions.Transfer(NODES[(number + 1) % 3].public, 1))
         store.commit(chain, [payment], chain.head.time + LOGICAL_MS)
         sent.append(payment)
     assert store.first == 20, "unbonding_ms is longer than what was asked for, and 20 blocks"
-    assert [place for place in range(40) if store.find(tx.tx_id(sent[place]))] == list(range(19, 40))
+    assert [place for place in range(40) if store.find(transactions.tx_id(sent[place]))] == list(
+        range(19, 40)
+    )
     store.close()
-    store = Store.open(tmp_path / "ledger.db", genesis(params), keep_ms=5_000)
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis(params), keep_ms=5_000)
     again = store.load(VALIDATOR)
     assert (again.head, contents(again.state)) == (chain.head, contents(chain.state))
     assert (store.first, len(list(store.headers())), audit(store, again)) == (20, 40, 0)
-    said = q.answer(again, q.AskBlocks(3))
-    assert isinstance(said, q.Refused)
+    said = q.answer(again, q.GetBlocks(3))
+    assert isinstance(said, q.QueryErrorReply)
     assert said.code == "FF-LEDG-330"
     _, results = store.commit(again, [sent[2], sent[30]], again.head.time + LOGICAL_MS)
     assert [type(each).__name__ for each in results] == ["Rejected", "AlreadyApplied"]
@@ -292,7 +311,7 @@ def test_transactions_that_nobody_can_dispute_are_forgotten_and_headers_stay(tmp
 
 
 def test_nothing_is_forgotten_unless_asked_for(tmp_path: Path):
-    store = Store.open(tmp_path / "ledger.db", genesis(replace(PARAMS, unbonding_ms=0)))
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis(replace(PARAMS, unbonding_ms=0)))
     chain = store.load(VALIDATOR)
     for _ in range(9):
         store.commit(chain, (), chain.head.time + LOGICAL_MS)

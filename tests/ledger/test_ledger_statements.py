@@ -22,13 +22,20 @@ from ledger_world import (
 )
 from msgspec.structs import replace
 
-from farflung.ledger import tx
+from farflung.ledger import transactions
+from farflung.ledger.account_statement import (
+    CLOCK,
+    StatementEntry,
+    StatementEntryKind,
+    entries_of,
+    explained,
+    opening,
+)
 from farflung.ledger.chain import Chain
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.statements import CLOCK, Entry, What, entries_of, explained, opening
+from farflung.ledger.table_rows import AccountRow
 
 
-def read(chain: Chain) -> list[Entry]:
+def read(chain: Chain) -> list[StatementEntry]:
     return list(entries_of(chain.genesis, chain.blocks))
 
 
@@ -62,9 +69,9 @@ def test_a_statement_tells_a_job_from_both_sides() -> None:
 
 def test_a_slashed_stake_and_its_bounties_are_entries() -> None:
     entries = [entry for entry in read(history(audited_batches())) if entry.about == JOB]
-    (lost,) = (entry for entry in entries if entry.what == What.SLASHED)
+    (lost,) = (entry for entry in entries if entry.what == StatementEntryKind.SLASHED)
     assert (lost.account, lost.amount, lost.held) == (NODES[1].public, 0, -100)
-    bounties = {entry.account: entry.amount for entry in entries if entry.what == What.BOUNTY}
+    bounties = {entry.account: entry.amount for entry in entries if entry.what == StatementEntryKind.BOUNTY}
     assert bounties == {key.public: 25 for key in VERIFIERS}
 
 
@@ -73,7 +80,10 @@ def test_two_disputes_of_one_node_that_end_at_once_are_told_apart() -> None:
     world = World(replace(PARAMS, dispute_ms=DISPUTE, bond_min=BOND)).watched()
     world.do(REQUESTER, world.create(OTHER_JOB), world.progress(0, (NODES[0], 10)))
     offers = [world.offer(NODES[0], OTHER_JOB, stake=60)]
-    offers += [world.offer(key, OTHER_JOB, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+    offers += [
+        world.offer(key, OTHER_JOB, stake=50, units=20, role=transactions.LeaseRole.AUDIT)
+        for key in VERIFIERS
+    ]
     world.do(
         REQUESTER, world.schedule(*offers, job=OTHER_JOB), world.progress(0, (NODES[0], 10), job=OTHER_JOB)
     )
@@ -81,20 +91,26 @@ def test_two_disputes_of_one_node_that_end_at_once_are_told_apart() -> None:
     assert world.do(REQUESTER, *accusations) == "ok"
     _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
     told = Counter((entry.what, entry.amount, entry.held, entry.about) for entry in entries)
-    expected = {(What.SLASHED, 0, -100, JOB): 1, (What.SLASHED, 0, -60, OTHER_JOB): 1}
-    expected |= {(What.BOUNTY, 25, 0, JOB): 2, (What.BOUNTY, 15, 0, OTHER_JOB): 2}
+    expected = {
+        (StatementEntryKind.SLASHED, 0, -100, JOB): 1,
+        (StatementEntryKind.SLASHED, 0, -60, OTHER_JOB): 1,
+    }
+    expected |= {(StatementEntryKind.BOUNTY, 25, 0, JOB): 2, (StatementEntryKind.BOUNTY, 15, 0, OTHER_JOB): 2}
     assert {key: told[key] for key in expected} == expected
-    assert What.UNEXPLAINED not in {entry.what for entry in entries}
+    assert StatementEntryKind.UNEXPLAINED not in {entry.what for entry in entries}
 
 
 def test_what_a_refused_transaction_began_is_no_entry_but_its_fee_is() -> None:
     chain = Chain(genesis(), VALIDATOR)
     world = World()
-    ops = (tx.Transfer(NODES[0].public, 5), tx.Transfer(NODES[1].public, 10**9))
+    ops = (transactions.Transfer(NODES[0].public, 5), transactions.Transfer(NODES[1].public, 10**9))
     block, _ = chain.propose([world.sign(REQUESTER, *ops, fee=3)], 9000)
     state, entries = explained(chain.state, block.header.time, block.txs, VALIDATOR.public)
     check_sums([*opening(chain.genesis), *entries], state)
-    assert [(e.what, e.amount) for e in entries] == [(What.FEE, -3), (What.FEE_EARNED, 3)]
+    assert [(e.what, e.amount) for e in entries] == [
+        (StatementEntryKind.FEE, -3),
+        (StatementEntryKind.FEE_EARNED, 3),
+    ]
 
 
 def test_what_the_clock_does_is_told_without_a_transaction() -> None:
@@ -102,13 +118,13 @@ def test_what_the_clock_does_is_told_without_a_transaction() -> None:
     state, entries = explained(world.state, world.state.time + 80_000, [], VALIDATOR.public)
     assert {entry.place for entry in entries} == {CLOCK}
     assert [(e.account, e.what, e.amount) for e in entries] == [
-        (REQUESTER.public, What.REFUND, 1000),
+        (REQUESTER.public, StatementEntryKind.REFUND, 1000),
     ]
     assert state.find(AccountRow, REQUESTER.public) == AccountRow(REQUESTER.public, 1_000_000, 2)
 
 
 def test_a_transfer_to_oneself_has_two_sides() -> None:
     chain = Chain(genesis(), VALIDATOR)
-    block, _ = chain.propose([World().sign(REQUESTER, tx.Transfer(REQUESTER.public, 5))], 9000)
+    block, _ = chain.propose([World().sign(REQUESTER, transactions.Transfer(REQUESTER.public, 5))], 9000)
     _, entries = explained(chain.state, block.header.time, block.txs, VALIDATOR.public)
     assert [e.amount for e in entries] == [-5, 5]

@@ -21,15 +21,15 @@ from msgspec.structs import replace
 
 from farflung.core.codec import encode
 from farflung.core.errors import RunError
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
-from farflung.ledger.io import file as file_module
-from farflung.ledger.io import store as store_module
-from farflung.ledger.io.audit import audit
-from farflung.ledger.io.file import sealed
-from farflung.ledger.io.store import Store
-from farflung.ledger.results import AlreadyApplied, Applied, Rejected
+from farflung.ledger.io import ledger_store as store_module
+from farflung.ledger.io import sqlite_file as file_module
+from farflung.ledger.io.file_audit import audit
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.io.sqlite_file import sealed
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, RejectedResult
 
 LAST = history()
 CREATION = ("begin", "commit", "committed", "unlink", "dirsync", "rename")
@@ -37,19 +37,19 @@ CRASHER = Path(__file__).with_name("ledger_crasher.py")
 
 
 def write_history(path: Path, blocks: int = 99) -> Chain:
-    store = Store.open(path, genesis())
+    store = LedgerStore.open(path, genesis())
     chain = store.load(VALIDATOR)
     for batch in batches()[chain.head.height : blocks]:
         txs = [signed(chain, key, op) for key, op in batch]
         _, results = store.commit(chain, txs, chain.head.time + LOGICAL_MS)
-        assert all(isinstance(result, Applied) for result in results)
+        assert all(isinstance(result, AppliedResult) for result in results)
     store.close()
     return chain
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Store, Chain]]:
-    store = Store.open(path, genesis())
+def opened(path: Path) -> Iterator[tuple[LedgerStore, Chain]]:
+    store = LedgerStore.open(path, genesis())
     try:
         yield store, store.load(VALIDATOR)
     finally:
@@ -73,18 +73,18 @@ def test_a_store_gives_back_the_same_chain(tmp_path: Path):
         for block in again.blocks:
             replayed.adopt(block)
         assert (replayed.head, contents(replayed.state)) == (chain.head, contents(chain.state))
-        names = [tx.tx_id(each) for block in replayed.blocks for each in block.txs]
+        names = [transactions.tx_id(each) for block in replayed.blocks for each in block.txs]
         assert [again.past.find(name) for name in names] == [replayed.past.find(name) for name in names]
         assert again.past.keyed(0, 99) == replayed.past.keyed(0, 99) != []
 
 
 def test_an_empty_store_is_the_genesis(tmp_path: Path):
-    Store.open(tmp_path / "ledger.db", genesis()).close()
+    LedgerStore.open(tmp_path / "ledger.db", genesis()).close()
     assert reload(tmp_path / "ledger.db").head == Chain(genesis()).head
 
 
 def test_every_commit_is_synced(tmp_path: Path):
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     assert store._file.one("PRAGMA synchronous") == 2
     assert store._file.one("PRAGMA journal_mode") == "truncate"
     store.close()
@@ -93,31 +93,31 @@ def test_every_commit_is_synced(tmp_path: Path):
 def test_a_store_of_another_genesis_is_refused(tmp_path: Path):
     write_history(tmp_path / "ledger.db")
     with pytest.raises(RunError, match="FF-LEDG-080") as caught:
-        Store.open(tmp_path / "ledger.db", genesis(name="another"))
+        LedgerStore.open(tmp_path / "ledger.db", genesis(name="another"))
     assert caught.value.hint
 
 
 def test_a_store_that_is_open_is_not_opened_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(file_module, "_LOCK_SECONDS", 0)
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     with pytest.raises(RunError, match="FF-LEDG-083"):
-        Store.open(tmp_path / "ledger.db", genesis())
+        LedgerStore.open(tmp_path / "ledger.db", genesis())
     store.close()
-    Store.open(tmp_path / "ledger.db", genesis()).close()
+    LedgerStore.open(tmp_path / "ledger.db", genesis()).close()
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
     with pytest.raises(RunError, match="FF-LEDG-082"):
-        Store.open(tmp_path / "nowhere" / "ledger.db", genesis())
+        LedgerStore.open(tmp_path / "nowhere" / "ledger.db", genesis())
 
 
-def fill(store: Store, chain: Chain) -> None:
+def fill(store: LedgerStore, chain: Chain) -> None:
     for _ in range(60):
         store.commit(chain, (), chain.head.time + LOGICAL_MS)
 
 
 def test_a_full_disk_is_told_and_leaves_the_chain_where_it_was(tmp_path: Path):
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     pages = store._file.one("PRAGMA page_count")
     store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -135,20 +135,20 @@ def test_a_full_disk_is_told_and_leaves_the_chain_where_it_was(tmp_path: Path):
 
 
 def test_handing_in_again_after_a_crash_makes_no_block(tmp_path: Path):
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
-    payment = signed(chain, NODES[0], tx.Transfer(NODES[1].public, 5))
+    payment = signed(chain, NODES[0], transactions.Transfer(NODES[1].public, 5))
     store.commit(chain, [payment], 0)
     store.close()
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     head = chain.head
     block, results = store.commit(chain, [payment], head.time + LOGICAL_MS)
-    assert (block, results) == (None, (AlreadyApplied(tx.tx_id(payment), 1),))
-    wrong = tx.sign_tx(REQUESTER, replace(payment.tx, nonce=7))
+    assert (block, results) == (None, (AlreadyAppliedResult(transactions.tx_id(payment), 1),))
+    wrong = transactions.sign_tx(REQUESTER, replace(payment.tx, nonce=7))
     block, results = store.commit(chain, [wrong], head.time + LOGICAL_MS)
     assert block is None
-    assert isinstance(results[0], Rejected)
+    assert isinstance(results[0], RejectedResult)
     assert chain.head == head
     assert store.commit(chain, (), head.time + LOGICAL_MS)[0] is not None
     store.close()
@@ -157,7 +157,7 @@ def test_handing_in_again_after_a_crash_makes_no_block(tmp_path: Path):
 @pytest.mark.parametrize("height", [0, 2, 7])
 def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
     write_history(tmp_path / "ledger.db", blocks=2)
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     block, _ = chain.propose((), 0)
     wrong = replace(block, header=replace(block.header, height=height))
@@ -171,7 +171,7 @@ def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
 def test_a_block_that_could_not_be_written_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    store = Store.open(tmp_path / "ledger.db", genesis())
+    store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     block, _ = chain.propose((), 0)
     with monkeypatch.context() as patch:
@@ -256,7 +256,7 @@ def test_where_a_transaction_is_and_what_became_of_it_is_checked_when_it_is_read
     """A flipped bit is told, whichever it is; nobody is sent to another block, or told of a failure that was none."""
     path = tmp_path / "ledger.db"
     write_history(path)
-    name = tx.tx_id(next(block for block in history().blocks if block.txs).txs[0])
+    name = transactions.tx_id(next(block for block in history().blocks if block.txs).txs[0])
     with opened(path) as (store, again):
         place = again.find(name)
         assert place is not None
@@ -290,7 +290,7 @@ def test_an_old_block_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: py
 def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path):
     chain = write_history(tmp_path / "ledger.db")
     forged = replace(chain.head, time=chain.head.time + 1)
-    data = sealed("header 6", encode(store_module._Headed(forged, chain.certificate)))
+    data = sealed("header 6", encode(store_module._CertifiedHeader(forged, chain.certificate)))
     tampered(tmp_path / "ledger.db", "UPDATE headers SET header = ? WHERE height = 6", data)
     refused(tmp_path / "ledger.db")
 
@@ -298,7 +298,7 @@ def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path)
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
     (tmp_path / "ledger.db").write_bytes(b"not a database" * 500)
     with pytest.raises(RunError, match="FF-LEDG-081"):
-        Store.open(tmp_path / "ledger.db", genesis())
+        LedgerStore.open(tmp_path / "ledger.db", genesis())
 
 
 def test_a_file_with_flipped_bytes_is_refused_or_whole(tmp_path: Path):
@@ -382,7 +382,7 @@ def test_one_flipped_bit_after_a_kill_never_loses_a_block_silently(
 ):
     """A process that was killed closed nothing. A write-ahead log lost blocks here, each time, without a word."""
     with monkeypatch.context() as killed:
-        killed.setattr(Store, "close", lambda self: None)
+        killed.setattr(LedgerStore, "close", lambda self: None)
         height = write_history(tmp_path / "ledger.db").head.height
     files = [path for path in tmp_path.iterdir() if path.stat().st_size]
     largest = max(files, key=lambda path: path.stat().st_size)

@@ -11,11 +11,20 @@ from farflung.core import merkle
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
-from farflung.ledger.chunks import WIDTH, Chunks, Places
-from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, JobState, NodeRow, NodeState, Row, Timed
-from farflung.ledger.state import State, apply_block, changed_rows
-from farflung.ledger.tables import Draft, Table
+from farflung.ledger import transactions
+from farflung.ledger.ledger_state import LedgerTable, StateDraft
+from farflung.ledger.persistent_collections import WIDTH, PersistentMap, PersistentVector
+from farflung.ledger.state_transition import LedgerState, apply_block, changed_rows
+from farflung.ledger.table_rows import (
+    AccountRow,
+    ChannelRow,
+    JobRow,
+    JobState,
+    NodeRow,
+    NodeState,
+    Row,
+    Timed,
+)
 
 EDGES = st.sampled_from((0, 1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH, 300))
 
@@ -27,7 +36,7 @@ def name(number: int) -> PeerId:
 @given(EDGES, st.lists(st.tuples(st.lists(st.integers(0, 400), max_size=5), EDGES), max_size=4))
 @settings(max_examples=60)
 def test_chunks_are_the_sequence_that_a_copy_would_be(first: int, steps: list[tuple[list[int], int]]):
-    made, plain = Chunks(range(first)), list(range(first))
+    made, plain = PersistentVector(range(first)), list(range(first))
     for replaced, added in steps:
         before, kept = made, list(plain)
         changes = {place: -place - len(plain) for place in replaced if place < len(plain)}
@@ -38,7 +47,7 @@ def test_chunks_are_the_sequence_that_a_copy_would_be(first: int, steps: list[tu
         assert list(before) == kept, "the source of a change moved"
         assert list(made) == plain == [made[place] for place in range(len(made))]
         assert made[-5:] == tuple(plain[-5:])
-        assert made == Chunks(plain)
+        assert made == PersistentVector(plain)
         assert dict(made.changed(before)) == {
             place: item for place, item in changes.items() if place >= len(kept) or kept[place] is not item
         }
@@ -47,7 +56,7 @@ def test_chunks_are_the_sequence_that_a_copy_would_be(first: int, steps: list[tu
 @given(st.lists(st.integers(0, 600), max_size=12))
 @settings(max_examples=40)
 def test_places_find_every_key_in_every_version(sizes: list[int]):
-    versions, count = [Places()], 0
+    versions, count = [PersistentMap()], 0
     for size in sizes:
         versions.append(versions[-1].with_keys({name(count + at): count + at for at in range(size)}))
         count += size
@@ -77,7 +86,7 @@ WRITTEN = st.lists(st.tuples(st.integers(0, 3 * WIDTH), TIMES, st.integers(0, 5)
 def test_what_the_clock_wants_is_found_as_by_looking_at_every_row(
     kind: int, blocks: list[tuple[int, list[tuple[int, int, int]]]], now: int
 ):
-    table = Table()
+    table = LedgerTable()
     for grown, written in blocks:
         rows: dict[bytes, Timed] = {}
         for at in range(grown):
@@ -94,7 +103,7 @@ def test_what_the_clock_wants_is_found_as_by_looking_at_every_row(
 def test_a_draft_sees_what_the_same_block_made_due_in_the_order_of_indices():
     busy, idle = (NodeRow(name(number), CAPS, 1, 10, leases=number < 9) for number in (1, 9))
     others = [NodeRow(name(number), CAPS, 1, 99) for number in range(2, 9)]
-    draft = Draft(with_rows(World().state, NodeRow(name(0), CAPS, 1, 99), busy, *others[:6], idle), 20)
+    draft = StateDraft(with_rows(World().state, NodeRow(name(0), CAPS, 1, 99), busy, *others[:6], idle), 20)
     assert draft.due(NodeRow, 20) == [idle]
     freed = replace(busy, leases=0)
     draft.put(freed)
@@ -103,9 +112,9 @@ def test_a_draft_sees_what_the_same_block_made_due_in_the_order_of_indices():
     assert draft.due(NodeRow, 20) == [freed]
 
 
-def with_rows(state: State, *rows: Row) -> State:
+def with_rows(state: LedgerState, *rows: Row) -> LedgerState:
     tables = {**state.tables, rows[0].TABLE: state.tables[rows[0].TABLE].with_rows(rows)}
-    return State(state.law, state.height, state.time, tables)
+    return LedgerState(state.law, state.height, state.time, tables)
 
 
 STEPS = st.lists(
@@ -116,16 +125,20 @@ STEPS = st.lists(
 )
 
 
-def extended(world: World, state: State, steps: list[tuple[SigningKey, int, int, int]]) -> State:
+def extended(world: World, state: LedgerState, steps: list[tuple[SigningKey, int, int, int]]) -> LedgerState:
     """Blocks of transfers to many new and old accounts, of registrations and of jobs that run out."""
     for key, fresh, stake, span in steps:
         account = state.find(AccountRow, key.public)
         assert account is not None
-        ops: list[tx.Op] = [tx.Transfer(name(1000 * fresh + at), 1) for at in range(min(fresh, 60))]
+        ops: list[transactions.Op] = [
+            transactions.Transfer(name(1000 * fresh + at), 1) for at in range(min(fresh, 60))
+        ]
         ops += [world.register(100 * stake, state.time + 5000)] if stake else []
         ops += [world.create(Hash(name(state.time)), 9, 1, state.time + 3000)]
-        made = tx.make_tx(world.chain, key.public, account.nonce, *ops)
-        state, _ = apply_block(state, state.time + span + 1, (tx.sign_tx(key, made),), VALIDATOR.public)
+        made = transactions.make_tx(world.chain, key.public, account.nonce, *ops)
+        state, _ = apply_block(
+            state, state.time + span + 1, (transactions.sign_tx(key, made),), VALIDATOR.public
+        )
     return state
 
 

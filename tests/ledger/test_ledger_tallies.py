@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
-from farflung.ledger.tallies import SettleMany, Voucher, is_of, make_tally
+from farflung.ledger import transactions
+from farflung.ledger.earnings_tally import EarningsVoucher, SettleMany, is_of, make_tally
 
 A, B, C = NODES
 V, W = VERIFIERS
@@ -61,7 +61,9 @@ def test_a_node_that_nobody_recorded_is_paid_by_its_voucher():
     world.do(REQUESTER, world.progress(0, (B, 20)))
     assert world.do(A, world.settle_many((A, 10), (B, 20), claimed=1)) == "ok"
     assert (world.lease(A).units, world.lease(A).vouched, world.lease(A).earned) == (0, 10, 10)
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB)) == "ok"
+    assert (
+        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
+    )
     assert [world.lease(key).paid for key in (A, B)] == [50, 100]
     assert (world.job().paid, world.job().refunded) == (150, 850)
 
@@ -71,7 +73,7 @@ def test_the_clock_and_a_cancelled_job_pay_by_vouchers_too():
         world = World().running()
         world.do(A, world.settle_many((A, 10)))
         if end == "cancel":
-            world.do(REQUESTER, tx.JobCancel(JOB))
+            world.do(REQUESTER, transactions.JobCancel(JOB))
         else:
             world.send(after=START + 60_000 - world.state.time)
         assert world.balance(A) == RICH - 500 + 50
@@ -91,7 +93,7 @@ def test_one_operation_pays_thirty_two_and_more():
     world.do(REQUESTER, world.create())
     world.do(REQUESTER, world.schedule(*(world.offer(key, units=5) for key in crowd)))
     assert world.do(crowd[3], world.settle_many(*((key, 5) for key in crowd))) == "ok"
-    assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
+    assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
     assert world.job().paid == 40 * 25
 
 
@@ -134,7 +136,7 @@ def test_a_claim_reaches_up_to_the_cap_of_the_lease(units: int):
 def test_vouchers_count_while_the_job_runs_and_after_its_output():
     world = World().finished()
     assert world.do(A, world.settle_many((A, 60))) == "ok"
-    world.do(REQUESTER, tx.JobSettle(JOB))
+    world.do(REQUESTER, transactions.JobSettle(JOB))
     assert refused(world, world.settle_many((A, 60))) == "FF-LEDG-033"
     unscheduled = World()
     unscheduled.do(REQUESTER, unscheduled.create())
@@ -177,7 +179,7 @@ def test_without_verifiers_nobody_signs_for_them():
 def test_the_only_verifier_of_a_job_credits_alone():
     world = World().running()
     world.do(V, world.register())
-    world.do(REQUESTER, world.schedule(world.offer(V, units=1, role=tx.Role.AUDIT)))
+    world.do(REQUESTER, world.schedule(world.offer(V, units=1, role=transactions.LeaseRole.AUDIT)))
     assert world.do(A, world.settle_many((A, 60), by=(V,))) == "ok"
 
 
@@ -205,7 +207,7 @@ def test_marks_are_bounded():
     world = World(owners=(REQUESTER, A, *crowd))
     world.send(*(world.sign(key, world.register()) for key in (A, *crowd)))
     world.do(REQUESTER, world.create())
-    offers = [world.offer(key, units=1, role=tx.Role.AUDIT) for key in crowd]
+    offers = [world.offer(key, units=1, role=transactions.LeaseRole.AUDIT) for key in crowd]
     assert world.do(REQUESTER, world.schedule(world.offer(A), *offers)) == "ok"
     assert refused(world, world.settle_many((A, 1), by=crowd)) == "FF-LEDG-223"
     assert refused(world, world.accuse(A, *crowd), REQUESTER) == "FF-LEDG-051"
@@ -230,19 +232,19 @@ def test_a_tally_of_another_chain_or_job_pays_nothing_here():
     assert refused(world, other) == "FF-LEDG-222"
 
 
-def _other_units(voucher: Voucher) -> Voucher:
+def _other_units(voucher: EarningsVoucher) -> EarningsVoucher:
     return replace(voucher, credit=replace(voucher.credit, units=60))
 
 
-def _other_node(voucher: Voucher) -> Voucher:
+def _other_node(voucher: EarningsVoucher) -> EarningsVoucher:
     return replace(voucher, credit=replace(voucher.credit, node=C.public))
 
 
-def _other_place(voucher: Voucher) -> Voucher:
+def _other_place(voucher: EarningsVoucher) -> EarningsVoucher:
     return replace(voucher, index=voucher.index ^ 1)
 
 
-def _longer_path(voucher: Voucher) -> Voucher:
+def _longer_path(voucher: EarningsVoucher) -> EarningsVoucher:
     return replace(voucher, path=(*voucher.path, Hash(bytes(32))))
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import merkle
-from farflung.ledger.tree import Tree
+from farflung.ledger.merkle_tree import MerkleTree
 
 BATCHES = st.lists(
     st.tuples(
@@ -21,7 +21,7 @@ BATCHES = st.lists(
 @given(BATCHES)
 @settings(max_examples=60)
 def test_tree_equals_core_merkle_after_any_changes(batches: list[tuple[int, list[int], bytes]]):
-    tree, leaves = Tree(), list[bytes]()
+    tree, leaves = MerkleTree(), list[bytes]()
     for added, replaced, data in batches:
         before, root = tree, tree.root
         count = len(leaves)

@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from farflung.core.crypto import NS_SEAT, SigningKey, is_signed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import Genesis, check_genesis
-from farflung.ledger.seats import ValidatorAccuse, join_parts
-from farflung.ledger.state import apply_block, total_money
-from farflung.ledger.votes import Kind, SignedVote, Vote, excludes, sign_vote
+from farflung.ledger.state_transition import apply_block, total_money
+from farflung.ledger.validators import ValidatorAccuse, join_parts
+from farflung.ledger.votes import SignedVote, Vote, VoteKind, excludes, sign_vote
 
 FIVE, OWNER = SEATS[4], OWNERS[4]
 
@@ -145,7 +145,7 @@ def test_who_was_admitted_and_leaves_before_it_has_a_seat_is_bonded_from_then_on
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
     assert carry(world, Admit(FIVE.public), SEATS[:2]) == "ok"
-    world.do(SEATS[2], tx.Transfer(OWNER.public, 1))
+    world.do(SEATS[2], transactions.Transfer(OWNER.public, 1))
     world = council(1)
     world.do(OWNER, join(world.chain, FIVE, OWNER))
     assert world.do(SEATS[0], move(world, Admit(FIVE.public))) == "ok"
@@ -209,7 +209,7 @@ def test_one_account_may_own_several_seats_and_has_as_many_votes():
 
 def test_fees_go_to_the_owner_of_the_seat_that_made_the_block():
     world = seated()
-    paid = world.sign(REQUESTER, tx.Transfer(SEATS[0].public, 1), fee=40)
+    paid = world.sign(REQUESTER, transactions.Transfer(SEATS[0].public, 1), fee=40)
     state, _ = apply_block(world.state, world.state.time + 1000, [paid], FIVE.public)
     world.state = state
     assert world.balance(OWNER) == RICH - 500 + 40
@@ -221,28 +221,28 @@ def test_fees_go_to_the_owner_of_the_seat_that_made_the_block():
 BLOCKS = ROOTS[:2]
 
 
-def vote(world: World, kind: Kind, block: Hash = BLOCKS[0], view: int = 3, epoch: int = 0) -> Vote:
-    return Vote(world.chain, epoch, view, kind, ZERO_HASH if kind == Kind.NULLIFY else block)
+def vote(world: World, kind: VoteKind, block: Hash = BLOCKS[0], view: int = 3, epoch: int = 0) -> Vote:
+    return Vote(world.chain, epoch, view, kind, ZERO_HASH if kind == VoteKind.NULLIFY else block)
 
 
-def said(world: World, seat: int, kind: Kind, block: Hash = BLOCKS[0], **more: int) -> SignedVote:
+def said(world: World, seat: int, kind: VoteKind, block: Hash = BLOCKS[0], **more: int) -> SignedVote:
     return sign_vote(SEATS[seat], seat, vote(world, kind, block, **more))
 
 
 TWO_FACED = [
-    ((Kind.NOTARIZE, BLOCKS[0]), (Kind.NOTARIZE, BLOCKS[1])),
-    ((Kind.FINALIZE, BLOCKS[0]), (Kind.FINALIZE, BLOCKS[1])),
-    ((Kind.FINALIZE, BLOCKS[0]), (Kind.NULLIFY, ZERO_HASH)),
-    ((Kind.FINALIZE, BLOCKS[1]), (Kind.NULLIFY, ZERO_HASH)),
+    ((VoteKind.NOTARIZE, BLOCKS[0]), (VoteKind.NOTARIZE, BLOCKS[1])),
+    ((VoteKind.FINALIZE, BLOCKS[0]), (VoteKind.FINALIZE, BLOCKS[1])),
+    ((VoteKind.FINALIZE, BLOCKS[0]), (VoteKind.NULLIFY, ZERO_HASH)),
+    ((VoteKind.FINALIZE, BLOCKS[1]), (VoteKind.NULLIFY, ZERO_HASH)),
 ]
-SAYINGS = [(kind, block) for kind in (Kind.NOTARIZE, Kind.FINALIZE) for block in BLOCKS] + [
-    (Kind.NULLIFY, ZERO_HASH)
+SAYINGS = [(kind, block) for kind in (VoteKind.NOTARIZE, VoteKind.FINALIZE) for block in BLOCKS] + [
+    (VoteKind.NULLIFY, ZERO_HASH)
 ]
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(SAYINGS, SAYINGS)))
 def test_what_an_honest_seat_may_sign_is_no_offence_and_the_rest_is(
-    first: tuple[Kind, Hash], second: tuple[Kind, Hash]
+    first: tuple[VoteKind, Hash], second: tuple[VoteKind, Hash]
 ):
     world = council()
     world.do(SEATS[2], join(world.chain, SEATS[2], SEATS[2], 701))
@@ -260,19 +260,19 @@ def test_what_an_honest_seat_may_sign_is_no_offence_and_the_rest_is(
 
 def test_an_accusation_needs_two_signatures_of_one_seat_in_one_view():
     world = council()
-    first, second = said(world, 2, Kind.NOTARIZE), said(world, 2, Kind.NOTARIZE, BLOCKS[1])
+    first, second = said(world, 2, VoteKind.NOTARIZE), said(world, 2, VoteKind.NOTARIZE, BLOCKS[1])
 
     def accused(one: SignedVote, other: SignedVote) -> str:
         return world.do(REQUESTER, ValidatorAccuse(one, other))
 
-    assert accused(first, said(world, 2, Kind.NOTARIZE, BLOCKS[1], view=4)) == "FF-LEDG-261"
-    assert accused(first, said(world, 2, Kind.NOTARIZE, BLOCKS[1], epoch=1)) == "FF-LEDG-261"
-    assert accused(first, said(world, 3, Kind.NOTARIZE, BLOCKS[1])) == "FF-LEDG-261"
+    assert accused(first, said(world, 2, VoteKind.NOTARIZE, BLOCKS[1], view=4)) == "FF-LEDG-261"
+    assert accused(first, said(world, 2, VoteKind.NOTARIZE, BLOCKS[1], epoch=1)) == "FF-LEDG-261"
+    assert accused(first, said(world, 3, VoteKind.NOTARIZE, BLOCKS[1])) == "FF-LEDG-261"
     assert accused(first, first) == "FF-LEDG-261"
     assert accused(first, replace(second, signature=first.signature)) == "FF-LEDG-262"
     assert accused(replace(first, signature=second.signature), second) == "FF-LEDG-262"
     assert accused(replace(first, seat=9), replace(second, seat=9)) == "FF-LEDG-262"
-    late = [said(world, 2, Kind.NOTARIZE, block, epoch=1) for block in BLOCKS]
+    late = [said(world, 2, VoteKind.NOTARIZE, block, epoch=1) for block in BLOCKS]
     assert accused(*late) == "FF-LEDG-262"
     other = [replace(v.vote, chain=ROOTS[0]) for v in (first, second)]
     assert accused(*(sign_vote(SEATS[2], 2, v) for v in other)) == "FF-LEDG-261"
@@ -282,15 +282,15 @@ def test_an_accusation_needs_two_signatures_of_one_seat_in_one_view():
 
 def test_passing_over_a_view_twice_is_no_offence_whatever_it_names():
     world = council()
-    votes = [Vote(world.chain, 0, 3, Kind.NULLIFY, block) for block in BLOCKS]
+    votes = [Vote(world.chain, 0, 3, VoteKind.NULLIFY, block) for block in BLOCKS]
     accused = ValidatorAccuse(*(sign_vote(SEATS[2], 2, each) for each in votes))
     assert world.do(REQUESTER, accused) == "FF-LEDG-261"
 
 
 def test_who_is_jailed_loses_its_seat_at_the_boundary_and_never_comes_back():
     world = council()
-    op = ValidatorAccuse(said(world, 2, Kind.FINALIZE), said(world, 2, Kind.NULLIFY))
-    assert world.do(STRANGER, tx.Transfer(STRANGER.public, 1)) != "ok"
+    op = ValidatorAccuse(said(world, 2, VoteKind.FINALIZE), said(world, 2, VoteKind.NULLIFY))
+    assert world.do(STRANGER, transactions.Transfer(STRANGER.public, 1)) != "ok"
     assert world.do(REQUESTER, op) == "ok"
     assert world.do(SEATS[2], join(world.chain, SEATS[2], SEATS[2])) == "FF-LEDG-257"
     assert world.do(SEATS[2], ValidatorLeave(SEATS[2].public)) == "FF-LEDG-260"
@@ -305,7 +305,7 @@ def test_a_stake_is_lost_for_an_old_epoch_as_long_as_it_is_bonded():
     to_boundary(world)
     wait(world, 40_000)
     old = world.state.committee.epoch - 1
-    votes = [sign_vote(FIVE, 4, vote(world, Kind.FINALIZE, block, epoch=old)) for block in BLOCKS]
+    votes = [sign_vote(FIVE, 4, vote(world, VoteKind.FINALIZE, block, epoch=old)) for block in BLOCKS]
     assert world.do(REQUESTER, ValidatorAccuse(votes[0], votes[1])) == "ok"
     assert (of(world, FIVE).state, of(world, FIVE).burnt) == (ValidatorState.JAILED, 250)
     wait(world, 90_000)

@@ -10,10 +10,10 @@ import pytest
 
 from farflung.core import limits
 from farflung.core.errors import RunError
-from farflung.core.io import durable
+from farflung.core.io import durable_files
 from farflung.ledger.io import votelog
 from farflung.ledger.io.votelog import VoteLog
-from farflung.ledger.sdbft import frames
+from farflung.ledger.sdbft import votelog_format
 
 VOTES = [b"vote %d" % number for number in range(5)]
 
@@ -26,9 +26,9 @@ def kill_at(patch: pytest.MonkeyPatch, name: str) -> None:
     def die() -> None:
         raise Killed
 
-    patch.setattr(durable, "_die", die)
+    patch.setattr(durable_files, "_die", die)
     patch.setenv("FARFLUNG_FAILPOINT", name)
-    durable._passed.clear()
+    durable_files._passed.clear()
 
 
 def logged(path: Path, *batches: list[bytes]) -> bytes:
@@ -144,7 +144,7 @@ def test_any_prefix_is_a_torn_append_but_not_of_what_the_log_began_with(tmp_path
     begun = len(path.read_bytes())
     assert reload(path) == tuple(VOTES)  # begins anew: all of it is one whole piece now
     whole = logged(path, [b"a", b"b"], [bytes(range(256)) * 4])
-    first = begun + len(frames.framed(2, (b"a", b"b")))
+    first = begun + len(votelog_format.framed(2, (b"a", b"b")))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         if size < begun:
@@ -162,7 +162,7 @@ def test_a_sector_that_never_came_is_torn_in_the_last_append_only(tmp_path: Path
     for start in range(begins, len(whole), 512):
         path.write_bytes(whole[:start] + bytes(len(whole[start : start + 512])) + whole[start + 512 :])
         assert reload(path) == tuple(VOTES), (before, start)
-    followed = whole + frames.framed(3, (b"later",))
+    followed = whole + votelog_format.framed(3, (b"later",))
     path.write_bytes(followed[:begins] + bytes(512) + followed[begins + 512 :])
     with pytest.raises(RunError, match="FF-LEDG-320"):
         VoteLog(path)
@@ -179,11 +179,11 @@ def test_a_sector_that_never_came_is_torn_in_the_last_append_only(tmp_path: Path
 
 
 def test_a_flipped_head_is_damage_though_an_append_that_never_came_follows():
-    begun, number = frames.begun([b"x" * 600])
-    synced, lost = frames.framed(number, (b"y" * 1200,)), bytes(3000)
-    assert frames.read_frames(begun + synced + lost) == ((b"x" * 600, b"y" * 1200), None)
+    begun, number = votelog_format.begun([b"x" * 600])
+    synced, lost = votelog_format.framed(number, (b"y" * 1200,)), bytes(3000)
+    assert votelog_format.read_frames(begun + synced + lost) == ((b"x" * 600, b"y" * 1200), None)
     flipped = bytes([*synced[:8], synced[8] ^ 1, *synced[9:]])
-    assert frames.read_frames(begun + flipped + lost) == ((b"x" * 600,), len(begun))
+    assert votelog_format.read_frames(begun + flipped + lost) == ((b"x" * 600,), len(begun))
 
 
 def test_a_disk_that_fills_up_is_told_and_nothing_more_is_signed(tmp_path: Path):
@@ -223,7 +223,7 @@ def test_any_flipped_bit_keeps_a_validator_from_starting(tmp_path: Path):
 def test_frames_out_of_order_are_damage(tmp_path: Path):
     path = tmp_path / "votes"
     whole = logged(path, VOTES[:1], VOTES[1:2], VOTES[2:3])
-    size = len(frames.framed(1, (VOTES[0],)))
+    size = len(votelog_format.framed(1, (VOTES[0],)))
     first, second, third = (whole[len(whole) - k * size :][:size] for k in (3, 2, 1))
     begun = whole[: -3 * size]
     for order in ((second, first), (first, first), (first, third), (first, second, second), (third,)):
@@ -233,7 +233,12 @@ def test_frames_out_of_order_are_damage(tmp_path: Path):
 
 
 def test_a_file_that_is_no_vote_log_is_refused(tmp_path: Path):
-    for content in (b"", b"something else" * 9, frames.framed(0, ()), frames.framed(0, (b"x", b"0"))):
+    for content in (
+        b"",
+        b"something else" * 9,
+        votelog_format.framed(0, ()),
+        votelog_format.framed(0, (b"x", b"0")),
+    ):
         (tmp_path / "votes").write_bytes(content)
         with pytest.raises(RunError, match="FF-LEDG-320"):
             VoteLog(tmp_path / "votes")

@@ -11,10 +11,10 @@ from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.ids import Signature
 from farflung.ledger import votes as votes_module
 from farflung.ledger.votes import (
-    Certificate,
-    Kind,
+    QuorumCertificate,
     SignedVote,
     Vote,
+    VoteKind,
     certificate_of,
     faults,
     has_quorum,
@@ -27,7 +27,7 @@ from farflung.ledger.votes import (
 KEYS = tuple(local_key(5, "seat", index) for index in range(10))
 MEMBERS = tuple(key.public for key in KEYS)
 CHAIN, BLOCK, OTHER = (digest(NS_SPEC, name) for name in (b"chain", b"block", b"other"))
-VOTE = Vote(CHAIN, 3, 7, Kind.FINALIZE, BLOCK)
+VOTE = Vote(CHAIN, 3, 7, VoteKind.FINALIZE, BLOCK)
 
 
 def signed(seats: tuple[int, ...], vote: Vote = VOTE) -> list[SignedVote]:
@@ -62,8 +62,8 @@ def test_what_a_quorum_signed_is_certified_and_nothing_less(chosen: set[int], se
         {"epoch": 4},
         {"view": 8},
         {"view": 0},
-        {"kind": Kind.NOTARIZE},
-        {"kind": Kind.NULLIFY},
+        {"kind": VoteKind.NOTARIZE},
+        {"kind": VoteKind.NULLIFY},
         {"block": OTHER},
     ],
 )
@@ -95,10 +95,10 @@ GOOD = certificate_of(signed((0, 1, 2)), 4)
         replace(GOOD, signatures=(*GOOD.signatures[:2], Signature(bytes(63)))),
         replace(GOOD, view=0),
         certificate_of(signed((0, 1)), 4),
-        Certificate(Kind.FINALIZE, 7, b"\x10", (GOOD.signatures[0],) * 3),
+        QuorumCertificate(VoteKind.FINALIZE, 7, b"\x10", (GOOD.signatures[0],) * 3),
     ],
 )
-def test_no_other_form_is_a_certificate(certificate: Certificate):
+def test_no_other_form_is_a_certificate(certificate: QuorumCertificate):
     assert has_quorum(GOOD, VOTE, MEMBERS[:4])
     assert not has_quorum(certificate, VOTE, MEMBERS[:4])
 
@@ -122,5 +122,9 @@ def test_a_vote_is_its_seats_own():
 def test_no_view_is_before_the_first_and_a_certificate_says_what_it_is_of():
     early = replace(VOTE, view=0)
     assert not has_quorum(certificate_of(signed((0, 1, 2), early), 4), early, MEMBERS[:4])
-    for other in (replace(GOOD, kind=Kind.NOTARIZE), replace(GOOD, kind=Kind.NULLIFY), replace(GOOD, view=8)):
+    for other in (
+        replace(GOOD, kind=VoteKind.NOTARIZE),
+        replace(GOOD, kind=VoteKind.NULLIFY),
+        replace(GOOD, view=8),
+    ):
         assert not has_quorum(other, VOTE, MEMBERS[:4])

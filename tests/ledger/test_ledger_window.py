@@ -21,26 +21,26 @@ from ledger_world import (
 from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
-from farflung.ledger import tx
-from farflung.ledger.params import Params
-from farflung.ledger.rows import JobState
+from farflung.ledger import transactions
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import JobState
 
 A, B, C = NODES
 V, W = VERIFIERS
 WINDOWED = replace(PARAMS, window_ms=WINDOW)
 
 
-def ended(end: str = "output", params: Params = WINDOWED) -> World:
+def ended(end: str = "output", params: LedgerParams = WINDOWED) -> World:
     """A job with verifiers that has its output, or was stopped, in a block at `until` - WINDOW."""
     world = World(params).watched()
     world.do(REQUESTER, world.progress(0, (A, 10), (B, 20)))
-    op = tx.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else tx.JobCancel(JOB)
+    op = transactions.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else transactions.JobCancel(JOB)
     assert world.do(REQUESTER, op) == "ok"
     assert world.job().until == world.state.time + WINDOW
     return world
 
 
-CLOSE = {"output": tx.JobSettle(JOB), "stop": tx.JobCancel(JOB)}
+CLOSE = {"output": transactions.JobSettle(JOB), "stop": transactions.JobCancel(JOB)}
 CLOSED = {"output": JobState.SETTLED, "stop": JobState.CANCELLED}
 ENDS = sorted(CLOSE)
 
@@ -97,7 +97,7 @@ def test_an_attestation_makes_no_window_longer():
 def test_nobody_else_ends_the_window(by: tuple[SigningKey, ...]):
     world = ended()
     assert world.do(REQUESTER, world.attest(*by)) in ("FF-LEDG-222", "FF-LEDG-223")
-    assert world.do(REQUESTER, tx.JobSettle(JOB)) == "FF-LEDG-229"
+    assert world.do(REQUESTER, transactions.JobSettle(JOB)) == "FF-LEDG-229"
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,15 @@ def test_a_stopped_job_takes_no_work():
     world = ended("stop")
     assert world.job().state == JobState.STOPPED
     assert world.do(REQUESTER, world.progress(1, (A, 1))) == "FF-LEDG-033"
-    assert world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS)) == "FF-LEDG-033"
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS)) == "FF-LEDG-033"
     assert world.do(REQUESTER, world.schedule(world.offer(C, units=1))) == "FF-LEDG-033"
-    assert world.do(A, tx.JobCancel(JOB)) == "FF-LEDG-032"
+    assert world.do(A, transactions.JobCancel(JOB)) == "FF-LEDG-032"
 
 
 def test_a_job_that_never_ran_is_cancelled_at_once():
     world = World(WINDOWED)
     world.do(REQUESTER, world.create())
-    assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
+    assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
     assert (world.job().state, world.balance(REQUESTER)) == (JobState.CANCELLED, RICH)
 
 
@@ -135,7 +135,10 @@ def test_a_job_that_never_ran_is_cancelled_at_once():
 def test_the_deadline_ends_a_window(end: str):
     world = World(replace(WINDOWED, window_ms=90_000)).watched()
     world.do(REQUESTER, world.progress(0, (A, 10)))
-    world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else tx.JobCancel(JOB))
+    world.do(
+        REQUESTER,
+        transactions.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else transactions.JobCancel(JOB),
+    )
     assert world.job().until == world.job().deadline
     world.send(after=START + 60_000 - world.state.time)
     assert (world.job().state, world.lease(A).paid) == (JobState.EXPIRED, 50)
@@ -144,5 +147,5 @@ def test_the_deadline_ends_a_window(end: str):
 def test_without_a_window_nothing_waits():
     world = World().watched()
     world.do(REQUESTER, world.progress(0, (A, 10)))
-    ops = (tx.JobFinish(JOB, ROOTS[0], CAPS), tx.JobSettle(JOB))
+    ops = (transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
     assert world.do(REQUESTER, *ops) == "ok"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from farflung.core.ids import PeerId
-from farflung.market.book import Row, book
-from farflung.market.clearing import Similar
+from farflung.market.clearing import SimilarityRule
+from farflung.market.offer_book import OfferRow, book
 
 SPEEDS = (100, 110, 120, 125, 130, 150, 156, 157, 200)
 PERCENT = 125
@@ -40,9 +40,11 @@ def peer(number: int) -> PeerId:
 
 def played(slots: Sequence[Slot], winners: int, cap: int = 0, reserve: int = 10**9) -> Result | None:
     """By the core: the book and its windows."""
-    rows = [Row(peer(i), s.ask, s.speed, bytes([s.owner]), "card", (), peer(i)) for i, s in enumerate(slots)]
+    rows = [
+        OfferRow(peer(i), s.ask, s.speed, bytes([s.owner]), "card", (), peer(i)) for i, s in enumerate(slots)
+    ]
     asks = book(rows, ())
-    window = asks.best(asks.prices <= reserve, winners + 1, Similar(PERCENT, cap))
+    window = asks.best(asks.prices <= reserve, winners + 1, SimilarityRule(PERCENT, cap))
     if window is None:
         return None
     won = (int.from_bytes(asks.peers[place], "big") for place in window.places[:-1])

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash
-from farflung.market.asks import Standing, market
-from farflung.market.auction import Bundle, Unmet, clear, drawn
+from farflung.market.asks import StandingOffer, market
+from farflung.market.auction import Bundle, UnmetBid, clear, drawn
 from farflung.market.bids import Bid
-from farflung.market.legality import check
-from farflung.market.units import CALIBRATED, Work
+from farflung.market.clearing_check import check
+from farflung.market.work_units import CALIBRATED, MemberWork
 
 
-def one(standing: list[Standing], asked: Bid, beacon: bytes = BEACON) -> Bundle:
+def one(standing: list[StandingOffer], asked: Bid, beacon: bytes = BEACON) -> Bundle:
     (found,) = clear(market(standing), [asked], beacon)
     assert isinstance(found, Bundle)
     return found
@@ -31,7 +31,7 @@ def test_members_and_spares_are_all_paid_the_first_ask_behind_them() -> None:
 
 
 def test_a_unit_of_the_job_is_priced_by_its_work() -> None:
-    work = Work(4, replace(UNIT, flop=CALIBRATED * 3 // 2))
+    work = MemberWork(4, replace(UNIT, flop=CALIBRATED * 3 // 2))
     assert one(crowd(7, 3, 5), bid(2, work=work)).price == 11
 
 
@@ -47,7 +47,7 @@ def test_who_begins_is_drawn_and_not_asked() -> None:
 
 def test_without_an_ask_to_set_the_price_there_is_no_bundle_and_the_answer_says_so() -> None:
     (found,) = clear(offers(1, 2), [bid(2)], BEACON)
-    assert isinstance(found, Unmet)
+    assert isinstance(found, UnmetBid)
     assert "3 hosts are needed, one of them to set the price, and 2 offer" in found.hint
     assert found.funnel.text().startswith("2 offers")
 
@@ -63,7 +63,7 @@ def test_an_unmet_bid_names_what_to_relax() -> None:
     ]
     for asked, standing, words in cases:
         (found,) = clear(market(standing), [asked], BEACON)
-        assert isinstance(found, Unmet)
+        assert isinstance(found, UnmetBid)
         assert words in found.hint
 
 
@@ -77,7 +77,7 @@ def test_nobody_is_hired_twice_in_an_epoch() -> None:
 
 
 def test_bids_are_served_by_what_they_would_pay_for_the_same_work() -> None:
-    double = Work(10, replace(UNIT, flop=2 * CALIBRATED))
+    double = MemberWork(10, replace(UNIT, flop=2 * CALIBRATED))
     poor = bid(2, job=Hash(bytes(32)), price=100)
     rich = bid(2, job=Hash(bytes([1]) * 32), price=150)
     large = bid(2, job=Hash(bytes([2]) * 32), price=240, work=double)

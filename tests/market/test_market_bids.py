@@ -15,8 +15,8 @@ from farflung.core.errors import UsageError
 from farflung.core.money import MAX_CREDITS
 from farflung.market.asks import ALL_DAY, market
 from farflung.market.bids import open_ms, rules
-from farflung.market.funnel import pour
-from farflung.market.units import CALIBRATED, Work
+from farflung.market.filter_report import pour
+from farflung.market.work_units import CALIBRATED, MemberWork
 
 EDGES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     # rule, the bid's change, a host that just meets it, one that just does not
@@ -67,7 +67,7 @@ def test_every_bound_of_a_unit_is_held_to_what_a_host_takes(name: str) -> None:
 
 
 def test_who_cannot_be_done_in_its_hours_is_left_out() -> None:
-    work = Work(24, replace(UNIT, flop=4 * CALIBRATED))  # 96 PFLOP: 9,600 s at 10 TFLOP/s
+    work = MemberWork(24, replace(UNIT, flop=4 * CALIBRATED))  # 96 PFLOP: 9,600 s at 10 TFLOP/s
     asked = bid(work=work, price=4000, budget=10**9, deadline=NOW + 9_600_000)
     one_hour_a_day = 1 << (NOW // HOUR % 24)
     hosts = [stand(1, 5), stand(2, 5, speed=HOST.speed - 10**6), stand(3, 5, hours=one_hour_a_day)]
@@ -111,7 +111,7 @@ def test_the_reserve_is_the_highest_ask_that_price_and_budget_allow(
 ) -> None:
     if units * flop > CALIBRATED << 40:
         return
-    asked = bid(3, work=Work(units, replace(UNIT, flop=flop)), price=price, budget=budget)
+    asked = bid(3, work=MemberWork(units, replace(UNIT, flop=flop)), price=price, budget=budget)
 
     def is_paid(ask: int) -> bool:
         each = -(-ask * flop // CALIBRATED)

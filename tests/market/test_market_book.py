@@ -7,19 +7,19 @@ from market_play import peer
 
 from farflung.core import limits
 from farflung.core.errors import PolicyError
-from farflung.market.book import LARGEST, Book, Row, book
-from farflung.market.clearing import ALONE, FASTEST, Similar
+from farflung.market.clearing import ALONE, FASTEST, SimilarityRule
+from farflung.market.offer_book import LARGEST, OfferBook, OfferRow, book
 
 
 def row(
     number: int, price: int, *, owner: int | None = None, card: str = "a", speed: int = 100, fact: int = 0
-) -> Row:
-    return Row(
+) -> OfferRow:
+    return OfferRow(
         peer(number), price, speed, bytes([number if owner is None else owner]), card, (fact,), peer(number)
     )
 
 
-def order(asks: Book) -> list[tuple[int, int]]:
+def order(asks: OfferBook) -> list[tuple[int, int]]:
     return [
         (int.from_bytes(each, "big"), int(price)) for each, price in zip(asks.peers, asks.prices, strict=True)
     ]
@@ -59,13 +59,13 @@ def test_numbers_beyond_all_bounds_count_as_the_largest() -> None:
     assert order(asks) == [(2, 3), (1, LARGEST)]
     assert asks.speeds.tolist() == [100, FASTEST]
     assert asks.facts["fact"].tolist() == [0, -LARGEST - 1]
-    assert asks.best(asks.prices >= 0, 1, Similar(125)) is not None
+    assert asks.best(asks.prices >= 0, 1, SimilarityRule(125)) is not None
 
 
 def test_an_empty_book_has_no_window() -> None:
     asks = book([], ("fact",))
-    assert (asks.size, asks.best(asks.prices > 0, 1, Similar(125))) == (0, None)
-    assert asks.widest(asks.prices > 0, Similar(125, 1)) == 0
+    assert (asks.size, asks.best(asks.prices > 0, 1, SimilarityRule(125))) == (0, None)
+    assert asks.widest(asks.prices > 0, SimilarityRule(125, 1)) == 0
 
 
 def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_places_of_a_part_are_places_of_the_whole() -> None:
     asks = book([row(i, i) for i in range(1, 7)], ("fact",))
-    found = asks.best(asks.prices % 2 == 0, 2, Similar(125))
+    found = asks.best(asks.prices % 2 == 0, 2, SimilarityRule(125))
     assert found is not None
     assert found.places == (1, 3)
-    assert asks.within(asks.prices % 2 == 0, found.slowest, Similar(125)) == (1, 3, 5)
+    assert asks.within(asks.prices % 2 == 0, found.slowest, SimilarityRule(125)) == (1, 3, 5)

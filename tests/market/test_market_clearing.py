@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market_play import SPEEDS, Slot, by_hand, crowd, played, with_ask
 
-from farflung.market.clearing import FASTEST, Similar, best, reach, widest, within
+from farflung.market.clearing import FASTEST, SimilarityRule, best, reach, widest, within
 
 SLOTS = st.lists(
     st.builds(Slot, st.integers(0, 12), st.sampled_from(SPEEDS), st.integers(0, 5)), min_size=1, max_size=10
@@ -137,7 +137,7 @@ def test_what_a_speed_reaches_is_the_whole_part_of_its_percentage(speed: int, pe
 def test_the_widest_window_and_its_members_are_counted_alike(slots: list[Slot], cap: int) -> None:
     speeds = np.array(sorted(slot.speed for slot in slots), np.int64)
     owners = np.array([slot.owner for slot in sorted(slots, key=lambda slot: slot.speed)], np.int64)
-    rule = Similar(125, cap)
+    rule = SimilarityRule(125, cap)
     sizes = [within(speeds, owners, int(low), rule).size for low in speeds]
     assert widest(speeds, owners, rule) == max(sizes)
     for needed in range(1, len(slots) + 2):
@@ -146,6 +146,6 @@ def test_the_widest_window_and_its_members_are_counted_alike(slots: list[Slot], 
 
 def test_nothing_is_found_among_nothing() -> None:
     none = np.array([], np.int64)
-    assert best(none, none, 1, Similar(125)) is None
-    assert widest(none, none, Similar(125, 1)) == 0
-    assert best(np.array([5], np.int64), np.array([0], np.int64), 0, Similar(125)) is None
+    assert best(none, none, 1, SimilarityRule(125)) is None
+    assert widest(none, none, SimilarityRule(125, 1)) == 0
+    assert best(np.array([5], np.int64), np.array([0], np.int64), 0, SimilarityRule(125)) is None

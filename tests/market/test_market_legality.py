@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.market.asks import Standing, market
+from farflung.market.asks import StandingOffer, market
 from farflung.market.auction import Bundle, clear, drawn
 from farflung.market.bids import Bid
-from farflung.market.legality import check
+from farflung.market.clearing_check import check
 
 ASKED = bid(6, 1)
-Standings = dict[PeerId, Standing]
+Standings = dict[PeerId, StandingOffer]
 
 
 def offered() -> Standings:

@@ -14,21 +14,21 @@ from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
-from farflung.core.turns import turn
-from farflung.market.match import Match, Request, match
-from farflung.market.offer import Capabilities, Listing, caps_hash
+from farflung.core.tie_break import turn
+from farflung.market.match import Match, MatchRequest, match
+from farflung.market.provider_offer import Capabilities, OfferListing, caps_hash
 
 JOB = digest(NS_SPEC, b"job")
 CAPS = Capabilities(4, 8 << 30, 100 << 30, 10**11, 1, "Linux", "x86_64", "2.7.0")
 
 
-def ask(number: int, price: int, *, stake: int = 100, **changes: object) -> Listing:
+def ask(number: int, price: int, *, stake: int = 100, **changes: object) -> OfferListing:
     caps = msgspec.structs.replace(CAPS, **changes)
-    return Listing(PeerId(bytes([number]) * 32), Credits(price), Credits(stake), caps)
+    return OfferListing(PeerId(bytes([number]) * 32), Credits(price), Credits(stake), caps)
 
 
-def request(members: int, price: int = 100, **changes: object) -> Request:
-    return msgspec.structs.replace(Request(JOB, members, Credits(price)), **changes)
+def request(members: int, price: int = 100, **changes: object) -> MatchRequest:
+    return msgspec.structs.replace(MatchRequest(JOB, members, Credits(price)), **changes)
 
 
 def numbers(peers: tuple[PeerId, ...]) -> list[int]:
@@ -112,7 +112,7 @@ RELIEF = [
 
 
 @pytest.mark.parametrize(("asked", "words"), RELIEF)
-def test_too_few_names_the_constraint_to_relax(asked: Request, words: str) -> None:
+def test_too_few_names_the_constraint_to_relax(asked: MatchRequest, words: str) -> None:
     with pytest.raises(PolicyError) as error:
         match(asked, [ask(1, 5), ask(2, 5)])
     assert error.value.code == "FF-MARK-001"
@@ -136,11 +136,11 @@ ASKS = st.lists(
 )
 
 
-def _market(rows: list[tuple[int, int]]) -> list[Listing]:
+def _market(rows: list[tuple[int, int]]) -> list[OfferListing]:
     return [ask(i + 1, price, flops=speed * 10**9) for i, (price, speed) in enumerate(rows)]
 
 
-def _try(members: int, listings: list[Listing]) -> Match | None:
+def _try(members: int, listings: list[OfferListing]) -> Match | None:
     try:
         return match(request(members, 10), listings)
     except PolicyError:

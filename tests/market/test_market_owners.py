@@ -10,15 +10,15 @@ from farflung.core.errors import PolicyError
 from farflung.core.money import Credits
 from farflung.market.asks import market
 from farflung.market.bids import cap_of
-from farflung.market.match import Request, match
-from farflung.market.offer import Capabilities, Listing
+from farflung.market.match import MatchRequest, match
+from farflung.market.provider_offer import Capabilities, OfferListing
 from farflung.market.quote import quote
 
 CAPS = Capabilities(4, 8 << 30, 100 << 30, 10**11, 1, "Linux", "x86_64", "2.7.0")
 
 
-def listing(number: int, price: int) -> Listing:
-    return Listing(peer(number), Credits(price), Credits(100), CAPS)
+def listing(number: int, price: int) -> OfferListing:
+    return OfferListing(peer(number), Credits(price), Credits(100), CAPS)
 
 
 def test_a_third_is_rounded_down_and_one_at_the_least() -> None:
@@ -33,12 +33,12 @@ def test_one_owner_has_a_third_of_the_members_and_sets_no_price_with_the_rest() 
 
 
 def test_on_the_ledger_each_account_is_one_owner_and_may_be_all_neighbours() -> None:
-    found = match(Request(named(0), 3, Credits(100)), [listing(i, i) for i in range(1, 6)])
+    found = match(MatchRequest(named(0), 3, Credits(100)), [listing(i, i) for i in range(1, 6)])
     assert ([int.from_bytes(each, "big") for each in found.peers], found.unit_price) == ([1, 2, 3], 4)
-    assert {"owner"}.isdisjoint(Listing.__struct_fields__)
+    assert {"owner"}.isdisjoint(OfferListing.__struct_fields__)
 
 
 def test_nobody_is_too_few_to_ask_for() -> None:
     with pytest.raises(PolicyError, match="0 providers are asked for") as error:
-        match(Request(named(0), 0, Credits(100)), [listing(1, 1)])
+        match(MatchRequest(named(0), 0, Credits(100)), [listing(1, 1)])
     assert error.value.hint == "ask for one provider at least"

@@ -14,13 +14,13 @@ from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import market
 from farflung.market.auction import Bundle, clear
-from farflung.market.funnel import Rule
-from farflung.market.prices import Sale, last_day, tape
+from farflung.market.filter_report import OfferConstraint
+from farflung.market.price_history import BundleSale, last_day, tape
 from farflung.market.quote import quote
 
 
-def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> Sale:
-    return Sale(Millis(NOW - age), card, hosts, Credits(ask))
+def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> BundleSale:
+    return BundleSale(Millis(NOW - age), card, hosts, Credits(ask))
 
 
 @given(
@@ -81,7 +81,7 @@ def test_losses_name_who_each_constraint_removes_and_who_it_alone_keeps_out() ->
 
 def test_what_is_asked_for_beyond_a_bid_is_a_constraint_like_the_others() -> None:
     asks = offers(1, 2, 3, 4, 2000)
-    even = Rule(
+    even = OfferConstraint(
         "even", "an even number", np.array([int.from_bytes(p, "big") % 2 == 0 for p in asks.asks.peers])
     )
     told = quote(asks, bid(1), EMPTY, NOW, [even])
@@ -147,7 +147,7 @@ def test_half_of_all_hosts_were_hired_at_the_median_or_below() -> None:
 @pytest.mark.parametrize(
     "bad", [sale(0, -1), sale(0, 1, hosts=0), sale(0, 1, card=""), sale(NOW + 1, 1), sale(0, 1 << 63)]
 )
-def test_a_sale_that_cannot_be_is_refused(bad: Sale) -> None:
+def test_a_sale_that_cannot_be_is_refused(bad: BundleSale) -> None:
     with pytest.raises(UsageError) as error:
         tape([bad])
     assert error.value.code == "FF-MARK-019"

@@ -12,10 +12,18 @@ from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
 from farflung.core.money import Credits
-from farflung.market.units import CALIBRATED, Bounds, Work, ask_within, escrow, token_price, unit_price
+from farflung.market.work_units import (
+    CALIBRATED,
+    MemberWork,
+    UnitBounds,
+    ask_within,
+    escrow,
+    token_price,
+    unit_price,
+)
 
 
-@pytest.mark.parametrize("name", Bounds.__struct_fields__)
+@pytest.mark.parametrize("name", UnitBounds.__struct_fields__)
 @pytest.mark.parametrize("value", [-1, 1 << 63, 1.5, float("nan"), None, True, "9"])
 def test_a_unit_without_bounds_is_refused_and_the_field_is_named(name: str, value: Any) -> None:
     with pytest.raises(UsageError) as error:
@@ -33,13 +41,13 @@ def test_a_unit_that_takes_nothing_is_none(name: str) -> None:
 @pytest.mark.parametrize("units", [0, -1, 1 << 41, float("inf")])
 def test_an_absurd_amount_of_work_is_refused(units: Any) -> None:
     with pytest.raises(UsageError) as error:
-        Work(units, UNIT)
+        MemberWork(units, UNIT)
     assert error.value.code == "FF-MARK-011"
 
 
 def test_a_job_of_too_many_calibrated_units_is_refused() -> None:
     with pytest.raises(UsageError, match="calibrated"):
-        Work(1 << 40, replace(UNIT, flop=2 * CALIBRATED))
+        MemberWork(1 << 40, replace(UNIT, flop=2 * CALIBRATED))
 
 
 def test_what_is_used_is_compared_bound_by_bound() -> None:
@@ -49,15 +57,15 @@ def test_what_is_used_is_compared_bound_by_bound() -> None:
 
 
 def test_calibrated_units_are_rounded_up() -> None:
-    assert Work(3, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 2
-    assert Work(2, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 1
+    assert MemberWork(3, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 2
+    assert MemberWork(2, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 1
 
 
 def test_unequal_units_cost_in_proportion_and_a_part_is_rounded_up() -> None:
     assert unit_price(1000, UNIT) == 1000
     assert unit_price(1000, replace(UNIT, flop=CALIBRATED * 5 // 2)) == 2500
     assert unit_price(1, replace(UNIT, flop=1)) == 1
-    assert escrow(Work(10, UNIT), unit_price(1000, UNIT), 3) == 30_000
+    assert escrow(MemberWork(10, UNIT), unit_price(1000, UNIT), 3) == 30_000
 
 
 @given(price=st.integers(0, 10**12), flop=st.integers(1, 1 << 62))

@@ -11,10 +11,16 @@ from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash, PeerId
 from farflung.net.certificates import Credential, credential_of
-from farflung.net.counters import Counter
-from farflung.net.groups import SignedRoster, sign_roster
-from farflung.net.io.fan import Alone, Fan, Hearer, Meeting, Station
+from farflung.net.counters import ByteCounter
+from farflung.net.io.multicast_member import (
+    GroupEndpoint,
+    GroupListener,
+    GroupMember,
+    GroupRendezvous,
+    NoEndpoint,
+)
 from farflung.net.io.relay import RelayServer
+from farflung.net.multicast_groups import SignedRoster, sign_roster
 
 OWNER = local_key(17, "owner")
 MEMBERS = tuple(local_key(17, "member", n) for n in range(4))
@@ -31,22 +37,24 @@ def roster(
     return sign_roster(owner, NAME, epoch, tuple(key.public for key in members))
 
 
-def meeting(place: tuple[str, int], signed: SignedRoster | None = None, key: bytes | None = None) -> Meeting:
+def meeting(
+    place: tuple[str, int], signed: SignedRoster | None = None, key: bytes | None = None
+) -> GroupRendezvous:
     signed = signed or roster()
-    return Meeting(R.public, *place, signed, key or key_of(signed.roster.epoch))
+    return GroupRendezvous(R.public, *place, signed, key or key_of(signed.roster.epoch))
 
 
-class Member(Hearer):
+class Member(GroupListener):
     """A member that keeps all it hears."""
 
-    def __init__(self, key: SigningKey | Credential, station: Station | None = None) -> None:
+    def __init__(self, key: SigningKey | Credential, station: GroupEndpoint | None = None) -> None:
         self.key = key
-        self.station = station or Alone(credential_of(key), Counter())
+        self.station = station or NoEndpoint(credential_of(key), ByteCounter())
         self.counter = self.station.counter
         self.heard: list[tuple[PeerId, bytes]] = []
         self.gaps = 0
         self.errors: list[FarflungError] = []
-        self.fan = Fan(self.station, self)
+        self.fan = GroupMember(self.station, self)
 
     def message(self, sender: PeerId, data: bytes) -> None:
         self.heard.append((sender, data))

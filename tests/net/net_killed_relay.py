@@ -7,25 +7,25 @@ from pathlib import Path
 from net_relays import R
 from net_tolls import CHAIN, NOW, PAYER, PRICE, Funds
 
-from farflung.core import tolls
+from farflung.core import relay_passes
 from farflung.core.ids import PeerId
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.till import Till
-from farflung.net.io.tollgate import Claim, Tollgate
+from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
+from farflung.net.io.relay_receipt_store import ReceiptStore
 
 
 async def funds(payer: PeerId) -> Funds | None:
     return Funds(1, PRICE, 1 << 40) if payer == PAYER.public else None
 
 
-async def settle(payer: PeerId, claims: tuple[Claim, ...]) -> None:
+async def settle(payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
     for claim in claims:
         said = {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in claim.receipts}
-        print(tolls.billed(claim.signed.toll.quota, said), flush=True)
+        print(relay_passes.billed(claim.signed.toll.quota, said), flush=True)
 
 
 async def main(folder: str, port: str) -> None:
-    gate = Tollgate(CHAIN, PRICE, funds, settle, till=Till(Path(folder)))
+    gate = RelayMeteringGate(CHAIN, PRICE, funds, settle, till=ReceiptStore(Path(folder)))
     server = RelayServer(R, port=int(port), toll=gate, clock=lambda: NOW)
     _, bound = await server.start()
     print(bound, flush=True)

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from farflung.net import uplink
-from farflung.net.uplink import Line, Sample
+from farflung.net import uplink_estimator
+from farflung.net.uplink_estimator import UplinkEstimate, UplinkSample
 
 TICK = 0.01
 LOOK = 2  # ticks
@@ -100,10 +100,10 @@ class Process:
     """Some connections, and what they know of the line together. `follows`: they are paced by it."""
 
     def __init__(
-        self, trip: float, flows: int = 1, *, line: Line | None = None, follows: bool = True
+        self, trip: float, flows: int = 1, *, line: UplinkEstimate | None = None, follows: bool = True
     ) -> None:
         self.flows = [Flow(trip, at=7 * index) for index in range(flows)]
-        self.line, self.follows = line or Line(), follows
+        self.line, self.follows = line or UplinkEstimate(), follows
         self.delivered, self.looked, self.was_busy = 0.0, 0.0, [False] * flows
         self.lost = 0.0  # since the last look
 
@@ -120,7 +120,7 @@ class Process:
     def pace(self) -> float:
         """Of each that has something to send."""
         busy = sum(flow.backlog > 0 for flow in self.flows)
-        return uplink.ceiling(self.line) / max(1, busy) if self.follows else 1e12
+        return uplink_estimator.ceiling(self.line) / max(1, busy) if self.follows else 1e12
 
     def look(self, now: float, jitter: float) -> None:
         """As the kernel's figures are read: delivered bytes whole, round trips with what jitter adds."""
@@ -134,11 +134,11 @@ class Process:
         came = int(self.delivered - self.looked)
         self.looked += came
         trip = self.flows[0].trip + (min(queues) if queues else 0.0)
-        sample = Sample(
+        sample = UplinkSample(
             now, came, LOOK * TICK, trip, min(queues, default=0.0), bool(queues), again=int(self.lost)
         )
         self.lost = 0.0
-        self.line = uplink.observe(self.line, sample)
+        self.line = uplink_estimator.observe(self.line, sample)
 
 
 class Home:

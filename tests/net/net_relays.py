@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from farflung.core.crypto import SigningKey, local_key
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -32,7 +32,7 @@ async def relay(key: SigningKey = R, **options) -> AsyncIterator[RelayServer]:  
 @asynccontextmanager
 async def hidden(key: SigningKey, place: tuple[str, int] | None, handler=echo, *, spare=True, **options):  # type: ignore[no-untyped-def]
     """An endpoint that listens nowhere; attached to the relay at `place`, if there is one."""
-    endpoint = Endpoint(key, handler, Counter(), **options)
+    endpoint = Endpoint(key, handler, ByteCounter(), **options)
     try:
         if place is not None:
             endpoint.attach(R.public, *place, spare=spare)

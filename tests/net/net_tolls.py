@@ -15,12 +15,12 @@ from net_relays import hidden as at_any_time
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import GIB, Pass, SignedPass, sign_pass
+from farflung.core.relay_passes import GIB, RelayPass, SignedRelayPass, sign_pass
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.payers import Funds
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.tollgate import Claim, Tollgate
+from farflung.net.io.relay_accounts import ChannelBalance
+from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
 
 CHAIN = Hash(bytes([9]) * 32)
 PAYER = local_key(5, "payer")
@@ -33,27 +33,27 @@ PRICE = GIB  # a micro-credit a byte: money and bytes are the same number
 class Ledger:
     """What the relay is told of its payers, and what it claims."""
 
-    funds: Funds | None = field(default_factory=lambda: Funds(1, PRICE, 1 << 40))
-    claims: list[tuple[PeerId, tuple[Claim, ...]]] = field(default_factory=list)
+    funds: ChannelBalance | None = field(default_factory=lambda: ChannelBalance(1, PRICE, 1 << 40))
+    claims: list[tuple[PeerId, tuple[PassClaim, ...]]] = field(default_factory=list)
 
-    async def of(self, payer: PeerId) -> Funds | None:
+    async def of(self, payer: PeerId) -> ChannelBalance | None:
         return self.funds if payer == PAYER.public else None
 
-    async def settle(self, payer: PeerId, claims: tuple[Claim, ...]) -> None:
+    async def settle(self, payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
         self.claims.append((payer, claims))
 
 
-def toll(*holders: SigningKey, key: SigningKey = PAYER, **fields: object) -> SignedPass:
+def toll(*holders: SigningKey, key: SigningKey = PAYER, **fields: object) -> SignedRelayPass:
     """A pass for these (A and B unless others are named), signed by `key`."""
     keys = tuple(sorted(holder.public for holder in holders or (A, B)))
-    plain = Pass(CHAIN, PAYER.public, R.public, 1, 1, keys, 1 << 40, 0, NOW - 10, NOW + 600)
+    plain = RelayPass(CHAIN, PAYER.public, R.public, 1, 1, keys, 1 << 40, 0, NOW - 10, NOW + 600)
     return sign_pass(key, replace(plain, **fields))
 
 
 @dataclass
 class Paid:
     server: RelayServer
-    gate: Tollgate
+    gate: RelayMeteringGate
     ledger: Ledger
     a: Endpoint
     b: Endpoint
@@ -65,12 +65,12 @@ class Paid:
 
 @asynccontextmanager
 async def paid(
-    *shown: SignedPass, window: int = limits.RECEIPT_WINDOW, held: float = 30.0, **options: object
+    *shown: SignedRelayPass, window: int = limits.RECEIPT_WINDOW, held: float = 30.0, **options: object
 ) -> AsyncIterator[Paid]:
     """A relay that asks for passes; A shows these, if any (one for A and B if none is named); B is attached."""
     ledger, now = Ledger(), [float(NOW)]
     window += limits.RECEIPT_STEP  # so that accounts have what the test says
-    gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, window=window, held_seconds=held)
+    gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, window=window, held_seconds=held)
     async with relay(toll=gate, clock=lambda: now[0], **options) as server:
         clock = {"clock": lambda: now[0]}
         async with (

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import NetworkError, UsageError
-from farflung.net import budget
-from farflung.net.bucket import Bucket
-from farflung.net.budget import EMPTY, Book, Sum
-from farflung.net.io.allowance import WRITE_BYTES, Allowance
-from farflung.net.io.memory import LineMemory
+from farflung.net import monthly_quota
+from farflung.net.io.line_rate_cache import LineRateCache
+from farflung.net.io.monthly_quota import WRITE_BYTES, MonthlyQuota
+from farflung.net.monthly_quota import EMPTY, MonthVolume, QuotaRecord
+from farflung.net.token_bucket import TokenBucket
 
 NOVEMBER = 1_795_000_000.0  # 2026-11-18
 DAY = 86_400
-GB = budget.GIGABYTE
+GB = monthly_quota.GIGABYTE
 
 
 # The first draw of a session looks through all modules that are loaded, which takes a busy machine seconds.
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)))
 def test_months_are_those_of_the_calendar(when: datetime.datetime) -> None:
-    month = budget.month_of((when - datetime.datetime(1970, 1, 1)).total_seconds())
+    month = monthly_quota.month_of((when - datetime.datetime(1970, 1, 1)).total_seconds())
     assert month == 12 * when.year + when.month - 1
-    assert budget.begins(month) == f"{when.year:04d}-{when.month:02d}-01"
+    assert monthly_quota.begins(month) == f"{when.year:04d}-{when.month:02d}-01"
 
 
 times = st.floats(NOVEMBER - 300 * DAY, NOVEMBER)  # ten months
@@ -40,56 +40,56 @@ def test_whatever_the_clock_does_a_months_sum_is_what_was_counted_in_it(
 ) -> None:
     book = EMPTY
     for up, down, when in events:
-        book = budget.count(book, up, down, when)
-        assert budget.read_book(encode(book)) == book
-    month = budget.month_of(now)
-    wanted = sum(up + down for up, down, when in events if budget.month_of(when) == month)
-    assert budget.used(book, now) == int(wanted * budget.HEADERS)
+        book = monthly_quota.count(book, up, down, when)
+        assert monthly_quota.read_book(encode(book)) == book
+    month = monthly_quota.month_of(now)
+    wanted = sum(up + down for up, down, when in events if monthly_quota.month_of(when) == month)
+    assert monthly_quota.used(book, now) == int(wanted * monthly_quota.HEADERS)
 
 
 def test_a_new_month_begins_anew_and_a_clock_that_goes_back_finds_the_old_sum() -> None:
-    book = budget.count(EMPTY, 5 * GB, 5 * GB, NOVEMBER)
+    book = monthly_quota.count(EMPTY, 5 * GB, 5 * GB, NOVEMBER)
     later = NOVEMBER + 20 * DAY
-    assert budget.used(book, later) == 0
-    book = budget.count(book, 1, 1, later)
-    assert budget.used(book, NOVEMBER) == int(10 * GB * budget.HEADERS)
+    assert monthly_quota.used(book, later) == 0
+    book = monthly_quota.count(book, 1, 1, later)
+    assert monthly_quota.used(book, NOVEMBER) == int(10 * GB * monthly_quota.HEADERS)
 
 
 def test_a_book_remembers_a_bounded_number_of_months() -> None:
     book = EMPTY
     for year in range(100):
-        book = budget.count(book, 1, 1, NOVEMBER + year * 366 * DAY)
+        book = monthly_quota.count(book, 1, 1, NOVEMBER + year * 366 * DAY)
     assert len(book.sums) == limits.BOOK_MONTHS
-    assert budget.used(book, NOVEMBER + 99 * 366 * DAY) == 2
-    huge = Book(1, tuple(Sum(24_000 + n, 1 << 62, 1 << 62) for n in range(limits.BOOK_MONTHS)))
+    assert monthly_quota.used(book, NOVEMBER + 99 * 366 * DAY) == 2
+    huge = QuotaRecord(1, tuple(MonthVolume(24_000 + n, 1 << 62, 1 << 62) for n in range(limits.BOOK_MONTHS)))
     assert len(encode(huge)) <= limits.BOOK_BYTES
 
 
 @pytest.mark.parametrize(
     "book",
     [
-        Book(2, ()),
-        Book(1, (Sum(5, 0, 0), Sum(5, 0, 0))),
-        Book(1, (Sum(6, 0, 0), Sum(5, 0, 0))),
-        Book(1, (Sum(5, -1, 0),)),
-        Book(1, (Sum(-5, 1, 0),)),
-        Book(1, tuple(Sum(n, 0, 0) for n in range(limits.BOOK_MONTHS + 1))),
+        QuotaRecord(2, ()),
+        QuotaRecord(1, (MonthVolume(5, 0, 0), MonthVolume(5, 0, 0))),
+        QuotaRecord(1, (MonthVolume(6, 0, 0), MonthVolume(5, 0, 0))),
+        QuotaRecord(1, (MonthVolume(5, -1, 0),)),
+        QuotaRecord(1, (MonthVolume(-5, 1, 0),)),
+        QuotaRecord(1, tuple(MonthVolume(n, 0, 0) for n in range(limits.BOOK_MONTHS + 1))),
     ],
 )
-def test_a_book_that_nobody_wrote_is_none(book: Book) -> None:
-    assert budget.read_book(encode(book)) is None
+def test_a_book_that_nobody_wrote_is_none(book: QuotaRecord) -> None:
+    assert monthly_quota.read_book(encode(book)) is None
 
 
 @given(st.binary(max_size=200))
 def test_a_damaged_book_is_none_and_raises_nothing(data: bytes) -> None:
-    found = budget.read_book(data)
+    found = monthly_quota.read_book(data)
     assert found is None or encode(found) == data
 
 
 def test_who_has_used_up_the_month_hears_when_the_next_one_begins() -> None:
-    error = budget.spent(101 * GB, 100 * GB, NOVEMBER)
+    error = monthly_quota.spent(101 * GB, 100 * GB, NOVEMBER)
     assert (error.code, "2026-11-01" in error.cause, "2026-12-01" in error.hint) == ("FF-NET-150", True, True)
-    assert "2027-01-01" in budget.spent(1, 1, NOVEMBER + 20 * DAY).hint
+    assert "2027-01-01" in monthly_quota.spent(1, 1, NOVEMBER + 20 * DAY).hint
 
 
 def test_a_month_survives_a_restart_and_warns_once_at_80_percent(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_a_month_survives_a_restart_and_warns_once_at_80_percent(tmp_path: Path)
 
     async def test() -> None:
         book = tmp_path / "state" / "month.book"
-        one = Allowance(book, 1_000_000, clock=lambda: NOVEMBER, on_warning=told.append)
+        one = MonthlyQuota(book, 1_000_000, clock=lambda: NOVEMBER, on_warning=told.append)
         one.add(300_000, 200_000)
         await one.close()
         assert told == []
-        two = Allowance(book, 1_000_000, clock=lambda: NOVEMBER, on_warning=told.append)
-        assert two.used == int(500_000 * budget.HEADERS)
+        two = MonthlyQuota(book, 1_000_000, clock=lambda: NOVEMBER, on_warning=told.append)
+        assert two.used == int(500_000 * monthly_quota.HEADERS)
         two.add(300_000, 0)
         two.check()
         await two.close()
@@ -114,8 +114,8 @@ def test_a_month_survives_a_restart_and_warns_once_at_80_percent(tmp_path: Path)
         await two.close()
         assert len(told) == 1
         with pytest.raises(NetworkError):
-            Allowance(book, 1_000_000, clock=lambda: NOVEMBER).check()
-        Allowance(book, 1_000_000, clock=lambda: NOVEMBER + 20 * DAY).check()
+            MonthlyQuota(book, 1_000_000, clock=lambda: NOVEMBER).check()
+        MonthlyQuota(book, 1_000_000, clock=lambda: NOVEMBER + 20 * DAY).check()
 
     asyncio.run(test())
 
@@ -123,7 +123,7 @@ def test_a_month_survives_a_restart_and_warns_once_at_80_percent(tmp_path: Path)
 def test_what_a_crash_loses_is_bounded(tmp_path: Path) -> None:
     async def test() -> None:
         book = tmp_path / "month.book"
-        one = Allowance(book, GB, clock=lambda: NOVEMBER)
+        one = MonthlyQuota(book, GB, clock=lambda: NOVEMBER)
         sent = 0
         for _ in range(40):
             one.add(WRITE_BYTES // 4, 0)
@@ -131,9 +131,9 @@ def test_what_a_crash_loses_is_bounded(tmp_path: Path) -> None:
             if one._writing is not None:  # the file is written while the line goes on
                 await asyncio.wait([one._writing])
             await asyncio.sleep(0)
-            found = budget.read_book(book.read_bytes()) if book.exists() else EMPTY
+            found = monthly_quota.read_book(book.read_bytes()) if book.exists() else EMPTY
             assert found is not None
-            assert sent - budget.used(found, NOVEMBER) / budget.HEADERS <= WRITE_BYTES + 1
+            assert sent - monthly_quota.used(found, NOVEMBER) / monthly_quota.HEADERS <= WRITE_BYTES + 1
         await one.close()  # only so that nothing of the test stays
 
     asyncio.run(test())
@@ -143,7 +143,7 @@ def test_a_damaged_book_stops_what_would_count_in_it(tmp_path: Path) -> None:
     book = tmp_path / "month.book"
     book.write_bytes(b"no book")
     with pytest.raises(UsageError) as caught:
-        Allowance(book, GB)
+        MonthlyQuota(book, GB)
     assert caught.value.code == "FF-NET-151"
     assert book.read_bytes() == b"no book"
 
@@ -151,7 +151,7 @@ def test_a_damaged_book_stops_what_would_count_in_it(tmp_path: Path) -> None:
 def test_a_book_that_is_damaged_or_removed_meanwhile_is_written_anew(tmp_path: Path) -> None:
     async def test() -> None:
         book = tmp_path / "month.book"
-        one = Allowance(book, GB, clock=lambda: NOVEMBER)
+        one = MonthlyQuota(book, GB, clock=lambda: NOVEMBER)
         one.add(1000, 0)
         await one.close()
         for damage in (lambda: book.write_bytes(b"x"), book.unlink):
@@ -159,7 +159,7 @@ def test_a_book_that_is_damaged_or_removed_meanwhile_is_written_anew(tmp_path: P
             damage()
             one.add(1000, 0)
             await one.close()
-            assert Allowance(book, GB, clock=lambda: NOVEMBER).used > before
+            assert MonthlyQuota(book, GB, clock=lambda: NOVEMBER).used > before
 
     asyncio.run(test())
 
@@ -184,11 +184,11 @@ def test_processes_of_one_user_share_a_book(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COUNTING, str(path), str(GB), str(NOVEMBER)]
     both = [subprocess.Popen(command) for _ in range(2)]
     assert [one.wait(60) for one in both] == [0, 0]
-    assert Allowance(path, GB, clock=lambda: NOVEMBER).used == 40 * 1500
+    assert MonthlyQuota(path, GB, clock=lambda: NOVEMBER).used == 40 * 1500
 
 
 def test_a_bucket_lets_through_its_rate_and_no_more() -> None:
-    bucket, now, passed = Bucket(1000, at=5.0), 5.0, 0
+    bucket, now, passed = TokenBucket(1000, at=5.0), 5.0, 0
     while now < 15.0:
         passed += 64
         now += bucket.take(64, now)
@@ -199,7 +199,7 @@ def test_a_bucket_lets_through_its_rate_and_no_more() -> None:
 
 @given(st.floats(1e3, 1e9), st.lists(st.integers(0, 1 << 17), min_size=1, max_size=50))
 def test_a_bucket_lets_no_more_through_than_its_rate(rate: float, pieces: list[int]) -> None:
-    bucket, now, sent = Bucket(rate), 0.0, 0
+    bucket, now, sent = TokenBucket(rate), 0.0, 0
     for size in pieces:
         wait = bucket.take(size, now)
         sent += size
@@ -214,7 +214,7 @@ def test_a_bucket_lets_no_more_through_than_its_rate(rate: float, pieces: list[i
 def test_a_lines_rate_is_remembered_by_its_network_for_a_month(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lines.book"
     now = [NOVEMBER]
-    memory = LineMemory(path, clock=lambda: now[0])
+    memory = LineRateCache(path, clock=lambda: now[0])
     assert memory.rate("192.0.2.0/24") is None
     for n in range(limits.LINES_KNOWN + 5):
         memory.keep(f"192.0.{n}.0/24", 1000 + n)

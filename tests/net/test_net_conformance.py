@@ -5,15 +5,22 @@ import random
 from farflung.core.codec import encode as to_wire
 from farflung.core.crypto import digest, local_key
 from farflung.core.ids import Hash, PeerId, Signature
-from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
+from farflung.core.relay_passes import RelayPass, RelayReceipt, SignedRelayPass, SignedRelayReceipt
 from farflung.net import messages
 from farflung.net.certificates import Credential, certify
-from farflung.net.endpoints import EndpointRecord, Place, SignedRecord
-from farflung.net.frames import SIGNALS, Frame, Type, encode
-from farflung.net.identity import certificate
-from farflung.net.messages import ErrorBody, Kind
-from farflung.net.tickets import Purpose, Status, Summons, Ticket, answer, sign_ticket
+from farflung.net.endpoint_records import EndpointAddress, EndpointRecord, SignedEndpointRecord
+from farflung.net.frames import SIGNALS, Frame, FrameType, encode
+from farflung.net.messages import ErrorBody, MessageKind
+from farflung.net.relay_tickets import (
+    CallbackRequest,
+    Ticket,
+    TicketPurpose,
+    TicketStatus,
+    answer,
+    sign_ticket,
+)
 from farflung.net.tls import hello
+from farflung.net.tls_identity import certificate
 
 COUNT = 2000
 
@@ -24,10 +31,10 @@ def frozen(make) -> str:  # type: ignore[no-untyped-def]
 
 
 def record(rng: random.Random) -> EndpointRecord:
-    def place() -> Place:
+    def place() -> EndpointAddress:
         host = "".join(rng.choices("abc.123", k=rng.randrange(1, 20)))
         relay = PeerId(rng.randbytes(32) if rng.random() < 0.5 else bytes(32))
-        return Place(host, rng.randrange(1, 65536), relay)
+        return EndpointAddress(host, rng.randrange(1, 65536), relay)
 
     peer, places = PeerId(rng.randbytes(32)), tuple(place() for _ in range(rng.randrange(1, 9)))
     return EndpointRecord(peer, places, rng.randrange(1 << 62), rng.randrange(1 << 62))
@@ -37,21 +44,21 @@ def ticket(rng: random.Random) -> Ticket:
     keys = (PeerId(rng.randbytes(32)) for _ in range(3))
     paid = toll(rng) if rng.random() < 0.5 else None
     numbers = (rng.randrange(1 << 63), rng.randbytes(16), rng.randrange(1 << 63))
-    return Ticket(rng.choice(list(Purpose)), *keys, *numbers, paid)
+    return Ticket(rng.choice(list(TicketPurpose)), *keys, *numbers, paid)
 
 
-def toll(rng: random.Random) -> SignedPass:
+def toll(rng: random.Random) -> SignedRelayPass:
     payer, relay, *holders = (PeerId(rng.randbytes(32)) for _ in range(rng.randrange(4, 9)))
     numbers = [rng.randrange(1 << 63) for _ in range(7)]
-    what = Pass(Hash(rng.randbytes(32)), payer, relay, *numbers[:2], tuple(holders), *numbers[2:])
-    return SignedPass(what, Signature(rng.randbytes(64)))
+    what = RelayPass(Hash(rng.randbytes(32)), payer, relay, *numbers[:2], tuple(holders), *numbers[2:])
+    return SignedRelayPass(what, Signature(rng.randbytes(64)))
 
 
-def receipt(rng: random.Random) -> SignedReceipt:
+def receipt(rng: random.Random) -> SignedRelayReceipt:
     payer, relay, party = (PeerId(rng.randbytes(32)) for _ in range(3))
     opening, serial, sent, received = (rng.randrange(1 << 63) for _ in range(4))
-    what = Receipt(Hash(rng.randbytes(32)), payer, relay, opening, serial, party, sent, received)
-    return SignedReceipt(what, PeerId(rng.randbytes(32)), Signature(rng.randbytes(64)))
+    what = RelayReceipt(Hash(rng.randbytes(32)), payer, relay, opening, serial, party, sent, received)
+    return SignedRelayReceipt(what, PeerId(rng.randbytes(32)), Signature(rng.randbytes(64)))
 
 
 def credential(rng: random.Random) -> Credential:
@@ -63,7 +70,7 @@ def credential(rng: random.Random) -> Credential:
 
 
 def frame(rng: random.Random) -> Frame:
-    type_ = rng.choice(list(Type))
+    type_ = rng.choice(list(FrameType))
     if type_ in SIGNALS:
         return Frame(type_, 0)
     return Frame(type_, rng.randrange(1, 1 << 32), rng.randbytes(rng.randrange(1, 40)), rng.random() < 0.5)
@@ -76,7 +83,7 @@ def text(rng: random.Random) -> str:
 def test_endpoint_records_are_frozen() -> None:
     assert frozen(lambda rng: to_wire(record(rng))) == "44da59c55e2962c5"
     assert (
-        frozen(lambda rng: to_wire(SignedRecord(record(rng), Signature(rng.randbytes(64)))))
+        frozen(lambda rng: to_wire(SignedEndpointRecord(record(rng), Signature(rng.randbytes(64)))))
         == "5a84d2f772b96d65"
     )
 
@@ -84,9 +91,9 @@ def test_endpoint_records_are_frozen() -> None:
 def test_tickets_answers_and_summons_are_frozen() -> None:
     assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "432416c834cd85ce"
     assert frozen(lambda rng: sign_ticket(credential(rng), ticket(rng))) == "e02812a61bc49c30"
-    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "69810025b70ff732"
+    assert frozen(lambda rng: answer(rng.choice(list(TicketStatus)))) == "69810025b70ff732"
     summons = frozen(
-        lambda rng: to_wire(Summons(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)), toll(rng)))
+        lambda rng: to_wire(CallbackRequest(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)), toll(rng)))
     )
     assert summons == "a85758eb9d6fcda2"
 
@@ -102,7 +109,7 @@ def test_frames_are_frozen() -> None:
 def test_message_heads_and_errors_are_frozen() -> None:
     def ask(rng: random.Random) -> bytes:
         method = "".join(rng.choices("abc_.9", k=rng.randrange(20)))
-        return messages.ask_head("m" + method, rng.choice(list(Kind)), rng.randrange(2 << 20))
+        return messages.ask_head("m" + method, rng.choice(list(MessageKind)), rng.randrange(2 << 20))
 
     assert frozen(ask) == "e8dbd7aefaa8c321"
     assert frozen(lambda rng: messages.answer_head(rng.randrange(1 << 32))) == "0155778f117ce572"

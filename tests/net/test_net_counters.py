@@ -1,7 +1,7 @@
 """What each byte was for."""
 
-from farflung.net.counters import Counter, Meter
-from farflung.net.messages import Kind
+from farflung.net.counters import ByteCounter, ConnectionMeter
+from farflung.net.messages import MessageKind
 from farflung.net.tls import RECORD_BYTES, RECORD_OVERHEAD, wire_size
 
 
@@ -12,32 +12,32 @@ def test_ciphertext_size_counts_every_record() -> None:
 
 
 def test_received_bytes_are_control_until_a_frame_claims_them() -> None:
-    counter = Counter()
-    meter = Meter(counter)
+    counter = ByteCounter()
+    meter = ConnectionMeter(counter)
     meter.received(700)
     meter.settle()
     meter.received(1000)
-    assert counter.received[Kind.CONTROL] == 1700
-    meter.frame(Kind.SYNC, 1000 - RECORD_OVERHEAD)
-    assert (counter.received[Kind.CONTROL], counter.received[Kind.SYNC]) == (700, 1000)
+    assert counter.received[MessageKind.CONTROL] == 1700
+    meter.frame(MessageKind.SYNC, 1000 - RECORD_OVERHEAD)
+    assert (counter.received[MessageKind.CONTROL], counter.received[MessageKind.SYNC]) == (700, 1000)
     assert counter.total_received == 1700
 
 
 def test_a_frame_claims_no_more_than_what_came() -> None:
-    counter = Counter()
-    meter = Meter(counter)
+    counter = ByteCounter()
+    meter = ConnectionMeter(counter)
     meter.received(100)
-    meter.frame(Kind.SYNC, 100)
-    meter.frame(Kind.SYNC, 100)
-    assert counter.received[Kind.SYNC] == counter.total_received == 100
-    assert counter.received[Kind.CONTROL] == 0
+    meter.frame(MessageKind.SYNC, 100)
+    meter.frame(MessageKind.SYNC, 100)
+    assert counter.received[MessageKind.SYNC] == counter.total_received == 100
+    assert counter.received[MessageKind.CONTROL] == 0
 
 
 def test_sent_bytes_add_up_over_connections() -> None:
-    counter = Counter()
-    first, second = Meter(counter), Meter(counter)
-    first.sent(Kind.JOIN, 3)
-    second.sent(Kind.JOIN, 4)
+    counter = ByteCounter()
+    first, second = ConnectionMeter(counter), ConnectionMeter(counter)
+    first.sent(MessageKind.JOIN, 3)
+    second.sent(MessageKind.JOIN, 4)
     second.received(5)
-    assert counter.sent[Kind.JOIN] == counter.total_sent == 7
+    assert counter.sent[MessageKind.JOIN] == counter.total_sent == 7
     assert (first.total, second.total) == (3, 9)

@@ -10,10 +10,10 @@ import pytest
 
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.paths import Way
+from farflung.net.paths import PathType
 
 A, B = (local_key(31, name) for name in "ab")
 
@@ -27,7 +27,7 @@ def test_an_endpoint_closes_whatever_it_has_just_accepted(turns: int) -> None:
     """`turns` of the loop after strangers have come: in one of them asyncio's own server is a trap."""
 
     async def test() -> None:
-        endpoint = Endpoint(A, deaf, Counter())
+        endpoint = Endpoint(A, deaf, ByteCounter())
         address = await endpoint.start()
         strangers = [socket.create_connection(address) for _ in range(3)]
         for _ in range(turns):
@@ -45,8 +45,8 @@ def test_an_endpoint_closes_whatever_it_has_just_accepted(turns: int) -> None:
 
 def test_a_connection_that_never_had_a_socket_keeps_no_endpoint_open() -> None:
     async def test() -> None:
-        endpoint = Endpoint(A, deaf, Counter())
-        connection = endpoint.fresh(B.public, Way.DIRECT)
+        endpoint = Endpoint(A, deaf, ByteCounter())
+        connection = endpoint.fresh(B.public, PathType.DIRECT)
         async with asyncio.timeout(10):
             await endpoint.close()
             await connection.closed()
@@ -58,8 +58,8 @@ def test_a_connection_that_never_had_a_socket_keeps_no_endpoint_open() -> None:
 
 def test_tcp_that_comes_after_its_connection_was_closed_is_cut() -> None:
     async def test() -> None:
-        endpoint = Endpoint(A, deaf, Counter())
-        connection = endpoint.fresh(None, Way.DIRECT)
+        endpoint = Endpoint(A, deaf, ByteCounter())
+        connection = endpoint.fresh(None, PathType.DIRECT)
         connection.close()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

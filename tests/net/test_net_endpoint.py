@@ -11,13 +11,13 @@ import pytest
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, ProtocolError
-from farflung.net.counters import Counter
-from farflung.net.frames import Frame, Type
-from farflung.net.io import manners
+from farflung.net.counters import ByteCounter
+from farflung.net.frames import Frame, FrameType
+from farflung.net.io import rate_limiter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind, RemoteError
-from farflung.net.streams import Event, Streams
+from farflung.net.messages import MessageKind, RemoteError
+from farflung.net.streams import Event, StreamMultiplexer
 
 A, B, C = (local_key(2, name) for name in "abc")
 
@@ -28,7 +28,7 @@ async def echo(connection: Connection, method: str, body: bytes) -> bytes:
 
 @asynccontextmanager
 async def endpoint(key: SigningKey, handler=echo, **options) -> AsyncIterator[Endpoint]:  # type: ignore[no-untyped-def]
-    made = Endpoint(key, handler, Counter(), **options)
+    made = Endpoint(key, handler, ByteCounter(), **options)
     try:
         yield made
     finally:
@@ -54,7 +54,7 @@ def test_both_ends_call_and_know_each_other() -> None:
     async def test() -> None:
         async with pair() as (_, b, connection):
             assert connection.peer == B.public
-            assert await connection.call("a", b"x" * 1_500_000, kind=Kind.SYNC) == b"x" * 1_500_000
+            assert await connection.call("a", b"x" * 1_500_000, kind=MessageKind.SYNC) == b"x" * 1_500_000
             back = b.connection(A.public)
             assert back is not None
             assert back.peer == A.public
@@ -83,7 +83,9 @@ def test_control_overtakes_bulk() -> None:
             return b""
 
         async with pair(note) as (_, _, connection):
-            bulk = [connection.call("bulk", bytes(limits.BULK_BYTES), kind=Kind.SYNC) for _ in range(12)]
+            bulk = [
+                connection.call("bulk", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(12)
+            ]
             calls = [asyncio.ensure_future(call) for call in bulk]
             await asyncio.sleep(0)
             await connection.call("now", b"")
@@ -133,7 +135,9 @@ def test_bulk_requests_that_hang_leave_control_alone() -> None:
             return body
 
         async with pair(handler) as (_, _, connection):
-            calls = [connection.call("hang", b"", kind=Kind.SYNC) for _ in range(limits.BULK_HANDLERS + 9)]
+            calls = [
+                connection.call("hang", b"", kind=MessageKind.SYNC) for _ in range(limits.BULK_HANDLERS + 9)
+            ]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await asyncio.sleep(0)
             assert await connection.call("now", b"1") == b"1"
@@ -176,7 +180,7 @@ def test_a_peer_that_makes_us_answer_and_does_not_read_is_dropped() -> None:
             assert connection._outlet is not None
             connection._outlet._transport.pause_reading()
             for _ in range(200):  # what key updates would make TLS write
-                back._write(Kind.CONTROL, bytes(limits.FRAME_BYTES))
+                back._write(MessageKind.CONTROL, bytes(limits.FRAME_BYTES))
             assert back._reason is not None
             assert back._reason.code == "FF-NET-048"
 
@@ -417,7 +421,7 @@ def test_a_reader_that_stops_bounds_what_we_hold() -> None:
             assert back._outlet is not None
             back._outlet._transport.pause_reading()
             tasks = [
-                asyncio.ensure_future(connection.call("a", bytes(limits.MIB), kind=Kind.SYNC))
+                asyncio.ensure_future(connection.call("a", bytes(limits.MIB), kind=MessageKind.SYNC))
                 for _ in range(40)
             ]
             for _ in range(200):
@@ -441,13 +445,13 @@ def test_answers_wait_to_be_made_while_the_asker_does_not_read() -> None:
 
         async with pair(handler) as (_, b, connection):
             assert connection._outlet is not None
-            calls = [connection.call("a", b"", kind=Kind.SYNC) for _ in range(60)]
+            calls = [connection.call("a", b"", kind=MessageKind.SYNC) for _ in range(60)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await asyncio.sleep(0)
             connection._outlet._transport.pause_reading()
             back = b.connection(A.public)
             assert back is not None
-            while back._streams.has_room(Kind.SYNC) or b._handlers._tasks:  # noqa: ASYNC110 - no event of its own
+            while back._streams.has_room(MessageKind.SYNC) or b._handlers._tasks:  # noqa: ASYNC110 - no event of its own
                 await asyncio.sleep(0)
             assert any(back._waiting)
             assert count < len(tasks)
@@ -464,13 +468,13 @@ def test_what_one_end_sends_the_other_receives_to_the_byte_and_by_kind() -> None
     async def test() -> None:
         async with pair() as (a, b, connection):
             for kind, size in (
-                (Kind.SYNC, 1_500_000),
-                (Kind.AUDIT, 16_384),
-                (Kind.JOIN, 65_536),
-                (Kind.CONTROL, 9),
+                (MessageKind.SYNC, 1_500_000),
+                (MessageKind.AUDIT, 16_384),
+                (MessageKind.JOIN, 65_536),
+                (MessageKind.CONTROL, 9),
             ):
                 await connection.call("a", os.urandom(size), kind=kind)
-            await connection.tell("a", b"x" * 70_000, kind=Kind.AUDIT)
+            await connection.tell("a", b"x" * 70_000, kind=MessageKind.AUDIT)
             connection._streams.ping()
             with pytest.raises(NetworkError):
                 await a.dial(C.public, *b.address)
@@ -482,7 +486,7 @@ def test_what_one_end_sends_the_other_receives_to_the_byte_and_by_kind() -> None
             await connection.closed()
         assert a.counter.sent == b.counter.received
         assert b.counter.sent == a.counter.received
-        assert a.counter.sent[Kind.SYNC] > 1_500_000
+        assert a.counter.sent[MessageKind.SYNC] > 1_500_000
         assert a.counter.total_sent + b.counter.total_sent > 2 * 1_500_000
 
     run(test)
@@ -556,10 +560,10 @@ def test_errors_are_of_the_one_tree() -> None:
 def test_a_lone_message_to_another_home_is_followed_by_a_word_and_one_among_others_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    heard: list[Type] = []
-    take = Streams.take
+    heard: list[FrameType] = []
+    take = StreamMultiplexer.take
 
-    def noted(streams: Streams, frame: Frame) -> tuple[Kind, Event | None]:
+    def noted(streams: StreamMultiplexer, frame: Frame) -> tuple[MessageKind, Event | None]:
         heard.append(frame.type)
         return take(streams, frame)
 
@@ -567,8 +571,8 @@ def test_a_lone_message_to_another_home_is_followed_by_a_word_and_one_among_othe
         await asyncio.sleep(0.1)
         return body
 
-    async def asked(count: int, *, is_near: bool = False) -> list[Type]:
-        monkeypatch.setattr(manners, "is_near", lambda _sock: is_near)
+    async def asked(count: int, *, is_near: bool = False) -> list[FrameType]:
+        monkeypatch.setattr(rate_limiter, "is_near", lambda _sock: is_near)
         async with pair(late) as (_, _, connection):
             await connection.call("say", b"first")
             await asyncio.sleep(0.1)
@@ -577,9 +581,9 @@ def test_a_lone_message_to_another_home_is_followed_by_a_word_and_one_among_othe
             return list(heard)
 
     async def test() -> None:
-        monkeypatch.setattr(Streams, "take", noted)
-        assert await asked(1) == [Type.REQUEST, Type.PING, Type.PONG, Type.REPLY]
-        assert await asked(1, is_near=True) == [Type.REQUEST, Type.REPLY]
-        assert (await asked(50)).count(Type.PING) == 1
+        monkeypatch.setattr(StreamMultiplexer, "take", noted)
+        assert await asked(1) == [FrameType.REQUEST, FrameType.PING, FrameType.PONG, FrameType.REPLY]
+        assert await asked(1, is_near=True) == [FrameType.REQUEST, FrameType.REPLY]
+        assert (await asked(50)).count(FrameType.PING) == 1
 
     run(test)

@@ -7,11 +7,11 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_ENDPOINT, local_key
 from farflung.core.errors import ProtocolError, VerificationError
-from farflung.net.endpoints import (
+from farflung.net.endpoint_records import (
     DIRECT,
+    EndpointAddress,
     EndpointRecord,
-    Place,
-    SignedRecord,
+    SignedEndpointRecord,
     check_newer,
     check_record,
     check_time,
@@ -21,7 +21,7 @@ from farflung.net.endpoints import (
 )
 
 KEY, OTHER = local_key(1, "a"), local_key(1, "b")
-PLACE = Place("127.0.0.1", 4500)
+PLACE = EndpointAddress("127.0.0.1", 4500)
 RECORD = EndpointRecord(KEY.public, (PLACE,), 700, 1300)
 
 
@@ -49,16 +49,16 @@ def test_a_signed_record_comes_back() -> None:
 )
 def test_a_changed_record_is_refused(changed: EndpointRecord) -> None:
     with pytest.raises(VerificationError, match="FF-CORE-030"):
-        check_record(SignedRecord(changed, sign_record(KEY, RECORD).signature))
+        check_record(SignedEndpointRecord(changed, sign_record(KEY, RECORD).signature))
 
 
 def test_only_the_key_itself_signs_its_record() -> None:
     with pytest.raises(ProtocolError, match="FF-NET-060"):
         sign_record(OTHER, RECORD)
     with pytest.raises(VerificationError):
-        check_record(SignedRecord(RECORD, OTHER.sign(NS_ENDPOINT, encode(RECORD))))
+        check_record(SignedEndpointRecord(RECORD, OTHER.sign(NS_ENDPOINT, encode(RECORD))))
     with pytest.raises(VerificationError):
-        check_record(SignedRecord(RECORD, KEY.sign(NS_ENDPOINT, encode(RECORD))[:10]))
+        check_record(SignedEndpointRecord(RECORD, KEY.sign(NS_ENDPOINT, encode(RECORD))[:10]))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_only_the_key_itself_signs_its_record() -> None:
         replace(RECORD, peer=b"short"),
         replace(RECORD, places=()),
         replace(RECORD, places=(PLACE, PLACE)),
-        replace(RECORD, places=tuple(Place("a", 1 + n) for n in range(limits.PLACES + 1))),
+        replace(RECORD, places=tuple(EndpointAddress("a", 1 + n) for n in range(limits.PLACES + 1))),
         replace(RECORD, issued=-1),
         replace(RECORD, issued=1300),
         replace(RECORD, expires=1301),
@@ -85,7 +85,7 @@ def test_only_the_key_itself_signs_its_record() -> None:
 )
 def test_values_out_of_range_are_refused(record: EndpointRecord) -> None:
     with pytest.raises(ProtocolError, match="FF-NET-060"):
-        check_record(SignedRecord(record, sign_record(KEY, RECORD).signature))
+        check_record(SignedEndpointRecord(record, sign_record(KEY, RECORD).signature))
 
 
 def test_a_stale_record_does_not_replace_a_newer_one() -> None:

@@ -10,8 +10,17 @@ from farflung.core import limits
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, ProtocolError, VerificationError
 from farflung.core.ids import Hash
-from farflung.net.fanframes import FIRST, HEAD_BYTES, FrameKind, Head, Message, Opener, Sealer, read_head
-from farflung.net.groups import Roster, sign_roster
+from farflung.net.multicast_frames import (
+    FIRST,
+    HEAD_BYTES,
+    FrameOpener,
+    FrameSealer,
+    GroupFrameHead,
+    GroupFrameKind,
+    GroupMessage,
+    read_head,
+)
+from farflung.net.multicast_groups import Roster, sign_roster
 
 OWNER, A, B, C = (local_key(16, name) for name in ("owner", "a", "b", "c"))
 NAME = Hash(bytes(32))
@@ -23,17 +32,17 @@ def roster(epoch: int, *keys: object) -> Roster:
     return sign_roster(OWNER, NAME, epoch, members).roster
 
 
-def opener(epoch: int = 1) -> Opener:
-    made = Opener(B.public)
+def opener(epoch: int = 1) -> FrameOpener:
+    made = FrameOpener(B.public)
     made.enter(roster(epoch), KEY, 0.0)
     return made
 
 
-def sealer(stream: int = 5, epoch: int = 1, key: bytes = KEY, who=A) -> Sealer:  # type: ignore[no-untyped-def]
-    return Sealer(roster(epoch), key, who.public, stream)
+def sealer(stream: int = 5, epoch: int = 1, key: bytes = KEY, who=A) -> FrameSealer:  # type: ignore[no-untyped-def]
+    return FrameSealer(roster(epoch), key, who.public, stream)
 
 
-def take(to: Opener, frame: bytes, now: float = 0.0) -> Message | None:
+def take(to: FrameOpener, frame: bytes, now: float = 0.0) -> GroupMessage | None:
     return to.take(frame[:HEAD_BYTES], frame[HEAD_BYTES:], now)
 
 
@@ -47,7 +56,7 @@ def test_messages_come_out_as_they_went_in_and_in_order(sizes: list[int]) -> Non
     ours, theirs = sealer(), opener()
     sent = [body(size, seed) for seed, size in enumerate(sizes)]
     got = [take(theirs, frame) for message in sent for frame in ours.seal(message)]
-    assert [m for m in got if m is not None] == [Message(A.public, message) for message in sent]
+    assert [m for m in got if m is not None] == [GroupMessage(A.public, message) for message in sent]
     assert theirs.lost == 0
 
 
@@ -132,7 +141,7 @@ def test_another_sender_number_another_epoch_or_another_group_opens_nothing() ->
     theirs.enter(roster(2), KEY_2, 0.0)
     with pytest.raises(VerificationError, match="FF-NET-133"):
         take(theirs, head._replace(epoch=2).encode() + frame[HEAD_BYTES:])
-    elsewhere = Opener(B.public)
+    elsewhere = FrameOpener(B.public)
     name = Hash(bytes(31) + b"1")
     elsewhere.enter(sign_roster(OWNER, name, 1, roster(1).members).roster, KEY, 0.0)
     with pytest.raises(VerificationError, match="FF-NET-133"):
@@ -182,7 +191,9 @@ def test_streams_of_one_member_and_messages_without_end_are_bounded() -> None:
     ours, theirs = sealer(), opener()
     piece = bytes(limits.FAN_FRAME_BYTES)
     for at in range(limits.BULK_BYTES // limits.FAN_FRAME_BYTES + 2):
-        raw = Head(len(piece) + 16, FrameKind.DATA, FIRST if not at else 0, ours._sender, 1, 5, at).encode()
+        raw = GroupFrameHead(
+            len(piece) + 16, GroupFrameKind.DATA, FIRST if not at else 0, ours._sender, 1, 5, at
+        ).encode()
         nonce = ours._sender.to_bytes(4, "big") + at.to_bytes(8, "big")
         assert take(theirs, raw + ours._aead.encrypt(nonce, piece, roster(1).group + raw)) is None
         assert theirs._held() <= limits.BULK_BYTES
@@ -210,9 +221,9 @@ def test_a_head_is_bounded_before_anything_is_allocated(raw: bytes) -> None:
 
 def test_sizes_over_the_bound_of_their_kind_are_malformed() -> None:
     for kind, size in (
-        (FrameKind.DATA, limits.FAN_FRAME_BYTES + 17),
-        (FrameKind.PING, 1),
-        (FrameKind.GAP, 1),
+        (GroupFrameKind.DATA, limits.FAN_FRAME_BYTES + 17),
+        (GroupFrameKind.PING, 1),
+        (GroupFrameKind.GAP, 1),
     ):
         with pytest.raises(ProtocolError, match="FF-NET-132"):
-            read_head(Head(size, kind).encode())
+            read_head(GroupFrameHead(size, kind).encode())

@@ -12,14 +12,14 @@ from net_relays import R, relay, run, until
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError
-from farflung.net import groups
+from farflung.net import multicast_groups
 from farflung.net.certificates import Credential, certify, credential_of
-from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head
-from farflung.net.groups import Join, Welcome, sign_roster
-from farflung.net.io.fan import Fan
+from farflung.net.io.multicast_member import GroupMember
 from farflung.net.io.relay import RelayServer
-from farflung.net.keyring import Registered
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
+from farflung.net.multicast_frames import HEAD_BYTES, GroupFrameHead, GroupFrameKind
+from farflung.net.multicast_groups import GroupJoin, GroupJoinStatus, sign_roster
+from farflung.net.node_keyring import RegisteredKeys
 
 STRANGER = local_key(17, "stranger")
 
@@ -33,14 +33,14 @@ def legs(server: RelayServer):  # type: ignore[no-untyped-def]
     return only.legs
 
 
-async def join(server: RelayServer, data: bytes) -> Welcome | None:
+async def join(server: RelayServer, data: bytes) -> GroupJoinStatus | None:
     """The relay's answer to these bytes."""
     loop = asyncio.get_running_loop()
     with socket.socket() as sock:
         sock.setblocking(False)
         await loop.sock_connect(sock, server.address)
         await loop.sock_sendall(sock, data)
-        return groups.read_answer(await loop.sock_recv(sock, groups.ANSWER_BYTES))
+        return multicast_groups.read_answer(await loop.sock_recv(sock, multicast_groups.ANSWER_BYTES))
 
 
 def joining(key: SigningKey | Credential, signed=None, **fields: object) -> bytes:  # type: ignore[no-untyped-def]
@@ -52,7 +52,7 @@ def joining(key: SigningKey | Credential, signed=None, **fields: object) -> byte
         "presenter": credential_of(key).account,
         "nonce": bytes(16),
     }
-    return groups.sign_join(key, Join(**{**made, "expires": ends, **fields}), signed)  # type: ignore[arg-type]
+    return multicast_groups.sign_join(key, GroupJoin(**{**made, "expires": ends, **fields}), signed)  # type: ignore[arg-type]
 
 
 def test_what_one_sends_once_all_others_hear_in_order() -> None:
@@ -66,7 +66,7 @@ def test_what_one_sends_once_all_others_hear_in_order() -> None:
             assert all(member.heard == expected for member in members[1:])
             assert members[0].heard == []
             total = sum(map(len, sent))
-            assert total < members[0].counter.sent[Kind.SYNC] < 1.01 * total + 1000
+            assert total < members[0].counter.sent[MessageKind.SYNC] < 1.01 * total + 1000
             assert server.forwarded > 3 * total
 
     run(test)
@@ -219,16 +219,16 @@ def test_who_the_roster_the_relay_or_the_minute_does_not_know_is_refused() -> No
     async def test() -> None:
         served = {key.public for key in MEMBERS} | {OWNER.public}
         async with relay(admit=lambda peer: peer in served) as server:
-            assert await join(server, joining(MEMBERS[0])) is Welcome.JOINED
-            assert await join(server, joining(MEMBERS[0])) is Welcome.REPLAYED
-            assert await join(server, joining(MEMBERS[0], nonce=bytes(15) + b"2")) is Welcome.JOINED
-            assert await join(server, joining(STRANGER)) is Welcome.OUTSIDE
+            assert await join(server, joining(MEMBERS[0])) is GroupJoinStatus.JOINED
+            assert await join(server, joining(MEMBERS[0])) is GroupJoinStatus.REPLAYED
+            assert await join(server, joining(MEMBERS[0], nonce=bytes(15) + b"2")) is GroupJoinStatus.JOINED
+            assert await join(server, joining(STRANGER)) is GroupJoinStatus.OUTSIDE
             with_stranger = roster(2, (*MEMBERS, STRANGER))
-            assert await join(server, joining(STRANGER, with_stranger)) is Welcome.BARRED
+            assert await join(server, joining(STRANGER, with_stranger)) is GroupJoinStatus.BARRED
             own = roster(1, MEMBERS, owner=STRANGER)  # a group of somebody whom the relay does not serve
-            assert await join(server, joining(MEMBERS[0], own)) is Welcome.BARRED
-            assert await join(server, joining(MEMBERS[0], expires=1)) is Welcome.STALE
-            assert await join(server, b"FFG1\xff\xff") is Welcome.MALFORMED
+            assert await join(server, joining(MEMBERS[0], own)) is GroupJoinStatus.BARRED
+            assert await join(server, joining(MEMBERS[0], expires=1)) is GroupJoinStatus.STALE
+            assert await join(server, b"FFG1\xff\xff") is GroupJoinStatus.MALFORMED
 
     run(test)
 
@@ -246,7 +246,7 @@ def test_a_join_is_taken_apart_at_every_byte_without_harm() -> None:
                     sock.shutdown(socket.SHUT_WR)
                     assert await loop.sock_recv(sock, 99) == b""
             assert not server._hub.groups
-            assert await join(server, whole) is Welcome.JOINED
+            assert await join(server, whole) is GroupJoinStatus.JOINED
 
     run(test)
 
@@ -256,14 +256,23 @@ def test_groups_are_bounded_in_all_and_for_each_owner(monkeypatch: pytest.Monkey
 
     async def test() -> None:
         async with group() as (server, _):
-            other = groups.sign_roster(OWNER, groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
-            assert await join(server, joining(MEMBERS[0], other)) is Welcome.FULL
-            theirs = groups.sign_roster(STRANGER, groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
-            assert await join(server, joining(MEMBERS[0], theirs, nonce=bytes(15) + b"2")) is Welcome.JOINED
+            other = multicast_groups.sign_roster(
+                OWNER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
+            )
+            assert await join(server, joining(MEMBERS[0], other)) is GroupJoinStatus.FULL
+            theirs = multicast_groups.sign_roster(
+                STRANGER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
+            )
+            assert (
+                await join(server, joining(MEMBERS[0], theirs, nonce=bytes(15) + b"2"))
+                is GroupJoinStatus.JOINED
+            )
             monkeypatch.setattr(limits, "FAN_GROUPS", 1)
-            third = groups.sign_roster(MEMBERS[1], groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
+            third = multicast_groups.sign_roster(
+                MEMBERS[1], multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
+            )
             nonce = bytes(15) + b"3"
-            assert await join(server, joining(MEMBERS[0], third, nonce=nonce)) is Welcome.FULL
+            assert await join(server, joining(MEMBERS[0], third, nonce=nonce)) is GroupJoinStatus.FULL
 
     run(test)
 
@@ -271,11 +280,11 @@ def test_groups_are_bounded_in_all_and_for_each_owner(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "frame",
     [
-        Head(1 << 31, FrameKind.DATA).encode(),
-        Head(0, FrameKind.GAP).encode(),
+        GroupFrameHead(1 << 31, GroupFrameKind.DATA).encode(),
+        GroupFrameHead(0, GroupFrameKind.GAP).encode(),
         b"\0\0\0\0\x09" + bytes(HEAD_BYTES - 5),
-        Head(5, FrameKind.ROSTER).encode() + b"hello",
-        Head(17, FrameKind.DATA, 3, 99, 1).encode() + bytes(17),
+        GroupFrameHead(5, GroupFrameKind.ROSTER).encode() + b"hello",
+        GroupFrameHead(17, GroupFrameKind.DATA, 3, 99, 1).encode() + bytes(17),
     ],
     ids=["giant", "gap", "unknown", "no roster", "nobody's number"],
 )
@@ -311,7 +320,7 @@ def test_pings_come_back_and_who_is_silent_is_cut(monkeypatch: pytest.MonkeyPatc
             sock = members[0].fan._socket
             assert sock is not None
             before = members[0].fan._heard
-            await members[0].fan._write(Head(0, FrameKind.PING).encode(), Kind.CONTROL)
+            await members[0].fan._write(GroupFrameHead(0, GroupFrameKind.PING).encode(), MessageKind.CONTROL)
             await until(lambda: members[0].fan._heard > before)
             assert server._hub.held == 0
             monkeypatch.setattr(limits, "CIRCUIT_IDLE_SECONDS", -1.0)
@@ -329,7 +338,7 @@ def test_a_place_where_no_group_is_says_so() -> None:
             await member.fan.enter(meeting(place))
         with pytest.raises(NetworkError, match="FF-NET-135"):
             await member.fan.send(b"x")
-        assert isinstance(member.fan, Fan)
+        assert isinstance(member.fan, GroupMember)
         async with relay(local_key(17, "another relay")) as server:
             with pytest.raises(NetworkError, match="FF-NET-130"):
                 await member.fan.enter(meeting(server.address))
@@ -375,15 +384,17 @@ def test_a_node_key_stands_for_its_account_until_it_is_revoked() -> None:
                 await theirs.fan.send(b"by my node key")
                 await heard(others, 1)
                 assert others[0].heard == [(account.public, b"by my node key")]
-                server.keyring.learn([Registered(account.public, 1, node.public, 0, account.public, 0, 2)])
+                server.keyring.learn(
+                    [RegisteredKeys(account.public, 1, node.public, 0, account.public, 0, 2)]
+                )
                 await until(lambda: account.public not in legs(server))
                 with pytest.raises(NetworkError, match="node key"):
                     await theirs.fan._join(meeting(server.address))
             finally:
                 await theirs.fan.close()
             revoked = sign_roster(own, NAME, 9, (MEMBERS[1].public,))
-            assert await join(server, joining(MEMBERS[1], revoked)) is Welcome.VOID
+            assert await join(server, joining(MEMBERS[1], revoked)) is GroupJoinStatus.VOID
             stolen = Credential(node, certify(local_key(17, "else"), node.public, 1))
-            assert await join(server, joining(stolen, presenter=account.public)) is Welcome.FORGED
+            assert await join(server, joining(stolen, presenter=account.public)) is GroupJoinStatus.FORGED
 
     run(test)

@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.errors import ProtocolError
-from farflung.net.frames import FRAGMENT_BYTES, HEAD_BYTES, SIGNALS, Frame, FrameReader, Type, encode
+from farflung.net.frames import (
+    FRAGMENT_BYTES,
+    HEAD_BYTES,
+    SIGNALS,
+    Frame,
+    FrameReader,
+    FrameType,
+    encode,
+)
 
 carrying = st.builds(
     Frame,
-    st.sampled_from([each for each in Type if each not in SIGNALS]),
+    st.sampled_from([each for each in FrameType if each not in SIGNALS]),
     st.integers(1, 2**32 - 1),
     st.binary(min_size=1, max_size=300),
     st.booleans(),
@@ -41,7 +49,7 @@ def test_strange_bytes_only_raise_protocol_errors(sent: list[Frame], data: bytes
         reader.feed(data)
     except ProtocolError:
         with pytest.raises(ProtocolError, match="FF-NET-010"):
-            reader.feed(encode(Frame(Type.PING, 0)))
+            reader.feed(encode(Frame(FrameType.PING, 0)))
     assert reader.pending < limits.FRAME_BYTES + HEAD_BYTES
 
 
@@ -67,9 +75,9 @@ def test_each_rule_of_the_head_is_kept(kind: int, flags: int, stream: int, lengt
 
 
 def test_the_largest_frame_passes_and_a_fragment_fills_whole_records() -> None:
-    frame = Frame(Type.DATA, 1, bytes(limits.FRAME_BYTES))
+    frame = Frame(FrameType.DATA, 1, bytes(limits.FRAME_BYTES))
     assert FrameReader().feed(encode(frame)) == [frame]
-    assert len(encode(Frame(Type.DATA, 1, bytes(FRAGMENT_BYTES)))) == limits.FRAME_BYTES
+    assert len(encode(Frame(FrameType.DATA, 1, bytes(FRAGMENT_BYTES)))) == limits.FRAME_BYTES
 
 
 @pytest.mark.parametrize("size", [1, 100, 9_000, 16 * 1024, 100_000])
@@ -77,7 +85,11 @@ def test_a_large_frame_is_the_same_however_it_arrives_and_holds_no_more_than_twi
     size: int,
 ) -> None:
     body = bytes(range(256)) * (limits.FRAME_BYTES // 256)
-    sent = [Frame(Type.REQUEST, 1, body, is_last=False), Frame(Type.DATA, 1, body), Frame(Type.DATA, 1, b"x")]
+    sent = [
+        Frame(FrameType.REQUEST, 1, body, is_last=False),
+        Frame(FrameType.DATA, 1, body),
+        Frame(FrameType.DATA, 1, b"x"),
+    ]
     data = b"".join(map(encode, sent))
     reader = FrameReader()
     got = [frame for at in range(0, len(data), size) for frame in reader.feed(bytes(data[at : at + size]))]

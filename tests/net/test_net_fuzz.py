@@ -14,34 +14,34 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import FarflungError
-from farflung.core.tolls import (
-    Pass,
-    Receipt,
-    SignedPass,
-    SignedReceipt,
+from farflung.core.relay_passes import (
+    RelayPass,
+    RelayReceipt,
+    SignedRelayPass,
+    SignedRelayReceipt,
     is_receipt_signed,
     sign_pass,
     sign_receipt,
 )
 from farflung.net import (
     certificates,
-    endpoints,
-    fanframes,
-    groups,
-    identity,
-    measures,
+    endpoint_records,
     messages,
-    passes,
-    tickets,
+    multicast_frames,
+    multicast_groups,
+    relay_pass_checks,
+    relay_probe,
+    relay_tickets,
     tls,
+    tls_identity,
 )
 from farflung.net.certificates import Credential, certify
-from farflung.net.frames import Frame, FrameReader, Type
+from farflung.net.frames import Frame, FrameReader, FrameType
 from farflung.net.frames import encode as framed
-from farflung.net.io.credentials import FileCredentials
-from farflung.net.streams import Streams
-from farflung.net.tickets import Purpose, SignedTicket, Status, Summons, Ticket
-from farflung.store import objects
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.relay_tickets import CallbackRequest, SignedTicket, Ticket, TicketPurpose, TicketStatus
+from farflung.net.streams import StreamMultiplexer
+from farflung.store import sealed_objects
 
 A, B, R, N = (local_key(13, name) for name in ("a", "b", "relay", "node"))
 NOW = 1_800_000_000
@@ -65,7 +65,7 @@ class Reader:
 def ticket_reader() -> Reader:
     toll = sign_pass(
         B,
-        Pass(
+        RelayPass(
             digest("test/chain/1"),
             B.public,
             R.public,
@@ -78,39 +78,43 @@ def ticket_reader() -> Reader:
             NOW + 60,
         ),
     )
-    ticket = Ticket(Purpose.DIAL, R.public, A.public, B.public, 0, bytes(16), NOW + 60, toll)
-    body = tickets.sign_ticket(CERTIFIED, ticket)[tickets.HEAD_BYTES :]
+    ticket = Ticket(TicketPurpose.DIAL, R.public, A.public, B.public, 0, bytes(16), NOW + 60, toll)
+    body = relay_tickets.sign_ticket(CERTIFIED, ticket)[relay_tickets.HEAD_BYTES :]
 
     def read(data: bytes) -> Any:
-        found = tickets.judge(data, R.public, NOW)
-        return NOTHING if isinstance(found, Status) else found
+        found = relay_tickets.judge(data, R.public, NOW)
+        return NOTHING if isinstance(found, TicketStatus) else found
 
     return Reader(read, body, is_sealed=True)
 
 
 def join_reader() -> Reader:
-    roster = groups.sign_roster(A, digest("test/name/1"), 3, (A.public, B.public))
-    join = groups.Join(R.public, roster.roster.group, B.public, bytes(groups.NONCE_BYTES), NOW + 30)
+    roster = multicast_groups.sign_roster(A, digest("test/name/1"), 3, (A.public, B.public))
+    join = multicast_groups.GroupJoin(
+        R.public, roster.roster.group, B.public, bytes(multicast_groups.NONCE_BYTES), NOW + 30
+    )
 
     def read(data: bytes) -> Any:
-        found = groups.judge(data, R.public, NOW)
-        return NOTHING if isinstance(found, groups.Welcome) else found
+        found = multicast_groups.judge(data, R.public, NOW)
+        return NOTHING if isinstance(found, multicast_groups.GroupJoinStatus) else found
 
-    return Reader(read, groups.sign_join(B, join, roster)[groups.HEAD_BYTES :], is_sealed=True)
+    return Reader(
+        read, multicast_groups.sign_join(B, join, roster)[multicast_groups.HEAD_BYTES :], is_sealed=True
+    )
 
 
 def receipt_reader() -> Reader:
-    receipt = Receipt(digest("test/chain/1"), B.public, R.public, 1, 1, A.public, 5, 6)
+    receipt = RelayReceipt(digest("test/chain/1"), B.public, R.public, 1, 1, A.public, 5, 6)
 
     def read(data: bytes) -> Any:
-        signed = decode(data, SignedReceipt, limits.TICKET_BYTES)
+        signed = decode(data, SignedRelayReceipt, limits.TICKET_BYTES)
         return signed if is_receipt_signed(signed, A.public) else NOTHING
 
     return Reader(read, encode(sign_receipt(A, receipt)), is_sealed=True)
 
 
 def pass_reader() -> Reader:
-    toll = Pass(
+    toll = RelayPass(
         digest("test/chain/1"),
         B.public,
         R.public,
@@ -124,16 +128,21 @@ def pass_reader() -> Reader:
     )
 
     def read(data: bytes) -> Any:
-        found = passes.judge(decode(data, SignedPass, limits.TICKET_BYTES), R.public, (A.public,))
-        return NOTHING if isinstance(found, Status) else found
+        found = relay_pass_checks.judge(
+            decode(data, SignedRelayPass, limits.TICKET_BYTES), R.public, (A.public,)
+        )
+        return NOTHING if isinstance(found, TicketStatus) else found
 
     return Reader(read, encode(sign_pass(B, toll)), is_sealed=True)
 
 
 def record_reader() -> Reader:
-    places = (endpoints.Place("203.0.113.9", 4000, R.public), endpoints.Place("203.0.113.10", 4001))
-    signed = endpoints.sign_record(A, endpoints.issue(A.public, places, NOW))
-    return Reader(endpoints.read_record, encode(signed), is_sealed=True)
+    places = (
+        endpoint_records.EndpointAddress("203.0.113.9", 4000, R.public),
+        endpoint_records.EndpointAddress("203.0.113.10", 4001),
+    )
+    signed = endpoint_records.sign_record(A, endpoint_records.issue(A.public, places, NOW))
+    return Reader(endpoint_records.read_record, encode(signed), is_sealed=True)
 
 
 def certificate_reader() -> Reader:
@@ -145,16 +154,18 @@ def certificate_reader() -> Reader:
 
 
 def manifest_reader() -> Reader:
-    manifest, _ = objects.seal(bytes(32), bytes(3 * limits.CHUNK_BYTES // 2))
-    return Reader(objects.read_manifest, encode(manifest))
+    manifest, _ = sealed_objects.seal(bytes(32), bytes(3 * limits.CHUNK_BYTES // 2))
+    return Reader(sealed_objects.read_manifest, encode(manifest))
 
 
 def frames_reader() -> Reader:
-    ask = Frame(Type.REQUEST, 1, messages.ask_head("a", messages.Kind.SYNC, 5) + b"12", is_last=False)
-    data = framed(Frame(Type.PING, 0)) + framed(ask) + framed(Frame(Type.DATA, 1, b"345"))
+    ask = Frame(
+        FrameType.REQUEST, 1, messages.ask_head("a", messages.MessageKind.SYNC, 5) + b"12", is_last=False
+    )
+    data = framed(Frame(FrameType.PING, 0)) + framed(ask) + framed(Frame(FrameType.DATA, 1, b"345"))
 
     def read(data: bytes) -> Any:
-        reader, streams = FrameReader(), Streams(is_dialer=False)
+        reader, streams = FrameReader(), StreamMultiplexer(is_dialer=False)
         streams.welcome()
         found = [streams.take(frame) for frame in reader.feed(data)]
         assert reader.pending < 2 * (limits.FRAME_BYTES + 10)
@@ -170,41 +181,41 @@ def error_reader() -> Reader:
 
 
 def group_frame_reader() -> Reader:
-    roster = groups.sign_roster(A, digest("test/name/1"), 1, (A.public, B.public)).roster
-    (frame,) = fanframes.Sealer(roster, bytes(32), A.public, 7).seal(b"message")
+    roster = multicast_groups.sign_roster(A, digest("test/name/1"), 1, (A.public, B.public)).roster
+    (frame,) = multicast_frames.FrameSealer(roster, bytes(32), A.public, 7).seal(b"message")
 
     def read(data: bytes) -> Any:
-        if len(data) < fanframes.HEAD_BYTES:
+        if len(data) < multicast_frames.HEAD_BYTES:
             return NOTHING
-        opener = fanframes.Opener(B.public)
+        opener = multicast_frames.FrameOpener(B.public)
         opener.enter(roster, bytes(32), 0.0)
-        return opener.take(data[: fanframes.HEAD_BYTES], data[fanframes.HEAD_BYTES :], 1.0)
+        return opener.take(data[: multicast_frames.HEAD_BYTES], data[multicast_frames.HEAD_BYTES :], 1.0)
 
     return Reader(read, bytes(frame), is_sealed=True)
 
 
 def group_head_reader() -> Reader:
     def read(data: bytes) -> Any:
-        if len(data) < fanframes.HEAD_BYTES:
+        if len(data) < multicast_frames.HEAD_BYTES:
             return NOTHING
-        head = fanframes.read_head(data)
-        assert head.size <= max(limits.FAN_FRAME_BYTES + fanframes.TAG_BYTES, limits.FAN_JOIN_BYTES)
+        head = multicast_frames.read_head(data)
+        assert head.size <= max(limits.FAN_FRAME_BYTES + multicast_frames.TAG_BYTES, limits.FAN_JOIN_BYTES)
         return head
 
-    return Reader(read, fanframes.Head(5, fanframes.FrameKind.DATA).encode())
+    return Reader(read, multicast_frames.GroupFrameHead(5, multicast_frames.GroupFrameKind.DATA).encode())
 
 
 def hello_reader() -> Reader:
     """A whole acceptor, up to TLS; what is behind the hello is OpenSSL's business."""
-    own = FileCredentials(B)
+    own = FileTlsCredentials(B)
 
     def read(data: bytes) -> Any:
-        session = tls.Session.server(own, lambda _identity: None)
+        session = tls.TlsSession.server(own, lambda _identity: None)
         assert session.receive(data) == []
         assert not session.is_ready
         return NOTHING
 
-    return Reader(read, tls.hello(identity.certificate(CERTIFIED)))
+    return Reader(read, tls.hello(tls_identity.certificate(CERTIFIED)))
 
 
 READERS = {
@@ -214,21 +225,30 @@ READERS = {
     "pass": pass_reader(),
     "record": record_reader(),
     "node certificate": certificate_reader(),
-    "certificate": Reader(identity.read, identity.certificate(CERTIFIED)),
-    "bare certificate": Reader(identity.read, identity.certificate(Credential(A))),
+    "certificate": Reader(tls_identity.read, tls_identity.certificate(CERTIFIED)),
+    "bare certificate": Reader(tls_identity.read, tls_identity.certificate(Credential(A))),
     "manifest": manifest_reader(),
     "frames": frames_reader(),
     "error": error_reader(),
-    "ask": Reader(messages.read_ask, messages.ask_head("a.b", messages.Kind.SYNC, 5) + b"12345"),
+    "ask": Reader(messages.read_ask, messages.ask_head("a.b", messages.MessageKind.SYNC, 5) + b"12345"),
     "answer": Reader(messages.read_answer, messages.answer_head(5) + b"12345"),
-    "summons": Reader(lambda data: decode(data, Summons, limits.TICKET_BYTES), encode(Summons(5, A.public))),
+    "summons": Reader(
+        lambda data: decode(data, CallbackRequest, limits.TICKET_BYTES), encode(CallbackRequest(5, A.public))
+    ),
     "group frame": group_frame_reader(),
     "group head": group_head_reader(),
     "hello": hello_reader(),
-    "ticket head": Reader(lambda d: tickets.read_head(d[: tickets.HEAD_BYTES]), tickets.MAGIC + b"\1\0"),
-    "ticket answer": Reader(tickets.read_answer, tickets.answer(Status.FULL)),
-    "join head": Reader(lambda d: groups.read_head(d[: groups.HEAD_BYTES]), groups.MAGIC + b"\1\0"),
-    "join answer": Reader(groups.read_answer, groups.answer(groups.Welcome(0))),
+    "ticket head": Reader(
+        lambda d: relay_tickets.read_head(d[: relay_tickets.HEAD_BYTES]), relay_tickets.MAGIC + b"\1\0"
+    ),
+    "ticket answer": Reader(relay_tickets.read_answer, relay_tickets.answer(TicketStatus.FULL)),
+    "join head": Reader(
+        lambda d: multicast_groups.read_head(d[: multicast_groups.HEAD_BYTES]),
+        multicast_groups.MAGIC + b"\1\0",
+    ),
+    "join answer": Reader(
+        multicast_groups.read_answer, multicast_groups.answer(multicast_groups.GroupJoinStatus(0))
+    ),
 }
 ALL = pytest.mark.parametrize("name", READERS)
 
@@ -313,8 +333,8 @@ GIANTS = {
     "extension": b"\xc9\xff\xff\xff\xff\x01",
     "deep": b"\x91" * 3000,
     "nested": b"\x99\xdd\x00\xff\xff\xff" * 300,
-    "frame": struct.pack(">BBII", Type.REQUEST, 0, 1, 0xFFFFFFFF),
-    "ask": struct.pack(">BBII", Type.REQUEST, 0, 1, 7) + struct.pack(">BIB", 1, 0xFFFFFFFF, 1) + b"a",
+    "frame": struct.pack(">BBII", FrameType.REQUEST, 0, 1, 0xFFFFFFFF),
+    "ask": struct.pack(">BBII", FrameType.REQUEST, 0, 1, 7) + struct.pack(">BIB", 1, 0xFFFFFFFF, 1) + b"a",
     "group frame": struct.pack(">IBBHQQQ", 0xFFFFFFFF, 0, 3, 0, 1, 7, 0),
     "hello": tls.MAGIC + b"\xff\xff",
 }
@@ -338,7 +358,7 @@ def test_a_length_that_is_told_is_not_a_length_that_is_taken(name: str) -> None:
 
 
 def test_every_body_over_its_limit_is_refused_unread() -> None:
-    for kind, limit in ((SignedTicket, limits.TICKET_BYTES), (Summons, limits.TICKET_BYTES)):
+    for kind, limit in ((SignedTicket, limits.TICKET_BYTES), (CallbackRequest, limits.TICKET_BYTES)):
         with pytest.raises(FarflungError, match="FF-CORE-020"):
             decode(bytes(limit + 1), kind, limit)
 
@@ -346,8 +366,8 @@ def test_every_body_over_its_limit_is_refused_unread() -> None:
 def test_a_set_up_cut_at_every_byte_is_never_ready() -> None:
     """Byte by byte: after each, the state is that of a set-up that was cut there."""
     dialer, acceptor = (
-        tls.Session.client(FileCredentials(A), B.public),
-        tls.Session.server(FileCredentials(B)),
+        tls.TlsSession.client(FileTlsCredentials(A), B.public),
+        tls.TlsSession.server(FileTlsCredentials(B)),
     )
     while not (dialer.is_ready and acceptor.is_ready):
         for source, sink in ((dialer, acceptor), (acceptor, dialer)):
@@ -355,4 +375,4 @@ def test_a_set_up_cut_at_every_byte_is_never_ready() -> None:
             for at in range(len(data)):
                 assert sink.receive(data[at : at + 1]) == []
                 assert not sink.is_ready or at == len(data) - 1
-    assert measures.answer(A.public)[:4] == tls.MAGIC
+    assert relay_probe.answer(A.public)[:4] == tls.MAGIC

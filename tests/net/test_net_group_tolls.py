@@ -9,12 +9,12 @@ from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, run, until
 from net_tolls import NOW, PAYER, Funds, Paid, hidden, paid, paid_group, toll
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
-from farflung.core.tolls import SignedPass
-from farflung.net.fanframes import HEAD_BYTES, TAG_BYTES
-from farflung.net.io import fan, purse
+from farflung.core.relay_passes import SignedRelayPass
+from farflung.net.io import multicast_member, relay_payer
+from farflung.net.multicast_frames import HEAD_BYTES, TAG_BYTES
 
 MESSAGE = bytes(range(256)) * 1024  # 256 KiB: 16 frames
 FRAMES = len(MESSAGE) + 16 * (HEAD_BYTES + TAG_BYTES)  # on the wire
@@ -23,7 +23,7 @@ ONE, TWO, THREE, FOUR = MEMBERS
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan, "time", SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic))
+    monkeypatch.setattr(multicast_member, "time", SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic))
 
 
 async def settled(made: Paid) -> dict[PeerId, tuple[int, int]]:
@@ -46,13 +46,13 @@ def test_an_upload_is_billed_once_for_each_member_that_got_it() -> None:
                 TWO.public: (FRAMES, FRAMES),
                 THREE.public: (0, 2 * FRAMES),
             }
-            assert tolls.billed(1 << 40, said) == 4 * FRAMES
+            assert relay_passes.billed(1 << 40, said) == 4 * FRAMES
             assert made.server.forwarded == 4 * FRAMES
 
     run(test)
 
 
-async def refusal(signed: SignedPass | None, funds: Funds | None = None) -> str:
+async def refusal(signed: SignedRelayPass | None, funds: Funds | None = None) -> str:
     """What the relay says to a first member that shows this."""
     async with paid() as made, hidden(ONE, None) as station:
         if funds is not None:
@@ -81,7 +81,7 @@ async def refusal(signed: SignedPass | None, funds: Funds | None = None) -> str:
     ],
 )
 def test_a_member_is_let_in_under_a_good_pass_of_the_groups_owner_only(
-    signed: SignedPass | None, funds: Funds | None, cause: str
+    signed: SignedRelayPass | None, funds: Funds | None, cause: str
 ) -> None:
     async def test() -> None:
         assert cause in await refusal(signed, funds)
@@ -114,15 +114,15 @@ def test_all_members_of_a_group_run_under_one_pass() -> None:
 def test_a_member_that_does_not_sign_is_cut_after_half_a_window_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest, window = purse.Purse._sign, 1 << 21
+    honest, window = relay_payer.RelayPayer._sign, 1 << 21
 
-    async def sign(self: purse.Purse, line: object) -> None:
+    async def sign(self: relay_payer.RelayPayer, line: object) -> None:
         if self._account == THREE.public:
             raise NetworkError("FF-NET-047", "no receipt from here")
         await honest(self, line)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(purse.Purse, "_sign", sign)
-    monkeypatch.setattr(fan, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(relay_payer.RelayPayer, "_sign", sign)
+    monkeypatch.setattr(multicast_member, "AGAIN_SECONDS", 0.05)
 
     async def test() -> None:
         async with paid_group(ONE, TWO, THREE, window=window, held=0.2, is_signing=False) as (made, members):
@@ -153,14 +153,14 @@ async def many(member: Member) -> None:
 
 
 def test_a_sender_that_does_not_sign_is_held_after_half_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = purse.Purse._sign
+    honest = relay_payer.RelayPayer._sign
 
-    async def sign(self: purse.Purse, line: object) -> None:
+    async def sign(self: relay_payer.RelayPayer, line: object) -> None:
         if self._account == ONE.public:
             raise NetworkError("FF-NET-047", "no receipt from here")
         await honest(self, line)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(purse.Purse, "_sign", sign)
+    monkeypatch.setattr(relay_payer.RelayPayer, "_sign", sign)
 
     async def test() -> None:
         half = 1 << 20
@@ -184,7 +184,7 @@ def test_who_is_skipped_is_not_billed_for_what_it_lost(monkeypatch: pytest.Monke
             await heard(members[1:2], 1)
             said = await settled(made)
             assert said.get(THREE.public, (0, 0)) == (0, 0)
-            assert tolls.billed(1 << 40, said) == FRAMES
+            assert relay_passes.billed(1 << 40, said) == FRAMES
 
     run(test)
 

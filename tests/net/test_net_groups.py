@@ -9,15 +9,15 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_FAN_JOIN, NS_ROSTER, NS_TICKET, SigningKey, local_key
 from farflung.core.ids import Hash, PeerId, Signature
-from farflung.core.tolls import Pass, sign_pass
-from farflung.net import groups
+from farflung.core.relay_passes import RelayPass, sign_pass
+from farflung.net import multicast_groups
 from farflung.net.certificates import Credential, bare, certify
-from farflung.net.groups import (
-    Admitted,
-    Join,
-    SignedJoin,
+from farflung.net.multicast_groups import (
+    AdmittedJoin,
+    GroupJoin,
+    GroupJoinStatus,
+    SignedGroupJoin,
     SignedRoster,
-    Welcome,
     sign_join,
     sign_roster,
     skipped,
@@ -27,21 +27,26 @@ OWNER, A, B, OTHER, R = (local_key(16, name) for name in ("owner", "a", "b", "ot
 NAME = Hash(bytes(32))
 NOW = 1_800_000_000
 ROSTER = sign_roster(OWNER, NAME, 7, (A.public, B.public, OWNER.public))
-JOIN = Join(R.public, ROSTER.roster.group, A.public, bytes(16), NOW + 60)
+JOIN = GroupJoin(R.public, ROSTER.roster.group, A.public, bytes(16), NOW + 60)
 
 
-def judged(join: Join = JOIN, roster: SignedRoster = ROSTER, key: SigningKey = A) -> Admitted | Welcome:
-    return groups.judge(sign_join(key, join, roster)[groups.HEAD_BYTES :], R.public, NOW)
+def judged(
+    join: GroupJoin = JOIN, roster: SignedRoster = ROSTER, key: SigningKey = A
+) -> AdmittedJoin | GroupJoinStatus:
+    return multicast_groups.judge(sign_join(key, join, roster)[multicast_groups.HEAD_BYTES :], R.public, NOW)
 
 
-def changed(**fields: object) -> Join:
+def changed(**fields: object) -> GroupJoin:
     return msgspec.structs.replace(JOIN, **fields)
 
 
 def test_a_join_comes_back_with_its_roster() -> None:
     data = sign_join(A, JOIN, ROSTER)
-    assert groups.read_head(data[: groups.HEAD_BYTES]) == len(data) - groups.HEAD_BYTES
-    assert judged() == Admitted(JOIN, ROSTER, bare(A.public))
+    assert (
+        multicast_groups.read_head(data[: multicast_groups.HEAD_BYTES])
+        == len(data) - multicast_groups.HEAD_BYTES
+    )
+    assert judged() == AdmittedJoin(JOIN, ROSTER, bare(A.public))
 
 
 def test_the_largest_group_fits_into_a_join() -> None:
@@ -49,82 +54,86 @@ def test_the_largest_group_fits_into_a_join() -> None:
     credential, most = Credential(B, certify(A, B.public, 1)), (1 << 63) - 1
     roster = sign_roster(OWNER, NAME, most, (*many, A.public))
     keys, numbers = many[: limits.PASS_HOLDERS], (limits.PASS_BYTES, most, most, most)
-    toll = Pass(Hash(bytes(32)), OWNER.public, R.public, most, most, keys, *numbers)
+    toll = RelayPass(Hash(bytes(32)), OWNER.public, R.public, most, most, keys, *numbers)
     join = changed(toll=sign_pass(OWNER, toll))
-    found = groups.judge(sign_join(credential, join, roster)[groups.HEAD_BYTES :], R.public, NOW)
-    assert isinstance(found, Admitted)
+    found = multicast_groups.judge(
+        sign_join(credential, join, roster)[multicast_groups.HEAD_BYTES :], R.public, NOW
+    )
+    assert isinstance(found, AdmittedJoin)
     assert len(found.roster.roster.members) == limits.FAN_MEMBERS
 
 
 @pytest.mark.parametrize(
     ("join", "status"),
     [
-        (changed(relay=OTHER.public), Welcome.ELSEWHERE),
-        (changed(expires=NOW), Welcome.STALE),
-        (changed(expires=NOW + limits.TICKET_SECONDS + 1), Welcome.STALE),
-        (changed(nonce=bytes(15)), Welcome.MALFORMED),
-        (changed(expires=-1), Welcome.MALFORMED),
-        (changed(group=Hash(bytes(32))), Welcome.MALFORMED),
-        (changed(presenter=B.public), Welcome.FORGED),
+        (changed(relay=OTHER.public), GroupJoinStatus.ELSEWHERE),
+        (changed(expires=NOW), GroupJoinStatus.STALE),
+        (changed(expires=NOW + limits.TICKET_SECONDS + 1), GroupJoinStatus.STALE),
+        (changed(nonce=bytes(15)), GroupJoinStatus.MALFORMED),
+        (changed(expires=-1), GroupJoinStatus.MALFORMED),
+        (changed(group=Hash(bytes(32))), GroupJoinStatus.MALFORMED),
+        (changed(presenter=B.public), GroupJoinStatus.FORGED),
     ],
 )
-def test_a_join_that_breaks_a_rule_is_refused(join: Join, status: Welcome) -> None:
+def test_a_join_that_breaks_a_rule_is_refused(join: GroupJoin, status: GroupJoinStatus) -> None:
     assert judged(join) is status
 
 
 def test_a_join_signed_for_something_else_or_with_a_foreign_roster_is_refused() -> None:
-    other = SignedJoin(JOIN, ROSTER, A.sign(NS_TICKET, encode(JOIN)))
-    assert groups.judge(encode(other), R.public, NOW) is Welcome.FORGED
+    other = SignedGroupJoin(JOIN, ROSTER, A.sign(NS_TICKET, encode(JOIN)))
+    assert multicast_groups.judge(encode(other), R.public, NOW) is GroupJoinStatus.FORGED
     forged = SignedRoster(ROSTER.roster, OTHER.sign(NS_ROSTER, encode(ROSTER.roster)))
-    assert judged(roster=forged) is Welcome.FORGED
+    assert judged(roster=forged) is GroupJoinStatus.FORGED
     # Somebody else's group of the same name is another group.
     taken = sign_roster(OTHER, NAME, 7, (A.public,))
-    assert judged(roster=taken) is Welcome.MALFORMED
+    assert judged(roster=taken) is GroupJoinStatus.MALFORMED
     assert taken.roster.group != ROSTER.roster.group
 
 
 def test_who_is_not_in_the_roster_stays_outside() -> None:
-    assert judged(changed(presenter=OTHER.public), key=OTHER) is Welcome.OUTSIDE
+    assert judged(changed(presenter=OTHER.public), key=OTHER) is GroupJoinStatus.OUTSIDE
 
 
 @pytest.mark.parametrize("members", [(), (B.public, B.public), (PeerId(b"short"),)])
 def test_a_roster_that_is_empty_or_names_somebody_twice_is_none(members: tuple[PeerId, ...]) -> None:
-    assert not groups.owner_of(sign_roster(OWNER, NAME, 1, members))
+    assert not multicast_groups.owner_of(sign_roster(OWNER, NAME, 1, members))
     unsorted = msgspec.structs.replace(ROSTER.roster, members=tuple(reversed(ROSTER.roster.members)))
-    assert not groups.owner_of(SignedRoster(unsorted, OWNER.sign(NS_ROSTER, encode(unsorted))))
+    assert not multicast_groups.owner_of(SignedRoster(unsorted, OWNER.sign(NS_ROSTER, encode(unsorted))))
 
 
 def test_a_roster_counts_when_it_is_newer_and_never_beside_another_of_its_epoch() -> None:
     newer = sign_roster(OWNER, NAME, 8, (A.public,)).roster
     rival = sign_roster(OWNER, NAME, 7, (A.public,)).roster
-    assert groups.is_newer(None, newer) is True
-    assert groups.is_newer(ROSTER.roster, newer) is True
-    assert groups.is_newer(ROSTER.roster, ROSTER.roster) is False
-    assert groups.is_newer(ROSTER.roster, rival) is None
-    assert groups.is_newer(newer, ROSTER.roster) is None
+    assert multicast_groups.is_newer(None, newer) is True
+    assert multicast_groups.is_newer(ROSTER.roster, newer) is True
+    assert multicast_groups.is_newer(ROSTER.roster, ROSTER.roster) is False
+    assert multicast_groups.is_newer(ROSTER.roster, rival) is None
+    assert multicast_groups.is_newer(newer, ROSTER.roster) is None
 
 
 @given(st.binary(max_size=400))
 @settings(max_examples=200)
 def test_any_bytes_are_refused_without_an_exception(body: bytes) -> None:
-    assert groups.judge(body, R.public, NOW) is Welcome.MALFORMED
-    assert groups.read_head(body[: groups.HEAD_BYTES]) is None or body.startswith(groups.MAGIC)
+    assert multicast_groups.judge(body, R.public, NOW) is GroupJoinStatus.MALFORMED
+    assert multicast_groups.read_head(body[: multicast_groups.HEAD_BYTES]) is None or body.startswith(
+        multicast_groups.MAGIC
+    )
 
 
 @given(st.data())
 @settings(max_examples=100)
 def test_a_join_with_any_byte_changed_is_refused(data: st.DataObject) -> None:
-    body = bytearray(encode(SignedJoin(JOIN, ROSTER, A.sign(NS_FAN_JOIN, encode(JOIN)))))
+    body = bytearray(encode(SignedGroupJoin(JOIN, ROSTER, A.sign(NS_FAN_JOIN, encode(JOIN)))))
     at = data.draw(st.integers(0, len(body) - 1))
     body[at] ^= data.draw(st.integers(1, 255))
-    assert isinstance(groups.judge(bytes(body), R.public, NOW), Welcome)
+    assert isinstance(multicast_groups.judge(bytes(body), R.public, NOW), GroupJoinStatus)
 
 
 def test_an_answer_of_another_form_is_none_of_ours() -> None:
-    for status in Welcome:
-        assert groups.read_answer(groups.answer(status)) is status
-    assert groups.read_answer(b"FFG1\xff") is None
-    assert groups.read_answer(b"FFR1\x00") is None
+    for status in GroupJoinStatus:
+        assert multicast_groups.read_answer(multicast_groups.answer(status)) is status
+    assert multicast_groups.read_answer(b"FFG1\xff") is None
+    assert multicast_groups.read_answer(b"FFR1\x00") is None
     assert isinstance(ROSTER.signature, bytes)
     assert Signature(ROSTER.signature) == ROSTER.signature
 

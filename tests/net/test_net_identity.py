@@ -11,7 +11,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import local_key
 from farflung.core.errors import ProtocolError
 from farflung.net.certificates import FOREVER, Credential, Identity, bare, certify
-from farflung.net.identity import CERTIFICATE_BYTES, certificate, pem, read
+from farflung.net.tls_identity import CERTIFICATE_BYTES, certificate, pem, read
 
 KEY, NODE = local_key(1, "identity"), local_key(1, "identity-node")
 OWN = Credential(KEY)

@@ -9,7 +9,7 @@ from farflung.core.crypto import local_key
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import FOREVER, Identity, bare
-from farflung.net.keyring import Keyring, Registered
+from farflung.net.node_keyring import Keyring, RegisteredKeys
 
 ACCOUNT = local_key(9, "account").public
 NODES = [ACCOUNT, *(local_key(9, "node", i).public for i in range(1, 6))]  # of epoch 0, 1, 2 ...
@@ -21,11 +21,11 @@ def key(epoch: int, node: PeerId | None = None, begins: int = 0, expires: int = 
     return Identity(ACCOUNT, NODES[epoch] if node is None else node, epoch, begins, expires)
 
 
-def row(epoch: int, previous: int, until: int = OVERLAP, void: int = 0) -> Registered:
-    return Registered(ACCOUNT, epoch, NODES[epoch], previous, NODES[previous], until, void)
+def row(epoch: int, previous: int, until: int = OVERLAP, void: int = 0) -> RegisteredKeys:
+    return RegisteredKeys(ACCOUNT, epoch, NODES[epoch], previous, NODES[previous], until, void)
 
 
-def ring(*rows: Registered) -> Keyring:
+def ring(*rows: RegisteredKeys) -> Keyring:
     made = Keyring()
     made.learn(rows)
     return made
@@ -124,7 +124,7 @@ def test_what_was_once_revoked_stays_so_whatever_is_learnt(
 def test_a_full_keyring_learns_no_new_account_and_keeps_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "KEYRING", 1)
     other = NODES[5]
-    full = ring(row(1, 0), Registered(other, 1, NODES[4], 0, other, 0, 9))
+    full = ring(row(1, 0), RegisteredKeys(other, 1, NODES[4], 0, other, 0, 9))
     assert full.fault(Identity(other, NODES[4], 1), NOW) == ""
     full.learn([row(1, 0, void=2)])
     assert full.fault(key(1), NOW)

@@ -10,25 +10,25 @@ import pytest
 from net_relays import A, B, echo, run, until
 
 from farflung.core import limits
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
-from farflung.net.io import lanes
-from farflung.net.io import roads as roads_module
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io import parallel_connections
+from farflung.net.io import path_manager as roads_module
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.lanes import LANES
-from farflung.net.io.roads import Roads
-from farflung.net.messages import Kind
-from farflung.net.paths import Way
+from farflung.net.io.parallel_connections import LANES
+from farflung.net.io.path_manager import PathManager
+from farflung.net.messages import MessageKind
+from farflung.net.paths import PathType
 
 
 @asynccontextmanager
-async def two(*, is_far: bool = True) -> AsyncIterator[tuple[Endpoint, Roads, Endpoint, Roads]]:
+async def two(*, is_far: bool = True) -> AsyncIterator[tuple[Endpoint, PathManager, Endpoint, PathManager]]:
     """A knows where B listens. `is_far`: they are taken for two machines."""
-    a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
-    of_a, of_b = (Roads(each, may_meet=False, may_meet_here=is_far) for each in (a, b))
+    a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
+    of_a, of_b = (PathManager(each, may_meet=False, may_meet_here=is_far) for each in (a, b))
     try:
-        of_a.learn(B.public, (Place(*await b.start()),))
+        of_a.learn(B.public, (EndpointAddress(*await b.start()),))
         of_b.learn(A.public, ())
         yield a, of_a, b, of_b
     finally:
@@ -48,8 +48,8 @@ def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() ->
             assert first not in ways  # what bulk loses holds up nothing of control's
             assert len(set(ways)) == LANES == len(a.connections(B.public)) - 1
             for way in first.ways():
-                assert way.way is Way.DIRECT
-                assert await way.call("say", bytes(1 << 20), kind=Kind.SYNC) == bytes(1 << 20)
+                assert way.way is PathType.DIRECT
+                assert await way.call("say", bytes(1 << 20), kind=MessageKind.SYNC) == bytes(1 << 20)
             assert await roads.connection(B.public) is first
             await until(lambda: len(b.connections(A.public)) == LANES + 1)
             await of_b.connection(A.public)
@@ -94,7 +94,7 @@ def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
             b._handler = answer
             first = await roads.connection(B.public)
             await until(lambda: len(roads.ways(B.public)) == LANES)
-            held = asyncio.create_task(roads.ways(B.public)[0].call("hold", b"", kind=Kind.SYNC))
+            held = asyncio.create_task(roads.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC))
             await asyncio.sleep(0)
             before, road = first.moved, roads._roads[B.public]
             await roads._burst(B.public, road, first.place)
@@ -150,7 +150,7 @@ def test_lanes_that_rest_are_closed_and_control_stays(monkeypatch: pytest.Monkey
         async with two() as (a, roads, _, _):
             first = await roads.connection(B.public)
             await until(lambda: len(roads.ways(B.public)) == LANES)
-            monkeypatch.setattr(lanes, "REST_SECONDS", 0.0)
+            monkeypatch.setattr(parallel_connections, "REST_SECONDS", 0.0)
             await until(lambda: a.connections(B.public) == (first,))
             assert await roads.connection(B.public) is first
 

@@ -7,55 +7,55 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.crypto import local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
-from farflung.net import passes
-from farflung.net.metering import Account, Books, Standing
-from farflung.net.receipts import Tally
-from farflung.net.tickets import Status
+from farflung.core.relay_passes import RelayPass, RelayReceipt, SignedRelayPass, SignedRelayReceipt
+from farflung.net import relay_pass_checks
+from farflung.net.relay_meter import PassMeter, PassStatus, PayerExposure
+from farflung.net.relay_receipts import ReceiptTally
+from farflung.net.relay_tickets import TicketStatus
 
 KEYS = {local_key(8, name).public: local_key(8, name) for name in "abc"}
 A, B, C = sorted(KEYS)
 PAYER, RELAY, OTHER = (local_key(8, name) for name in ("payer", "relay", "other"))
 NOW = 1_800_000_000
-TOLL = Pass(Hash(bytes(32)), PAYER.public, RELAY.public, 3, 7, (A, B, C), 10_000, 0, NOW - 5, NOW + 600)
-SIGNED = tolls.sign_pass(PAYER, TOLL)
+TOLL = RelayPass(Hash(bytes(32)), PAYER.public, RELAY.public, 3, 7, (A, B, C), 10_000, 0, NOW - 5, NOW + 600)
+SIGNED = relay_passes.sign_pass(PAYER, TOLL)
 WINDOW = 100
 
 
-def said(who: PeerId, up: int, down: int, **fields: object) -> SignedReceipt:
-    plain = Receipt(TOLL.chain, TOLL.payer, TOLL.relay, 3, 7, who, up, down)
-    return tolls.sign_receipt(KEYS[who], replace(plain, **fields))
+def said(who: PeerId, up: int, down: int, **fields: object) -> SignedRelayReceipt:
+    plain = RelayReceipt(TOLL.chain, TOLL.payer, TOLL.relay, 3, 7, who, up, down)
+    return relay_passes.sign_receipt(KEYS[who], replace(plain, **fields))
 
 
 # The pass
 
 
 def test_a_pass_counts_for_its_holders_at_its_relay() -> None:
-    assert passes.judge(SIGNED, RELAY.public, (A, B)) == TOLL
+    assert relay_pass_checks.judge(SIGNED, RELAY.public, (A, B)) == TOLL
 
 
 @pytest.mark.parametrize(
     ("fields", "status"),
     [
-        ({"relay": OTHER.public}, Status.ELSEWHERE),
-        ({"holders": tuple(sorted([A, OTHER.public]))}, Status.NO_HOLDER),
-        ({"payer": OTHER.public}, Status.FORGED),
-        ({"holders": (A,)}, Status.MALFORMED),
-        ({"quota": -1}, Status.MALFORMED),
+        ({"relay": OTHER.public}, TicketStatus.ELSEWHERE),
+        ({"holders": tuple(sorted([A, OTHER.public]))}, TicketStatus.NO_HOLDER),
+        ({"payer": OTHER.public}, TicketStatus.FORGED),
+        ({"holders": (A,)}, TicketStatus.MALFORMED),
+        ({"quota": -1}, TicketStatus.MALFORMED),
     ],
 )
-def test_a_pass_that_breaks_a_rule_is_refused_for_it(fields: dict[str, object], status: Status) -> None:
-    wrong = tolls.sign_pass(PAYER, replace(TOLL, **fields))
-    assert passes.judge(wrong, RELAY.public, (A, B)) is status
+def test_a_pass_that_breaks_a_rule_is_refused_for_it(fields: dict[str, object], status: TicketStatus) -> None:
+    wrong = relay_passes.sign_pass(PAYER, replace(TOLL, **fields))
+    assert relay_pass_checks.judge(wrong, RELAY.public, (A, B)) is status
 
 
 def test_no_pass_and_a_changed_pass_are_refused() -> None:
-    assert passes.judge(None, RELAY.public, (A, B)) is Status.UNPAID
+    assert relay_pass_checks.judge(None, RELAY.public, (A, B)) is TicketStatus.UNPAID
     changed = replace(SIGNED, toll=replace(TOLL, quota=TOLL.quota + 1))
-    assert passes.judge(changed, RELAY.public, (A, B)) is Status.FORGED
+    assert relay_pass_checks.judge(changed, RELAY.public, (A, B)) is TicketStatus.FORGED
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_no_pass_and_a_changed_pass_are_refused() -> None:
 )
 def test_a_pass_counts_for_minutes(begins: int, expires: int, is_current: bool) -> None:
     toll = replace(TOLL, begins=NOW + begins, expires=NOW + expires)
-    assert passes.is_current(toll, NOW) is is_current
+    assert relay_pass_checks.is_current(toll, NOW) is is_current
 
 
 def test_a_renewal_takes_nothing_away() -> None:
     more = replace(TOLL, quota=TOLL.quota + 5, expires=TOLL.expires + 60)
-    assert passes.renews(more, TOLL)
+    assert relay_pass_checks.renews(more, TOLL)
     wrong: list[dict[str, object]] = [
         {"quota": TOLL.quota - 1},
         {"lost": -1},
@@ -90,37 +90,37 @@ def test_a_renewal_takes_nothing_away() -> None:
         {"chain": Hash(bytes([1]) * 32)},
     ]
     for fields in wrong:
-        assert not passes.renews(replace(more, **fields), TOLL), fields
+        assert not relay_pass_checks.renews(replace(more, **fields), TOLL), fields
 
 
 # The books
 
 
 def test_a_party_that_signs_nothing_is_not_carried_for_after_half_a_window() -> None:
-    books = Books(SIGNED, Account(2 * WINDOW))
-    assert books.moved(A, B, WINDOW) is Standing.OPEN
-    assert books.moved(A, B, 1) is Standing.HELD
+    books = PassMeter(SIGNED, PayerExposure(2 * WINDOW))
+    assert books.moved(A, B, WINDOW) is PassStatus.OPEN
+    assert books.moved(A, B, 1) is PassStatus.HELD
     assert books.sign(said(A, WINDOW + 1, 0))
-    assert books.standing(A, B) is Standing.HELD  # B lags as well
-    assert books.standing(A, C) is Standing.OPEN
+    assert books.standing(A, B) is PassStatus.HELD  # B lags as well
+    assert books.standing(A, C) is PassStatus.OPEN
     assert books.sign(said(B, 0, WINDOW + 1))
-    assert books.standing(A, B) is Standing.OPEN
+    assert books.standing(A, B) is PassStatus.OPEN
     assert books.billed == WINDOW + 1
 
 
 def test_the_quota_ends_it_and_a_renewal_goes_on() -> None:
-    books = Books(SIGNED, Account(1 << 30))
-    assert books.moved(A, B, TOLL.quota - 1) is Standing.OPEN
-    assert books.moved(A, B, 1) is Standing.USED_UP
+    books = PassMeter(SIGNED, PayerExposure(1 << 30))
+    assert books.moved(A, B, TOLL.quota - 1) is PassStatus.OPEN
+    assert books.moved(A, B, 1) is PassStatus.USED_UP
     more = replace(TOLL, quota=2 * TOLL.quota, expires=TOLL.expires + 60)
-    assert books.renew(tolls.sign_pass(PAYER, more))
-    assert books.standing(A, B) is Standing.OPEN
+    assert books.renew(relay_passes.sign_pass(PAYER, more))
+    assert books.standing(A, B) is PassStatus.OPEN
     assert not books.renew(SIGNED)
     assert books.signed.toll == more
 
 
 def test_a_fan_out_takes_once_and_gives_to_each() -> None:
-    books = Books(SIGNED, Account(WINDOW))
+    books = PassMeter(SIGNED, PayerExposure(WINDOW))
     books.taken(A, 50)
     for receiver in (B, C):
         books.given(receiver, 50)
@@ -145,7 +145,7 @@ def test_a_fan_out_takes_once_and_gives_to_each() -> None:
     ],
 )
 def test_a_receipt_of_something_else_changes_nothing(fields: dict[str, object]) -> None:
-    books = Books(SIGNED, Account(WINDOW))
+    books = PassMeter(SIGNED, PayerExposure(WINDOW))
     assert not books.sign(said(A, 5, 5, **fields))
     assert books.receipts == ()
 
@@ -165,7 +165,7 @@ def test_replays_and_other_orders_of_receipts_change_nothing(
         before = totals.get(party, (0, 0))
         totals[party] = (before[0] + sent, before[1] + received)
         receipts.append(said(party, *totals[party]))
-    straight, shuffled = Books(SIGNED), Books(SIGNED)
+    straight, shuffled = PassMeter(SIGNED), PassMeter(SIGNED)
     for receipt in receipts:
         straight.sign(receipt)
     again = receipts * 2
@@ -173,11 +173,11 @@ def test_replays_and_other_orders_of_receipts_change_nothing(
     for receipt in again:
         shuffled.sign(receipt)
     assert shuffled.receipts == straight.receipts
-    assert shuffled.billed == straight.billed == tolls.billed(TOLL.quota, totals)
+    assert shuffled.billed == straight.billed == relay_passes.billed(TOLL.quota, totals)
 
 
-def serial_of(serial: int, quota: int = TOLL.quota) -> SignedPass:
-    return tolls.sign_pass(PAYER, replace(TOLL, serial=serial, quota=quota))
+def serial_of(serial: int, quota: int = TOLL.quota) -> SignedRelayPass:
+    return relay_passes.sign_pass(PAYER, replace(TOLL, serial=serial, quota=quota))
 
 
 moves = st.tuples(st.permutations([A, B, C]), st.integers(1, 60))
@@ -189,12 +189,12 @@ events = st.one_of(moves, st.sampled_from([A, B, C]), st.integers(0, 2 * WINDOW)
 def test_under_all_passes_of_a_payer_one_window_cannot_be_claimed_at_most(
     events: list[tuple[object, int]], owed: int
 ) -> None:
-    """The relay stops at the first Standing that is not OPEN, as `net.io.tollgate` does, with 60 bytes under way.
+    """The relay stops at the first Standing that is not OPEN, as `net.io.relay_metering_gate` does, with 60 bytes under way.
 
     An integer among the events: the payer makes so many bytes good.
     """
-    account = Account(WINDOW, owed)
-    every = [Books(serial_of(serial), account) for serial in range(3)]
+    account = PayerExposure(WINDOW, owed)
+    every = [PassMeter(serial_of(serial), account) for serial in range(3)]
     counts = [{party: [0, 0] for party in (A, B, C)} for _ in every]
     for event, which in events:
         books, count = every[which], counts[which]
@@ -203,10 +203,10 @@ def test_under_all_passes_of_a_payer_one_window_cannot_be_claimed_at_most(
             books.sign(said(PeerId(event), *count[PeerId(event)], serial=which))
         elif isinstance(event, int):
             good = replace(toll, lost=toll.lost + event, expires=toll.expires + 1)
-            assert books.renew(tolls.sign_pass(PAYER, good))
+            assert books.renew(relay_passes.sign_pass(PAYER, good))
         else:
             (sender, receiver, _), size = event  # type: ignore[misc]
-            if books.standing(sender, receiver) is Standing.OPEN:
+            if books.standing(sender, receiver) is PassStatus.OPEN:
                 books.moved(sender, receiver, size)
                 count[sender][0] += size
                 count[receiver][1] += size
@@ -223,50 +223,50 @@ def test_under_all_passes_of_a_payer_one_window_cannot_be_claimed_at_most(
         assert owed + account.carried - claims <= max(owed, WINDOW + 60)
 
 
-def claimable(books: Books) -> int:
+def claimable(books: PassMeter) -> int:
     """Bytes that the ledger would pay for."""
     last = {each.receipt.party: (each.receipt.sent, each.receipt.received) for each in books.receipts}
-    return tolls.billed(books.signed.toll.quota, last, books.signed.toll.lost)
+    return relay_passes.billed(books.signed.toll.quota, last, books.signed.toll.lost)
 
 
 def test_what_the_payer_makes_good_gives_its_room_back_and_a_party_that_lost_it_goes_on() -> None:
-    books = Books(SIGNED, Account(WINDOW))
-    assert books.moved(A, B, WINDOW) is Standing.HELD
+    books = PassMeter(SIGNED, PayerExposure(WINDOW))
+    assert books.moved(A, B, WINDOW) is PassStatus.HELD
     books.sign(said(A, WINDOW, 0))
-    assert books.standing(A, C) is Standing.HELD  # what B lost is at risk still
+    assert books.standing(A, C) is PassStatus.HELD  # what B lost is at risk still
     good = replace(TOLL, lost=WINDOW, expires=TOLL.expires + 1)
-    assert books.renew(tolls.sign_pass(PAYER, good))
+    assert books.renew(relay_passes.sign_pass(PAYER, good))
     assert (books.account.owed, books.lag(B)) == (0, 0)
-    assert books.standing(A, B) is Standing.OPEN
+    assert books.standing(A, B) is PassStatus.OPEN
     books.sign(said(B, 0, WINDOW))  # it was not lost: the payer has paid for it twice, and has a credit
     assert books.account.room == WINDOW
-    assert books.moved(A, B, WINDOW // 2) is Standing.OPEN
+    assert books.moved(A, B, WINDOW // 2) is PassStatus.OPEN
     assert books.lag(B) == WINDOW // 2
 
 
 def test_what_was_made_good_is_not_forgotten_with_the_relays_process() -> None:
-    account = Account(WINDOW)
-    good = tolls.sign_pass(PAYER, replace(TOLL, lost=50))
-    books = Books(good, account)
+    account = PayerExposure(WINDOW)
+    good = relay_passes.sign_pass(PAYER, replace(TOLL, lost=50))
+    books = PassMeter(good, account)
     books.restore((said(A, 100, 0), said(B, 0, 100)))
     assert (account.carried, account.owed, account.room) == (150, 0, WINDOW)
-    assert books.moved(A, B, 2 * WINDOW) is Standing.HELD
+    assert books.moved(A, B, 2 * WINDOW) is PassStatus.HELD
     assert account.owed == 2 * WINDOW
 
 
 @given(st.integers(2, 12))
 def test_parties_that_never_sign_leave_room_for_those_that_do(silent: int) -> None:
     """Each of them takes half of what is left; whoever signs goes on, and wins room back by it."""
-    account = Account(1 << 21)
+    account = PayerExposure(1 << 21)
     for serial in range(silent):
-        books = Books(serial_of(serial, 1 << 40), account)
-        while books.moved(A, B, 1 + account.room // 64) is Standing.OPEN:
+        books = PassMeter(serial_of(serial, 1 << 40), account)
+        while books.moved(A, B, 1 + account.room // 64) is PassStatus.OPEN:
             pass
     before = account.room
     assert before > 0
-    books, total = Books(serial_of(silent, 1 << 40), account), 0
+    books, total = PassMeter(serial_of(silent, 1 << 40), account), 0
     for _ in range(64):
-        assert books.moved(A, B, before // 2) is Standing.OPEN
+        assert books.moved(A, B, before // 2) is PassStatus.OPEN
         total += before // 2
         books.sign(said(A, total, 0, serial=silent))
         books.sign(said(B, 0, total, serial=silent))
@@ -275,11 +275,11 @@ def test_parties_that_never_sign_leave_room_for_those_that_do(silent: int) -> No
 
 
 def test_a_party_is_asked_before_it_is_held_and_once_for_so_much() -> None:
-    books = Books(SIGNED, Account(2 * WINDOW))
+    books = PassMeter(SIGNED, PayerExposure(2 * WINDOW))
     books.moved(A, B, WINDOW // 2)
     assert books.due((A, B)) == []
     books.moved(A, B, WINDOW // 2)
-    assert books.standing(A, B) is Standing.OPEN
+    assert books.standing(A, B) is PassStatus.OPEN
     assert books.due((A, B)) == [A, B]
     assert books.due((A, B)) == []
     books.sign(said(A, WINDOW, 0))
@@ -303,13 +303,13 @@ class Life:
 
     def __init__(self, key: PeerId) -> None:
         self.key, self.lives, self.sent, self.received = key, 1, 0, 0
-        self.signed: list[Receipt] = []
-        self.tally = Tally(TOLL, key, lambda: None)
+        self.signed: list[RelayReceipt] = []
+        self.tally = ReceiptTally(TOLL, key, lambda: None)
 
     def begin(self, shown: int) -> None:
         """A new life, to which the relay shows one of its receipts, and perhaps not the last."""
         self.lives += 1
-        self.tally = Tally(TOLL, self.key, lambda: None)
+        self.tally = ReceiptTally(TOLL, self.key, lambda: None)
         if self.signed:
             self.tally.recall(self.signed[-1 - shown % len(self.signed)])
 
@@ -339,9 +339,9 @@ def test_a_lie_to_who_was_started_anew_is_worth_a_credit_a_life_and_bounded_by_t
             if what in ("sign", "lie"):
                 one.signed.append(one.tally.receipt())
         a, b = ends
-        books = Books(SIGNED)
+        books = PassMeter(SIGNED)
         for each in (*a.signed, *b.signed):
-            books.sign(tolls.sign_receipt(KEYS[each.party], each))
+            books.sign(relay_passes.sign_receipt(KEYS[each.party], each))
         bound = min(a.most(a.sent), b.most(b.received)) + min(b.most(b.sent), a.most(a.received))
         assert books.billed <= bound
         for end in ends:
@@ -351,7 +351,7 @@ def test_a_lie_to_who_was_started_anew_is_worth_a_credit_a_life_and_bounded_by_t
 
 
 def test_an_earlier_life_is_believed_only_with_its_receipt_and_once() -> None:
-    fresh = Tally(TOLL, A, lambda: None)
+    fresh = ReceiptTally(TOLL, A, lambda: None)
     fresh.recall(said(A, 0, 0).receipt)
     assert not fresh.take_over(50, 50)
     for wrong in (said(A, 5, 5, serial=8), said(B, 5, 5)):
@@ -367,7 +367,7 @@ def test_an_earlier_life_is_believed_only_with_its_receipt_and_once() -> None:
 
 
 def test_nothing_is_taken_over_while_nobody_knows_which_bytes_the_relay_counted() -> None:
-    tally = Tally(TOLL, A, lambda: None)
+    tally = ReceiptTally(TOLL, A, lambda: None)
     tally.recall(said(A, 5, 5).receipt)
     for _ in range(2):
         tally.opened()
@@ -380,7 +380,7 @@ def test_nothing_is_taken_over_while_nobody_knows_which_bytes_the_relay_counted(
 
 
 def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave() -> None:
-    books = Books(SIGNED, Account(2 * WINDOW), is_whole=True)
+    books = PassMeter(SIGNED, PayerExposure(2 * WINDOW), is_whole=True)
     books.taken(A, 500)
     books.given(B, 500)
     books.sign(said(A, 500, 0))
@@ -388,7 +388,9 @@ def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave()
     assert books.billed == 0
     assert books.sign(said(B, 0, 500))
     assert books.billed == 500
-    assert Books(SIGNED, Account(WINDOW)).sign(said(C, 0, 500))  # this relay was started anew meanwhile
+    assert PassMeter(SIGNED, PayerExposure(WINDOW)).sign(
+        said(C, 0, 500)
+    )  # this relay was started anew meanwhile
 
 
 # The parties
@@ -397,7 +399,7 @@ def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave()
 def test_a_receipt_is_due_after_so_many_bytes_and_says_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 100)
     due: list[int] = []
-    tally = Tally(TOLL, A, lambda: due.append(tally.unsigned))
+    tally = ReceiptTally(TOLL, A, lambda: due.append(tally.unsigned))
     tally.sent(60)
     assert due == []
     tally.received(45)
@@ -406,7 +408,7 @@ def test_a_receipt_is_due_after_so_many_bytes_and_says_all(monkeypatch: pytest.M
     assert due == [105]
     receipt = tally.receipt()
     assert (receipt.party, receipt.sent, receipt.received) == (A, 70, 45)
-    assert tolls.is_of(receipt, TOLL)
+    assert relay_passes.is_of(receipt, TOLL)
     assert tally.unsigned == 0
     tally.sent(250)
     assert due == [105, 250]

@@ -12,16 +12,16 @@ from net_relays import echo, run, until
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, NetworkError
-from farflung.net import measures, moorings
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue, sign_record
-from farflung.net.io import mooring
+from farflung.net import relay_probe, relay_selection
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue, sign_record
+from farflung.net.io import relay_selection as io_relay_selection
+from farflung.net.io.address_updates import RECORD, AddressUpdates
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.mooring import Mooring
+from farflung.net.io.path_manager import PathManager
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.roads import Roads
-from farflung.net.io.whereabouts import RECORD, Whereabouts
+from farflung.net.io.relay_selection import RelaySelector
 
 A, B = (local_key(6, name) for name in ("a", "b"))
 KEYS = tuple(local_key(6, "relay", n) for n in range(3))
@@ -39,38 +39,40 @@ async def relays() -> AsyncIterator[list[RelayServer]]:
             await server.close()
 
 
-def places_of(servers: list[RelayServer]) -> tuple[Place, ...]:
-    return tuple(Place(*server.address, key.public) for key, server in zip(KEYS, servers, strict=True))
+def places_of(servers: list[RelayServer]) -> tuple[EndpointAddress, ...]:
+    return tuple(
+        EndpointAddress(*server.address, key.public) for key, server in zip(KEYS, servers, strict=True)
+    )
 
 
 @pytest.fixture(autouse=True)
 def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that are for real lines, for loopback. What is measured there says nothing: see `promised`."""
-    monkeypatch.setattr(mooring, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(mooring, "LINGER_SECONDS", 0.1)
-    monkeypatch.setattr(moorings, "REST_SECONDS", 0.1)
-    monkeypatch.setattr(moorings, "GONE_SECONDS", 0.5)
+    monkeypatch.setattr(io_relay_selection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(io_relay_selection, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(relay_selection, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(relay_selection, "GONE_SECONDS", 0.5)
 
 
 @pytest.fixture
-def promised(monkeypatch: pytest.MonkeyPatch) -> dict[Place, float]:
+def promised(monkeypatch: pytest.MonkeyPatch) -> dict[EndpointAddress, float]:
     """What each relay shows when it is measured: bytes a second; 1e6 by default."""
-    rates: dict[Place, float] = {}
+    rates: dict[EndpointAddress, float] = {}
 
-    async def probe(self: Mooring, place: Place) -> moorings.Measured:
-        return moorings.Measured(place, 0.01, rates.get(place, 1e6))
+    async def probe(self: RelaySelector, place: EndpointAddress) -> relay_selection.RelayMeasuredEvent:
+        return relay_selection.RelayMeasuredEvent(place, 0.01, rates.get(place, 1e6))
 
-    monkeypatch.setattr(Mooring, "_probe", probe)
+    monkeypatch.setattr(RelaySelector, "_probe", probe)
     return rates
 
 
 @asynccontextmanager
 async def moored(
-    places: tuple[Place, ...],
-) -> AsyncIterator[tuple[Endpoint, Mooring, list[tuple[Place, ...]]]]:
-    told: list[tuple[Place, ...]] = []
-    endpoint = Endpoint(B, echo, Counter())
-    berth = Mooring(endpoint, places)
+    places: tuple[EndpointAddress, ...],
+) -> AsyncIterator[tuple[Endpoint, RelaySelector, list[tuple[EndpointAddress, ...]]]]:
+    told: list[tuple[EndpointAddress, ...]] = []
+    endpoint = Endpoint(B, echo, ByteCounter())
+    berth = RelaySelector(endpoint, places)
     berth.on_change = told.append
     try:
         await endpoint.attached()
@@ -97,7 +99,7 @@ def test_a_relay_is_measured_over_a_connection_of_its_own() -> None:
 
 
 def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mooring, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(io_relay_selection, "PROBE_SECONDS", 0.2)
 
     async def test() -> None:
         async with relays() as servers:
@@ -109,7 +111,7 @@ def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.Mo
                 return b""
 
             async with moored(places[:2]) as (_, berth, _told):
-                servers[0].endpoint.services[measures.SINK] = never
+                servers[0].endpoint.services[relay_probe.SINK] = never
                 with pytest.raises(NetworkError, match="FF-NET-180"):
                     await berth._probe(places[0])
                 stuck.set()
@@ -117,7 +119,9 @@ def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.Mo
     run(test)
 
 
-def test_the_two_best_of_three_are_found_told_and_the_third_is_left(promised: dict[Place, float]) -> None:
+def test_the_two_best_of_three_are_found_told_and_the_third_is_left(
+    promised: dict[EndpointAddress, float],
+) -> None:
     async def test() -> None:
         async with relays() as servers:
             places = places_of(servers)
@@ -127,7 +131,7 @@ def test_the_two_best_of_three_are_found_told_and_the_third_is_left(promised: di
                 assert set(berth.places) == set(told[-1]) == set(places[1:])
                 await until(lambda: not servers[0]._attached)
                 assert not endpoint.is_attached(KEYS[0].public)
-                a = Endpoint(A, echo, Counter())
+                a = Endpoint(A, echo, ByteCounter())
                 for key, place in zip(KEYS[1:], places[1:], strict=True):
                     over = await a.dial(B.public, place.host, place.port, relay=key.public, fresh=place.port)
                     assert await over.call("say", b"x") == b"x"
@@ -138,18 +142,18 @@ def test_the_two_best_of_three_are_found_told_and_the_third_is_left(promised: di
     run(test)
 
 
-def test_peers_follow_when_a_relay_dies(promised: dict[Place, float]) -> None:
+def test_peers_follow_when_a_relay_dies(promised: dict[EndpointAddress, float]) -> None:
     async def test() -> None:
         async with relays() as servers:
             places = places_of(servers)
             async with moored(places) as (endpoint, berth, _):
-                roads_b = Roads(endpoint)
-                here = Whereabouts(endpoint, roads_b)
+                roads_b = PathManager(endpoint)
+                here = AddressUpdates(endpoint, roads_b)
                 tasks = set[asyncio.Task[None]]()
                 berth.on_change = lambda now: tasks.add(asyncio.create_task(here.tell(B, now)))
-                a = Endpoint(A, echo, Counter())
-                roads = Roads(a)
-                Whereabouts(a, roads)
+                a = Endpoint(A, echo, ByteCounter())
+                roads = PathManager(a)
+                AddressUpdates(a, roads)
                 roads.learn(B.public, places[:2])
                 first = await roads.connection(B.public)
                 assert first.place == places[0]
@@ -169,16 +173,16 @@ def test_peers_follow_when_a_relay_dies(promised: dict[Place, float]) -> None:
 
 def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
     async def test() -> None:
-        a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
-        roads, now = Roads(a), 1_000_000.0
-        Whereabouts(a, roads, lambda: now)
+        a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
+        roads, now = PathManager(a), 1_000_000.0
+        AddressUpdates(a, roads, lambda: now)
         await a.start()
         over = await b.dial(A.public, *a.address)
-        place = (Place("elsewhere", 1),)
+        place = (EndpointAddress("elsewhere", 1),)
         roads.learn(B.public, place)
 
         async def says(key, at: float, port: int = 2) -> str:  # type: ignore[no-untyped-def]
-            said = encode(sign_record(key, issue(key.public, (Place("new", port),), at)))
+            said = encode(sign_record(key, issue(key.public, (EndpointAddress("new", port),), at)))
             try:
                 await over.call(RECORD, said)
             except FarflungError as error:
@@ -191,7 +195,7 @@ def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
         assert await says(B, now) == ""
         assert "FF-NET-112" in await says(B, now - 1)
         state = roads._roads[B.public].state
-        assert Place("new", 2) in [path.place for path in state.paths]
+        assert EndpointAddress("new", 2) in [path.place for path in state.paths]
         for each in (roads, a, b):
             await each.close()
 
@@ -207,10 +211,10 @@ def test_of_a_far_relay_more_is_moved_and_what_came_first_does_not_count() -> No
             await asyncio.sleep(0)
             return b""
 
-        moved, _ = await mooring._transfer(ask, trip)
+        moved, _ = await io_relay_selection._transfer(ask, trip)
         return sizes, moved
 
     near, far = asyncio.run(asked(0.0)), asyncio.run(asked(60.0))
-    assert sum(near[0]) == near[1] == mooring.PROBE_BYTES
-    assert far[1] == mooring.MORE_BYTES
-    assert sum(far[0]) == mooring.PROBE_BYTES + mooring.MORE_BYTES
+    assert sum(near[0]) == near[1] == io_relay_selection.PROBE_BYTES
+    assert far[1] == io_relay_selection.MORE_BYTES
+    assert sum(far[0]) == io_relay_selection.PROBE_BYTES + io_relay_selection.MORE_BYTES

@@ -8,84 +8,86 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from farflung.core.crypto import local_key
-from farflung.net import moorings
-from farflung.net.endpoints import Place
-from farflung.net.moorings import (
+from farflung.net import relay_selection
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.relay_selection import (
     DOUBT_SECONDS,
     FRESH_SECONDS,
     GONE_SECONDS,
     LOOKS,
     REST_SECONDS,
-    Attach,
-    Carried,
-    Detach,
+    AttachRelay,
+    DetachRelay,
     Effect,
     Event,
-    Gone,
-    Here,
-    Known,
-    Measured,
-    Probe,
-    State,
-    Tick,
-    Unmeasured,
+    KnownRelaysEvent,
+    ProbeRelay,
+    RelayAttachedEvent,
+    RelayDetachedEvent,
+    RelayMeasuredEvent,
+    RelaySelectionState,
+    RelayTickEvent,
+    RelayTrafficEvent,
+    RelayUnmeasuredEvent,
 )
 
-R = tuple(Place("r", n + 1, local_key(3, "r", n).public) for n in range(8))
+R = tuple(EndpointAddress("r", n + 1, local_key(3, "r", n).public) for n in range(8))
 GOOD, TRIP = 1e6, 0.05
 
 
 class Play:
     """One peer and its relays. `rates`: what a probe of each finds; who is not in it does not answer."""
 
-    def __init__(self, rates: Mapping[Place, float], trips: Mapping[Place, float] | None = None) -> None:
+    def __init__(
+        self, rates: Mapping[EndpointAddress, float], trips: Mapping[EndpointAddress, float] | None = None
+    ) -> None:
         self.rates, self.trips = dict(rates), dict(trips or {})
         self.noise: Callable[[], float] = lambda: 1.0
-        self.state, self.now, self.effects = State(), 0.0, list[Effect]()
-        self.away: set[Place] = set()
+        self.state, self.now, self.effects = RelaySelectionState(), 0.0, list[Effect]()
+        self.away: set[EndpointAddress] = set()
 
     def feed(self, *events: Event) -> None:
         for event in events:
-            self.state, effects = moorings.handle(self.state, event, self.now)
+            self.state, effects = relay_selection.handle(self.state, event, self.now)
             self.effects += effects
 
-    def known(self, *places: Place) -> None:
-        self.feed(Known(places))
+    def known(self, *places: EndpointAddress) -> None:
+        self.feed(KnownRelaysEvent(places))
         self.turn()
 
     def turn(self) -> None:
         """All that was asked for is answered."""
         for _ in range(32):
             for place in self.state.moored:  # also where a measurement has just brought us
-                self.feed(Gone(place) if place in self.away else Here(place))
+                self.feed(RelayDetachedEvent(place) if place in self.away else RelayAttachedEvent(place))
             place = self.state.probing
             if place is None:
                 return
             rate = self.rates.get(place)
             if rate is None or place in self.away:
-                self.feed(Unmeasured(place))
+                self.feed(RelayUnmeasuredEvent(place))
             else:
-                self.feed(Measured(place, self.trips.get(place, TRIP), rate * self.noise()))
+                self.feed(RelayMeasuredEvent(place, self.trips.get(place, TRIP), rate * self.noise()))
         raise AssertionError("it measures without end")
 
     def wait(self, seconds: float, step: float = 2.0) -> None:
         for _ in range(int(seconds / step) + 1):
             self.now += step
-            self.feed(Tick())
+            self.feed(RelayTickEvent())
             self.turn()
 
     def changes(self) -> int:
-        return sum(isinstance(effect, Detach) for effect in self.effects)
+        return sum(isinstance(effect, DetachRelay) for effect in self.effects)
 
-    def probes(self) -> list[Place]:
-        return [effect.place for effect in self.effects if isinstance(effect, Probe)]
+    def probes(self) -> list[EndpointAddress]:
+        return [effect.place for effect in self.effects if isinstance(effect, ProbeRelay)]
 
 
 def test_who_knows_two_relays_stays_at_both_and_measures_nothing() -> None:
     play = Play({R[0]: GOOD, R[1]: 9 * GOOD})
     play.known(R[0], R[1])
     play.wait(2 * FRESH_SECONDS, 60)
-    assert play.effects == [Attach(R[0]), Attach(R[1])]
+    assert play.effects == [AttachRelay(R[0]), AttachRelay(R[1])]
 
 
 def test_of_many_all_are_measured_and_the_two_best_are_kept() -> None:
@@ -101,10 +103,10 @@ def test_of_many_all_are_measured_and_the_two_best_are_kept() -> None:
 
 def test_what_is_lost_counts_and_latency_alone_does_not() -> None:
     play = Play({})
-    play.feed(Known(R[:3]))
+    play.feed(KnownRelaysEvent(R[:3]))
     for place, trip, loss in ((R[0], 0.2, 0.0), (R[1], 0.001, 0.9), (R[2], 0.2, 0.0)):
         assert play.state.probing == place
-        play.feed(Measured(place, trip, GOOD, loss))
+        play.feed(RelayMeasuredEvent(place, trip, GOOD, loss))
     assert set(play.state.moored) == {R[0], R[2]}
     play.wait(2 * REST_SECONDS)
     assert set(play.state.moored) == {R[0], R[2]}
@@ -136,7 +138,7 @@ def test_a_relay_that_carries_less_than_before_is_measured_again_and_left_when_i
     play.wait(DOUBT_SECONDS)
     before = len(play.probes())
     play.rates[R[0]] = GOOD / 10
-    play.feed(*[Carried(((R[0], GOOD),))] * 3, Carried(((R[0], 0.6 * GOOD),)))
+    play.feed(*[RelayTrafficEvent(((R[0], GOOD),))] * 3, RelayTrafficEvent(((R[0], 0.6 * GOOD),)))
     play.wait(REST_SECONDS)
     assert set(play.probes()[before:]) == set(R[:3])  # all of them: it may be the line
     play.wait(2 * FRESH_SECONDS, 20)
@@ -148,7 +150,7 @@ def test_when_the_own_line_is_slower_all_relays_are_and_none_is_left() -> None:
     play.known(*R[:4])
     play.wait(DOUBT_SECONDS)
     play.rates = dict.fromkeys(R[:4], GOOD / 10)
-    play.feed(*[Carried(((R[0], GOOD),))] * 3, Carried(((R[0], GOOD / 10),)))
+    play.feed(*[RelayTrafficEvent(((R[0], GOOD),))] * 3, RelayTrafficEvent(((R[0], GOOD / 10),)))
     play.wait(2 * FRESH_SECONDS, 20)
     assert play.changes() == 0
 
@@ -160,7 +162,7 @@ def test_a_relay_that_shines_when_it_is_measured_and_is_slow_in_use_is_left() ->
     assert R[0] in play.state.moored
     other = next(place for place in play.state.moored if place != R[0])
     for _ in range(LOOKS):
-        play.feed(Carried(((R[0], GOOD / 4), (other, GOOD))))
+        play.feed(RelayTrafficEvent(((R[0], GOOD / 4), (other, GOOD))))
         play.wait(2)
     play.wait(3 * REST_SECONDS)
     assert set(play.state.moored) == {R[1], R[2]}
@@ -172,8 +174,10 @@ def test_a_peer_that_uses_one_relay_more_than_the_other_accuses_neither() -> Non
     play = Play(dict.fromkeys(R[:3], GOOD))
     play.known(*R[:3])
     for _ in range(3 * LOOKS):
-        play.feed(Carried(((R[0], GOOD),)), Carried(((R[1], GOOD / 50),)))  # with different peers
-        play.feed(Carried(((R[0], GOOD), (R[1], 0.6 * GOOD))))
+        play.feed(
+            RelayTrafficEvent(((R[0], GOOD),)), RelayTrafficEvent(((R[1], GOOD / 50),))
+        )  # with different peers
+        play.feed(RelayTrafficEvent(((R[0], GOOD), (R[1], 0.6 * GOOD))))
         play.wait(4)
     play.wait(2 * REST_SECONDS)
     assert play.changes() == 0
@@ -203,19 +207,19 @@ def test_noise_moves_nothing(rates: list[float], trips: list[float], noise: list
 @given(st.data())
 def test_there_are_never_fewer_relays_than_there_could_be(data: st.DataObject) -> None:
     play = Play({})
-    play.feed(Known(R[: data.draw(st.integers(1, 8))]))
+    play.feed(KnownRelaysEvent(R[: data.draw(st.integers(1, 8))]))
     for _ in range(data.draw(st.integers(1, 30))):
         place = data.draw(st.sampled_from(R))
         event = data.draw(
             st.sampled_from(
                 [
-                    Here(place),
-                    Gone(place),
-                    Measured(place, 0.01, data.draw(st.floats(1, 1e9))),
-                    Unmeasured(place),
-                    Carried(((place, data.draw(st.floats(1, 1e9))), (R[0], 1e6))),
-                    Tick(),
-                    Known(tuple(data.draw(st.lists(st.sampled_from(R), min_size=1, max_size=8)))),
+                    RelayAttachedEvent(place),
+                    RelayDetachedEvent(place),
+                    RelayMeasuredEvent(place, 0.01, data.draw(st.floats(1, 1e9))),
+                    RelayUnmeasuredEvent(place),
+                    RelayTrafficEvent(((place, data.draw(st.floats(1, 1e9))), (R[0], 1e6))),
+                    RelayTickEvent(),
+                    KnownRelaysEvent(tuple(data.draw(st.lists(st.sampled_from(R), min_size=1, max_size=8)))),
                 ]
             )
         )
@@ -224,12 +228,12 @@ def test_there_are_never_fewer_relays_than_there_could_be(data: st.DataObject) -
         moored, known = play.state.moored, {berth.place for berth in play.state.berths}
         assert len(moored) == min(2, len(known))
         assert set(moored) <= known
-    attached = set[Place]()
+    attached = set[EndpointAddress]()
     for effect in play.effects:  # what the shell does is what the state says
-        if isinstance(effect, Attach):
+        if isinstance(effect, AttachRelay):
             assert effect.place not in attached
             attached.add(effect.place)
-        elif isinstance(effect, Detach):
+        elif isinstance(effect, DetachRelay):
             attached.remove(effect.place)
     assert attached == set(play.state.moored)
 

@@ -10,40 +10,40 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import local_key
 from farflung.net import paths
-from farflung.net.endpoints import Place
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.paths import (
     MEETING,
-    Close,
-    Condition,
-    Dial,
+    ClosePath,
+    DialPath,
     Effect,
     Event,
-    Failed,
-    Known,
-    Lost,
-    Measured,
-    Opened,
-    Path,
-    Probe,
-    Silent,
-    Spoken,
-    State,
-    Tick,
-    Wanted,
-    Way,
+    KnownAddressesEvent,
+    NetworkPath,
+    PathCondition,
+    PathFailedEvent,
+    PathLostEvent,
+    PathMeasuredEvent,
+    PathOpenedEvent,
+    PathRecoveredEvent,
+    PathSelectionState,
+    PathSilentEvent,
+    PathTickEvent,
+    PathType,
+    PathWantedEvent,
+    ProbePath,
 )
 
-R1, R2, R3 = (Place("r", 1, local_key(3, f"r{n}").public) for n in range(3))
-STRAIGHT = Place("home", 4500)
+R1, R2, R3 = (EndpointAddress("r", 1, local_key(3, f"r{n}").public) for n in range(3))
+STRAIGHT = EndpointAddress("home", 4500)
 PLACES = (R1, R2, R3, STRAIGHT, MEETING)
 
 
 class Play:
     """One peer's paths, driven by hand."""
 
-    def __init__(self, *places: Place, may_meet: bool = True) -> None:
-        self.state, self.now, self.effects = State(), 0.0, list[Effect]()
-        self.feed(Known(places, may_meet))
+    def __init__(self, *places: EndpointAddress, may_meet: bool = True) -> None:
+        self.state, self.now, self.effects = PathSelectionState(), 0.0, list[Effect]()
+        self.feed(KnownAddressesEvent(places, may_meet))
 
     def feed(self, *events: Event, after: float = 0.0) -> list[Effect]:
         told: list[Effect] = []
@@ -54,68 +54,78 @@ class Play:
         self.effects += told
         return told
 
-    def dials(self, effects: list[Effect]) -> list[Place]:
-        return [effect.place for effect in effects if isinstance(effect, Dial)]
+    def dials(self, effects: list[Effect]) -> list[EndpointAddress]:
+        return [effect.place for effect in effects if isinstance(effect, DialPath)]
 
-    def measure(self, place: Place, **told: float) -> list[Effect]:
-        return self.feed(*[Measured(place, **told)] * 20)
+    def measure(self, place: EndpointAddress, **told: float) -> list[Effect]:
+        return self.feed(*[PathMeasuredEvent(place, **told)] * 20)
 
 
 def test_one_relay_is_dialled_at_once_and_everything_else_behind_it() -> None:
     play = Play(R1, R2, STRAIGHT)
     assert play.effects == []
-    assert play.dials(play.feed(Wanted())) == [R1]
-    told = play.feed(Opened(R1, Way.RELAY))
+    assert play.dials(play.feed(PathWantedEvent())) == [R1]
+    told = play.feed(PathOpenedEvent(R1, PathType.RELAY))
     assert set(play.dials(told)) == {STRAIGHT, MEETING}
     assert play.state.control == play.state.bulk == R1
-    assert play.dials(play.feed(Wanted(is_bulk=True))) == [R2]
-    assert play.dials(play.feed(Wanted(is_bulk=True))) == []
+    assert play.dials(play.feed(PathWantedEvent(is_bulk=True))) == [R2]
+    assert play.dials(play.feed(PathWantedEvent(is_bulk=True))) == []
 
 
 def test_the_next_place_is_tried_when_one_fails_or_takes_long() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted())
-    assert play.dials(play.feed(Tick(), after=1.0)) == []
-    assert play.dials(play.feed(Tick(), after=1.5)) == [R2]
-    play.feed(Failed(R2))
+    play.feed(PathWantedEvent())
+    assert play.dials(play.feed(PathTickEvent(), after=1.0)) == []
+    assert play.dials(play.feed(PathTickEvent(), after=1.5)) == [R2]
+    play.feed(PathFailedEvent(R2))
     play = Play(R1, R2)
-    play.feed(Wanted(), Failed(R1))
-    assert play.dials(play.feed(Wanted())) == [R2]
-    assert play.dials(play.feed(Failed(R2), Wanted())) == [R1]  # who wants the peer waits for no pause
+    play.feed(PathWantedEvent(), PathFailedEvent(R1))
+    assert play.dials(play.feed(PathWantedEvent())) == [R2]
+    assert play.dials(play.feed(PathFailedEvent(R2), PathWantedEvent())) == [
+        R1
+    ]  # who wants the peer waits for no pause
 
 
 def test_a_dead_path_is_left_at_once() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
-    play.feed(Lost(R1))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(R2, PathType.RELAY),
+    )
+    play.feed(PathLostEvent(R1))
     assert play.state.control == play.state.bulk == R2
-    play.feed(Lost(R2))
+    play.feed(PathLostEvent(R2))
     assert play.state.control is play.state.bulk is None
 
 
 def test_a_silent_path_is_left_and_closed_when_another_one_stands() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(), Opened(R1, Way.RELAY))
-    told = play.feed(Silent(R1))
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY))
+    told = play.feed(PathSilentEvent(R1))
     assert play.dials(told) == [R2]
-    assert not [effect for effect in told if isinstance(effect, Close)]
-    told = play.feed(Opened(R2, Way.RELAY))
-    assert Close(R1) in told
+    assert not [effect for effect in told if isinstance(effect, ClosePath)]
+    told = play.feed(PathOpenedEvent(R2, PathType.RELAY))
+    assert ClosePath(R1) in told
     assert play.state.control == R2
 
 
 def test_a_silent_path_that_speaks_again_is_open_again() -> None:
     play = Play(R1, may_meet=False)
-    play.feed(Wanted(), Opened(R1, Way.RELAY))
-    assert play.dials(play.feed(Silent(R1))) == [R1]
-    play.feed(Spoken(R1))
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY))
+    assert play.dials(play.feed(PathSilentEvent(R1))) == [R1]
+    play.feed(PathRecoveredEvent(R1))
     assert play.state.control == R1
-    assert not [effect for effect in play.effects if isinstance(effect, Close)]
+    assert not [effect for effect in play.effects if isinstance(effect, ClosePath)]
 
 
 def test_control_takes_the_shorter_trip_and_bulk_the_greater_goodput_when_they_are_a_fifth_better() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(R2, PathType.RELAY),
+    )
     play.measure(R1, trip=0.100, goodput=1e6)
     play.measure(R2, trip=0.090, goodput=0.85e6)
     assert (play.state.control, play.state.bulk) == (R1, R1)
@@ -127,7 +137,11 @@ def test_control_takes_the_shorter_trip_and_bulk_the_greater_goodput_when_they_a
 
 def test_a_way_without_a_relay_is_taken_when_it_is_as_good() -> None:
     play = Play(R1)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(MEETING, Way.OPENED))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(MEETING, PathType.OPENED),
+    )
     play.measure(R1, trip=0.1, goodput=1e6)
     play.measure(MEETING, trip=0.105)
     assert (play.state.control, play.state.bulk) == (MEETING, R1)
@@ -143,7 +157,11 @@ def test_a_way_without_a_relay_is_taken_when_it_is_as_good() -> None:
 
 def test_loss_counts_against_goodput() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(R2, PathType.RELAY),
+    )
     play.measure(R1, goodput=1e6, loss=0.5)
     play.measure(R2, goodput=0.8e6, loss=0.0)
     assert play.state.bulk == R2
@@ -151,27 +169,33 @@ def test_loss_counts_against_goodput() -> None:
 
 def test_a_drop_below_its_own_goodput_asks_for_a_probe_and_shares_bulk_meanwhile() -> None:
     play = Play(R1)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(MEETING, Way.OPENED))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(MEETING, PathType.OPENED),
+    )
     for place in (R1, MEETING):
         play.measure(place, goodput=1e6)
     assert play.state.ways(play.now) == (MEETING,)
-    assert Probe(MEETING) not in play.feed(Measured(MEETING, goodput=0.72e6))
-    assert Probe(MEETING) in play.feed(Measured(MEETING, goodput=0.5e6))
+    assert ProbePath(MEETING) not in play.feed(PathMeasuredEvent(MEETING, goodput=0.72e6))
+    assert ProbePath(MEETING) in play.feed(PathMeasuredEvent(MEETING, goodput=0.5e6))
     assert set(play.state.ways(play.now)) == {MEETING, R1}
-    assert Probe(MEETING) not in play.feed(Measured(MEETING, goodput=0.2e6), after=1.0)
-    assert Probe(MEETING) in play.feed(Measured(MEETING, goodput=0.1e6), after=paths.PROBE_SECONDS)
+    assert ProbePath(MEETING) not in play.feed(PathMeasuredEvent(MEETING, goodput=0.2e6), after=1.0)
+    assert ProbePath(MEETING) in play.feed(
+        PathMeasuredEvent(MEETING, goodput=0.1e6), after=paths.PROBE_SECONDS
+    )
 
 
 def test_a_pair_that_cannot_meet_stays_on_its_relay_and_tries_less_and_less() -> None:
     play = Play(R1)
-    play.feed(Wanted(), Opened(R1, Way.RELAY))
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY))
     tried = [0.0]
     for _ in range(3600):
-        if MEETING in play.dials(play.feed(Tick(), after=1.0)):
+        if MEETING in play.dials(play.feed(PathTickEvent(), after=1.0)):
             tried.append(play.now)
         path = play.state.path(MEETING)
-        if path is not None and path.condition is Condition.TRYING:
-            play.feed(Failed(MEETING))
+        if path is not None and path.condition is PathCondition.TRYING:
+            play.feed(PathFailedEvent(MEETING))
         assert play.state.control == play.state.bulk == R1
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert len(tried) < 16
@@ -181,14 +205,18 @@ def test_a_pair_that_cannot_meet_stays_on_its_relay_and_tries_less_and_less() ->
 
 def test_a_place_that_is_named_no_more_is_forgotten_unless_it_carries() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(), Opened(R1, Way.RELAY), Known((R3,), may_meet=False))
+    play.feed(
+        PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), KnownAddressesEvent((R3,), may_meet=False)
+    )
     assert [path.place for path in play.state.paths] == [R3, R1]
-    play.feed(Lost(R1), Known((R3,), may_meet=False))
+    play.feed(PathLostEvent(R1), KnownAddressesEvent((R3,), may_meet=False))
     assert [path.place for path in play.state.paths] == [R3]
 
 
-def relay(place: Place, goodput: float | None, trip: float | None = None, loss: float = 0.0) -> Path:
-    return Path(place, goodput=goodput, trip=trip, loss=loss)
+def relay(
+    place: EndpointAddress, goodput: float | None, trip: float | None = None, loss: float = 0.0
+) -> NetworkPath:
+    return NetworkPath(place, goodput=goodput, trip=trip, loss=loss)
 
 
 def test_relays_are_chosen_by_goodput_and_loss_before_the_round_trip() -> None:
@@ -200,13 +228,18 @@ def test_relays_are_chosen_by_goodput_and_loss_before_the_round_trip() -> None:
 
 
 EVENTS = st.one_of(
-    st.builds(Wanted, st.booleans()),
-    st.builds(Tick),
-    st.builds(Known, st.lists(st.sampled_from(PLACES[:4]), max_size=4).map(tuple), st.booleans()),
-    st.builds(Opened, st.sampled_from(PLACES), st.sampled_from(list(Way))),
-    *(st.builds(kind, st.sampled_from(PLACES)) for kind in (Failed, Lost, Silent, Spoken)),
+    st.builds(PathWantedEvent, st.booleans()),
+    st.builds(PathTickEvent),
     st.builds(
-        Measured,
+        KnownAddressesEvent, st.lists(st.sampled_from(PLACES[:4]), max_size=4).map(tuple), st.booleans()
+    ),
+    st.builds(PathOpenedEvent, st.sampled_from(PLACES), st.sampled_from(list(PathType))),
+    *(
+        st.builds(kind, st.sampled_from(PLACES))
+        for kind in (PathFailedEvent, PathLostEvent, PathSilentEvent, PathRecoveredEvent)
+    ),
+    st.builds(
+        PathMeasuredEvent,
         st.sampled_from(PLACES),
         st.none() | st.floats(0.001, 2),
         st.none() | st.floats(1e3, 1e8),
@@ -232,13 +265,17 @@ def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_witho
         assert not set(dials) & there
         for place in dials:
             path = before.path(place)
-            was_resting = path is not None and path.condition is Condition.FAILED and path.since > play.now
+            was_resting = (
+                path is not None and path.condition is PathCondition.FAILED and path.since > play.now
+            )
             assert not was_resting or not there, "a failed path rests while another one stands"
-            assert path is None or path.condition is not Condition.TRYING
-        relays = [path for path in play.state.paths if path.condition is Condition.TRYING and path.is_relayed]
+            assert path is None or path.condition is not PathCondition.TRYING
+        relays = [
+            path for path in play.state.paths if path.condition is PathCondition.TRYING and path.is_relayed
+        ]
         assert len(relays) <= paths.RELAYS + 1
         for effect in effects:
-            if isinstance(effect, Close):
+            if isinstance(effect, ClosePath):
                 assert there
                 assert effect.place not in there
         assert set(play.state.ways(play.now)) <= there
@@ -247,26 +284,28 @@ def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_witho
 
 def test_a_round_trip_that_a_busy_machine_lengthened_is_forgotten_by_the_next() -> None:
     play = Play(R1)
-    play.feed(Wanted(), Opened(R1, Way.RELAY), Opened(MEETING, Way.OPENED))
+    play.feed(
+        PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(MEETING, PathType.OPENED)
+    )
     for trip in (0.025, 0.027, 0.030, 0.024):
-        play.feed(Measured(R1, trip=trip))
-    play.feed(Measured(MEETING, trip=0.123))
+        play.feed(PathMeasuredEvent(R1, trip=trip))
+    play.feed(PathMeasuredEvent(MEETING, trip=0.123))
     assert play.state.control == R1
-    play.feed(Measured(MEETING, trip=0.024))
+    play.feed(PathMeasuredEvent(MEETING, trip=0.024))
     assert play.state.control == MEETING
-    play.feed(*[Measured(MEETING, trip=0.5)] * (paths.TRIPS - 1))
+    play.feed(*[PathMeasuredEvent(MEETING, trip=0.5)] * (paths.TRIPS - 1))
     assert play.state.control == MEETING
-    play.feed(Measured(MEETING, trip=0.5))
+    play.feed(PathMeasuredEvent(MEETING, trip=0.5))
     assert play.state.control == R1  # all that is remembered says that it has become longer
 
 
 def test_round_trips_of_an_earlier_connection_say_nothing_of_the_next_one() -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(R2, PathType.RELAY))
     play.measure(R1, trip=0.1)
     play.measure(R2, trip=0.05)
     assert play.state.control == R2
-    play.feed(Lost(R2), Opened(R2, Way.RELAY), Measured(R2, trip=0.2))
+    play.feed(PathLostEvent(R2), PathOpenedEvent(R2, PathType.RELAY), PathMeasuredEvent(R2, trip=0.2))
     assert play.state.control == R1
 
 
@@ -274,11 +313,15 @@ def test_round_trips_of_an_earlier_connection_say_nothing_of_the_next_one() -> N
 @given(st.lists(st.floats(0.92, 1.09), min_size=40, max_size=200), st.booleans())
 def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) -> None:
     play = Play(R1, R2)
-    play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
+    play.feed(
+        PathWantedEvent(is_bulk=True),
+        PathOpenedEvent(R1, PathType.RELAY),
+        PathOpenedEvent(R2, PathType.RELAY),
+    )
     for n, factor in enumerate(noise):
         place = R1 if (n % 2 == 0) == is_first else R2
         before = play.state.control, play.state.bulk
-        play.feed(Measured(place, trip=0.1 * factor, goodput=1e6 * factor))
+        play.feed(PathMeasuredEvent(place, trip=0.1 * factor, goodput=1e6 * factor))
         assert before == (play.state.control, play.state.bulk)
 
 
@@ -293,22 +336,25 @@ def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) 
 def test_two_paths_never_beat_each_other(
     one: float, two: float, lost: float, missed: float, here: float, there: float
 ) -> None:
-    a, b = relay(R1, one + 1, here, lost), replace(relay(MEETING, two + 1, there, missed), way=Way.OPENED)
+    a, b = (
+        relay(R1, one + 1, here, lost),
+        replace(relay(MEETING, two + 1, there, missed), way=PathType.OPENED),
+    )
     assert not (paths.beats(a, b) and paths.beats(b, a))
     assert not (paths.is_nearer(a, b) and paths.is_nearer(b, a))
 
 
 def test_whoever_waits_for_a_path_that_is_slow_has_one_more_tried_though_it_failed_lately() -> None:
     play = Play(R1, R2, R3, may_meet=False)
-    assert play.dials(play.feed(Wanted())) == [R1]
-    play.feed(Failed(R1))
-    assert play.dials(play.feed(Wanted())) == [R2]
-    play.feed(Failed(R2))
-    assert play.dials(play.feed(Wanted())) == [R3]
-    assert play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS / 2)) == []
+    assert play.dials(play.feed(PathWantedEvent())) == [R1]
+    play.feed(PathFailedEvent(R1))
+    assert play.dials(play.feed(PathWantedEvent())) == [R2]
+    play.feed(PathFailedEvent(R2))
+    assert play.dials(play.feed(PathWantedEvent())) == [R3]
+    assert play.dials(play.feed(PathWantedEvent(), after=paths.SLOW_SECONDS / 2)) == []
     # Nobody waits: its pause is not over.
-    assert play.dials(play.feed(Tick(), after=paths.SLOW_SECONDS / 2)) == []
-    assert len(play.dials(play.feed(Wanted()))) == 1
-    assert play.dials(play.feed(Wanted())) == []
-    assert len(play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS))) == 1
-    assert {path.condition for path in play.state.paths} == {Condition.TRYING}
+    assert play.dials(play.feed(PathTickEvent(), after=paths.SLOW_SECONDS / 2)) == []
+    assert len(play.dials(play.feed(PathWantedEvent()))) == 1
+    assert play.dials(play.feed(PathWantedEvent())) == []
+    assert len(play.dials(play.feed(PathWantedEvent(), after=paths.SLOW_SECONDS))) == 1
+    assert {path.condition for path in play.state.paths} == {PathCondition.TRYING}

@@ -5,22 +5,24 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.net import messages
-from farflung.net.frames import FRAGMENT_BYTES, FrameReader, Type
-from farflung.net.messages import Kind
-from farflung.net.outbox import Message, Outbox
-from farflung.net.portions import LEAST_HELD, MOST_HELD, MOST_WRITTEN, Portions
+from farflung.net.frames import FRAGMENT_BYTES, FrameReader, FrameType
+from farflung.net.messages import MessageKind
+from farflung.net.send_scheduler import OutgoingMessage, SendScheduler
 from farflung.net.tls import wire_size
+from farflung.net.write_size import LEAST_HELD, MOST_HELD, MOST_WRITTEN, WriteSizer
 
 GIGABIT = 1e9 / 8
 
 
-def put(outbox: Outbox, size: int, kind: Kind, type_: Type = Type.TELL, stream: int = 0) -> None:
+def put(
+    outbox: SendScheduler, size: int, kind: MessageKind, type_: FrameType = FrameType.TELL, stream: int = 0
+) -> None:
     body = memoryview(bytes(range(251)) * (size // 251 + 1))[:size]
-    head = messages.ask_head("put", kind, size) if type_ is Type.TELL else messages.answer_head(size)
-    outbox.put(Message(type_, kind, head, body, stream=stream))
+    head = messages.ask_head("put", kind, size) if type_ is FrameType.TELL else messages.answer_head(size)
+    outbox.put(OutgoingMessage(type_, kind, head, body, stream=stream))
 
 
-def left(outbox: Outbox, limit: int) -> list[tuple[Kind, list[bytes]]]:
+def left(outbox: SendScheduler, limit: int) -> list[tuple[MessageKind, list[bytes]]]:
     """All that leaves, portion by portion."""
     found = []
     while (sent := outbox.next(limit)) is not None:
@@ -31,8 +33,8 @@ def left(outbox: Outbox, limit: int) -> list[tuple[Kind, list[bytes]]]:
 queues = st.lists(
     st.tuples(
         st.sampled_from([0, 1, 500, 16_000, 65_526, 65_527, 200_000, 1 << 20]),
-        st.sampled_from(Kind),
-        st.sampled_from([Type.TELL, Type.REPLY]),
+        st.sampled_from(MessageKind),
+        st.sampled_from([FrameType.TELL, FrameType.REPLY]),
     ),
     max_size=8,
 )
@@ -41,29 +43,31 @@ queues = st.lists(
 @settings(max_examples=60)
 @given(queues, st.integers(1, 6))
 def test_the_same_bytes_leave_in_portions_as_frame_by_frame(
-    queue: list[tuple[int, Kind, Type]], frames: int
+    queue: list[tuple[int, MessageKind, FrameType]], frames: int
 ) -> None:
     seen = []
     for limit in (FRAGMENT_BYTES, frames * limits.FRAME_BYTES):
-        outbox = Outbox(1)
+        outbox = SendScheduler(1)
         for at, (size, kind, type_) in enumerate(queue):
             put(outbox, size, kind, type_, 2 + 2 * at)
         portions = left(outbox, limit)
         assert not outbox.is_busy
         assert all(sum(map(len, pieces)) <= max(limit, limits.FRAME_BYTES) for _, pieces in portions)
-        seen += [b"".join(b"".join(pieces) for which, pieces in portions if which is kind) for kind in Kind]
+        seen += [
+            b"".join(b"".join(pieces) for which, pieces in portions if which is kind) for kind in MessageKind
+        ]
         for _, pieces in portions:  # counted as the receiver counts them: by frames
             whole = FrameReader().feed(b"".join(pieces))
             assert sum(wire_size(len(piece)) for piece in pieces) == sum(
                 wire_size(each.size) for each in whole
             )
-    assert seen[: len(Kind)] == seen[len(Kind) :]
+    assert seen[: len(MessageKind)] == seen[len(MessageKind) :]
 
 
 def test_a_portion_is_as_many_whole_frames_as_fit() -> None:
-    outbox = Outbox(1)
-    put(outbox, 1 << 20, Kind.SYNC)
-    put(outbox, 1 << 20, Kind.SYNC)
+    outbox = SendScheduler(1)
+    put(outbox, 1 << 20, MessageKind.SYNC)
+    put(outbox, 1 << 20, MessageKind.SYNC)
     sizes = [sum(map(len, pieces)) for _, pieces in left(outbox, MOST_WRITTEN)]
     assert sizes[:8] == [MOST_WRITTEN] * 8
     assert len(sizes) == 17  # the end of the first goes with the beginning of the second
@@ -71,33 +75,43 @@ def test_a_portion_is_as_many_whole_frames_as_fit() -> None:
 
 
 def test_small_messages_of_one_kind_leave_together_and_kinds_apart() -> None:
-    outbox = Outbox(1)
-    for kind in (Kind.CONTROL, Kind.CONTROL, Kind.SYNC, Kind.SYNC, Kind.AUDIT):
+    outbox = SendScheduler(1)
+    for kind in (
+        MessageKind.CONTROL,
+        MessageKind.CONTROL,
+        MessageKind.SYNC,
+        MessageKind.SYNC,
+        MessageKind.AUDIT,
+    ):
         put(outbox, 100, kind)
-    assert [kind for kind, _ in left(outbox, MOST_WRITTEN)] == [Kind.CONTROL, Kind.SYNC, Kind.AUDIT]
+    assert [kind for kind, _ in left(outbox, MOST_WRITTEN)] == [
+        MessageKind.CONTROL,
+        MessageKind.SYNC,
+        MessageKind.AUDIT,
+    ]
 
 
 def test_on_a_slow_line_a_portion_is_a_part_of_a_frame() -> None:
-    outbox = Outbox(1)
-    put(outbox, 100_000, Kind.SYNC)
-    put(outbox, 100, Kind.SYNC)
+    outbox = SendScheduler(1)
+    put(outbox, 100_000, MessageKind.SYNC)
+    put(outbox, 100, MessageKind.SYNC)
     sizes = [sum(map(len, pieces)) for _, pieces in left(outbox, 4096)]
     assert max(sizes) <= 4096 + 10
     assert len(sizes) == 26
 
 
 def test_control_overtakes_bulk_between_two_portions() -> None:
-    outbox = Outbox(1)
-    put(outbox, 1 << 20, Kind.SYNC)
+    outbox = SendScheduler(1)
+    put(outbox, 1 << 20, MessageKind.SYNC)
     assert outbox.next(MOST_WRITTEN) is not None
-    put(outbox, 10, Kind.CONTROL)
-    outbox.signal(Type.PING)
+    put(outbox, 10, MessageKind.CONTROL)
+    outbox.signal(FrameType.PING)
     kinds = [kind for kind, _ in left(outbox, MOST_WRITTEN)]
-    assert kinds[:2] == [Kind.CONTROL, Kind.CONTROL]
-    assert set(kinds[2:]) == {Kind.SYNC}
+    assert kinds[:2] == [MessageKind.CONTROL, MessageKind.CONTROL]
+    assert set(kinds[2:]) == {MessageKind.SYNC}
 
 
-def fed(portions: Portions, rate: float, seconds: float = 0.1, looks: int = 3) -> None:
+def fed(portions: WriteSizer, rate: float, seconds: float = 0.1, looks: int = 3) -> None:
     at = 1000.0
     for _ in range(looks):
         portions.filled(at)
@@ -107,7 +121,7 @@ def fed(portions: Portions, rate: float, seconds: float = 0.1, looks: int = 3) -
 
 
 def test_a_connection_begins_small_and_a_fast_one_gets_large_portions() -> None:
-    portions = Portions()
+    portions = WriteSizer()
     assert (portions.written, portions.held) == (FRAGMENT_BYTES, LEAST_HELD)
     fed(portions, 10 * GIGABIT)
     assert (portions.written, portions.held) == (MOST_WRITTEN, MOST_HELD)
@@ -119,7 +133,7 @@ def test_a_connection_begins_small_and_a_fast_one_gets_large_portions() -> None:
 def test_beyond_the_least_nothing_is_more_than_leaves_within_milliseconds(
     rate: float, seconds: float, looks: int
 ) -> None:
-    portions = Portions()
+    portions = WriteSizer()
     fed(portions, rate, seconds, looks)
     assert FRAGMENT_BYTES <= portions.written <= MOST_WRITTEN
     assert LEAST_HELD <= portions.held <= MOST_HELD
@@ -129,7 +143,7 @@ def test_beyond_the_least_nothing_is_more_than_leaves_within_milliseconds(
 
 
 def test_time_in_which_there_was_nothing_to_send_makes_no_connection_fast() -> None:
-    portions = Portions()
+    portions = WriteSizer()
     portions.filled(1.0)
     portions.took(10 * limits.MIB)
     portions.filled(61.0)

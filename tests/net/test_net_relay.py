@@ -12,13 +12,13 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import tls
 from farflung.net.certificates import Identity, bare
-from farflung.net.counters import Counter
-from farflung.net.io.circuit import CAN_SPLICE, Buffer, Circuit, Pipe
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind, RemoteError
-from farflung.net.tickets import Status, Ticket
+from farflung.net.io.relay_splice import CAN_SPLICE, MemorySplice, RelayCircuit, SpliceBuffer
+from farflung.net.messages import MessageKind, RemoteError
+from farflung.net.relay_tickets import Ticket, TicketStatus
 
 BOTH = pytest.mark.parametrize("may_splice", [True, False], ids=["splice", "buffer"])
 
@@ -29,12 +29,12 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
         async with pair(may_splice=may_splice) as (server, a, b, connection):
             body = random.Random(1).randbytes(limits.BULK_BYTES)
             assert connection.peer == B.public
-            assert await connection.call("a", body, kind=Kind.SYNC) == body
+            assert await connection.call("a", body, kind=MessageKind.SYNC) == body
             back = b.connection(A.public)
             assert back is not None
             assert await back.call("b", body[:99]) == body[:99]
             (circuit,) = server._junction.circuits
-            kind = Pipe if may_splice and CAN_SPLICE else Buffer
+            kind = SpliceBuffer if may_splice and CAN_SPLICE else MemorySplice
             assert {type(way.duct) for way in circuit._ways} == {kind}
             assert not a._door.is_open
             assert not b._door.is_open
@@ -53,7 +53,7 @@ def test_many_large_calls_at_once_of_every_kind_come_through_equal(may_splice: b
             for i in range(32):
                 body = source.randbytes(source.randrange(1, limits.MIB))
                 wanted.append(body)
-                calls.append((connection, back)[i % 2].call("x", body, kind=list(Kind)[i % 4]))
+                calls.append((connection, back)[i % 2].call("x", body, kind=list(MessageKind)[i % 4]))
             assert await asyncio.gather(*calls) == wanted
 
     run(test)
@@ -63,17 +63,17 @@ def test_forwarded_bytes_are_the_peers_own_and_tickets_are_control() -> None:
     async def test() -> None:
         told: list[int] = []
         async with pair(on_traffic=told.append) as (server, a, b, connection):
-            await connection.call("a", bytes(300_000), kind=Kind.SYNC)
+            await connection.call("a", bytes(300_000), kind=MessageKind.SYNC)
             connection.close()
             await connection.closed()
             await until(lambda: not server._junction.circuits)
-            assert a.counter.sent[Kind.SYNC] > 300_000
+            assert a.counter.sent[MessageKind.SYNC] > 300_000
         sent = a.counter.total_sent + b.counter.total_sent + server.counter.total_sent
         received = a.counter.total_received + b.counter.total_received + server.counter.total_received
         assert sent == received
         assert server.forwarded == sum(told) > 600_000
         own = server.counter.total_sent + server.counter.total_received
-        assert own == sum(server.counter.sent.values()) + server.counter.received[Kind.CONTROL]
+        assert own == sum(server.counter.sent.values()) + server.counter.received[MessageKind.CONTROL]
         assert server.counter.total_sent < 20_000
 
     run(test)
@@ -89,7 +89,7 @@ def test_what_crosses_the_relay_holds_no_run_of_plaintext() -> None:
             place = await tap.start()
             async with hidden(A, place) as a, hidden(B, place):
                 connection = await a.dial(B.public, *place, relay=R.public)
-                assert await connection.call("a", secret, kind=Kind.AUDIT) == secret
+                assert await connection.call("a", secret, kind=MessageKind.AUDIT) == secret
             await until(lambda: not server._junction.circuits)
             heard = [bytes(copy) for copy in tap.heard]
             assert sum(map(len, heard)) > 4 * len(secret)  # there and back, into the relay and out of it
@@ -135,7 +135,7 @@ def test_a_relay_that_joins_another_peer_than_the_dialled_one_is_found_out() -> 
             server._attached[B.public] = server._attached[C.public]
             join = server._join
 
-            def join_anyone(ticket: Ticket, who: Identity, comer: socket.socket) -> Status | None:
+            def join_anyone(ticket: Ticket, who: Identity, comer: socket.socket) -> TicketStatus | None:
                 (waiting,) = server._waiting.values()
                 return join(msgspec.structs.replace(ticket, presenter=waiting.target), who, comer)
 
@@ -223,7 +223,7 @@ def test_a_relay_that_lies_about_the_dialer_does_not_get_it_admitted() -> None:
             async with hidden(B, server.address, admit=lambda peer: peer in (A.public, R.public)) as b:
                 dial = server._dial
 
-                def dial_as_a(ticket: Ticket, who: Identity, dialer: socket.socket) -> Status | None:
+                def dial_as_a(ticket: Ticket, who: Identity, dialer: socket.socket) -> TicketStatus | None:
                     return dial(msgspec.structs.replace(ticket, presenter=A.public), who, dialer)
 
                 server._dial = dial_as_a  # type: ignore[method-assign]
@@ -355,7 +355,7 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
             assert back is not None
             assert back._outlet is not None
             back._outlet._transport.pause_reading()
-            calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=Kind.SYNC) for _ in range(16)]
+            calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             (circuit,) = server._junction.circuits
             most, quiet, before = 0, 0, -1
@@ -391,11 +391,11 @@ def test_a_circuit_that_stands_still_leaves_others_alone() -> None:
             assert back is not None
             assert back._outlet is not None
             back._outlet._transport.pause_reading()
-            calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=Kind.SYNC) for _ in range(16)]
+            calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await until(lambda: any(circuit.held for circuit in server._junction.circuits))
             other = await c.dial(A.public, *server.address, relay=R.public)
-            assert await other.call("a", bytes(limits.MIB), kind=Kind.SYNC) == bytes(limits.MIB)
+            assert await other.call("a", bytes(limits.MIB), kind=MessageKind.SYNC) == bytes(limits.MIB)
             back._outlet._transport.resume_reading()
             await asyncio.gather(*tasks)
 
@@ -482,10 +482,12 @@ def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.soc
     return four
 
 
-def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
+def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> RelayCircuit:
     junction = server._junction
     may_splice = junction._bounds.may_splice
-    circuit = Circuit(its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended)
+    circuit = RelayCircuit(
+        its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended
+    )
     junction.circuits[circuit] = bare(A.public), bare(B.public)
     server._owned[A.public] += 1
     circuit.start()
@@ -532,7 +534,7 @@ def test_only_loopback_is_listened_on_unless_told_and_a_taken_port_says_so() -> 
 def test_a_relay_serves_attachments_and_nothing_else() -> None:
     async def test() -> None:
         async with relay() as server:
-            a = Endpoint(A, echo, Counter())
+            a = Endpoint(A, echo, ByteCounter())
             connection = await a.dial(R.public, *server.address)
             for method, body in (("ledger.query", b""), ("relay.attach", b"x")):
                 with pytest.raises(RemoteError, match="FF-NET-075"):

@@ -13,16 +13,16 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
-from farflung.net.io import anew
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io import redial
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.opening import OFFER, Offer, targets
+from farflung.net.io.hole_punch import OFFER, HolePunchOffer, targets
+from farflung.net.io.path_manager import ECHO, PathManager
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.roads import ECHO, Roads
 from farflung.net.messages import RemoteError
-from farflung.net.paths import Measured, Way
+from farflung.net.paths import PathMeasuredEvent, PathType
 
 R1, R2 = local_key(5, "relay"), local_key(5, "other relay")
 
@@ -31,12 +31,12 @@ class Party:
     """An endpoint that is attached to relays, and its roads."""
 
     def __init__(self, key: SigningKey, **options: bool) -> None:
-        self.endpoint = Endpoint(key, echo, Counter())
-        self.roads = Roads(self.endpoint, **options)
-        self.places: tuple[Place, ...] = ()
+        self.endpoint = Endpoint(key, echo, ByteCounter())
+        self.roads = PathManager(self.endpoint, **options)
+        self.places: tuple[EndpointAddress, ...] = ()
 
     async def attach(self, *relays: tuple[SigningKey, RelayServer]) -> None:
-        self.places = tuple(Place(*server.address, key.public) for key, server in relays)
+        self.places = tuple(EndpointAddress(*server.address, key.public) for key, server in relays)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
@@ -64,7 +64,7 @@ async def two_relays(
 
 
 def relay_of(connection: Connection) -> bytes:
-    assert connection.way is Way.RELAY
+    assert connection.way is PathType.RELAY
     return connection.place.relay
 
 
@@ -74,7 +74,7 @@ def test_one_relay_that_knows_the_key_is_enough_and_the_others_are_tried_on() ->
         await server.start()
         host, port = await late.start()
         await late.close()
-        endpoint = Endpoint(A, echo, Counter())
+        endpoint = Endpoint(A, echo, ByteCounter())
         try:
             endpoint.attach(R2.public, host, port)
             with pytest.raises(NetworkError, match="FF-NET-077"):
@@ -96,8 +96,8 @@ def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        monkeypatch.setattr(anew, "ANEW_SECONDS", 0.01)
-        listener, dialer = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        monkeypatch.setattr(redial, "ANEW_SECONDS", 0.01)
+        listener, dialer = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
         begun, is_late, late = list[int](), asyncio.Event(), list[Connection]()
 
         async def dial(number: int) -> Connection:
@@ -111,7 +111,7 @@ def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
 
         try:
             await listener.start()
-            found = await anew.first_of(dial, (1, 101))
+            found = await redial.first_of(dial, (1, 101))
             is_late.set()
             await until(lambda: bool(late) and not late[0].is_open)
             assert begun == [1, 101]
@@ -125,14 +125,14 @@ def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
 
 def test_a_connection_to_a_place_that_is_near_goes_by_way_of_the_lan() -> None:
     async def test() -> None:
-        listeners = [Endpoint(key, echo, Counter()) for key in (B, C)]
-        dialer = Endpoint(A, echo, Counter())
+        listeners = [Endpoint(key, echo, ByteCounter()) for key in (B, C)]
+        dialer = Endpoint(A, echo, ByteCounter())
         for listener in listeners:
             await listener.start()
-        near, far = (Place(*listener.address) for listener in listeners)
-        roads = Roads(dialer, is_near=lambda peer, place: (peer, place) == (B.public, near))
+        near, far = (EndpointAddress(*listener.address) for listener in listeners)
+        roads = PathManager(dialer, is_near=lambda peer, place: (peer, place) == (B.public, near))
         try:
-            for peer, place, way in ((B.public, near, Way.LAN), (C.public, far, Way.DIRECT)):
+            for peer, place, way in ((B.public, near, PathType.LAN), (C.public, far, PathType.DIRECT)):
                 roads.learn(peer, [place])
                 assert (await roads.connection(peer)).way is way
                 assert roads.way(peer) is way
@@ -157,7 +157,7 @@ def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that
             second = await a.roads.connection(B.public)
             assert relay_of(second) == R2.public
             assert await second.call("say", b"two") == b"two"
-            assert a.roads.way(B.public) is Way.RELAY
+            assert a.roads.way(B.public) is PathType.RELAY
 
     run(test)
 
@@ -171,7 +171,7 @@ def test_bulk_gets_both_relays_and_keeps_the_one_that_lives() -> None:
             ways = a.roads.ways(B.public)
             assert {relay_of(way) for way in ways} == {R1.public, R2.public}
             for way in ways:
-                measured = Measured(way.place, goodput=1e7 if relay_of(way) == R2.public else 1e6)
+                measured = PathMeasuredEvent(way.place, goodput=1e7 if relay_of(way) == R2.public else 1e6)
                 a.roads._feed(B.public, a.roads._roads[B.public], measured)
             assert relay_of(a.roads.ways(B.public)[0]) == R2.public
             await servers[1].close()
@@ -187,7 +187,7 @@ def test_who_is_dialled_answers_over_what_stands_and_needs_no_address() -> None:
             a.roads.learn(B.public, b.places)
             b.roads.learn(A.public, ())
             there = await a.roads.connection(B.public)
-            await until(lambda: b.roads.way(A.public) is Way.RELAY)
+            await until(lambda: b.roads.way(A.public) is PathType.RELAY)
             back = await b.roads.connection(A.public)
             assert await back.call("say", b"back") == b"back"
             assert await there.call("say", b"there") == b"there"
@@ -229,9 +229,9 @@ def test_two_peers_on_one_network_meet_without_the_relay() -> None:
             a.roads.learn(B.public, b.places)
             b.roads.learn(A.public, a.places)
             await a.roads.connection(B.public)
-            await until(lambda: any(way.way is Way.LAN for way in a.roads.ways(B.public)))
-            await until(lambda: any(way.way is Way.LAN for way in b.roads.ways(A.public)))
-            (met,) = [way for way in a.roads.ways(B.public) if way.way is Way.LAN]
+            await until(lambda: any(way.way is PathType.LAN for way in a.roads.ways(B.public)))
+            await until(lambda: any(way.way is PathType.LAN for way in b.roads.ways(A.public)))
+            (met,) = [way for way in a.roads.ways(B.public) if way.way is PathType.LAN]
             before = servers[0].forwarded + servers[1].forwarded
             assert await met.call("say", bytes(100_000)) == bytes(100_000)
             assert servers[0].forwarded + servers[1].forwarded < before + 100_000
@@ -250,7 +250,7 @@ def test_on_one_machine_nobody_leaves_the_relay() -> None:
             await a.roads.connection(B.public)
             for _ in range(50):
                 await asyncio.sleep(0.01)
-                assert {way.way for way in a.roads.ways(B.public)} == {Way.RELAY}
+                assert {way.way for way in a.roads.ways(B.public)} == {PathType.RELAY}
 
     run(test)
 
@@ -259,7 +259,7 @@ def test_offers_are_followed_of_known_peers_only_and_not_twice_at_once() -> None
     async def test() -> None:
         async with two_relays(A, B, C, may_meet_here=True) as (_, (a, b, c)):
             b.roads.learn(A.public, ())
-            offer = encode(Offer((("127.0.0.1", 1),), ("127.0.0.1", 1), 0))
+            offer = encode(HolePunchOffer((("127.0.0.1", 1),), ("127.0.0.1", 1), 0))
             c.roads.learn(B.public, b.places)
             stranger = await c.roads.connection(B.public)
             with pytest.raises(RemoteError, match="FF-NET-115"):
@@ -308,6 +308,6 @@ HOME, SEEN = ("192.168.1.2", 4500), ("203.0.113.7", 4500)
     ],
 )
 def test_only_sane_addresses_of_an_offer_are_tried(own, seen, tried) -> None:  # type: ignore[no-untyped-def]
-    found, is_home = targets(Offer(own, seen, 0), HOME, SEEN)
+    found, is_home = targets(HolePunchOffer(own, seen, 0), HOME, SEEN)
     assert is_home == (seen[0] == SEEN[0])
     assert (len(found) if isinstance(tried, int) else found) == tried

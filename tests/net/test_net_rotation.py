@@ -9,11 +9,11 @@ from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Credential, certify
-from farflung.net.counters import Counter
-from farflung.net.io.credentials import FileCredentials
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.keyring import Keyring, Registered
-from farflung.net.tls import Session
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.node_keyring import Keyring, RegisteredKeys
+from farflung.net.tls import TlsSession
 
 NODES = [local_key(5, "node", i) for i in range(4)]
 NOW = 1_800_000_000
@@ -25,14 +25,14 @@ def own(account: SigningKey, epoch: int, **time: int) -> Credential:
     return Credential(node, certify(account, node.public, epoch, **time))
 
 
-def row(account: SigningKey, epoch: int, *, until: int = 0, void: int = 0) -> Registered:
+def row(account: SigningKey, epoch: int, *, until: int = 0, void: int = 0) -> RegisteredKeys:
     def node(number: int) -> PeerId:
         return own(account, number).node.public if number else account.public
 
-    return Registered(account.public, epoch, node(epoch), epoch - 1, node(epoch - 1), until, void)
+    return RegisteredKeys(account.public, epoch, node(epoch), epoch - 1, node(epoch - 1), until, void)
 
 
-def meet(dialer: Session, acceptor: Session) -> None:
+def meet(dialer: TlsSession, acceptor: TlsSession) -> None:
     while data := (dialer.outgoing(), acceptor.outgoing()):
         acceptor.receive(data[0])
         dialer.receive(data[1])
@@ -40,10 +40,12 @@ def meet(dialer: Session, acceptor: Session) -> None:
             return
 
 
-def session(mine: Credential, expected: PeerId | None = None, **options) -> Session:  # type: ignore[no-untyped-def]
-    files = FileCredentials(mine)
+def session(mine: Credential, expected: PeerId | None = None, **options) -> TlsSession:  # type: ignore[no-untyped-def]
+    files = FileTlsCredentials(mine)
     return (
-        Session.server(files, **options) if expected is None else Session.client(files, expected, **options)
+        TlsSession.server(files, **options)
+        if expected is None
+        else TlsSession.client(files, expected, **options)
     )
 
 
@@ -113,7 +115,7 @@ def test_certified_peers_meet_directly_and_through_a_relay() -> None:
                 assert await connection.call("echo", b"x") == b"x"
                 assert connection.peer == B.public
                 assert connection.identity == own(B, 2).identity
-            listener = Endpoint(own(B, 2), echo, Counter())
+            listener = Endpoint(own(B, 2), echo, ByteCounter())
             place = await listener.start()
             async with hidden(own(A, 1), None) as a:
                 assert await (await a.dial(B.public, *place)).call("echo", b"y") == b"y"
@@ -168,7 +170,7 @@ def test_a_relay_cuts_the_circuits_of_a_withdrawn_key_at_either_end(is_dialer: b
 def test_a_new_key_is_used_at_once_and_what_is_open_lives_through_the_overlap() -> None:
     async def test() -> None:
         now, known = [NOW], Keyring()
-        listener = Endpoint(B, echo, Counter(), keyring=known, clock=lambda: now[0])
+        listener = Endpoint(B, echo, ByteCounter(), keyring=known, clock=lambda: now[0])
         place = await listener.start()
         async with hidden(own(A, 1), None) as a:
             old = await a.dial(B.public, *place)
@@ -195,7 +197,7 @@ def test_a_new_key_is_used_at_once_and_what_is_open_lives_through_the_overlap() 
 def test_an_open_connection_ends_when_its_key_does(by_revocation: bool) -> None:
     async def test() -> None:
         now, known = [NOW], Keyring()
-        listener = Endpoint(B, echo, Counter(), keyring=known, clock=lambda: now[0])
+        listener = Endpoint(B, echo, ByteCounter(), keyring=known, clock=lambda: now[0])
         place = await listener.start()
         async with hidden(own(A, 1), None) as a, hidden(own(R, 1), None) as other:
             connection, stays = await a.dial(B.public, *place), await other.dial(B.public, *place)

@@ -12,12 +12,12 @@ from net_relays import A, B, C, R, echo, hidden, relay, run, until
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.certificates import bare
-from farflung.net.counters import Counter
-from farflung.net.io import spares as spares_
+from farflung.net.counters import ByteCounter
+from farflung.net.io import spare_connections as spares_
 from farflung.net.io.connection import Connection
-from farflung.net.io.knock import Knock
-from farflung.net.io.spares import Spares
-from farflung.net.streams import Streams
+from farflung.net.io.relay_dialer import RelayDial
+from farflung.net.io.spare_connections import SpareConnections
+from farflung.net.streams import StreamMultiplexer
 
 
 def two() -> tuple[socket.socket, socket.socket]:
@@ -89,7 +89,7 @@ def test_who_is_not_attached_any_more_has_no_spare() -> None:
 def test_only_a_spare_that_stands_and_is_silent_and_not_over_its_time_is_joined() -> None:
     now = 0.0
     good = True
-    kept = Spares(lambda: now, lambda identity: good)
+    kept = SpareConnections(lambda: now, lambda identity: good)
     for spoil in (None, "closed", "said something", "too old", "dropped", "withdrawn"):
         mine, theirs = two()
         kept.keep(B.public, mine, bare(B.public))
@@ -112,7 +112,7 @@ def test_only_a_spare_that_stands_and_is_silent_and_not_over_its_time_is_joined(
 
 
 def test_the_newest_spare_of_a_key_counts() -> None:
-    kept = Spares(lambda: 0.0, lambda identity: True)
+    kept = SpareConnections(lambda: 0.0, lambda identity: True)
     (old, old_end), (new, new_end) = two(), two()
     kept.keep(B.public, old, bare(B.public))
     kept.keep(B.public, new, bare(B.public))
@@ -169,7 +169,7 @@ def test_who_never_welcomes_a_dialer_is_left(monkeypatch: pytest.MonkeyPatch) ->
         impatient = {"handshake_seconds": 0.5}
         async with relay() as server, hidden(A, None, **impatient) as a, hidden(B, server.address):
             await until(lambda: B.public in server._spares._kept)
-            monkeypatch.setattr(Streams, "welcome", lambda streams: None)
+            monkeypatch.setattr(StreamMultiplexer, "welcome", lambda streams: None)
             connection = await a.dial(B.public, *server.address, relay=R.public)
             with pytest.raises(NetworkError, match="FF-NET-044"):
                 await connection.opened()
@@ -220,7 +220,7 @@ def test_a_dial_that_was_given_up_while_tcp_connected_leaves_no_error_behind() -
         left: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: left.append(context))
-        given_up = Knock(b"ticket", b"", Counter(), lambda: pytest.fail("nobody was joined"))
+        given_up = RelayDial(b"ticket", b"", ByteCounter(), lambda: pytest.fail("nobody was joined"))
         given_up.connection_lost(None)
         assert given_up.answered.done()
         del given_up

@@ -10,11 +10,11 @@ from net_relays import relay, run, until
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.net.certificates import Credential, certify
-from farflung.net.io import manners as manners_module
-from farflung.net.io.allowance import Allowance
-from farflung.net.io.manners import Caps, Manners
-from farflung.net.io.valve import Valve
-from farflung.net.messages import Kind
+from farflung.net.io import rate_limiter as manners_module
+from farflung.net.io.monthly_quota import MonthlyQuota
+from farflung.net.io.paced_socket import PacedSocket
+from farflung.net.io.rate_limiter import LinePacer, RateCaps
+from farflung.net.messages import MessageKind
 
 
 def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_month(
@@ -23,10 +23,10 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
     monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
 
     async def test() -> None:
-        month = Allowance(tmp_path / "month.book", 1_000_000)
+        month = MonthlyQuota(tmp_path / "month.book", 1_000_000)
         async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
             mine = Member(MEMBERS[0])
-            line = mine.station.manners = Manners(allowance=month)
+            line = mine.station.manners = LinePacer(allowance=month)
             try:
                 await mine.fan.enter(meeting(server.address))
                 assert list(line._members) == list(line._pacer._senders) == [mine.fan._socket]
@@ -35,8 +35,8 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
                 assert month.used >= 400_000
                 await others[0].fan.send(bytes(700_000))
                 await heard([mine], 1)
-                assert mine.counter.sent[Kind.SYNC] >= 400_000
-                assert mine.counter.received[Kind.SYNC] >= 700_000
+                assert mine.counter.sent[MessageKind.SYNC] >= 400_000
+                assert mine.counter.received[MessageKind.SYNC] >= 700_000
                 with pytest.raises(NetworkError, match="FF-NET-150"):
                     await mine.fan.send(b"more")
             finally:
@@ -48,9 +48,9 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
     run(test)
 
 
-@pytest.mark.parametrize("caps", [Caps(up=1_000_000), Caps(down=1_000_000)])
+@pytest.mark.parametrize("caps", [RateCaps(up=1_000_000), RateCaps(down=1_000_000)])
 def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
-    caps: Caps, monkeypatch: pytest.MonkeyPatch
+    caps: RateCaps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
     monkeypatch.setattr(manners_module.tuning, "CAN_PACE", False)
@@ -58,17 +58,17 @@ def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
     async def test() -> None:
         async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
             mine = Member(MEMBERS[0])
-            mine.station.manners = Manners(caps)
+            mine.station.manners = LinePacer(caps)
             waits = []
             for name in ("may_read", "may_send"):
-                wait = getattr(Valve, name)
+                wait = getattr(PacedSocket, name)
 
-                async def noted(valve: Valve, wait: object = wait) -> None:
+                async def noted(valve: PacedSocket, wait: object = wait) -> None:
                     before = time.monotonic()
                     await wait(valve)  # type: ignore[operator]
                     waits.append(time.monotonic() - before)
 
-                monkeypatch.setattr(Valve, name, noted)
+                monkeypatch.setattr(PacedSocket, name, noted)
             try:
                 await mine.fan.enter(meeting(server.address))
                 await (mine if caps.up else others[0]).fan.send(bytes(1_000_000))

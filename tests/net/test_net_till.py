@@ -12,52 +12,52 @@ import pytest
 from net_relays import A, B, C, R, relay, run, until
 from net_tolls import CHAIN, NOW, PAYER, PRICE, Ledger, hidden, toll
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash
-from farflung.core.tolls import Receipt, SignedPass, SignedReceipt
-from farflung.net.io import knock, tollgate
-from farflung.net.io.till import Kept, Till
-from farflung.net.io.tollgate import SETTLE, Tollgate
-from farflung.net.metering import Books, Standing
+from farflung.core.relay_passes import RelayReceipt, SignedRelayPass, SignedRelayReceipt
+from farflung.net.io import relay_dialer, relay_metering_gate
+from farflung.net.io.relay_metering_gate import SETTLE, RelayMeteringGate
+from farflung.net.io.relay_receipt_store import ReceiptStore, StoredPass
+from farflung.net.relay_meter import PassMeter, PassStatus
 
 BULK = bytes(range(256)) * 1024
 
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
-def said(key: SigningKey, sent: int, received: int) -> SignedReceipt:
+def said(key: SigningKey, sent: int, received: int) -> SignedRelayReceipt:
     t = toll().toll
-    return tolls.sign_receipt(
-        key, Receipt(t.chain, t.payer, t.relay, t.opening, t.serial, key.public, sent, received)
+    return relay_passes.sign_receipt(
+        key, RelayReceipt(t.chain, t.payer, t.relay, t.opening, t.serial, key.public, sent, received)
     )
 
 
-def kept(folder: Path) -> list[Kept]:
-    return list(Till(folder).load(R.public, CHAIN))
+def kept(folder: Path) -> list[StoredPass]:
+    return list(ReceiptStore(folder).load(R.public, CHAIN))
 
 
 def written(folder: Path) -> list[tuple[int, int]]:
     """Receipts with each pass, and what was carried; touches nothing, since somebody else may be writing."""
-    kind = tuple[SignedPass, tuple[SignedReceipt, ...], int]
+    kind = tuple[SignedRelayPass, tuple[SignedRelayReceipt, ...], int]
     found = [decode(path.read_bytes(), kind, limits.TILL_BYTES) for path in folder.glob("*.pass")]
     return [(len(receipts), carried) for _, receipts, carried in found]
 
 
 def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) -> None:
     async def test() -> None:
-        till, last = Till(tmp_path / "new" / "till"), (said(A, 5, 6), said(B, 6, 5))
+        till, last = ReceiptStore(tmp_path / "new" / "till"), (said(A, 5, 6), said(B, 6, 5))
         await till.open(toll())
-        assert kept(tmp_path / "new" / "till") == [Kept(toll(), ())]
+        assert kept(tmp_path / "new" / "till") == [StoredPass(toll(), ())]
         till.keep(toll(), last[:1], 9)
         till.keep(toll(), last, 12)
         await till.write()
-        assert kept(tmp_path / "new" / "till") == [Kept(toll(), last, 12)]
+        assert kept(tmp_path / "new" / "till") == [StoredPass(toll(), last, 12)]
         await till.drop(toll().toll)
         assert list((tmp_path / "new" / "till").iterdir()) == []
 
@@ -72,7 +72,11 @@ def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) ->
         (R.public, CHAIN, encode((toll(key=C), (), 0))),
         (R.public, CHAIN, encode((toll(), (said(A, 1, 1), said(A, 2, 2)), 0))),
         (R.public, CHAIN, encode((toll(), (said(C, 1, 1),), 0))),
-        (R.public, CHAIN, encode((toll(), (SignedReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),), 0))),
+        (
+            R.public,
+            CHAIN,
+            encode((toll(), (SignedRelayReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),), 0)),
+        ),
         (R.public, CHAIN, encode((toll(), (said(A, 1, 1),), 0))[:-1]),
         (R.public, CHAIN, b""),
         (R.public, CHAIN, bytes(limits.TILL_BYTES + 1)),
@@ -83,7 +87,7 @@ def test_a_file_that_says_something_else_is_passed_over(
 ) -> None:
     (tmp_path / "x.pass").write_bytes(body)
     (tmp_path / "y.pass.tmp").write_bytes(b"torn")
-    assert list(Till(tmp_path).load(relay, chain)) == []  # type: ignore[arg-type]
+    assert list(ReceiptStore(tmp_path).load(relay, chain)) == []  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["x.pass"]
 
 
@@ -95,13 +99,13 @@ def test_the_largest_pass_fits(tmp_path: Path) -> None:
         t, size = many.toll, limits.PASS_BYTES
         names = t.chain, t.payer, t.relay, t.opening, t.serial
         receipts = tuple(
-            tolls.sign_receipt(key, Receipt(*names, key.public, size, size))
+            relay_passes.sign_receipt(key, RelayReceipt(*names, key.public, size, size))
             for key in sorted(keys, key=lambda key: key.public)
         )
-        till = Till(tmp_path)
+        till = ReceiptStore(tmp_path)
         till.keep(many, receipts, size)
         await till.write()
-        assert kept(tmp_path) == [Kept(many, receipts, size)]
+        assert kept(tmp_path) == [StoredPass(many, receipts, size)]
 
     run(test)
 
@@ -134,7 +138,7 @@ def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_pat
                     await each.purse.sign(R.public)
                 await until(lambda: [count for count, _ in written(tmp_path)] == [2])
                 ((_, last, _),) = kept(tmp_path)
-                before = tolls.billed(
+                before = relay_passes.billed(
                     1 << 40, {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in last}
                 )
                 assert before >= 8 * len(BULK)
@@ -164,8 +168,8 @@ async def again(dial):  # type: ignore[no-untyped-def]
 
 def test_what_cannot_be_remembered_is_not_begun(tmp_path: Path) -> None:
     async def test() -> None:
-        till, ledger = Till(tmp_path / "till"), Ledger()
-        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=till)
+        till, ledger = ReceiptStore(tmp_path / "till"), Ledger()
+        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=till)
         async with relay(toll=gate, clock=lambda: NOW) as server:
             async with hidden(A, None) as a, hidden(B, server.address):
                 a.purse.put(toll())
@@ -182,11 +186,11 @@ def test_what_cannot_be_remembered_is_not_begun(tmp_path: Path) -> None:
 def test_a_pass_that_ended_without_a_byte_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.02)
 
     async def test() -> None:
         now, ledger = [NOW], Ledger()
-        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=Till(tmp_path))
+        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=ReceiptStore(tmp_path))
         async with relay(toll=gate, clock=lambda: now[0]) as server, hidden(A, None) as a:
             a.purse.put(toll())
             with pytest.raises(NetworkError):
@@ -202,16 +206,18 @@ def test_a_pass_that_ended_without_a_byte_leaves_no_file(
 def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Path, settles: bool) -> None:
     window, owed = 1 << 22, 3 << 20
 
-    def gate() -> Tollgate:
+    def gate() -> RelayMeteringGate:
         ledger = Ledger()
         most = window + limits.RECEIPT_STEP
-        return Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, window=most, till=Till(tmp_path))
+        return RelayMeteringGate(
+            CHAIN, PRICE, ledger.of, ledger.settle, window=most, till=ReceiptStore(tmp_path)
+        )
 
     async def test() -> None:
         before = gate()
         async with relay(toll=before, clock=lambda: NOW):
             books = await before.admit(toll(), A.public, B.public)
-            assert isinstance(books, Books)
+            assert isinstance(books, PassMeter)
             books.moved(A.public, B.public, owed)
             if settles:
                 await before.settle(PAYER.public)
@@ -222,25 +228,25 @@ def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Pat
         async with relay(toll=after, clock=lambda: NOW):
             for serial in (2, 3):
                 books = await after.admit(toll(serial=serial), A.public, B.public)
-                assert isinstance(books, Books)
+                assert isinstance(books, PassMeter)
                 assert books.account.room == window - owed
-            assert books.moved(A.public, B.public, window - owed) is Standing.HELD
+            assert books.moved(A.public, B.public, window - owed) is PassStatus.HELD
 
     run(test)
 
 
 def test_a_debt_that_was_paid_is_kept_as_none_and_a_file_that_says_no_number_is_none(tmp_path: Path) -> None:
     async def test() -> None:
-        till = Till(tmp_path)
+        till = ReceiptStore(tmp_path)
         till.owe(PAYER.public, 0)
         await till.write()
-        assert list(Till(tmp_path).debts()) == []
+        assert list(ReceiptStore(tmp_path).debts()) == []
         for size in (7, 0):
             till.owe(PAYER.public, size)
             await till.write()
-            assert list(Till(tmp_path).debts()) == [(PAYER.public, size)]
+            assert list(ReceiptStore(tmp_path).debts()) == [(PAYER.public, size)]
         for name, body in (("xyz", b"\x01"), ("00" * 32, b"\xff"), ("01" * 32, bytes(99)), ("02" * 32, b"")):
             (tmp_path / f"{name}.owed").write_bytes(body)
-        assert [name for name, size in Till(tmp_path).debts() if size > 0] == []
+        assert [name for name, size in ReceiptStore(tmp_path).debts() if size > 0] == []
 
     run(test)

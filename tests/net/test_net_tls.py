@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from farflung.core import limits
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError, ProtocolError
-from farflung.net.io.credentials import FileCredentials
-from farflung.net.tls import MAGIC, Session, hello, wire_size
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.tls import MAGIC, TlsSession, hello, wire_size
 
 A, B, C = (local_key(1, name) for name in "abc")
-OWN_A, OWN_B, OWN_C = FileCredentials(A), FileCredentials(B), FileCredentials(C)
+OWN_A, OWN_B, OWN_C = FileTlsCredentials(A), FileTlsCredentials(B), FileTlsCredentials(C)
 
 
-def meet(dialer: Session, acceptor: Session, cut: int = 1 << 20) -> None:
+def meet(dialer: TlsSession, acceptor: TlsSession, cut: int = 1 << 20) -> None:
     """Carries bytes both ways, `cut` at a time, until nothing moves."""
     moved = True
     while moved:
@@ -30,7 +30,7 @@ def meet(dialer: Session, acceptor: Session, cut: int = 1 << 20) -> None:
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_two_keys_meet_and_know_each_other(cut: int) -> None:
-    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
     meet(dialer, acceptor, cut)
     assert dialer.is_ready
     assert acceptor.is_ready
@@ -44,7 +44,7 @@ def test_two_keys_meet_and_know_each_other(cut: int) -> None:
 
 
 def test_only_tls_13_without_tickets_is_spoken() -> None:
-    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
     meet(dialer, acceptor)
     assert acceptor._tls is not None
     assert acceptor._tls.version() == "TLSv1.3"
@@ -53,7 +53,7 @@ def test_only_tls_13_without_tickets_is_spoken() -> None:
 
 
 def test_dialer_refuses_another_key_before_it_finishes_the_handshake() -> None:
-    dialer, acceptor = Session.client(OWN_A, C.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, C.public), TlsSession.server(OWN_B)
     acceptor.receive(dialer.outgoing())
     with pytest.raises(ProtocolError, match="FF-NET-004"):
         dialer.receive(acceptor.outgoing())
@@ -67,7 +67,7 @@ def test_dialer_refuses_another_key_before_it_finishes_the_handshake() -> None:
 class Impostor:
     """Shows one certificate, holds another key."""
 
-    def __init__(self, shown: FileCredentials, held: FileCredentials) -> None:
+    def __init__(self, shown: FileTlsCredentials, held: FileTlsCredentials) -> None:
         self.certificate = shown.certificate
         self._held = held
 
@@ -76,7 +76,7 @@ class Impostor:
 
 
 def test_acceptor_refuses_a_dialer_that_announces_a_key_it_does_not_hold() -> None:
-    dialer, acceptor = Session.client(Impostor(OWN_C, OWN_A), B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(Impostor(OWN_C, OWN_A), B.public), TlsSession.server(OWN_B)
     with pytest.raises(ProtocolError, match="FF-NET-003"):
         meet(dialer, acceptor)
     assert acceptor.peer is None
@@ -89,13 +89,13 @@ def test_a_dialer_without_a_certificate_is_refused() -> None:
         def load(self, context: ssl.SSLContext) -> None:
             pass
 
-    dialer, acceptor = Session.client(Nobody(), B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(Nobody(), B.public), TlsSession.server(OWN_B)
     with pytest.raises(ProtocolError, match="FF-NET-003"):
         meet(dialer, acceptor)
 
 
 def test_a_hello_changed_on_the_way_ends_the_handshake() -> None:
-    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
     data = dialer.outgoing()
     changed = data.replace(OWN_A.certificate, OWN_C.certificate)
     acceptor.receive(changed)
@@ -104,7 +104,7 @@ def test_a_hello_changed_on_the_way_ends_the_handshake() -> None:
 
 
 def test_acceptor_itself_compares_what_was_proved_with_what_was_announced() -> None:
-    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
     acceptor.receive(dialer.outgoing())
     acceptor._hello = OWN_C.certificate  # as if OpenSSL had trusted more than it was told to
     with pytest.raises(ProtocolError, match="FF-NET-003"):
@@ -121,7 +121,7 @@ def test_an_older_tls_is_refused(version: ssl.TLSVersion) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing).do_handshake()
-    acceptor = Session.server(OWN_B)
+    acceptor = TlsSession.server(OWN_B)
     acceptor.receive(hello(OWN_A.certificate))
     with pytest.raises(ProtocolError, match="FF-NET-003"):
         acceptor.receive(outgoing.read())
@@ -138,7 +138,7 @@ def test_an_older_tls_is_refused(version: ssl.TLSVersion) -> None:
     ],
 )
 def test_what_is_no_hello_is_refused_at_once(data: bytes) -> None:
-    acceptor = Session.server(OWN_B)
+    acceptor = TlsSession.server(OWN_B)
     with pytest.raises(ProtocolError, match="FF-NET-001"):
         acceptor.receive(data)
     assert acceptor.receive(b"more") == []
@@ -148,11 +148,11 @@ def test_what_is_no_hello_is_refused_at_once(data: bytes) -> None:
 def test_a_hello_with_any_other_certificate_is_refused() -> None:
     for body in (b"", b"x", OWN_A.certificate[:-1], OWN_A.certificate + b"x"):
         with pytest.raises(ProtocolError, match="FF-NET-002"):
-            Session.server(OWN_B).receive(hello(body))
+            TlsSession.server(OWN_B).receive(hello(body))
 
 
 def test_a_handshake_that_never_ends_is_cut_off() -> None:
-    acceptor = Session.server(OWN_B)
+    acceptor = TlsSession.server(OWN_B)
     acceptor.receive(hello(OWN_A.certificate))
     acceptor.receive(b"\x16\x03\x01\x40\x00" + bytes(limits.HANDSHAKE_BYTES - 300))  # a record of 16 KiB
     with pytest.raises(ProtocolError, match="longer"):
@@ -161,7 +161,7 @@ def test_a_handshake_that_never_ends_is_cut_off() -> None:
 
 def test_a_flipped_or_replayed_record_ends_the_session() -> None:
     for spoil in (lambda d: d[:-1] + bytes([d[-1] ^ 1]), lambda d: d + d):
-        dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+        dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
         meet(dialer, acceptor)
         dialer.send(b"pay 1")
         with pytest.raises(ProtocolError, match="FF-NET-003"):
@@ -170,7 +170,7 @@ def test_a_flipped_or_replayed_record_ends_the_session() -> None:
 
 
 def test_good_bye_is_heard() -> None:
-    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    dialer, acceptor = TlsSession.client(OWN_A, B.public), TlsSession.server(OWN_B)
     meet(dialer, acceptor)
     dialer.finish()
     dialer.finish()
@@ -181,7 +181,7 @@ def test_good_bye_is_heard() -> None:
 @settings(max_examples=40)
 @given(st.binary(min_size=1, max_size=2000), st.booleans())
 def test_strange_bytes_only_raise_protocol_errors(data: bytes, is_after_hello: bool) -> None:
-    acceptor = Session.server(OWN_B)
+    acceptor = TlsSession.server(OWN_B)
     if is_after_hello:
         acceptor.receive(hello(OWN_A.certificate))
     try:
@@ -192,8 +192,11 @@ def test_strange_bytes_only_raise_protocol_errors(data: bytes, is_after_hello: b
 
 
 def test_credentials_work_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farflung.net.io.credentials._memory_file", lambda data: None)
-    dialer, acceptor = Session.client(FileCredentials(A), B.public), Session.server(FileCredentials(B))
+    monkeypatch.setattr("farflung.net.io.tls_key._memory_file", lambda data: None)
+    dialer, acceptor = (
+        TlsSession.client(FileTlsCredentials(A), B.public),
+        TlsSession.server(FileTlsCredentials(B)),
+    )
     meet(dialer, acceptor)
     assert dialer.is_ready
     assert acceptor.is_ready

@@ -7,29 +7,29 @@ import pytest
 from net_relays import A, B, C, R, echo, pair, relay, run, until
 from net_tolls import NOW, PAYER, Funds, Ledger, Paid, hidden, paid, toll
 
-from farflung.core import limits, tolls
+from farflung.core import limits, relay_passes
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError, ProtocolError
-from farflung.net import tickets
+from farflung.net import relay_tickets
 from farflung.net.certificates import Credential, certify, credential_of
-from farflung.net.counters import Counter
-from farflung.net.io import knock, purse, tollgate
+from farflung.net.counters import ByteCounter
+from farflung.net.io import relay_dialer, relay_metering_gate, relay_payer
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.knock import new_ticket, visit
-from farflung.net.io.purse import RECEIPT
-from farflung.net.io.tollgate import RENEW, SETTLE
+from farflung.net.io.relay_dialer import new_ticket, visit
+from farflung.net.io.relay_metering_gate import RENEW, SETTLE
+from farflung.net.io.relay_payer import RECEIPT
 from farflung.net.messages import RemoteError
-from farflung.net.metering import Books
-from farflung.net.tickets import NOBODY, Purpose, Status
+from farflung.net.relay_meter import PassMeter
+from farflung.net.relay_tickets import NOBODY, TicketPurpose, TicketStatus
 
 BULK = bytes(range(256)) * 1024  # 256 KiB
 
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
 def test_what_both_sides_sign_is_what_the_relay_carried_and_claims() -> None:
@@ -45,9 +45,9 @@ def test_what_both_sides_sign_is_what_the_relay_carried_and_claims() -> None:
             assert who == PAYER.public
             said = {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in claim.receipts}
             assert set(said) == {A.public, B.public}
-            assert tolls.billed(1 << 40, said) >= 8 * len(BULK)
+            assert relay_passes.billed(1 << 40, said) >= 8 * len(BULK)
             # what is under way when it settles is not signed: goodbyes
-            assert 0 <= made.server.forwarded - tolls.billed(1 << 40, said) < 1024
+            assert 0 <= made.server.forwarded - relay_passes.billed(1 << 40, said) < 1024
 
     run(test)
 
@@ -67,7 +67,7 @@ def test_what_both_sides_sign_is_what_the_relay_carried_and_claims() -> None:
     ],
 )
 def test_a_relay_that_is_paid_carries_for_good_passes_only(
-    shown: tolls.SignedPass | None, cause: str
+    shown: relay_passes.SignedRelayPass | None, cause: str
 ) -> None:
     async def test() -> None:
         async with paid() as made:
@@ -106,7 +106,7 @@ def test_a_party_that_does_not_sign_is_served_half_a_window_and_then_cut_off(
     async def refuse(*_: object) -> None:
         raise NetworkError("FF-NET-047", "no receipt from here")
 
-    monkeypatch.setattr(purse.Purse, "_sign", refuse)
+    monkeypatch.setattr(relay_payer.RelayPayer, "_sign", refuse)
 
     async def test() -> None:
         half = 1 << 20
@@ -142,7 +142,7 @@ def test_who_is_held_is_asked_again_for_what_was_on_its_way_when_it_was_asked_fi
 ) -> None:
     """Nobody signs by itself here, and one window goes after the other."""
     monkeypatch.setattr(limits, "RECEIPT_SECONDS", 1000.0)
-    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.05)
 
     async def test() -> None:
         async with paid(window=1 << 19, held=5.0) as made:
@@ -173,7 +173,7 @@ def test_who_was_admitted_while_there_was_room_is_held_from_the_first_byte_when_
             one, two = Cart(), Cart()
             books = [await made.gate.admit(toll(), A.public, B.public) for _ in range(2)]
             for cart, each in zip((one, two), books, strict=True):
-                assert isinstance(each, Books)
+                assert isinstance(each, PassMeter)
                 made.gate.opened(cart, each, A.public, B.public)
                 made.gate.moved(cart, False, 1 << 21)
                 assert cart.is_held
@@ -232,7 +232,7 @@ async def _calls(call, count: int) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_circuit_ends_with_its_pass_and_goes_on_with_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.02)
 
     async def test() -> None:
         async with paid(held=0.1) as made, hidden(PAYER, None) as payer:
@@ -290,17 +290,17 @@ def test_receipts_of_nobody_and_strange_signatures_are_refused() -> None:
             connection = await made.dial()
             await connection.call("x", BULK)
             to_relay = await made.a.dial(R.public, *made.server.address)
-            plain = tolls.Receipt(*_named(toll().toll), A.public, 5, 5)
+            plain = relay_passes.RelayReceipt(*_named(toll().toll), A.public, 5, 5)
             with pytest.raises(RemoteError, match="FF-NET-141"):
-                await to_relay.call(RECEIPT, encode(tolls.sign_receipt(B, plain)))
-            stranger = tolls.Receipt(*_named(toll(serial=9).toll), A.public, 5, 5)
+                await to_relay.call(RECEIPT, encode(relay_passes.sign_receipt(B, plain)))
+            stranger = relay_passes.RelayReceipt(*_named(toll(serial=9).toll), A.public, 5, 5)
             with pytest.raises(RemoteError, match="FF-NET-140"):
-                await to_relay.call(RECEIPT, encode(tolls.sign_receipt(A, stranger)))
+                await to_relay.call(RECEIPT, encode(relay_passes.sign_receipt(A, stranger)))
 
     run(test)
 
 
-def _named(what: tolls.Pass) -> tuple[object, ...]:
+def _named(what: relay_passes.RelayPass) -> tuple[object, ...]:
     return what.chain, what.payer, what.relay, what.opening, what.serial
 
 
@@ -361,10 +361,10 @@ def test_a_spare_learns_of_the_pass_as_it_is_joined_and_both_ends_sign() -> None
 @pytest.mark.parametrize(
     "answer",
     [
-        tickets.answer(Status.PAID) + (limits.TICKET_BYTES + 1).to_bytes(2, "big"),
-        tickets.answer(Status.PAID) + bytes(2),
-        tickets.answer(Status.PAID) + b"\0\1x",
-        tickets.answer(Status.PAID) + encode(toll())[:20],
+        relay_tickets.answer(TicketStatus.PAID) + (limits.TICKET_BYTES + 1).to_bytes(2, "big"),
+        relay_tickets.answer(TicketStatus.PAID) + bytes(2),
+        relay_tickets.answer(TicketStatus.PAID) + b"\0\1x",
+        relay_tickets.answer(TicketStatus.PAID) + encode(toll())[:20],
     ],
     ids=["too long", "empty", "no pass", "torn"],
 )
@@ -376,9 +376,9 @@ def test_a_spare_that_is_joined_under_no_pass_at_all_is_given_up(answer: bytes) 
 
         server = await asyncio.start_server(say, "127.0.0.1", 0)
         place = server.sockets[0].getsockname()
-        ticket = new_ticket(A, Purpose.SPARE, R.public, NOBODY)
+        ticket = new_ticket(A, TicketPurpose.SPARE, R.public, NOBODY)
         made: list[object] = []
-        spare = await visit(credential_of(A), Counter(), ticket, place, made.append)  # type: ignore[arg-type]
+        spare = await visit(credential_of(A), ByteCounter(), ticket, place, made.append)  # type: ignore[arg-type]
         with pytest.raises(ProtocolError):
             await spare.answered
         assert made == []

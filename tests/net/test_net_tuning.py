@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from net_relays import A, B, echo, pair, run
 
 from farflung.core import limits
-from farflung.net.counters import Counter, Meter
-from farflung.net.io import manners, tuning
-from farflung.net.io.circuit import Circuit
+from farflung.net.counters import ByteCounter, ConnectionMeter
+from farflung.net.io import rate_limiter, socket_options
+from farflung.net.io.connection_writer import ConnectionWriter
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.outlet import Outlet
-from farflung.net.io.pacing import Pacer
-from farflung.net.io.tuning import Reading
-from farflung.net.portions import MOST_HELD, MOST_WRITTEN
-from farflung.net.shares import divide, kept_rate, wanted
+from farflung.net.io.pacer import UploadPacer
+from farflung.net.io.relay_splice import RelayCircuit
+from farflung.net.io.socket_options import SocketReading
+from farflung.net.max_min_fair import divide, kept_rate, wanted
+from farflung.net.write_size import MOST_HELD, MOST_WRITTEN
 
 UNPACED = (1 << 32) - 1
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these socket options are Linux's")
@@ -43,7 +43,7 @@ def linked(host: str = "127.0.0.1", to: str = "") -> Iterator[tuple[socket.socke
 
 def own_choice() -> str:
     with socket.socket() as fresh:
-        return tuning.congestion(fresh)
+        return socket_options.congestion(fresh)
 
 
 def paced(sock: socket.socket) -> int:
@@ -73,16 +73,16 @@ def test_connections_within_one_machine_keep_the_systems_choice_and_are_not_pace
 ) -> None:
     with socket.socket() as fresh:
         other = "reno" if own_choice() != "reno" else "cubic"
-        if tuning.ask(fresh, other):
+        if socket_options.ask(fresh, other):
             pytest.skip(f"{other} is not to be had here")
-    monkeypatch.setattr(tuning, "WANTED", other)  # so that asking for it would show
+    monkeypatch.setattr(socket_options, "WANTED", other)  # so that asking for it would show
 
     async def test() -> None:
         async with pair(uplink=10**6) as (server, a, b, connection):
             (circuit,) = server._junction.circuits
             facts = [connection.tuned, *circuit.tuned]
             facts += [one.tuned for end in (a, b, server._endpoint) for one in end._connections]
-            assert facts == [tuning.Tuned(own_choice(), True)] * len(facts)
+            assert facts == [socket_options.SocketTuning(own_choice(), True)] * len(facts)
             assert [paced(leg) for leg in circuit.sockets] == [UNPACED] * 2
 
     run(test)
@@ -90,11 +90,11 @@ def test_connections_within_one_machine_keep_the_systems_choice_and_are_not_pace
 
 def test_a_dialled_and_an_accepted_connection_know_what_they_got() -> None:
     async def test() -> None:
-        a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
         connection = await a.dial(B.public, *await b.start())
         await connection.call("a", b"1")
         (accepted,) = b._connections
-        assert connection.tuned == accepted.tuned == tuning.Tuned(own_choice(), True)
+        assert connection.tuned == accepted.tuned == socket_options.SocketTuning(own_choice(), True)
         await a.close()
         await b.close()
 
@@ -108,7 +108,7 @@ def test_a_dialled_and_an_accepted_connection_know_what_they_got() -> None:
 def test_loopback_is_known_by_either_end(host: str, to: str) -> None:
     try:
         with linked(host, to) as ends:
-            assert all(map(tuning.is_local, ends))
+            assert all(map(socket_options.is_local, ends))
     except OSError as error:
         pytest.skip(f"no such address here: {error}")
 
@@ -120,42 +120,42 @@ def test_an_address_of_this_machine_is_local_too() -> None:
         except OSError as error:
             pytest.skip(f"there is no other address than loopback: {error}")
         mine = guess.getsockname()[0]
-        assert not tuning.is_local(guess)
+        assert not socket_options.is_local(guess)
     with linked(mine) as ends:
-        assert all(map(tuning.is_local, ends))
+        assert all(map(socket_options.is_local, ends))
 
 
 def test_what_has_no_other_end_is_local_and_a_closed_socket_raises_nothing() -> None:
     one, other = socket.socketpair()
     with one, other, socket.socket() as alone:
-        assert all(map(tuning.is_local, (one, other, alone)))
-        tuning.tune(one)
-    tuning.tune(alone)
-    tuning.pace(alone, 1)
+        assert all(map(socket_options.is_local, (one, other, alone)))
+        socket_options.tune(one)
+    socket_options.tune(alone)
+    socket_options.pace(alone, 1)
 
 
 @linux
 def test_an_unknown_congestion_control_is_refused_and_the_systems_choice_is_kept() -> None:
     with linked() as (one, _):
-        assert tuning.ask(one, "nonesuch") == errno.ENOENT
-        assert tuning.congestion(one) == own_choice()
+        assert socket_options.ask(one, "nonesuch") == errno.ENOENT
+        assert socket_options.congestion(one) == own_choice()
         one.sendall(b"x")
 
 
 @linux
 def test_a_congestion_control_that_is_given_is_read_back() -> None:
     with linked() as (one, _):
-        assert tuning.ask(one, "reno") == 0
-        assert tuning.congestion(one) == "reno"
+        assert socket_options.ask(one, "reno") == 0
+        assert socket_options.congestion(one) == "reno"
 
 
 def test_a_system_without_these_options_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, nothing in (("_CONGESTION", None), ("_NOTSENT_LOWAT", None), ("CAN_PACE", False)):
-        monkeypatch.setattr(tuning, name, nothing)
+        monkeypatch.setattr(socket_options, name, nothing)
     with linked() as (one, _):
-        assert tuning.tune(one) == tuning.Tuned("", True)
-        assert tuning.ask(one, "bbr") == 0
-        tuning.pace(one, 1000)
+        assert socket_options.tune(one) == socket_options.SocketTuning("", True)
+        assert socket_options.ask(one, "bbr") == 0
+        socket_options.pace(one, 1000)
         if sys.platform == "linux":
             assert paced(one) == UNPACED
 
@@ -170,7 +170,7 @@ def test_a_system_without_these_options_is_left_as_it_is(monkeypatch: pytest.Mon
 def test_a_pace_is_set_and_never_means_without_bound(asked: int, set_to: int) -> None:
     with linked() as (one, _):
         assert paced(one) == UNPACED
-        tuning.pace(one, asked)
+        socket_options.pace(one, asked)
         assert paced(one) == set_to
 
 
@@ -182,7 +182,7 @@ def test_95_percent_of_a_line_is_used() -> None:
 @linux
 def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
     rate = 24_000_000
-    uplink = Pacer(rate)
+    uplink = UploadPacer(rate)
     with linked() as (a, b), linked() as (c, _):
         uplink.open(a)
         assert paced(a) == rate
@@ -211,7 +211,7 @@ def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
 def test_who_sends_little_for_a_moment_keeps_its_share_and_who_goes_on_so_does_not() -> None:
     """BBR does so for 0.2 s and a round trip every ten seconds."""
     rate = 24_000_000
-    pacer = Pacer(rate, looks=2)
+    pacer = UploadPacer(rate, looks=2)
     with linked() as (a, b):
         for each in (a, b):
             pacer.open(each)
@@ -231,14 +231,14 @@ def test_who_sends_little_for_a_moment_keeps_its_share_and_who_goes_on_so_does_n
 def test_what_waits_in_the_kernel_is_not_taken_for_sent_where_the_kernel_says_what_was(
     says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = Reading(0, 0, 0.0, 0.1, 0.1, True, 0.0, False)
-    monkeypatch.setattr(manners, "is_near", lambda _sock: False)
-    monkeypatch.setattr(manners, "read", lambda _sock: reading if says else None)
+    reading = SocketReading(0, 0, 0.0, 0.1, 0.1, True, 0.0, False)
+    monkeypatch.setattr(rate_limiter, "is_near", lambda _sock: False)
+    monkeypatch.setattr(rate_limiter, "read", lambda _sock: reading if says else None)
 
     async def test() -> None:
         nonlocal reading
         with linked() as (one, _):
-            mine = manners.Manners()
+            mine = rate_limiter.LinePacer()
             mine.open(one, _Idle(one), lambda: None)
             mine.sent(one, 1_000_000)
             sender = mine._pacer._senders[one]
@@ -255,7 +255,7 @@ def test_what_waits_in_the_kernel_is_not_taken_for_sent_where_the_kernel_says_wh
 @linux
 def test_who_has_nothing_waiting_is_not_paced_to_little_and_what_it_sends_is_taken_off_the_others() -> None:
     rate = 24_000_000
-    uplink = Pacer(rate)
+    uplink = UploadPacer(rate)
     with linked() as (a, b), linked() as (c, _):
         for each in (a, b, c):
             uplink.open(each)
@@ -276,7 +276,7 @@ def test_who_has_nothing_waiting_is_not_paced_to_little_and_what_it_sends_is_tak
 @linux
 def test_what_some_do_not_use_is_shared_out_twice() -> None:
     rate = 24_000_000
-    uplink = Pacer(rate)
+    uplink = UploadPacer(rate)
     with linked() as (a, b):
         uplink.open(a)
         uplink.open(b)
@@ -313,7 +313,7 @@ def test_a_circuit_says_which_socket_took_the_bytes() -> None:
         for each in (one, its, other, theirs):
             each.setblocking(False)
         took: list[tuple[socket.socket, int]] = []
-        circuit = Circuit(
+        circuit = RelayCircuit(
             its, theirs, may_splice=True, on_moved=lambda _, *what: took.append(what), on_end=lambda _: None
         )
         circuit.start()
@@ -399,11 +399,17 @@ class _Idle(asyncio.Transport):
 def test_a_fast_line_may_hold_more_unsent_unless_it_leads_to_another_home(
     is_far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manners, "is_near", lambda _sock: not is_far)
+    monkeypatch.setattr(rate_limiter, "is_near", lambda _sock: not is_far)
 
     async def test() -> None:
         with linked() as (one, _):
-            outlet = Outlet(_Idle(one), Meter(Counter()), manners.Manners(), lambda: None, lambda: None)
+            outlet = ConnectionWriter(
+                _Idle(one),
+                ConnectionMeter(ByteCounter()),
+                rate_limiter.LinePacer(),
+                lambda: None,
+                lambda: None,
+            )
             before = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
             outlet._portions.held, outlet._portions.written = MOST_HELD, MOST_WRITTEN
             assert outlet.piece == (before // 2 if is_far else MOST_WRITTEN)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from net_lines import MBIT, TICK, Home, Process
 
-from farflung.net import uplink
-from farflung.net.uplink import Line, Phase, Sample
+from farflung.net import uplink_estimator
+from farflung.net.uplink_estimator import UplinkEstimate, UplinkPhase, UplinkSample
 
 LOOK = 0.02
 # Stated times: after so long all is as it should be
@@ -91,10 +91,10 @@ def test_alone_on_a_line_nobody_is_paced_below_most_of_it_except_in_a_test(
         ours.put(size)
         for _ in range(round((size / rate + gap) / TICK)):
             home.tick()
-            is_test = ours.line.phase is Phase.TEST
+            is_test = ours.line.phase is UplinkPhase.TEST
             tested = tested + TICK if is_test else 0.0
-            assert tested <= uplink.TEST_MOST + 2 * trip
-            assert uplink.ceiling(ours.line) >= (0.35 if is_test else 0.8) * (1 - 2 * loss) * rate
+            assert tested <= uplink_estimator.TEST_MOST + 2 * trip
+            assert uplink_estimator.ceiling(ours.line) >= (0.35 if is_test else 0.8) * (1 - 2 * loss) * rate
 
 
 @some
@@ -105,13 +105,13 @@ def test_who_never_fills_a_line_is_never_paced(rate: float, trip: float, size: f
     for _ in range(10):
         home.burst(ours, min(size, 0.1 * rate))
         home.run(gap)
-        assert (ours.line.phase, ours.line.rate) == (Phase.OPEN, 0.0)
+        assert (ours.line.phase, ours.line.rate) == (UplinkPhase.OPEN, 0.0)
 
 
 @some
 @given(rates, trips, st.floats(0.05, 1.0), counts)
 def test_a_wrong_memory_of_a_line_does_no_harm(rate: float, trip: float, part: float, count: int) -> None:
-    ours = Process(trip, count, line=uplink.known(part * rate, 0.0))
+    ours = Process(trip, count, line=uplink_estimator.known(part * rate, 0.0))
     home = Home(rate, ours)
     home.run(0.5 + SETTLE_TRIPS * trip, [ours])
     assert home.run(3.0, [ours])[0] >= 0.8
@@ -158,78 +158,84 @@ def test_two_processes_that_send_at_once_fill_the_line_between_them(rate: float,
     assert min(shares) >= 0.1
 
 
-def beside(line: Line, seconds: float, ours: float, trip: float = 0.04) -> Line:
+def beside(line: UplinkEstimate, seconds: float, ours: float, trip: float = 0.04) -> UplinkEstimate:
     """We deliver `ours`, and never more than we may, while others keep a queue of 60 ms."""
     began = line.busy_at if math.isfinite(line.busy_at) else 0.0
     for look in range(1, round(seconds / LOOK) + 1):
-        sent = int(min(ours, uplink.ceiling(line)) * LOOK)
-        line = uplink.observe(line, Sample(began + look * LOOK, sent, LOOK, trip + 0.06, 0.06))
+        sent = int(min(ours, uplink_estimator.ceiling(line)) * LOOK)
+        line = uplink_estimator.observe(
+            line, UplinkSample(began + look * LOOK, sent, LOOK, trip + 0.06, 0.06)
+        )
     return line
 
 
-def free(line: Line, seconds: float, ours: float, trip: float = 0.04) -> Line:
+def free(line: UplinkEstimate, seconds: float, ours: float, trip: float = 0.04) -> UplinkEstimate:
     """The same without a queue."""
     for _ in range(round(seconds / LOOK)):
-        sent = int(min(ours, uplink.ceiling(line)) * LOOK)
-        line = uplink.observe(line, Sample(line.busy_at + LOOK, sent, LOOK, trip, 0.0))
+        sent = int(min(ours, uplink_estimator.ceiling(line)) * LOOK)
+        line = uplink_estimator.observe(line, UplinkSample(line.busy_at + LOOK, sent, LOOK, trip, 0.0))
     return line
 
 
 @some
 @given(rates)
 def test_half_of_a_known_line_is_left_to_others_who_want_it_and_never_more(rate: float) -> None:
-    line = uplink.known(rate, 0.0)
+    line = uplink_estimator.known(rate, 0.0)
     line = beside(line, 4.0, rate)
-    assert line.phase is Phase.SHARE
+    assert line.phase is UplinkPhase.SHARE
     for _ in range(100):
         line = beside(line, 0.3, rate)
-        assert uplink.ceiling(line) >= 0.49 * rate
-    assert free(line, uplink.STAYS + 0.1, rate).phase is Phase.PROBE
+        assert uplink_estimator.ceiling(line) >= 0.49 * rate
+    assert free(line, uplink_estimator.STAYS + 0.1, rate).phase is UplinkPhase.PROBE
 
 
 @some
 @given(rates)
 def test_a_queue_of_others_on_a_line_that_is_not_known_is_left_to_tcp(rate: float) -> None:
-    line = beside(Line(), 1.5, rate)
+    line = beside(UplinkEstimate(), 1.5, rate)
     for _ in range(20):
         line = beside(line, 0.5, rate)
-        assert (line.phase, uplink.ceiling(line)) == (Phase.OPEN, math.inf)
+        assert (line.phase, uplink_estimator.ceiling(line)) == (UplinkPhase.OPEN, math.inf)
 
 
 def test_less_than_was_known_is_believed_when_it_is_shown_twice() -> None:
-    line = Line(Phase.TEST, 1e6, since=0.0, agreed=3, found=4e5, patience=1.0, busy_at=1.0)
-    gone = Sample(1.0, 8_000, LOOK, 0.04, 0.0)
-    once = uplink.observe(line, gone)
-    assert (once.phase, once.rate) == (Phase.KEEP, 1e6)
-    again = uplink.observe(replace(line, less=once.less), gone)
-    assert (again.phase, again.rate) == (Phase.KEEP, 4e5)
+    line = UplinkEstimate(UplinkPhase.TEST, 1e6, since=0.0, agreed=3, found=4e5, patience=1.0, busy_at=1.0)
+    gone = UplinkSample(1.0, 8_000, LOOK, 0.04, 0.0)
+    once = uplink_estimator.observe(line, gone)
+    assert (once.phase, once.rate) == (UplinkPhase.KEEP, 1e6)
+    again = uplink_estimator.observe(replace(line, less=once.less), gone)
+    assert (again.phase, again.rate) == (UplinkPhase.KEEP, 4e5)
 
 
 def test_more_than_was_known_is_believed_at_once() -> None:
-    line = Line(Phase.PROBE, 1e6, since=0.0, agreed=1, busy_at=0.0)
+    line = UplinkEstimate(UplinkPhase.PROBE, 1e6, since=0.0, agreed=1, busy_at=0.0)
     for look in range(1, 40):
-        line = uplink.observe(line, Sample(look * LOOK, int(1.2e6 * LOOK), LOOK, 0.04, 0.0))
-    assert (line.phase, uplink.ceiling(line)) == (Phase.OPEN, math.inf)
+        line = uplink_estimator.observe(line, UplinkSample(look * LOOK, int(1.2e6 * LOOK), LOOK, 0.04, 0.0))
+    assert (line.phase, uplink_estimator.ceiling(line)) == (UplinkPhase.OPEN, math.inf)
     assert line.rate == pytest.approx(1.2e6, rel=0.01)
 
 
 @some
 @given(rates, trips, st.integers(1, 1 << 34))
 def test_idle_time_and_what_comes_in_it_say_nothing_of_a_line(rate: float, trip: float, size: int) -> None:
-    line = uplink.known(rate, 0.0)
+    line = uplink_estimator.known(rate, 0.0)
     for look in range(1000):
-        line = uplink.observe(line, Sample(look * LOOK, size, LOOK, trip, 0.1, is_busy=False))
-    assert (line.rate, line.phase) == (rate, Phase.OPEN)
+        line = uplink_estimator.observe(line, UplinkSample(look * LOOK, size, LOOK, trip, 0.1, is_busy=False))
+    assert (line.rate, line.phase) == (rate, UplinkPhase.OPEN)
 
 
 def test_what_is_old_is_forgotten() -> None:
-    line = uplink.observe(uplink.known(1e6, 0.0), Sample(uplink.OLD + 1, 0, LOOK, is_busy=False))
-    assert (line.phase, line.rate, uplink.ceiling(line)) == (Phase.OPEN, 0.0, math.inf)
+    line = uplink_estimator.observe(
+        uplink_estimator.known(1e6, 0.0), UplinkSample(uplink_estimator.OLD + 1, 0, LOOK, is_busy=False)
+    )
+    assert (line.phase, line.rate, uplink_estimator.ceiling(line)) == (UplinkPhase.OPEN, 0.0, math.inf)
 
 
 def test_after_a_pause_what_is_known_is_doubted() -> None:
-    line = uplink.observe(Line(Phase.KEEP, 1e6, since=0.0, agreed=4, busy_at=0.0), Sample(1.5, 9, LOOK))
-    assert line.phase is Phase.PROBE
+    line = uplink_estimator.observe(
+        UplinkEstimate(UplinkPhase.KEEP, 1e6, since=0.0, agreed=4, busy_at=0.0), UplinkSample(1.5, 9, LOOK)
+    )
+    assert line.phase is UplinkPhase.PROBE
 
 
 @some
@@ -243,21 +249,24 @@ def test_after_a_cut_a_line_is_what_it_was(
     for away, back in [*cuts, (10.0, 1.0)]:
         line, now = ours.line, home.now
         for look in range(1, round(away / LOOK) + 1):
-            line = uplink.observe(line, Sample(now + look * LOOK, 0, LOOK, trip + 0.01, 0.01))
+            line = uplink_estimator.observe(line, UplinkSample(now + look * LOOK, 0, LOOK, trip + 0.01, 0.01))
         ours.line = line
         home.ticks += round(away / TICK)
         home.run(back, [ours])
-        assert uplink.ceiling(ours.line) >= (0.4 if ours.line.phase is Phase.TEST else 0.8) * rate
+        assert (
+            uplink_estimator.ceiling(ours.line)
+            >= (0.4 if ours.line.phase is UplinkPhase.TEST else 0.8) * rate
+        )
     home.run(2.0 + SETTLE_TRIPS * trip, [ours])
     assert home.run(3.0, [ours])[0] >= 0.85
 
 
 def test_the_lump_that_comes_first_after_a_cut_says_nothing() -> None:
-    line = uplink.known(1e6, 0.0)
+    line = uplink_estimator.known(1e6, 0.0)
     for look in range(200):
-        line = uplink.observe(line, Sample(look * LOOK, 0, LOOK))
-    line = uplink.observe(line, Sample(200 * LOOK, 1 << 30, LOOK))
-    assert (line.phase, line.rate, line.weighed.got) == (Phase.OPEN, 1e6, 0)
+        line = uplink_estimator.observe(line, UplinkSample(look * LOOK, 0, LOOK))
+    line = uplink_estimator.observe(line, UplinkSample(200 * LOOK, 1 << 30, LOOK))
+    assert (line.phase, line.rate, line.weighed.got) == (UplinkPhase.OPEN, 1e6, 0)
 
 
 @given(
@@ -275,97 +284,104 @@ def test_the_lump_that_comes_first_after_a_cut_says_nothing() -> None:
 def test_whatever_the_kernel_says_the_ceiling_is_a_rate(
     samples: list[tuple[int, float, float, float, bool]],
 ) -> None:
-    line, now = Line(), 0.0
+    line, now = UplinkEstimate(), 0.0
     for delivered, seconds, trip, queue, is_busy in samples:
         now += seconds
-        line = uplink.observe(line, Sample(now, delivered, seconds, trip, queue, is_busy))
-        assert uplink.ceiling(line) >= uplink.LEAST
-        assert line.rate == 0 or line.rate >= uplink.LEAST
+        line = uplink_estimator.observe(line, UplinkSample(now, delivered, seconds, trip, queue, is_busy))
+        assert uplink_estimator.ceiling(line) >= uplink_estimator.LEAST
+        assert line.rate == 0 or line.rate >= uplink_estimator.LEAST
         assert not math.isnan(line.rate)
 
 
 def test_two_windows_of_late_answers_are_no_queue_and_three_are() -> None:
-    late = [Sample(look * LOOK, 40_000, LOOK, 0.05, 0.03) for look in range(1, 10)]
-    line = Line()
+    late = [UplinkSample(look * LOOK, 40_000, LOOK, 0.05, 0.03) for look in range(1, 10)]
+    line = UplinkEstimate()
     for sample in late[:8]:
-        line = uplink.observe(line, sample)
-    assert (line.phase, len(line.rates)) == (Phase.OPEN, 2)
-    assert uplink.observe(line, late[8]).phase is Phase.TEST
+        line = uplink_estimator.observe(line, sample)
+    assert (line.phase, len(line.rates)) == (UplinkPhase.OPEN, 2)
+    assert uplink_estimator.observe(line, late[8]).phase is UplinkPhase.TEST
 
 
 @pytest.mark.parametrize(
-    "line", [Line(Phase.TEST, found=1.0), Line(Phase.KEEP, rate=1.0), Line(Phase.SHARE, rate=1.0)]
+    "line",
+    [
+        UplinkEstimate(UplinkPhase.TEST, found=1.0),
+        UplinkEstimate(UplinkPhase.KEEP, rate=1.0),
+        UplinkEstimate(UplinkPhase.SHARE, rate=1.0),
+    ],
 )
-def test_nobody_is_paced_below_the_least(line: Line) -> None:
-    assert uplink.ceiling(line) == uplink.LEAST
-    assert uplink.ceiling(line, 100.0) == 100.0  # but for its owner
+def test_nobody_is_paced_below_the_least(line: UplinkEstimate) -> None:
+    assert uplink_estimator.ceiling(line) == uplink_estimator.LEAST
+    assert uplink_estimator.ceiling(line, 100.0) == 100.0  # but for its owner
 
 
 def test_a_queue_beneath_a_rate_that_still_doubles_is_tcps_start_and_proves_nothing() -> None:
-    line = Line()
+    line = UplinkEstimate()
     for look in range(1, 40):
         size = int(20_000 * 2 ** (look / 6))
-        line = uplink.observe(line, Sample(look * LOOK, size, LOOK, 0.05, 0.03))
-    assert (line.phase, line.found) == (Phase.OPEN, 0.0)
+        line = uplink_estimator.observe(line, UplinkSample(look * LOOK, size, LOOK, 0.05, 0.03))
+    assert (line.phase, line.found) == (UplinkPhase.OPEN, 0.0)
 
 
 def test_a_queue_whose_smoothed_round_trip_falls_late_is_still_ours() -> None:
-    line, at, queue = Line(), 0.0, 0.06
+    line, at, queue = UplinkEstimate(), 0.0, 0.06
     for _ in range(60):
         at += LOOK
-        line = uplink.observe(line, Sample(at, 50_000, LOOK, 0.04 + queue, queue))
-        if line.phase is Phase.TEST:
+        line = uplink_estimator.observe(line, UplinkSample(at, 50_000, LOOK, 0.04 + queue, queue))
+        if line.phase is UplinkPhase.TEST:
             queue *= 0.92
-        if line.phase is Phase.KEEP:
+        if line.phase is UplinkPhase.KEEP:
             break
-    assert line.phase is Phase.KEEP
+    assert line.phase is UplinkPhase.KEEP
     assert line.rate == pytest.approx(50_000 / LOOK)
 
 
 @some
 @given(st.floats(0.0, 0.2), trips)
 def test_a_test_leaves_no_more_of_the_line_than_its_queue_calls_for(queue: float, trip: float) -> None:
-    line = Line(Phase.TEST, 1e6, since=0.0, agreed=1, found=1e6, patience=9.0, busy_at=0.0)
-    line = uplink.observe(line, Sample(LOOK, 20_000, LOOK, trip + queue, queue))
-    if line.phase is Phase.TEST:
-        left = 1e6 - uplink.ceiling(line)
+    line = UplinkEstimate(UplinkPhase.TEST, 1e6, since=0.0, agreed=1, found=1e6, patience=9.0, busy_at=0.0)
+    line = uplink_estimator.observe(line, UplinkSample(LOOK, 20_000, LOOK, trip + queue, queue))
+    if line.phase is UplinkPhase.TEST:
+        left = 1e6 - uplink_estimator.ceiling(line)
         assert 0.04e6 <= left <= 0.5e6
-        assert left * (uplink.DRAIN + uplink.DRAIN_TRIPS * trip) <= max(0.05 * 0.15e6, queue * 1e6)
+        assert left * (uplink_estimator.DRAIN + uplink_estimator.DRAIN_TRIPS * trip) <= max(
+            0.05 * 0.15e6, queue * 1e6
+        )
 
 
 def test_a_long_queue_is_given_half_of_the_line_to_go() -> None:
-    line = Line(Phase.TEST, 1e6, since=0.0, agreed=1, found=1e6, patience=9.0, busy_at=0.0)
-    line = uplink.observe(line, Sample(LOOK, 20_000, LOOK, 0.14, 0.1))
-    assert uplink.ceiling(line) == pytest.approx(0.5e6)
+    line = UplinkEstimate(UplinkPhase.TEST, 1e6, since=0.0, agreed=1, found=1e6, patience=9.0, busy_at=0.0)
+    line = uplink_estimator.observe(line, UplinkSample(LOOK, 20_000, LOOK, 0.14, 0.1))
+    assert uplink_estimator.ceiling(line) == pytest.approx(0.5e6)
 
 
 JITTER = 0.015  # more than a queue must have gone below, and less than proves one
 
 
-@pytest.mark.parametrize("phase", [Phase.OPEN, Phase.KEEP, Phase.PROBE])
-def test_what_jitter_may_be_begins_no_test(phase: Phase) -> None:
-    line = Line(phase, 1e6, since=0.0, agreed=4, busy_at=0.0)
+@pytest.mark.parametrize("phase", [UplinkPhase.OPEN, UplinkPhase.KEEP, UplinkPhase.PROBE])
+def test_what_jitter_may_be_begins_no_test(phase: UplinkPhase) -> None:
+    line = UplinkEstimate(phase, 1e6, since=0.0, agreed=4, busy_at=0.0)
     for look in range(1, 20):
-        line = uplink.observe(line, Sample(look * LOOK, 18_000, LOOK, 0.04 + JITTER, JITTER))
+        line = uplink_estimator.observe(line, UplinkSample(look * LOOK, 18_000, LOOK, 0.04 + JITTER, JITTER))
     assert (line.phase, line.rate) == (phase, 1e6)
 
 
 def test_a_queue_that_went_to_what_jitter_makes_was_ours() -> None:
-    line, at, queue = uplink.known(1e6, 0.0), 0.0, 0.06
+    line, at, queue = uplink_estimator.known(1e6, 0.0), 0.0, 0.06
     for _ in range(100):
         at += LOOK
-        line = uplink.observe(line, Sample(at, 20_000, LOOK, 0.04 + queue, queue))
-        if line.phase is Phase.TEST:
+        line = uplink_estimator.observe(line, UplinkSample(at, 20_000, LOOK, 0.04 + queue, queue))
+        if line.phase is UplinkPhase.TEST:
             queue = max(JITTER, queue * 0.9)
-    assert line.phase is Phase.KEEP
+    assert line.phase is UplinkPhase.KEEP
     assert line.rate == pytest.approx(1e6)
 
 
 def test_jitter_is_nobody_elses_upload() -> None:
-    line = Line(Phase.OPEN, 1e6, since=0.0, agreed=1, is_others=True, busy_at=0.0)
-    shared = Line(Phase.SHARE, 1e6, since=0.0, agreed=1, busy_at=0.0)
-    for look in range(1, round((uplink.STAYS + 0.1) / LOOK)):
-        sample = Sample(look * LOOK, 18_000, LOOK, 0.04 + JITTER, JITTER)
-        line, shared = uplink.observe(line, sample), uplink.observe(shared, sample)
-    assert (line.phase, line.is_others) == (Phase.OPEN, False)
-    assert shared.phase is Phase.PROBE
+    line = UplinkEstimate(UplinkPhase.OPEN, 1e6, since=0.0, agreed=1, is_others=True, busy_at=0.0)
+    shared = UplinkEstimate(UplinkPhase.SHARE, 1e6, since=0.0, agreed=1, busy_at=0.0)
+    for look in range(1, round((uplink_estimator.STAYS + 0.1) / LOOK)):
+        sample = UplinkSample(look * LOOK, 18_000, LOOK, 0.04 + JITTER, JITTER)
+        line, shared = uplink_estimator.observe(line, sample), uplink_estimator.observe(shared, sample)
+    assert (line.phase, line.is_others) == (UplinkPhase.OPEN, False)
+    assert shared.phase is UplinkPhase.PROBE

@@ -9,12 +9,12 @@ from itertools import count
 
 from ledger_linear import Operation, contradiction
 
-from farflung.app.ledger_answers import EXPIRED, NONCE
-from farflung.app.ledger_client import LedgerClient
 from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.errors import FarflungError
 from farflung.ledger.params import DAY_MS
-from farflung.ledger.tx import NodeRegister
+from farflung.ledger.transactions import NodeRegister
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.replies import EXPIRED, NONCE
 
 CAPS = digest(NS_SPEC, b"caps")
 FIRST = 1  # what all of them begin with

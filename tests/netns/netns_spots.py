@@ -7,14 +7,14 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from farflung.app.lab import Laboratory
+from farflung.local.netlab import NetworkLab
 from farflung.net.io.connection import Connection
 
 
 class Spot(threading.Thread):
     """An event loop in a place of the laboratory."""
 
-    def __init__(self, laboratory: Laboratory, who: str) -> None:
+    def __init__(self, laboratory: NetworkLab, who: str) -> None:
         super().__init__(daemon=True)
         self._laboratory, self._who = laboratory, who
         self.loop = asyncio.new_event_loop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app.lab import spaces
+from farflung.local.netlab import namespaces
 
 NET = Path(__file__).resolve().parents[2] / "bench" / "net.py"
 
@@ -20,7 +20,7 @@ NET = Path(__file__).resolve().parents[2] / "bench" / "net.py"
 def test_a_connection_over_a_line_that_loses_packets_is_many_times_faster_than_plain_tcp(
     tmp_path: Path,
 ) -> None:
-    if why := spaces.why_not():
+    if why := namespaces.why_not():
         pytest.skip(why)
     out = tmp_path / "net.jsonl"
     done = subprocess.run(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
 from farflung.core.crypto import local_key
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, namespaces, why_not
 
 pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.timeout(200)]
 
@@ -94,15 +94,15 @@ asyncio.run(main())
 PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS, OTHER_SYMMETRIC, LOST = range(1, 10)
 QUICK = {"up": 20, "down": 50, "rtt": 20}
 HOMES = [
-    Home(**QUICK),
-    Home(**QUICK, nat=Nat.SYMMETRIC),
-    Home(**QUICK),
-    Home(up=2, down=50, rtt=20, queue=500, hosts=2),
-    Home(**QUICK, nat=Nat.NONE),
-    Home(**QUICK),
-    Home(**QUICK, nat=Nat.UDP_BLOCKED),
-    Home(**QUICK, nat=Nat.SYMMETRIC),
-    Home(**QUICK),
+    EmulatedHome(**QUICK),
+    EmulatedHome(**QUICK, nat=NatType.SYMMETRIC),
+    EmulatedHome(**QUICK),
+    EmulatedHome(up=2, down=50, rtt=20, queue=500, hosts=2),
+    EmulatedHome(**QUICK, nat=NatType.NONE),
+    EmulatedHome(**QUICK),
+    EmulatedHome(**QUICK, nat=NatType.UDP_BLOCKED),
+    EmulatedHome(**QUICK, nat=NatType.SYMMETRIC),
+    EmulatedHome(**QUICK),
 ]
 DROP = "table inet shut {{ chain c {{ type filter hook {hook} priority -10; tcp dport {port} {extra} drop; }}; }}"
 
@@ -114,9 +114,9 @@ def _possible() -> None:
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Iterator[Laboratory]:
+def laboratory() -> Iterator[NetworkLab]:
     """Nine homes, two servers with a relay each, on the first also what is no relay as it should be, and a ledger."""
-    with Laboratory(HOMES, servers=3) as built:
+    with NetworkLab(HOMES, servers=3) as built:
         started = [
             built.start(who, [sys.executable, "-c", RELAYS, built.address(who), *words], out=subprocess.PIPE)
             for who, *words in (("s1", "one", "late"), ("s2", "two", ""))
@@ -140,7 +140,7 @@ def laboratory() -> Iterator[Laboratory]:
 Facts = dict[str, Any]
 
 
-def checked(laboratory: Laboratory, who: str, *words: str) -> Facts:
+def checked(laboratory: NetworkLab, who: str, *words: str) -> Facts:
     command = [sys.executable, "-m", "farflung.app.cli.main", "check", "--net", "--json", *words]
     done = laboratory.run(who, command, 90)
     assert done.returncode in (0, 1), done.stderr
@@ -153,8 +153,8 @@ def line(facts: Facts, name: str) -> tuple[str, str, str]:
     return told["state"], told["fault"], told["side"]
 
 
-def drop(laboratory: Laboratory, who: str, hook: str, port: int, extra: str = "") -> None:
-    spaces.nft(laboratory._space(who), DROP.format(hook=hook, port=port, extra=extra))
+def drop(laboratory: NetworkLab, who: str, hook: str, port: int, extra: str = "") -> None:
+    namespaces.nft(laboratory._space(who), DROP.format(hook=hook, port=port, extra=extra))
 
 
 NETWORK, RELAY, MINE = "this network", "the relay", "this computer"
@@ -190,7 +190,7 @@ FOUND = {
 }
 
 
-def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory, tmp_path: Path) -> None:
+def test_check_names_each_fault_and_whose_it_is(laboratory: NetworkLab, tmp_path: Path) -> None:
     one, two = (f"{laboratory.address(who)}:{PORT}" for who in ("s1", "s2"))
     both = ("--relay", f"{one},{KEYS['one']}", "--relay", f"{two},{KEYS['two']}")
     s1, s3 = laboratory.address("s1"), laboratory.address("s3")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from farflung.app.lab import spaces, why_not
+from farflung.local.netlab import namespaces, why_not
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -34,7 +34,7 @@ def _possible() -> None:
 
 
 def spaces_of(pid: int) -> list[str]:
-    return [path.name for path in spaces.NAMESPACES.glob(f"{spaces.PREFIX}-{pid}-*")]
+    return [path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}-*")]
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        spaces.remove(spaces_of(process.pid))
+        namespaces.remove(spaces_of(process.pid))
 
 
 def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:

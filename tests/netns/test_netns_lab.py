@@ -19,13 +19,13 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
-from farflung.app.lab.line import Counters
-from farflung.app.lab.probing import nat_kind, prove, prove_home
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, namespaces, why_not
+from farflung.local.netlab.link_emulator import PacketCounters
+from farflung.local.netlab.self_check import nat_kind, prove, prove_home
 
 pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("lab"), pytest.mark.timeout(300)]
 
-KINDS = list(Nat)
+KINDS = list(NatType)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
 CARRIED, SHARED = 13, 15  # homes 13 and 14 behind a carrier's symmetric NAT; home 15 has two hosts
 PORT, MEETING = 4500, 3478
@@ -38,21 +38,21 @@ def _possible() -> None:
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Iterator[Laboratory]:
+def laboratory() -> Iterator[NetworkLab]:
     """Two homes of each NAT kind, 1 to 6 and 7 to 12, two behind one carrier, and one with two hosts."""
-    homes = [Home(**QUICK, nat=nat) for nat in KINDS * 2]
-    homes += [Home(**QUICK, carrier=1)] * 2 + [Home(**QUICK, hosts=2)]
-    with Laboratory(homes, carriers=[Nat.SYMMETRIC]) as built:
+    homes = [EmulatedHome(**QUICK, nat=nat) for nat in KINDS * 2]
+    homes += [EmulatedHome(**QUICK, carrier=1)] * 2 + [EmulatedHome(**QUICK, hosts=2)]
+    with NetworkLab(homes, carriers=[NatType.SYMMETRIC]) as built:
         yield built
 
 
-def pair(one: Nat, two: Nat) -> tuple[str, str]:
+def pair(one: NatType, two: NatType) -> tuple[str, str]:
     """A host of a home of the first kind, and of another home of the second kind."""
     return f"h{KINDS.index(one) + 1}", f"h{KINDS.index(two) + 7}"
 
 
 def spaces_of(pid: int) -> set[str]:
-    return {path.name for path in spaces.NAMESPACES.glob(f"{spaces.PREFIX}-{pid}-*")}
+    return {path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}-*")}
 
 
 def eventually(holds: Callable[[], bool], seconds: float) -> bool:
@@ -68,7 +68,7 @@ def arrived(receiver: socket.socket) -> bytes:
 
 
 def bound(
-    laboratory: Laboratory, stack: ExitStack, who: str, kind: socket.SocketKind, port: int = 0
+    laboratory: NetworkLab, stack: ExitStack, who: str, kind: socket.SocketKind, port: int = 0
 ) -> socket.socket:
     made = stack.enter_context(laboratory.socket(who, kind))
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -77,7 +77,7 @@ def bound(
     return made
 
 
-def punched(laboratory: Laboratory, one: str, two: str) -> bool:
+def punched(laboratory: NetworkLab, one: str, two: str) -> bool:
     """Whether both hear each other by UDP, once a server has told each where the other was seen."""
     with ExitStack() as stack:
         meeting = bound(laboratory, stack, "s1", socket.SOCK_DGRAM, MEETING)
@@ -105,15 +105,15 @@ def punched(laboratory: Laboratory, one: str, two: str) -> bool:
         return eventually(talk, 0.4)
 
 
-def udp_opens(one: Nat, two: Nat) -> bool:
+def udp_opens(one: NatType, two: NatType) -> bool:
     """Theory: not without UDP, and a symmetric NAT is only met by who filters by address at most."""
     kinds = {one, two}
-    if Nat.UDP_BLOCKED in kinds:
+    if NatType.UDP_BLOCKED in kinds:
         return False
-    return Nat.SYMMETRIC not in kinds or not (kinds - {Nat.SYMMETRIC} <= {Nat.PORT_RESTRICTED})
+    return NatType.SYMMETRIC not in kinds or not (kinds - {NatType.SYMMETRIC} <= {NatType.PORT_RESTRICTED})
 
 
-def opened(laboratory: Laboratory, one: str, homes: tuple[int, int], two: str, seconds: float) -> bool:
+def opened(laboratory: NetworkLab, one: str, homes: tuple[int, int], two: str, seconds: float) -> bool:
     """Whether two hosts that connect to each other from a known port at once get a TCP connection."""
     targets = [(laboratory.public_address(home), PORT) for home in reversed(homes)]
     deadline = time.monotonic() + seconds
@@ -133,14 +133,14 @@ def opened(laboratory: Laboratory, one: str, homes: tuple[int, int], two: str, s
 @pytest.mark.quiet
 def test_three_different_homes_measure_as_they_were_asked_for() -> None:
     homes = [
-        Home(up=20, down=100, rtt=40, loss=0.005, nat=Nat.SYMMETRIC),
-        Home(up=10, down=50, rtt=100, loss=0.02, burst=8, nat=Nat.UDP_BLOCKED),
-        Home(up=0, down=20, rtt=20, jitter=3, mtu=1280, nat=Nat.FULL_CONE),
+        EmulatedHome(up=20, down=100, rtt=40, loss=0.005, nat=NatType.SYMMETRIC),
+        EmulatedHome(up=10, down=50, rtt=100, loss=0.02, burst=8, nat=NatType.UDP_BLOCKED),
+        EmulatedHome(up=0, down=20, rtt=20, jitter=3, mtu=1280, nat=NatType.FULL_CONE),
     ]
-    with Laboratory(homes) as laboratory:
+    with NetworkLab(homes) as laboratory:
         findings = prove(laboratory)
         # A home that it is not.
-        laboratory.homes[2] = replace(homes[2], rtt=60, loss=0.2, down=40, nat=Nat.SYMMETRIC)
+        laboratory.homes[2] = replace(homes[2], rtt=60, loss=0.2, down=40, nat=NatType.SYMMETRIC)
         amiss = {finding.what for finding in prove_home(laboratory, 3) if not finding.agrees}
     print(*findings, sep="\n")
     assert amiss == {"round trip", "loss up", "loss down", "rate down", "NAT"}
@@ -152,29 +152,29 @@ def test_three_different_homes_measure_as_they_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize("nat", KINDS)
-def test_a_router_is_recognised_from_outside(laboratory: Laboratory, nat: Nat) -> None:
+def test_a_router_is_recognised_from_outside(laboratory: NetworkLab, nat: NatType) -> None:
     assert nat_kind(laboratory, KINDS.index(nat) + 1) is nat
 
 
 @pytest.mark.parametrize(("one", "two"), list(product(KINDS, KINDS)))
-def test_udp_holes_open_as_the_theory_says(laboratory: Laboratory, one: Nat, two: Nat) -> None:
+def test_udp_holes_open_as_the_theory_says(laboratory: NetworkLab, one: NatType, two: NatType) -> None:
     assert punched(laboratory, *pair(one, two)) == udp_opens(one, two)
 
 
 @pytest.mark.parametrize(("one", "two"), list(combinations_with_replacement(KINDS, 2)))
 def test_tcp_opens_from_both_sides_unless_a_port_cannot_be_known(
-    laboratory: Laboratory, one: Nat, two: Nat
+    laboratory: NetworkLab, one: NatType, two: NatType
 ) -> None:
     homes = KINDS.index(one) + 1, KINDS.index(two) + 7
-    opens = Nat.SYMMETRIC not in (one, two)
+    opens = NatType.SYMMETRIC not in (one, two)
     first, second = pair(one, two)
     assert opened(laboratory, first, homes, second, 5.0 if opens else 1.2) == opens
 
 
 def test_a_stray_that_comes_first_does_not_take_the_port_of_the_one_who_is_called(
-    laboratory: Laboratory,
+    laboratory: NetworkLab,
 ) -> None:
-    numbers = KINDS.index(Nat.PORT_RESTRICTED) + 1, KINDS.index(Nat.PORT_RESTRICTED) + 7
+    numbers = KINDS.index(NatType.PORT_RESTRICTED) + 1, KINDS.index(NatType.PORT_RESTRICTED) + 7
     with ExitStack() as stack:
         early, late = (bound(laboratory, stack, f"h{n}", socket.SOCK_DGRAM, PORT + 1) for n in numbers)
         addresses = [(laboratory.public_address(n), PORT + 1) for n in numbers]
@@ -188,7 +188,7 @@ def test_a_stray_that_comes_first_does_not_take_the_port_of_the_one_who_is_calle
 
 
 @pytest.mark.parametrize("nat", KINDS)
-def test_a_nat_lets_nobody_in_who_knows_the_address_behind_it(laboratory: Laboratory, nat: Nat) -> None:
+def test_a_nat_lets_nobody_in_who_knows_the_address_behind_it(laboratory: NetworkLab, nat: NatType) -> None:
     number = KINDS.index(nat) + 1
     inner, outer = laboratory.address(f"h{number}"), laboratory.address(f"r{number}")
     laboratory.run("bb", ["ip", "route", "replace", f"{inner}/32", "via", outer])
@@ -196,19 +196,19 @@ def test_a_nat_lets_nobody_in_who_knows_the_address_behind_it(laboratory: Labora
         server = bound(laboratory, stack, "s1", socket.SOCK_DGRAM, MEETING)
         home = bound(laboratory, stack, f"h{number}", socket.SOCK_DGRAM)
         server.sendto(b"knock", home.getsockname())
-        assert eventually(lambda: arrived(home) == b"knock", 0.3) == (nat is Nat.NONE)
+        assert eventually(lambda: arrived(home) == b"knock", 0.3) == (nat is NatType.NONE)
 
 
-def test_two_homes_behind_one_carrier_look_like_one_and_do_not_meet(laboratory: Laboratory) -> None:
+def test_two_homes_behind_one_carrier_look_like_one_and_do_not_meet(laboratory: NetworkLab) -> None:
     assert laboratory.public_address(CARRIED) == laboratory.public_address(CARRIED + 1)
-    assert nat_kind(laboratory, CARRIED) is Nat.SYMMETRIC
+    assert nat_kind(laboratory, CARRIED) is NatType.SYMMETRIC
     assert not punched(laboratory, f"h{CARRIED}", f"h{CARRIED + 1}")
-    assert punched(laboratory, f"h{CARRIED}", pair(Nat.NONE, Nat.ADDRESS_RESTRICTED)[1])
-    assert not punched(laboratory, f"h{CARRIED}", pair(Nat.NONE, Nat.PORT_RESTRICTED)[1])
+    assert punched(laboratory, f"h{CARRIED}", pair(NatType.NONE, NatType.ADDRESS_RESTRICTED)[1])
+    assert not punched(laboratory, f"h{CARRIED}", pair(NatType.NONE, NatType.PORT_RESTRICTED)[1])
 
 
 def test_two_hosts_of_one_home_meet_on_the_lan_and_not_at_their_public_address(
-    laboratory: Laboratory,
+    laboratory: NetworkLab,
 ) -> None:
     hosts = f"h{SHARED}", f"h{SHARED}.2"
     with ExitStack() as stack:
@@ -220,7 +220,7 @@ def test_two_hosts_of_one_home_meet_on_the_lan_and_not_at_their_public_address(
     assert up.arrived  # what went to the meeting point
 
 
-def test_a_cut_line_carries_nothing_until_it_is_restored(laboratory: Laboratory) -> None:
+def test_a_cut_line_carries_nothing_until_it_is_restored(laboratory: NetworkLab) -> None:
     with ExitStack() as stack:
         server = bound(laboratory, stack, "s1", socket.SOCK_DGRAM, MEETING)
         home = bound(laboratory, stack, "h1", socket.SOCK_DGRAM)
@@ -233,8 +233,8 @@ def test_a_cut_line_carries_nothing_until_it_is_restored(laboratory: Laboratory)
         assert eventually(lambda: arrived(server) == b"carried", 2)
 
 
-def test_a_home_that_changes_its_address_comes_from_the_new_one_alone(laboratory: Laboratory) -> None:
-    number = KINDS.index(Nat.FULL_CONE) + 7
+def test_a_home_that_changes_its_address_comes_from_the_new_one_alone(laboratory: NetworkLab) -> None:
+    number = KINDS.index(NatType.FULL_CONE) + 7
     with ExitStack() as stack:
         server = bound(laboratory, stack, "s1", socket.SOCK_DGRAM, MEETING)
         home = bound(laboratory, stack, f"h{number}", socket.SOCK_DGRAM, PORT)
@@ -253,7 +253,7 @@ def test_a_home_that_changes_its_address_comes_from_the_new_one_alone(laboratory
         assert not arrived(home)
 
 
-def test_a_line_of_a_smaller_mtu_says_so_unless_it_is_a_black_hole(laboratory: Laboratory) -> None:
+def test_a_line_of_a_smaller_mtu_says_so_unless_it_is_a_black_hole(laboratory: NetworkLab) -> None:
     large, refusal = b"x" * 1400, "Message too long"
     with ExitStack() as stack:
         for number, silent in ((1, False), (7, True)):
@@ -272,9 +272,9 @@ def test_a_line_of_a_smaller_mtu_says_so_unless_it_is_a_black_hole(laboratory: L
             assert (refusal in told) == (not silent), told
 
 
-def carried(home: Home, engine: str, data: bytes) -> tuple[bytes, Counters]:
+def carried(home: EmulatedHome, engine: str, data: bytes) -> tuple[bytes, PacketCounters]:
     """What comes of these bytes by TCP from a server to a home, and what its line down counted meanwhile."""
-    with Laboratory([home], engine=engine) as laboratory, ExitStack() as stack:
+    with NetworkLab([home], engine=engine) as laboratory, ExitStack() as stack:
         server = stack.enter_context(laboratory.socket("s1", socket.SOCK_STREAM))
         server.bind((laboratory.address("s1"), PORT))
         server.listen()
@@ -294,9 +294,9 @@ def test_trains_carry_the_same_bytes_in_as_many_packets_and_lose_none(engine: st
     if engine == "c" and shutil.which("cc") is None:
         pytest.skip("needs a C compiler (cc)")
     data = random.Random(6).randbytes(2_000_000)
-    came, single = carried(Home(up=0, down=0, rtt=4), engine, data)
+    came, single = carried(EmulatedHome(up=0, down=0, rtt=4), engine, data)
     assert came == data
-    came, train = carried(Home(up=0, down=0, rtt=4, train=8), engine, data)
+    came, train = carried(EmulatedHome(up=0, down=0, rtt=4, train=8), engine, data)
     assert came == data
     for counted in (single, train):  # what was sent again and control packets are a few of a hundred
         assert counted.lost == counted.full == counted.refused == 0
@@ -306,7 +306,7 @@ def test_trains_carry_the_same_bytes_in_as_many_packets_and_lose_none(engine: st
 
 def test_programs_run_inside_and_end_with_the_laboratory() -> None:
     before = spaces_of(os.getpid())
-    with Laboratory([Home(**QUICK)], engine="python") as laboratory:
+    with NetworkLab([EmulatedHome(**QUICK)], engine="python") as laboratory:
         told = laboratory.run("h1", ["ip", "-br", "addr", "show", "eth0"])
         assert laboratory.address("h1") in told.stdout
         left = laboratory.start("h1", ["sleep", "600"])
@@ -333,14 +333,14 @@ def test_what_a_killed_laboratory_left_behind_is_removed_by_the_next_and_that_of
         left = spaces_of(killed.pid)  # once it is dead, any laboratory of this machine removes them
         killed.kill()
     assert len(left) == len(everybody)
-    living = spaces.space("living")
+    living = namespaces.space("living")
     foreign = f"other-{os.getpid()}"
-    spaces.ip([f"netns add {living}", f"netns add {foreign}"])
+    namespaces.ip([f"netns add {living}", f"netns add {foreign}"])
     try:
-        with Laboratory([], servers=0):
+        with NetworkLab([], servers=0):
             pass
         assert spaces_of(killed.pid) == set()
-        assert (spaces.NAMESPACES / living).exists()
-        assert (spaces.NAMESPACES / foreign).exists()
+        assert (namespaces.NAMESPACES / living).exists()
+        assert (namespaces.NAMESPACES / foreign).exists()
     finally:
-        spaces.remove([living, foreign])
+        namespaces.remove([living, foreign])

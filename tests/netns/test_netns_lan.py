@@ -8,9 +8,9 @@ import sys
 import pytest
 from netns_programs import said
 
-from farflung.app.lab import Home, Laboratory, Nat
-from farflung.app.lab import why_not as no_laboratory
-from farflung.net.io.lan import is_candidate, why_not
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab
+from farflung.local.netlab import why_not as no_laboratory
+from farflung.net.io.mdns import is_candidate, why_not
 
 PEER = """
 import asyncio, json, sys
@@ -63,7 +63,7 @@ asyncio.run(main())
 def test_two_hosts_of_one_home_find_each_other_without_anybody_else() -> None:
     if why := no_laboratory() or why_not():
         pytest.skip(why)
-    with Laboratory([Home(hosts=2)]) as laboratory:
+    with NetworkLab([EmulatedHome(hosts=2)]) as laboratory:
         started = []
         try:
             for who, role in (("h1.2", "listen"), ("h1", "find")):
@@ -169,7 +169,7 @@ asyncio.run(relay() if role == "relay" else node())
 def test_two_nodes_of_one_home_meet_on_its_lan_though_their_records_name_a_relay_alone() -> None:
     if why := no_laboratory() or why_not():
         pytest.skip(why)
-    with Laboratory([Home(hosts=2, nat=Nat.SYMMETRIC)]) as laboratory:
+    with NetworkLab([EmulatedHome(hosts=2, nat=NatType.SYMMETRIC)]) as laboratory:
         started: list[subprocess.Popen[str]] = []
 
         def start(who: str, role: str, port: int) -> subprocess.Popen[str]:

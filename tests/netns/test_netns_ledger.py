@@ -23,21 +23,21 @@ import pytest
 from netns_registers import Registers
 from netns_spots import Spot
 
-from farflung.app.answering import STANDING, Standing
-from farflung.app.lab import Home, Laboratory, Nat, why_not
-from farflung.app.ledger_client import LedgerClient, serve_nothing
-from farflung.app.ways_to_ledger import reaches_of
 from farflung.core import limits
 from farflung.core.codec import decode, describe, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.store import Store
-from farflung.ledger.params import Params
-from farflung.ledger.tx import Transfer, tx_id
-from farflung.net.counters import Counter
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.transactions import Transfer, tx_id
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
+from farflung.peers.ledger_client.connect import reaches_of
+from farflung.peers.validator.requests import STANDING, ValidatorStatus
 
 pytestmark = [
     pytest.mark.netns,
@@ -67,9 +67,9 @@ class Written:
 class Scene:
     """Four homes with a validator and a client each; the last one's disk is small."""
 
-    def __init__(self, laboratory: Laboratory, folder: Path) -> None:
+    def __init__(self, laboratory: NetworkLab, folder: Path) -> None:
         self.laboratory, self.folder = laboratory, folder
-        law = Params(fee_min=1, delta_ms=150, idle_ms=200)
+        law = LedgerParams(fee_min=1, delta_ms=150, idle_ms=200)
         accounts = tuple((key.public, MONEY) for key in (*SEATS, *CLIENTS, *USERS, *REGISTERS))
         validators = tuple(key.public for key in SEATS)
         self.genesis = Genesis("netns", int(time.time() * 1000), accounts, validators, law)
@@ -127,7 +127,7 @@ class Scene:
 
     async def write(self, index: int) -> None:
         """Pays, one transaction after the other, until it is told to stop."""
-        endpoint = Endpoint(CLIENTS[index], serve_nothing, Counter())
+        endpoint = Endpoint(CLIENTS[index], serve_nothing, ByteCounter())
         client = self._client(index, endpoint, CLIENTS[index])
         sent, began = 0, time.monotonic()
         while not self.is_over:
@@ -141,13 +141,13 @@ class Scene:
 
     async def found(self) -> None:
         """The registers' first values."""
-        endpoint = Endpoint(USERS[0], serve_nothing, Counter())
+        endpoint = Endpoint(USERS[0], serve_nothing, ByteCounter())
         await self.registers.found(lambda key: self._client(0, endpoint, key, 20.0))
         await endpoint.close()
 
     async def use(self, index: int) -> None:
         """Reads and writes registers, until it is told to stop."""
-        endpoint = Endpoint(USERS[index], serve_nothing, Counter())
+        endpoint = Endpoint(USERS[index], serve_nothing, ByteCounter())
         clients = lambda key: self._client(index, endpoint, key)  # noqa: E731
         await self.registers.use(index, USERS[index], clients, lambda: self.is_over)
         await endpoint.close()
@@ -157,11 +157,13 @@ class Scene:
         order = [*self.places[index:], *self.places[:index]]
         return LedgerClient(reaches_of(order, endpoint), key, self.genesis, patience, 1.0)
 
-    async def standing(self, index: int) -> Standing | None:
-        endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, Counter())
+    async def standing(self, index: int) -> ValidatorStatus | None:
+        endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, ByteCounter())
         try:
             connection = await endpoint.dial(*self.places[index])
-            return decode(await connection.call(STANDING, b"", timeout=2.0), Standing, limits.CONTROL_BYTES)
+            return decode(
+                await connection.call(STANDING, b"", timeout=2.0), ValidatorStatus, limits.CONTROL_BYTES
+            )
         except FarflungError:
             return None
         finally:
@@ -208,10 +210,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    describe(Standing)
-    home = Home(up=50, down=50, rtt=RTT, nat=Nat.NONE)
+    describe(ValidatorStatus)
+    home = EmulatedHome(up=50, down=50, rtt=RTT, nat=NatType.NONE)
     disk = tmp_path / "3" / "data"
-    with Laboratory([home] * 4) as laboratory:
+    with NetworkLab([home] * 4) as laboratory:
         disk.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)], check=True)
         made = Scene(laboratory, tmp_path)
@@ -233,7 +235,7 @@ def chains(scene: Scene) -> list[list[tuple[Hash, tuple[Hash, ...]]]]:
     """Each validator's blocks, and their transactions, as its disk has them."""
     found = []
     for index in range(4):
-        store = Store.open(scene.place(index) / "data" / "chain.db", scene.genesis)
+        store = LedgerStore.open(scene.place(index) / "data" / "chain.db", scene.genesis)
         blocks = store.load().blocks
         found.append([(b.header.id, tuple(tx_id(signed) for signed in b.txs)) for b in blocks])
         nonces = {(s.tx.sender, s.tx.nonce): b.header.height for b in blocks for s in b.txs}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from netns_programs import said
 
-from farflung.app.lab import Home, Laboratory, Nat, why_not
-from farflung.app.lab.line import OVERHEAD
-from farflung.net.io.tuning import CAN_PACE
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
+from farflung.local.netlab.link_emulator import OVERHEAD
+from farflung.net.io.socket_options import CAN_PACE
 
 pytestmark = [
     pytest.mark.netns,
@@ -98,17 +98,17 @@ asyncio.run(serve() if asked["method"] == "serve" else peer())
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Iterator[Laboratory]:
+def laboratory() -> Iterator[NetworkLab]:
     if why := why_not():
         pytest.skip(why)
     if not CAN_PACE:
         pytest.skip("this system cannot pace")
-    with Laboratory([Home(up=UP, down=DOWN, rtt=40, nat=Nat.PORT_RESTRICTED, hosts=2)]) as made:
+    with NetworkLab([EmulatedHome(up=UP, down=DOWN, rtt=40, nat=NatType.PORT_RESTRICTED, hosts=2)]) as made:
         yield made
 
 
 @contextmanager
-def peer(laboratory: Laboratory, who: str, **asked: object) -> Iterator[subprocess.Popen[str]]:
+def peer(laboratory: NetworkLab, who: str, **asked: object) -> Iterator[subprocess.Popen[str]]:
     process = laboratory.start(
         who, [sys.executable, "-c", PEER, json.dumps(asked)], out=subprocess.PIPE, errors=subprocess.PIPE
     )
@@ -120,7 +120,7 @@ def peer(laboratory: Laboratory, who: str, **asked: object) -> Iterator[subproce
 
 
 def exchange(
-    laboratory: Laboratory,
+    laboratory: NetworkLab,
     tmp_path: Path,
     method: str,
     *,
@@ -141,7 +141,7 @@ def exchange(
     return facts, up, down
 
 
-def rates(laboratory: Laboratory, seconds: float) -> tuple[float, float]:
+def rates(laboratory: NetworkLab, seconds: float) -> tuple[float, float]:
     """Bytes a second up and down: the slopes of all that is seen, since much of it comes in a few lumps."""
     began, moments = time.monotonic(), list[float]()
     up, down = list[int](), list[int]()
@@ -155,7 +155,7 @@ def rates(laboratory: Laboratory, seconds: float) -> tuple[float, float]:
 
 
 def test_a_line_is_measured_and_used_below_what_it_carries_and_remembered(
-    laboratory: Laboratory, tmp_path: Path
+    laboratory: NetworkLab, tmp_path: Path
 ) -> None:
     facts, up, _ = exchange(laboratory, tmp_path, "put", warm=2.0)
     payload = UP * 1e6 / 8 * 1448 / (1500 + OVERHEAD)
@@ -167,12 +167,12 @@ def test_a_line_is_measured_and_used_below_what_it_carries_and_remembered(
 
 
 @pytest.mark.parametrize("paces", [True, False])
-def test_no_more_goes_up_than_the_owner_allows(laboratory: Laboratory, tmp_path: Path, paces: bool) -> None:
+def test_no_more_goes_up_than_the_owner_allows(laboratory: NetworkLab, tmp_path: Path, paces: bool) -> None:
     _, up, _ = exchange(laboratory, tmp_path, "put", up=CAP, paces=paces)
     assert 0.6 * CAP < up <= CAP + (1 << 16) / SECONDS * (not paces)
 
 
-def test_no_more_comes_down_than_the_owner_allows(laboratory: Laboratory, tmp_path: Path) -> None:
+def test_no_more_comes_down_than_the_owner_allows(laboratory: NetworkLab, tmp_path: Path) -> None:
     _, _, down = exchange(laboratory, tmp_path, "get", warm=2.0, seconds=4.0, down=CAP)
     # What the kernel takes before it makes the sender wait is not ours to choose: half a second's worth at a time.
     assert 0.5 * CAP < down <= CAP * 1.1
@@ -180,7 +180,7 @@ def test_no_more_comes_down_than_the_owner_allows(laboratory: Laboratory, tmp_pa
 
 @pytest.mark.parametrize("method", ["put", "get"])
 def test_a_months_volume_ends_bulk_with_its_code_and_control_goes_on(
-    laboratory: Laboratory, tmp_path: Path, method: str
+    laboratory: NetworkLab, tmp_path: Path, method: str
 ) -> None:
     month = 4_000_000
     facts, _, _ = exchange(laboratory, tmp_path, method, month=month)
@@ -192,7 +192,7 @@ def test_a_months_volume_ends_bulk_with_its_code_and_control_goes_on(
     assert up + down < 60_000
 
 
-def test_what_stays_in_the_home_is_neither_paced_nor_counted(laboratory: Laboratory, tmp_path: Path) -> None:
+def test_what_stays_in_the_home_is_neither_paced_nor_counted(laboratory: NetworkLab, tmp_path: Path) -> None:
     facts, up, down = exchange(
         laboratory, tmp_path, "put", server="h1.2", month=1, up=CAP, warm=0.1, seconds=1.0
     )

@@ -7,29 +7,29 @@ from contextlib import ExitStack
 import pytest
 from netns_spots import Spot, echo
 
-from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.codec import describe
 from farflung.core.crypto import local_key
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.manners import Manners
-from farflung.net.io.mooring import Mooring
+from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay import RelayServer
-from farflung.net.moorings import SWAP, Measured
+from farflung.net.io.relay_selection import RelaySelector
+from farflung.net.relay_selection import SWAP, RelayMeasuredEvent
 
 pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.timeout(120)]
 
-OWN = Home(up=100, down=100, rtt=20)
-NEAR = Home(up=20, down=20, rtt=4, nat=Nat.NONE)
-FAR = Home(up=100, down=100, rtt=80, nat=Nat.NONE)
+OWN = EmulatedHome(up=100, down=100, rtt=20)
+NEAR = EmulatedHome(up=20, down=20, rtt=4, nat=NatType.NONE)
+FAR = EmulatedHome(up=100, down=100, rtt=80, nat=NatType.NONE)
 
 
 def test_a_relay_far_away_on_a_fast_line_is_worth_more_than_one_near_by_on_a_slow_line() -> None:
     if why := why_not():
         pytest.skip(why)
     describe()
-    with Laboratory([OWN, NEAR, FAR]) as laboratory, ExitStack() as stack:
+    with NetworkLab([OWN, NEAR, FAR]) as laboratory, ExitStack() as stack:
         places = []
         for who in ("h2", "h3"):
             spot, key = Spot(laboratory, who), local_key(11, who)
@@ -42,13 +42,13 @@ def test_a_relay_far_away_on_a_fast_line_is_worth_more_than_one_near_by_on_a_slo
 
             server = spot.do(open_relay())
             stack.callback(lambda spot=spot, server=server: spot.do(server.close()))
-            places.append(Place(*server.address, key.public))
+            places.append(EndpointAddress(*server.address, key.public))
         here = Spot(laboratory, "h1")
         stack.callback(here.end)
 
-        async def measure() -> list[Measured]:
-            endpoint = Endpoint(local_key(11, "h1"), echo, Counter(), manners=Manners())
-            mooring = Mooring(endpoint, places)
+        async def measure() -> list[RelayMeasuredEvent]:
+            endpoint = Endpoint(local_key(11, "h1"), echo, ByteCounter(), manners=LinePacer())
+            mooring = RelaySelector(endpoint, places)
             try:
                 return [await mooring._probe(place) for place in places]
             finally:

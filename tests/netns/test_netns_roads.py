@@ -12,18 +12,18 @@ from itertools import product
 import pytest
 from netns_spots import Spot, echo
 
-from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.codec import describe
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
 from farflung.net import paths
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.manners import Manners
+from farflung.net.io.path_manager import PathManager
+from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.roads import Roads
-from farflung.net.paths import MEETING, Condition, Way
+from farflung.net.paths import MEETING, PathCondition, PathType
 
 pytestmark = [
     pytest.mark.netns,
@@ -32,13 +32,13 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-KINDS = list(Nat)
+KINDS = list(NatType)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
 # Homes 13 and 14 behind one carrier's symmetric NAT, 15 and 16 behind another carrier's.
 STRICT, KIND = 13, 15
 SHARED = 17  # two hosts
-PLAIN, OTHER = (KINDS.index(Nat.PORT_RESTRICTED) + first for first in (1, 7))
-SYMMETRIC, SECOND = (KINDS.index(Nat.SYMMETRIC) + first for first in (1, 7))
+PLAIN, OTHER = (KINDS.index(NatType.PORT_RESTRICTED) + first for first in (1, 7))
+SYMMETRIC, SECOND = (KINDS.index(NatType.SYMMETRIC) + first for first in (1, 7))
 WAVE = 12  # pairs that meet at the same time, all homes of one kind among them
 RELAYS = [local_key(11, f"relay-{n}") for n in range(2)]
 
@@ -52,17 +52,17 @@ def _possible() -> None:
 class Resident(Spot):
     """A peer in a home, attached to both relays."""
 
-    def __init__(self, laboratory: Laboratory, who: str, places: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, laboratory: NetworkLab, who: str, places: tuple[tuple[str, int], ...]) -> None:
         super().__init__(laboratory, who)
         self.key: SigningKey = local_key(11, who)
         self.places = tuple(
-            Place(host, port, key.public) for key, (host, port) in zip(RELAYS, places, strict=True)
+            EndpointAddress(host, port, key.public) for key, (host, port) in zip(RELAYS, places, strict=True)
         )
         self.do(self._begin())
 
     async def _begin(self) -> None:
-        self.endpoint = Endpoint(self.key, echo, Counter(), manners=Manners())
-        self.roads = Roads(self.endpoint)
+        self.endpoint = Endpoint(self.key, echo, ByteCounter(), manners=LinePacer())
+        self.roads = PathManager(self.endpoint)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
@@ -90,13 +90,13 @@ class Resident(Spot):
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop)
 
-    def way(self, other: Resident) -> Way | None:
+    def way(self, other: Resident) -> PathType | None:
         return self.roads.way(other.key.public)
 
     def has_tried(self, other: Resident) -> bool:
         """Whether a simultaneous open with the other has ended."""
         path = self.roads._roads[other.key.public].state.path(MEETING)
-        return path is not None and path.condition in (Condition.OPEN, Condition.FAILED)
+        return path is not None and path.condition in (PathCondition.OPEN, PathCondition.FAILED)
 
     def leave(self) -> None:
         async def close() -> None:
@@ -107,17 +107,19 @@ class Resident(Spot):
         self.end()
 
 
-Town = tuple[Laboratory, dict[str, Resident], list[tuple[Spot, RelayServer]]]
+Town = tuple[NetworkLab, dict[str, Resident], list[tuple[Spot, RelayServer]]]
 
 
 @pytest.fixture(scope="module")
 def town() -> Iterator[Town]:
     """Two homes of each NAT kind, 1 to 6 and 7 to 12, homes behind carriers, and one with two hosts; all attached."""
-    homes = [Home(**QUICK, nat=nat) for nat in KINDS * 2]
-    homes += [Home(**QUICK, carrier=carrier) for carrier in (1, 1, 2, 2)] + [Home(**QUICK, hosts=2)]
-    carriers = [Nat.SYMMETRIC, Nat.PORT_RESTRICTED]
+    homes = [EmulatedHome(**QUICK, nat=nat) for nat in KINDS * 2]
+    homes += [EmulatedHome(**QUICK, carrier=carrier) for carrier in (1, 1, 2, 2)] + [
+        EmulatedHome(**QUICK, hosts=2)
+    ]
+    carriers = [NatType.SYMMETRIC, NatType.PORT_RESTRICTED]
     describe()
-    with Laboratory(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
+    with NetworkLab(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # Tried again soon where the machine was too slow for both ends to be there in time.
         patch.setattr(paths, "FIRST_PAUSE", 1.0)
@@ -150,20 +152,20 @@ def eventually(holds: Callable[[], bool], seconds: float) -> bool:
     return there
 
 
-def theory(one: Nat, two: Nat) -> Way:
+def theory(one: NatType, two: NatType) -> PathType:
     """A TCP connection opens from both ends where each end's router keeps one port for all it talks with."""
-    return Way.RELAY if Nat.SYMMETRIC in (one, two) else Way.OPENED
+    return PathType.RELAY if NatType.SYMMETRIC in (one, two) else PathType.OPENED
 
 
 CASES = {
     f"{one}, {two}": (f"h{KINDS.index(one) + 1}", f"h{KINDS.index(two) + 7}", theory(one, two))
     for one, two in product(KINDS, KINDS)
 } | {
-    "behind a carrier's symmetric NAT": (f"h{STRICT}", f"h{PLAIN}", Way.RELAY),
-    "both behind it": (f"h{STRICT}", f"h{STRICT + 1}", Way.RELAY),
-    "behind a carrier that keeps ports": (f"h{KIND}", f"h{PLAIN}", Way.OPENED),
-    "both behind it, which turns nothing back": (f"h{KIND}", f"h{KIND + 1}", Way.RELAY),
-    "two hosts of one home": (f"h{SHARED}", f"h{SHARED}.2", Way.LAN),
+    "behind a carrier's symmetric NAT": (f"h{STRICT}", f"h{PLAIN}", PathType.RELAY),
+    "both behind it": (f"h{STRICT}", f"h{STRICT + 1}", PathType.RELAY),
+    "behind a carrier that keeps ports": (f"h{KIND}", f"h{PLAIN}", PathType.OPENED),
+    "both behind it, which turns nothing back": (f"h{KIND}", f"h{KIND + 1}", PathType.RELAY),
+    "two hosts of one home": (f"h{SHARED}", f"h{SHARED}.2", PathType.LAN),
 }
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.crypto import digest
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
 
 pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("wire"), pytest.mark.timeout(200)]
 
@@ -104,7 +104,7 @@ def _possible() -> None:
 class Scene:
     """A relay on the backbone; holders are at home 1, who asks is at home 2."""
 
-    def __init__(self, laboratory: Laboratory, folder: Path) -> None:
+    def __init__(self, laboratory: NetworkLab, folder: Path) -> None:
         self.laboratory, self.folder = laboratory, folder
         self._kept = [self.start("s1", "relay", 1)]
 
@@ -144,8 +144,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    homes = [Home(**LINE, nat=Nat.SYMMETRIC), Home(**LINE)]
-    with Laboratory(homes) as laboratory:
+    homes = [EmulatedHome(**LINE, nat=NatType.SYMMETRIC), EmulatedHome(**LINE)]
+    with NetworkLab(homes) as laboratory:
         made = Scene(laboratory, tmp_path_factory.mktemp("wire"))
         try:
             yield made
@@ -163,7 +163,7 @@ class Ear:
 
     ALL = socket.htons(0x0003)  # ETH_P_ALL
 
-    def __init__(self, laboratory: Laboratory) -> None:
+    def __init__(self, laboratory: NetworkLab) -> None:
         with laboratory.inside("bb"):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, self.ALL)
         self._socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from farflung.plan.footprint import activations, adapters, deepspeed, states
-from farflung.plan.footprint.activations import Load
-from farflung.plan.footprint.deepspeed import Setup
-from farflung.plan.footprint.parts import Footprint, Part, Place
-from farflung.plan.footprint.states import RECIPES, Offload, Split
-from farflung.plan.footprint.transformer import MODELS
-from farflung.plan.parallel.shapes import Recompute, gpt_parameters
+from farflung.advice.memory import activations, adapters, deepspeed, model_states
+from farflung.advice.memory.activations import MicroBatch
+from farflung.advice.memory.breakdown import Footprint, MemoryPart, MemoryPlace
+from farflung.advice.memory.deepspeed import DeepSpeedSetup
+from farflung.advice.memory.model_states import RECIPES, OffloadConfig, ZeroSplit
+from farflung.advice.memory.transformer import MODELS
+from farflung.advice.traffic.transformer_shapes import Recomputation, gpt_parameters
 
 GB, GIB, MIB = 1e9, float(1 << 30), float(1 << 20)
 LARGEST = 32_128 * 2048  # the embedding of T0_3B, printed as 65 M
@@ -37,7 +37,7 @@ class Case(NamedTuple):
         return max(0.03 * float(self.printed), 0.5 * 10.0**-decimals)
 
 
-def total(parts: tuple[Part, ...]) -> float:
+def total(parts: tuple[MemoryPart, ...]) -> float:
     return sum(part.bytes for part in parts)
 
 
@@ -60,10 +60,10 @@ def zero() -> list[Case]:
         for size, rows in table.items()
         for ways, row in rows.items()
         for stage, printed in enumerate(row, 1)
-        for mem in [total(states.states(size, split=Split(stage, ways)))]
+        for mem in [total(model_states.states(size, split=ZeroSplit(stage, ways)))]
     ]
     for stage, printed in enumerate(("2", "7.6", "14.4", "128")):
-        most = states.largest_model(32 * GB, split=Split(stage, 64))
+        most = model_states.largest_model(32 * GB, split=ZeroSplit(stage, 64))
         found.append(
             Case("ZeRO, table 2", f"largest model on 64 cards of 32 GB, stage {stage}", printed, most / 1e9)
         )
@@ -72,26 +72,26 @@ def zero() -> list[Case]:
 
 def deepspeeds() -> list[Case]:
     """DeepSpeed documentation, memory requirements; the same of T0_3B in Transformers' documentation."""
-    ram, card = Place.RAM, Place.CARD
+    ram, card = MemoryPlace.RAM, MemoryPlace.CARD
     found: list[Case] = []
 
     def add(what: str, made: Footprint, cpu: str, gpu: str, unit: float = GIB) -> None:
         found.append(Case("DeepSpeed", f"{what}, RAM", cpu, made.ram / unit))
         found.append(Case("DeepSpeed", f"{what}, card", gpu, made.card / unit))
 
-    eight = Setup(8)
+    eight = DeepSpeedSetup(8)
     late = replace(eight, zero_init=False)
     add("2851 M, ZeRO-2, offload", deepspeed.stage2(2851e6, eight, ram), "127.45", "5.31")
     add("2851 M, ZeRO-2", deepspeed.stage2(2851e6, eight), "127.45", "15.93")
     rows = (
-        (Offload(ram, ram), "71.69", "127.45", "0.12"),
-        (Offload(ram, card), "63.72", "127.45", "0.78"),
-        (Offload(card, card), "1.43", "127.45", "6.09"),
+        (OffloadConfig(ram, ram), "71.69", "127.45", "0.12"),
+        (OffloadConfig(ram, card), "63.72", "127.45", "0.78"),
+        (OffloadConfig(card, card), "1.43", "127.45", "6.09"),
     )
     for offload, split, whole, gpu in rows:
         add(f"2851 M, ZeRO-3, {offload}", deepspeed.stage3(2851e6, 32e6, eight, offload), split, gpu)
         add(f"2851 M, ZeRO-3, {offload}, late", deepspeed.stage3(2851e6, 32e6, late, offload), whole, gpu)
-    one, two = Setup(1), Setup(2)
+    one, two = DeepSpeedSetup(1), DeepSpeedSetup(2)
     for offload, cpu, gpu in (
         (rows[0][0], "70.00", "0.25"),
         (rows[1][0], "62.23", "5.43"),
@@ -105,7 +105,7 @@ def deepspeeds() -> list[Case]:
     ):
         add(f"T0_3B, two cards, {offload}", deepspeed.stage3(2783e6, LARGEST, two, offload), cpu, gpu)
     for offload, gpu in ((rows[2][0], "3291"), (rows[0][0], "125"), (rows[1][0], "477")):
-        made = deepspeed.stage3(737.67e6, 32.9e6, Setup(4), offload)
+        made = deepspeed.stage3(737.67e6, 32.9e6, DeepSpeedSetup(4), offload)
         found.append(Case("DeepSpeed", f"t5-large, four cards, {offload}, MiB", gpu, made.card / MIB))
     return found
 
@@ -127,9 +127,9 @@ def korthikanti() -> list[Case]:
         ("GPT-3", 12_288, 96, "80", "70"),
         ("MT-NLG", 20_480, 128, "64", "65"),
     ):
-        load = Load(1, 2048)
+        load = MicroBatch(1, 2048)
         whole = activations.korthikanti(load, width, heads).bytes
-        less = activations.korthikanti(replace(load, recompute=Recompute.SELECTIVE), width, heads).bytes
+        less = activations.korthikanti(replace(load, recompute=Recomputation.SELECTIVE), width, heads).bytes
         sbh = 2048.0 * width
         found.append(Case("Korthikanti, section 5", f"{name}: 5 a s/h", scores, (whole - less) / sbh))
         found.append(
@@ -153,12 +153,12 @@ def playbook() -> list[Case]:
         (405e9, "6480", "8100"),
     ):
         for recipe, figure in (("adam-mixed", printed), ("adam-mixed-summed", summed)):
-            mem = total(states.states(size, RECIPES[recipe])) / GB
+            mem = total(model_states.states(size, RECIPES[recipe])) / GB
             found.append(Case("Ultra-scale", f"{size:g} parameters, {recipe}", figure, mem))
     model = MODELS["llama3-8b"]
     found.append(Case("Ultra-scale", "8B, weights, GiB", "15", 2 * model.size / GIB))
     found.append(Case("Ultra-scale", "8B, mean and variance, GiB", "60", 8 * model.size / GIB))
-    load = Load(1, 1024, recompute=Recompute.SELECTIVE)
+    load = MicroBatch(1, 1024, recompute=Recomputation.SELECTIVE)
     layer = activations.korthikanti(load, model.width, model.heads).bytes
     found.append(Case("Ultra-scale", "8B, activations at 1024, GiB", "4.25", model.layers * layer / GIB))
     return found

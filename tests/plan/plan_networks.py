@@ -1,19 +1,19 @@
-"""Small networks for tests of plan.sim: rules with one thing changed, and what came of one as the oracle counts it."""
+"""Small networks for tests of advice.simulation: rules with one thing changed, and what came of one as the oracle counts it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from farflung.plan.sim import rules as kinds
-from farflung.plan.sim import steps
-from farflung.plan.sim.outcome import Outcome
-from farflung.plan.sim.rules import Rules, odds, shape, sigmas
+from farflung.advice.simulation import node_steps
+from farflung.advice.simulation import simulation_rules as kinds
+from farflung.advice.simulation.simulation_result import SimulationResult
+from farflung.advice.simulation.simulation_rules import SimulationRules, odds, shape, sigmas
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
 
-PLAIN = Rules(
+PLAIN = SimulationRules(
     key=1,
     nodes=1000,
     periods=30,
@@ -55,17 +55,17 @@ PLAIN = Rules(
 )
 
 
-def network(**changes: Any) -> Rules:
-    values = {name: getattr(PLAIN, name) for name in Rules.__struct_fields__}
-    return Rules(**(values | changes))
+def network(**changes: Any) -> SimulationRules:
+    values = {name: getattr(PLAIN, name) for name in SimulationRules.__struct_fields__}
+    return SimulationRules(**(values | changes))
 
 
-def lines(rules: Rules) -> list[tuple[int, int]]:
+def lines(rules: SimulationRules) -> list[tuple[int, int]]:
     """Of every node: upload and download, kbit/s."""
-    return [steps.line(shape(rules), node) for node in range(rules.nodes)]
+    return [node_steps.line(shape(rules), node) for node in range(rules.nodes)]
 
 
-def busy(**changes: Any) -> Rules:
+def busy(**changes: Any) -> SimulationRules:
     """A network in which next to nothing is rare: long states, slow lines, many that are late, audited or cheat."""
     values = {
         "up": 5 * HOUR, "down": HOUR, "late": odds(0.1), "cheaters": odds(0.1), "audited": odds(0.3),
@@ -81,7 +81,7 @@ TALLIES = {
 }  # fmt: skip
 
 
-def counted(outcome: Outcome) -> Counter[str]:
+def counted(outcome: SimulationResult) -> Counter[str]:
     """By the names that the oracle counts under."""
     count = Counter({name: outcome.of(kind) for name, kind in TALLIES.items()})
     for period in outcome.periods:

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import preparation
+from farflung.advice.io import card_files
+from farflung.advice.job_work import JobWork, work
+from farflung.advice.offers.offer_file import OfferedHost
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
-from farflung.job.load import load
-from farflung.plan.advice.offers import Host
-from farflung.plan.advice.work import Work, work
-from farflung.plan.io import cards
-from farflung.plan.links import Link
+from farflung.job.job_loader import load
+from farflung.local.network import prepare
+from farflung.plan.link_syntax import Link
 
 SMALL = {"model.layers": "4", "model.width": "128"}
 LARGE = {
@@ -27,12 +27,12 @@ LAN = Link(1e9, 1e9, Seconds(0.0005))
 HOME = Link(20e6, 100e6, Seconds(0.03))
 
 
-def host(name: str, card: str = "RTX 4090", **changes: Any) -> Host:
-    made = Host(
+def host(name: str, card: str = "RTX 4090", **changes: Any) -> OfferedHost:
+    made = OfferedHost(
         name=name,
         owner=name,
         region="",
-        card=cards.read().find(card),
+        card=card_files.read().find(card),
         cards=1,
         link=HOME,
         price=Credits(300_000),
@@ -44,17 +44,17 @@ def host(name: str, card: str = "RTX 4090", **changes: Any) -> Host:
     return msgspec.structs.replace(made, **changes)
 
 
-def hosts(count: int, card: str = "RTX 4090", **changes: Any) -> tuple[Host, ...]:
+def hosts(count: int, card: str = "RTX 4090", **changes: Any) -> tuple[OfferedHost, ...]:
     return tuple(host(f"h{number:02}", card, **changes) for number in range(count))
 
 
-def asked(**flags: str) -> Work:
+def asked(**flags: str) -> JobWork:
     """A job's work; keys with __ for dots."""
     spec = load(None, flags={key.replace("__", "."): value for key, value in flags.items()}).spec
-    layout = preparation.known_layout(spec)
+    layout = prepare.known_layout(spec)
     assert layout is not None
     return work(spec, layout)
 
 
-def sized(flags: dict[str, str]) -> Work:
+def sized(flags: dict[str, str]) -> JobWork:
     return asked(**{key.replace(".", "__"): value for key, value in flags.items()})

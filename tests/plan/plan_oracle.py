@@ -1,8 +1,8 @@
-"""The oracle: the same network as plan.sim, written for reading, on SimPy's event heap, with other random numbers.
+"""The oracle: the same network as advice.simulation, written for reading, on SimPy's event heap, with other random numbers.
 
 It is given what nodes are (speed, ask, line, router), and draws for itself when they come and go, what comes late, and
 what is audited. Whose line is too slow, and when who joins has the public state, it reckons in seconds of its own.
-Nothing of plan.sim but its rules, the table of nodes and their lines is used.
+Nothing of advice.simulation but its rules, the table of nodes and their lines is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import simpy
 
-from farflung.plan.sim.rules import FALSE, HIDDEN, Nodes, Rules
+from farflung.advice.simulation.simulation_rules import FALSE, HIDDEN, SimulatedNodes, SimulationRules
 
 CERTAIN = 1 << 32
 
@@ -45,7 +45,9 @@ class Node:
 class Network:
     """All of it, in one process for each node and one for the day."""
 
-    def __init__(self, rules: Rules, table: Nodes, lines: Sequence[tuple[int, int]], seed: int) -> None:
+    def __init__(
+        self, rules: SimulationRules, table: SimulatedNodes, lines: Sequence[tuple[int, int]], seed: int
+    ) -> None:
         self.rules, self.draw, self.env = rules, random.Random(seed), simpy.Environment()
         self.count: Counter[str] = Counter()
         self.relayed: Counter[int] = Counter()
@@ -66,7 +68,7 @@ class Network:
         each = {f"relay {relay}": given for relay, given in self.relayed.items()}
         return self.count + Counter(each | {"relayed": self.relayed.total()})
 
-    def _node(self, table: Nodes, at: int, up: int, down: int) -> Node:
+    def _node(self, table: SimulatedNodes, at: int, up: int, down: int) -> Node:
         """`up`, `down`: bits a ms."""
         flags, rules = int(table.flags[at]), self.rules
         contribution = 8 * rules.payload

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import pytest
 from plan_offers import LARGE, host, hosts, sized
 
+from farflung.advice.layouts import host_speed, host_subsets, layout_search, pipeline_layouts
+from farflung.advice.layouts.layout_candidates import LAYOUTS
+from farflung.advice.layouts.layout_search import AdviceGoal
+from farflung.advice.layouts.training_options import InfeasibleOption, LayoutKind, TrainingOption
+from farflung.advice.offers.offer_file import OfferedHost
+from farflung.advice.placement.loop_loader import as_it_stands
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
-from farflung.plan.advice import crews, pipelines, search, speed
-from farflung.plan.advice.layouts import LAYOUTS
-from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Blocked, Kind, Option
-from farflung.plan.advice.search import Goal
-from farflung.plan.links import Link
-from farflung.plan.place.compiled import as_it_stands
+from farflung.plan.link_syntax import Link
 
 BIG = sized(LARGE)
 MIDDLE = sized(
@@ -33,7 +33,7 @@ CARDS = ("RTX 4090", "RTX 3090", "RTX 3060 12GB", "M2 Ultra", "RTX A6000", "RTX 
 NEAR = 1.02  # times the best of all subsets: what the crews of this search may miss, in these draws
 
 
-def drawn(seed: int, count: int) -> list[Host]:
+def drawn(seed: int, count: int) -> list[OfferedHost]:
     """Cards, lines, owners and prices that have nothing to do with each other."""
     luck = random.Random(seed)
     return [
@@ -55,40 +55,40 @@ def drawn(seed: int, count: int) -> list[Host]:
     ]
 
 
-def value(option: Option, goal: Goal) -> float:
-    return float(option.seconds if goal is Goal.TIME else option.price)
+def value(option: TrainingOption, goal: AdviceGoal) -> float:
+    return float(option.seconds if goal is AdviceGoal.TIME else option.price)
 
 
-def advised(found: Sequence[Host], seed: int, goal: Goal) -> float:
-    best = search.search((MIDDLE, BIG)[seed % 2], found, goal).best
+def advised(found: Sequence[OfferedHost], seed: int, goal: AdviceGoal) -> float:
+    best = layout_search.search((MIDDLE, BIG)[seed % 2], found, goal).best
     return min((value(each, goal) for each in best), default=float("inf"))
 
 
-def counted_out(found: Sequence[Host], seed: int, goal: Goal) -> float:
+def counted_out(found: Sequence[OfferedHost], seed: int, goal: AdviceGoal) -> float:
     """Every subset that the owners' rule allows, in every layout."""
     least = float("inf")
     with as_it_stands():
         for size in range(1, len(found) + 1):
             for crew in itertools.combinations(found, size):
-                if len(crews.spread(crew, size)) < size:
+                if len(host_subsets.spread(crew, size)) < size:
                     continue
                 for layout in LAYOUTS:
                     if layout.least <= size <= (layout.most or size):
-                        one = layout.lay((MIDDLE, BIG)[seed % 2], crew, search.USUAL, 0)
-                        least = min(least, value(one, goal)) if isinstance(one, Option) else least
+                        one = layout.lay((MIDDLE, BIG)[seed % 2], crew, layout_search.USUAL, 0)
+                        least = min(least, value(one, goal)) if isinstance(one, TrainingOption) else least
     return least
 
 
-@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("goal", list(AdviceGoal))
 @pytest.mark.parametrize("seed", range(8))
-def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, goal: Goal) -> None:
+def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, goal: AdviceGoal) -> None:
     found = drawn(seed, 5)
     assert advised(found, seed, goal) <= NEAR * counted_out(found, seed, goal)
 
 
-@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("goal", list(AdviceGoal))
 @pytest.mark.parametrize("seed", range(6))
-def test_more_offers_never_make_the_best_worse(seed: int, goal: Goal) -> None:
+def test_more_offers_never_make_the_best_worse(seed: int, goal: AdviceGoal) -> None:
     found = drawn(100 + seed, 9)
     each = [advised(found[:count], seed, goal) for count in (3, 5, 7, 9)]
     assert each == sorted(each, reverse=True)
@@ -96,19 +96,19 @@ def test_more_offers_never_make_the_best_worse(seed: int, goal: Goal) -> None:
 
 def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
     large = tuple(host(f"big{at}", "M2 Ultra") for at in range(4))
-    alone, beside = (search.search(BIG, found) for found in (large, (*large, *hosts(30, "RTX 3070"))))
+    alone, beside = (layout_search.search(BIG, found) for found in (large, (*large, *hosts(30, "RTX 3070"))))
     assert alone.today is not None
     assert beside.today == alone.today
     assert beside.best[0].seconds <= alone.best[0].seconds
-    assert not {Kind.ALONE, Kind.DATA, Kind.ROUNDS} & {each.kind for each in beside.binding}
+    assert not {LayoutKind.ALONE, LayoutKind.DATA, LayoutKind.ROUNDS} & {each.kind for each in beside.binding}
 
 
 def test_one_host_is_no_pipeline() -> None:
     """Whoever trains all layers sooner than another one of them is reckoned as one host alone."""
-    one = pipelines.pipeline(
-        MIDDLE, (host("fast", "H100 SXM", cards=8), host("slow", "GTX 1660")), search.USUAL
+    one = pipeline_layouts.pipeline(
+        MIDDLE, (host("fast", "H100 SXM", cards=8), host("slow", "GTX 1660")), layout_search.USUAL
     )
-    assert isinstance(one, Blocked)
+    assert isinstance(one, InfeasibleOption)
     assert one.constraint == "similarity"
     assert "fast trains all layers sooner" in one.cause
 
@@ -124,31 +124,31 @@ def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
         for layout in LAYOUTS:
             for ways in layout.ways(work, found[: layout.most or 6]):
                 crew = found[: layout.most or 6]
-                one = layout.lay(work, crew, search.USUAL, ways)
-                if isinstance(one, Option) and len(one.hosts) == len(crew):
-                    assert layout.bound(work, crew, speed.rate, ways) <= one.seconds * (1 + 1e-9)
+                one = layout.lay(work, crew, layout_search.USUAL, ways)
+                if isinstance(one, TrainingOption) and len(one.hosts) == len(crew):
+                    assert layout.bound(work, crew, host_speed.rate, ways) <= one.seconds * (1 + 1e-9)
 
 
 def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = drawn(7, 40)
-    whole = search.search(MIDDLE, found)
-    monkeypatch.setattr(search, "TIMED", 16)
-    few = search.search(MIDDLE, found)
+    whole = layout_search.search(MIDDLE, found)
+    monkeypatch.setattr(layout_search, "TIMED", 16)
+    few = layout_search.search(MIDDLE, found)
     assert few.tried < whole.tried
     assert few.best
 
 
-@pytest.mark.parametrize("kind", [Kind.ALONE, Kind.ROUNDS, Kind.DATA, Kind.SHARDED])
+@pytest.mark.parametrize("kind", [LayoutKind.ALONE, LayoutKind.ROUNDS, LayoutKind.DATA, LayoutKind.SHARDED])
 @pytest.mark.parametrize("rate", [1e6, 1e8, 1e10, 1e13])
-def test_bounds_of_like_hosts_are_near_what_binds(kind: Kind, rate: float) -> None:
+def test_bounds_of_like_hosts_are_near_what_binds(kind: LayoutKind, rate: float) -> None:
     """Where lines bind a step is little more than its bytes, where nothing does little more than computing."""
     (layout,) = (each for each in LAYOUTS if each.kind is kind)
     crew = hosts(layout.most or 4, "RTX A6000", link=Link(rate, rate, Seconds(1e-6)), churn=Seconds(1e9))
-    one = layout.lay(MIDDLE, crew, search.USUAL, 1)
-    assert isinstance(one, Option)
-    least = layout.bound(MIDDLE, crew, speed.rate, 1)
+    one = layout.lay(MIDDLE, crew, layout_search.USUAL, 1)
+    assert isinstance(one, TrainingOption)
+    least = layout.bound(MIDDLE, crew, host_speed.rate, 1)
     assert least <= one.seconds * (1 + 1e-9)
     if layout.is_alike:  # rounds wait for lines, which their bound leaves out
         assert least >= one.seconds / 3

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.errors import PolicyError
-from farflung.core.layout import Layout
 from farflung.core.money import format_credits, parse_credits
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job.spec import (
     AuditSpec,
@@ -25,18 +25,15 @@ from farflung.job.spec import (
     OptimizerSpec,
     SyncSpec,
 )
-from farflung.plan.advise import advise, describe_sync
-from farflung.plan.compare import Measured, compare, is_off, is_within, ratio
-from farflung.plan.machine import Machine
-from farflung.plan.memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, SHARED, Step, memory
-from farflung.plan.network import Network
-from farflung.plan.price import audit_units, expected_audits, price, worst_audits
-from farflung.plan.time import (
+from farflung.plan.exchange_paths import RunLinks
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.plan_comparison import MeasuredRun, compare, is_off, is_within, ratio
+from farflung.plan.run_duration import (
     ANSWER_LEAST,
     ANSWER_TIMES,
     BORDER,
     EFFICIENCY,
-    Duration,
+    RunDuration,
     answer_seconds,
     duration,
     evaluated_tokens,
@@ -44,11 +41,23 @@ from farflung.plan.time import (
     step_seconds,
     train_flop,
 )
-from farflung.plan.traffic import PUSH, on_wire, ring_bytes, traffic
-from farflung.watch import foretold
+from farflung.plan.run_plan import advise, describe_sync
+from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
+from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
+from farflung.plan.worker_memory import (
+    AGENT,
+    BASELINE,
+    COMPILED,
+    HEAP_SLACK,
+    RELAYS,
+    SHARED,
+    StepMemory,
+    memory,
+)
+from farflung.watch import plan_vs_run_text
 
-LAYOUT = Layout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
-MACHINE = Machine(cores=2, flops_per_core=1e11, memory_bytes=16 << 30)
+LAYOUT = TensorLayout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
+MACHINE = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=16 << 30)
 
 
 def sparse(**changes: Any) -> SyncSpec:
@@ -66,7 +75,7 @@ ADAMW = OptimizerSpec(name="adamw", lr=3e-3, momentum=0.9)
 class Fixed:
     """A codec whose payloads have one length."""
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         return 1000.5
 
 
@@ -85,7 +94,7 @@ def spec(**changes: object) -> JobSpec:
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
 @settings(max_examples=40)
 def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -> None:
-    job, pairs = spec(rounds=rounds, network=peers(providers=members)), Network(can_copy=False)
+    job, pairs = spec(rounds=rounds, network=peers(providers=members)), RunLinks(can_copy=False)
     sent = traffic(job, LAYOUT, 10_000, Fixed(), pairs)
     pushed_and_fetched = members * (1 + (members - 1))
     assert sent.sync_round == pushed_and_fetched * on_wire(1001) + members * PUSH
@@ -246,7 +255,7 @@ def test_free_work_has_no_price_and_needs_no_budget() -> None:
 
 
 def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
-    small = Machine(cores=2, flops_per_core=1e11, memory_bytes=3_000_000_000)
+    small = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=3_000_000_000)
     with pytest.raises(PolicyError) as error:
         advise(spec(), LAYOUT, 12_000_000, small)
     assert error.value.code == "FF-PLAN-002"
@@ -282,17 +291,17 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
 def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:
     """All that is alive at its peak counts once, and the heap's factor on nothing else."""
     formed, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
-    traced = memory(spec(), LAYOUT, 0, Step(Bytes(50_000_000), heap=1.5))
+    traced = memory(spec(), LAYOUT, 0, StepMemory(Bytes(50_000_000), heap=1.5))
     assert traced.parameters + traced.gradients + traced.optimizer + traced.activations == 50_000_000
     beside = traced.public + traced.residual + traced.borders
     assert beside == formed.public + formed.residual + formed.borders
     assert traced.worker == traced.baseline + int(1.5 * 50_000_000 + HEAP_SLACK * beside)
-    lean = memory(spec(), LAYOUT, 0, Step(Bytes(state)))  # a trace that says less than the states are
+    lean = memory(spec(), LAYOUT, 0, StepMemory(Bytes(state)))  # a trace that says less than the states are
     assert lean.activations == 0
 
 
 def test_compiled_codecs_take_memory_where_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = Layout.of({"a.weight": (1024, kernels.WORTH // 1024)})
+    large = TensorLayout.of({"a.weight": (1024, kernels.WORTH // 1024)})
     found = {}
     for is_there in (True, False):
         monkeypatch.setattr(kernels, "installed", lambda is_there=is_there: is_there)
@@ -366,10 +375,10 @@ def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:
 def test_muon_adds_its_products_to_every_step() -> None:
     adamw = spec(rounds=1, network=peers(providers=3), sync=sparse(steps=2))
     muon = msgspec.structs.replace(adamw, optimizer=OptimizerSpec(name="muon"))
-    square = Layout.of({"w": (10, 10), "b": (10,)})
+    square = TensorLayout.of({"w": (10, 10), "b": (10,)})
     each = 5 * 3 * 2 * 10**3  # five iterations of three products
     assert train_flop(muon, square) == pytest.approx(train_flop(adamw, square) + 3 * 2 * each)
-    table = Layout.of({"embed": (256, 10)})
+    table = TensorLayout.of({"embed": (256, 10)})
     assert train_flop(muon, table) == train_flop(adamw, table)
     apart = step_seconds(muon, square, MACHINE) - step_seconds(adamw, square, MACHINE)
     assert apart == pytest.approx(each / (MACHINE.flops_per_core * EFFICIENCY))
@@ -379,19 +388,21 @@ def test_time_shrinks_with_cores_up_to_the_number_of_members() -> None:
     sent = traffic(spec(), LAYOUT, 10_000, Fixed())
 
     def seconds(cores: int) -> float:
-        return duration(spec(), LAYOUT, sent, Machine(cores, 1e11, 1 << 34)).compute
+        return duration(spec(), LAYOUT, sent, MachineMeasurements(cores, 1e11, 1 << 34)).compute
 
     assert seconds(1) == pytest.approx(2 * seconds(2))
     assert seconds(5) == seconds(64)
-    faster = duration(spec(), LAYOUT, sent, Machine(2, 2e11, 1 << 34))
+    faster = duration(spec(), LAYOUT, sent, MachineMeasurements(2, 2e11, 1 << 34))
     assert faster.compute == pytest.approx(seconds(2) / 2)
     assert seconds(1) == pytest.approx(train_flop(spec(), LAYOUT) / (1e11 * EFFICIENCY) * (1 + BORDER))
 
 
 def test_audits_take_time_only_where_cores_are_short() -> None:
-    def seconds(cores: int, audit: AuditSpec) -> Duration:
+    def seconds(cores: int, audit: AuditSpec) -> RunDuration:
         job = spec(audit=audit)
-        return duration(job, LAYOUT, traffic(job, LAYOUT, 10_000, Fixed()), Machine(cores, 1e11, 1 << 34))
+        return duration(
+            job, LAYOUT, traffic(job, LAYOUT, 10_000, Fixed()), MachineMeasurements(cores, 1e11, 1 << 34)
+        )
 
     some, all_of_them, none = AuditSpec(4, 0.25, 1), AuditSpec(4, 1.0, 1), AuditSpec(4, 0.0, 0)
     assert not seconds(1, none).audit
@@ -443,33 +454,33 @@ def test_comparison_flags_what_lies_outside_the_band() -> None:
     plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
     planned = plan.traffic.sync
     rows = compare(
-        plan, Measured(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price)
+        plan, MeasuredRun(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price)
     )
     assert [row.quantity for row in rows] == ["sync", "time", "price"]
     assert [is_off(row) for row in rows] == [False, True, False]
     assert ratio(rows[0]) == 1.0
-    below = compare(plan, Measured(sync_bytes=planned * 79 // 100))[0]
+    below = compare(plan, MeasuredRun(sync_bytes=planned * 79 // 100))[0]
     assert is_off(below)
 
 
 def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() -> None:
     plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
     most = plan.traffic.sync_most
-    (otherwise,), (beyond,) = (compare(plan, Measured(sync_bytes=size)) for size in (most, most + 1))
+    (otherwise,), (beyond,) = (compare(plan, MeasuredRun(sync_bytes=size)) for size in (most, most + 1))
     assert otherwise.most == most > 1.25 * otherwise.planned
     assert (is_within(otherwise), is_within(beyond)) == (True, False)
     assert is_off(otherwise)
-    said, why = foretold.compared(otherwise)
+    said, why = plan_vs_run_text.compared(otherwise)
     assert said.startswith("sync: planned ")
     assert ", at most " in said
     assert "within what is planned at most" in why
     # No relay: nothing to choose.
     bare = advise(spec(network=peers(hidden=0)), LAYOUT, 12_000_000, MACHINE)
-    assert compare(bare, Measured(sync_bytes=1))[0].most == 0
+    assert compare(bare, MeasuredRun(sync_bytes=1))[0].most == 0
 
 
 def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() -> None:
-    measured = Measured(
+    measured = MeasuredRun(
         sync_bytes=1, audit_bytes=2, join_bytes=3, control_bytes=4, relay_bytes=5, memory_bytes=6
     )
     kinds = ["sync", "audit", "join", "control", "relay"]
@@ -481,12 +492,12 @@ def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() ->
 
     bare = spec(audit=AuditSpec(rate=0.0, probation=0), network=peers(hidden=0))
     plan = advise(bare, LAYOUT, 12_000_000, MACHINE)
-    none = Measured(audit_bytes=0, relay_bytes=0, join_bytes=0)
+    none = MeasuredRun(audit_bytes=0, relay_bytes=0, join_bytes=0)
     assert [row.quantity for row in compare(plan, none)] == ["join"]
-    assert [is_off(row) for row in compare(plan, Measured(audit_bytes=1, relay_bytes=1))] == [True, True]
+    assert [is_off(row) for row in compare(plan, MeasuredRun(audit_bytes=1, relay_bytes=1))] == [True, True]
 
 
 def test_something_measured_that_was_not_planned_is_off() -> None:
     free = advise(spec(unit_price="0"), LAYOUT, 1, MACHINE)
-    assert is_off(compare(free, Measured(paid=1))[0])
-    assert not is_off(compare(free, Measured(paid=0))[0])
+    assert is_off(compare(free, MeasuredRun(paid=1))[0])
+    assert not is_off(compare(free, MeasuredRun(paid=0))[0])

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.events import BytesBy
-from farflung.core.layout import Layout
-from farflung.job.load import load
-from farflung.job.model import gpt_shapes
+from farflung.core.events import SentBytesByKind
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import load
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, OptimizerSpec, SyncSpec
-from farflung.plan import audits
-from farflung.plan.network import Network
-from farflung.plan.price import expected_audits, price, worst_audits
-from farflung.plan.states import codec_of
-from farflung.plan.traffic import Traffic, all_relayed, lasting, on_wire, snapshot_bytes, traffic
+from farflung.plan import audit_costs
+from farflung.plan.exchange_paths import RunLinks
+from farflung.plan.run_price import expected_audits, price, worst_audits
+from farflung.plan.run_traffic import RunTraffic, all_relayed, lasting, on_wire, snapshot_bytes, traffic
+from farflung.plan.state_vectors import codec_of
 
-LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
+LAYOUT = TensorLayout.of({"a.weight": (512, 512), "b.bias": (512,)})
 
 
 def sparse(**changes: Any) -> SyncSpec:
@@ -41,7 +41,7 @@ DENSE = sparse(method="diloco", codec="dense", value_bits=32, outer_momentum=0.9
 class Fixed:
     """A codec whose payloads have one length."""
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         return 1000.0
 
 
@@ -57,10 +57,10 @@ def spec(**changes: object) -> JobSpec:
     )
 
 
-PAIRS = Network(can_copy=False)  # as measured: payloads go from pair to pair
+PAIRS = RunLinks(can_copy=False)  # as measured: payloads go from pair to pair
 
 
-def planned(job: JobSpec) -> Traffic:
+def planned(job: JobSpec) -> RunTraffic:
     return traffic(job, LAYOUT, 10_000, Fixed(), PAIRS)
 
 
@@ -79,7 +79,7 @@ def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: fl
         network=peers(providers=providers, verifiers=verifiers),
         audit=AuditSpec(4, rate, probation),
     )
-    drawn = audits.expected(job)
+    drawn = audit_costs.expected(job)
     tokens = drawn.count * job.round_tokens / 4
     assert expected_audits(job) == math.ceil(tokens - 1e-6)
     assert 0 <= drawn.asked <= min(job.rounds * verifiers, drawn.count) + 1e-9
@@ -88,7 +88,7 @@ def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: fl
 def test_a_verifier_is_asked_in_a_round_unless_all_draws_pass_it_by() -> None:
     def asked(verifiers: int, rate: float) -> float:
         network = peers(providers=3, verifiers=verifiers)
-        return audits.expected(spec(rounds=10, network=network, audit=AuditSpec(4, rate, 0))).asked
+        return audit_costs.expected(spec(rounds=10, network=network, audit=AuditSpec(4, rate, 0))).asked
 
     assert asked(1, 1.0) == pytest.approx(10)
     assert asked(1, 0.5) == pytest.approx(10 * (1 - 1 / 8))
@@ -96,9 +96,9 @@ def test_a_verifier_is_asked_in_a_round_unless_all_draws_pass_it_by() -> None:
 
 
 def test_probation_comes_before_the_draw() -> None:
-    drawn = audits.expected(spec(rounds=10, audit=AuditSpec(4, 0.5, 3)))
+    drawn = audit_costs.expected(spec(rounds=10, audit=AuditSpec(4, 0.5, 3)))
     assert (drawn.fresh, drawn.later) == (5, 5 * 2 + 5 * 7 * 0.5)
-    drawn = audits.expected(spec(rounds=10, audit=AuditSpec(4, 0.5, 0)))
+    drawn = audit_costs.expected(spec(rounds=10, audit=AuditSpec(4, 0.5, 0)))
     assert (drawn.fresh, drawn.later) == (2.5, 22.5)
 
 
@@ -119,22 +119,22 @@ def test_probation_comes_before_the_draw() -> None:
 def test_an_audit_fetches_what_the_verifier_cannot_have(
     segment: int, is_fresh: bool, vectors: tuple[int, int]
 ) -> None:
-    assert audits.fetched(spec(), segment, is_fresh=is_fresh) == vectors
+    assert audit_costs.fetched(spec(), segment, is_fresh=is_fresh) == vectors
 
 
 def test_sgd_has_one_vector_and_a_dense_codec_no_residual() -> None:
     lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=DENSE)
-    assert audits.fetched(lean, 0, is_fresh=False) == (1, 1)
-    assert audits.fetched(lean, 2, is_fresh=False) == (2, 1)
+    assert audit_costs.fetched(lean, 0, is_fresh=False) == (1, 1)
+    assert audit_costs.fetched(lean, 2, is_fresh=False) == (2, 1)
     whole = spec(audit=AuditSpec(1, 0.25, 2))
-    assert audits.fetched(whole, 0, is_fresh=False) == (3, 0)
+    assert audit_costs.fetched(whole, 0, is_fresh=False) == (3, 0)
 
 
 def test_what_a_streaming_method_carries_is_opened_as_well() -> None:
     late = spec(sync=sparse(delay=1))
-    assert audits.fetched(late, 0, is_fresh=True) == (0, 1)
-    assert audits.fetched(late, 0, is_fresh=False) == (4, 3)  # two of AdamW, residual, offset
-    assert audits.fetched(late, 1, is_fresh=False) == (5, 3)
+    assert audit_costs.fetched(late, 0, is_fresh=True) == (0, 1)
+    assert audit_costs.fetched(late, 0, is_fresh=False) == (4, 3)  # two of AdamW, residual, offset
+    assert audit_costs.fetched(late, 1, is_fresh=False) == (5, 3)
 
 
 # Bytes
@@ -190,7 +190,7 @@ def test_a_relay_sends_what_its_hidden_peers_are_sent_and_send() -> None:
     assert 0 == relayed(0) < relayed(1) < relayed(3) < relayed(4) == relayed(9)
     whole = planned(spec(network=peers(providers=4, hidden=4)))
     verifiers = 2 * on_wire(10_000)  # these listen, and so does the requester
-    snapshots = audits.expected(spec(network=peers(providers=4))).asked * on_wire(4 * LAYOUT.size)
+    snapshots = audit_costs.expected(spec(network=peers(providers=4))).asked * on_wire(4 * LAYOUT.size)
     through = whole.sync + whole.join - verifiers + whole.audit - snapshots
     assert whole.relay == pytest.approx(through, abs=4)
 
@@ -229,7 +229,7 @@ LEAN = msgspec.structs.replace(
     sync=msgspec.structs.replace(DENSE, steps=3),
 )
 
-Run = tuple[JobSpec, int, BytesBy, tuple[tuple[int, str], ...], int]
+Run = tuple[JobSpec, int, SentBytesByKind, tuple[tuple[int, str], ...], int]
 
 RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audited segments; snapshots fetched
     "sparse": (
@@ -237,7 +237,7 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
             rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2), network=peers()
         ),
         10_011_809,
-        BytesBy(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
+        SentBytesByKind(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
         (
             *((0, "11113"), (1, "10313"), (2, "02"), (6, "3"), (7, "2"), (8, "222"), (9, "11"), (10, "1")),
             *((11, "3"), (12, "3"), (13, "2"), (14, "0"), (16, "3"), (17, "2"), (19, "230")),
@@ -247,46 +247,46 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
     "tiny": (
         TINY,
         400_045,
-        BytesBy(30_018, 1_675_366, 1_378_893, 89_408, 0),
+        SentBytesByKind(30_018, 1_675_366, 1_378_893, 89_408, 0),
         ((0, "11"), (1, "20")),
         2,
     ),
     "four, two of them hidden": (
         FOUR,
         400_045,
-        BytesBy(116_340, 3_791_280, 2_757_786, 196_029, 2_831_619),
+        SentBytesByKind(116_340, 3_791_280, 2_757_786, 196_029, 2_831_619),
         ((0, "2101"), (1, "1011"), (2, "2")),
         4,
     ),
     "dense": (
         LEAN,
         400_045,
-        BytesBy(1_769_050, 1_587_420, 1_555_023, 104_212, 0),
+        SentBytesByKind(1_769_050, 1_587_420, 1_555_023, 104_212, 0),
         ((0, "20"), (1, "21"), (3, "22")),
         3,
     ),
 }
 
 
-def model_of(run: Run) -> tuple[Layout, Traffic]:
+def model_of(run: Run) -> tuple[TensorLayout, RunTraffic]:
     job, data, *_ = run
-    layout = Layout.of(gpt_shapes(job.model))
+    layout = TensorLayout.of(gpt_shapes(job.model))
     return layout, traffic(job, layout, data, codec_of(job.sync), PAIRS)
 
 
 @pytest.fixture
-def as_drawn(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Run, Traffic]:
+def as_drawn(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Run, RunTraffic]:
     """A run, and its plan if the number of audits had been known: luck is no fault of the model."""
     run = RUNS[request.param]
     count = {round: len(places) for round, places in run[3]}
     fresh, asked = count.get(0, 0), run[4]
-    found = audits.Audits(float(fresh), float(sum(count.values()) - fresh), float(asked))
-    monkeypatch.setattr(audits, "expected", lambda _: found)
+    found = audit_costs.ExpectedAudits(float(fresh), float(sum(count.values()) - fresh), float(asked))
+    monkeypatch.setattr(audit_costs, "expected", lambda _: found)
     return run, model_of(run)[1]
 
 
 @pytest.mark.parametrize("as_drawn", RUNS, indirect=True)
-def test_each_kind_of_bytes_was_measured_within_a_tenth_of_the_plan(as_drawn: tuple[Run, Traffic]) -> None:
+def test_each_kind_of_bytes_was_measured_within_a_tenth_of_the_plan(as_drawn: tuple[Run, RunTraffic]) -> None:
     """But for control: these runs are older than what nodes ask the ledger, and the test below has newer ones."""
     (_, _, measured, *_), plan = as_drawn
     for kind in ("sync", "audit", "join", "relay"):
@@ -323,11 +323,11 @@ def test_control_bytes_were_measured_within_a_tenth_of_the_plan(
     job = load(None, preset=preset).spec
     network = msgspec.structs.replace(job.network, providers=providers, verifiers=verifiers, hidden=hidden)
     job = msgspec.structs.replace(job, rounds=rounds, network=network)
-    foreseen = audits.expected(job)
+    foreseen = audit_costs.expected(job)
     times = count / foreseen.count
-    found = audits.Audits(foreseen.fresh * times, foreseen.later * times, foreseen.asked)
-    monkeypatch.setattr(audits, "expected", lambda _: found)
-    sent = traffic(job, Layout.of(gpt_shapes(job.model)), 10**6, codec_of(job.sync, rounds))
+    found = audit_costs.ExpectedAudits(foreseen.fresh * times, foreseen.later * times, foreseen.asked)
+    monkeypatch.setattr(audit_costs, "expected", lambda _: found)
+    sent = traffic(job, TensorLayout.of(gpt_shapes(job.model)), 10**6, codec_of(job.sync, rounds))
     assert lasting(sent, job, seconds, is_apart=False).control == pytest.approx(measured, rel=0.1)
 
 
@@ -338,7 +338,7 @@ def test_audits_moved_just_what_their_segments_need(name: str) -> None:
     state = 4 * model_of(run)[0].size
     sections = 2 if job.sync.outer_momentum else 1
     places = [(round, int(segment)) for round, segments in drawn for segment in segments]
-    files = [v for round, s in places for v in audits.fetched(job, s, is_fresh=round == 0)]
+    files = [v for round, s in places for v in audit_costs.fetched(job, s, is_fresh=round == 0)]
     moved = sum(on_wire(vectors * state) for vectors in files) + asked * on_wire(sections * state)
     assert moved == pytest.approx(measured.audit, rel=0.005)
 

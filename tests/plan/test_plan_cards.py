@@ -11,11 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.advice.hardware import card_table
+from farflung.advice.hardware.card import (
+    LANE_BYTES,
+    Card,
+    ComputeUnits,
+    FactorPrecision,
+    FigureOrigin,
+    MakerSupport,
+    software,
+)
+from farflung.advice.io.card_files import FILE, read
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.plan.cards import table
-from farflung.plan.cards.card import LANE_BYTES, Card, Origin, Precision, Support, Units, software
-from farflung.plan.io.cards import FILE, read
 
 TABLE = read()
 TEXT = FILE.read_text(encoding="utf-8")
@@ -30,7 +38,7 @@ def changed(name: str, /, **fields: str) -> str:
     """The table with one row, in which fields are other ones."""
     row = next(row for row in ROWS if row["name"] == name)
     out = StringIO()
-    writer = csv.DictWriter(out, table.COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, card_table.COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerow({**row, **fields})
     return out.getvalue()
@@ -38,7 +46,7 @@ def changed(name: str, /, **fields: str) -> str:
 
 def refused(text: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        table.parse(text)
+        card_table.parse(text)
     assert caught.value.code == "FF-PLAN-030"
     return caught.value
 
@@ -139,9 +147,9 @@ def test_every_row_names_its_source_and_what_is_computed() -> None:
     for one in TABLE.cards:
         assert any(year in one.source for year in map(str, range(2014, 2027))), one.name
         for field in one.derived:
-            assert one.origin(field) is Origin.DERIVED
-    assert card("RTX 3090").origin("vector_fp32") is Origin.TABLE
-    assert card("RTX 3060 Ti").origin("matrix_fp16") is Origin.DERIVED
+            assert one.origin(field) is FigureOrigin.DERIVED
+    assert card("RTX 3090").origin("vector_fp32") is FigureOrigin.TABLE
+    assert card("RTX 3060 Ti").origin("matrix_fp16") is FigureOrigin.DERIVED
 
 
 def test_names_and_their_aliases_are_each_of_one_card() -> None:
@@ -172,34 +180,34 @@ def test_cards_on_eight_and_four_lanes_are_known_as_such() -> None:
 def test_matrix_and_shader_rates_stand_apart() -> None:
     ti, titan = card("GTX 1660 Ti"), card("RTX 3090")
     assert ti.matrix_fp16 == 0
-    assert ti.rate(Precision.FP16)[1] is Units.VECTOR
-    assert ti.rate(Precision.FP16).flops == pytest.approx(2 * ti.vector_fp32, rel=0.001)
-    assert titan.rate(Precision.FP16) == (titan.matrix_fp16, Units.MATRIX, Origin.TABLE)
-    assert titan.rate(Precision.FP32) == (titan.vector_fp32, Units.VECTOR, Origin.TABLE)
+    assert ti.rate(FactorPrecision.FP16)[1] is ComputeUnits.VECTOR
+    assert ti.rate(FactorPrecision.FP16).flops == pytest.approx(2 * ti.vector_fp32, rel=0.001)
+    assert titan.rate(FactorPrecision.FP16) == (titan.matrix_fp16, ComputeUnits.MATRIX, FigureOrigin.TABLE)
+    assert titan.rate(FactorPrecision.FP32) == (titan.vector_fp32, ComputeUnits.VECTOR, FigureOrigin.TABLE)
 
 
 def test_fp32_of_an_nvidia_card_is_not_that_of_tf32() -> None:
-    assert card("A100 SXM 80GB").rate(Precision.FP32).flops == 19.5e12
-    assert card("MI300X").rate(Precision.FP32).flops == pytest.approx(163.4e12)
+    assert card("A100 SXM 80GB").rate(FactorPrecision.FP32).flops == 19.5e12
+    assert card("MI300X").rate(FactorPrecision.FP32).flops == pytest.approx(163.4e12)
 
 
 def test_without_bfloat16_in_hardware_its_rate_is_that_of_float32() -> None:
     for name in ("RTX 2080 Ti", "V100 SXM2 16GB", "RX 580", "GTX 1080 Ti"):
         one = card(name)
         assert one.has_bf16 is False
-        assert one.rate(Precision.BF16).flops == one.vector_fp32
+        assert one.rate(FactorPrecision.BF16).flops == one.vector_fp32
 
 
 def test_half_precision_that_is_slower_than_single_is_not_used() -> None:
     one = card("GTX 1080 Ti")
     assert one.vector_fp16 == pytest.approx(one.vector_fp32 / 64, rel=0.001)
-    assert one.rate(Precision.FP16).flops == one.vector_fp32
+    assert one.rate(FactorPrecision.FP16).flops == one.vector_fp32
 
 
 def test_matrix_units_that_are_not_known_are_neither_zero_nor_reckoned_with() -> None:
-    one = table.parse(changed("A2", matrix_fp16="?", matrix_bf16="?")).cards[0]
+    one = card_table.parse(changed("A2", matrix_fp16="?", matrix_bf16="?")).cards[0]
     assert one.matrix_fp16 is None
-    assert one.rate(Precision.FP16).units is Units.VECTOR
+    assert one.rate(FactorPrecision.FP16).units is ComputeUnits.VECTOR
 
 
 @pytest.mark.parametrize(
@@ -224,7 +232,7 @@ def test_every_card_has_at_most_one_makers_software() -> None:
     for one in TABLE.cards:
         kinds = [one.capability is not None, one.rocm is not None, one.has_mps, one.has_xpu]
         assert sum(kinds) == 1, one.name
-        assert one.rocm in (None, Support.YES, Support.UNOFFICIAL, Support.NO)
+        assert one.rocm in (None, MakerSupport.YES, MakerSupport.UNOFFICIAL, MakerSupport.NO)
 
 
 # Slips of the pen
@@ -302,13 +310,13 @@ def test_a_field_that_makes_no_sense_is_refused_by_its_name(column: str, value: 
 @settings(max_examples=60, deadline=None)
 def test_any_other_text_is_refused_as_a_table(text: str) -> None:
     refused(text)
-    refused(",".join(table.COLUMNS) + "\n" + text + ",x\n")
+    refused(",".join(card_table.COLUMNS) + "\n" + text + ",x\n")
 
 
 def test_a_table_that_is_too_long_or_names_a_card_twice_is_refused() -> None:
     assert "characters" in refused(TEXT + "\n" * limits.CARD_TABLE_CHARACTERS).cause
     other = changed("T4").splitlines()[1]
-    assert len(table.parse(changed("A2") + other + "\n").cards) == 2
+    assert len(card_table.parse(changed("A2") + other + "\n").cards) == 2
     twice = changed("A2") + changed("T4", also="NVIDIA A2").splitlines()[1] + "\n"
     assert "NVIDIA A2 is also A2" in refused(twice).cause
 
@@ -399,7 +407,7 @@ def test_a_very_long_name_is_not_compared_with_anything() -> None:
 
 def test_no_rate_is_a_nan_and_all_are_above_zero() -> None:
     for one in TABLE.cards:
-        for precision in Precision:
+        for precision in FactorPrecision:
             rate = one.rate(precision)
             assert math.isfinite(rate.flops)
             assert rate.flops > 0

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.advice.hardware import card_profile
+from farflung.advice.hardware.card import Card, ComputeUnits, FactorPrecision, FigureOrigin, with_profile
+from farflung.advice.hardware.run_cost import VerifiedWork, audited, cost
+from farflung.advice.hardware.value_per_watt import A100, ReferenceCard, month_price, prices_of, value
+from farflung.advice.hardware.work_split import PowerSite, SiteShare, alone, spread
+from farflung.advice.io.card_files import read, read_profile
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Flop, Tokens
 from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
-from farflung.plan.cards import profile
-from farflung.plan.cards.card import Card, Origin, Precision, Units, with_profile
-from farflung.plan.cards.cost import Work, audited, cost
-from farflung.plan.cards.spread import Share, Site, alone, spread
-from farflung.plan.cards.value import A100, Reference, month_price, prices_of, value
-from farflung.plan.io.cards import read, read_profile
 
 TABLE = read()
 A100_CARD = TABLE.find("A100 SXM 80GB")
 RTX4090, RTX3090, RTX3060 = (TABLE.find(name) for name in ("RTX 4090", "RTX 3090", "RTX 3060 12GB"))
 GTX1660, RX580, M3 = (TABLE.find(name) for name in ("GTX 1660", "RX 580", "M3 Max"))
-SPOT = Reference(hour=1.71)  # a price of September 2026 (research: orchestrate, section 5)
+SPOT = ReferenceCard(hour=1.71)  # a price of September 2026 (research: orchestrate, section 5)
 
 
 # Reference values
@@ -52,10 +52,10 @@ def test_an_a100_beside_itself_is_worth_1_less_the_loss() -> None:
      ("RTX 5090", 0.35), ("RX 7900 XTX", 0.33), ("GTX 1660", 0.08), ("RX 580", 0.03), ("RX 6800 XT", 0.13)],
 )  # fmt: skip
 def test_worth_per_watt_is_that_of_the_research(name: str, expected: float) -> None:
-    pcie = Reference(watts=300)
-    found = value(TABLE.find(name), Precision.FP16, loss=0.0, reference=pcie)
+    pcie = ReferenceCard(watts=300)
+    found = value(TABLE.find(name), FactorPrecision.FP16, loss=0.0, reference=pcie)
     assert found.per_watt == pytest.approx(expected, abs=0.006)
-    lossy = value(TABLE.find(name), Precision.FP16, reference=pcie)
+    lossy = value(TABLE.find(name), FactorPrecision.FP16, reference=pcie)
     assert lossy.per_watt == pytest.approx(0.8 * found.per_watt)
 
 
@@ -63,24 +63,24 @@ def test_worth_per_watt_is_that_of_the_research(name: str, expected: float) -> N
     ("card", "most"), [(RTX4090, 0.73), (RTX3060, 0.112), (GTX1660, 0.0442)], ids=lambda one: str(one)[:12]
 )
 def test_a_card_draws_level_at_the_price_of_the_research(card: Card, most: float) -> None:
-    found = value(card, Precision.FP16, reference=SPOT, kilowatt_hour=0.25)
+    found = value(card, FactorPrecision.FP16, reference=SPOT, kilowatt_hour=0.25)
     assert found.level == pytest.approx(most, rel=0.015)
 
 
 def test_a_gtx_1660_at_the_level_price_hardly_pays_its_electricity_and_an_rx_580_does_not() -> None:
-    old = value(GTX1660, Precision.FP16, reference=SPOT, kilowatt_hour=0.25)
+    old = value(GTX1660, FactorPrecision.FP16, reference=SPOT, kilowatt_hour=0.25)
     assert old.power == pytest.approx(0.03)
     assert old.is_below_power is False
-    assert value(RX580, Precision.FP16, reference=SPOT, kilowatt_hour=0.25).is_below_power is True
-    assert value(GTX1660, Precision.FP16, reference=SPOT).is_below_power is None
+    assert value(RX580, FactorPrecision.FP16, reference=SPOT, kilowatt_hour=0.25).is_below_power is True
+    assert value(GTX1660, FactorPrecision.FP16, reference=SPOT).is_below_power is None
 
 
 def test_no_card_for_consumers_reaches_an_a100_per_watt_in_16_bit_products_and_new_ones_do_in_fp32() -> None:
     consumers = [card for card in TABLE.cards if card.kind == "consumer" and card.power[0]]
-    best = max(value(card, Precision.FP16, loss=0.0).per_watt or 0 for card in consumers)
+    best = max(value(card, FactorPrecision.FP16, loss=0.0).per_watt or 0 for card in consumers)
     assert 0.8 < best < 1
-    shaders = Reference(rate=19.5e12)
-    assert (value(RTX4090, Precision.FP32, loss=0.0, reference=shaders).per_watt or 0) > 2
+    shaders = ReferenceCard(rate=19.5e12)
+    assert (value(RTX4090, FactorPrecision.FP32, loss=0.0, reference=shaders).per_watt or 0) > 2
 
 
 # Properties
@@ -88,13 +88,13 @@ def test_no_card_for_consumers_reaches_an_a100_per_watt_in_16_bit_products_and_n
 
 @given(
     card=st.sampled_from(TABLE.cards),
-    precision=st.sampled_from(Precision),
+    precision=st.sampled_from(FactorPrecision),
     losses=st.tuples(st.floats(0, 0.9), st.floats(0.001, 0.09)),
     hour=st.floats(0.001, 100),
 )
 @settings(max_examples=80, deadline=None)
 def test_more_loss_or_a_higher_price_is_never_worth_more(
-    card: Card, precision: Precision, losses: tuple[float, float], hour: float
+    card: Card, precision: FactorPrecision, losses: tuple[float, float], hour: float
 ) -> None:
     less, more = losses[0], sum(losses)
     one = value(card, precision, loss=less, hour=hour)
@@ -142,7 +142,7 @@ def test_a_price_that_is_none_is_refused_by_its_name(field: str, number: float) 
 @pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])
 def test_a_reference_that_is_none_is_refused_by_its_name(field: str, number: float) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
-        Reference(**{field: number})
+        ReferenceCard(**{field: number})
 
 
 # What a user measured
@@ -158,24 +158,24 @@ watts = 280
 
 
 def test_a_measured_profile_stands_before_the_table_and_says_so() -> None:
-    own = with_profile(RTX3090, profile.parse(MEASURED))
-    assert own.rate(Precision.FP16) == (61.5e12, Units.WHOLE, Origin.MEASURED)
-    assert own.rate(Precision.BF16) == RTX3090.rate(Precision.BF16)  # not measured
-    assert own.speed == (812e9, Origin.MEASURED)
-    assert own.power == (280, Origin.MEASURED)
-    assert own.memory == (24e9, Origin.TABLE)
-    assert with_profile(RTX3090, profile.parse('card = "x"\nmemory_gb = 20.5')).memory == (
+    own = with_profile(RTX3090, card_profile.parse(MEASURED))
+    assert own.rate(FactorPrecision.FP16) == (61.5e12, ComputeUnits.WHOLE, FigureOrigin.MEASURED)
+    assert own.rate(FactorPrecision.BF16) == RTX3090.rate(FactorPrecision.BF16)  # not measured
+    assert own.speed == (812e9, FigureOrigin.MEASURED)
+    assert own.power == (280, FigureOrigin.MEASURED)
+    assert own.memory == (24e9, FigureOrigin.TABLE)
+    assert with_profile(RTX3090, card_profile.parse('card = "x"\nmemory_gb = 20.5')).memory == (
         20_500_000_000,
-        Origin.MEASURED,
+        FigureOrigin.MEASURED,
     )
-    found = value(own, Precision.FP16, loss=0.0)
-    assert found.rate.origin is Origin.MEASURED
-    assert found.watts_origin is Origin.MEASURED
+    found = value(own, FactorPrecision.FP16, loss=0.0)
+    assert found.rate.origin is FigureOrigin.MEASURED
+    assert found.watts_origin is FigureOrigin.MEASURED
     assert found.per_watt == pytest.approx(61.5 / 312 / (280 / 400))
 
 
 def test_a_profile_gives_power_to_a_card_whose_own_is_not_known() -> None:
-    own = with_profile(M3, profile.parse('card = "M3 Max"\nwatts = 78.0'))
+    own = with_profile(M3, card_profile.parse('card = "M3 Max"\nwatts = 78.0'))
     assert value(own).per_watt == pytest.approx(14.31 / 312 / (78 / 400) * 0.8, rel=0.001)
 
 
@@ -204,7 +204,7 @@ def test_a_profile_gives_power_to_a_card_whose_own_is_not_known() -> None:
 )
 def test_a_profile_that_makes_no_sense_is_refused_by_its_field(text: str, field: str) -> None:
     with pytest.raises(UsageError) as caught:
-        profile.parse(text)
+        card_profile.parse(text)
     assert caught.value.code == "FF-PLAN-033"
     assert caught.value.message.endswith(f": {field}")
 
@@ -225,36 +225,36 @@ def test_a_profile_is_read_from_a_file_and_one_that_cannot_be_is_named(tmp_path:
 # Work over sites with spare power
 
 
-def site(*cards: tuple[Card, int], watts: float | None = None, **fields: Any) -> Site:
-    return Site("home", tuple(cards), watts, **fields)
+def site(*cards: tuple[Card, int], watts: float | None = None, **fields: Any) -> PowerSite:
+    return PowerSite("home", tuple(cards), watts, **fields)
 
 
 def test_a_site_within_its_spare_power_runs_all_its_cards() -> None:
-    found = alone(site((RTX3090, 2), watts=800, base_watts=100), Precision.FP16)
+    found = alone(site((RTX3090, 2), watts=800, base_watts=100), FactorPrecision.FP16)
     assert found.rate == pytest.approx(2 * 71.16e12, rel=0.001)
     assert (found.watts, found.busy, found.unknown) == (800, 2, ())
 
 
 def test_spare_power_is_given_first_to_who_does_most_for_a_watt() -> None:
-    found = alone(site((RTX3090, 1), (RTX4090, 1), watts=625), Precision.FP16)
+    found = alone(site((RTX3090, 1), (RTX4090, 1), watts=625), FactorPrecision.FP16)
     assert found.rate == pytest.approx(165.2e12 + 0.5 * 71.16e12, rel=0.001)
     assert found.busy == pytest.approx(1.5)
     assert found.watts == pytest.approx(625)
 
 
 def test_what_machines_draw_themselves_comes_off_the_spare_power() -> None:
-    full = alone(site((RTX3090, 1), watts=350), Precision.FP16)
-    less = alone(site((RTX3090, 1), watts=350, base_watts=70), Precision.FP16)
+    full = alone(site((RTX3090, 1), watts=350), FactorPrecision.FP16)
+    less = alone(site((RTX3090, 1), watts=350, base_watts=70), FactorPrecision.FP16)
     assert less.rate == pytest.approx(0.8 * full.rate)
-    none = alone(site((RTX3090, 1), watts=50, base_watts=70), Precision.FP16)
+    none = alone(site((RTX3090, 1), watts=50, base_watts=70), FactorPrecision.FP16)
     assert (none.rate, none.watts) == (0, 0)
 
 
 def test_power_that_is_not_known_neither_stops_a_site_nor_passes_silently() -> None:
-    open_ended = alone(site((RTX3090, 1), (M3, 1)), Precision.FP16)
+    open_ended = alone(site((RTX3090, 1), (M3, 1)), FactorPrecision.FP16)
     assert open_ended.busy == 2
     assert open_ended.unknown == ("M3 Max 40-core: watts", "spare power")
-    bounded = alone(site((RTX3090, 1), (M3, 1), watts=1000), Precision.FP16)
+    bounded = alone(site((RTX3090, 1), (M3, 1), watts=1000), FactorPrecision.FP16)
     assert bounded.busy == 1
     assert bounded.unknown == ("M3 Max 40-core: watts",)
 
@@ -273,13 +273,14 @@ WATTS = st.floats(0, 3000, allow_subnormal=False)  # of which there are no parts
 def test_no_other_use_of_the_same_power_does_more(
     lots: list[tuple[Card, int]], watts: float, parts: list[float]
 ) -> None:
-    found = alone(site(*lots, watts=watts), Precision.FP16)
+    found = alone(site(*lots, watts=watts), FactorPrecision.FP16)
     assert found.watts <= watts * (1 + 1e-9)
     use = [part * count for part, (_, count) in zip(parts, lots, strict=False)]
     drawn = sum(part * (card.watts or 0) for part, (card, _) in zip(use, lots, strict=True))
     scale = min(1.0, watts / drawn) if drawn else 0.0
     other = sum(
-        scale * part * card.rate(Precision.FP16).flops for part, (card, _) in zip(use, lots, strict=True)
+        scale * part * card.rate(FactorPrecision.FP16).flops
+        for part, (card, _) in zip(use, lots, strict=True)
     )
     assert other <= found.rate * (1 + 1e-9)
 
@@ -287,9 +288,9 @@ def test_no_other_use_of_the_same_power_does_more(
 @given(lots=LOTS, watts=st.floats(1, 3000), more=st.floats(0, 1000))
 @settings(max_examples=50, deadline=None)
 def test_more_spare_power_never_does_less(lots: list[tuple[Card, int]], watts: float, more: float) -> None:
-    less = alone(site(*lots, watts=watts), Precision.BF16)
-    assert alone(site(*lots, watts=watts + more), Precision.BF16).rate >= less.rate * (1 - 1e-12)
-    assert alone(site(*lots), Precision.BF16).rate >= less.rate * (1 - 1e-12)
+    less = alone(site(*lots, watts=watts), FactorPrecision.BF16)
+    assert alone(site(*lots, watts=watts + more), FactorPrecision.BF16).rate >= less.rate * (1 - 1e-12)
+    assert alone(site(*lots), FactorPrecision.BF16).rate >= less.rate * (1 - 1e-12)
 
 
 def test_sites_share_work_as_they_share_the_rate_and_so_end_together() -> None:
@@ -310,7 +311,7 @@ def test_sites_share_work_as_they_share_the_rate_and_so_end_together() -> None:
         ([site()] * (limits.SITES + 1), "sites, and at most"),
     ],
 )
-def test_where_nobody_can_work_it_is_said_why(sites: list[Site], cause: str) -> None:
+def test_where_nobody_can_work_it_is_said_why(sites: list[PowerSite], cause: str) -> None:
     with pytest.raises(UsageError) as caught:
         spread(sites)
     assert caught.value.code == "FF-PLAN-037"
@@ -321,7 +322,7 @@ def test_where_nobody_can_work_it_is_said_why(sites: list[Site], cause: str) -> 
 @pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
 def test_a_site_with_a_number_that_is_none_is_refused_by_its_field(field: str, number: float) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-035: home: {field} is"):
-        Site("home", ((RTX3090, 1),), **{field: number})
+        PowerSite("home", ((RTX3090, 1),), **{field: number})
     with pytest.raises(UsageError, match="FF-PLAN-035: home: count is -1"):
         site((RTX3090, -1))
 
@@ -329,7 +330,7 @@ def test_a_site_with_a_number_that_is_none_is_refused_by_its_field(field: str, n
 # A run's price
 
 
-WORK = Work(Tokens(10**9), Flop(6e9), 0.125)
+WORK = VerifiedWork(Tokens(10**9), Flop(6e9), 0.125)
 
 
 def test_a_runs_time_energy_and_price_are_those_of_its_formulas() -> None:
@@ -382,7 +383,7 @@ def test_what_is_not_known_of_sites_is_told_with_the_price() -> None:
 )  # fmt: skip
 def test_work_that_is_none_is_refused_by_its_field(fields: dict[str, Any], name: str) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-035: {name} is"):
-        Work(**{"tokens": Tokens(1), "flop": Flop(1.0), **fields})
+        VerifiedWork(**{"tokens": Tokens(1), "flop": Flop(1.0), **fields})
 
 
 def test_a_utilisation_that_is_no_share_is_refused() -> None:
@@ -402,7 +403,7 @@ def test_the_audited_share_of_a_job_is_what_its_plan_pays_for() -> None:
 
 
 def test_a_share_says_nothing_of_unknowns_that_there_are_not() -> None:
-    assert Share(site(), 0.0, 0.0, 0.0).unknown == ()
+    assert SiteShare(site(), 0.0, 0.0, 0.0).unknown == ()
 
 
 # Prices as somebody types them

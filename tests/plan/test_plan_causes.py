@@ -9,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.core.layout import Layout
-from farflung.job.load import load
-from farflung.plan import audits, signs
-from farflung.plan.advise import Fees, advise
-from farflung.plan.audits import expected
-from farflung.plan.causes import ENOUGH, SIGNS, likely
-from farflung.plan.compare import Measured, compare, is_off
-from farflung.plan.machine import Machine
-from farflung.plan.signs import Seen
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.job_loader import load
+from farflung.plan import audit_costs, run_signs
+from farflung.plan.audit_costs import expected
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.plan_comparison import MeasuredRun, compare, is_off
+from farflung.plan.run_causes import ENOUGH, SIGNS, likely
+from farflung.plan.run_plan import PlannedFees, advise
+from farflung.plan.run_signs import RunObservations
 
 SPEC = load(None).spec
 MEMBERS = SPEC.network.providers
-LAYOUT = Layout.of({"a": (256, 1024)})
-PLAN = replace(advise(SPEC, LAYOUT, 10**7, Machine(4, 2e10, 16 << 30)), fees=Fees(100_000, 500, 9000))
+LAYOUT = TensorLayout.of({"a": (256, 1024)})
+PLAN = replace(
+    advise(SPEC, LAYOUT, 10**7, MachineMeasurements(4, 2e10, 16 << 30)), fees=PlannedFees(100_000, 500, 9000)
+)
 TOOK = PLAN.duration
 WAY = PLAN.traffic.forecast.way.value
 COUNT = round(expected(SPEC).count)
@@ -35,7 +37,7 @@ def drawn(count: int, *segments: int) -> tuple[tuple[int, int], ...]:
     return tuple((1 + at % (SPEC.rounds - 1), of[at % len(of)]) for at in range(count))
 
 
-AS_PLANNED = Seen(
+AS_PLANNED = RunObservations(
     rounds=SPEC.rounds,
     members=float(MEMBERS),
     joined=MEMBERS,
@@ -134,7 +136,7 @@ def test_a_count_that_explains_a_small_part_is_no_cause() -> None:
 
 def test_segments_without_states_explain_fewer_bytes() -> None:
     """Of the first segment nothing is opened at its start but what is carried, of the last one nothing at its end."""
-    few = min(range(SPEC.segments), key=lambda at: sum(audits.fetched(SPEC, at, is_fresh=False)))
+    few = min(range(SPEC.segments), key=lambda at: sum(audit_costs.fetched(SPEC, at, is_fresh=False)))
     spread = drawn(COUNT, few)
     found = [
         sign for sign in SIGNS["audit"](PLAN, replace(AS_PLANNED, drawn=spread)) if "segments" in sign.words
@@ -147,7 +149,7 @@ def test_segments_without_states_explain_fewer_bytes() -> None:
 def test_audits_of_providers_in_the_open_explain_fewer_bytes_at_relays() -> None:
     """What verifiers fetch from who listens nowhere passes a relay; of other names nothing is known."""
     hidden = [f"provider-{at}" for at in range(SPEC.hidden)]
-    share = audits.moved(SPEC, expected(SPEC), signs._states(PLAN)) * SPEC.hidden / MEMBERS
+    share = audit_costs.moved(SPEC, expected(SPEC), run_signs._states(PLAN)) * SPEC.hidden / MEMBERS
     less = 1 - share / PLANNED["relay"]
     none = dict.fromkeys(hidden, ()) | {"provider-4": drawn(COUNT)}
     assert cause("relay", less, drawn_of=none).startswith("0 audits were drawn of providers behind a relay, ")
@@ -158,7 +160,9 @@ def test_audits_of_providers_in_the_open_explain_fewer_bytes_at_relays() -> None
 
 def test_ways_that_send_as_much_explain_no_bytes() -> None:
     """All-gather and a collecting peer move every payload as often; a relay that copies has it sent once."""
-    open_ = advise(load(None, flags={"network.hidden": "0"}).spec, LAYOUT, 10**7, Machine(4, 2e10, 16 << 30))
+    open_ = advise(
+        load(None, flags={"network.hidden": "0"}).spec, LAYOUT, 10**7, MachineMeasurements(4, 2e10, 16 << 30)
+    )
     assert (WAY, open_.traffic.forecast.way.value) == ("fan-out", "aggregating peer")
     other = replace(AS_PLANNED, ways={"all-gather": 8, "aggregating peer": 4})
     more = 8.0 * MEMBERS * (MEMBERS - 1) * PLAN.traffic.payload
@@ -170,7 +174,7 @@ def test_ways_that_send_as_much_explain_no_bytes() -> None:
 
 def test_pay_below_the_bid_is_no_riddle() -> None:
     dear = load(None, flags={"unit_price": "0.000004", "budget": "1000"}).spec
-    plan = advise(dear, LAYOUT, 10**7, Machine(4, 2e10, 16 << 30))
+    plan = advise(dear, LAYOUT, 10**7, MachineMeasurements(4, 2e10, 16 << 30))
     said = likely("price", -0.75 * plan.price.price, plan, replace(AS_PLANNED, unit_price=1))
     assert said == "hired at 0.000001 a token, at most 0.000004 was bid"
 
@@ -179,14 +183,14 @@ def test_memory_below_the_plan_is_what_the_heap_did_not_keep_or_what_nobody_open
     need = PLAN.memory
     low = {"provider": need.worker - int(need.opened)}
     less = -float(need.opened)
-    assert "no worker opened a state" in likely("worker memory", less, PLAN, Seen(peaks=low))
+    assert "no worker opened a state" in likely("worker memory", less, PLAN, RunObservations(peaks=low))
     kept = {"provider": int(0.98 * need.worker)}
     seen = replace(AS_PLANNED, peaks=kept)
     assert "added for what the heap keeps" in likely("worker memory", -0.02 * need.worker, PLAN, seen)
 
 
 RUNS = st.builds(
-    Seen,
+    RunObservations,
     rounds=st.just(SPEC.rounds),
     members=st.floats(1.0, MEMBERS),
     joined=st.integers(1, MEMBERS),
@@ -213,7 +217,7 @@ RUNS = st.builds(
 
 @given(RUNS, st.sampled_from(tuple(PLANNED)), st.floats(0.0, 5.0))
 def test_whatever_a_run_shows_a_cause_explains_half_or_is_one_of_several(
-    seen: Seen, quantity: str, ratio: float
+    seen: RunObservations, quantity: str, ratio: float
 ) -> None:
     more = (ratio - 1) * PLANNED[quantity]
     said = likely(quantity, more, PLAN, seen)
@@ -227,7 +231,7 @@ def test_whatever_a_run_shows_a_cause_explains_half_or_is_one_of_several(
 
 
 @given(RUNS)
-def test_time_that_lies_off_the_plan_always_has_a_part_that_it_went_to(seen: Seen) -> None:
+def test_time_that_lies_off_the_plan_always_has_a_part_that_it_went_to(seen: RunObservations) -> None:
     whole = seen.starting + seen.training + seen.agreeing + seen.checking
     if seen.lasted and abs(whole - TOOK.total) > 1e-3:
         assert likely("time", whole - TOOK.total, PLAN, seen)
@@ -236,43 +240,45 @@ def test_time_that_lies_off_the_plan_always_has_a_part_that_it_went_to(seen: See
 def test_only_what_lies_off_the_plan_has_a_cause() -> None:
     for times, has_cause in ((1.1, False), (2.0, True)):
         slow = replace(AS_PLANNED, training=TOOK.compute + (times - 1) * TOOK.total)
-        (row,) = compare(PLAN, Measured(seconds=times * TOOK.total), slow)[:1]
+        (row,) = compare(PLAN, MeasuredRun(seconds=times * TOOK.total), slow)[:1]
         assert (row.quantity, bool(row.cause)) == ("time", has_cause)
 
 
 @pytest.mark.parametrize("times", [0.5, 0.79, 1.26, 3.0])
 def test_every_ratio_outside_the_band_is_off_also_within_what_is_planned_at_most(times: float) -> None:
     sent = replace(PLAN.traffic, sync_most=4 * PLAN.traffic.sync)
-    (row,) = compare(replace(PLAN, traffic=sent), Measured(sync_bytes=round(times * sent.sync)), AS_PLANNED)
+    (row,) = compare(
+        replace(PLAN, traffic=sent), MeasuredRun(sync_bytes=round(times * sent.sync)), AS_PLANNED
+    )
     assert is_off(row)
     within = "within what is planned at most, as rounds may choose another way"
     assert (within in row.cause) == (times > 1)
 
 
 def test_fees_beyond_the_plan_are_told_with_what_was_put_aside() -> None:
-    found = {row.quantity: row for row in compare(PLAN, Measured(fees=2000), AS_PLANNED)}
+    found = {row.quantity: row for row in compare(PLAN, MeasuredRun(fees=2000), AS_PLANNED)}
     assert (found["relay fees"].planned, found["relay fees"].most) == (500, 9000)
     assert found["relay fees"].cause == "within what is planned at most, as so much is put aside"
     free = replace(PLAN, fees=None)
-    assert not compare(free, Measured(fees=0), AS_PLANNED)
-    assert not compare(free, Measured(), AS_PLANNED)
+    assert not compare(free, MeasuredRun(fees=0), AS_PLANNED)
+    assert not compare(free, MeasuredRun(), AS_PLANNED)
 
 
 def test_a_quantity_that_nobody_planned_can_have_a_cause() -> None:
     alone = replace(PLAN, traffic=replace(PLAN.traffic, join=0))
-    (row,) = compare(alone, Measured(join_bytes=7), replace(AS_PLANNED, restarted=1))
+    (row,) = compare(alone, MeasuredRun(join_bytes=7), replace(AS_PLANNED, restarted=1))
     assert (row.quantity, row.cause) == ("join", "1 process was started again")
 
 
 def test_every_quantity_that_is_compared_has_signs_in_both_directions_and_no_other() -> None:
-    rows = compare(PLAN, Measured(1, 1, 1, 1, 1, 1, 1.0, 1, 1), AS_PLANNED)
+    rows = compare(PLAN, MeasuredRun(1, 1, 1, 1, 1, 1, 1.0, 1, 1), AS_PLANNED)
     assert {row.quantity for row in rows} == set(SIGNS) == set(PLANNED)
     odd = (
-        Seen(
+        RunObservations(
             rounds=12, members=1.0, joined=1, caught=1, drawn=drawn(1), ways={WAY: 12}, payload_bytes=1.0,
             peaks={"provider": PLAN.memory.worker - 1000}, unit_price=1, carried=0, lasted=0.001,
         ),
-        Seen(
+        RunObservations(
             rounds=12, members=MEMBERS, joined=MEMBERS, restarted=9, drawn=drawn(99), ways={"fan-out": 12},
             payload_bytes=1e9, peaks={"verifier": 2 * PLAN.memory.worker}, carried=1 << 40, lasted=1e6, starting=1e6,
         ),

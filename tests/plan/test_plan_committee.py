@@ -7,18 +7,25 @@ from ledger_network import Committee
 from msgspec.structs import replace
 
 from farflung.core.codec import encode
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import format_bytes
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import HOUR_MS
-from farflung.ledger.sdbft.messages import Pending, Proposal, Status, read_message
+from farflung.ledger.sdbft.replica_messages import BlockProposal, PendingTxs, ReplicaStatus, read_message
 from farflung.ledger.votes import faults, is_quorum
-from farflung.plan.advise import advise
-from farflung.plan.committee import CHANNELS, TOLD, committee_bytes, quorum_of, transactions, view_bytes
-from farflung.plan.machine import Machine
-from farflung.watch import words
-from farflung.watch.fold import Timeline
-from farflung.watch.text import lines
+from farflung.plan.committee_traffic import (
+    CHANNELS,
+    TOLD,
+    committee_bytes,
+    quorum_of,
+    transactions,
+    view_bytes,
+)
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.run_plan import advise
+from farflung.watch import phrases
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline
 
 COUNT = 5
 
@@ -32,11 +39,11 @@ class Counting(Committee):
 
     def post(self, sender: int, to: int, body: bytes) -> None:
         match read_message(body):
-            case Status():
+            case ReplicaStatus():
                 pass
-            case Pending():
+            case PendingTxs():
                 self.pending += 1
-            case Proposal(_, txs, _):
+            case BlockProposal(_, txs, _):
                 self.sent += len(body) + TOLD - (self.size if txs else 0)
             case _:
                 self.sent += len(body) + TOLD
@@ -78,7 +85,7 @@ def test_the_least_quorum_is_one() -> None:
 
 
 def test_the_plan_counts_and_tells_it() -> None:
-    job, layout, machine = JobSpec(), Layout.of({"a": (64, 64)}), Machine(2, 1e11, 16 << 30)
+    job, layout, machine = JobSpec(), TensorLayout.of({"a": (64, 64)}), MachineMeasurements(2, 1e11, 16 << 30)
     one, four = (
         advise(job, layout, 100_000, machine),
         advise(job, layout, 100_000, machine, validators=4),
@@ -86,7 +93,7 @@ def test_the_plan_counts_and_tells_it() -> None:
     more = committee_bytes(job, 4)
     assert four.traffic.control == one.traffic.control + more
     assert more > 2 * transactions(job) * view_bytes(4)
-    told = " ".join(" ".join(lines(four.event("r"), Timeline())).split())
+    told = " ".join(" ".join(lines(four.event("r"), RunTimeline())).split())
     assert f"4 validators agree by {format_bytes(more)} more, and 1 may be down" in told
-    assert "none may be down" in words.committee(advise(job, layout, 1, machine, validators=3).event("r"))
-    assert "validators" not in " ".join(lines(one.event("r"), Timeline()))
+    assert "none may be down" in phrases.committee(advise(job, layout, 1, machine, validators=3).event("r"))
+    assert "validators" not in " ".join(lines(one.event("r"), RunTimeline()))

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_offers import LAN, host, hosts
 
+from farflung.advice.layouts import host_speed
+from farflung.advice.layouts.host_subsets import SIZES, HostSubsetLimits, crews, spread
+from farflung.advice.offers.offer_file import OfferedHost
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
-from farflung.plan.advice import speed
-from farflung.plan.advice.crews import SIZES, Asked, crews, spread
-from farflung.plan.advice.offers import Host
-from farflung.plan.links import Link
+from farflung.plan.link_syntax import Link
 
 CARDS = ("RTX 4090", "RTX 3090", "RTX 3060 12GB")
 
 
 @st.composite
-def offered(draw: st.DrawFn) -> list[Host]:
+def offered(draw: st.DrawFn) -> list[OfferedHost]:
     count = draw(st.integers(1, 14))
     return [
         host(
@@ -33,8 +33,8 @@ def offered(draw: st.DrawFn) -> list[Host]:
 
 
 @given(offered(), st.integers(1, 4))
-def test_no_owner_lends_more_than_a_third_of_three_or_more(found: list[Host], least: int) -> None:
-    for crew in crews(found, speed.rate, Asked(least)):
+def test_no_owner_lends_more_than_a_third_of_three_or_more(found: list[OfferedHost], least: int) -> None:
+    for crew in crews(found, host_speed.rate, HostSubsetLimits(least)):
         assert len(crew) >= least
         assert len(crew) in SIZES
         assert len({each.name for each in crew}) == len(crew)
@@ -43,16 +43,19 @@ def test_no_owner_lends_more_than_a_third_of_three_or_more(found: list[Host], le
 
 
 @given(offered(), st.randoms(use_true_random=False))
-def test_crews_do_not_depend_on_the_order_of_offers(found: list[Host], luck: object) -> None:
+def test_crews_do_not_depend_on_the_order_of_offers(found: list[OfferedHost], luck: object) -> None:
     mixed = list(found)
     luck.shuffle(mixed)  # type: ignore[attr-defined]
-    assert set(crews(found, speed.rate)) == set(crews(mixed, speed.rate))
+    assert set(crews(found, host_speed.rate)) == set(crews(mixed, host_speed.rate))
 
 
 def test_the_fastest_and_the_cheapest_are_both_tried() -> None:
     fast = [host(f"f{at}", "RTX 4090", price=Credits(9_000_000)) for at in range(2)]
     cheap = [host(f"c{at}", "RTX 3060 12GB", price=Credits(1)) for at in range(2)]
-    tried = {frozenset(each.name for each in crew) for crew in crews([*fast, *cheap], speed.rate, Asked(2))}
+    tried = {
+        frozenset(each.name for each in crew)
+        for crew in crews([*fast, *cheap], host_speed.rate, HostSubsetLimits(2))
+    }
     assert {frozenset({"f0", "f1"}), frozenset({"c0", "c1"})} <= tried
 
 
@@ -63,15 +66,15 @@ def test_one_owner_alone_makes_no_crew_of_three() -> None:
 
 def test_over_machines_of_one_s_own_no_share_is_bounded() -> None:
     own = hosts(8, owner="me")
-    assert max(map(len, crews(own, speed.rate))) == 2
-    assert max(map(len, crews(own, speed.rate, Asked(is_own=True)))) == 8
+    assert max(map(len, crews(own, host_speed.rate))) == 2
+    assert max(map(len, crews(own, host_speed.rate, HostSubsetLimits(is_own=True)))) == 8
 
 
 def test_who_cannot_hold_the_layout_is_not_counted_among_the_first() -> None:
     """Twenty faster cards without room do not hide four that have it."""
     crowd = [*hosts(20, "RTX 4090"), *(host(f"big{at}", "M2 Ultra") for at in range(4))]
-    asked = Asked(4, holds=lambda each, size: each.name.startswith("big"))
-    assert [[each.name for each in crew] for crew in crews(crowd, speed.rate, asked)] == [
+    asked = HostSubsetLimits(4, holds=lambda each, size: each.name.startswith("big"))
+    assert [[each.name for each in crew] for crew in crews(crowd, host_speed.rate, asked)] == [
         ["big0", "big1", "big2", "big3"]
     ]
 
@@ -79,8 +82,8 @@ def test_who_cannot_hold_the_layout_is_not_counted_among_the_first() -> None:
 def test_of_similar_cards_those_of_every_speed_are_tried() -> None:
     """Beside one card that is much faster the eight others are a crew, too."""
     mixed = [host("fast", "H100 SXM"), *hosts(8, "RTX 3090")]
-    asked = Asked(2, is_alike=True)
-    tried = {frozenset(each.name for each in crew) for crew in crews(mixed, speed.rate, asked)}
+    asked = HostSubsetLimits(2, is_alike=True)
+    tried = {frozenset(each.name for each in crew) for crew in crews(mixed, host_speed.rate, asked)}
     assert frozenset(f"h{at:02}" for at in range(8)) in tried
     assert not any("fast" in names for names in tried)
 
@@ -90,12 +93,12 @@ def test_those_with_a_good_line_are_tried_among_faster_ones_with_a_bad_one() -> 
     slow = Link(1e6, 1e6, Seconds(0.03))
     crowd = [*hosts(20, "RTX 4090", link=slow), *(host(f"lab{at}", "RTX 4090") for at in range(4))]
     crowd += [host(f"office{at}", "RTX 3060 12GB", link=LAN) for at in range(8)]
-    tried = {tuple(each.name for each in crew) for crew in crews(crowd, speed.rate, Asked(2))}
+    tried = {tuple(each.name for each in crew) for crew in crews(crowd, host_speed.rate, HostSubsetLimits(2))}
     assert ("lab0", "lab1", "lab2", "lab3") in tried
 
 
 def test_alone_each_host_is_tried_that_has_room() -> None:
     """Whichever is best in no order may fail least."""
     found = [*hosts(6), host("small", "GTX 1660")]
-    asked = Asked(most=1, holds=lambda each, size: each.name != "small")
-    assert [each.name for (each,) in crews(found, speed.rate, asked)] == [f"h{at:02}" for at in range(6)]
+    asked = HostSubsetLimits(most=1, holds=lambda each, size: each.name != "small")
+    assert [each.name for (each,) in crews(found, host_speed.rate, asked)] == [f"h{at:02}" for at in range(6)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farflung.advice.traffic import failures
 from farflung.core.errors import UsageError
-from farflung.plan.parallel import failures
 
 costs, means = st.floats(0.1, 1e4), st.floats(10, 1e7)
 

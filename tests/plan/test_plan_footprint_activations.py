@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.core.errors import UsageError
-from farflung.plan.footprint import activations
-from farflung.plan.footprint.activations import (
-    Attention,
-    Load,
+from farflung.advice.memory import activations
+from farflung.advice.memory.activations import (
+    AttentionMemory,
+    MicroBatch,
     edges,
     kept,
     korthikanti,
@@ -21,16 +20,19 @@ from farflung.plan.footprint.activations import (
     passing,
     passing_head,
 )
-from farflung.plan.footprint.transformer import MODELS, Transformer
-from farflung.plan.parallel.shapes import Recompute, gpt_parameters
+from farflung.advice.memory.transformer import MODELS, Transformer
+from farflung.advice.traffic.transformer_shapes import Recomputation, gpt_parameters
+from farflung.core.errors import UsageError
 
 sizes = st.integers(1, 1 << 12)
-loads = st.builds(Load, batch=st.integers(1, 64), sequence=st.integers(1, 8192), tensor=st.integers(1, 64))
+loads = st.builds(
+    MicroBatch, batch=st.integers(1, 64), sequence=st.integers(1, 8192), tensor=st.integers(1, 64)
+)
 
 
 @given(loads, sizes, st.integers(1, 128))
 def test_sequence_parallelism_splits_all_that_tensor_parallelism_splits_in_part(
-    load: Load, width: int, heads: int
+    load: MicroBatch, width: int, heads: int
 ) -> None:
     whole = korthikanti(replace(load, tensor=1), width, heads).bytes
     part = korthikanti(load, width, heads).bytes
@@ -40,29 +42,31 @@ def test_sequence_parallelism_splits_all_that_tensor_parallelism_splits_in_part(
 
 
 @given(loads, sizes, st.integers(1, 128))
-def test_recomputing_more_keeps_less(load: Load, width: int, heads: int) -> None:
-    ways = [korthikanti(replace(load, recompute=way), width, heads).bytes for way in Recompute]
+def test_recomputing_more_keeps_less(load: MicroBatch, width: int, heads: int) -> None:
+    ways = [korthikanti(replace(load, recompute=way), width, heads).bytes for way in Recomputation]
     assert ways[0] > ways[1] > ways[2] == 2.0 * load.tokens * width
 
 
 def test_the_papers_count_is_this_count_with_scores_and_masks_in_memory() -> None:
     model = Transformer(1, 1024, 16, 1000)
     for tensor in (1, 4):
-        load = Load(2, 512, tensor, element=2.0, attention=Attention.EAGER, has_dropout=True)
+        load = MicroBatch(2, 512, tensor, element=2.0, attention=AttentionMemory.EAGER, has_dropout=True)
         assert kept(load, model).bytes == pytest.approx(korthikanti(load, 1024, 16).bytes)
 
 
 @given(loads)
-def test_recomputation_keeps_a_layers_input(load: Load) -> None:
+def test_recomputation_keeps_a_layers_input(load: MicroBatch) -> None:
     model = MODELS["llama3-8b"]
-    full = kept(replace(load, recompute=Recompute.FULL), model).bytes
+    full = kept(replace(load, recompute=Recomputation.FULL), model).bytes
     assert full == load.tokens * model.width * load.element
-    assert full < kept(replace(load, recompute=Recompute.SELECTIVE), model).bytes < kept(load, model).bytes
+    assert (
+        full < kept(replace(load, recompute=Recomputation.SELECTIVE), model).bytes < kept(load, model).bytes
+    )
 
 
 def test_gated_networks_keep_four_inner_vectors_and_experts_as_many_as_are_chosen() -> None:
     plain = Transformer(1, 512, 8, 1000, inner=2048)
-    load = Load(1, 128, element=2.0)
+    load = MicroBatch(1, 128, element=2.0)
     token = 2 * 128
     gated = replace(plain, is_gated=True)
     assert kept(load, gated).bytes - kept(load, plain).bytes == token * 2 * 2048
@@ -72,13 +76,13 @@ def test_gated_networks_keep_four_inner_vectors_and_experts_as_many_as_are_chose
 
 def test_grouped_queries_keep_narrower_keys_and_values() -> None:
     model = Transformer(1, 512, 8, 1000)
-    load = Load(1, 128, element=2.0)
+    load = MicroBatch(1, 128, element=2.0)
     less = kept(load, model).bytes - kept(load, replace(model, key_heads=2)).bytes
     assert less == 2 * 128 * 2 * 512 * 3 / 4
 
 
 def test_the_ends_are_dropouts_mask_before_and_norm_head_and_logits_after() -> None:
-    load = Load(1, 2048, 8)
+    load = MicroBatch(1, 2048, 8)
     first, last = edges(load, 12_288, 51_200)
     sbh = 2048 * 12_288
     assert first.bytes == sbh
@@ -89,25 +93,25 @@ def test_the_ends_are_dropouts_mask_before_and_norm_head_and_logits_after() -> N
 
 def test_logits_are_kept_once_in_float32_and_are_there_three_times_when_the_backward_pass_begins() -> None:
     model = MODELS["llama3-8b"]
-    assert logits(Load(1, 1024), model).bytes == 1024 * (2 * 2 * 4096 + 4 * 128_256)
-    assert passing_head(Load(4, 1024), model) == 4 * 1024 * 2 * 4 * 128_256
-    assert passing_head(Load(1, 16), model) == 2 * 4096 * (
+    assert logits(MicroBatch(1, 1024), model).bytes == 1024 * (2 * 2 * 4096 + 4 * 128_256)
+    assert passing_head(MicroBatch(4, 1024), model) == 4 * 1024 * 2 * 4 * 128_256
+    assert passing_head(MicroBatch(1, 16), model) == 2 * 4096 * (
         128_256 + 16
     )  # few tokens: a gradient of the weight
 
 
 def test_selectively_products_with_weights_are_kept_and_scores_are_not() -> None:
     model, h, f = Transformer(1, 512, 8, 1000, inner=1500), 512, 1500
-    load = Load(1, 128, recompute=Recompute.SELECTIVE)
+    load = MicroBatch(1, 128, recompute=Recomputation.SELECTIVE)
     assert kept(load, model).bytes == 128 * (2 * (7 * h + f) + 4 * 8)
-    eager = replace(load, attention=Attention.EAGER, has_dropout=True)
+    eager = replace(load, attention=AttentionMemory.EAGER, has_dropout=True)
     assert kept(eager, model).bytes == 128 * 2 * (6 * h + f)
 
 
 @given(loads)
-def test_what_is_computed_again_is_there_beside_the_gradients(load: Load) -> None:
+def test_what_is_computed_again_is_there_beside_the_gradients(load: MicroBatch) -> None:
     model = MODELS["llama3-8b"]
-    none, *others = (replace(load, recompute=how) for how in Recompute)
+    none, *others = (replace(load, recompute=how) for how in Recomputation)
     for how in others:
         whole = kept(how, model).bytes + passing(how, model)
         assert whole >= kept(none, model).bytes + passing(none, model) - 1e-6 * whole
@@ -128,13 +132,13 @@ def test_a_gpt_has_as_many_parameters_as_the_closed_form_says(
 )
 def test_loads_that_nobody_has_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(UsageError, match=field):
-        replace(Load(1, 1), **{field: value})
+        replace(MicroBatch(1, 1), **{field: value})
 
 
 @pytest.mark.parametrize("field", ["recompute", "attention"])
 def test_a_way_is_one_of_those_that_there_are_and_not_a_word(field: str) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-059: {field}"):
-        replace(Load(1, 1), **{field: "full"})
+        replace(MicroBatch(1, 1), **{field: "full"})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_a_way_is_one_of_those_that_there_are_and_not_a_word(field: str) -> None
 )
 def test_ends_that_no_model_has_are_refused_by_name(width: int, vocabulary: int, field: str) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-020: {field}"):
-        edges(Load(1, 1), width, vocabulary)
+        edges(MicroBatch(1, 1), width, vocabulary)
 
 
 @pytest.mark.parametrize("field", ["layers", "width", "heads", "vocabulary", "inner", "experts", "chosen"])
@@ -152,7 +156,7 @@ def test_transformers_that_nobody_builds_are_refused_by_name(field: str) -> None
 
 
 def test_every_closed_form_names_its_source() -> None:
-    load = Load(1, 1)
+    load = MicroBatch(1, 1)
     parts = (
         korthikanti(load, 64, 4),
         *edges(load, 64, 100),

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from farflung.advice.memory import adapters, deepspeed, model_states
+from farflung.advice.memory.breakdown import Footprint, MemoryPart, MemoryPlace, explained
+from farflung.advice.memory.model_states import RECIPES, OffloadConfig, ZeroSplit
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining
 from farflung.core.errors import UsageError
-from farflung.plan.footprint import adapters, deepspeed, states
-from farflung.plan.footprint.parts import Footprint, Part, Place, explained
-from farflung.plan.footprint.states import RECIPES, Offload, Split
-from farflung.plan.footprint.worst import Pipeline, Training
 
-RAM, CARD, DISK = Place.RAM, Place.CARD, Place.DISK
+RAM, CARD, DISK = MemoryPlace.RAM, MemoryPlace.CARD, MemoryPlace.DISK
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.source}: {case.what}")
@@ -32,44 +32,47 @@ def test_there_are_enough_printed_figures_of_enough_sources() -> None:
 @given(st.floats(1, 1e12), st.integers(2, 1 << 20), st.sampled_from(sorted(RECIPES)))
 def test_each_stage_of_zero_needs_no_more_than_the_one_before(size: float, ways: int, recipe: str) -> None:
     needs = [
-        sum(part.bytes for part in states.states(size, states.named(recipe), Split(stage, ways)))
+        sum(
+            part.bytes
+            for part in model_states.states(size, model_states.named(recipe), ZeroSplit(stage, ways))
+        )
         for stage in range(4)
     ]
     assert needs[0] > needs[1] > needs[2] > needs[3]
-    assert needs[0] == pytest.approx(size * states.named(recipe).whole)
+    assert needs[0] == pytest.approx(size * model_states.named(recipe).whole)
 
 
 @given(st.floats(1, 1e12), st.integers(1, 1 << 20), st.integers(0, 3))
 def test_splitting_keeps_each_byte_once(size: float, ways: int, stage: int) -> None:
-    mine = Footprint("", states.states(size, split=Split(stage, ways)))
+    mine = Footprint("", model_states.states(size, split=ZeroSplit(stage, ways)))
     whole = {"weights": 3, "gradients": 2, "optimizer": 1}
     for name, first in whole.items():
         copies = 1 if stage >= first else ways
-        alone = Footprint("", states.states(size)).of(name)
+        alone = Footprint("", model_states.states(size)).of(name)
         assert ways * mine.of(name) == pytest.approx(copies * alone)
 
 
 def test_the_outer_state_of_a_method_with_rounds_is_split_by_nobody() -> None:
     for stage in range(4):
-        parts = states.states(1e9, RECIPES["diloco"], Split(stage, 8))
+        parts = model_states.states(1e9, RECIPES["diloco"], ZeroSplit(stage, 8))
         assert Footprint("", parts).of("outer state") == 8e9
 
 
 def test_what_is_moved_to_ram_leaves_the_card_and_is_staged() -> None:
-    alone = Footprint("", states.states(1e9, split=Split(2, 4)))
-    moved = Footprint("", states.states(1e9, split=Split(2, 4, Offload(optimizer=RAM))))
+    alone = Footprint("", model_states.states(1e9, split=ZeroSplit(2, 4)))
+    moved = Footprint("", model_states.states(1e9, split=ZeroSplit(2, 4, OffloadConfig(optimizer=RAM))))
     assert moved.card == alone.of("weights") == 2e9
     assert moved.ram == pytest.approx(1.5 * 16e9 / 4)  # gradients and optimizer, in float32
 
 
 def test_on_one_machine_ram_is_what_deepspeeds_estimator_says() -> None:
     for stage, offload, share in (
-        (2, Offload(RAM), 1.0),
-        (3, Offload(RAM), 1.0),
-        (3, Offload(RAM, RAM), 1.0),
+        (2, OffloadConfig(RAM), 1.0),
+        (3, OffloadConfig(RAM), 1.0),
+        (3, OffloadConfig(RAM, RAM), 1.0),
     ):
-        need = Footprint("", states.states(1e9, split=Split(stage, 4, offload)))
-        setup = deepspeed.Setup(4)
+        need = Footprint("", model_states.states(1e9, split=ZeroSplit(stage, 4, offload)))
+        setup = deepspeed.DeepSpeedSetup(4)
         theirs = (
             deepspeed.stage2(1e9, setup, RAM) if stage == 2 else deepspeed.stage3(1e9, 0.0, setup, offload)
         )
@@ -78,51 +81,57 @@ def test_on_one_machine_ram_is_what_deepspeeds_estimator_says() -> None:
 
 
 def test_gradients_that_are_moved_are_summed_where_they_are() -> None:
-    need = Footprint("", states.states(1e9, RECIPES["adam-mixed-summed"], Split(2, 1, Offload(RAM))))
+    need = Footprint(
+        "", model_states.states(1e9, RECIPES["adam-mixed-summed"], ZeroSplit(2, 1, OffloadConfig(RAM)))
+    )
     assert need.of("summed gradients") == 0.0
     assert need.of("gradients") == 4e9
 
 
 def test_what_is_moved_to_disk_needs_windows_of_the_largest_tensor_in_ram() -> None:
-    split = Split(3, 4, Offload(DISK, DISK))
-    need = Footprint("", states.states(1e9, split=split, largest=1e6))
+    split = ZeroSplit(3, 4, OffloadConfig(DISK, DISK))
+    need = Footprint("", model_states.states(1e9, split=split, largest=1e6))
     assert need.disk == pytest.approx((2 + 4 + 12) * 1e9 / 4)
-    assert need.ram == states.WINDOWS * (2 + 4 + 12) * 1e6
+    assert need.ram == model_states.WINDOWS * (2 + 4 + 12) * 1e6
     assert need.card == 0.0
-    unknown = Footprint("", states.states(1e9, split=split))  # a window of unknown size may be all of it
+    unknown = Footprint(
+        "", model_states.states(1e9, split=split)
+    )  # a window of unknown size may be all of it
     assert unknown.ram == unknown.disk
 
 
 def test_parameters_move_with_stage_3_alone() -> None:
     for stage in range(3):
         with pytest.raises(UsageError, match="FF-PLAN-050"):
-            Split(stage, 8, Offload(parameters=RAM))
-    Split(3, 8, Offload(parameters=RAM))
+            ZeroSplit(stage, 8, OffloadConfig(parameters=RAM))
+    ZeroSplit(3, 8, OffloadConfig(parameters=RAM))
 
 
 def test_an_unknown_recipe_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="FF-PLAN-051") as refused:
-        states.named("adamw")
+        model_states.named("adamw")
     assert "adam-mixed" in refused.value.hint
 
 
 @pytest.mark.parametrize("size", [-1.0, math.nan, math.inf, 1e40])
 def test_sizes_that_nothing_has_are_refused_by_name(size: float) -> None:
     with pytest.raises(UsageError, match="parameters"):
-        states.states(size)
+        model_states.states(size)
     with pytest.raises(UsageError, match="weights"):
-        states.Recipe(weights=size)
+        model_states.StateRecipe(weights=size)
 
 
 def test_a_part_is_never_negative() -> None:
     with pytest.raises(UsageError, match="FF-PLAN-021"):
-        Part("activations", -1.0, "", "")
+        MemoryPart("activations", -1.0, "", "")
 
 
 @given(st.floats(1e6, 1e12), st.integers(0, 3), st.integers(1, 4096))
 def test_the_largest_model_just_fits(memory: float, stage: int, ways: int) -> None:
-    size = states.largest_model(memory, split=Split(stage, ways))
-    assert Footprint("", states.states(size, split=Split(stage, ways))).card == pytest.approx(memory)
+    size = model_states.largest_model(memory, split=ZeroSplit(stage, ways))
+    assert Footprint("", model_states.states(size, split=ZeroSplit(stage, ways))).card == pytest.approx(
+        memory
+    )
 
 
 def test_adapters_leave_the_frozen_weights_without_gradient_and_optimizer() -> None:
@@ -131,17 +140,17 @@ def test_adapters_leave_the_frozen_weights_without_gradient_and_optimizer() -> N
     need = Footprint("", parts)
     assert need.of("frozen weights") == pytest.approx(8e9 * 0.5159, rel=1e-3)
     assert need.card - need.of("frozen weights") == pytest.approx(16 * trained)
-    assert Footprint("", adapters.adapted(8e9, trained, split=Split(3, 8))).of("frozen weights") == 2e9
+    assert Footprint("", adapters.adapted(8e9, trained, split=ZeroSplit(3, 8))).of("frozen weights") == 2e9
 
 
 def test_the_estimator_counts_the_ram_of_a_machine_and_not_of_all() -> None:
-    one = deepspeed.stage2(1e9, deepspeed.Setup(8, 1), RAM)
-    many = deepspeed.stage2(1e9, deepspeed.Setup(8, 16), RAM)
+    one = deepspeed.stage2(1e9, deepspeed.DeepSpeedSetup(8, 1), RAM)
+    many = deepspeed.stage2(1e9, deepspeed.DeepSpeedSetup(8, 16), RAM)
     assert one.ram == many.ram == 1.5 * 1e9 * 32
 
 
 def test_an_explanation_has_the_formula_with_numbers_and_a_source_largest_first() -> None:
-    lines = explained(states.states(7.5e9, split=Split(1, 64)))
+    lines = explained(model_states.states(7.5e9, split=ZeroSplit(1, 64)))
     assert "2 B x 7.5 B" in lines[0]
     assert "12 B x 7.5 B / 64" in lines[-1]
     assert all("Rajbhandari" in line for line in lines)
@@ -150,7 +159,7 @@ def test_an_explanation_has_the_formula_with_numbers_and_a_source_largest_first(
 
 def test_each_part_has_its_own_source() -> None:
     recipe = replace(RECIPES["muon-mixed"], summed=4.0, outer=8.0)
-    sources = {part.name: part.source for part in states.states(1e9, recipe)}
+    sources = {part.name: part.source for part in model_states.states(1e9, recipe)}
     for name, who in (
         ("weights", "ZeRO"),
         ("gradients", "ZeRO"),
@@ -159,27 +168,29 @@ def test_each_part_has_its_own_source() -> None:
         ("outer state", "Douillard"),
     ):
         assert who in sources[name], name
-    moved = {part.name: part for part in states.states(1e9, recipe, Split(2, 1, Offload(RAM)))}
+    moved = {
+        part.name: part for part in model_states.states(1e9, recipe, ZeroSplit(2, 1, OffloadConfig(RAM)))
+    }
     assert "Ren et al." in moved["gradients"].source
     assert moved["optimizer"].formula.endswith("in RAM")
 
 
 def test_nothing_on_the_card_bounds_no_model() -> None:
     for recipe, split in (
-        (states.Recipe(0.0, 0.0, 0.0), Split()),
-        (RECIPES["adam-mixed"], Split(3, 1, Offload(RAM, RAM))),
+        (model_states.StateRecipe(0.0, 0.0, 0.0), ZeroSplit()),
+        (RECIPES["adam-mixed"], ZeroSplit(3, 1, OffloadConfig(RAM, RAM))),
     ):
         with pytest.raises(UsageError, match="FF-PLAN-021: recipe"):
-            states.largest_model(8e9, recipe, split)
+            model_states.largest_model(8e9, recipe, split)
 
 
 def test_places_are_those_that_there_are() -> None:
     for field in ("optimizer", "parameters"):
         with pytest.raises(UsageError, match=f"FF-PLAN-059: {field}"):
-            Offload(**{field: "ram"})  # type: ignore[arg-type]
+            OffloadConfig(**{field: "ram"})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="FF-PLAN-059: activations"):
-        Training(Pipeline((1,)), activations="x")  # type: ignore[arg-type]
+        StageTraining(PipelineStages((1,)), activations="x")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="FF-PLAN-059: schedule"):
-        Pipeline((1,), schedule="x")  # type: ignore[arg-type]
+        PipelineStages((1,), schedule="x")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="FF-PLAN-059: place"):
-        Part("weights", 1.0, "", "", "disk")  # type: ignore[arg-type]
+        MemoryPart("weights", 1.0, "", "", "disk")  # type: ignore[arg-type]

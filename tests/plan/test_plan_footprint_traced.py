@@ -5,28 +5,30 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from farflung.advice.memory.breakdown import Footprint
+from farflung.advice.memory.layer_slices import of_traced
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, footprints
+from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import UsageError
-from farflung.core.layout import Layout
-from farflung.plan.footprint.parts import Footprint
-from farflung.plan.footprint.slices import of_traced
-from farflung.plan.footprint.traced import Block, Mode, Traced, affine, check
-from farflung.plan.footprint.worst import Pipeline, Training, footprints
-from farflung.plan.parallel.shapes import Recompute
+from farflung.core.tensor_layout import TensorLayout
+from farflung.plan.step_trace import RecomputeTrace, StepTrace, TracedBlock, affine, check
 
-LAYOUT = Layout.of({"embed": (300,), "blocks.0.w": (250,), "blocks.1.w": (250,), "norm": (200,)})
+LAYOUT = TensorLayout.of({"embed": (300,), "blocks.0.w": (250,), "blocks.1.w": (250,), "norm": (200,)})
 
 
-def mode(recompute: str, rows: int, share: int) -> Mode:
+def mode(recompute: str, rows: int, share: int) -> RecomputeTrace:
     kept = (10 * rows // share, 12 * rows // share)
     working = (rows, 6 * rows + 30, 6 * rows + 30, 4 * rows)
     peak = 40 * rows // share + 100
-    return Mode(recompute, 3 * rows, kept, 5 * rows + 7, 0, peak, 1000 * rows, working, (0, 30, 30, 0))
+    return RecomputeTrace(
+        recompute, 3 * rows, kept, 5 * rows + 7, 0, peak, 1000 * rows, working, (0, 30, 30, 0)
+    )
 
 
-def trace(rows: int = 8) -> Traced:
-    return Traced(
+def trace(rows: int = 8) -> StepTrace:
+    return StepTrace(
         rows=rows,
         ran_rows=0,
         width=4,
@@ -38,7 +40,7 @@ def trace(rows: int = 8) -> Traced:
         ends=(1200, 1600),
         copied=800,
         layout=LAYOUT,
-        blocks=(Block("blocks.0", 1000), Block("blocks.1", 1000)),
+        blocks=(TracedBlock("blocks.0", 1000), TracedBlock("blocks.1", 1000)),
         modes=(mode("none", rows, 1), mode("full", rows, 10)),
         handed=64 * rows,
         tail=("norm",),
@@ -46,19 +48,19 @@ def trace(rows: int = 8) -> Traced:
 
 
 def test_parts_of_a_trace_add_up_to_its_peak() -> None:
-    for how in (Recompute.NONE, Recompute.FULL):
+    for how in (Recomputation.NONE, Recomputation.FULL):
         found = trace()
         assert Footprint("", found.parts(how)).card == found.peak(how)
         assert found.peak(how) == found.resident + max(found.mode(how).peak, found.update)
 
 
 def test_a_traced_module_is_cut_into_stages_like_any_other() -> None:
-    cut = of_traced(trace(), Recompute.FULL, 8, 4.0)
+    cut = of_traced(trace(), Recomputation.FULL, 8, 4.0)
     assert cut.parameters == 1000
     assert [each.parameters for each in (cut.first, *cut.layers, cut.last)] == [300, 250, 250, 400]
     assert [each.kept for each in (cut.first, *cut.layers, cut.last)] == [24, 8, 9, 47]
     assert [each.working for each in (cut.first, *cut.layers, cut.last)] == [8, 78, 78, 32]
-    needs = footprints(cut, Training(Pipeline((1, 1), micros=2)))
+    needs = footprints(cut, StageTraining(PipelineStages((1, 1), micros=2)))
     assert needs[0].of("activations") == (24 + 8) * 2
     assert needs[1].of("activations") == 9 + 47
     assert [need.of("backward pass") for need in needs] == [78, 32]  # at a layer what the head kept is gone
@@ -66,22 +68,22 @@ def test_a_traced_module_is_cut_into_stages_like_any_other() -> None:
 
 
 def test_what_is_fixed_does_not_grow_with_rows_and_the_last_slice_stays_as_it_was_traced() -> None:
-    cut = of_traced(trace(), Recompute.NONE, 2, 2.0)
+    cut = of_traced(trace(), Recomputation.NONE, 2, 2.0)
     assert [each.kept for each in (cut.first, *cut.layers, cut.last)] == [3, 10, 12, 47 / 4]
     assert [each.working for each in cut.layers] == [(30 + 12) / 2] * 2
     assert (cut.first.working, cut.last.working) == (1, 8)
     for rows, element, name in ((0, 2.0, "rows"), (1, 0.0, "element")):
         with pytest.raises(UsageError, match=name):
-            of_traced(trace(), Recompute.NONE, rows, element)
+            of_traced(trace(), Recomputation.NONE, rows, element)
 
 
 def test_a_way_that_was_not_traced_is_refused_with_its_reason() -> None:
     with pytest.raises(UsageError, match="FF-PLAN-052") as refused:
-        trace().mode(Recompute.SELECTIVE)
+        trace().mode(Recomputation.SELECTIVE)
     assert refused.value.cause == "it was not asked for"
-    plain = replace(trace(), blocks=(), modes=(Mode("none", 1, (), 1, 0, 2, 3, (0, 0), (0, 0)),))
+    plain = replace(trace(), blocks=(), modes=(RecomputeTrace("none", 1, (), 1, 0, 2, 3, (0, 0), (0, 0)),))
     with pytest.raises(UsageError, match="no repeated blocks"):
-        plain.mode(Recompute.FULL)
+        plain.mode(Recomputation.FULL)
 
 
 def test_two_traces_say_what_more_rows_take() -> None:
@@ -91,14 +93,14 @@ def test_two_traces_say_what_more_rows_take() -> None:
 
 
 def test_traces_of_other_modules_or_of_falling_rows_are_not_put_together() -> None:
-    other = replace(trace(4), blocks=(Block("layers.0", 1), Block("layers.1", 1)))
+    other = replace(trace(4), blocks=(TracedBlock("layers.0", 1), TracedBlock("layers.1", 1)))
     for second, at in ((other, (2, 4)), (trace(4), (4, 4))):
         with pytest.raises(UsageError, match="FF-PLAN-055"):
             affine(trace(2), second, at, 8)
 
 
 def test_a_trace_keeps_its_bytes_on_the_way() -> None:
-    assert decode(encode(trace()), Traced, limits.CONTROL_BYTES) == trace()
+    assert decode(encode(trace()), StepTrace, limits.CONTROL_BYTES) == trace()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_trace_keeps_its_bytes_on_the_way() -> None:
         {"width": 0},
         {"rows": 0},
         {"modes": (mode("none", -8, 1),)},
-        {"blocks": (Block("a", -1), Block("b", 1))},
+        {"blocks": (TracedBlock("a", -1), TracedBlock("b", 1))},
         {"modes": (replace(mode("none", 8, 1), flop=-1),)},
         {"modes": (replace(mode("none", 8, 1), working=(0, -1, 0, 0)),)},
         {"modes": (replace(mode("none", 8, 1), working=(1, 2)),)},
@@ -121,8 +123,8 @@ def test_a_trace_keeps_its_bytes_on_the_way() -> None:
         {"modes": (replace(mode("none", 8, 1), fixed=(0, 79, 0, 0)),)},
         {"handed": -1},
         {"tail": ("nobody",)},
-        {"layout": Layout(())},
-        {"layout": Layout.of({"embed": (300,)})},
+        {"layout": TensorLayout(())},
+        {"layout": TensorLayout.of({"embed": (300,)})},
         {"ends": (0, 0), "copied": 0},
     ],
     ids=str,

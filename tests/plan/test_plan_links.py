@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.core.errors import UsageError
-from farflung.plan.links import FASTEST, LONGEST, ROUND_TRIP, SLOWEST, Link, parse
+from farflung.plan.link_syntax import FASTEST, LONGEST, ROUND_TRIP, SLOWEST, Link, parse
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from farflung.app.cli import linking
-from farflung.core.layout import Layout
+from farflung.advice import method_loss_table
+from farflung.advice.method_choice import MethodChoice, choose
+from farflung.advice.method_costs import MethodSetting as On
+from farflung.advice.method_costs import sync_of
+from farflung.advice.method_loss_table import LossSetting, setting_of
+from farflung.app.cli import plan_link
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
-from farflung.job.methods import METHODS
-from farflung.plan import measured
-from farflung.plan.choose import Choice, choose
-from farflung.plan.links import parse
-from farflung.plan.measured import Setting, setting_of
-from farflung.plan.methods import Setting as On
-from farflung.plan.methods import sync_of
+from farflung.job.sync_methods import METHODS
+from farflung.plan.link_syntax import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "train.jsonl"
 TABLE = re.compile(r"( *# measured: begin\n)(?:.*\n)*?( *# measured: end\n)")
-LAYOUT = Layout.of({"a": (1024, 1024), "b": (512, 2048), "c": (1024,)})
+LAYOUT = TensorLayout.of({"a": (1024, 1024), "b": (512, 2048), "c": (1024,)})
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
-def found(bench: Any) -> dict[Setting, float]:
+def found(bench: Any) -> dict[LossSetting, float]:
     """The table that the results give: per cent above the best dense run, to one decimal."""
     rows = bench.done(RESULTS)
     results = bench.results(rows)
     dense = [one.loss for one in results if bench.METHODS[one.name].is_alone]
-    table: dict[Setting, float] = {}
+    table: dict[LossSetting, float] = {}
     for one in results:
         spec = bench.spec_of(bench.Run(one.name, one.rate, bench.SEEDS[0]))
         sync = spec.sync
@@ -63,9 +63,9 @@ def found(bench: Any) -> dict[Setting, float]:
     return table
 
 
-def bless(table: dict[Setting, float]) -> None:
+def bless(table: dict[LossSetting, float]) -> None:
     """Writes the table into the source."""
-    path = Path(measured.__file__)
+    path = Path(method_loss_table.__file__)
     lines = [
         f'        Setting("{k.method}", {k.steps}, "{k.codec}"): {v},\n'
         for k, v in sorted(table.items(), key=lambda one: one[1])
@@ -76,15 +76,17 @@ def bless(table: dict[Setting, float]) -> None:
 
 def test_the_table_is_that_of_the_results(bench: Any) -> None:
     if not RESULTS.exists():
-        assert not measured.ABOVE, "figures without results"
+        assert not method_loss_table.ABOVE, "figures without results"
         return
     wanted = found(bench)
     if os.environ.get("FARFLUNG_BLESS"):
         bless(wanted)
         return
     if list(bench.wanted(bench.done(RESULTS), [])):
-        wanted = {key: wanted[key] for key in measured.ABOVE}  # runs are missing: what is told is right
-    assert dict(measured.ABOVE) == wanted
+        wanted = {
+            key: wanted[key] for key in method_loss_table.ABOVE
+        }  # runs are missing: what is told is right
+    assert dict(method_loss_table.ABOVE) == wanted
 
 
 def test_the_page_of_methods_shows_the_results(bench: Any) -> None:
@@ -93,25 +95,25 @@ def test_the_page_of_methods_shows_the_results(bench: Any) -> None:
 
 
 def test_the_condition_is_that_of_the_results(bench: Any) -> None:
-    if not measured.ABOVE:
+    if not method_loss_table.ABOVE:
         pytest.skip("nothing was measured yet")
     rows = [row for row in bench.done(RESULTS) if row["budget"] == bench.STEPS]
     parameters, peers = statistics.mode(row["parameters"] for row in rows), rows[0]["peers"]
-    assert f"{parameters / 1e6:.3g} M parameters" in measured.CONDITION
-    assert f"{peers} peers, {bench.STEPS:,} steps, {len(bench.SEEDS)} seeds" in measured.CONDITION
+    assert f"{parameters / 1e6:.3g} M parameters" in method_loss_table.CONDITION
+    assert f"{peers} peers, {bench.STEPS:,} steps, {len(bench.SEEDS)} seeds" in method_loss_table.CONDITION
 
 
 def test_a_figure_holds_for_its_setting_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = sync_of("muloco", steps=20)
-    monkeypatch.setattr(measured, "ABOVE", MappingProxyType({setting_of(sync): 3.2}))
-    assert measured.above(sync) == 3.2
+    monkeypatch.setattr(method_loss_table, "ABOVE", MappingProxyType({setting_of(sync): 3.2}))
+    assert method_loss_table.above(sync) == 3.2
     for change in ({"steps": 30}, {"value_bits": 4}, {"codec": "topk"}, {"delay": 1}, {"fragments": 2}):
-        assert measured.above(msgspec.structs.replace(sync, **change)) is None
+        assert method_loss_table.above(msgspec.structs.replace(sync, **change)) is None
     dgc = sync_of("dgc")
     assert setting_of(dgc) != setting_of(msgspec.structs.replace(dgc, warmup_rounds=200))
 
 
-def choice(link: str, peers: int) -> Choice:
+def choice(link: str, peers: int) -> MethodChoice:
     return choose(On(LAYOUT, parse(link), peers, Seconds(0.75)))
 
 
@@ -120,31 +122,43 @@ def test_the_column_lines_up_in_eighty_columns(link: str, monkeypatch: pytest.Mo
     on_link = choice(link, 64)
     first, *_, last = on_link.shelf
     monkeypatch.setattr(
-        measured, "ABOVE", MappingProxyType({setting_of(first.sync): 0.0, setting_of(last.sync): 123.4})
+        method_loss_table,
+        "ABOVE",
+        MappingProxyType({setting_of(first.sync): 0.0, setting_of(last.sync): 123.4}),
     )
-    shown = linking.lines(on_link, ("sync.method=muloco",), is_measured=False)
+    shown = plan_link.lines(on_link, ("sync.method=muloco",), is_measured=False)
     assert max(map(len, shown)) <= 80
     head = next(at for at, row in enumerate(shown) if row.split()[:2] == ["method", "H"])
     rows = shown[head - 1 : head + 1 + len(on_link.shelf)]
     assert {len(row) for row in rows} == {80}
     assert [row.split()[-1] for row in rows] == ["loss", "%", "+0.0", *["-"] * (len(rows) - 4), "+123"]
     said = " ".join(" ".join(shown).split())
-    assert measured.CONDITION in said
+    assert method_loss_table.CONDITION in said
     assert f"Measured {first.method} H={first.sync.steps} dense fp32 +0.0 %;" in said
 
 
 def test_nothing_is_said_of_loss_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "ABOVE", MappingProxyType({}))
-    shown = linking.lines(choice("20/100/30ms", 8), ("sync.method=muloco",), is_measured=False)
+    monkeypatch.setattr(method_loss_table, "ABOVE", MappingProxyType({}))
+    shown = plan_link.lines(choice("20/100/30ms", 8), ("sync.method=muloco",), is_measured=False)
     assert "loss" not in " ".join(shown[:20])
     assert not any(row.startswith("Measured") for row in shown)
 
 
 def test_a_setting_that_was_not_measured_is_told_with_the_measured_one_that_is_most_like_it() -> None:
     dense = sync_of("muloco", steps=20)
-    assert measured.told(dense) == f"{measured.ABOVE[setting_of(dense)]:g} % above the best dense run's"
+    assert (
+        method_loss_table.told(dense)
+        == f"{method_loss_table.ABOVE[setting_of(dense)]:g} % above the best dense run's"
+    )
     longer = sync_of("muloco", steps=100)
-    assert measured.nearest(longer) == setting_of(dense)  # not the sparse one, whose rounds are longer
-    assert measured.told(longer).startswith("not measured at these settings; muloco H=20 dense 2-bit: ")
+    assert method_loss_table.nearest(longer) == setting_of(
+        dense
+    )  # not the sparse one, whose rounds are longer
+    assert method_loss_table.told(longer).startswith(
+        "not measured at these settings; muloco H=20 dense 2-bit: "
+    )
     late = sync_of("sparse_loco", steps=10, topk=64, delay=1)
-    assert f"{measured.ABOVE[setting_of(sync_of('sparse_loco', steps=20))]:g} %" in measured.told(late)
+    assert (
+        f"{method_loss_table.ABOVE[setting_of(sync_of('sparse_loco', steps=20))]:g} %"
+        in method_loss_table.told(late)
+    )

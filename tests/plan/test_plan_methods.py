@@ -10,35 +10,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress.density import kept
-from farflung.core.layout import Layout
-from farflung.core.units import Seconds
-from farflung.job.check import check
-from farflung.job.methods import METHODS
-from farflung.job.spec import JobSpec, OptimizerSpec
-from farflung.plan.advise import advise
-from farflung.plan.choose import DENSE, SPARSE, Choice, choose
-from farflung.plan.links import Link, parse
-from farflung.plan.machine import Machine
-from farflung.plan.methods import (
+from farflung.advice.method_choice import DENSE, SPARSE, MethodChoice, choose
+from farflung.advice.method_costs import (
     ENOUGH,
     STEPS,
     TOPKS,
     TRIPS,
-    Setting,
+    MethodSetting,
     estimate,
     shelf,
     shortest,
     sync_of,
 )
-from farflung.plan.states import codec_of, densities
-from farflung.plan.traffic import PUSH, control_bytes, on_wire, ring_bytes, ring_each
+from farflung.compress.dgc import kept
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import Seconds
+from farflung.job.spec import JobSpec, OptimizerSpec
+from farflung.job.spec_checks import check
+from farflung.job.sync_methods import METHODS
+from farflung.plan.link_syntax import Link, parse
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.run_plan import advise
+from farflung.plan.run_traffic import PUSH, control_bytes, on_wire, ring_bytes, ring_each
+from farflung.plan.state_vectors import codec_of, densities
 
-LAYOUT = Layout.of({"a": (1024, 1024), "b": (512, 2048), "c": (1024,)})
+LAYOUT = TensorLayout.of({"a": (1024, 1024), "b": (512, 2048), "c": (1024,)})
 
 
-def at(link: str, peers: int = 8, step: float = 0.5, *, fan_out: bool = False) -> Setting:
-    return Setting(LAYOUT, parse(link), peers, Seconds(step), fan_out)
+def at(link: str, peers: int = 8, step: float = 0.5, *, fan_out: bool = False) -> MethodSetting:
+    return MethodSetting(LAYOUT, parse(link), peers, Seconds(step), fan_out)
 
 
 # Arithmetic
@@ -117,7 +117,7 @@ def test_a_plan_tells_the_mean_payload_of_rounds_whose_density_warms_up() -> Non
     job = msgspec.structs.replace(
         JobSpec(rounds=rounds, sync=sync), optimizer=OptimizerSpec(name="gradient", lr=0.1)
     )
-    told = advise(job, LAYOUT, 100_000, Machine(2, 1e11, 16 << 30)).traffic
+    told = advise(job, LAYOUT, 100_000, MachineMeasurements(2, 1e11, 16 << 30)).traffic
     lengths = [
         codec_of(msgspec.structs.replace(sync, topk=kept(round, 20, 4, 4096))).expect(LAYOUT)
         for round in range(rounds)
@@ -141,15 +141,15 @@ def test_every_method_stands_on_the_shelf_with_a_job_that_is_possible() -> None:
 
 
 def test_a_method_that_no_tensor_suits_is_left_out() -> None:
-    vectors = Layout.of({"only": (4096,)})
-    rows = shelf(Setting(vectors, parse("20/100"), 4, Seconds(1.0)))
+    vectors = TensorLayout.of({"only": (4096,)})
+    rows = shelf(MethodSetting(vectors, parse("20/100"), 4, Seconds(1.0)))
     assert [row.method for row in rows] == [name for name in METHODS if name != "powersgd"]
 
 
 @given(step=st.floats(0.001, 100), up=st.floats(1, 1000), peers=st.integers(2, 40))
 @settings(max_examples=40)
 def test_h_is_the_smallest_that_fits(step: float, up: float, peers: int) -> None:
-    setting = Setting(LAYOUT, Link(up * 1e6, up * 4e6), peers, Seconds(step))
+    setting = MethodSetting(LAYOUT, Link(up * 1e6, up * 4e6), peers, Seconds(step))
     found = shortest(setting, "muloco")
     tried = [estimate(setting, sync_of("muloco", steps=steps)) for steps in STEPS]
     fitting = [one for one in tried if one.fits]
@@ -159,7 +159,7 @@ def test_h_is_the_smallest_that_fits(step: float, up: float, peers: int) -> None
 # The choice
 
 
-def why(choice: Choice) -> str:
+def why(choice: MethodChoice) -> str:
     return "; ".join(choice.reasons)
 
 
@@ -190,7 +190,7 @@ def test_sparse_is_taken_where_dense_does_not_fit_and_says_so() -> None:
 @given(step=st.floats(0.3, 60), up=st.floats(0.5, 19), peers=st.integers(2, 20))
 @settings(max_examples=40)
 def test_density_is_what_is_left_at_the_smallest_h(step: float, up: float, peers: int) -> None:
-    setting = Setting(LAYOUT, Link(up * 1e6, up * 5e6), peers, Seconds(step))
+    setting = MethodSetting(LAYOUT, Link(up * 1e6, up * 5e6), peers, Seconds(step))
     choice = choose(setting)
     found = choice.chosen
     if not choice.fits:
@@ -243,7 +243,7 @@ def test_a_choice_is_always_on_the_shelf_with_reasons_and_without_surprise(
     link: tuple[float, float, float], peers: int, step: float
 ) -> None:
     up, down, trip = link
-    choice = choose(Setting(LAYOUT, Link(up, down, Seconds(trip)), peers, Seconds(step)))
+    choice = choose(MethodSetting(LAYOUT, Link(up, down, Seconds(trip)), peers, Seconds(step)))
     assert choice.chosen in choice.shelf
     assert [row.method for row in choice.shelf] == list(METHODS)
     assert all(reason and reason == reason.strip() for reason in choice.reasons)

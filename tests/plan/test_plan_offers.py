@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farflung.advice.hardware.card import FactorPrecision, FigureOrigin
+from farflung.advice.io import card_files
+from farflung.advice.layouts import host_speed
+from farflung.advice.offers import offer_file
+from farflung.advice.offers.offer_file import HOUR, parse
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import MICRO
-from farflung.plan.advice import offers, speed
-from farflung.plan.advice.offers import HOUR, parse
-from farflung.plan.cards.card import Origin, Precision
-from farflung.plan.io import cards
 
-TABLE = cards.read()
+TABLE = card_files.read()
 WHOLE = """
 [[host]]
 name = "attic"
@@ -105,12 +106,12 @@ def test_a_misspelt_key_is_told_which_was_meant() -> None:
 def test_too_many_hosts_and_too_long_files_are_refused_before_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(offers.limits, "OFFERED_HOSTS", 2)
+    monkeypatch.setattr(offer_file.limits, "OFFERED_HOSTS", 2)
     rows = "".join(LEAST.replace("den", f"den{number}") for number in range(3))
     with pytest.raises(UsageError, match="cannot be read") as raised:
         parse(rows, TABLE)
     assert "3 hosts, and at most 2" in (raised.value.cause or "")
-    monkeypatch.setattr(offers.limits, "OFFERS_CHARACTERS", 10)
+    monkeypatch.setattr(offer_file.limits, "OFFERS_CHARACTERS", 10)
     with pytest.raises(UsageError) as raised:
         parse(LEAST, TABLE)
     assert "more than 10 characters" in (raised.value.cause or "")
@@ -135,8 +136,8 @@ def test_what_was_measured_stands_before_the_table_in_place_or_from_a_file() -> 
     files = {"den.toml": 'card = "rtx 3090"\n' + own.replace(", ", "\n")}
     (named,) = parse(LEAST + 'profile = "den.toml"', TABLE, files.__getitem__)
     for host in (inline, named):
-        found = host.card.rate(Precision.BF16)
-        assert (found.flops, found.origin) == (61.5e12, Origin.MEASURED)
+        found = host.card.rate(FactorPrecision.BF16)
+        assert (found.flops, found.origin) == (61.5e12, FigureOrigin.MEASURED)
         assert host.card.memory[0] == 23.5e9
         assert host.card.bandwidth == table.bandwidth
         assert host.card.name == table.name
@@ -146,8 +147,8 @@ def test_a_profile_changes_what_a_host_is_reckoned_with() -> None:
     (plain,), (measured,) = (
         parse(LEAST + more, TABLE) for more in ("", "profile = { bf16_tflops = 30.0 }\nutilisation = 0.5")
     )
-    assert speed.rate(measured, 0.4) == 30e12 * 0.5
-    assert speed.rate(plain, 0.4) == TABLE.find("RTX 3090").rate(Precision.BF16).flops * 0.4
+    assert host_speed.rate(measured, 0.4) == 30e12 * 0.5
+    assert host_speed.rate(plain, 0.4) == TABLE.find("RTX 3090").rate(FactorPrecision.BF16).flops * 0.4
 
 
 def test_a_profile_that_is_not_there_names_the_host() -> None:
@@ -163,13 +164,13 @@ def test_a_profile_that_is_not_there_names_the_host() -> None:
 
 
 def test_electricity_and_what_the_hosts_are_held_against_stand_beside_them() -> None:
-    said = offers.terms_of(
+    said = offer_file.terms_of(
         LEAST + "[energy]\nkwh = 0.3\n[reference]\ncard = 'H100 SXM 80GB'\nprice = 2.4", TABLE
     )
     assert (said.kilowatt_hour, said.is_priced) == (0.3, True)
     assert (said.reference.watts, said.reference.hour, said.reference.name) == (700, 2.4, "H100 SXM 80GB")
     assert said.reference.rate == pytest.approx(989.4e12, rel=0.001)
-    plain = offers.terms_of(LEAST, TABLE)
+    plain = offer_file.terms_of(LEAST, TABLE)
     assert (plain.kilowatt_hour, plain.is_priced, plain.reference.name) == (None, False, "A100")
 
 
@@ -213,7 +214,7 @@ def test_hosts_of_one_site_have_equal_parts_of_its_line() -> None:
 def test_spare_power_is_the_part_of_the_time_that_a_host_computes() -> None:
     half, whole = parse(at("a", more="spare_watts = 175") + at("b", more="spare_watts = 900"), TABLE)
     assert (half.duty, whole.duty) == (0.5, 1.0)
-    assert speed.rate(half) == pytest.approx(speed.rate(whole) / 2)
+    assert host_speed.rate(half) == pytest.approx(host_speed.rate(whole) / 2)
     (less,) = parse(at("a", more="spare_watts = 175\nbase_watts = 70"), TABLE)
     assert less.duty == pytest.approx(0.3)
     with pytest.raises(UsageError, match="FF-PLAN-061"):

@@ -8,22 +8,22 @@ import pytest
 from msgspec.structs import replace
 from plan_offers import LAN, LARGE, SMALL, host, hosts, sized
 
+from farflung.advice.io import card_files
+from farflung.advice.layouts import grid_placement, host_routes, pipeline_layouts, replica_layouts
+from farflung.advice.layouts.layout_search import search
+from farflung.advice.layouts.replica_layouts import OfferAssumptions
+from farflung.advice.layouts.training_options import TrainingOption
+from farflung.advice.layouts.user_limits import UserLimits
+from farflung.advice.offers.measured_pairs import MeasuredPair
+from farflung.advice.offers.offer_file import OfferedHost, parse
+from farflung.advice.placement import loop_loader
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
-from farflung.plan.advice import grids, pipelines, replicas, routes
-from farflung.plan.advice.offers import Host, parse
-from farflung.plan.advice.options import Option
-from farflung.plan.advice.pairs import Pair
-from farflung.plan.advice.replicas import Assumed
-from farflung.plan.advice.search import search
-from farflung.plan.advice.within import Most
-from farflung.plan.io import cards
-from farflung.plan.place import compiled
 
 BIG, TINY = sized(LARGE), sized(SMALL)
-USUAL = Assumed()
-TABLE = cards.read()
+USUAL = OfferAssumptions()
+TABLE = card_files.read()
 
 
 def written(*pairs: str) -> str:
@@ -44,11 +44,15 @@ def test_of_pairs_that_speak_of_two_hosts_the_nearest_counts() -> None:
         ),
         TABLE,
     )
-    assert routes.between(attic, barn) == routes.between(barn, attic) == routes.Route(20e6, Seconds(0.08))
-    assert routes.between(cellar, attic) == routes.Route(40e6, Seconds(0.01))
-    assert routes.between(barn, cellar) == routes.Route(50e6, Seconds(0.003))
+    assert (
+        host_routes.between(attic, barn)
+        == host_routes.between(barn, attic)
+        == host_routes.HostRoute(20e6, Seconds(0.08))
+    )
+    assert host_routes.between(cellar, attic) == host_routes.HostRoute(40e6, Seconds(0.01))
+    assert host_routes.between(barn, cellar) == host_routes.HostRoute(50e6, Seconds(0.003))
     alone = parse(written(), TABLE)
-    assert routes.between(*alone[:2]) == routes.Route(routes.FREE, Seconds(0.01))
+    assert host_routes.between(*alone[:2]) == host_routes.HostRoute(host_routes.FREE, Seconds(0.01))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +91,10 @@ def test_pairs_are_bounded_in_number_and_are_tables() -> None:
         parse("pair = 3\n" + written(), TABLE)
 
 
-def joined(crew: tuple[Host, ...], rate: float, apart: tuple[str, ...]) -> tuple[Host, ...]:
+def joined(crew: tuple[OfferedHost, ...], rate: float, apart: tuple[str, ...]) -> tuple[OfferedHost, ...]:
     """The crew, with so much between those named and all others."""
     found = tuple(
-        Pair((one, other.name), rate, Seconds(0.04))
+        MeasuredPair((one, other.name), rate, Seconds(0.04))
         for one in apart
         for other in crew
         if other.name not in apart
@@ -98,17 +102,17 @@ def joined(crew: tuple[Host, ...], rate: float, apart: tuple[str, ...]) -> tuple
     return tuple(replace(each, pairs=tuple(p for p in found if each.name in p.ends)) for each in crew)
 
 
-def option(found: object) -> Option:
-    assert isinstance(found, Option), found
+def option(found: object) -> TrainingOption:
+    assert isinstance(found, TrainingOption), found
     return found
 
 
 def test_a_pipeline_crosses_what_is_slow_once_and_waits_for_it() -> None:
     crew = joined(hosts(6, "RTX A6000", link=LAN), 20e6, ("h01", "h03", "h05"))
-    with compiled.as_it_stands():
-        order = [each.name in ("h01", "h03", "h05") for each in grids.line(crew, 4e6)]
-        free = option(pipelines.pipeline(BIG, hosts(6, "RTX A6000", link=LAN), USUAL))
-        slow = option(pipelines.pipeline(BIG, crew, USUAL))
+    with loop_loader.as_it_stands():
+        order = [each.name in ("h01", "h03", "h05") for each in grid_placement.line(crew, 4e6)]
+        free = option(pipeline_layouts.pipeline(BIG, hosts(6, "RTX A6000", link=LAN), USUAL))
+        slow = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
     assert sum(one != other for one, other in itertools.pairwise(order)) == 1
     assert slow.step > 1.5 * free.step
 
@@ -116,32 +120,32 @@ def test_a_pipeline_crosses_what_is_slow_once_and_waits_for_it() -> None:
 def test_every_layout_waits_for_a_pair_that_is_slower_than_both_lines() -> None:
     free = hosts(4, link=LAN)
     slow = joined(free, 2e6, ("h00",))
-    for layout in (replicas.rounds, replicas.data, replicas.sharded):
+    for layout in (replica_layouts.rounds, replica_layouts.data, replica_layouts.sharded):
         assert option(layout(TINY, slow, USUAL)).step > option(layout(TINY, free, USUAL)).step
         assert (
             option(layout(TINY, joined(free, 2e9, ("h00",)), USUAL)).step
             >= option(layout(TINY, free, USUAL)).step
         )
-    assert routes.line(slow[0], slow, 3).up == 6e6
-    assert routes.line(slow[1], slow, 1).up == 2e6
-    assert routes.line(slow[1], slow, 1).round_trip == 0.08
-    assert routes.line(slow[1], slow[1:], 1) == LAN
-    assert routes.line(slow[0], slow[:1], 0) == LAN
+    assert host_routes.line(slow[0], slow, 3).up == 6e6
+    assert host_routes.line(slow[1], slow, 1).up == 2e6
+    assert host_routes.line(slow[1], slow, 1).round_trip == 0.08
+    assert host_routes.line(slow[1], slow[1:], 1) == LAN
+    assert host_routes.line(slow[0], slow[:1], 0) == LAN
 
 
 def test_the_winners_places_go_to_spares_and_to_fewer_hosts_where_that_is_better() -> None:
     """A slow card among the chosen and a fast one outside; and money, where a dear host does little."""
     crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
     outside = (host("fast", "RTX A6000", link=LAN),)
-    with compiled.as_it_stands():
-        found = option(pipelines.pipeline(BIG, crew, USUAL))
-        better = pipelines.improved(BIG, found, USUAL, (*crew, *outside))
+    with loop_loader.as_it_stands():
+        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+        better = pipeline_layouts.improved(BIG, found, USUAL, (*crew, *outside))
     assert better.seconds < found.seconds
     assert "fast" in {each.name for each in better.hosts}
     dear = tuple(replace(each, price=type(each.price)(40 * each.price)) for each in crew[:1])
-    with compiled.as_it_stands():
-        found = option(pipelines.pipeline(BIG, (*dear, *crew[1:]), USUAL))
-        cheaper = pipelines.improved(BIG, found, USUAL, (*dear, *crew[1:], *outside), by_money=True)
+    with loop_loader.as_it_stands():
+        found = option(pipeline_layouts.pipeline(BIG, (*dear, *crew[1:]), USUAL))
+        cheaper = pipeline_layouts.improved(BIG, found, USUAL, (*dear, *crew[1:], *outside), by_money=True)
     assert cheaper.price < found.price
     assert not {each.price for each in dear} & {each.price for each in cheaper.hosts}
 
@@ -149,8 +153,8 @@ def test_the_winners_places_go_to_spares_and_to_fewer_hosts_where_that_is_better
 def test_a_spare_of_whom_there_are_too_many_is_not_taken() -> None:
     crew = tuple(host(f"h{at}", "RTX A4000" if at < 2 else "RTX A6000", link=LAN) for at in range(4))
     same = host("more", "RTX A6000", link=LAN, owner="h3")
-    with compiled.as_it_stands():
-        for found in grids.swapped(BIG, (crew,), 8, 1, 36_000.0, (same,)):
+    with loop_loader.as_it_stands():
+        for found in grid_placement.swapped(BIG, (crew,), 8, 1, 36_000.0, (same,)):
             owners = [each.owner for way in found for each in way]
             assert max(owners.count(owner) for owner in owners) <= max(1, len(owners) // 3)
 
@@ -158,15 +162,15 @@ def test_a_spare_of_whom_there_are_too_many_is_not_taken() -> None:
 def test_no_spare_takes_a_way_beyond_what_it_may_cost() -> None:
     """A fast host outside the winner's, at a price at which the budget has no room for it."""
     crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
-    with compiled.as_it_stands():
-        found = option(pipelines.pipeline(BIG, crew, USUAL))
+    with loop_loader.as_it_stands():
+        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
         dear = host("fast", "RTX A6000", link=LAN, price=type(crew[0].price)(50 * crew[0].price))
-        most = Most(price=found.price)
-        free = pipelines.improved(BIG, found, USUAL, (*crew, dear))
-        kept = pipelines.improved(
+        most = UserLimits(price=found.price)
+        free = pipeline_layouts.improved(BIG, found, USUAL, (*crew, dear))
+        kept = pipeline_layouts.improved(
             BIG, found, USUAL, (*crew, dear), is_allowed=lambda each: max(most.needs(each)) <= 1.0
         )
     assert free.price > found.price
     assert kept.price <= found.price
-    bound = Most(price=found.price)
+    bound = UserLimits(price=found.price)
     assert all(each.price <= found.price for each in search(BIG, (*crew, dear), most=bound).best)

@@ -10,36 +10,42 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
+from farflung.advice.job_work import JobWork
+from farflung.advice.layouts import (
+    activation_bits,
+    checkpoint_policy,
+    grid_placement,
+    pipeline_layouts,
+    pipeline_sync,
+)
+from farflung.advice.layouts.layout_search import search
+from farflung.advice.layouts.replica_layouts import OfferAssumptions
+from farflung.advice.layouts.training_options import InfeasibleOption, LayoutKind, TrainingOption
+from farflung.advice.method_costs import MethodSetting, estimate
+from farflung.advice.offers.offer_file import OfferedHost
+from farflung.advice.placement import loop_loader
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
-from farflung.plan.advice import agreement, cuts, grids, keeping, pipelines
-from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Blocked, Kind, Option
-from farflung.plan.advice.replicas import Assumed
-from farflung.plan.advice.search import search
-from farflung.plan.advice.work import Work
-from farflung.plan.links import Link
-from farflung.plan.methods import Setting, estimate
-from farflung.plan.place import compiled
+from farflung.plan.link_syntax import Link
 
 BIG, TINY = sized(LARGE), sized(SMALL)
 LONG = replace(BIG, tokens=100 * BIG.tokens)
-USUAL = Assumed()
+USUAL = OfferAssumptions()
 
 
-def option(found: Option | Blocked) -> Option:
-    assert isinstance(found, Option), found
+def option(found: TrainingOption | InfeasibleOption) -> TrainingOption:
+    assert isinstance(found, TrainingOption), found
     return found
 
 
-def hop(one: Host, other: Host, size: float) -> float:
+def hop(one: OfferedHost, other: OfferedHost, size: float) -> float:
     """Seconds there and back."""
     trip = one.link.round_trip + other.link.round_trip
     there, back = min(one.link.up, other.link.down), min(other.link.up, one.link.down)
     return trip + 8 * size / there + 8 * size / back
 
 
-def length(order: tuple[Host, ...], size: float) -> float:
+def length(order: tuple[OfferedHost, ...], size: float) -> float:
     return sum(hop(one, other, size) for one, other in itertools.pairwise(order))
 
 
@@ -47,7 +53,7 @@ def length(order: tuple[Host, ...], size: float) -> float:
 
 
 @st.composite
-def lines(draw: st.DrawFn, most: int = 6) -> tuple[Host, ...]:
+def lines(draw: st.DrawFn, most: int = 6) -> tuple[OfferedHost, ...]:
     rate = st.sampled_from([5e6, 2e7, 1e8, 5e8])
     return tuple(
         host(f"h{at}", link=Link(draw(rate), draw(rate), Seconds(draw(st.floats(0.001, 0.2)))))
@@ -57,9 +63,9 @@ def lines(draw: st.DrawFn, most: int = 6) -> tuple[Host, ...]:
 
 @settings(max_examples=40)
 @given(lines())
-def test_a_pipeline_is_the_shortest_tour_of_its_hosts(crew: tuple[Host, ...]) -> None:
-    with compiled.as_it_stands():
-        found = grids.line(crew, 4e6)
+def test_a_pipeline_is_the_shortest_tour_of_its_hosts(crew: tuple[OfferedHost, ...]) -> None:
+    with loop_loader.as_it_stands():
+        found = grid_placement.line(crew, 4e6)
     assert sorted(found, key=lambda each: each.name) == sorted(crew, key=lambda each: each.name)
     best = min(length(way, 4e6) for way in itertools.permutations(crew))
     assert length(found, 4e6) == pytest.approx(best)
@@ -71,8 +77,8 @@ def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
         host("weak", link=Link(2e6, 2e6, Seconds(0.001))),
         host("two", cards=2, link=LAN),
     )
-    with compiled.as_it_stands():
-        names = [each.name for each in grids.line(crew, 4e6)]
+    with loop_loader.as_it_stands():
+        names = [each.name for each in grid_placement.line(crew, 4e6)]
     assert "weak" in (names[0], names[-1])
     ends = [each for each in crew if each.name in (names[0], names[-1])]
     assert max(ends, key=lambda each: each.cards).name == names[0] or all(each.cards == 1 for each in ends)
@@ -84,8 +90,8 @@ def test_every_grid_has_every_host_once(ways: int, stages: int, data: st.DataObj
     region = st.sampled_from("abcdefghijkl")
     card = st.sampled_from(["RTX 4090", "RTX 3090"])
     crew = tuple(host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages))
-    with compiled.as_it_stands():
-        found = list(grids.grids(BIG, crew, ways))
+    with loop_loader.as_it_stands():
+        found = list(grid_placement.grids(BIG, crew, ways))
     assert found
     for grid in found:
         assert [len(way) for way in grid] == [stages] * ways
@@ -99,8 +105,8 @@ def test_hosts_sorted_by_rate_make_pipelines_of_equal_make_and_near_ones_pipelin
         for region, link in (("eu", HOME), ("us", far))
         for at in range(5)
     )
-    with compiled.as_it_stands():
-        near, alike = grids.grids(BIG, crew, 2)
+    with loop_loader.as_it_stands():
+        near, alike = grid_placement.grids(BIG, crew, 2)
     assert [{each.region for each in way} for way in near] in ([{"eu"}, {"us"}], [{"us"}, {"eu"}])
     makes = [sorted(each.card.name for each in way) for way in alike]
     assert abs(makes[0].count("GeForce RTX 4090") - makes[1].count("GeForce RTX 4090")) <= 1
@@ -111,9 +117,9 @@ def test_hosts_sorted_by_rate_make_pipelines_of_equal_make_and_near_ones_pipelin
 
 def test_several_pipelines_share_a_step_and_agree_stage_by_stage() -> None:
     crew = hosts(10, "RTX A6000")
-    one = option(pipelines.pipeline(BIG, crew[:5], USUAL))
-    two = option(pipelines.pipelines(BIG, crew, USUAL))
-    assert (one.ways, one.sync, two.ways, two.kind) == (1, None, 2, Kind.PIPELINES)
+    one = option(pipeline_layouts.pipeline(BIG, crew[:5], USUAL))
+    two = option(pipeline_layouts.pipelines(BIG, crew, USUAL))
+    assert (one.ways, one.sync, two.ways, two.kind) == (1, None, 2, LayoutKind.PIPELINES)
     assert two.sync is not None
     assert two.sync.steps > 1
     assert one.steps == two.steps  # a step takes the same sequences, half of them in each
@@ -124,15 +130,15 @@ def test_several_pipelines_share_a_step_and_agree_stage_by_stage() -> None:
 def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> None:
     """Each stage's exchange is what the shelf says of its own tensors over its own lines."""
     crew = (*hosts(6, "RTX A6000", link=LAN), *(host(f"s{at}", "RTX A6000", link=HOME) for at in range(6)))
-    found = option(pipelines.pipelines(BIG, crew, USUAL))
+    found = option(pipeline_layouts.pipelines(BIG, crew, USUAL))
     assert found.sync is not None
     stages = len(found.hosts) // found.ways
     counts = tuple(map(int, found.how.split()[3].rstrip(",").split("/")))
-    laid = agreement.parts(BIG, counts)
+    laid = pipeline_sync.parts(BIG, counts)
     members = [found.hosts[at::stages] for at in range(stages)]
     each = [
         estimate(
-            Setting(layout, agreement.slowest_line(hosts), found.ways, Seconds(1.0)), found.sync
+            MethodSetting(layout, pipeline_sync.slowest_line(hosts), found.ways, Seconds(1.0)), found.sync
         ).exchange
         for layout, hosts in zip(laid, members, strict=True)
     ]
@@ -142,7 +148,7 @@ def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> N
 
 def test_the_parts_of_a_model_are_all_of_it_once() -> None:
     counts = (10, 2, 20)
-    found = agreement.parts(BIG, counts)
+    found = pipeline_sync.parts(BIG, counts)
     names = [tensor.name for part in found for tensor in part.tensors]
     assert sorted(names) == [tensor.name for tensor in BIG.layout.tensors]
     assert "embed.weight" in [tensor.name for tensor in found[0].tensors]
@@ -155,14 +161,14 @@ def test_the_parts_of_a_model_are_all_of_it_once() -> None:
 def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back() -> None:
     """One pipeline of ten stops ten times as often as a host; of two of five each half of the work goes on."""
     crew = hosts(10, "RTX A6000", churn=Seconds(7200.0), link=LAN)
-    two = option(pipelines.pipelines(LONG, crew, USUAL))
-    one = option(pipelines.pipeline(LONG, crew, USUAL))
+    two = option(pipeline_layouts.pipelines(LONG, crew, USUAL))
+    one = option(pipeline_layouts.pipeline(LONG, crew, USUAL))
     assert one.efficiency < two.efficiency < 1
     assert (
         "once a pipeline of 5" in next(fact for fact in two.facts if fact.name == "work that counts").formula
     )
     restless = option(
-        pipelines.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0), link=LAN), USUAL)
+        pipeline_layouts.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0), link=LAN), USUAL)
     )
     assert restless.efficiency < two.efficiency
 
@@ -170,20 +176,20 @@ def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back()
 def test_a_checkpoint_takes_as_long_as_the_stage_whose_bytes_are_most_for_its_line() -> None:
     """Most layers stand on the large card, whose line is no faster than the others'."""
     crew = (host("large", "RTX A6000", cards=2), *hosts(3, "RTX 3090"))
-    found = option(pipelines.pipeline(BIG, crew, USUAL))
+    found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
     counts = tuple(map(int, found.how.split()[1].split("/")))
-    largest = max(part.size for part in agreement.parts(BIG, counts) if part is not None)
+    largest = max(part.size for part in pipeline_sync.parts(BIG, counts) if part is not None)
     assert found.stored is not None
-    assert found.stored.bytes == pytest.approx(keeping.states(BIG.recipe, largest))
-    assert found.stored.bytes > 1.2 * keeping.states(BIG.recipe, BIG.parameters) / len(counts)
+    assert found.stored.bytes == pytest.approx(checkpoint_policy.states(BIG.recipe, largest))
+    assert found.stored.bytes > 1.2 * checkpoint_policy.states(BIG.recipe, BIG.parameters) / len(counts)
 
 
 def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
-    few = pipelines.pipelines(BIG, hosts(5), USUAL)  # 5 is no product of two pipelines of two
-    assert isinstance(few, Blocked)
+    few = pipeline_layouts.pipelines(BIG, hosts(5), USUAL)  # 5 is no product of two pipelines of two
+    assert isinstance(few, InfeasibleOption)
     assert few.constraint == "hosts"
-    small = pipelines.pipelines(BIG, hosts(8, "RTX 3060 12GB"), USUAL)
-    assert isinstance(small, Blocked)
+    small = pipeline_layouts.pipelines(BIG, hosts(8, "RTX 3060 12GB"), USUAL)
+    assert isinstance(small, InfeasibleOption)
     assert small.constraint == "memory"
     assert "each of 2 pipelines of 4 hosts has room for" in small.cause
     assert small.help.endswith("in each")
@@ -198,31 +204,31 @@ def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
 )
 @example(TINY, 1e12, 1, 0.0)
 def test_what_is_not_timed_would_not_have_been_faster(
-    work: Work, rate: float, ways: int, trip: float
+    work: JobWork, rate: float, ways: int, trip: float
 ) -> None:
     """Micro-batches that a bound rules out, timed all the same."""
     crew = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
     grid = tuple(crew[at * 4 : (at + 1) * 4] for at in range(ways))
-    found = pipelines._laid(work, grid, Kind.PIPELINE, USUAL)
-    assert not isinstance(found, Blocked)
+    found = pipeline_layouts._laid(work, grid, LayoutKind.PIPELINE, USUAL)
+    assert not isinstance(found, InfeasibleOption)
     sequences = work.sequences // ways
     sizes = (size for size in range(1, sequences + 1) if sequences % size == 0)
-    each = [pipelines._tried(work, grid, found.recompute, size, USUAL, None) for size in sizes]
-    timed = [one.run.seconds for one in each if one is not None and not isinstance(one, Blocked)]
+    each = [pipeline_layouts._tried(work, grid, found.recompute, size, USUAL, None) for size in sizes]
+    timed = [one.run.seconds for one in each if one is not None and not isinstance(one, InfeasibleOption)]
     assert found.run.seconds == min(timed)
 
 
 def test_who_is_given_no_layer_is_left_out() -> None:
     """A card that takes longer for one layer than the others for all of theirs."""
     crew = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
-    found = option(pipelines.pipeline(BIG, crew, USUAL))
+    found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
     assert "slow" not in [each.name for each in found.hosts]
     assert "0" not in found.how.split()[1].split("/")
 
 
 def test_a_fleet_of_strangers_is_best_used_as_several_pipelines() -> None:
     found = search(LONG, hosts(16, "RTX 4090", link=Link(1e8, 1e8, Seconds(0.03))))
-    assert found.best[0].kind is Kind.PIPELINES
+    assert found.best[0].kind is LayoutKind.PIPELINES
     assert found.today is None
 
 
@@ -232,7 +238,7 @@ def test_a_fleet_of_strangers_is_best_used_as_several_pipelines() -> None:
 def test_fewer_bits_are_taken_where_lines_bind_and_not_where_compute_does() -> None:
     """On lines of 1 Tbit/s cuts are hidden behind compute; between homes they are most of a step."""
     home, fast = (
-        option(pipelines.pipeline(BIG, hosts(4, "RTX A6000", link=link), USUAL))
+        option(pipeline_layouts.pipeline(BIG, hosts(4, "RTX A6000", link=link), USUAL))
         for link in (HOME, Link(1e12, 1e12, Seconds(0.0)))
     )
     assert "with 8-bit cuts" in home.how
@@ -245,14 +251,14 @@ def test_fewer_bits_are_taken_where_lines_bind_and_not_where_compute_does() -> N
 def test_changes_in_4_and_8_bits_are_taken_where_examples_come_again_and_their_cache_is_counted() -> None:
     """Of ten epochs the first is plain; without a second one, or where nobody says, nothing is known to change."""
     crew, epoch = hosts(4, "RTX A6000", memory_bytes=None), BIG.tokens // BIG.context
-    again = option(pipelines.pipeline(replace(BIG, examples=epoch // 10), crew, USUAL))
+    again = option(pipeline_layouts.pipeline(replace(BIG, examples=epoch // 10), crew, USUAL))
     assert "AQ-SGD cuts of 4 and 8 bits" in again.how
     told = {fact.name: fact for fact in again.facts}
     assert told["until all are through"].formula.startswith("0.1 x ")
     assert told["kept at each end of a cut"].formula.startswith(f"{epoch // 10} x ")
     assert "not measured here" in told["AQ-SGD cuts of 4 and 8 bits"].source
     for examples in (0, epoch, 2 * epoch):
-        once = option(pipelines.pipeline(replace(BIG, examples=examples), crew, USUAL))
+        once = option(pipeline_layouts.pipeline(replace(BIG, examples=examples), crew, USUAL))
         assert "AQ-SGD" not in once.how
         assert again.step < once.step
         assert again.up < once.up
@@ -262,29 +268,29 @@ def test_changes_in_4_and_8_bits_are_taken_where_examples_come_again_and_their_c
 def test_a_mean_step_of_changes_lies_between_a_plain_and_a_coded_one(examples: int) -> None:
     work = replace(BIG, examples=examples)
     crew = hosts(4, "RTX A6000")
-    laid = pipelines._laid(work, (crew,), Kind.PIPELINE, USUAL)
-    assert not isinstance(laid, Blocked)
-    found = pipelines._coded(work, laid, USUAL)
+    laid = pipeline_layouts._laid(work, (crew,), LayoutKind.PIPELINE, USUAL)
+    assert not isinstance(laid, InfeasibleOption)
+    found = pipeline_layouts._coded(work, laid, USUAL)
     assert found.run.seconds <= found.passed <= laid.passed == laid.run.seconds
-    assert cuts.least(work) <= min(found.code.sent) <= 1.0
+    assert activation_bits.least(work) <= min(found.code.sent) <= 1.0
 
 
 def test_changes_are_not_taken_where_no_host_has_room_for_what_they_keep() -> None:
     """A disk, or RAM, that is said to be too small; where neither is said, nothing is known against it."""
     work = replace(BIG, examples=BIG.tokens // BIG.context // 10)
-    kept = cuts.codes(work)[-1].kept
+    kept = activation_bits.codes(work)[-1].kept
     for size, is_taken in ((kept, False), (2 * kept, True)):
         crew = hosts(4, "RTX A6000", memory_bytes=None, disk_bytes=Bytes(int(size)))
-        assert ("AQ-SGD" in option(pipelines.pipeline(work, crew, USUAL)).how) is is_taken
+        assert ("AQ-SGD" in option(pipeline_layouts.pipeline(work, crew, USUAL)).how) is is_taken
     unknown = hosts(4, "RTX A6000", memory_bytes=None)
-    assert "AQ-SGD" in option(pipelines.pipeline(work, unknown, USUAL)).how
+    assert "AQ-SGD" in option(pipeline_layouts.pipeline(work, unknown, USUAL)).how
 
 
 def test_an_end_sends_forward_what_it_gets_back_in_other_bits() -> None:
     """Changes of 4 bits go forward, gradients of 8 back: the first stage sends less than it gets, the last more."""
     work = replace(BIG, examples=BIG.tokens // BIG.context // 10)
     first, *inner, last = option(
-        pipelines.pipeline(work, hosts(4, "RTX A6000", memory_bytes=None), USUAL)
+        pipeline_layouts.pipeline(work, hosts(4, "RTX A6000", memory_bytes=None), USUAL)
     ).shares
     assert first.up < first.down
     assert (last.up, last.down) == (first.down, first.up)
@@ -302,9 +308,9 @@ def test_swaps_are_kept_only_where_they_gain() -> None:
         host(f"h{at}", "RTX 4090" if at % 2 else "RTX 3090", link=links[at % 4], price=Credits(at))
         for at in range(8)
     )
-    with compiled.as_it_stands():
-        found = option(pipelines.pipeline(BIG, crew, USUAL))
-        better = pipelines.improved(BIG, found, USUAL)
+    with loop_loader.as_it_stands():
+        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+        better = pipeline_layouts.improved(BIG, found, USUAL)
     assert better.seconds <= found.seconds
     assert {each.name for each in better.hosts} <= {each.name for each in crew}
 
@@ -314,12 +320,12 @@ def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
 ) -> None:
     weak = host("weak", "RTX A6000", link=Link(2e6, 2e6, Seconds(0.01)))
     crew = (weak, *hosts(3, "RTX A6000", link=LAN))
-    with compiled.as_it_stands():
-        found = option(pipelines.pipeline(BIG, crew, USUAL))
+    with loop_loader.as_it_stands():
+        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
         others = tuple(each for each in crew if each is not weak)
         worse = ((others[0], weak, *others[1:]),)
-        monkeypatch.setattr(grids, "swapped", lambda *_, **__: (worse,))
-        assert pipelines.improved(BIG, found, USUAL) is found
+        monkeypatch.setattr(grid_placement, "swapped", lambda *_, **__: (worse,))
+        assert pipeline_layouts.improved(BIG, found, USUAL) is found
 
 
 def test_a_bad_grid_is_mended_by_swaps() -> None:
@@ -328,8 +334,8 @@ def test_a_bad_grid_is_mended_by_swaps() -> None:
     ways = tuple(
         tuple(host(f"p{way}s{at}", link=weak if at == 1 else LAN) for at in range(4)) for way in range(2)
     )
-    with compiled.as_it_stands():
-        found = next(grids.swapped(BIG, ways, 8, 30, 36_000.0))
+    with loop_loader.as_it_stands():
+        found = next(grid_placement.swapped(BIG, ways, 8, 30, 36_000.0))
     assert {each.name for way in found for each in way} == {each.name for way in ways for each in way}
     inner = [each.link for way in found for each in way[1:-1]]
     assert inner.count(weak) < 2

@@ -10,24 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.advice.placement import (
+    failure_replan,
+    grid_objective,
+    node_selection,
+    stage_rebalance,
+    uneven_layers,
+)
+from farflung.advice.placement.grid_objective import Fleet, PlacementGoal, StepWork
+from farflung.advice.placement.layer_chain import DecoderShape, LayerChain, chain, decoder
+from farflung.advice.placement.link_matrices import Floats, mesh
+from farflung.advice.placement.stage_rebalance import StagePeer
+from farflung.advice.placement.uneven_layers import StageCard
 from farflung.core.errors import FarflungError, PolicyError
-from farflung.plan.place import layers, objective, rebalance, replan, select
-from farflung.plan.place.chain import Chain, Decoder, chain, decoder
-from farflung.plan.place.layers import Card
-from farflung.plan.place.mesh import Floats, mesh
-from farflung.plan.place.objective import Fleet, Wish, Work
-from farflung.plan.place.rebalance import Peer
 
 SEEDS = st.integers(0, 2**32 - 1)
 GIB = 2.0**30
 
 
-def uniform(units: int, flop: float = 1.0, state: float = 1.0, kept: float = 0.0) -> Chain:
+def uniform(units: int, flop: float = 1.0, state: float = 1.0, kept: float = 0.0) -> LayerChain:
     ones = np.ones(units)
     return chain(flop * ones, state * ones, kept * ones, ones)
 
 
-def drawn_chain(seed: int, units: int) -> Chain:
+def drawn_chain(seed: int, units: int) -> LayerChain:
     return chain(*np.random.default_rng(seed).integers(0, 9, (4, units)).astype(float) + 1.0)
 
 
@@ -37,7 +43,7 @@ def every_cut(units: int, stages: int) -> list[tuple[int, ...]]:
     return [tuple(b - a for a, b in itertools.pairwise((0, *cut, units))) for cut in cuts]
 
 
-def by_hand(of: Chain, cards: list[Card], units: tuple[int, ...], micro: int) -> float:
+def by_hand(of: LayerChain, cards: list[StageCard], units: tuple[int, ...], micro: int) -> float:
     """Seconds of the slowest stage, infinite where one does not fit."""
     slowest, first = 0.0, 0
     for at, (card, count) in enumerate(zip(cards, units, strict=True)):
@@ -49,9 +55,9 @@ def by_hand(of: Chain, cards: list[Card], units: tuple[int, ...], micro: int) ->
     return slowest
 
 
-def some_cards(seed: int, count: int) -> list[Card]:
+def some_cards(seed: int, count: int) -> list[StageCard]:
     generator = np.random.default_rng(seed)
-    return [Card(float(r), float(m)) for r, m in generator.integers((1, 5), (9, 60), (count, 2))]
+    return [StageCard(float(r), float(m)) for r, m in generator.integers((1, 5), (9, 60), (count, 2))]
 
 
 @given(SEEDS, st.integers(1, 7), st.integers(1, 4), st.integers(1, 3))
@@ -62,10 +68,10 @@ def test_a_chain_is_cut_as_well_as_any_cut_under_memory(
     best = min(by_hand(of, cards, cut, micro) for cut in every_cut(units, count))
     if best == float("inf"):
         with pytest.raises(PolicyError, match="memory binds") as error:
-            layers.divide(of, cards, micro)
+            uneven_layers.divide(of, cards, micro)
         assert error.value.code == "FF-PLAN-047"
     else:
-        split = layers.divide(of, cards, micro)
+        split = uneven_layers.divide(of, cards, micro)
         assert sum(split.units) == units
         assert split.seconds == pytest.approx(best)
         assert by_hand(of, cards, split.units, micro) == pytest.approx(best)
@@ -82,9 +88,9 @@ def test_no_order_and_no_subset_of_cards_is_better(seed: int, units: int, count:
             best = min(best, *(by_hand(of, used, cut, micro) for cut in every_cut(units, size)))
     if best == float("inf"):
         with pytest.raises(PolicyError, match="memory binds"):
-            layers.arrange(of, cards, micro)
+            uneven_layers.arrange(of, cards, micro)
     else:
-        split = layers.arrange(of, cards, micro)
+        split = uneven_layers.arrange(of, cards, micro)
         used = [cards[i] for i in split.cards]
         assert split.seconds == pytest.approx(best)
         assert by_hand(of, used, split.units, micro) == pytest.approx(best)
@@ -93,18 +99,18 @@ def test_no_order_and_no_subset_of_cards_is_better(seed: int, units: int, count:
 
 def test_what_does_not_fit_says_how_much_does() -> None:
     with pytest.raises(PolicyError, match="these cards hold 5 of 9 units"):
-        layers.divide(uniform(9), [Card(1.0, 3.5), Card(1.0, 2.9)], 1)
+        uneven_layers.divide(uniform(9), [StageCard(1.0, 3.5), StageCard(1.0, 2.9)], 1)
 
 
 def test_equal_layers_leave_the_ends_to_the_ends_and_ask_for_no_memory() -> None:
-    split = layers.equal(uniform(10), [Card(1.0, 0.0), Card(2.0, 0.0)])
+    split = uneven_layers.equal(uniform(10), [StageCard(1.0, 0.0), StageCard(2.0, 0.0)])
     assert split.units == (5, 5)
     assert split.seconds == 5.0
-    assert layers.equal(uniform(34), [Card(1.0, 0.0)] * 8).units == (5, 4, 4, 4, 4, 4, 4, 5)
+    assert uneven_layers.equal(uniform(34), [StageCard(1.0, 0.0)] * 8).units == (5, 4, 4, 4, 4, 4, 4, 5)
 
 
 def test_a_decoder_has_its_parameters_and_its_work() -> None:
-    model = Decoder(32, 4096, 32, 8, 14336, 128256)  # Llama 3 8B: 8.03e9 parameters, norms left out
+    model = DecoderShape(32, 4096, 32, 8, 14336, 128256)  # Llama 3 8B: 8.03e9 parameters, norms left out
     of = decoder(model, 2048, 2048, state=16.0)
     assert of.state.sum() / 16 == pytest.approx(8.03e9, rel=0.001)
     assert len(of) == 34
@@ -128,11 +134,11 @@ def small_fleet(seed: int, count: int, **other: Floats) -> Fleet:
         "rate": generator.choice([1e12, 2e12, 4e12], count), "memory": generator.uniform(6, 24, count) * 1e9,
         "price": generator.uniform(0.1, 1.0, count), "failures": generator.uniform(0.0, 0.1, count),
     }  # fmt: skip
-    return objective.fleet(network, **{**values, **other})
+    return grid_objective.fleet(network, **{**values, **other})
 
 
-MODEL = Decoder(8, 1024, 16, 4, 4096, 32000)
-WORK = Work(decoder(MODEL, 2048, 1024, state=16.0), 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
+MODEL = DecoderShape(8, 1024, 16, 4, 4096, 32000)
+WORK = StepWork(decoder(MODEL, 2048, 1024, state=16.0), 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
 
 
 def sent(fleet: Fleet, i: int, j: int, size: float, own: float = 1.0, other: float = 1.0) -> float:
@@ -141,7 +147,7 @@ def sent(fleet: Fleet, i: int, j: int, size: float, own: float = 1.0, other: flo
     return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], own * net.up[i], other * net.down[j]))
 
 
-def pipeline_by_hand(fleet: Fleet, work: Work, nodes: tuple[int, ...], compute: list[float]) -> float:
+def pipeline_by_hand(fleet: Fleet, work: StepWork, nodes: tuple[int, ...], compute: list[float]) -> float:
     """The first micro-batch, and the slowest of all ways in which the others may follow it."""
     last, m = len(nodes) - 1, work.micro_batches
     share = [0.5 if 0 < w < last else 1.0 for w in range(len(nodes))]
@@ -163,7 +169,9 @@ def pipeline_by_hand(fleet: Fleet, work: Work, nodes: tuple[int, ...], compute: 
     return sum(compute) + sum(hops) + longest
 
 
-def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[int, ...]) -> dict[str, float]:
+def step_by_hand(
+    fleet: Fleet, work: StepWork, grid: list[list[int]], units: tuple[int, ...]
+) -> dict[str, float]:
     """The formulas of the module's head, written down once more."""
     ends = list(itertools.accumulate(units))
     part = [slice(end - count, end) for end, count in zip(ends, units, strict=True)]
@@ -190,7 +198,7 @@ def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[i
 def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) -> None:
     fleet = small_fleet(seed, shape[0] * shape[1])
     grid = np.random.default_rng(seed).permutation(len(fleet)).reshape(shape)
-    verdict = objective.judge(fleet, WORK, grid)
+    verdict = grid_objective.judge(fleet, WORK, grid)
     hand = step_by_hand(fleet, WORK, grid.tolist(), verdict.units)
     assert sum(verdict.units) == len(WORK.chain)
     assert verdict.step == pytest.approx(hand["step"])
@@ -201,37 +209,39 @@ def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) ->
 
 def test_layers_are_dealt_by_the_worst_card_of_each_stage() -> None:
     fleet = small_fleet(1, 4, rate=np.array([1e12, 8e12, 4e12, 4e12]), memory=np.full(4, 1e12))
-    units = objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]])).units
-    apart = layers.divide(WORK.chain, [Card(1e12, 1e12), Card(4e12, 1e12)], WORK.micro_batches).units
+    units = grid_objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]])).units
+    apart = uneven_layers.divide(
+        WORK.chain, [StageCard(1e12, 1e12), StageCard(4e12, 1e12)], WORK.micro_batches
+    ).units
     assert units == apart
     small = small_fleet(1, 4, memory=np.array([1e12, 1.0, 1e12, 1e12]))
-    assert objective.judge(small, WORK, np.array([[0, 1], [2, 3]])).units[0] == 0
+    assert grid_objective.judge(small, WORK, np.array([[0, 1], [2, 3]])).units[0] == 0
 
 
 def test_a_grid_that_cannot_hold_the_model_names_what_is_left_over() -> None:
     fleet = small_fleet(2, 4, memory=np.full(4, 4e8))
-    verdict = objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]]))
+    verdict = grid_objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]]))
     assert verdict.infeasible > 0
     assert verdict.tokens == 0.0
     with pytest.raises(PolicyError, match="memory binds") as error:
-        select.choose(fleet, WORK, moves=50)
+        node_selection.choose(fleet, WORK, moves=50)
     assert error.value.code == "FF-PLAN-047"
 
 
 def test_a_node_that_costs_more_than_it_does_is_left_out() -> None:
     rate = np.array([4e12] * 6 + [2e10] * 2)
     fleet = small_fleet(3, 8, rate=rate, memory=np.full(8, 3e10), failures=np.zeros(8), price=np.ones(8))
-    best = select.choose(fleet, WORK, stages=(1, 2, 4), moves=2000)[0]
+    best = node_selection.choose(fleet, WORK, stages=(1, 2, 4), moves=2000)[0]
     assert set(best.spares) >= {6, 7}
-    everybody = objective.judge(fleet, WORK, np.arange(8).reshape(1, 8))
+    everybody = grid_objective.judge(fleet, WORK, np.arange(8).reshape(1, 8))
     assert best.verdict.tokens > 3 * everybody.tokens
 
 
 def test_money_and_time_choose_differently() -> None:
     rate, price = np.array([4e12] * 4 + [3.5e12] * 4), np.array([10.0] * 4 + [1.0] * 4)
     fleet = small_fleet(4, 8, rate=rate, price=price, memory=np.full(8, 3e10), failures=np.zeros(8))
-    cheap = select.choose(fleet, WORK, Wish(by_money=True), stages=(1, 2), moves=4000)[0]
-    fast = select.choose(fleet, WORK, stages=(1, 2), moves=4000)[0]
+    cheap = node_selection.choose(fleet, WORK, PlacementGoal(by_money=True), stages=(1, 2), moves=4000)[0]
+    fast = node_selection.choose(fleet, WORK, stages=(1, 2), moves=4000)[0]
     assert cheap.verdict.price < fast.verdict.price
     assert fast.verdict.tokens > cheap.verdict.tokens
     assert set(cheap.grid.reshape(-1)) <= {4, 5, 6, 7}
@@ -242,12 +252,14 @@ def test_owners_are_spread_and_cards_kept_similar_where_it_is_asked() -> None:
     rate = np.array([4e12, 1e12] * 4)
     fleet = small_fleet(5, 8, owner=owner, rate=rate, memory=np.full(8, 3e10))
     grid = np.array([[0, 2, 4, 6], [1, 3, 5, 7]])
-    assert objective.judge(fleet, WORK, grid).breach == 0.0
-    assert objective.judge(fleet, WORK, grid, Wish(of_one_owner=0.25)).breach == pytest.approx(2.0)
+    assert grid_objective.judge(fleet, WORK, grid).breach == 0.0
+    assert grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0.25)).breach == pytest.approx(
+        2.0
+    )
     mixed = np.array([[0, 1, 4, 6], [2, 3, 5, 7]])
-    assert objective.judge(fleet, WORK, mixed).breach == pytest.approx(4 / 1.25 - 1)
-    wish = Wish(of_one_owner=0.5, similar=1.0)
-    chosen = select.place(fleet, WORK, wish, 2, 4, seed=1, moves=4000)
+    assert grid_objective.judge(fleet, WORK, mixed).breach == pytest.approx(4 / 1.25 - 1)
+    wish = PlacementGoal(of_one_owner=0.5, similar=1.0)
+    chosen = node_selection.place(fleet, WORK, wish, 2, 4, seed=1, moves=4000)
     assert chosen.verdict.breach == 0.0
 
 
@@ -255,8 +267,8 @@ def test_failures_cost_what_they_interrupt() -> None:
     quiet = small_fleet(6, 4, failures=np.zeros(4))
     restless = small_fleet(6, 4, failures=np.full(4, 3600.0))
     grid = np.arange(4).reshape(2, 2)
-    assert objective.judge(quiet, WORK, grid).useful == 1.0
-    assert objective.judge(restless, WORK, grid).useful < 0.01
+    assert grid_objective.judge(quiet, WORK, grid).useful == 1.0
+    assert grid_objective.judge(restless, WORK, grid).useful < 0.01
 
 
 @given(SEEDS)
@@ -265,10 +277,12 @@ def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> 
     generator = np.random.default_rng(seed)
     fleet = small_fleet(seed, 42, memory=np.full(42, 3e10))
     grid = np.arange(40).reshape(4, 10)
-    units = objective.judge(fleet, WORK, grid).units
+    units = grid_objective.judge(fleet, WORK, grid).units
     begun = np.cumsum([0, *units])[:-1]
     lost = generator.choice(40, 4, replace=False)
-    new = replan.replan(fleet, WORK, grid, begun, lost.tolist(), spares=(40, 41), moves=300, seed=seed % 1000)
+    new = failure_replan.replan(
+        fleet, WORK, grid, begun, lost.tolist(), spares=(40, 41), moves=300, seed=seed % 1000
+    )
     inside = {int(i) for i in new.grid.reshape(-1)}
     assert not inside & set(lost.tolist())
     assert sorted([*inside, *new.spares]) == sorted(set(range(42)) - set(lost.tolist()))
@@ -276,20 +290,22 @@ def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> 
     came = [(i, w) for w, row in enumerate(new.grid.tolist()) for i in row if i >= 40 or i // 10 != w]
     assert new.moved == pytest.approx(sum(state[w] for _, w in came))
     assert new.fetching == tuple(sorted(i for i, _ in came))
-    assert new.share <= replan.ROOM
+    assert new.share <= failure_replan.ROOM
     assert new.grid.shape[1] >= 7
 
 
 def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
     grid = np.arange(24).reshape(4, 6)
-    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
-    any_card = Wish(similar=float("inf"))
-    still = replan.replan(fleet, WORK, grid, begun, [0], any_card, moves=0)
+    begun = np.cumsum([0, *grid_objective.judge(fleet, WORK, grid).units])[:-1]
+    any_card = PlacementGoal(similar=float("inf"))
+    still = failure_replan.replan(fleet, WORK, grid, begun, [0], any_card, moves=0)
     assert still.share == 0.0
     tokens = [still.verdict.tokens]
     for room in (0.0, 0.3):
-        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000)
+        after = failure_replan.replan(
+            fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000
+        )
         assert after.share <= room
         assert after.needed == 0.0
         tokens.append(after.verdict.tokens)
@@ -300,16 +316,18 @@ def test_state_is_moved_only_where_that_pays_within_the_horizon() -> None:
     """What is left of the room is no reason to fetch anything."""
     fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
     grid = np.arange(24).reshape(4, 6)
-    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
-    any_card, found = Wish(similar=float("inf")), []
+    begun = np.cumsum([0, *grid_objective.judge(fleet, WORK, grid).units])[:-1]
+    any_card, found = PlacementGoal(similar=float("inf")), []
     for horizon in (0.0, 60.0, 1e9):
-        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000)
+        after = failure_replan.replan(
+            fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000
+        )
         found.append((after.moved, after.verdict.tokens))
     assert found[0][0] == 0.0 < found[2][0]
     assert found[0][0] <= found[1][0] <= found[2][0]
     assert found[0][1] < found[2][1]
     alone = [i for i in range(24) if i % 6 > 3]  # two of six of each stage, and all of the last but one
-    needy = replan.replan(fleet, WORK, grid, begun, [*alone, 18, 19], any_card, room=1.0, horizon=0.0)
+    needy = failure_replan.replan(fleet, WORK, grid, begun, [*alone, 18, 19], any_card, room=1.0, horizon=0.0)
     assert needy.grid.shape == (4, 3)
     assert needy.moved == needy.needed > 0
 
@@ -318,8 +336,8 @@ def test_nobody_comes_to_a_stage_that_is_too_large_for_it() -> None:
     memory = np.array([3e10] * 4 + [3e10] * 4 + [1e6] * 2)
     fleet = small_fleet(8, 10, memory=memory)
     grid = np.arange(8).reshape(2, 4)
-    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
-    new = replan.replan(fleet, WORK, grid, begun, [0], spares=(8, 9), room=1.0, moves=2000)
+    begun = np.cumsum([0, *grid_objective.judge(fleet, WORK, grid).units])[:-1]
+    new = failure_replan.replan(fleet, WORK, grid, begun, [0], spares=(8, 9), room=1.0, moves=2000)
     assert new.grid.shape == (2, 3)
     assert not {8, 9} & set(new.grid.reshape(-1).tolist())
 
@@ -327,9 +345,9 @@ def test_nobody_comes_to_a_stage_that_is_too_large_for_it() -> None:
 def test_a_stage_that_nobody_can_take_over_ends_the_run() -> None:
     fleet = small_fleet(9, 4, memory=np.full(4, 3e10))
     grid = np.arange(4).reshape(2, 2)
-    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    begun = np.cumsum([0, *grid_objective.judge(fleet, WORK, grid).units])[:-1]
     with pytest.raises(PolicyError, match="cannot go on") as error:
-        replan.replan(fleet, WORK, grid, begun, [0, 1], room=0.0)
+        failure_replan.replan(fleet, WORK, grid, begun, [0, 1], room=0.0)
     assert error.value.code == "FF-PLAN-043"
 
 
@@ -347,27 +365,41 @@ def test_wrong_numbers_are_refused_by_name() -> None:
     refused("FF-PLAN-046", "`kept`", lambda: chain(ones, ones, ones * nan, ones))
     refused("FF-PLAN-046", "`exchanged`", lambda: chain(ones, ones, ones, np.ones(2)))
     refused("FF-PLAN-046", "`flop`", lambda: chain(0 * ones, ones, ones, ones))
-    refused("FF-PLAN-046", "`model`", lambda: decoder(Decoder(0, 1, 1, 1, 1, 1), 1, 1, state=1.0))
+    refused("FF-PLAN-046", "`model`", lambda: decoder(DecoderShape(0, 1, 1, 1, 1, 1), 1, 1, state=1.0))
     refused("FF-PLAN-046", "`tokens`", lambda: decoder(MODEL, 0, 1, state=1.0))
-    refused("FF-PLAN-048", "no card", lambda: layers.divide(uniform(3), [], 1))
-    refused("FF-PLAN-048", "micro-batches", lambda: layers.divide(uniform(3), [Card(1.0, 1.0)], 0))
-    refused("FF-PLAN-048", "rate", lambda: layers.divide(uniform(3), [Card(nan, 9.0)], 1))
-    refused("FF-PLAN-048", "13 cards", lambda: layers.arrange(uniform(3), [Card(1.0, 9.0)] * 13, 1))
+    refused("FF-PLAN-048", "no card", lambda: uneven_layers.divide(uniform(3), [], 1))
+    refused(
+        "FF-PLAN-048", "micro-batches", lambda: uneven_layers.divide(uniform(3), [StageCard(1.0, 1.0)], 0)
+    )
+    refused("FF-PLAN-048", "rate", lambda: uneven_layers.divide(uniform(3), [StageCard(nan, 9.0)], 1))
+    refused(
+        "FF-PLAN-048", "13 cards", lambda: uneven_layers.arrange(uniform(3), [StageCard(1.0, 9.0)] * 13, 1)
+    )
     refused("FF-PLAN-049", "`rate`", lambda: small_fleet(0, 4, rate=np.zeros(4)))
     refused("FF-PLAN-049", "`price`", lambda: small_fleet(0, 4, price=np.ones(3)))
     refused("FF-PLAN-049", "`failures`", lambda: small_fleet(0, 4, failures=np.full(4, np.inf)))
-    refused("FF-PLAN-049", "`grid`", lambda: objective.judge(fleet, WORK, np.zeros((2, 2), np.int64)))
-    refused("FF-PLAN-049", "`grid`", lambda: objective.judge(fleet, WORK, grid + 1))
+    refused("FF-PLAN-049", "`grid`", lambda: grid_objective.judge(fleet, WORK, np.zeros((2, 2), np.int64)))
+    refused("FF-PLAN-049", "`grid`", lambda: grid_objective.judge(fleet, WORK, grid + 1))
     for field, value in (("every", 0), ("micro_batches", -1), ("handed", nan), ("repair", -1.0)):
         work = msgspec.structs.replace(WORK, **{field: value})
-        refused("FF-PLAN-049", f"`{field}`", lambda work=work: objective.judge(fleet, work, grid))
-    refused("FF-PLAN-049", "`similar`", lambda: objective.judge(fleet, WORK, grid, Wish(similar=0.5)))
-    refused("FF-PLAN-049", "`of_one_owner`", lambda: objective.judge(fleet, WORK, grid, Wish(of_one_owner=0)))
-    refused("FF-PLAN-049", "`room`", lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0))
+        refused("FF-PLAN-049", f"`{field}`", lambda work=work: grid_objective.judge(fleet, work, grid))
+    refused(
+        "FF-PLAN-049",
+        "`similar`",
+        lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(similar=0.5)),
+    )
+    refused(
+        "FF-PLAN-049",
+        "`of_one_owner`",
+        lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0)),
+    )
+    refused(
+        "FF-PLAN-049", "`room`", lambda: failure_replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0)
+    )
     refused(
         "FF-PLAN-049",
         "`horizon`",
-        lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], horizon=float("nan")),
+        lambda: failure_replan.replan(fleet, WORK, grid, np.zeros(2), [0], horizon=float("nan")),
     )
-    refused("FF-PLAN-049", "`stage`", lambda: rebalance.throughput([Peer("a", 2, 1.0)], (1.0,)))
-    refused("FF-PLAN-049", "`rates`", lambda: rebalance.Turns({}).next({}))
+    refused("FF-PLAN-049", "`stage`", lambda: stage_rebalance.throughput([StagePeer("a", 2, 1.0)], (1.0,)))
+    refused("FF-PLAN-049", "`rates`", lambda: stage_rebalance.BatchDispatch({}).next({}))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.plan.sim import draws
-from farflung.plan.sim.draws import SIGMA, WORD, normal, spread, waited, words
+from farflung.advice.simulation import random_draws
+from farflung.advice.simulation.random_draws import SIGMA, WORD, normal, spread, waited, words
 
 WORDS = st.integers(0, WORD)
 
@@ -32,7 +32,7 @@ def test_the_generator_gives_the_published_answers(
 @given(WORDS, WORDS, WORDS)
 def test_nothing_on_the_way_of_the_generator_is_over_63_bits(key: int, left: int, right: int) -> None:
     """numba lets LLVM suppose so: a product of 64 bits gave other numbers compiled than plain."""
-    assert max(draws._LOW, draws._HIGH) * WORD + (1 << 48) < 1 << 63
+    assert max(random_draws._LOW, random_draws._HIGH) * WORD + (1 << 48) < 1 << 63
     assert all(0 <= word <= WORD for word in words(key, left, right))
 
 

@@ -9,28 +9,37 @@ from __future__ import annotations
 import pytest
 from plan_networks import network
 
+from farflung.advice.simulation.simulate import _SimulatedMarket, settled
+from farflung.advice.simulation.simulation_rules import (
+    HIRED,
+    SLOW,
+    UP,
+    SimulatedNodes,
+    SimulationRules,
+    classes,
+)
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import Credits
-from farflung.market.match import Request, match
-from farflung.market.offer import Capabilities, Listing
-from farflung.plan.sim.play import _Market, settled
-from farflung.plan.sim.rules import HIRED, SLOW, UP, Nodes, Rules, classes
+from farflung.market.match import MatchRequest, match
+from farflung.market.provider_offer import Capabilities, OfferListing
 
 JOB = Hash(bytes(ZERO_HASH))
 
 
-def listing(nodes: Nodes, rules: Rules, node: int) -> Listing:
+def listing(nodes: SimulatedNodes, rules: SimulationRules, node: int) -> OfferListing:
     """What a node would have said to the market; its id has the order of its number."""
     free = int(nodes.balance[node]) - rules.stake * int(nodes.speed[node])
     can = Capabilities(4, 8 << 30, 100 << 30, int(nodes.speed[node]), 1, "Linux", "x86_64", "2.7.0")
-    return Listing(PeerId(node.to_bytes(32, "big")), Credits(int(nodes.ask[node])), Credits(1 + free), can)
+    return OfferListing(
+        PeerId(node.to_bytes(32, "big")), Credits(int(nodes.ask[node])), Credits(1 + free), can
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_class_hires_whom_the_market_would_at_its_price(seed: int) -> None:
     rules = network(key=seed, nodes=1500, ask=80, uplink=4000)
     nodes = settled(rules)
-    market = _Market(rules, nodes, classes())
+    market = _SimulatedMarket(rules, nodes, classes())
     market.clear(nodes)
     compared = 0
     for kind, count in enumerate(market.hired):
@@ -38,7 +47,7 @@ def test_a_class_hires_whom_the_market_would_at_its_price(seed: int) -> None:
             continue
         of = [node for node in range(rules.nodes) if int(nodes.kind[node]) == kind]
         offered = [node for node in of if int(nodes.flags[node]) & UP and int(nodes.flags[node]) & SLOW == 0]
-        request = Request(JOB, int(count), Credits(rules.ceiling), stake=Credits(1))
+        request = MatchRequest(JOB, int(count), Credits(rules.ceiling), stake=Credits(1))
         found = match(request, [listing(nodes, rules, node) for node in offered])
         hired = {node for node in of if int(nodes.flags[node]) & HIRED}
         taken = {int.from_bytes(peer, "big") for peer in found.peers}

@@ -1,4 +1,4 @@
-"""plan.sim against a model on SimPy that shares nothing with it but the rules and what nodes are, and against what is
+"""advice.simulation against a model on SimPy that shares nothing with it but the rules and what nodes are, and against what is
 known exactly.
 
 One thousand nodes for thirty days, so many networks that the standard errors of all sums of them are below 0.4 %, and
@@ -14,8 +14,8 @@ import pytest
 from plan_networks import DAY, HOUR, busy, counted, lines, network
 from plan_oracle import Network
 
+from farflung.advice.simulation.simulate import play, settled
 from farflung.compress import kernels
-from farflung.plan.sim.play import play, settled
 
 CLOSE = 0.01
 NETWORKS = 6
@@ -28,7 +28,7 @@ RARE = ("caught", "taken", "excluded", "cheated")  # once a cheater, or what com
 
 @pytest.fixture(scope="module")
 def both() -> tuple[Counter[str], Counter[str]]:
-    """What came of all networks, added up: by plan.sim, and by the oracle."""
+    """What came of all networks, added up: by advice.simulation, and by the oracle."""
     ours, theirs = Counter[str](), Counter[str]()
     for seed in range(NETWORKS):
         rules = busy(key=seed)

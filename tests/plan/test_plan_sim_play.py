@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 from plan_networks import HOUR, network
 
+from farflung.advice.simulation import node_steps
+from farflung.advice.simulation import simulation_rules as kinds
+from farflung.advice.simulation.simulate import SHELF, _SimulatedMarket, play, prepare, settled, total
+from farflung.advice.simulation.simulation_rules import HIRED, ODDS, SimulationRules, classes, odds
 from farflung.compress import kernels
-from farflung.plan.sim import rules as kinds
-from farflung.plan.sim import steps
-from farflung.plan.sim.play import SHELF, _Market, play, prepare, settled, total
-from farflung.plan.sim.rules import HIRED, ODDS, Rules, classes, odds
 
 SMALL = network(nodes=300, periods=3, death=30 * 24 * HOUR, snapshot=2_000_000_000)
 GOLDEN = "d24591468ed9ce8ba80d7b4d35fd6d5065b6989a3865f63f186a2864a155b664"
@@ -57,7 +57,7 @@ CHANCE = st.integers(0, ODDS)
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> Rules:
+def networks(draw: st.DrawFn) -> SimulationRules:
     return network(
         nodes=draw(st.sampled_from([1, 30, 60, 120])),
         periods=draw(st.integers(1, 3)),
@@ -89,7 +89,7 @@ def networks(draw: st.DrawFn) -> Rules:
 
 @settings(max_examples=60)
 @given(networks())
-def test_no_money_is_made_or_lost_and_no_account_is_below_zero(rules: Rules) -> None:
+def test_no_money_is_made_or_lost_and_no_account_is_below_zero(rules: SimulationRules) -> None:
     outcome = play(rules)
     assert outcome.ended.total == outcome.began.total
     ended = outcome.ended
@@ -113,7 +113,7 @@ def test_money_is_conserved_where_every_kind_of_it_moves() -> None:
 
 @settings(max_examples=60)
 @given(networks())
-def test_every_round_of_a_member_ends_in_one_way(rules: Rules) -> None:
+def test_every_round_of_a_member_ends_in_one_way(rules: SimulationRules) -> None:
     tally = play(rules).tally
     ways = tally[:, [kinds.ACCEPTED, kinds.DROPPED, kinds.LATE, kinds.FETCHING, kinds.CAUGHT]].sum(axis=1)
     assert np.array_equal(ways, tally[:, kinds.MEMBERS])
@@ -124,7 +124,7 @@ def test_every_round_of_a_member_ends_in_one_way(rules: Rules) -> None:
 
 @settings(max_examples=60)
 @given(networks())
-def test_shares_of_hired_nodes_rounds_add_up_to_the_whole(rules: Rules) -> None:
+def test_shares_of_hired_nodes_rounds_add_up_to_the_whole(rules: SimulationRules) -> None:
     outcome = play(rules)
     hired = np.repeat([period.hired for period in outcome.periods], rules.rounds)
     counted = outcome.tally[:, [kinds.MEMBERS, kinds.AWAY, kinds.EXCLUDED]].sum(axis=1)
@@ -171,15 +171,15 @@ def test_a_state_that_takes_longer_than_a_day_is_fetched_on_into_the_next() -> N
     assert outcome.of(kinds.FETCHING) == 40 * outcome.periods[0].hired
 
 
-def auctioned(rules: Rules) -> tuple[_Market, list[list[int]], list[list[int]]]:
+def auctioned(rules: SimulationRules) -> tuple[_SimulatedMarket, list[list[int]], list[list[int]]]:
     """By class: asks of the hired, and asks of those who could have been and are not."""
     nodes = settled(rules)
-    market = _Market(rules, nodes, classes())
+    market = _SimulatedMarket(rules, nodes, classes())
     market.clear(nodes)
     hired: list[list[int]] = [[] for _ in classes()]
     others: list[list[int]] = [[] for _ in classes()]
     for node in range(rules.nodes):
-        if steps.able(nodes, node, rules.stake, rules.ceiling) == 5:
+        if node_steps.able(nodes, node, rules.stake, rules.ceiling) == 5:
             side = hired if int(nodes.flags[node]) & HIRED else others
             side[int(nodes.kind[node])].append(int(nodes.ask[node]))
     return market, hired, others
@@ -187,7 +187,7 @@ def auctioned(rules: Rules) -> tuple[_Market, list[list[int]], list[list[int]]]:
 
 @settings(max_examples=40)
 @given(networks())
-def test_each_class_clears_at_the_lowest_ask_that_is_not_hired(rules: Rules) -> None:
+def test_each_class_clears_at_the_lowest_ask_that_is_not_hired(rules: SimulationRules) -> None:
     market, hired, others = auctioned(rules)
     for kind, asks in enumerate(hired):
         assert len(asks) == market.hired[kind]
@@ -321,7 +321,7 @@ def test_loops_are_compiled_before_a_network_that_is_worth_it_and_not_for_a_smal
 
 
 def test_what_will_be_played_is_told_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[Rules]] = []
-    monkeypatch.setattr("farflung.plan.sim.play.prepare", told.append)
+    told: list[list[SimulationRules]] = []
+    monkeypatch.setattr("farflung.advice.simulation.simulate.prepare", told.append)
     play(SMALL)
     assert told == [[SMALL]]

@@ -7,34 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
 from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
-from farflung.plan.advise import advise
-from farflung.plan.links import Link
-from farflung.plan.machine import Machine
-from farflung.plan.network import HERE, Network
-from farflung.plan.traffic import (
+from farflung.plan.exchange_paths import HERE, RunLinks
+from farflung.plan.line_seconds import NOTHING, LineSeconds, waits
+from farflung.plan.link_syntax import Link
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.run_plan import advise
+from farflung.plan.run_traffic import (
     HIDDEN_SECOND,
     KEYS_OTHERS,
     KEYS_SECOND,
     NODE_SECOND,
     PAIR_APART,
-    Traffic,
+    RunTraffic,
     traffic,
 )
-from farflung.plan.waiting import NOTHING, Waits, waits
 
 HOME = Link(20e6, 100e6, Seconds(0.04))
-HOMES = Network(HOME, is_apart=True, told="homes", building=Seconds(3.0))
-LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
-MACHINE = Machine(2, 1e11, 1 << 34)
+HOMES = RunLinks(HOME, is_apart=True, told="homes", building=Seconds(3.0))
+LAYOUT = TensorLayout.of({"a.weight": (512, 512), "b.bias": (512,)})
+MACHINE = MachineMeasurements(2, 1e11, 1 << 34)
 
 
 class Fixed:
     """A codec whose payloads have one length."""
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         return 100_000.0
 
 
@@ -43,11 +43,11 @@ def spec(rate: float = 0.25, rounds: int = 12, verifiers: int = 2) -> JobSpec:
     return JobSpec(rounds=rounds, network=network, audit=AuditSpec(4, rate, 1))
 
 
-def sent(job: JobSpec, network: Network, data: int = 1_000_000) -> Traffic:
+def sent(job: JobSpec, network: RunLinks, data: int = 1_000_000) -> RunTraffic:
     return traffic(job, LAYOUT, data, Fixed(), network)
 
 
-def waited(job: JobSpec, link: Link = HOME, data: int = 1_000_000, opened: float = 1e6) -> Waits:
+def waited(job: JobSpec, link: Link = HOME, data: int = 1_000_000, opened: float = 1e6) -> LineSeconds:
     network = msgspec.structs.replace(HOMES, member=link)
     return waits(job, network, sent(job, network, data), opened, 0.1)
 

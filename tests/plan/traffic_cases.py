@@ -3,21 +3,34 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from farflung.plan.parallel import collectives, failures, periodic, replicas, storage
-from farflung.plan.parallel.collectives import Span, span
-from farflung.plan.parallel.replicas import PlusPlus, Sharding
-from farflung.plan.parallel.schedules import Schedule, Stage, timeline
-from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop, gpt_parameters, token_flop, utilisation
-from farflung.plan.parallel.tensors import tensor_parallel
-from farflung.plan.parallel.terms import Load
+from farflung.advice.traffic import (
+    collectives,
+    data_parallel,
+    failures,
+    local_step_methods,
+    storage_traffic,
+)
+from farflung.advice.traffic.collectives import RankSpan, span
+from farflung.advice.traffic.data_parallel import ReplicaSharding, ZeroPlusPlus
+from farflung.advice.traffic.pipeline_schedules import PipelineSchedule, StageTimes, timeline
+from farflung.advice.traffic.tensor_parallel import tensor_parallel
+from farflung.advice.traffic.traffic_terms import TrafficLoad
+from farflung.advice.traffic.transformer_shapes import (
+    Recomputation,
+    TransformerShape,
+    gpt_flop,
+    gpt_parameters,
+    token_flop,
+    utilisation,
+)
 
 A100, TPU4, H100 = 312e12, 275e12, 989e12
 KORTHIKANTI = "Korthikanti et al. 2022, table 5"
 SC21 = "Narayanan et al. 2021"
 DISTRO = "Peng et al. 2024, DisTrO preliminary report"
 INTELLECT = "Jaghouar et al. 2024, INTELLECT-1"
-GPT3 = Shape(96, 12288, 2048, 51200)
-MTNLG = Shape(105, 20480, 2048, 51200)
+GPT3 = TransformerShape(96, 12288, 2048, 51200)
+MTNLG = TransformerShape(105, 20480, 2048, 51200)
 
 
 class Case(NamedTuple):
@@ -37,10 +50,12 @@ class Case(NamedTuple):
 
 def per_gradient(stage: int) -> float:
     """Bytes a rank moves, over those of one copy of the parameters, among 1,024 ranks."""
-    return Load(1024, replicas.replicated(1.0, Span(1024), Sharding(stage))).sent
+    return TrafficLoad(1024, data_parallel.replicated(1.0, RankSpan(1024), ReplicaSharding(stage))).sent
 
 
-def mfu(shape: Shape, batch: int, cards: int, seconds: float, kind: Recompute = Recompute.NONE) -> float:
+def mfu(
+    shape: TransformerShape, batch: int, cards: int, seconds: float, kind: Recomputation = Recomputation.NONE
+) -> float:
     return 100 * utilisation(gpt_flop(shape, batch, kind), seconds, cards, A100)
 
 
@@ -49,28 +64,31 @@ def days(tokens: float, parameters: float, cards: int, rate: float) -> float:
     return 8 * tokens * parameters / (cards * rate) / failures.DAY
 
 
-def trained(shape: Shape, tokens: float, seconds: float) -> float:
+def trained(shape: TransformerShape, tokens: float, seconds: float) -> float:
     """FLOP/s of all cards together, with all recomputed (Narayanan et al. 2021, equation 3)."""
-    return gpt_flop(shape, 1, Recompute.FULL) / shape.sequence * tokens / seconds
+    return gpt_flop(shape, 1, Recomputation.FULL) / shape.sequence * tokens / seconds
 
 
-def selective(shape: Shape) -> float:
-    return 100 * (gpt_flop(shape, 1, Recompute.SELECTIVE) / gpt_flop(shape, 1) - 1)
+def selective(shape: TransformerShape) -> float:
+    return 100 * (gpt_flop(shape, 1, Recomputation.SELECTIVE) / gpt_flop(shape, 1) - 1)
 
 
-def distro() -> periodic.Exchange:
-    return periodic.sent(86.8e6 / 31, Span(32))
+def distro() -> local_step_methods.ExchangeTraffic:
+    return local_step_methods.sent(86.8e6 / 31, RankSpan(32))
 
 
 def reduction(bits: float, steps: int) -> float:
     """Of all bytes of an fp32 all-reduce each step."""
-    each, rare = (periodic.averaged(1e9, Span(8), *how).expected.sent for how in ((1, 32.0), (steps, bits)))
+    each, rare = (
+        local_step_methods.averaged(1e9, RankSpan(8), *how).expected.sent
+        for how in ((1, 32.0), (steps, bits))
+    )
     return each / rare
 
 
 def plus_plus() -> float:
-    terms = replicas.replicated(2e9, span(1 << 14, 1, 16), Sharding(3, plus=PlusPlus()))
-    return Load(1 << 14, terms).between / (1 << 10) / 2e9
+    terms = data_parallel.replicated(2e9, span(1 << 14, 1, 16), ReplicaSharding(3, plus=ZeroPlusPlus()))
+    return TrafficLoad(1 << 14, terms).between / (1 << 10) / 2e9
 
 
 CASES = (
@@ -90,14 +108,20 @@ CASES = (
         f"{SC21}, section 3.2",
         8 * 7 / 8,
         0.001,
-        lambda: Load(8, tensor_parallel(Shape(1, 1, 1, parameters=1.0, element=1), Span(8))).sent,
+        lambda: (
+            TrafficLoad(
+                8, tensor_parallel(TransformerShape(1, 1, 1, parameters=1.0, element=1), RankSpan(8))
+            ).sent
+        ),
     ),
     Case(
         "AdamW baseline of DisTrO, GB (a naive exchange)",
         DISTRO,
         74.4,
         0.1,
-        lambda: collectives.all_reduce(Span(32), 2.4e9, collectives.Algorithm.NAIVE).received / 1e9,
+        lambda: (
+            collectives.all_reduce(RankSpan(32), 2.4e9, collectives.AllReduceAlgorithm.NAIVE).received / 1e9
+        ),
     ),
     Case("DisTrO a step, MB", DISTRO, 86.8, 0.1, lambda: distro().expected.received / 1e6),
     Case("DisTrO against that baseline", DISTRO, 857.1, 0.1, lambda: distro().against_naive(1.2e9, 32)),
@@ -113,7 +137,7 @@ CASES = (
         DISTRO,
         2.24,
         0.01,
-        lambda: 8 * periodic.sent(2.8e6, Span(32), is_fanned=True).expected.sent / 10e6,
+        lambda: 8 * local_step_methods.sent(2.8e6, RankSpan(32), is_fanned=True).expected.sent / 10e6,
     ),
     Case("DiLoCo, 500 steps", "Douillard et al. 2023, abstract", 500, 1, lambda: reduction(32.0, 500)),
     Case("INTELLECT-1: 8 bits every 100 steps", INTELLECT, 400, 1, lambda: reduction(8.0, 100)),
@@ -122,46 +146,56 @@ CASES = (
         INTELLECT,
         96,
         1,
-        lambda: 100 * periodic.computing(2280, 103),
+        lambda: 100 * local_step_methods.computing(2280, 103),
     ),
     Case(
-        "INTELLECT-1 over an ocean, 382 s", INTELLECT, 85.6, 0.1, lambda: 100 * periodic.computing(2280, 382)
+        "INTELLECT-1 over an ocean, 382 s",
+        INTELLECT,
+        85.6,
+        0.1,
+        lambda: 100 * local_step_methods.computing(2280, 382),
     ),
-    Case("INTELLECT-1 round the world, 469 s", INTELLECT, 83, 1, lambda: 100 * periodic.computing(2280, 469)),
+    Case(
+        "INTELLECT-1 round the world, 469 s",
+        INTELLECT,
+        83,
+        1,
+        lambda: 100 * local_step_methods.computing(2280, 469),
+    ),
     Case(
         "all-reduce, bus over algorithm bandwidth, 8 ranks",
         "NCCL tests, PERFORMANCE",
         1.75,
         0.01,
-        lambda: collectives.all_reduce(Span(8), 1.0).sent,
+        lambda: collectives.all_reduce(RankSpan(8), 1.0).sent,
     ),
     Case(
         "all-gather, the same",
         "NCCL tests, PERFORMANCE",
         0.875,
         0.001,
-        lambda: collectives.all_gather(Span(8), 1.0).sent,
+        lambda: collectives.all_gather(RankSpan(8), 1.0).sent,
     ),
     Case(
         "GPipe, 4 stages, 8 micro-batches",
         "Huang et al. 2019, section 2.3",
         0.375,
         0.001,
-        lambda: timeline([Stage(1.0, 2.0)] * 4, 8, Schedule.GPIPE).bubble,
+        lambda: timeline([StageTimes(1.0, 2.0)] * 4, 8, PipelineSchedule.GPIPE).bubble,
     ),
     Case(
         "1F1B, 4 stages, 8 micro-batches",
         f"{SC21}, section 2.2.1",
         0.375,
         0.001,
-        lambda: timeline([Stage(1.0, 2.0)] * 4, 8).bubble,
+        lambda: timeline([StageTimes(1.0, 2.0)] * 4, 8).bubble,
     ),
     Case(
         "interleaved in two, the same",
         f"{SC21}, section 2.2.2",
         0.1875,
         0.0001,
-        lambda: timeline([Stage(1.0, 2.0)] * 4, 8, Schedule.INTERLEAVED, virtual=2).bubble,
+        lambda: timeline([StageTimes(1.0, 2.0)] * 4, 8, PipelineSchedule.INTERLEAVED, virtual=2).bubble,
     ),
     Case(
         "parameters of 145.6B",
@@ -196,7 +230,7 @@ CASES = (
         f"{SC21}, table 1 and section 5.1",
         502,
         1,
-        lambda: trained(Shape(128, 25600, 2048, 51200), 450e9, 84 * failures.DAY) / 1e15,
+        lambda: trained(TransformerShape(128, 25600, 2048, 51200), 450e9, 84 * failures.DAY) / 1e15,
     ),
     Case(
         "days for GPT-3 on 1024 cards",
@@ -206,12 +240,22 @@ CASES = (
         lambda: days(300e9, 175e9, 1024, 140e12),
     ),
     Case("days for 1T on 3072 cards", f"{SC21}, section 5.1", 84, 1, lambda: days(450e9, 1e12, 3072, 163e12)),
-    Case("MFU 22B", KORTHIKANTI, 41.5, 0.1, lambda: mfu(Shape(48, 6144, 2048, 51200), 4, 8, 1.10)),
+    Case("MFU 22B", KORTHIKANTI, 41.5, 0.1, lambda: mfu(TransformerShape(48, 6144, 2048, 51200), 4, 8, 1.10)),
     Case("MFU 175B", KORTHIKANTI, 51.4, 0.1, lambda: mfu(GPT3, 64, 64, 13.75)),
     Case("MFU 530B", KORTHIKANTI, 56.0, 0.1, lambda: mfu(MTNLG, 280, 280, 37.83)),
-    Case("MFU 1T", KORTHIKANTI, 56.3, 0.1, lambda: mfu(Shape(128, 25600, 2048, 51200), 512, 512, 71.49)),
     Case(
-        "HFU 175B, selective", KORTHIKANTI, 52.8, 0.1, lambda: mfu(GPT3, 64, 64, 13.75, Recompute.SELECTIVE)
+        "MFU 1T",
+        KORTHIKANTI,
+        56.3,
+        0.1,
+        lambda: mfu(TransformerShape(128, 25600, 2048, 51200), 512, 512, 71.49),
+    ),
+    Case(
+        "HFU 175B, selective",
+        KORTHIKANTI,
+        52.8,
+        0.1,
+        lambda: mfu(GPT3, 64, 64, 13.75, Recomputation.SELECTIVE),
     ),
     Case(
         "selective recomputation of GPT-3, %",
@@ -234,7 +278,9 @@ CASES = (
         0.1,
         lambda: (
             100
-            * utilisation(238.3e3 * token_flop(Shape(118, 12288, 2048, parameters=540e9)), 1.0, 6144, TPU4)
+            * utilisation(
+                238.3e3 * token_flop(TransformerShape(118, 12288, 2048, parameters=540e9)), 1.0, 6144, TPU4
+            )
         ),
     ),
     Case("MFU of Llama 3", "Llama 3, table 4", 43, 1, lambda: 100 * utilisation(430e12, 1.0, 1, H100)),
@@ -257,27 +303,27 @@ CASES = (
         f"{SC21}, section 5.10",
         13.8,
         0.1,
-        lambda: storage.checkpoint_bytes(gpt_parameters(128, 25600, 51200, 2048)) / 1e12,
+        lambda: storage_traffic.checkpoint_bytes(gpt_parameters(128, 25600, 51200, 2048)) / 1e12,
     ),
     Case(
         "TiB of a checkpoint of BLOOM",
         "BLOOM model card",
         2.3,
         0.1,
-        lambda: storage.checkpoint_bytes(176.25e9) / 2**40,
+        lambda: storage_traffic.checkpoint_bytes(176.25e9) / 2**40,
     ),
     Case(
         "GiB of BLOOM's weights",
         "BLOOM model card",
         329,
         1,
-        lambda: storage.checkpoint_bytes(176.25e9, optimizer=0.0) / 2**30,
+        lambda: storage_traffic.checkpoint_bytes(176.25e9, optimizer=0.0) / 2**30,
     ),
     Case(
         "GB of 405B with all states",
         "Hugging Face, Llama 3.1",
         6480,
         10,
-        lambda: storage.checkpoint_bytes(405e9, 4.0) / 1e9,
+        lambda: storage_traffic.checkpoint_bytes(405e9, 4.0) / 1e9,
     ),
 )

@@ -1,6 +1,6 @@
 """A network in virtual time whose members are slow, die, return, hang or lie; the shell is as thin as it can be.
 
-What is real: the core (train.rounds), the coordinator's clock (app.arrivals), pacing, the log. What stands for it:
+What is real: the core (train.rounds), the coordinator's clock (peers.requester.round_timing), pacing, the log. What stands for it:
 public state is a chain of hashes over accept sets, private state the tuple of the rounds that it went through.
 """
 
@@ -11,23 +11,23 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from farflung.app.arrivals import Arrivals
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import AuditSpec, ChurnSpec, JobSpec, ModelSpec, SyncSpec
+from farflung.peers.requester.round_timing import RoundClock
 from farflung.train import rounds
-from farflung.train.roundlog import (
-    Accepted,
-    Closed,
-    Committed,
+from farflung.train.rounds import RoundPhase
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    CommitmentsRecord,
     Contribution,
-    Finished,
-    Opened,
     Record,
-    RoundOpened,
+    RoundEndRecord,
+    RoundStartRecord,
+    RunEndRecord,
+    RunStartRecord,
 )
-from farflung.train.rounds import Phase
-from farflung.verify.commitments import commit, nonce_of, sign_root
+from farflung.verify.commitment_check import commit, nonce_of, sign_root
 
 JOB = digest("test/job/1")
 TRACE = digest("test/trace/1")
@@ -57,7 +57,7 @@ class Member:
 
     key: SigningKey
     speed: float = 1.0
-    silent_in: frozenset[Phase] = frozenset()
+    silent_in: frozenset[RoundPhase] = frozenset()
     weighs: int = 1
     merging: float = 0.0  # seconds
     round: int = 0
@@ -78,7 +78,7 @@ class Member:
         return Contribution(self.peer, weight, payload, payload, nonce, TRACE, "bwrap")
 
     def merge(self, round: int, accepted: tuple[Contribution, ...]) -> None:
-        """As app.tenancy does: what weighs too much is not merged, and a round without it did not happen."""
+        """As peers.node.training_lease does: what weighs too much is not merged, and a round without it did not happen."""
         assert round == self.round
         assert all(c.weight <= self.told.get(c.peer, 20 * STEP) for c in accepted)
         if any(c.peer == self.peer for c in accepted):
@@ -96,16 +96,16 @@ class Network:
         self.log: list[Record] = []
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.ended: Finished | None = None
+        self.ended: RunEndRecord | None = None
         self.lost: set[PeerId] = set()
         self.effects: list[tuple[float, rounds.Effect]] = []
         self.at: dict[tuple[str, int], float] = {}  # when each record was written
-        self.windows: list[tuple[int, Phase, float, float]] = []  # opened at, seconds
+        self.windows: list[tuple[int, RoundPhase, float, float]] = []  # opened at, seconds
 
-    def fresh(self) -> rounds.State:
+    def fresh(self) -> rounds.CoordinatorState:
         spec = self.spec
         counts = (spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens)
-        return rounds.State(JOB, *counts, tuple(PEERS), quorum=spec.churn.quorum)
+        return rounds.CoordinatorState(JOB, *counts, tuple(PEERS), quorum=spec.churn.quorum)
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         if seconds < NEVER:
@@ -119,16 +119,16 @@ class Network:
     ) -> None:
         """One session; the coordinator dies before the effect number `die_after` is carried out."""
         if not self.log:
-            self.log.append(Opened(JOB, COORDINATOR.public, START, self.spec.rounds))
+            self.log.append(RunStartRecord(JOB, COORDINATOR.public, START, self.spec.rounds))
         self.queue, self.asked, self.aside = [], {}, set[PeerId]()
         self.budget, self.is_dead = die_after, False
         self.state = rounds.replay(self.fresh(), self.log)
-        self.clock = Arrivals(self.spec, lambda: self.now)
+        self.clock = RoundClock(self.spec, lambda: self.now)
         self.held = {m.peer: m.round for m in self.members.values()}
         missing = [p for p in PEERS if self.log and p not in self.state.members]
-        self.post(rounds.Begin())
-        for peer in missing:  # brought back, as app.crew does
-            self.post(rounds.Came(peer), self.jitter)
+        self.post(rounds.BeginInput())
+        for peer in missing:  # brought back, as peers.requester.members does
+            self.post(rounds.MemberJoinInput(peer), self.jitter)
         for seconds, plan in plans or []:
             self.later(seconds, plan)
         while self.queue and self.ended is None and not self.is_dead:
@@ -148,31 +148,31 @@ class Network:
 
     def carry_out(self, effect: rounds.Effect) -> None:
         match effect:
-            case rounds.Write(record):
+            case rounds.WriteRecord(record):
                 self.log.append(record)
                 self.at[type(record).__name__, getattr(record, "round", -1)] = self.now
-            case rounds.AskTrain(round, peer):
-                self.ask(round, peer, Phase.TRAIN, ())
-            case rounds.AskBeacon(round):
+            case rounds.RequestTraining(round, peer):
+                self.ask(round, peer, RoundPhase.TRAIN, ())
+            case rounds.RequestBeacon(round):
                 block = digest("test/block/1", round.to_bytes(8, "little"))
-                self.post(rounds.GotBeacon(round, block), self.jitter)
-            case rounds.AskReveal(round, peer):
-                self.ask(round, peer, Phase.REVEAL, ())
-            case rounds.AskMerge(round, peer, accepted):
-                self.ask(round, peer, Phase.MERGE, accepted)
-            case rounds.MergeOwn(round, accepted):
+                self.post(rounds.BeaconInput(round, block), self.jitter)
+            case rounds.RequestReveal(round, peer):
+                self.ask(round, peer, RoundPhase.REVEAL, ())
+            case rounds.RequestMerge(round, peer, accepted):
+                self.ask(round, peer, RoundPhase.MERGE, accepted)
+            case rounds.MergeLocally(round, accepted):
                 if self.spec.churn.adaptive:
                     self.post(self.clock.pace(self.state))
-                self.post(rounds.GotOwnRoot(round, after(self.state.root, accepted)), self.jitter)
+                self.post(rounds.OwnRootInput(round, after(self.state.root, accepted)), self.jitter)
             case rounds.OpenWindow(round, phase):
                 self.windows.append((round, phase, self.now, self.clock.grace()))
-                self.post(rounds.GraceOver(round, phase), self.clock.grace())
-            case rounds.PassOver(round, peer, phase):
+                self.post(rounds.WindowEndInput(round, phase), self.clock.grace())
+            case rounds.SkipMember(round, peer, phase):
                 self.pass_over(round, peer, phase)
-            case rounds.End(finished):
+            case rounds.EndRun(finished):
                 self.ended = finished
 
-    def ask(self, round: int, peer: PeerId, phase: Phase, accepted: tuple[Contribution, ...]) -> None:
+    def ask(self, round: int, peer: PeerId, phase: RoundPhase, accepted: tuple[Contribution, ...]) -> None:
         member = self.members[peer]
         place = (round, phase, member.life)
         self.asked[peer] = place
@@ -180,31 +180,31 @@ class Network:
 
         def work() -> None:
             self.catch_up(member, round)
-            if phase is Phase.TRAIN:
+            if phase is RoundPhase.TRAIN:
                 member.told = assigned
             seconds = self.takes(member, phase, assigned.get(peer, 0))
             self.later(seconds, lambda: self.answer(member, place, assigned, accepted))
 
         self.later(self.random.uniform(0, self.jitter), work)
 
-    def takes(self, member: Member, phase: Phase, weight: int) -> float:
+    def takes(self, member: Member, phase: RoundPhase, weight: int) -> float:
         if phase in member.silent_in:
             return NEVER
         line = self.random.uniform(0, self.jitter)
-        if phase is Phase.MERGE:
+        if phase is RoundPhase.MERGE:
             return line + member.merging
-        return line + (member.speed * weight / STEP if phase is Phase.TRAIN else 0.0)
+        return line + (member.speed * weight / STEP if phase is RoundPhase.TRAIN else 0.0)
 
     def catch_up(self, member: Member, round: int) -> None:
         for record in self.log:
-            if isinstance(record, Accepted) and member.round <= record.round < round:
+            if isinstance(record, AcceptSetRecord) and member.round <= record.round < round:
                 member.told = {}
                 member.merge(record.round, record.contributions)
 
     def answer(
         self,
         member: Member,
-        place: tuple[int, Phase, int],
+        place: tuple[int, RoundPhase, int],
         assigned: dict[PeerId, int],
         accepted: tuple[Contribution, ...],
     ) -> None:
@@ -213,12 +213,12 @@ class Network:
             return  # dropped, or dead since
         weight = assigned[member.peer] * member.weighs
         told = member.contribution(round, weight)
-        if phase is Phase.TRAIN:
+        if phase is RoundPhase.TRAIN:
             member.made = (round, weight)
             promise = commit(member.key, JOB, round, told.payload, weight, TRACE)
-            self.arrived(member, rounds.GotCommitment(round, promise, told))
-        elif phase is Phase.REVEAL:
-            self.arrived(member, rounds.GotContribution(round, told))
+            self.arrived(member, rounds.CommitmentInput(round, promise, told))
+        elif phase is RoundPhase.REVEAL:
+            self.arrived(member, rounds.ContributionInput(round, told))
         else:
             if member.round == round:
                 member.merge(round, accepted)
@@ -227,17 +227,17 @@ class Network:
                 self.back(member.peer)
                 return
             signature = sign_root(member.key, JOB, round, root)
-            self.arrived(member, rounds.GotRoot(round, member.peer, root, signature))
+            self.arrived(member, rounds.MemberRootInput(round, member.peer, root, signature))
 
     def arrived(self, member: Member, event: rounds.Event) -> None:
         self.clock.arrived(self.state, member.peer)
         self.step(event)
 
-    def pass_over(self, round: int, peer: PeerId, phase: Phase) -> None:
+    def pass_over(self, round: int, peer: PeerId, phase: RoundPhase) -> None:
         self.aside.add(peer)
-        if phase is Phase.TRAIN:
+        if phase is RoundPhase.TRAIN:
             self.clock.passed_over(self.state, peer)
-        if phase is Phase.MERGE:
+        if phase is RoundPhase.MERGE:
             return  # it answers when it has merged
         member = self.members[peer]
         self.asked.pop(peer, None)
@@ -252,7 +252,7 @@ class Network:
 
     def back(self, peer: PeerId) -> None:
         self.aside.discard(peer)
-        self.step(rounds.Came(peer))
+        self.step(rounds.MemberJoinInput(peer))
 
     def die(self, peer: PeerId, away: float) -> None:
         """Its process ends; it is noticed; after `away` seconds it is back, with public state and what it had kept."""
@@ -260,11 +260,11 @@ class Network:
         member.life += 1
         self.lost.add(peer)
         self.aside.discard(peer)
-        self.post(rounds.Lost(peer), 0.05)
+        self.post(rounds.MemberLossInput(peer), 0.05)
 
         def come() -> None:
             self.catch_up(member, self.state.round)
-            self.post(rounds.Came(peer))
+            self.post(rounds.MemberJoinInput(peer))
 
         self.later(away, come)
 
@@ -282,22 +282,22 @@ def check(network: Network) -> None:
     roots = {0: START}
     for record in network.log:
         match record:
-            case RoundOpened(round, members, steps, _):
+            case RoundStartRecord(round, members, steps, _):
                 assigned = {m.peer: m.weight for m in members}
                 assert spec.segments <= steps <= spec.sync.steps
                 assert all(
                     STEP * spec.segments <= w <= STEP * steps and w % STEP == 0 for w in assigned.values()
                 )
-            case Committed(round, commitments):
+            case CommitmentsRecord(round, commitments):
                 committed = {c.peer for c in commitments}
                 assert committed <= set(assigned)
-            case Accepted(round, accepted):
+            case AcceptSetRecord(round, accepted):
                 assert accepted
                 assert {c.peer for c in accepted} <= committed
                 assert all(0 < c.weight <= assigned[c.peer] for c in accepted)
                 for c in accepted:
                     through[c.peer] = (*through[c.peer], round)
-            case Closed(round, closed, signatures):
+            case RoundEndRecord(round, closed, signatures):
                 root = after(root, accepted)
                 assert closed == root
                 assert {peer for peer, _ in signatures} <= {c.peer for c in accepted}

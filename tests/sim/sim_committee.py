@@ -20,14 +20,20 @@ from sim_committee_disk import Disk, Violation
 
 from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Block, Header
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, read_message
-from farflung.ledger.sdbft.pulls import in_messages
-from farflung.ledger.sdbft.records import Record, epoch_of, read_record
+from farflung.ledger.block import Block, BlockHeader
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.block_tree import FinalHead
+from farflung.ledger.sdbft.catch_up import in_messages
+from farflung.ledger.sdbft.leaders import EpochCommittee
 from farflung.ledger.sdbft.replica import Replica
-from farflung.ledger.sdbft.rotation import Reign
+from farflung.ledger.sdbft.replica_messages import (
+    BlockProposal,
+    Message,
+    VoteMessage,
+    VoteQuorum,
+    read_message,
+)
+from farflung.ledger.sdbft.votelog_records import Record, epoch_of, read_record
 from farflung.ledger.votes import Vote, excludes
 
 LOG_MOST = 8192  # bytes of a vote log, which is then begun anew with what is still needed
@@ -88,11 +94,11 @@ class Node:
         for block in final:
             self.app.adopt((block,))
         view = final[-1].certificate.view if final and final[-1].header.epoch == self.app.epoch else 0
-        self._reign(Head(self.app.head, view))
-        self.feed(ev.Started())
-        self.feed(ev.Work(self.world.works))
+        self._reign(FinalHead(self.app.head, view))
+        self.feed(ev.ReplicaStartEvent())
+        self.feed(ev.WaitingTxsEvent(self.world.works))
 
-    def _reign(self, head: Head) -> None:
+    def _reign(self, head: FinalHead) -> None:
         """The replica of the ledger's epoch. From a damaged log none votes: the seat is empty until the next epoch."""
         epoch, logged = self.app.epoch, self.disk.open()
         found = [read_record(data) for data in logged or ()]
@@ -128,7 +134,7 @@ class Node:
         waiting = list(effects)
         while waiting and self.is_up:
             effect = waiting.pop(0)
-            if isinstance(effect, ev.Log) and self.world.is_logging:
+            if isinstance(effect, ev.LogVotesEffect) and self.world.is_logging:
                 if self._write(effect.records):
                     if not self.disk.sync_ms:
                         self._signed(effect.records)
@@ -145,7 +151,7 @@ class Node:
             return
         self.is_syncing = False
         log = waiting.pop(0)
-        assert isinstance(log, ev.Log)
+        assert isinstance(log, ev.LogVotesEffect)
         self.disk.sync()
         self._signed(log.records)
         self.execute(waiting)
@@ -155,7 +161,7 @@ class Node:
     def _signed(self, records: tuple[Record, ...]) -> None:
         """These are durable: signed from now on, whenever they leave."""
         for record in records:
-            if self.is_honest and not isinstance(record, Quorum):
+            if self.is_honest and not isinstance(record, VoteQuorum):
                 self.world.said(self.index, record)
 
     def _write(self, records: tuple[Record, ...]) -> bool:
@@ -188,33 +194,37 @@ class Node:
 
     def apply(self, effect: ev.Effect) -> None:
         match effect:
-            case ev.Send(peer, message):
+            case ev.SendEffect(peer, message):
                 self.post(self.world.index_of[peer], message)
-            case ev.Broadcast(message):
+            case ev.BroadcastEffect(message):
                 self.post(None, message)
-            case ev.Wake(at_ms):
+            case ev.WakeEffect(at_ms):
                 self.wakes += 1
                 self.world.at(max(self.world.now, self.due(at_ms)), self._wake, (self.wakes, self.life))
-            case ev.Build(view, parent):
+            case ev.BuildBlockEffect(view, parent):
                 draft = self.app.build(parent, self.key.public, self.clock())
                 closes = self.app.closes(draft.header)
                 self.world.at(
-                    self.world.now, self._told, (self.life, ev.Built(view, draft, closes, self.app.works))
+                    self.world.now,
+                    self._told,
+                    (self.life, ev.BlockBuiltEvent(view, draft, closes, self.app.works)),
                 )
-            case ev.Judge(draft, is_new):
+            case ev.CheckBlockEffect(draft, is_new):
                 valid = self.app.judge(draft, self.clock(), is_new)
-                judged = ev.Judged(draft.header.id, valid, self.app.closes(draft.header), self.app.works)
+                judged = ev.BlockCheckedEvent(
+                    draft.header.id, valid, self.app.closes(draft.header), self.app.works
+                )
                 self.world.at(self.world.now, self._told, (self.life, judged))
-            case ev.Final(blocks):
+            case ev.FinalBlocksEffect(blocks):
                 self._final(blocks)
-            case ev.Accuse(first, second):
+            case ev.AccuseEffect(first, second):
                 self.world.accused(first, second)
-            case ev.Answer(peer, height):
+            case ev.SendBlocksEffect(peer, height):
                 self._answer(peer, height)
 
     def _wake(self, number: int, life: int) -> None:
         if (number, life) == (self.wakes, self.life):  # a later Wake replaces this one
-            self.feed(ev.Tick())
+            self.feed(ev.ReplicaTickEvent())
 
     def _told(self, life: int, event: ev.Event) -> None:
         if life == self.life:
@@ -232,7 +242,9 @@ class Node:
         if closes:
             self.world.at(self.world.now + self.world.handover_ms, self._succeed, (self.life,))
         else:
-            self.world.at(self.world.now, self._told, (self.life, ev.Adopted(blocks[-1].header.id, closes)))
+            self.world.at(
+                self.world.now, self._told, (self.life, ev.BlocksStoredEvent(blocks[-1].header.id, closes))
+            )
 
     def _succeed(self, life: int) -> None:
         """The next epoch's replica takes over; what was meant for the old one is void."""
@@ -240,9 +252,9 @@ class Node:
             return
         self.life += 1
         self.disk.begin(())  # also where it was damaged: it held no vote of this epoch
-        self._reign(Head(self.app.head, 0))
-        self.feed(ev.Started())
-        self.feed(ev.Work(self.world.works))
+        self._reign(FinalHead(self.app.head, 0))
+        self.feed(ev.ReplicaStartEvent())
+        self.feed(ev.WaitingTxsEvent(self.world.works))
 
     def _answer(self, peer: PeerId, height: int) -> None:
         for blocks in in_messages(self.disk.blocks[height:], self.world.blocks_shown):
@@ -293,9 +305,9 @@ class World:
         self.make_replica: Callable[..., Replica] = Replica
         self.nodes: list[Node] = [Node(self, index) for index in range(nodes)]
 
-    def reign(self, epoch: int) -> Reign:
+    def reign(self, epoch: int) -> EpochCommittee:
         members = tuple(self.keys[index].public for index in self.script.reigns[epoch])
-        return Reign(CHAIN, epoch, members, self.delta_ms, IDLE_MS)
+        return EpochCommittee(CHAIN, epoch, members, self.delta_ms, IDLE_MS)
 
     def at(self, time: int, call: Callable[..., None], arguments: tuple[Any, ...] = ()) -> None:
         self._order += 1
@@ -329,7 +341,7 @@ class World:
                     self.at(self.now + delay, self.deliver, (sender, target, arriving))
 
     def deliver(self, sender: int, target: int, message: Message) -> None:
-        self.nodes[target].feed(ev.Received(self.keys[sender].public, message))
+        self.nodes[target].feed(ev.ReplicaMessageEvent(self.keys[sender].public, message))
 
     def is_settled(self) -> bool:
         """Whether all that was handed in is final."""
@@ -339,12 +351,12 @@ class World:
 
     def said(self, index: int, message: Message) -> None:
         """An honest node sends this: its own votes must never contradict each other."""
-        if isinstance(message, Proposal):
+        if isinstance(message, BlockProposal):
             parent = self.nodes[index].app.executed.get(message.header.parent)
             if parent and parent.epoch == message.header.epoch and self.nodes[index].app.closes(parent):
                 raise Violation(f"node {index} builds on a block that closes the epoch")
             self.proposed.setdefault(message.signed.vote.block, self.now)
-        if not isinstance(message, Ballot | Proposal):
+        if not isinstance(message, VoteMessage | BlockProposal):
             return
         vote = message.signed.vote
         members = self.script.reigns[vote.epoch]
@@ -394,4 +406,4 @@ class World:
         return [len(node.disk.blocks) for node in self.honest]
 
 
-__all__ = ["Head", "Header", "Node", "Violation", "Wires", "World"]
+__all__ = ["BlockHeader", "FinalHead", "Node", "Violation", "Wires", "World"]

@@ -9,9 +9,15 @@ from sim_committee import Node, World
 
 from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH, Hash, Signature
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, Status
-from farflung.ledger.votes import Kind, SignedVote, Vote, sign_vote
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import (
+    BlockProposal,
+    Message,
+    ReplicaStatus,
+    VoteMessage,
+    VoteQuorum,
+)
+from farflung.ledger.votes import SignedVote, Vote, VoteKind, sign_vote
 
 
 class Traitor(Node):
@@ -20,12 +26,12 @@ class Traitor(Node):
     is_honest = False
 
     def post(self, to: int | None, message: Message) -> None:
-        if isinstance(message, Proposal | Ballot) and not self.is_own(message):
+        if isinstance(message, BlockProposal | VoteMessage) and not self.is_own(message):
             self.say(to, message)  # another's proposal, shown to who lacks it
         else:
             self.betray(to, message)
 
-    def is_own(self, message: Proposal | Ballot) -> bool:
+    def is_own(self, message: BlockProposal | VoteMessage) -> bool:
         return self.world.script.reigns[message.signed.vote.epoch][message.signed.seat] == self.index
 
     def betray(self, to: int | None, message: Message) -> None:
@@ -34,10 +40,10 @@ class Traitor(Node):
     def say(self, to: int | None, message: Message) -> None:
         self.world.carry(self.index, to, message)
 
-    def vote(self, like: Vote, kind: Kind, block: Hash) -> Ballot:
+    def vote(self, like: Vote, kind: VoteKind, block: Hash) -> VoteMessage:
         seat = self.world.script.reigns[like.epoch].index(self.index)
         vote = Vote(like.chain, like.epoch, like.view, kind, block)
-        return Ballot(sign_vote(self.key, seat, vote))
+        return VoteMessage(sign_vote(self.key, seat, vote))
 
 
 class Silent(Traitor):
@@ -51,7 +57,7 @@ class Equivocator(Traitor):
     """Proposes one block to some and another to the rest, and votes for both."""
 
     def betray(self, to: int | None, message: Message) -> None:
-        if not isinstance(message, Proposal):
+        if not isinstance(message, BlockProposal):
             self.say(to, message)
             return
         header = message.header
@@ -60,12 +66,12 @@ class Equivocator(Traitor):
             self.say(to, message)
             return
         draft = self.app.build(parent, self.key.public, header.time + 1)
-        other = Proposal(
-            draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed
+        other = BlockProposal(
+            draft.header, (), self.vote(message.signed.vote, VoteKind.NOTARIZE, draft.header.id).signed
         )
         for index in range(len(self.world.nodes)):
             self.say(index, message if index % 2 else other)
-        self.say(None, self.vote(message.signed.vote, Kind.FINALIZE, draft.header.id))
+        self.say(None, self.vote(message.signed.vote, VoteKind.FINALIZE, draft.header.id))
 
 
 class Conflicter(Traitor):
@@ -73,11 +79,11 @@ class Conflicter(Traitor):
 
     def betray(self, to: int | None, message: Message) -> None:
         self.say(to, message)
-        if isinstance(message, Ballot) and message.signed.vote.kind == Kind.NOTARIZE:
+        if isinstance(message, VoteMessage) and message.signed.vote.kind == VoteKind.NOTARIZE:
             vote = message.signed.vote
-            self.say(to, self.vote(vote, Kind.NULLIFY, ZERO_HASH))
-            self.say(to, self.vote(vote, Kind.FINALIZE, vote.block))
-            self.say(to, self.vote(vote, Kind.NOTARIZE, digest("sim/other", vote.block)))
+            self.say(to, self.vote(vote, VoteKind.NULLIFY, ZERO_HASH))
+            self.say(to, self.vote(vote, VoteKind.FINALIZE, vote.block))
+            self.say(to, self.vote(vote, VoteKind.NOTARIZE, digest("sim/other", vote.block)))
 
 
 class Nuller(Traitor):
@@ -85,8 +91,8 @@ class Nuller(Traitor):
 
     def betray(self, to: int | None, message: Message) -> None:
         self.say(to, message)
-        if isinstance(message, Ballot):
-            self.say(to, self.vote(message.signed.vote, Kind.NULLIFY, ZERO_HASH))
+        if isinstance(message, VoteMessage):
+            self.say(to, self.vote(message.signed.vote, VoteKind.NULLIFY, ZERO_HASH))
 
 
 class Impersonator(Traitor):
@@ -94,15 +100,15 @@ class Impersonator(Traitor):
 
     def betray(self, to: int | None, message: Message) -> None:
         self.say(to, message)
-        if not isinstance(message, Ballot):
+        if not isinstance(message, VoteMessage):
             return
         vote, seats = message.signed.vote, len(self.world.script.reigns[message.signed.vote.epoch])
-        for kind, block in ((Kind.NULLIFY, ZERO_HASH), (Kind.FINALIZE, digest("sim/forged"))):
+        for kind, block in ((VoteKind.NULLIFY, ZERO_HASH), (VoteKind.FINALIZE, digest("sim/forged"))):
             forged = Vote(vote.chain, vote.epoch, vote.view, kind, block)
             for seat in range(seats):
-                self.say(to, Ballot(SignedVote(forged, seat, Signature(bytes(64)))))
+                self.say(to, VoteMessage(SignedVote(forged, seat, Signature(bytes(64)))))
             bits = ((1 << seats) - 1).to_bytes((seats + 7) // 8, "little")
-            self.say(to, Quorum(forged, bits, (Signature(bytes(64)),) * seats))
+            self.say(to, VoteQuorum(forged, bits, (Signature(bytes(64)),) * seats))
 
 
 class Outdated(Traitor):
@@ -122,26 +128,29 @@ class Invalid(Traitor):
     """Proposes blocks whose state root is wrong, or whose height is."""
 
     def betray(self, to: int | None, message: Message) -> None:
-        if not isinstance(message, Proposal):
+        if not isinstance(message, BlockProposal):
             self.say(to, message)
             return
         header = message.header
         is_high = self.world.source.random() < 0.5
         state = header.state if is_high else digest("sim/wrong")
         wrong = msgspec.structs.replace(header, state=state, height=header.height + is_high)
-        signed = self.vote(message.signed.vote, Kind.NOTARIZE, wrong.id).signed
-        self.say(to, Proposal(wrong, (), signed))
+        signed = self.vote(message.signed.vote, VoteKind.NOTARIZE, wrong.id).signed
+        self.say(to, BlockProposal(wrong, (), signed))
 
 
 class Liar(Traitor):
     """Tells everybody that it stands elsewhere, and answers nothing."""
 
     def betray(self, to: int | None, message: Message) -> None:
-        if isinstance(message, Ballot | Proposal):
+        if isinstance(message, VoteMessage | BlockProposal):
             self.say(to, message)
         draw = self.world.source.randrange
         self.say(
-            to, Status(draw(4), draw(1 << 40), draw(1 << 20), draw(50), digest("sim/lie", bytes([draw(9)])))
+            to,
+            ReplicaStatus(
+                draw(4), draw(1 << 40), draw(1 << 20), draw(50), digest("sim/lie", bytes([draw(9)]))
+            ),
         )
 
 
@@ -150,30 +159,32 @@ class Flooder(Traitor):
 
     def betray(self, to: int | None, message: Message) -> None:
         self.say(to, message)
-        if not isinstance(message, Ballot):
+        if not isinstance(message, VoteMessage):
             return
         draw = self.world.source.randrange
         vote = message.signed.vote
         for _ in range(6):
             far = Vote(vote.chain, vote.epoch, vote.view + draw(200), vote.kind, vote.block)
             block = digest("sim/flood", draw(1 << 30).to_bytes(4, "little"))
-            self.say(to, self.vote(far, Kind.NOTARIZE, block))
-        self.say(to, Status(vote.epoch, vote.view, 0, 0, ZERO_HASH))
+            self.say(to, self.vote(far, VoteKind.NOTARIZE, block))
+        self.say(to, ReplicaStatus(vote.epoch, vote.view, 0, 0, ZERO_HASH))
 
 
 class Forker(Traitor):
     """Proposes a second child of the block before the last notarized one: no view between is nullified."""
 
     def betray(self, to: int | None, message: Message) -> None:
-        parent = self.app.executed.get(message.header.parent) if isinstance(message, Proposal) else None
+        parent = self.app.executed.get(message.header.parent) if isinstance(message, BlockProposal) else None
         before = self.app.executed.get(parent.parent) if parent else None
-        if not isinstance(message, Proposal) or before is None:
+        if not isinstance(message, BlockProposal) or before is None:
             self.say(to, message)
             return
         draft = self.app.build(before, self.key.public, message.header.time + 1)
         self.say(
             to,
-            Proposal(draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed),
+            BlockProposal(
+                draft.header, (), self.vote(message.signed.vote, VoteKind.NOTARIZE, draft.header.id).signed
+            ),
         )
 
 
@@ -182,26 +193,26 @@ class Forger(Traitor):
 
     def betray(self, to: int | None, message: Message) -> None:
         self.say(to, message)
-        parent = self.app.executed.get(message.header.parent) if isinstance(message, Proposal) else None
-        if not isinstance(message, Proposal) or parent is None:
+        parent = self.app.executed.get(message.header.parent) if isinstance(message, BlockProposal) else None
+        if not isinstance(message, BlockProposal) or parent is None:
             return
         draft = self.app.build(parent, self.key.public, message.header.time + 1)
-        other = Proposal(
-            draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed
+        other = BlockProposal(
+            draft.header, (), self.vote(message.signed.vote, VoteKind.NOTARIZE, draft.header.id).signed
         )
         victims = [node.index for node in self.world.nodes if node.is_honest][:2]
         for victim, proposal in zip(victims, (message, other), strict=False):
             self._forge(victim, proposal)
 
-    def _forge(self, victim: int, proposal: Proposal) -> None:
+    def _forge(self, victim: int, proposal: BlockProposal) -> None:
         like, signature = proposal.signed.vote, Signature(bytes(64))
         seats = len(self.world.script.reigns[like.epoch])
-        for kind in (Kind.NOTARIZE, Kind.FINALIZE):
+        for kind in (VoteKind.NOTARIZE, VoteKind.FINALIZE):
             vote = Vote(like.chain, like.epoch, like.view, kind, like.block)
             bits = ((1 << seats) - 1).to_bytes((seats + 7) // 8, "little")
-            self.say(victim, Quorum(vote, bits, (signature,) * seats))
+            self.say(victim, VoteQuorum(vote, bits, (signature,) * seats))
             for seat in range(seats):
-                self.say(victim, Ballot(SignedVote(vote, seat, signature)))
+                self.say(victim, VoteMessage(SignedVote(vote, seat, signature)))
         self.say(victim, proposal)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from farflung.core.crypto import digest, is_signed
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
-from farflung.ledger import judging, votes
-from farflung.ledger.block import Block, Header, txs_root
+from farflung.ledger import stateless_checks, votes
+from farflung.ledger.block import Block, BlockHeader, txs_root
 from farflung.ledger.rules import accounts, jobs, validators
-from farflung.ledger.sdbft.events import Draft
+from farflung.ledger.sdbft.replica_events import DraftBlock
 
 CHAIN = digest("sim/chain")
 NO_TXS = txs_root(())
@@ -21,7 +21,7 @@ CLOCK_MS = 5000
 
 
 _CHEAP: set[PeerId] = set()
-_JUDGES: tuple[Any, ...] = (votes, judging, accounts, jobs, validators)
+_JUDGES: tuple[Any, ...] = (votes, stateless_checks, accounts, jobs, validators)
 
 
 class CheapKey:
@@ -67,15 +67,15 @@ class Script:
     reigns: tuple[tuple[int, ...], ...]
     epoch_blocks: int = 1 << 30
 
-    def closes(self, header: Header, first: int) -> bool:
+    def closes(self, header: BlockHeader, first: int) -> bool:
         is_boundary = header.height >= first and (header.height - first + 1) % self.epoch_blocks == 0
         return is_boundary and header.epoch + 1 < len(self.reigns)
 
 
-ROOT = Header(CHAIN, 0, 0, 0, PeerId(ZERO_HASH), ZERO_HASH, NO_TXS, digest("sim/state"))
+ROOT = BlockHeader(CHAIN, 0, 0, 0, PeerId(ZERO_HASH), ZERO_HASH, NO_TXS, digest("sim/state"))
 
 
-def state_after(parent: Header, time: int, proposer: PeerId) -> Hash:
+def state_after(parent: BlockHeader, time: int, proposer: PeerId) -> Hash:
     return digest("sim/state", parent.state, time.to_bytes(8, "little"), proposer)
 
 
@@ -85,19 +85,19 @@ class HashApp:
 
     script: Script
     works: bool = True
-    head: Header = ROOT
+    head: BlockHeader = ROOT
     epoch: int = 0
     first: int = 1
-    executed: dict[Hash, Header] = field(default_factory=lambda: {ROOT.id: ROOT})
+    executed: dict[Hash, BlockHeader] = field(default_factory=lambda: {ROOT.id: ROOT})
 
-    def build(self, parent: Header, proposer: PeerId, now_ms: int) -> Draft:
+    def build(self, parent: BlockHeader, proposer: PeerId, now_ms: int) -> DraftBlock:
         time = max(parent.time + 1, now_ms)
         state = state_after(parent, time, proposer)
-        header = Header(CHAIN, parent.height + 1, self.epoch, time, proposer, parent.id, NO_TXS, state)
+        header = BlockHeader(CHAIN, parent.height + 1, self.epoch, time, proposer, parent.id, NO_TXS, state)
         self.executed[header.id] = header
-        return Draft(header, ())
+        return DraftBlock(header, ())
 
-    def judge(self, draft: Draft, now_ms: int, is_new: bool) -> bool:
+    def judge(self, draft: DraftBlock, now_ms: int, is_new: bool) -> bool:
         header = draft.header
         parent = self.executed[header.parent]
         if is_new and abs(header.time - now_ms) > CLOCK_MS:
@@ -108,14 +108,16 @@ class HashApp:
         self.executed[header.id] = header
         return True
 
-    def closes(self, header: Header) -> bool:
+    def closes(self, header: BlockHeader) -> bool:
         return self.script.closes(header, self.first)
 
     def adopt(self, blocks: tuple[Block, ...]) -> bool:
         """Executes final blocks; whether the last closes the epoch."""
         for block in blocks:
             assert block.header.parent == self.head.id, "final blocks do not follow"
-            assert self.judge(Draft(block.header, block.txs), 0, is_new=False), "a final block is invalid"
+            assert self.judge(DraftBlock(block.header, block.txs), 0, is_new=False), (
+                "a final block is invalid"
+            )
             self.head = block.header
         closes = self.closes(self.head)
         if closes:

@@ -17,20 +17,29 @@ from sim_committee_law import LawWorld
 
 from farflung.core.crypto import NS_SEAT, NS_SPEC, digest, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.block import Genesis
-from farflung.ledger.motions import Admit, Amend, Motion, MotionRow, MotionVote, Remove, What, motion_id
-from farflung.ledger.params import Params
-from farflung.ledger.rows import AccountRow, JobRow, NodeRow
-from farflung.ledger.seats import ValidatorJoin, ValidatorRow, ValidatorState, join_parts
-from farflung.ledger.tables import State
+from farflung.ledger.ledger_state import LedgerState
+from farflung.ledger.motions import (
+    AdmitValidator,
+    AmendParams,
+    Motion,
+    MotionRow,
+    MotionVote,
+    RemoveValidator,
+    What,
+    motion_id,
+)
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import AccountRow, JobRow, NodeRow
+from farflung.ledger.validators import ValidatorJoin, ValidatorRow, ValidatorState, join_parts
 
 RICH, START, STEP_MS = 1_000_000, 1000, 30
 JOB, ROOT, CAPS = (digest(NS_SPEC, name) for name in (b"job", b"root", b"caps"))
 
 PATIENCE = 5000  # at this time accounts stop waiting for each other
 
-Intent = Callable[[State], tx.Op | None]  # what an account does next, or None while it cannot
+Intent = Callable[[LedgerState], transactions.Op | None]  # what an account does next, or None while it cannot
 
 
 class Story(NamedTuple):
@@ -57,9 +66,9 @@ class Client:
 
     key: Any
     intents: list[Intent] = field(default_factory=list)
-    sent: tx.SignedTx | None = None
+    sent: transactions.SignedTx | None = None
 
-    def next(self, state: State) -> tx.SignedTx | None:
+    def next(self, state: LedgerState) -> transactions.SignedTx | None:
         """The transaction to hand in now, by what is known to be final."""
         nonce = (state.find(AccountRow, self.key.public) or AccountRow(self.key.public)).nonce
         if self.sent is not None and nonce > self.sent.tx.nonce:
@@ -68,8 +77,10 @@ class Client:
         if self.sent is None and self.intents:
             op = self.intents[0](state)
             if op is not None:
-                said = tx.make_tx(state.law.chain, self.key.public, nonce, op, fee=state.params.fee_min)
-                self.sent = tx.sign_tx(self.key, said)
+                said = transactions.make_tx(
+                    state.law.chain, self.key.public, nonce, op, fee=state.params.fee_min
+                )
+                self.sent = transactions.sign_tx(self.key, said)
         return self.sent
 
 
@@ -103,7 +114,7 @@ def law_world(seed: int, source: random.Random, is_real: bool) -> tuple[LawWorld
     seats = [make(index) for index in range(story.seats + story.joins)]
     people = dict(zip(names, (make(100 + index) for index in range(len(names))), strict=True))
     owners = [make(200 + index) for index in range(story.joins)]
-    params = Params(
+    params = LedgerParams(
         fee_min=source.randrange(3),
         epoch_blocks=story.epoch_blocks,
         delta_ms=source.choice((20, 40)),
@@ -126,41 +137,41 @@ def law_world(seed: int, source: random.Random, is_real: bool) -> tuple[LawWorld
 def transfers(source: random.Random, to: list[PeerId]) -> list[Intent]:
     """Payments, some of which the account cannot make."""
     amounts = [source.choice((1, 1000, RICH // 2, 2 * RICH)) for _ in range(source.randint(2, 5))]
-    return [always(tx.Transfer(source.choice(to), amount)) for amount in amounts]
+    return [always(transactions.Transfer(source.choice(to), amount)) for amount in amounts]
 
 
-def always(op: tx.Op) -> Intent:
+def always(op: transactions.Op) -> Intent:
     return lambda _: op
 
 
 def hiring(requester: Any, workers: list[Any], chain: Hash) -> tuple[Client, ...]:
     """A job from its escrow to its settlement."""
 
-    def schedule(state: State) -> tx.Op | None:
+    def schedule(state: LedgerState) -> transactions.Op | None:
         if any(state.find(NodeRow, key.public) is None for key in workers):
             return None
         ends = state.time + 10**6
-        offers = [tx.Offer(chain, JOB, key.public, 5, 100, 60, ends) for key in workers]
-        signed = [tx.sign_offer(key, offer) for key, offer in zip(workers, offers, strict=True)]
+        offers = [transactions.LeaseOffer(chain, JOB, key.public, 5, 100, 60, ends) for key in workers]
+        signed = [transactions.sign_offer(key, offer) for key, offer in zip(workers, offers, strict=True)]
         return scheduled(JOB, signed)
 
-    def progress(_: State) -> tx.Op:
-        return tx.Progress(JOB, 0, ROOT, CAPS, tuple((key.public, 10) for key in workers))
+    def progress(_: LedgerState) -> transactions.Op:
+        return transactions.Progress(JOB, 0, ROOT, CAPS, tuple((key.public, 10) for key in workers))
 
-    def register(state: State) -> tx.Op:
-        return tx.NodeRegister(CAPS, 3, 500, state.time + 10**7)
+    def register(state: LedgerState) -> transactions.Op:
+        return transactions.NodeRegister(CAPS, 3, 500, state.time + 10**7)
 
     course: list[Intent] = [
-        lambda state: tx.JobCreate(JOB, 1000, 5, 1, state.time + 10**6),
+        lambda state: transactions.JobCreate(JOB, 1000, 5, 1, state.time + 10**6),
         schedule,
         progress,
-        always(tx.JobFinish(JOB, ROOT, CAPS)),
-        lambda state: tx.JobSettle(JOB) if state.find(JobRow, JOB) else None,
+        always(transactions.JobFinish(JOB, ROOT, CAPS)),
+        lambda state: transactions.JobSettle(JOB) if state.find(JobRow, JOB) else None,
     ]
     return (
         Client(requester, course),
         Client(workers[0], [register]),
-        Client(workers[1], [register, always(tx.NodeLeave())]),
+        Client(workers[1], [register, always(transactions.NodeLeave())]),
     )
 
 
@@ -173,11 +184,12 @@ def committee(story: Story, seats: list[Any], owners: list[Any], genesis: Genesi
         join = ValidatorJoin(seat.public, 500, "sim.example:1", signature)
         clients.append(Client(owner, [always(join)]))
     motions = [
-        Motion(Admit(seat.public), START + 10**6 + place) for place, seat in enumerate(seats[story.seats :])
+        Motion(AdmitValidator(seat.public), START + 10**6 + place)
+        for place, seat in enumerate(seats[story.seats :])
     ]
-    motions.append(Motion(Amend(replace(genesis.params, idle_ms=150)), START + 10**6))
+    motions.append(Motion(AmendParams(replace(genesis.params, idle_ms=150)), START + 10**6))
     if story.removes:
-        motions.append(Motion(Remove(mover.public), START + 10**6 + 9))
+        motions.append(Motion(RemoveValidator(mover.public), START + 10**6 + 9))
     for motion in motions:
         clients[0].intents.append(moving(motion))
         for client in clients[1 : story.seats]:
@@ -188,24 +200,24 @@ def committee(story: Story, seats: list[Any], owners: list[Any], genesis: Genesi
 def moving(motion: Motion) -> Intent:
     """Or a payment to nobody, where what it waits for does not happen: the mover's own seat may be lost by then."""
 
-    def move(state: State) -> tx.Op | None:
+    def move(state: LedgerState) -> transactions.Op | None:
         if _may(state, motion.what):
             return motion
-        return tx.Transfer(state.committee.members[0], 1) if state.time > PATIENCE else None
+        return transactions.Transfer(state.committee.members[0], 1) if state.time > PATIENCE else None
 
     return move
 
 
 def voting(motion: Hash) -> Intent:
-    def vote(state: State) -> tx.Op | None:
+    def vote(state: LedgerState) -> transactions.Op | None:
         is_moved = state.find(MotionRow, motion) is not None
         return MotionVote(motion) if is_moved or state.time > PATIENCE else None
 
     return vote
 
 
-def _may(state: State, what: What) -> bool:
-    if isinstance(what, Admit):
+def _may(state: LedgerState, what: What) -> bool:
+    if isinstance(what, AdmitValidator):
         row = state.find(ValidatorRow, what.validator)
         return row is not None and row.state == ValidatorState.CANDIDATE
-    return not isinstance(what, Remove) or len(state.committee.members) > 4
+    return not isinstance(what, RemoveValidator) or len(state.committee.members) > 4

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from farflung.ledger.block import Block
-from farflung.ledger.sdbft import frames
+from farflung.ledger.sdbft import votelog_format
 
 SECTOR = 512
 
@@ -37,7 +37,7 @@ class Disk:
         """What the log holds; it is written anew, as `VoteLog` does. None, and the log stays, where it is damaged."""
         if not self.votes:
             self.begin(())
-        records, damaged_at = frames.read_frames(self.votes)
+        records, damaged_at = votelog_format.read_frames(self.votes)
         if damaged_at is None:
             if not self._sure <= len(records) or list(records) != self._written[: len(records)]:
                 raise Violation(
@@ -51,7 +51,7 @@ class Disk:
 
     def append(self, records: Sequence[bytes]) -> None:
         """Adds a frame, which is not synced yet."""
-        self.votes += frames.framed(self._next, tuple(records))
+        self.votes += votelog_format.framed(self._next, tuple(records))
         self._next += 1
         self._written += records
 
@@ -60,7 +60,7 @@ class Disk:
 
     def begin(self, records: Sequence[bytes]) -> None:
         """Replaces the log: the new one or the old one is there, whatever happens (`write_atomic`)."""
-        self.votes, self._next = frames.begun(records)
+        self.votes, self._next = votelog_format.begun(records)
         self._written, self._is_altered = list(records), False
         self.sync()
 

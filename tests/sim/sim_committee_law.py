@@ -1,4 +1,4 @@
-"""Whole validators (ledger.node) in the simulated world: the real law and its blocks, on the same disks and wires.
+"""Whole validators (ledger.ledger_node) in the simulated world: the real law and its blocks, on the same disks and wires.
 
 What is checked beside what `World` checks: money is whole after each block, the state root is the block's, and nobody
 honest loses its seat for what it signed.
@@ -15,18 +15,18 @@ from sim_committee_disk import Violation
 
 from farflung.core import limits
 from farflung.core.ids import Hash
-from farflung.ledger.block import Block, Genesis, Header
+from farflung.ledger.block import Block, BlockHeader, Genesis
+from farflung.ledger.block_execution import ExecutedBlock, make
 from farflung.ledger.chain import Chain
-from farflung.ledger.execution import Executed, make
-from farflung.ledger.node import At
-from farflung.ledger.node import Node as Validator
-from farflung.ledger.results import Outcome
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.records import epoch_of, read_record
+from farflung.ledger.ledger_node import ClockTime
+from farflung.ledger.ledger_node import LedgerNode as Validator
+from farflung.ledger.sdbft import replica_events as ev
 from farflung.ledger.sdbft.replica import Replica
-from farflung.ledger.seats import ValidatorRow, ValidatorState
-from farflung.ledger.state import total_money
-from farflung.ledger.tx import SignedTx
+from farflung.ledger.sdbft.votelog_records import epoch_of, read_record
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.transactions import SignedTx
+from farflung.ledger.tx_results import Outcome
+from farflung.ledger.validators import ValidatorRow, ValidatorState
 
 
 class Died(Exception):
@@ -52,23 +52,23 @@ class LawApp:
         return self.chain.state.committee.epoch
 
     @property
-    def blocks(self) -> dict[Hash, Executed]:
+    def blocks(self) -> dict[Hash, ExecutedBlock]:
         """What was executed and is not final, and the head."""
         later = self.ledger._executed if self.ledger is not None else {}
         return {self.chain.head.id: self.chain.tip, **later}
 
     @property
-    def executed(self) -> dict[Hash, Header]:
+    def executed(self) -> dict[Hash, BlockHeader]:
         return {name: executed.header for name, executed in self.blocks.items()}
 
-    def closes(self, header: Header) -> bool:
+    def closes(self, header: BlockHeader) -> bool:
         return self.blocks[header.id].state.closes
 
-    def build(self, parent: Header, proposer: Any, now_ms: int) -> ev.Draft:
+    def build(self, parent: BlockHeader, proposer: Any, now_ms: int) -> ev.DraftBlock:
         made, _ = make(self.blocks[parent.id], (), now_ms, proposer)
         assert self.ledger is not None
         self.ledger._executed[made.header.id] = made
-        return ev.Draft(made.header, made.txs)
+        return ev.DraftBlock(made.header, made.txs)
 
 
 class LawNode(Node):
@@ -101,8 +101,8 @@ class LawNode(Node):
     def replica(self) -> Replica:  # type: ignore[override]
         return self.ledger.replica
 
-    def at(self) -> At:
-        return At(self.clock(), self.clock())
+    def at(self) -> ClockTime:
+        return ClockTime(self.clock(), self.clock())
 
     def feed(self, event: ev.Event | SignedTx) -> None:
         """An event, or a client's transaction; it waits while the process does."""

@@ -17,9 +17,9 @@ from sim_committee_disk import Disk
 
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger import votes
-from farflung.ledger.sdbft import frames, links, replica, tally
-from farflung.ledger.sdbft.checks import Checks
-from farflung.ledger.votes import Kind
+from farflung.ledger.sdbft import block_tree, replica, vote_tally, votelog_format
+from farflung.ledger.sdbft.replica_checks import ReplicaChecks
+from farflung.ledger.votes import VoteKind
 
 DELTA = 100
 
@@ -44,12 +44,12 @@ def quorum_minus_one() -> Iterator[None]:
     def is_quorum(count: int, seats: int) -> bool:
         return 3 * (count + 1) > 2 * seats
 
-    with swap(votes, is_quorum=is_quorum), swap(tally, is_quorum=is_quorum):
+    with swap(votes, is_quorum=is_quorum), swap(vote_tally, is_quorum=is_quorum):
         yield
 
 
 def finalize_after_nullify() -> AbstractContextManager[None]:
-    return swap(replica, may_finalize=lambda cast: Kind.FINALIZE not in cast)
+    return swap(replica, may_finalize=lambda cast: VoteKind.FINALIZE not in cast)
 
 
 def nullify_after_finalize() -> AbstractContextManager[None]:
@@ -59,10 +59,10 @@ def nullify_after_finalize() -> AbstractContextManager[None]:
     def _tick(self: Any) -> None:
         if (
             self._now >= self._deadline()
-            and Kind.NULLIFY not in self._kinds(self._view - 1)
+            and VoteKind.NULLIFY not in self._kinds(self._view - 1)
             and self._view > 1
         ):
-            self._vote(self._view - 1, Kind.NULLIFY, ZERO_HASH)
+            self._vote(self._view - 1, VoteKind.NULLIFY, ZERO_HASH)
         tick(self)
 
     return swap(replica.Replica, _tick=_tick)
@@ -78,14 +78,14 @@ def notarize_twice() -> Iterator[None]:
             block = proposal.signed.vote.block
             cast = [signed.vote.block for signed in self._cast.get(self._view, ())]
             if block not in cast and self._execute(block) and self._branches.has_link(self._view, proposal):
-                self._vote(self._view, Kind.NOTARIZE, block)
+                self._vote(self._view, VoteKind.NOTARIZE, block)
                 return True
         return False
 
     def takes(self: Any, block: Any) -> bool:
-        return self.proposal(block) is None and len(self.proposals) < tally.PROPOSALS_KEPT
+        return self.proposal(block) is None and len(self.proposals) < vote_tally.PROPOSALS_KEPT
 
-    with swap(replica.Replica, _notarize=_notarize), swap(tally.Tally, takes=takes):
+    with swap(replica.Replica, _notarize=_notarize), swap(vote_tally.ViewTally, takes=takes):
         yield
 
 
@@ -94,16 +94,16 @@ def votes_before_the_disk() -> AbstractContextManager[None]:
 
 
 def any_parent() -> AbstractContextManager[None]:
-    return swap(links.Branches, has_link=lambda self, view, proposal: True)
+    return swap(block_tree.BlockTree, has_link=lambda self, view, proposal: True)
 
 
 def unsigned_quorums() -> AbstractContextManager[None]:
-    checks = Checks(has_quorum=lambda certificate, vote, members: True)
+    checks = ReplicaChecks(has_quorum=lambda certificate, vote, members: True)
     return swap(replica, Checks=lambda: checks)
 
 
 def unsigned_votes() -> AbstractContextManager[None]:
-    checks = Checks(is_vote_signed=lambda signed, members: True)
+    checks = ReplicaChecks(is_vote_signed=lambda signed, members: True)
     return swap(replica, Checks=lambda: checks)
 
 
@@ -118,7 +118,7 @@ def signs_when_the_epoch_is_over() -> AbstractContextManager[None]:
 
 
 def builds_on_a_closing_block() -> AbstractContextManager[None]:
-    return swap(links.Branches, closes=lambda self, block: False)
+    return swap(block_tree.BlockTree, closes=lambda self, block: False)
 
 
 def votes_for_invalid_blocks() -> AbstractContextManager[None]:
@@ -137,18 +137,21 @@ def notarized_views_end_the_doubling() -> AbstractContextManager[None]:
             first -= 1
         return view - first
 
-    return swap(links.Branches, unfinished_before=unfinished_before)
+    return swap(block_tree.BlockTree, unfinished_before=unfinished_before)
 
 
 def the_log_is_emptied_when_opened() -> AbstractContextManager[None]:
     """Its file is rewritten before it was read."""
-    return swap(frames, read_frames=lambda data: frames.Contents((), None))
+    return swap(votelog_format, read_frames=lambda data: votelog_format.VoteLogContents((), None))
 
 
 @contextmanager
 def the_log_is_cut_where_it_is_damaged() -> Iterator[None]:
-    read_frames = frames.read_frames
-    with swap(frames, read_frames=lambda data: frames.Contents(read_frames(data).records, None)):
+    read_frames = votelog_format.read_frames
+    with swap(
+        votelog_format,
+        read_frames=lambda data: votelog_format.VoteLogContents(read_frames(data).records, None),
+    ):
         yield
 
 
@@ -167,11 +170,11 @@ def a_torn_frame_stays_in_the_log() -> AbstractContextManager[None]:
 
 def a_torn_frame_is_sound() -> AbstractContextManager[None]:
     """Bodies are not compared with their check."""
-    return swap(frames, is_sound=lambda data, place, end: True)
+    return swap(votelog_format, is_sound=lambda data, place, end: True)
 
 
 def a_damaged_frame_is_torn() -> AbstractContextManager[None]:
-    return swap(frames, _is_torn=lambda data, place, number: True)
+    return swap(votelog_format, _is_torn=lambda data, place, number: True)
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {

@@ -20,7 +20,7 @@ from sim_committee_app import Script, cheap_signatures
 from sim_committee_clients import law_world
 
 from farflung.core.crypto import local_key
-from farflung.ledger.sdbft import events as ev
+from farflung.ledger.sdbft import replica_events as ev
 from farflung.ledger.votes import faults
 
 BLOCKS_AFTER = 4  # final after GST, at every honest node
@@ -134,7 +134,7 @@ def settle(world: World) -> None:
     for node in world.nodes:
         for other in world.nodes:
             if other is not node:
-                node.feed(ev.Connected(other.key.public))
+                node.feed(ev.ReplicaPeerEvent(other.key.public))
 
 
 def play(seed: int, make: Callable[[int], World] = build) -> World:

@@ -26,9 +26,9 @@ from sim_committee_app import CheapKey, Script, cheap_signatures
 
 from farflung.core.codec import Wire
 from farflung.core.ids import PeerId
-from farflung.ledger.sdbft.checks import Checks
-from farflung.ledger.sdbft.messages import Message
-from farflung.ledger.sdbft.rotation import Reign
+from farflung.ledger.sdbft.leaders import EpochCommittee
+from farflung.ledger.sdbft.replica_checks import ReplicaChecks
+from farflung.ledger.sdbft.replica_messages import Message
 
 DELTA = 6
 ROUND_MS = 25  # of virtual time with one cut: a whole exchange, and the time-out of a view
@@ -177,7 +177,15 @@ def named(script: Cuts) -> Iterator[None]:
         raise
 
 
-SHARED = (Wire, CheapKey, Reign, Checks, Script, random.Random, FunctionType)  # nobody changes these here
+SHARED = (
+    Wire,
+    CheapKey,
+    EpochCommittee,
+    ReplicaChecks,
+    Script,
+    random.Random,
+    FunctionType,
+)  # nobody changes these here
 
 
 class Saved:

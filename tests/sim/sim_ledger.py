@@ -9,26 +9,26 @@ from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.params import Params
-from farflung.ledger.queries import HeadIs
-from farflung.ledger.results import Applied, Failed
-from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
-from farflung.ledger.state import total_money
-from farflung.ledger.tables import R
-from farflung.ledger.tx import (
+from farflung.ledger.ledger_state import R
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.queries import HeadReply
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.table_rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.transactions import (
     JobCreate,
+    LeaseOffer,
+    LeaseRole,
     NodeRegister,
-    Offer,
     Op,
-    Role,
-    SignedOffer,
+    SignedLeaseOffer,
     make_tx,
     sign_offer,
     sign_tx,
 )
+from farflung.ledger.tx_results import AppliedResult, FailedResult
 
 RICH, STAKE, PRICE, ESCROW = 1_000_000, 1000, 5, 100_000
-FREE = Params(fee_min=0)
+FREE = LedgerParams(fee_min=0)
 VALIDATOR = local_key(9, "validator")
 LATER = 50_000  # within the ledger's horizon
 
@@ -48,7 +48,7 @@ class MemoryLedger:
         nodes: list[SigningKey],
         verifiers: list[SigningKey],
         units: int,
-        law: Params = FREE,
+        law: LedgerParams = FREE,
     ) -> None:
         self._requester, self._job = requester, job
         self._chain = Chain(genesis_of(requester, *nodes, *verifiers, law=law), VALIDATOR)
@@ -60,12 +60,14 @@ class MemoryLedger:
         for key in (*nodes, *verifiers):
             self.apply(key, NodeRegister(digest(NS_SPEC, b"caps"), PRICE, STAKE, LATER))
         self.apply(requester, JobCreate(job, ESCROW, PRICE, rounds, LATER))
-        roles = [(key, Role.TRAIN) for key in nodes] + [(key, Role.AUDIT) for key in verifiers]
+        roles = [(key, LeaseRole.TRAIN) for key in nodes] + [(key, LeaseRole.AUDIT) for key in verifiers]
         offers = tuple(self._offer(key, units, role) for key, role in roles)
         self.apply(requester, scheduled(job, offers))
 
-    def _offer(self, key: SigningKey, units: int, role: Role) -> SignedOffer:
-        return sign_offer(key, Offer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role))
+    def _offer(self, key: SigningKey, units: int, role: LeaseRole) -> SignedLeaseOffer:
+        return sign_offer(
+            key, LeaseOffer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role)
+        )
 
     @property
     def chain(self) -> Hash:
@@ -80,8 +82,8 @@ class MemoryLedger:
         block, (result,) = self._chain.propose([signed], self.now)
         self._chain.adopt(block)
         assert total_money(self._chain.state) == self._chain.state.law.minted
-        if not isinstance(result, Applied):
-            code = result.code if isinstance(result, Failed) else getattr(result, "code", "")
+        if not isinstance(result, AppliedResult):
+            code = result.code if isinstance(result, FailedResult) else getattr(result, "code", "")
             raise RunError("FF-APP-070", "the ledger refused it", cause=f"{code} {result}"[:300])
 
     async def submit(self, *ops: Op) -> None:
@@ -92,8 +94,8 @@ class MemoryLedger:
         if len(self.submitted) == self.die_after:
             raise Died
 
-    async def head(self) -> HeadIs:
-        return HeadIs(self._chain.head, self._chain.certificate)
+    async def head(self) -> HeadReply:
+        return HeadReply(self._chain.head, self._chain.certificate)
 
     async def row(self, kind: type[R], key: bytes) -> R | None:
         return self._chain.state.find(kind, key)
@@ -120,7 +122,7 @@ class MemoryLedger:
         return row
 
 
-def genesis_of(*owners: SigningKey, law: Params = FREE) -> Genesis:
+def genesis_of(*owners: SigningKey, law: LedgerParams = FREE) -> Genesis:
     """Everybody rich, one validator."""
     accounts = tuple((key.public, RICH) for key in owners)
     return Genesis("recording", 1000, accounts, (VALIDATOR.public,), law)

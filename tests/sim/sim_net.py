@@ -14,11 +14,11 @@ from sim_net_sockets import SimSocket
 
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import PeerId
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.tollgate import Tollgate
+from farflung.net.io.relay_metering_gate import RelayMeteringGate
 
 T = TypeVar("T")
 PORT = 4000
@@ -119,7 +119,7 @@ class Node:
         self.world, self.host = world, host
         self.key: SigningKey = local_key(world.seed, host.name)
         self.process = Process(host, is_alive=False)
-        self.counter = Counter()
+        self.counter = ByteCounter()
         world.nodes.append(self)
 
     @property
@@ -139,7 +139,7 @@ class Node:
     async def begin(self) -> None:
         """A new life."""
         assert not self.is_alive
-        self.process, self.counter = Process(self.host), Counter()
+        self.process, self.counter = Process(self.host), ByteCounter()
         await self.inside(self._begin)
 
     async def kill(self, *, silently: bool = False) -> None:
@@ -180,7 +180,7 @@ class RelayNode(Node):
         )
         await self.server.start()
 
-    def toll(self) -> Tollgate | None:
+    def toll(self) -> RelayMeteringGate | None:
         """What a new life asks for circuits."""
         return None
 

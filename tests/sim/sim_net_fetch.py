@@ -9,13 +9,13 @@ from pathlib import Path
 from sim_net import Node, PeerNode, RelayNode, World
 from sim_net_lines import Line, Nat
 
-from farflung.app import objects
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
-from farflung.store.io.disk import Disk
-from farflung.store.objects import open_object, seal
+from farflung.net.messages import MessageKind
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import open_object, seal
 
 JOB_KEY = bytes(32)
 LONGEST = 400.0  # seconds for any end: two silences
@@ -34,7 +34,7 @@ class Fetching:
         self.sources = [self._source(f"source{n}", chance.choice(nats), folder, chunks) for n in range(2)]
         self.peer = PeerNode(self.world, self.world.host("peer", self._line(), Nat.CONE), self._refuse)
         self.peer.relays = (self.relay,)
-        self.disk = Disk(folder / "peer")
+        self.disk = DiskObjectStore(folder / "peer")
         self.served: list[int] = []
         self.troubled: set[Node] = set()
         self.lies = chance.random() < 0.2
@@ -46,12 +46,12 @@ class Fetching:
         return Line(delay=chance.uniform(0.005, 0.1), loss=chance.choice((0.0, 0.01)), **rates)
 
     def _source(self, name: str, nat: Nat, folder: Path, chunks: list[bytes]) -> PeerNode:
-        disk = Disk(folder / name)
+        disk = DiskObjectStore(folder / name)
         disk.begin(self.manifest)
         for index, chunk in enumerate(chunks):
             disk.write_chunk(self.manifest.id, index, chunk)
         disk.finish(self.manifest.id)
-        shelf = objects.Shelf(disk, limits.OBJECT_BYTES)
+        shelf = objects.ObjectServer(disk, limits.OBJECT_BYTES)
 
         async def serve(connection: Connection, method: str, body: bytes) -> bytes:
             self.served.append(len(self.served))
@@ -103,7 +103,7 @@ class Fetching:
     async def _fetch(self) -> None:
         nodes = {node.id: node for node in self.sources}
         dial = lambda peer: self.peer.dial(nodes[peer])  # noqa: E731
-        await objects.fetch(self.disk, self.manifest, tuple(nodes), dial, Kind.SYNC)
+        await objects.fetch(self.disk, self.manifest, tuple(nodes), dial, MessageKind.SYNC)
 
     async def _trouble(self) -> None:
         chance = self.random

@@ -17,7 +17,7 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
 
 LASTS = 60.0  # seconds in which things break
 CALLS = 12
@@ -100,7 +100,7 @@ class Story:
         caller = chance.choice((*self.peers, *self.peers, self.stranger))
         callee = chance.choice([node for node in self.peers if node is not caller])
         size = chance.choice((10, 1000, 100_000))
-        kind = chance.choice(list(Kind))
+        kind = chance.choice(list(MessageKind))
         patience = chance.uniform(1.0, 30.0)
         asked = Asked(number, caller.id, size)
         await asyncio.sleep(chance.uniform(0.0, LASTS))

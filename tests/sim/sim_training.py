@@ -1,6 +1,6 @@
 """Real training in simulated rounds: peers with text of their own, who come and go, and any order of arrival.
 
-Each peer does what the job engine does (train.local, train.sync); only the network between them is missing.
+Each peer does what the job engine does (train.inner_steps, train.sync_arithmetic); only the network between them is missing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from farflung.core.ids import Hash, PeerId
-from farflung.job import load
+from farflung.job import job_loader
 from farflung.job.spec import JobSpec
-from farflung.train import local, model, order
-from farflung.train.messages import Part
+from farflung.train import data_order, flat_model, inner_steps
+from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
-from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
+from farflung.train.sync_arithmetic import Sync
+from farflung.train.worker_messages import AcceptedPayload
 
 JOB = {
     "model.layers": "1", "model.width": "16", "model.heads": "2", "model.context": "16", "batch": "8",
@@ -34,7 +34,7 @@ def job(method: str, **said: str) -> JobSpec:
     """A tiny GPT by one method with its defaults; what is said as section__key."""
     dotted = {name.replace("__", "."): value for name, value in said.items()}
     flags = {**JOB, "sync.method": method, "optimizer.lr": RATE[method], **dotted}
-    return load.load(None, flags=flags).spec
+    return job_loader.load(None, flags=flags).spec
 
 
 def domain(number: int, size: int = 6000) -> np.ndarray:
@@ -71,9 +71,9 @@ class Training:
     def __init__(self, spec: JobSpec) -> None:
         torch.set_num_threads(1)
         self.spec, self.sync = spec, Sync.of(spec)
-        self.model = model.build(spec, b"")
+        self.model = flat_model.build(spec, b"")
         self.layout = self.model.layout
-        self.state = self.sync.initial(model.initial(spec, self.model))
+        self.state = self.sync.initial(flat_model.initial(spec, self.model))
 
     def peers(self, weights: Sequence[int]) -> list[Peer]:
         """Peer i reads domain i; `weights` in rounds' tokens."""
@@ -81,19 +81,21 @@ class Training:
             Peer(i, domain(i)[HELDOUT:], weight * self.spec.round_tokens) for i, weight in enumerate(weights)
         ]
 
-    def contribute(self, peer: Peer) -> Part:
+    def contribute(self, peer: Peer) -> AcceptedPayload:
         """H inner steps from public state on the peer's own text; its private state moves on."""
         state = self.state
         begin = BorderState(state.round, peer.inner.step, state.params, peer.inner.vectors)
-        batches = local.batches(peer.tokens, self.spec, state.round, peer.number)
+        batches = inner_steps.batches(peer.tokens, self.spec, state.round, peer.number)
         steps = range(self.spec.sync.steps)
-        peer.inner = local.leg(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
+        peer.inner = inner_steps.leg(
+            self.model, self.spec, begin, batches, peer.number, steps, lambda: None
+        ).end
         assert peer.inner.params is not None
         sent = self.sync.encode(state, peer.residual, None, peer.inner.params, self.layout, peer.id)
         peer.residual = sent.residual
-        return Part(peer.id, peer.weight, sent.payload)
+        return AcceptedPayload(peer.id, peer.weight, sent.payload)
 
-    def merge(self, parts: Iterable[Part]) -> Hash:
+    def merge(self, parts: Iterable[AcceptedPayload]) -> Hash:
         """Everybody's next public state; returns its root."""
         self.state = self.sync.apply(self.state, self.layout, list(parts))
         return self.state.root(self.layout)
@@ -107,9 +109,9 @@ class Training:
         at = BorderState(0, 0, self.state.params)
         for number in range(self.spec.rounds):
             begin = BorderState(number, at.step, at.params, at.vectors)
-            batches = local.batches(peer.tokens, self.spec, number, peer.number)
+            batches = inner_steps.batches(peer.tokens, self.spec, number, peer.number)
             steps = range(self.spec.sync.steps)
-            at = local.leg(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
+            at = inner_steps.leg(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
         assert at.params is not None
         return at.params
 
@@ -119,8 +121,8 @@ class Training:
         losses = []
         with torch.no_grad():
             for number in domains:
-                x_NT, y_NT = local.tensors(
-                    order.windows(domain(number)[:HELDOUT], self.spec.model.context, HELDOUT)
+                x_NT, y_NT = inner_steps.tensors(
+                    data_order.windows(domain(number)[:HELDOUT], self.spec.model.context, HELDOUT)
                 )
                 losses.append(float(self.model.loss(x_NT, y_NT)))
         return float(np.mean(losses))

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sim_churn import PEERS, STEP, Network, check, job
 
-from farflung.app.arrivals import LEAST
 from farflung.core.ids import PeerId
+from farflung.peers.requester.round_timing import LEAST
 from farflung.train import rounds
-from farflung.train.roundlog import Accepted, Closed, Committed, RoundOpened
-from farflung.train.rounds import Phase
+from farflung.train.rounds import RoundPhase
+from farflung.train.run_log import AcceptSetRecord, CommitmentsRecord, RoundEndRecord, RoundStartRecord
 
 SLOW = PEERS[1]
 ALL = 20  # seconds that a member of speed 1 trains
 
 
 def accepted(network: Network) -> list[set[PeerId]]:
-    return [{c.peer for c in r.contributions} for r in network.log if isinstance(r, Accepted)]
+    return [{c.peer for c in r.contributions} for r in network.log if isinstance(r, AcceptSetRecord)]
 
 
 def opened(network: Network) -> list[dict[PeerId, int]]:
-    return [{m.peer: m.weight for m in r.members} for r in network.log if isinstance(r, RoundOpened)]
+    return [{m.peer: m.weight for m in r.members} for r in network.log if isinstance(r, RoundStartRecord)]
 
 
 def completed(network: Network) -> None:
@@ -53,11 +53,13 @@ def test_a_slow_member_is_passed_over_and_takes_part_again_as_soon_as_it_can() -
     assert all(found[round] == set(PEERS) for round in range(3, network.spec.rounds))
     assert all(SLOW in each for each in opened(network)), "it was let in again at once"
     assert not network.lost
-    assert not [r for _, e in network.effects if isinstance(e, rounds.Expel | rounds.Exclude) for r in [e]]
+    assert not [
+        r for _, e in network.effects if isinstance(e, rounds.ExpelMember | rounds.ExcludeMember) for r in [e]
+    ]
 
 
-@pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.REVEAL, Phase.MERGE])
-def test_a_member_that_never_answers_holds_one_window_and_then_nothing(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [RoundPhase.TRAIN, RoundPhase.REVEAL, RoundPhase.MERGE])
+def test_a_member_that_never_answers_holds_one_window_and_then_nothing(phase: RoundPhase) -> None:
     """It is asked again only after it has answered, which it never does."""
     network = Network(2, job())
     network.members[SLOW].silent_in = frozenset({phase})
@@ -111,16 +113,20 @@ def test_no_phase_is_closed_early_or_late_or_without_a_quorum(seed: int, rounds_
         network.members[peer].speed = network.random.choice([1.0, 1.2, 1.7, 4.0])
     network.run()
     completed(network)
-    phases = {Phase.TRAIN: Committed, Phase.REVEAL: Accepted, Phase.MERGE: Closed}
+    phases = {
+        RoundPhase.TRAIN: CommitmentsRecord,
+        RoundPhase.REVEAL: AcceptSetRecord,
+        RoundPhase.MERGE: RoundEndRecord,
+    }
     for round, phase, at, grace in network.windows:
         closed_at = network.at[phases[phase].__name__, round]
         assert closed_at <= at + grace + 1e-9, "nobody is waited for longer than the window"
-        told = [(t, e) for t, e in network.effects if isinstance(e, rounds.PassOver)]
+        told = [(t, e) for t, e in network.effects if isinstance(e, rounds.SkipMember)]
         for t, effect in told:
             if (effect.round, effect.phase) == (round, phase):
                 assert t == pytest.approx(at + grace), "nobody is passed over before its window is over"
-    for members, one in zip(opened(network), network.records(Committed), strict=True):
-        assert isinstance(one, Committed)
+    for members, one in zip(opened(network), network.records(CommitmentsRecord), strict=True):
+        assert isinstance(one, CommitmentsRecord)
         share = sum(members[c.peer] for c in one.commitments) / sum(members.values())
         assert share >= network.spec.churn.quorum
     assert not network.lost
@@ -132,21 +138,25 @@ def test_a_member_is_told_of_what_it_missed_only_when_the_record_is_written() ->
     network.run()
     seen: list[rounds.Effect] = []
     for _, effect in network.effects:
-        if isinstance(effect, rounds.PassOver):
-            closers = [e for e in seen if isinstance(e, rounds.Write) and isinstance(e.record, Committed)]
+        if isinstance(effect, rounds.SkipMember):
+            closers = [
+                e
+                for e in seen
+                if isinstance(e, rounds.WriteRecord) and isinstance(e.record, CommitmentsRecord)
+            ]
             assert closers[-1].record.round == effect.round  # type: ignore[union-attr]
         seen.append(effect)
-    assert any(isinstance(e, rounds.PassOver) for e in seen)
+    assert any(isinstance(e, rounds.SkipMember) for e in seen)
 
 
 def test_the_end_of_a_window_that_is_past_or_was_never_open_means_nothing() -> None:
     network = Network(9, job())
     network.run(die_after=12)
     state = rounds.replay(network.fresh(), network.log)
-    state, _ = rounds.step(state, rounds.Begin())
+    state, _ = rounds.step(state, rounds.BeginInput())
     for round in (state.round, state.round - 1, state.round + 1):
-        for phase in Phase:
-            assert rounds.step(state, rounds.GraceOver(round, phase)) == (state, [])
+        for phase in RoundPhase:
+            assert rounds.step(state, rounds.WindowEndInput(round, phase)) == (state, [])
 
 
 def test_a_member_that_weighs_more_than_it_was_assigned_is_out_and_nothing_of_it_is_merged() -> None:
@@ -206,11 +216,11 @@ def test_a_window_that_ended_is_in_the_log_and_a_resumed_coordinator_keeps_to_it
     network = Network(11, job())
     network.members[SLOW].speed = 30.0
     network.run()
-    place = next(i for i, (_, e) in enumerate(network.effects) if isinstance(e, rounds.PassOver))
+    place = next(i for i, (_, e) in enumerate(network.effects) if isinstance(e, rounds.SkipMember))
     again = Network(11, job())
     again.members[SLOW].speed = 30.0
     again.run(die_after=place)
-    assert isinstance(again.log[-1], Committed)
+    assert isinstance(again.log[-1], CommitmentsRecord)
     assert SLOW not in {c.peer for c in again.log[-1].commitments}
     again.members[SLOW].speed = 0.01
     again.run()
@@ -250,7 +260,7 @@ def test_rounds_are_as_short_as_the_exchange_allows() -> None:
     network = Network(14, job(rounds=10, adaptive=True, exchange=0.05))
     network.run()
     completed(network)
-    steps = [r.steps for r in network.log if isinstance(r, RoundOpened)]
+    steps = [r.steps for r in network.log if isinstance(r, RoundStartRecord)]
     assert steps[0] == ALL
     assert steps[-1] < 5
     assert all(later >= earlier / 2 for earlier, later in pairwise(steps))
@@ -264,16 +274,16 @@ def test_a_resumed_coordinator_goes_on_at_the_pace_of_the_log() -> None:
     for each in (undisturbed, network):
         each.members[SLOW].speed = 4.0
     undisturbed.run()
-    kinds = [type(e.record) if isinstance(e, rounds.Write) else None for _, e in undisturbed.effects]
-    place = [i for i, kind in enumerate(kinds) if kind is Closed][6]
+    kinds = [type(e.record) if isinstance(e, rounds.WriteRecord) else None for _, e in undisturbed.effects]
+    place = [i for i, kind in enumerate(kinds) if kind is RoundEndRecord][6]
     network.run(die_after=place + 1)
-    assert isinstance(network.log[-1], Closed)
-    last = network.records(RoundOpened)[-1]
+    assert isinstance(network.log[-1], RoundEndRecord)
+    last = network.records(RoundStartRecord)[-1]
     network.run()
     completed(network)
-    following = network.records(RoundOpened)[7]
-    assert isinstance(last, RoundOpened)
-    assert isinstance(following, RoundOpened)
+    following = network.records(RoundStartRecord)[7]
+    assert isinstance(last, RoundStartRecord)
+    assert isinstance(following, RoundStartRecord)
     assert (following.steps, following.members) == (last.steps, last.members)
     assert last.steps < ALL
     assert {m.peer: m.weight for m in last.members}[SLOW] < last.steps * STEP / 2
@@ -282,10 +292,10 @@ def test_a_resumed_coordinator_goes_on_at_the_pace_of_the_log() -> None:
 def test_a_pace_beyond_the_terms_is_cut_to_them() -> None:
     network = Network(16, job())
     state = network.fresh()
-    state, _ = rounds.step(state, rounds.Paced(10, 10 * STEP, {SLOW: 99 * STEP, PEERS[2]: 0}))
-    _, effects = rounds.step(state, rounds.Begin())
-    record = next(e.record for e in effects if isinstance(e, rounds.Write))
-    assert isinstance(record, RoundOpened)
+    state, _ = rounds.step(state, rounds.StepAssignmentInput(10, 10 * STEP, {SLOW: 99 * STEP, PEERS[2]: 0}))
+    _, effects = rounds.step(state, rounds.BeginInput())
+    record = next(e.record for e in effects if isinstance(e, rounds.WriteRecord))
+    assert isinstance(record, RoundStartRecord)
     assert {m.peer: m.weight for m in record.members} == {
         **dict.fromkeys(PEERS, 10 * STEP),
         PEERS[2]: 1,
@@ -296,7 +306,7 @@ def test_each_phase_has_a_window_of_its_own() -> None:
     """One member alone is a quorum; a second is in time for each window, a third for none."""
 
     class Uneven(Network):
-        def fresh(self) -> rounds.State:
+        def fresh(self) -> rounds.CoordinatorState:
             return replace(
                 super().fresh(),
                 pace=dict(zip(PEERS, (20 * STEP, 4 * STEP, 4 * STEP, 2 * STEP, 2 * STEP), strict=True)),
@@ -305,10 +315,12 @@ def test_each_phase_has_a_window_of_its_own() -> None:
     network = Uneven(17, job(quorum=0.5))
     for peer, speed in zip(PEERS, (1.0, 6.0, 60.0, 12.0, 12.0), strict=True):
         network.members[peer].speed = speed
-    network.members[PEERS[4]].silent_in = frozenset({Phase.REVEAL})  # so that this window as well is over
+    network.members[PEERS[4]].silent_in = frozenset(
+        {RoundPhase.REVEAL}
+    )  # so that this window as well is over
     network.members[PEERS[1]].merging = 0.5
     network.run()
     completed(network)
     assert accepted(network) == [{PEERS[0], PEERS[1], PEERS[3]}] * network.spec.rounds
-    signed = [{peer for peer, _ in r.signatures} for r in network.log if isinstance(r, Closed)]
+    signed = [{peer for peer, _ in r.signatures} for r in network.log if isinstance(r, RoundEndRecord)]
     assert signed == accepted(network)

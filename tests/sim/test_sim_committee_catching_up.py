@@ -6,9 +6,9 @@ from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
 from farflung.core.ids import PeerId
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum
-from farflung.ledger.votes import Kind
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.replica_messages import BlockProposal, Message, VoteMessage, VoteQuorum
+from farflung.ledger.votes import VoteKind
 
 DELTA = 100
 
@@ -20,7 +20,7 @@ def test_who_lost_the_first_messages_and_is_carried_on_by_quorums_pulls_at_the_f
 
     def deliver(sender: int, target: int, message: Message) -> None:
         # Node 0 misses all proposals of the first 30 blocks' time: quorums alone carry it from view to view.
-        if target == 0 and isinstance(message, Proposal) and world.now < 600:
+        if target == 0 and isinstance(message, BlockProposal) and world.now < 600:
             carried.append("lost")
             return
         lost(sender, target, message)
@@ -40,7 +40,7 @@ def test_a_gap_is_asked_for_at_the_message_that_shows_it_and_not_at_a_timer() ->
     lost = world.deliver
 
     def deliver(sender: int, target: int, message: Message) -> None:
-        if target == 0 and world.now == 10 and isinstance(message, Proposal):
+        if target == 0 and world.now == 10 and isinstance(message, BlockProposal):
             return
         lost(sender, target, message)
 
@@ -92,8 +92,8 @@ def test_a_peer_that_says_it_is_far_ahead_is_asked_once_in_three_bounds() -> Non
         node, peer = world.nodes[0], PeerId(world.keys[1].public)
         status = node.replica.status()
         far = type(status)(status.epoch, 10**9, 10**9, 1, bytes(32))
-        effects = [e for _ in range(100) for e in node.replica.handle(ev.Received(peer, far), 5)]
-    assert sum(isinstance(effect, ev.Send) for effect in effects) == 1
+        effects = [e for _ in range(100) for e in node.replica.handle(ev.ReplicaMessageEvent(peer, far), 5)]
+    assert sum(isinstance(effect, ev.SendEffect) for effect in effects) == 1
 
 
 def test_blocks_up_to_the_next_final_one_are_sent_however_many_messages_they_take() -> None:
@@ -103,8 +103,12 @@ def test_blocks_up_to_the_next_final_one_are_sent_however_many_messages_they_tak
     pass_on = world.deliver
 
     def deliver(sender: int, target: int, message: Message) -> None:
-        vote = message.signed.vote if isinstance(message, Ballot) else getattr(message, "vote", None)
-        is_late = isinstance(message, Ballot | Quorum) and vote.kind == Kind.FINALIZE and world.now < 190
+        vote = message.signed.vote if isinstance(message, VoteMessage) else getattr(message, "vote", None)
+        is_late = (
+            isinstance(message, VoteMessage | VoteQuorum)
+            and vote.kind == VoteKind.FINALIZE
+            and world.now < 190
+        )
         if 3 in (sender, target) and world.now < 300:
             return
         if not is_late:
@@ -116,6 +120,6 @@ def test_blocks_up_to_the_next_final_one_are_sent_however_many_messages_they_tak
         world.start()
         world.run(300)
         kinds = [block.certificate.kind for block in world.nodes[0].disk.blocks]
-        assert kinds[:6] == [Kind.NOTARIZE] * 6, "one message cannot hold the run"
+        assert kinds[:6] == [VoteKind.NOTARIZE] * 6, "one message cannot hold the run"
         assert not world.nodes[3].disk.blocks
         assert world.run(1000, lambda: world.heights()[3] >= 20)

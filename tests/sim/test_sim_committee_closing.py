@@ -10,8 +10,8 @@ import pytest
 from sim_committee import World
 from sim_committee_app import Script, cheap_signatures
 
-from farflung.ledger.sdbft.messages import Ballot, Message, Quorum
-from farflung.ledger.votes import Kind
+from farflung.ledger.sdbft.replica_messages import Message, VoteMessage, VoteQuorum
+from farflung.ledger.votes import VoteKind
 
 LATE = 65  # when FINALIZE votes of view 1 arrive: views 2 and 3 have notarized the block again by then
 
@@ -22,12 +22,12 @@ def closing(reigns: tuple[tuple[int, ...], ...], away: int) -> World:
     carry = world.deliver
 
     def deliver(sender: int, target: int, message: Message) -> None:
-        vote = message.signed.vote if isinstance(message, Ballot) else None
-        vote = message.vote if isinstance(message, Quorum) else vote
+        vote = message.signed.vote if isinstance(message, VoteMessage) else None
+        vote = message.vote if isinstance(message, VoteQuorum) else vote
         if target == away and world.now < 2000:
             return
-        if vote is not None and vote.epoch == 0 and vote.kind == Kind.FINALIZE:
-            if vote.view > 1 or isinstance(message, Quorum):
+        if vote is not None and vote.epoch == 0 and vote.kind == VoteKind.FINALIZE:
+            if vote.view > 1 or isinstance(message, VoteQuorum):
                 return
             if world.now < LATE:
                 world.at(LATE, deliver, (sender, target, message))
@@ -49,5 +49,5 @@ def test_a_closing_block_notarized_again_is_given_to_who_lags(after: tuple[int, 
         heights, (block, *_) = world.heights(), world.nodes[0].disk.blocks
         assert heights[3] == 0
         assert min(heights[:3]) >= 1
-        assert (block.certificate.kind, block.certificate.view) == (Kind.FINALIZE, 1)
+        assert (block.certificate.kind, block.certificate.view) == (VoteKind.FINALIZE, 1)
         assert world.run(20_000, lambda: min(world.heights()) >= 4), world.heights()

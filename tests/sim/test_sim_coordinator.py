@@ -10,17 +10,24 @@ from test_sim_rounds import KEYS, Network
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
 from farflung.train import rounds
-from farflung.train.roundlog import Accepted, Audited, Closed, Committed, Finished, RoundOpened
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    AuditsRecord,
+    CommitmentsRecord,
+    RoundEndRecord,
+    RoundStartRecord,
+    RunEndRecord,
+)
 
 PEERS = [key.public for key in KEYS]
-PER_ROUND = (Committed, Accepted, Closed, RoundOpened)
+PER_ROUND = (CommitmentsRecord, AcceptSetRecord, RoundEndRecord, RoundStartRecord)
 
 
-def assembled(network: Network, back: list[PeerId]) -> rounds.State:
+def assembled(network: Network, back: list[PeerId]) -> rounds.CoordinatorState:
     """As a new session finds its members: those that do not come are lost before anything is asked."""
     state = rounds.replay(network.fresh(), network.log)
     for peer in set(state.members) - set(back):
-        state, _ = rounds.step(state, rounds.Lost(peer))
+        state, _ = rounds.step(state, rounds.MemberLossInput(peer))
     return state
 
 
@@ -34,27 +41,27 @@ def cut_behind(kind: type, seed: int = 1) -> Network:
     return network
 
 
-@pytest.mark.parametrize("kind", [RoundOpened, Committed])
+@pytest.mark.parametrize("kind", [RoundStartRecord, CommitmentsRecord])
 def test_a_session_to_which_nobody_comes_back_ends_alone_and_writes_nothing(kind: type) -> None:
     """Neither does it wait for ever, nor say that the run is complete."""
-    _, effects = rounds.step(assembled(cut_behind(kind), []), rounds.Begin())
-    ends = [e.finished.reason for e in effects if isinstance(e, rounds.End)]
+    _, effects = rounds.step(assembled(cut_behind(kind), []), rounds.BeginInput())
+    ends = [e.finished.reason for e in effects if isinstance(e, rounds.EndRun)]
     assert ends == [rounds.REASON_ALONE]
-    assert not any(isinstance(e, rounds.Write) for e in effects)
+    assert not any(isinstance(e, rounds.WriteRecord) for e in effects)
 
 
 def test_an_accepted_round_is_closed_even_if_nobody_comes_back() -> None:
-    network = cut_behind(Accepted)
-    state, effects = rounds.step(assembled(network, []), rounds.Begin())
-    (merge,) = (e for e in effects if isinstance(e, rounds.MergeOwn))
-    state, effects = rounds.step(state, rounds.GotOwnRoot(merge.round, rounds.Hash(bytes(32))))
-    written = [e.record for e in effects if isinstance(e, rounds.Write)]
-    assert [type(record) for record in written] == [Closed]
-    assert not any(isinstance(e, rounds.End) for e in effects)  # the round before is being audited
-    state, effects = rounds.step(state, rounds.GotVerdicts(merge.round - 1, ()))
-    written = [e.record for e in effects if isinstance(e, rounds.Write)]
-    assert [type(record) for record in written] == [Audited]
-    assert [e.finished.reason for e in effects if isinstance(e, rounds.End)] == [rounds.REASON_ALONE]
+    network = cut_behind(AcceptSetRecord)
+    state, effects = rounds.step(assembled(network, []), rounds.BeginInput())
+    (merge,) = (e for e in effects if isinstance(e, rounds.MergeLocally))
+    state, effects = rounds.step(state, rounds.OwnRootInput(merge.round, rounds.Hash(bytes(32))))
+    written = [e.record for e in effects if isinstance(e, rounds.WriteRecord)]
+    assert [type(record) for record in written] == [RoundEndRecord]
+    assert not any(isinstance(e, rounds.EndRun) for e in effects)  # the round before is being audited
+    state, effects = rounds.step(state, rounds.VerdictsInput(merge.round - 1, ()))
+    written = [e.record for e in effects if isinstance(e, rounds.WriteRecord)]
+    assert [type(record) for record in written] == [AuditsRecord]
+    assert [e.finished.reason for e in effects if isinstance(e, rounds.EndRun)] == [rounds.REASON_ALONE]
 
 
 @given(st.integers(0, 2**32), st.sampled_from(PER_ROUND), st.sets(st.sampled_from(PEERS)))
@@ -63,12 +70,12 @@ def test_whoever_comes_back_the_session_goes_on_with_them_or_ends(
     seed: int, kind: type, back: set[PeerId]
 ) -> None:
     network = cut_behind(kind, seed)
-    lost = [rounds.Lost(peer) for peer in PEERS if peer not in back]
+    lost = [rounds.MemberLossInput(peer) for peer in PEERS if peer not in back]
     network.run([(-1.0, event) for event in lost])
     assert network.ended is not None, "it waits for nobody, for ever"
     wanted = rounds.REASON_COMPLETE if back else rounds.REASON_ALONE
     assert network.ended.reason == wanted
-    assert any(isinstance(record, Finished) for record in network.log) == bool(back)
+    assert any(isinstance(record, RunEndRecord) for record in network.log) == bool(back)
 
 
 def test_a_log_says_once_that_it_is_over_and_not_inside_a_round() -> None:
@@ -77,14 +84,14 @@ def test_a_log_says_once_that_it_is_over_and_not_inside_a_round() -> None:
     end = network.log[-1]
     with pytest.raises(VerificationError, match="FF-TRAIN-011"):
         rounds.replay(network.fresh(), [*network.log, end])
-    inside = cut_behind(RoundOpened)
+    inside = cut_behind(RoundStartRecord)
     root = rounds.replay(inside.fresh(), inside.log).root
     with pytest.raises(VerificationError, match="FF-TRAIN-011"):
-        rounds.replay(inside.fresh(), [*inside.log, Finished(1, root, rounds.REASON_STOPPED)])
+        rounds.replay(inside.fresh(), [*inside.log, RunEndRecord(1, root, rounds.REASON_STOPPED)])
 
 
 def test_a_log_that_is_over_says_again_why() -> None:
     network = Network(7)
-    network.run([(0.5, rounds.Stop())])
-    _, effects = rounds.step(rounds.replay(network.fresh(), network.log), rounds.Begin())
-    assert effects == [rounds.End(network.log[-1])]  # type: ignore[arg-type]
+    network.run([(0.5, rounds.StopInput())])
+    _, effects = rounds.step(rounds.replay(network.fresh(), network.log), rounds.BeginInput())
+    assert effects == [rounds.EndRun(network.log[-1])]  # type: ignore[arg-type]

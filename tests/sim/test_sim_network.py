@@ -11,7 +11,7 @@ from sim_net_lines import Line, Nat
 
 from farflung.core.errors import NetworkError
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
 
 
 async def brief(connection: Connection, method: str, body: bytes) -> bytes:
@@ -59,7 +59,7 @@ def test_bulk_takes_the_time_of_the_slower_line_and_control_overtakes_it() -> No
     async def main() -> tuple[float, float]:
         connection = await begun(a, b)
         started = world.now
-        bulk = asyncio.create_task(connection.call("a", bytes(1_000_000), kind=Kind.SYNC))
+        bulk = asyncio.create_task(connection.call("a", bytes(1_000_000), kind=MessageKind.SYNC))
         await asyncio.sleep(0.1)
         asked = world.now
         await connection.call("a", b"1")

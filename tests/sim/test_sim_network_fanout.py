@@ -9,8 +9,8 @@ from sim_net_lines import Host, Line
 
 from farflung.core.ids import Hash, PeerId
 from farflung.net.certificates import credential_of
-from farflung.net.groups import sign_roster
-from farflung.net.io.fan import Alone, Fan, Hearer, Meeting
+from farflung.net.io.multicast_member import GroupListener, GroupMember, GroupRendezvous, NoEndpoint
+from farflung.net.multicast_groups import sign_roster
 
 HOMES, PAYLOAD = 8, 1_000_000
 UP, DOWN, DELAY = 2.5e6, 12.5e6, 0.02  # bytes a second, seconds
@@ -23,7 +23,7 @@ class GroupRelay(RelayNode):
         assert self.counter.total_sent + self.server.forwarded == self.process.sent
 
 
-class Home(Node, Hearer):
+class Home(Node, GroupListener):
     """A member that counts whole payloads of others."""
 
     def __init__(self, world: World, host: Host) -> None:
@@ -36,7 +36,7 @@ class Home(Node, Hearer):
             self.all.set()
 
     async def _begin(self) -> None:
-        self.fan = Fan(Alone(credential_of(self.key), self.counter), self)
+        self.fan = GroupMember(NoEndpoint(credential_of(self.key), self.counter), self)
 
     async def _end(self) -> None:
         await self.fan.close()
@@ -62,7 +62,7 @@ def test_a_round_of_eight_homes_takes_little_more_than_the_slowest_line_needs(
         for node in (relay, *homes):
             await node.begin()
         roster = sign_roster(relay.key, Hash(bytes(32)), 1, tuple(home.id for home in homes))
-        meeting = Meeting(relay.id, relay.host.ip, PORT, roster, bytes(32))
+        meeting = GroupRendezvous(relay.id, relay.host.ip, PORT, roster, bytes(32))
         for home in homes:
             await home.inside(lambda home=home: home.fan.enter(meeting))
         await asyncio.sleep(1.0)

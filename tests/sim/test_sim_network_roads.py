@@ -10,17 +10,17 @@ import pytest
 from sim_net import PORT, PeerNode, RelayNode, World
 from sim_net_lines import Host, Line, Nat
 
-from farflung.app import objects
 from farflung.core import limits
 from farflung.core.errors import NetworkError
-from farflung.net.endpoints import Place
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
-from farflung.net.io.lanes import LANES
-from farflung.net.io.roads import Roads
-from farflung.net.messages import Kind
-from farflung.net.paths import Way
-from farflung.store.io.disk import Disk
-from farflung.store.objects import open_object, seal
+from farflung.net.io.parallel_connections import LANES
+from farflung.net.io.path_manager import PathManager
+from farflung.net.messages import MessageKind
+from farflung.net.paths import PathType
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import open_object, seal
 
 BACK_SECONDS = 5.0
 IN_FLIGHT = 2 * (LANES + 1)  # chunks that were under way over the connections of a path when it died
@@ -31,7 +31,7 @@ class Traveller(PeerNode):
 
     def __init__(self, world: World, host: Host, relays: tuple[RelayNode, ...]) -> None:
         super().__init__(world, host, self._answer, relays=relays)
-        self.shelf: objects.Shelf | None = None
+        self.shelf: objects.ObjectServer | None = None
         self.served = 0
 
     async def _answer(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -42,7 +42,7 @@ class Traveller(PeerNode):
 
     async def _begin(self) -> None:
         await super()._begin()
-        self.roads = Roads(self.endpoint)
+        self.roads = PathManager(self.endpoint)
 
     async def _end(self) -> None:
         await self.roads.close()
@@ -50,17 +50,17 @@ class Traveller(PeerNode):
 
     async def knows(self, peer: "Traveller") -> None:
         """Learns where the peer is, best first."""
-        places = [Place(relay.host.ip, PORT, relay.id) for relay in peer.relays]
+        places = [EndpointAddress(relay.host.ip, PORT, relay.id) for relay in peer.relays]
 
         async def learn() -> None:
             self.roads.learn(peer.id, places)
 
         await self.inside(learn)
 
-    async def ask(self, peer: "Traveller") -> Way | None:
+    async def ask(self, peer: "Traveller") -> PathType | None:
         """One question and its answer; over which way. None: there was none within a second."""
 
-        async def call() -> Way | None:
+        async def call() -> PathType | None:
             try:
                 async with asyncio.timeout(1.0):
                     connection = await self.roads.connection(peer.id)
@@ -117,14 +117,14 @@ def test_a_relay_that_dies_is_replaced_by_the_other_within_seconds(silently: boo
 @pytest.mark.parametrize(
     ("one", "two", "way"),
     [
-        (Nat.CONE, Nat.CONE, Way.OPENED),
-        (Nat.SYMMETRIC, Nat.SYMMETRIC, Way.RELAY),
-        (Nat.SYMMETRIC, Nat.CONE, Way.RELAY),
+        (Nat.CONE, Nat.CONE, PathType.OPENED),
+        (Nat.SYMMETRIC, Nat.SYMMETRIC, PathType.RELAY),
+        (Nat.SYMMETRIC, Nat.CONE, PathType.RELAY),
     ],
 )
-def test_homes_leave_the_relay_where_their_routers_let_them(one: Nat, two: Nat, way: Way) -> None:
+def test_homes_leave_the_relay_where_their_routers_let_them(one: Nat, two: Nat, way: PathType) -> None:
     async def main(world: World, a: Traveller, b: Traveller) -> None:
-        assert await a.ask(b) is Way.RELAY  # at once
+        assert await a.ask(b) is PathType.RELAY  # at once
         assert await longest_gap(world, a, b, 60.0) < 2.0
         assert await a.ask(b) is way
 
@@ -134,10 +134,10 @@ def test_homes_leave_the_relay_where_their_routers_let_them(one: Nat, two: Nat, 
 def test_an_opened_path_that_is_cut_is_left_for_a_relay() -> None:
     async def main(world: World, a: Traveller, b: Traveller) -> None:
         await longest_gap(world, a, b, 60.0)
-        assert await a.ask(b) is Way.OPENED
+        assert await a.ask(b) is PathType.OPENED
         world.net.parted.add(frozenset(("a", "b")))
         assert await longest_gap(world, a, b, 30.0) < BACK_SECONDS + 2.0
-        assert await a.ask(b) is Way.RELAY
+        assert await a.ask(b) is PathType.RELAY
 
     journey(Nat.CONE, Nat.CONE, main)
 
@@ -160,15 +160,15 @@ def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
     plain = random.Random(1).randbytes(16 * limits.MIB)
     manifest, chunks = seal(bytes(32), plain)
-    disks = [Disk(tmp_path / name) for name in ("from", "to")]
+    disks = [DiskObjectStore(tmp_path / name) for name in ("from", "to")]
     disks[0].put(manifest, chunks)
 
     async def main(world: World, a: Traveller, b: Traveller) -> None:
-        b.shelf = objects.Shelf(disks[0], limits.OBJECT_BYTES)
+        b.shelf = objects.ObjectServer(disks[0], limits.OBJECT_BYTES)
         assert await longest_gap(world, a, b, 10.0) < 1.0
 
         async def whole() -> None:
-            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, Kind.SYNC)
+            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, MessageKind.SYNC)
 
         started = world.now
         fetching = asyncio.create_task(a.inside(whole))

@@ -11,11 +11,11 @@ from farflung.core import limits
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import GIB, Pass, billed, sign_pass
+from farflung.core.relay_passes import GIB, RelayPass, billed, sign_pass
 from farflung.net.io.connection import Connection
-from farflung.net.io.payers import Funds
-from farflung.net.io.tollgate import Claim, Tollgate
-from farflung.net.messages import Kind
+from farflung.net.io.relay_accounts import ChannelBalance
+from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
+from farflung.net.messages import MessageKind
 
 CHAIN, PAYER, QUOTA = Hash(bytes([9]) * 32), local_key(5, "payer"), 1 << 40
 CREDIT = 1_000_000
@@ -30,15 +30,17 @@ async def brief(connection: Connection, method: str, body: bytes) -> bytes:
 class PaidRelay(RelayNode):
     """A relay whose ledger believes in one payer. `claims`: what it brings there."""
 
-    def toll(self) -> Tollgate:
-        self.claims: list[Claim] = []
-        self.gate = Tollgate(CHAIN, GIB, self._funds, self._settle, window=WINDOW + limits.RECEIPT_STEP)
+    def toll(self) -> RelayMeteringGate:
+        self.claims: list[PassClaim] = []
+        self.gate = RelayMeteringGate(
+            CHAIN, GIB, self._funds, self._settle, window=WINDOW + limits.RECEIPT_STEP
+        )
         return self.gate
 
-    async def _funds(self, payer: PeerId) -> Funds | None:
-        return Funds(1, GIB, QUOTA) if payer == PAYER.public else None
+    async def _funds(self, payer: PeerId) -> ChannelBalance | None:
+        return ChannelBalance(1, GIB, QUOTA) if payer == PAYER.public else None
 
-    async def _settle(self, payer: PeerId, claims: tuple[Claim, ...]) -> None:
+    async def _settle(self, payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
         self.claims += claims
 
 
@@ -62,7 +64,7 @@ class Journey:
         await node.begin()
         holders = tuple(sorted((self.a.id, self.b.id)))
         now = 1_800_000_000
-        toll = Pass(CHAIN, PAYER.public, self.relay.id, 1, 1, holders, QUOTA, 0, now - 10, now + 600)
+        toll = RelayPass(CHAIN, PAYER.public, self.relay.id, 1, 1, holders, QUOTA, 0, now - 10, now + 600)
 
         async def put() -> None:
             node.endpoint.purse.put(sign_pass(PAYER, toll))
@@ -80,7 +82,7 @@ class Journey:
     async def _once(self) -> None:
         connection = await self.a.dial(self.b)
         body = bytes(self.random.choice((1000, 100_000, 800_000)))
-        await connection.call("a", body, kind=Kind.SYNC, timeout=8.0)
+        await connection.call("a", body, kind=MessageKind.SYNC, timeout=8.0)
 
     def buried(self, node: PeerNode) -> None:
         """What this life of a party has counted."""

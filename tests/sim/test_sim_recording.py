@@ -10,34 +10,42 @@ import msgspec
 import pytest
 from sim_ledger import FREE, STAKE, Died, MemoryLedger
 
-from farflung.app.audits import evidence_file
-from farflung.app.recording import Recorder
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import RunError
-from farflung.core.events import Caught
+from farflung.core.events import SlashEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.core.layout import Layout, TensorSpec
-from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec, Terms
-from farflung.ledger.params import Params
-from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import Finding, JobCancel, JobSlash, Progress, SignedVerdict, Verdict, sign_verdict
-from farflung.train.roundlog import (
-    Accepted,
-    Audited,
-    Closed,
+from farflung.core.tensor_layout import TensorLayout, TensorSpec
+from farflung.job.spec import AuditSpec, JobSpec, JobTerms, ModelSpec, SyncSpec
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import JobRow, JobState
+from farflung.ledger.transactions import (
+    JobCancel,
+    JobSlash,
+    Progress,
+    SignedVerdict,
+    Verdict,
+    VerdictFinding,
+    sign_verdict,
+)
+from farflung.peers.requester.audits import evidence_file
+from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    AuditsRecord,
     Contribution,
-    Opened,
     Record,
+    RoundEndRecord,
+    RunStartRecord,
     accepted_by_round,
     payload_hash,
 )
-from farflung.verify.commitments import commit, nonce_of
-from farflung.verify.evidence import Evidence
-from farflung.verify.evidence import Testimony as Said
-from farflung.watch import words
-from farflung.watch.fold import Timeline
-from farflung.watch.text import lines
+from farflung.verify.commitment_check import commit, nonce_of
+from farflung.verify.evidence import AuditEvidence
+from farflung.verify.evidence import VerifierTestimony as Said
+from farflung.watch import phrases
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline
 
 replace = msgspec.structs.replace
 
@@ -49,8 +57,8 @@ GUILTY = NODES[1]
 CAUGHT = 1  # the round in which its work is found false
 MODEL, SYNC = ModelSpec(layers=1, width=4, heads=1, context=4), SyncSpec(steps=2)
 SPEC = JobSpec(rounds=ROUNDS, batch=2, model=MODEL, sync=SYNC, audit=AuditSpec(segments=2, rate=1.0))
-LAYOUT = Layout((TensorSpec("t", (4,)),))
-TERMS = Terms(SPEC, ZERO_HASH, ZERO_HASH, LAYOUT, REQUESTER.public, digest("test/root"))
+LAYOUT = TensorLayout((TensorSpec("t", (4,)),))
+TERMS = JobTerms(SPEC, ZERO_HASH, ZERO_HASH, LAYOUT, REQUESTER.public, digest("test/root"))
 UNAUDITED = replace(TERMS, spec=replace(SPEC, audit=AuditSpec(rate=0.0, probation=0)))
 TOKENS = SPEC.round_tokens
 SEGMENT_TOKENS = TOKENS // 2
@@ -70,12 +78,12 @@ class Story:
     def __init__(
         self,
         folder: Path,
-        findings: tuple[Finding, Finding] = (Finding.FALSE, Finding.FALSE),
-        terms: Terms = TERMS,
-        law: Params = FREE,
+        findings: tuple[VerdictFinding, VerdictFinding] = (VerdictFinding.FALSE, VerdictFinding.FALSE),
+        terms: JobTerms = TERMS,
+        law: LedgerParams = FREE,
     ) -> None:
         self.terms, self.evidence, self._findings = terms, folder / "evidence", findings
-        self.records: list[Record] = [Opened(terms.id, REQUESTER.public, terms.initial_root, ROUNDS)]
+        self.records: list[Record] = [RunStartRecord(terms.id, REQUESTER.public, terms.initial_root, ROUNDS)]
         self.ledger = MemoryLedger(REQUESTER, terms.id, ROUNDS, NODES, VERIFIERS, UNITS, law)
         self.events: list[Any] = []
 
@@ -86,45 +94,50 @@ class Story:
         for round in rounds:
             out = {GUILTY.public} if round > CAUGHT + 1 and self._is_guilty else set()
             taken = tuple(contribution(key, round) for key in NODES if key.public not in out)
-            self.records += [Accepted(round, taken), Closed(round, digest("test/root", bytes([round])), ())]
+            self.records += [
+                AcceptSetRecord(round, taken),
+                RoundEndRecord(round, digest("test/root", bytes([round])), ()),
+            ]
 
     @property
     def _is_guilty(self) -> bool:
-        return all(f in (Finding.FALSE, Finding.WITHHELD) for f in self._findings)
+        return all(f in (VerdictFinding.FALSE, VerdictFinding.WITHHELD) for f in self._findings)
 
     def judge(self, *rounds: int) -> None:
         for round in rounds:
             said = self._verdicts(round)
-            self.records.append(Audited(round, said))
+            self.records.append(AuditsRecord(round, said))
 
     def _verdicts(self, round: int) -> tuple[SignedVerdict, ...]:
         if round != CAUGHT:
-            return tuple(self._verdict(VERIFIERS[0], key, round, Finding.HOLDS) for key in NODES[:1])
+            return tuple(self._verdict(VERIFIERS[0], key, round, VerdictFinding.HOLDS) for key in NODES[:1])
         pairs = zip(sorted(VERIFIERS, key=lambda k: k.public), self._findings, strict=True)
         found = tuple(self._verdict(verifier, GUILTY, round, finding) for verifier, finding in pairs)
         self._write_evidence(found)
         return found
 
-    def _verdict(self, verifier: SigningKey, node: SigningKey, round: int, finding: Finding) -> SignedVerdict:
+    def _verdict(
+        self, verifier: SigningKey, node: SigningKey, round: int, finding: VerdictFinding
+    ) -> SignedVerdict:
         about = (self.ledger.chain, self.terms.id, round, node.public, 0, TRACE)
-        excess = 3000 if finding is Finding.FALSE else 0
+        excess = 3000 if finding is VerdictFinding.FALSE else 0
         return sign_verdict(verifier, Verdict(*about, verifier.public, finding, excess, RESULT))
 
     def _write_evidence(self, said: tuple[SignedVerdict, ...]) -> None:
         c = contribution(GUILTY, CAUGHT)
         promise = commit(GUILTY, TERMS.id, CAUGHT, c.payload, c.weight, c.trace)
         testimonies = tuple(Said((), (), (), verdict) for verdict in said)
-        evidence = Evidence(TERMS.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
+        evidence = AuditEvidence(TERMS.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
         self.evidence.mkdir(exist_ok=True)
         evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(encode(evidence))
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> LedgerRecorder:
         """A new session's."""
-        maker: Any = Recorder
+        maker: Any = LedgerRecorder
         accepted = accepted_by_round(self.records)  # of all that was committed to
         log = type("Log", (), {"records": self.records, "accepted": accepted, "promised": accepted})
-        made: Recorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
+        made: LedgerRecorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
         return made
 
     def record(self) -> None:
@@ -183,8 +196,10 @@ def test_what_a_round_earned_is_what_its_audit_left(tmp_path: Path) -> None:
     assert [dict(op.units) for op in story.progress] == [honest, both, without, without]
 
 
-@pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
-def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(tmp_path: Path, finding: Finding) -> None:
+@pytest.mark.parametrize("finding", [VerdictFinding.FALSE, VerdictFinding.WITHHELD])
+def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(
+    tmp_path: Path, finding: VerdictFinding
+) -> None:
     undisturbed = Story(tmp_path, (finding, finding))
     undisturbed.close(*range(ROUNDS))
     undisturbed.judge(*range(ROUNDS))
@@ -217,7 +232,7 @@ def test_a_false_claim_costs_the_whole_stake_and_those_who_signed_share_the_half
     assert story.ledger.lease(GUILTY.public).slashed == STAKE
     assert [story.ledger.balance(v.public) for v in VERIFIERS] == [x + STAKE // 4 for x in before]
     assert story.ledger.node(GUILTY.public).burnt == STAKE // 2
-    (caught,) = [event for event in story.events if isinstance(event, Caught)]
+    (caught,) = [event for event in story.events if isinstance(event, SlashEvent)]
     assert (caught.slashed, caught.bounty, caught.burnt) == (STAKE, STAKE // 2, STAKE // 2)
     assert caught.evidence == story.ledger.lease(GUILTY.public).evidence.hex()
     assert caught.pending == 0
@@ -228,10 +243,10 @@ def test_a_stake_that_a_dispute_holds_is_told_as_pending_and_not_as_slashed(tmp_
     story.close(*range(3))
     story.judge(0, 1)
     story.record()
-    (caught,) = [event for event in story.events if isinstance(event, Caught)]
+    (caught,) = [event for event in story.events if isinstance(event, SlashEvent)]
     assert (caught.slashed, caught.bounty, caught.burnt, caught.pending) == (0, 0, 0, STAKE)
-    assert words.caught_price(caught) == f"{words.credits_of(STAKE)} of its stake wait for a dispute"
-    told = " ".join(" ".join(lines(caught, Timeline())).split())
+    assert phrases.caught_price(caught) == f"{phrases.credits_of(STAKE)} of its stake wait for a dispute"
+    told = " ".join(" ".join(lines(caught, RunTimeline())).split())
     assert "wait for a dispute" in told
     assert "burnt" not in told
     assert all(story.ledger.lease(n.public).is_open for n in NODES if n is not GUILTY)
@@ -240,15 +255,15 @@ def test_a_stake_that_a_dispute_holds_is_told_as_pending_and_not_as_slashed(tmp_
 @pytest.mark.parametrize(
     "findings",
     [
-        (Finding.FALSE, Finding.HOLDS),
-        (Finding.HOLDS, Finding.FALSE),
-        (Finding.FALSE, Finding.UNPAID),
-        (Finding.FALSE, Finding.WITHHELD),
-        (Finding.UNPAID, Finding.UNPAID),
+        (VerdictFinding.FALSE, VerdictFinding.HOLDS),
+        (VerdictFinding.HOLDS, VerdictFinding.FALSE),
+        (VerdictFinding.FALSE, VerdictFinding.UNPAID),
+        (VerdictFinding.FALSE, VerdictFinding.WITHHELD),
+        (VerdictFinding.UNPAID, VerdictFinding.UNPAID),
     ],
 )
 def test_nobody_is_slashed_whom_both_verifiers_do_not_accuse_alike(
-    tmp_path: Path, findings: tuple[Finding, Finding]
+    tmp_path: Path, findings: tuple[VerdictFinding, VerdictFinding]
 ) -> None:
     story = Story(tmp_path, findings)
     story.close(*range(ROUNDS))
@@ -258,9 +273,9 @@ def test_nobody_is_slashed_whom_both_verifiers_do_not_accuse_alike(
     assert story.ledger.lease(GUILTY.public).is_open
     first = sorted(v.public for v in VERIFIERS)
     units = dict(story.progress[CAUGHT].units)
-    assert (GUILTY.public in units) is (Finding.HOLDS in findings)
+    assert (GUILTY.public in units) is (VerdictFinding.HOLDS in findings)
     for verifier, finding in zip(first, findings, strict=True):
-        is_liar = Finding.HOLDS in findings and finding is Finding.FALSE
+        is_liar = VerdictFinding.HOLDS in findings and finding is VerdictFinding.FALSE
         assert (verifier in units) is not is_liar
 
 

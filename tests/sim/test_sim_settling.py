@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from sim_ledger import ESCROW, PRICE, Died, MemoryLedger
 
-from farflung.app.settling import settle
 from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import RunError
-from farflung.core.events import Warned
+from farflung.core.events import WarningEvent
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger.params import Params
-from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import JobCancel, JobFinish, JobSettle, Progress
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import JobRow, JobState
+from farflung.ledger.transactions import JobCancel, JobFinish, JobSettle, Progress
+from farflung.peers.requester.settling import settle
 
 REQUESTER, NODES = local_key(8, "requester"), [local_key(8, "node", index) for index in range(2)]
 JOB, ROOT, OUTPUT = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"root"), digest(NS_SPEC, b"output")
@@ -26,7 +26,7 @@ class Told:
     """What was told and waited for. Whoever waits moves the ledger's clock."""
 
     def __init__(self, ledger: MemoryLedger) -> None:
-        self.ledger, self.warned, self.slept = ledger, list[Warned](), list[float]()
+        self.ledger, self.warned, self.slept = ledger, list[WarningEvent](), list[float]()
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -38,7 +38,7 @@ class Told:
 
 
 def story(window: int = WINDOW, rounds: int = 1, counts_blocks: bool = True) -> Told:
-    ledger = MemoryLedger(REQUESTER, JOB, 2, NODES, [], 100, Params(fee_min=0, window_ms=window))
+    ledger = MemoryLedger(REQUESTER, JOB, 2, NODES, [], 100, LedgerParams(fee_min=0, window_ms=window))
     ledger.counts_blocks = counts_blocks
     for round in range(rounds):
         units = tuple((key.public, UNITS) for key in NODES)

@@ -10,17 +10,18 @@ import msgspec
 import pytest
 from sim_ledger import PRICE, MemoryLedger
 
-from farflung.app import vouching, wire
-from farflung.app.ledger_client import LedgerClient
-from farflung.app.vouching import Vouchers, Vouching
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
-from farflung.ledger.tallies import SettleMany, SignedTally, make_tally, mark_tally
-from farflung.ledger.tx import JobFinish, JobSettle, Progress
+from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make_tally, mark_tally
+from farflung.ledger.transactions import JobFinish, JobSettle, Progress
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.node import vouchers as node_vouchers
+from farflung.peers.node.vouchers import VoucherIssuer, VoucherStore
+from farflung.peers.protocol import messages
 
 replace = msgspec.structs.replace
 
@@ -32,7 +33,7 @@ ROOT = digest("test/root")
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vouching, "RECORD_SECONDS", 0.01)
+    monkeypatch.setattr(node_vouchers, "RECORD_SECONDS", 0.01)
 
 
 class Near:
@@ -54,11 +55,11 @@ class Story:
         self.ledger = MemoryLedger(REQUESTER, JOB, 3, NODES, [], 100)
         self.nodes = {key.public: self.node(key) for key in NODES}
         self.away: set[PeerId] = set()
-        self.vouching = Vouching(REQUESTER, JOB, self.dial)  # type: ignore[arg-type]
+        self.vouching = VoucherIssuer(REQUESTER, JOB, self.dial)  # type: ignore[arg-type]
 
-    def node(self, key: SigningKey) -> Vouchers:
+    def node(self, key: SigningKey) -> VoucherStore:
         folder = self.folder / key.public.hex()[:8]
-        vouchers = Vouchers(folder, key.public, self.ledger.chain)
+        vouchers = VoucherStore(folder, key.public, self.ledger.chain)
         vouchers.follow(self.client(key))
         return vouchers
 
@@ -70,16 +71,18 @@ class Story:
 
     def serve(self, _method: str, body: bytes) -> bytes:
         chain, query = self.ledger._chain, queries.read_query(body)
-        if not isinstance(query, queries.Submit):
+        if not isinstance(query, queries.SubmitRequest):
             return encode(queries.answer(chain, query))
         block, results = chain.propose(query.txs, chain.head.time + 1)
         chain.adopt(block)
-        return encode(queries.Submitted(results))
+        return encode(queries.SubmitReply(results))
 
     async def dial(self, node: PeerId) -> Near:
         def keep(method: str, body: bytes) -> bytes:
-            assert method == wire.VOUCH
-            self.nodes[node].take(REQUESTER.public, decode(body, wire.Vouched, limits.CONTROL_BYTES))
+            assert method == messages.VOUCH
+            self.nodes[node].take(
+                REQUESTER.public, decode(body, messages.VoucherUpdate, limits.CONTROL_BYTES)
+            )
             return b""
 
         if node in self.away:
@@ -108,9 +111,11 @@ class Story:
 
     def voucher(
         self, units: int = 7, signer: SigningKey = REQUESTER, chain: Hash | None = None, **change: Any
-    ) -> wire.Vouched:
+    ) -> messages.VoucherUpdate:
         tally, vouchers = make_tally(chain or self.ledger.chain, JOB, 0, [(A.public, units), (B.public, 1)])
-        said = wire.Vouched(JOB, SignedTally(tally, (mark_tally(signer, tally),)), vouchers[0])
+        said = messages.VoucherUpdate(
+            JOB, SignedEarningsTally(tally, (mark_tally(signer, tally),)), vouchers[0]
+        )
         return replace(said, **change)
 
 
@@ -146,7 +151,7 @@ def test_what_is_recorded_a_moment_later_is_not_claimed(
         story, sleep = Story(tmp_path), asyncio.sleep
 
         async def recorded(seconds: float) -> None:
-            if seconds == vouching.RECORD_SECONDS:
+            if seconds == node_vouchers.RECORD_SECONDS:
                 story.record(0, a=10)
             await sleep(0)
 
@@ -161,7 +166,7 @@ def test_what_is_recorded_a_moment_later_is_not_claimed(
 def test_a_node_claims_before_it_leaves_also_in_its_next_life(tmp_path: Path) -> None:
     async def test() -> None:
         story = Story(tmp_path)
-        asleep = Vouchers(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
+        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
         asleep.take(REQUESTER.public, story.voucher(7))
         (tmp_path / A.public.hex()[:8] / "cut.tmp").write_bytes(b"half")
         story.record(0)
@@ -178,13 +183,13 @@ def test_a_node_claims_before_it_leaves_also_in_its_next_life(tmp_path: Path) ->
 def test_a_validator_that_denies_the_job_costs_no_voucher(tmp_path: Path) -> None:
     async def test() -> None:
         story, serve = Story(tmp_path), Story.serve
-        asleep = Vouchers(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
+        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
         asleep.take(REQUESTER.public, story.voucher(7))
         story.record(0)
 
         def denies(method: str, body: bytes) -> bytes:
-            if isinstance(queries.read_query(body), queries.AskReceipt):
-                return encode(queries.ReceiptIs(None))
+            if isinstance(queries.read_query(body), queries.GetReceipt):
+                return encode(queries.ReceiptReply(None))
             return serve(story, method, body)
 
         story.serve = denies  # type: ignore[method-assign]
@@ -198,7 +203,7 @@ def test_a_validator_that_denies_the_job_costs_no_voucher(tmp_path: Path) -> Non
 
 
 def test_an_older_voucher_takes_no_newer_ones_place(tmp_path: Path) -> None:
-    vouchers = Vouchers(tmp_path, A.public, Story(tmp_path).ledger.chain)
+    vouchers = VoucherStore(tmp_path, A.public, Story(tmp_path).ledger.chain)
     story = Story(tmp_path)
     for units, kept in ((7, 7), (9, 9), (8, 9), (0, 9)):
         vouchers.take(REQUESTER.public, story.voucher(units))
@@ -212,7 +217,7 @@ def test_an_older_voucher_takes_no_newer_ones_place(tmp_path: Path) -> None:
 
 def test_a_voucher_that_would_pay_nothing_is_refused(tmp_path: Path) -> None:
     story = Story(tmp_path)
-    vouchers, good = Vouchers(tmp_path, A.public, story.ledger.chain), story.voucher()
+    vouchers, good = VoucherStore(tmp_path, A.public, story.ledger.chain), story.voucher()
     more = replace(good.voucher, credit=replace(good.voucher.credit, units=8))
     bad = [
         story.voucher(signer=B),
@@ -226,7 +231,7 @@ def test_a_voucher_that_would_pay_nothing_is_refused(tmp_path: Path) -> None:
         with pytest.raises(VerificationError, match="FF-LEDG-240"):
             vouchers.take(REQUESTER.public, said)
     with pytest.raises(VerificationError, match="FF-LEDG-240"):
-        Vouchers(tmp_path, B.public, story.ledger.chain).take(REQUESTER.public, good)
+        VoucherStore(tmp_path, B.public, story.ledger.chain).take(REQUESTER.public, good)
     assert vouchers._held(JOB) is None
     vouchers.take(REQUESTER.public, good)
 

@@ -23,9 +23,9 @@ from app_trees import Ended, Event, Farflung, expect_gone, kill_tree, living, st
 
 from farflung.core import limits
 from farflung.core.codec import decode
-from farflung.core.io.durable import AppendLog
-from farflung.ledger.tx import Finding
-from farflung.train.roundlog import Accepted, Audited, Entry, Record
+from farflung.core.io.durable_files import AppendLog
+from farflung.ledger.transactions import VerdictFinding
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord, Record, RunLogEntry
 
 pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900)]
 
@@ -151,7 +151,7 @@ def _read(process: subprocess.Popen[str], heard: queue.Queue[str]) -> None:
 
 def records(run: Path) -> list[Record]:
     log = AppendLog(run / "rounds.log", "soak.log")
-    return [decode(data, Entry, limits.LOG_RECORD_BYTES).record for data in log.records]
+    return [decode(data, RunLogEntry, limits.LOG_RECORD_BYTES).record for data in log.records]
 
 
 def assert_settled(farflung: Farflung, ended: Ended) -> Event:
@@ -165,11 +165,11 @@ def assert_settled(farflung: Farflung, ended: Ended) -> Event:
     (escrow,) = {e["escrow"] for e in stored_events(run) if e["event"] == "funded"}
     assert result["paid"] + result["refunded"] == escrow
     logged = records(run)
-    findings = {v.verdict.finding for r in logged if isinstance(r, Audited) for v in r.verdicts}
-    assert findings == {Finding.HOLDS}
+    findings = {v.verdict.finding for r in logged if isinstance(r, AuditsRecord) for v in r.verdicts}
+    assert findings == {VerdictFinding.HOLDS}
     accepted = Counter[str]()
     for record in logged:
-        if isinstance(record, Accepted):
+        if isinstance(record, AcceptSetRecord):
             accepted.update({c.peer.hex(): c.weight for c in record.contributions})
     settled = {e["peer"]: e["units"] for e in stored_events(run) if e["event"] == "settled"}
     assert {peer: settled.get(peer) for peer in accepted} == accepted

@@ -13,8 +13,8 @@ import pytest
 from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.ids import Hash, text
-from farflung.store.io.disk import Disk
-from farflung.store.objects import SEALED_BYTES, check_chunk, open_object, seal
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import SEALED_BYTES, check_chunk, open_object, seal
 
 KEY = bytes(range(32))
 CONTENT = b"far" * (limits.CHUNK_BYTES // 2) + b"flung"  # two chunks
@@ -22,7 +22,7 @@ CONTENT = b"far" * (limits.CHUNK_BYTES // 2) + b"flung"  # two chunks
 
 @pytest.fixture
 def disk(tmp_path):
-    return Disk(tmp_path / "store")
+    return DiskObjectStore(tmp_path / "store")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_what_is_put_is_there_for_another_process_too(disk, sealed):
     manifest, chunks = sealed
     assert not disk.has(manifest.id)
     disk.put(manifest, chunks)
-    again = Disk(disk.root)
+    again = DiskObjectStore(disk.root)
     assert again.has(manifest.id)
     assert again.ids() == (manifest.id,)
     assert read_all(again, manifest.id) == CONTENT
@@ -99,7 +99,7 @@ def test_a_cut_off_fetch_goes_on_with_what_is_missing(disk, sealed):
     manifest, chunks = sealed
     assert disk.begin(manifest) == (0, 1)
     disk.write_chunk(manifest.id, 1, chunks[1])
-    again = Disk(disk.root)
+    again = DiskObjectStore(disk.root)
     assert again.begin(manifest) == (0,)
     assert again.present(manifest.id) == (1,)
     assert code_of(again.finish, manifest.id) == "FF-STOR-015"
@@ -114,7 +114,7 @@ def test_a_resumed_fetch_does_not_believe_the_chunks_it_finds(disk, sealed):
     disk.begin(manifest)
     disk.write_chunk(manifest.id, 0, chunks[0])
     flip(data_file(disk, manifest.id), 5)
-    assert Disk(disk.root).begin(manifest) == (0, 1)
+    assert DiskObjectStore(disk.root).begin(manifest) == (0, 1)
 
 
 def test_a_wrong_chunk_is_not_written(disk, sealed):
@@ -188,7 +188,7 @@ def test_a_damaged_manifest_is_found_and_repaired(disk, sealed, damage):
     disk.put(other, other_chunks)
     path = disk.root / f"{text(manifest.id)}.manifest"
     path.write_bytes((disk.root / f"{text(other.id)}.manifest").read_bytes() if damage is None else damage)
-    again = Disk(disk.root)
+    again = DiskObjectStore(disk.root)
     assert code_of(again.manifest, manifest.id) == "FF-STOR-013"
     again.put(manifest, chunks)
     assert read_all(again, manifest.id) == CONTENT
@@ -198,7 +198,7 @@ def test_a_deleted_object_is_gone_for_every_reader(disk, sealed):
     manifest, chunks = sealed
     disk.put(manifest, chunks)
     disk.chunk(manifest.id, 0)
-    Disk(disk.root).delete(manifest.id)
+    DiskObjectStore(disk.root).delete(manifest.id)
     assert code_of(disk.chunk, manifest.id, 0) == "FF-STOR-010"
     assert list(disk.root.iterdir()) == []
     disk.delete(manifest.id)
@@ -244,8 +244,8 @@ def test_a_full_disk_is_reported_and_the_fetch_goes_on_later(disk, sealed):
 
 def test_a_store_that_cannot_be_used_says_so(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert code_of(Disk, tmp_path / "file") == "FF-STOR-014"
-    gone = Disk(tmp_path / "gone")
+    assert code_of(DiskObjectStore, tmp_path / "file") == "FF-STOR-014"
+    gone = DiskObjectStore(tmp_path / "gone")
     gone.root.rmdir()
     assert code_of(gone.ids) == "FF-STOR-014"
 
@@ -292,7 +292,7 @@ def test_death_at_any_write_leaves_only_whole_objects_and_a_store_that_goes_on(p
     for number, point in enumerate(points):
         root = tmp_path / str(number)
         assert run_put(root, FARFLUNG_FAILPOINT=point) == -signal.SIGKILL, point
-        disk = Disk(root)
+        disk = DiskObjectStore(root)
         for object_id in disk.ids():
             assert read_all(disk, object_id), point
         for index in disk.begin(manifest):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.ids import Hash
-from farflung.store.fetch import SLOWEST_SECONDS, STALL_SECONDS, FetchPlan
-from farflung.store.objects import Manifest
+from farflung.store.fetch_plan import SLOWEST_SECONDS, STALL_SECONDS, FetchPlan
+from farflung.store.sealed_objects import ObjectManifest
 
 
 def manifest(count):
-    return Manifest(Hash(bytes(32)), count << 20, (Hash(bytes(32)),) * count)
+    return ObjectManifest(Hash(bytes(32)), count << 20, (Hash(bytes(32)),) * count)
 
 
 def test_one_way_is_asked_for_every_chunk_in_order():

@@ -10,8 +10,8 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_CHUNK, digest
 from farflung.core.errors import FarflungError, PolicyError, VerificationError
 from farflung.core.ids import Hash
-from farflung.store import objects
-from farflung.store.objects import Manifest, check_chunk, check_manifest, open_object, seal
+from farflung.store import sealed_objects
+from farflung.store.sealed_objects import ObjectManifest, check_chunk, check_manifest, open_object, seal
 
 KEY = bytes(range(32))
 SMALL = 64  # chunk size in these tests, so that objects of many chunks stay cheap
@@ -20,7 +20,7 @@ SMALL = 64  # chunk size in these tests, so that objects of many chunks stay che
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr(limits, "CHUNK_BYTES", SMALL)
-    monkeypatch.setattr(objects, "SEALED_BYTES", SMALL + objects.TAG_BYTES)
+    monkeypatch.setattr(sealed_objects, "SEALED_BYTES", SMALL + sealed_objects.TAG_BYTES)
 
 
 def code_of(call, *args):
@@ -53,7 +53,7 @@ def test_sealing_is_reproducible_and_opens_to_the_same_bytes(plain, job_key):
     manifest, chunks = seal(job_key, memoryview(plain))
     assert seal(job_key, plain) == (manifest, chunks)
     assert open_object(job_key, manifest, iter(chunks)) == plain
-    assert objects.read_manifest(encode(manifest)) == manifest
+    assert sealed_objects.read_manifest(encode(manifest)) == manifest
 
 
 def test_other_content_or_another_job_key_never_shares_a_chunk():
@@ -114,27 +114,29 @@ def test_a_manifest_that_claims_other_content_is_found(monkeypatch):
     manifest, chunks = seal(KEY, content(100))
     other = msgspec.structs.replace(manifest, content=Hash(bytes(32)))
     assert code_of(open_object, KEY, other, chunks) == "FF-STOR-005"
-    real = objects._cipher(KEY, manifest.content)  # somebody with the key: only the content's hash is left
-    monkeypatch.setattr(objects, "_cipher", lambda *_: real)
+    real = sealed_objects._cipher(
+        KEY, manifest.content
+    )  # somebody with the key: only the content's hash is left
+    monkeypatch.setattr(sealed_objects, "_cipher", lambda *_: real)
     assert code_of(open_object, KEY, other, chunks) == "FF-STOR-006"
 
 
 @pytest.mark.parametrize(
     "manifest",
     [
-        Manifest(Hash(bytes(31)), 0, ()),
-        Manifest(Hash(bytes(32)), -1, ()),
-        Manifest(Hash(bytes(32)), 1, ()),
-        Manifest(Hash(bytes(32)), 0, (Hash(bytes(32)),)),
-        Manifest(Hash(bytes(32)), SMALL, (Hash(bytes(32)),) * 2),
-        Manifest(Hash(bytes(32)), 1, (Hash(bytes(33)),)),
-        Manifest(Hash(bytes(32)), limits.OBJECT_BYTES + 1, ()),
+        ObjectManifest(Hash(bytes(31)), 0, ()),
+        ObjectManifest(Hash(bytes(32)), -1, ()),
+        ObjectManifest(Hash(bytes(32)), 1, ()),
+        ObjectManifest(Hash(bytes(32)), 0, (Hash(bytes(32)),)),
+        ObjectManifest(Hash(bytes(32)), SMALL, (Hash(bytes(32)),) * 2),
+        ObjectManifest(Hash(bytes(32)), 1, (Hash(bytes(33)),)),
+        ObjectManifest(Hash(bytes(32)), limits.OBJECT_BYTES + 1, ()),
     ],
 )
 def test_a_manifest_out_of_bounds_is_refused_before_anything_is_allocated(manifest):
     assert code_of(check_manifest, manifest) == "FF-STOR-001"
     assert code_of(open_object, KEY, manifest, []) == "FF-STOR-001"
-    assert code_of(objects.read_manifest, encode(manifest)) == "FF-STOR-001"
+    assert code_of(sealed_objects.read_manifest, encode(manifest)) == "FF-STOR-001"
 
 
 def test_bounds_of_size_and_number_hold_even_when_they_fit_each_other(monkeypatch):
@@ -150,7 +152,7 @@ def test_bounds_of_size_and_number_hold_even_when_they_fit_each_other(monkeypatc
 
 
 def test_the_largest_manifest_fits_into_its_bound():
-    largest = Manifest(Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS)
+    largest = ObjectManifest(Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS)
     assert len(encode(largest)) <= limits.MANIFEST_BYTES
 
 

@@ -20,8 +20,8 @@ from farflung.job.spec import (
     ScheduleSpec,
     SyncSpec,
 )
-from farflung.train import messages
-from farflung.train.engine import Engine
+from farflung.train import worker_messages
+from farflung.train.engine import WorkerEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -47,8 +47,8 @@ def peer(member: int) -> PeerId:
     return PeerId(bytes([member + 1]) * 32)
 
 
-def make_setup(spec: JobSpec, member: int = 0, module: bytes = b"") -> messages.Setup:
-    return messages.Setup(spec, dataset.pack(make_data()), module, member, peer(member))
+def make_setup(spec: JobSpec, member: int = 0, module: bytes = b"") -> worker_messages.SetupCommand:
+    return worker_messages.SetupCommand(spec, dataset.pack(make_data()), module, member, peer(member))
 
 
 @pytest.fixture
@@ -62,20 +62,20 @@ def data() -> dataset.Dataset:
 
 
 @pytest.fixture
-def setup() -> Callable[..., messages.Setup]:
+def setup() -> Callable[..., worker_messages.SetupCommand]:
     return make_setup
 
 
 @pytest.fixture
-def engine() -> Callable[..., Engine]:
+def engine() -> Callable[..., WorkerEngine]:
     """`engine(spec, member)`: an engine whose job is set up, holding round 0 with fresh inner state."""
 
-    def make(spec: JobSpec = TINY, member: int = 0, module: bytes = b"") -> Engine:
-        made = Engine(lambda: 0.0)
+    def make(spec: JobSpec = TINY, member: int = 0, module: bytes = b"") -> WorkerEngine:
+        made = WorkerEngine(lambda: 0.0)
         made.handle(make_setup(spec, member, module))
-        start = made.handle(messages.Initialize())
-        assert isinstance(start, messages.State)
-        made.handle(messages.Load(0, start.snapshot, b""))
+        start = made.handle(worker_messages.InitializeCommand())
+        assert isinstance(start, worker_messages.StateResult)
+        made.handle(worker_messages.LoadCommand(0, start.snapshot, b""))
         return made
 
     return make

@@ -14,13 +14,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farflung.core.errors import RunError
-from farflung.job.load import load as load_job
+from farflung.job.job_loader import load as load_job
 from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
-from farflung.train import messages, snapshot
-from farflung.train.ahead import Ahead
-from farflung.train.engine import Engine
-from farflung.train.io.pipe import WorkerPipe
-from farflung.train.messages import Evaluate, Load, Merge, OpenSegment, Part, Rerun, Rewind, Train
+from farflung.train import public_state, worker_messages
+from farflung.train.engine import WorkerEngine
+from farflung.train.io.worker_pipe import WorkerPipe
+from farflung.train.prefetched_round import PrefetchedRound
+from farflung.train.worker_messages import (
+    AcceptedPayload,
+    EvaluateCommand,
+    LoadCommand,
+    MergeCommand,
+    OpenSegmentCommand,
+    RerunCommand,
+    RewindCommand,
+    TrainCommand,
+)
 
 STEPS, ROUNDS = 5, 3
 DGC = load_job(None, flags={"sync.method": "dgc", "sync.chunk": "256"}).spec.sync
@@ -76,19 +85,19 @@ class Twins:
 
     @property
     def snapshot(self):
-        return snapshot.pack(self.plain._public, self.layout)
+        return public_state.pack(self.plain._public, self.layout)
 
     def train(self, steps=0):
-        self.trained = self.ask(Train(self.round, steps))
+        self.trained = self.ask(TrainCommand(self.round, steps))
         return self.trained
 
     def merge(self, is_accepted=True):
-        weight, right = self.spec.round_tokens, self.neighbour.handle(Train(self.round))
-        parts = [Part(OTHER, weight, right.payload)]
+        weight, right = self.spec.round_tokens, self.neighbour.handle(TrainCommand(self.round))
+        parts = [AcceptedPayload(OTHER, weight, right.payload)]
         if is_accepted:
-            parts.append(Part(ME, self.trained.trace.statistics.tokens, self.trained.payload))
+            parts.append(AcceptedPayload(ME, self.trained.trace.statistics.tokens, self.trained.payload))
             self.inner = self.trained.inner
-        merge = Merge(self.round, tuple(parts))
+        merge = MergeCommand(self.round, tuple(parts))
         self.neighbour.handle(merge)
         state = self.ask(merge)
         self.round += 1
@@ -105,15 +114,15 @@ def between(twins, kind):
     match kind:
         case "open":
             for segment in range(2):
-                twins.ask(OpenSegment(twins.round, segment))
+                twins.ask(OpenSegmentCommand(twins.round, segment))
         case "evaluate":
-            twins.ask(Evaluate(twins.snapshot, 64))
+            twins.ask(EvaluateCommand(twins.snapshot, 64))
         case "rerun":
-            twins.ask(Rerun(twins.snapshot, 1, 0, b""))
+            twins.ask(RerunCommand(twins.snapshot, 1, 0, b""))
         case "again":
-            twins.ask(Train(twins.round))
+            twins.ask(TrainCommand(twins.round))
         case "rewind":
-            twins.ask(Rewind(twins.round, twins.inner))
+            twins.ask(RewindCommand(twins.round, twins.inner))
             twins.train()
         case "rest":
             twins.eager.rest()
@@ -147,7 +156,7 @@ def test_what_is_made_ahead_changes_no_bit_of_any_reply(twins, changes, rounds):
         twins.merge(script["accepted"])
         twins.ahead(script["after"])
         if script["load"]:
-            twins.ask(Load(twins.round, twins.snapshot, twins.inner))
+            twins.ask(LoadCommand(twins.round, twins.snapshot, twins.inner))
             twins.ahead(1)
 
 
@@ -175,7 +184,7 @@ def test_a_round_goes_on_from_the_step_that_was_made_last(twins, made, late):
 
 def test_without_a_delay_and_before_the_first_round_nothing_is_made_ahead(twins):
     at_once = twins(**METHODS[-1])
-    assert at_once.ahead(1) == twins().ahead(1) == Engine(lambda: 0.0).ahead() == 0
+    assert at_once.ahead(1) == twins().ahead(1) == WorkerEngine(lambda: 0.0).ahead() == 0
     at_once.train()
     assert at_once.ahead(1) == 0
 
@@ -207,7 +216,7 @@ def test_a_state_that_is_loaded_drops_what_was_made_from_another(twins):
     twins.train()
     twins.ahead(STEPS)
     twins.merge()
-    twins.ask(Load(1, twins.snapshot, twins.inner))
+    twins.ask(LoadCommand(1, twins.snapshot, twins.inner))
     twins.train()
     assert twins.steps == STEPS
 
@@ -234,9 +243,9 @@ def test_the_steps_of_the_round_before_are_what_is_guessed(twins):
 
 def guess(engine):
     """What an engine has made ahead after its first round, and what it would have to begin with."""
-    engine.handle(Train(0))
+    engine.handle(TrainCommand(0))
     before, held = engine._public, engine._made.after
-    ahead = Ahead(engine._work, before, held)
+    ahead = PrefetchedRound(engine._work, before, held)
     assert ahead.step(lambda: 0.0)
     return ahead, engine._job.sync.moved(before, engine._job.model.layout, None), held
 
@@ -246,13 +255,13 @@ def test_a_guess_holds_for_the_same_bits_alone(engine, job):
     assert ahead.fits(state, held)
     off = state.params.copy()
     off.view(np.uint32)[7] ^= 1
-    assert not ahead.fits(snapshot.PublicState(1, off, {}), held)
+    assert not ahead.fits(public_state.PublicState(1, off, {}), held)
 
 
 def test_a_guess_holds_for_its_round_and_its_private_state_alone(engine, job):
     one = engine(job())
     ahead, state, held = guess(one)
-    assert not ahead.fits(snapshot.PublicState(2, state.params, {}), held)
+    assert not ahead.fits(public_state.PublicState(2, state.params, {}), held)
     assert not ahead.fits(state, one._inner)
     assert ahead.taken(state, held, (0, 2, STEPS)) is not None
     assert ahead.taken(state, one._inner, (0, 2, STEPS)) is None
@@ -269,7 +278,7 @@ def test_a_round_given_up_is_trained_from_its_start_when_asked_again(twins):
 
     twins.eager._pulse = give_up
     with pytest.raises(RunError, match="FF-TRAIN-012"):
-        twins.eager.handle(Train(1))
+        twins.eager.handle(TrainCommand(1))
     twins.eager._pulse = twins.count
     assert twins.ahead(1) == 0
     twins.train()
@@ -286,19 +295,19 @@ FAILS_LATE = """        self.calls = getattr(self, "calls", 0) + 1
 def test_a_step_that_fails_ahead_is_not_lost_and_stops_nothing_else(user_job, engine, job, more):
     spec, source = user_job(FAILS_LATE % (1 + STEPS + more))
     one = engine(job(model=spec.model), 0, source)
-    trained = one.handle(Train(0))
+    trained = one.handle(TrainCommand(0))
     assert sum(one.ahead() for _ in range(99)) == more + 1
-    one.handle(OpenSegment(0, 1))
-    one.handle(Merge(0, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
+    one.handle(OpenSegmentCommand(0, 1))
+    one.handle(MergeCommand(0, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),)))
     assert not one.ahead()
     with pytest.raises(RunError, match="FF-TRAIN-055"):
-        one.handle(Train(1))
+        one.handle(TrainCommand(1))
 
 
 def test_steps_made_ahead_leave_torchs_draws_and_threads_alone(user_job, engine, job):
     spec, source = user_job("        return loss * (1 + torch.rand(()))")
     one = engine(job(model=spec.model), 0, source)
-    one.handle(Train(0))
+    one.handle(TrainCommand(0))
     drawn, threads = torch.get_rng_state(), torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     assert one.ahead()
@@ -308,26 +317,28 @@ def test_steps_made_ahead_leave_torchs_draws_and_threads_alone(user_job, engine,
 
 def test_the_seconds_of_a_round_count_what_was_made_ahead(setup, job):
     ticks = iter(range(10_000))
-    one = Engine(lambda: float(next(ticks)))
+    one = WorkerEngine(lambda: float(next(ticks)))
     one.handle(setup(job()))
-    one.handle(Load(0, one.handle(messages.Initialize()).snapshot, b""))
-    trained = one.handle(Train(0))
+    one.handle(LoadCommand(0, one.handle(worker_messages.InitializeCommand()).snapshot, b""))
+    trained = one.handle(TrainCommand(0))
     assert trained.seconds == 1.0  # the clock is looked at before and after
     assert sum(one.ahead() for _ in range(99)) == STEPS
-    one.handle(Merge(0, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
-    assert one.handle(Train(1)).seconds == 1.0 + STEPS
+    one.handle(MergeCommand(0, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),)))
+    assert one.handle(TrainCommand(1)).seconds == 1.0 + STEPS
 
 
 def test_a_cheat_makes_nothing_ahead_and_cheats_as_before(setup, job):
     def run(is_eager):
-        one = Engine(lambda: 0.0)
+        one = WorkerEngine(lambda: 0.0)
         one.handle(msgspec.structs.replace(setup(job()), cheat="stale"))
-        one.handle(Load(0, one.handle(messages.Initialize()).snapshot, b""))
+        one.handle(LoadCommand(0, one.handle(worker_messages.InitializeCommand()).snapshot, b""))
         for round in range(ROUNDS):
-            trained = one.handle(Train(round))
+            trained = one.handle(TrainCommand(round))
             while is_eager and one.ahead():
                 pass
-            one.handle(Merge(round, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
+            one.handle(
+                MergeCommand(round, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),))
+            )
             yield trained
 
     assert list(run(is_eager=True)) == list(run(is_eager=False))
@@ -347,16 +358,20 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
     async def talk(ours):
         pipe = WorkerPipe(ours)
         await pipe.request(setup(spec, 0, source))
-        began = await pipe.request(messages.Initialize())
-        await pipe.request(Load(0, began.snapshot, b""))
-        replies = [await pipe.request(Train(0))]
+        began = await pipe.request(worker_messages.InitializeCommand())
+        await pipe.request(LoadCommand(0, began.snapshot, b""))
+        replies = [await pipe.request(TrainCommand(0))]
         until = time.monotonic() + 300
         while counted.stat().st_size < 1 + 2 * STEPS and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert counted.stat().st_size == 1 + 2 * STEPS
         said = replies[0]
-        replies.append(await pipe.request(Merge(0, (Part(ME, said.trace.statistics.tokens, said.payload),))))
-        replies.append(await pipe.request(Train(1)))
+        replies.append(
+            await pipe.request(
+                MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),))
+            )
+        )
+        replies.append(await pipe.request(TrainCommand(1)))
         pipe.close()
         return replies
 
@@ -370,8 +385,8 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
     assert process.wait(timeout=60) == 0
     assert counted.stat().st_size == 1 + 2 * STEPS
     here = engine(spec, 0, source)
-    said = here.handle(Train(0))
-    merged = here.handle(Merge(0, (Part(ME, said.trace.statistics.tokens, said.payload),)))
-    for mine, other in zip((said, here.handle(Train(1))), (there[0], there[2]), strict=True):
+    said = here.handle(TrainCommand(0))
+    merged = here.handle(MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),)))
+    for mine, other in zip((said, here.handle(TrainCommand(1))), (there[0], there[2]), strict=True):
         assert (mine.payload, mine.inner, mine.trace) == (other.payload, other.inner, other.trace)
     assert merged == there[1]

@@ -12,19 +12,19 @@ import safetensors.numpy
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout
-from farflung.job.model import gpt_shapes
-from farflung.job.spec import DataSpec, JobSpec, ModelSpec, Terms
-from farflung.train import card
-from farflung.train.snapshot import PublicState
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import DataSpec, JobSpec, JobTerms, ModelSpec
+from farflung.train import model_file
+from farflung.train.public_state import PublicState
 
 MODEL = ModelSpec(layers=2, width=8, heads=2, context=16)
 
 
 def terms(model=MODEL, data="words.txt"):
-    layout = Layout.of(gpt_shapes(model) if model.kind == "gpt" else {"b": (3, 2), "a": (4,)})
+    layout = TensorLayout.of(gpt_shapes(model) if model.kind == "gpt" else {"b": (3, 2), "a": (4,)})
     spec = JobSpec(name="small", model=model, data=DataSpec(path=data))
-    return Terms(spec, ZERO_HASH, ZERO_HASH, layout, local_key(1, "r", 0).public, ZERO_HASH)
+    return JobTerms(spec, ZERO_HASH, ZERO_HASH, layout, local_key(1, "r", 0).public, ZERO_HASH)
 
 
 def state(of, rounds=5):
@@ -35,14 +35,14 @@ def state(of, rounds=5):
 def test_the_file_says_all_that_is_needed_to_use_it_and_gives_the_weights_back():
     job = terms()
     public = state(job)
-    said, tensors = card.read(card.write(job, public))
+    said, tensors = model_file.read(model_file.write(job, public))
     assert said.model == MODEL
     assert (said.tokens, said.job, said.rounds, said.name) == ("bytes", job.id.hex(), 5, "small")
-    assert card.flat(said, card.gpt_layout(said), tensors).tobytes() == public.params.tobytes()
+    assert model_file.flat(said, model_file.gpt_layout(said), tensors).tobytes() == public.params.tobytes()
 
 
 def test_the_card_is_one_key_of_canonical_json():
-    data = card.write(terms(), state(terms()))
+    data = model_file.write(terms(), state(terms()))
     head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert list(head["__metadata__"]) == ["farflung"]
     said = head["__metadata__"]["farflung"]
@@ -64,28 +64,28 @@ def test_the_same_bytes_come_out_in_every_process():
         words = [sys.executable, "-c", PROGRAM, os.path.dirname(__file__)]
         ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         files.add(ended.stdout)
-    assert files == {card.write(terms(), state(terms())).hex() + "\n"}
+    assert files == {model_file.write(terms(), state(terms())).hex() + "\n"}
 
 
 def test_another_job_or_another_number_of_rounds_is_another_file():
     job = terms()
     files = {
-        card.write(job, state(job)),
-        card.write(job, state(job, rounds=6)),
-        card.write(terms(data="other.txt"), state(job)),
+        model_file.write(job, state(job)),
+        model_file.write(job, state(job, rounds=6)),
+        model_file.write(terms(data="other.txt"), state(job)),
     }
     assert len(files) == 3
 
 
 def test_a_model_of_the_users_own_names_its_function_and_its_source():
     model = ModelSpec(kind="module", module="model.py:build", context=9)
-    said, _ = card.read(card.write(terms(model), state(terms(model))))
+    said, _ = model_file.read(model_file.write(terms(model), state(terms(model))))
     assert (said.model, said.source, said.layers) == (model, ZERO_HASH.hex(), 0)
 
 
 @pytest.mark.parametrize("path", ["tokens.npy", "tokens.safetensors"])
 def test_a_model_of_numbers_says_so(path):
-    assert card.of(terms(data=path), 1).tokens == "ids"
+    assert model_file.of(terms(data=path), 1).tokens == "ids"
 
 
 def with_card(said):
@@ -94,7 +94,7 @@ def with_card(said):
     return safetensors.numpy.save(tensors, None if said is None else {"farflung": said})
 
 
-GOOD = json.loads(card.text(card.of(terms(), 5)))
+GOOD = json.loads(model_file.text(model_file.of(terms(), 5)))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ GOOD = json.loads(card.text(card.of(terms(), 5)))
 )
 def test_what_is_no_model_file_is_refused(data, code):
     with pytest.raises(FarflungError) as caught:
-        card.read(data)
+        model_file.read(data)
     assert caught.value.code == code
     assert caught.value.hint
 
 
 def test_tensors_of_another_size_than_the_card_says_are_refused():
-    said, tensors = card.read(with_card(json.dumps(GOOD | {"width": 16})))
+    said, tensors = model_file.read(with_card(json.dumps(GOOD | {"width": 16})))
     with pytest.raises(FarflungError) as caught:
-        card.flat(said, card.gpt_layout(said), tensors)
+        model_file.flat(said, model_file.gpt_layout(said), tensors)
     assert caught.value.code == "FF-TRAIN-102"

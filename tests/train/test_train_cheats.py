@@ -9,11 +9,19 @@ import pytest
 
 from farflung.core.errors import SpecError
 from farflung.core.ids import ZERO_HASH
-from farflung.job.cheats import KINDS
+from farflung.job.cheat_names import KINDS
 from farflung.job.spec import OptimizerSpec, SyncSpec
-from farflung.train import cheats, segments, snapshot
-from farflung.train.engine import Engine
-from farflung.train.messages import Load, Merge, OpenSegment, Part, Reencode, Rerun, Train
+from farflung.train import cheating_workers, public_state, segments
+from farflung.train.engine import WorkerEngine
+from farflung.train.worker_messages import (
+    AcceptedPayload,
+    LoadCommand,
+    MergeCommand,
+    OpenSegmentCommand,
+    ReencodeCommand,
+    RerunCommand,
+    TrainCommand,
+)
 
 DISHONEST = [kind for kind in KINDS if kind != "none"]
 SPOILED = [kind for kind in DISHONEST if kind != "poison-encoding"]
@@ -39,27 +47,30 @@ class Run:
 
     @staticmethod
     def start(setup, spec, member, cheat):
-        engine = Engine(lambda: 0.0)
+        engine = WorkerEngine(lambda: 0.0)
         engine.handle(msgspec.structs.replace(setup(spec, member), cheat=cheat))
-        engine.handle(Load(0, engine.initialize().snapshot, b""))
+        engine.handle(LoadCommand(0, engine.initialize().snapshot, b""))
         return engine
 
     def round(self, number):
-        self.snapshot = snapshot.pack(self.cheat._public, self.layout)
+        self.snapshot = public_state.pack(self.cheat._public, self.layout)
         self.start_params = self.cheat._public.params
-        self.trained, self.right = (e.handle(Train(number)) for e in (self.cheat, self.neighbour))
+        self.trained, self.right = (e.handle(TrainCommand(number)) for e in (self.cheat, self.neighbour))
         return self.trained
 
     def merge(self, number):
         weight = self.spec.round_tokens
-        parts = (Part(OTHER, weight, self.right.payload), Part(ME, weight, self.trained.payload))
+        parts = (
+            AcceptedPayload(OTHER, weight, self.right.payload),
+            AcceptedPayload(ME, weight, self.trained.payload),
+        )
         for engine in (self.cheat, self.neighbour, self.verifier):
-            engine.handle(Merge(number, parts))
+            engine.handle(MergeCommand(number, parts))
 
     def audit(self, number, segment):
         """Distances of what the cheat claims from what the segment gives."""
-        opened = self.cheat.handle(OpenSegment(number, segment))
-        again = self.verifier.handle(Rerun(self.snapshot, 0, segment, opened.start))
+        opened = self.cheat.handle(OpenSegmentCommand(number, segment))
+        again = self.verifier.handle(RerunCommand(self.snapshot, 0, segment, opened.start))
         optimizer = self.spec.optimizer
         start, mine, claimed = (
             segments.unpack(data, optimizer, self.layout, number)
@@ -84,8 +95,8 @@ class Run:
         assert segments.border(self.layout, optimizer, segment + 1, claimed, residual) == borders[segment + 1]
 
     def encodes(self, number):
-        last = self.cheat.handle(OpenSegment(number, 0)).last
-        return self.verifier.handle(Reencode(self.snapshot, ME, last))
+        last = self.cheat.handle(OpenSegmentCommand(number, 0)).last
+        return self.verifier.handle(ReencodeCommand(self.snapshot, ME, last))
 
 
 @pytest.fixture
@@ -104,7 +115,7 @@ def test_every_segment_of_a_cheat_lies_far_from_the_work(run, kind, changes):
     one = run(kind, **changes)
     for number in range(3):
         one.round(number)
-        if number >= cheats.FIRST:
+        if number >= cheating_workers.FIRST:
             for segment in range(one.spec.segments):
                 apart = one.audit(number, segment)
                 is_skipped = kind == "skip" and segment % 2 == 0  # one step a segment: the even ones are made
@@ -122,7 +133,7 @@ def test_poison_is_found_by_its_encoding_only(run):
             assert all((d == 0.0).all() for d in one.audit(number, segment).values())
         found, claimed = one.encodes(number), one.trained.trace
         assert found.params == claimed.borders[-1].params
-        is_honest = number < cheats.FIRST
+        is_honest = number < cheating_workers.FIRST
         assert (found.payload == claimed.payload) is is_honest
         assert (found.residual == claimed.borders[-1].residual) is is_honest
         one.merge(number)
@@ -166,13 +177,13 @@ def test_a_cheat_without_a_past_is_honest_and_repeats_that_too(run, kind):
     for engine in (one, honest):
         engine.round(0)
         engine.merge(0)
-    first = snapshot.pack(honest.cheat._public, honest.layout)
+    first = public_state.pack(honest.cheat._public, honest.layout)
     for engine in (one.cheat, honest.cheat):
         engine.handle(engine._job.setup)  # as after a crash
-        engine.handle(Load(1, first, b""))
-    expected = honest.cheat.handle(Train(1))
-    assert one.cheat.handle(Train(1)) == expected
-    assert one.cheat.handle(Train(1)) == expected
+        engine.handle(LoadCommand(1, first, b""))
+    expected = honest.cheat.handle(TrainCommand(1))
+    assert one.cheat.handle(TrainCommand(1)) == expected
+    assert one.cheat.handle(TrainCommand(1)) == expected
 
 
 def test_stale_sends_its_last_change_and_trains_nothing(run):
@@ -212,25 +223,25 @@ def test_noise_has_the_length_of_honest_work_in_every_tensor(run):
 
 @pytest.mark.parametrize(("kind", "share"), [("skip", 2 / 3), ("half-batch", 1 / 2), ("wrong-data", 1)])
 def test_a_cheat_computes_as_little_as_it_says(run, monkeypatch, kind, share):
-    from farflung.train import local
+    from farflung.train import inner_steps
 
     one = run(kind)
     one.round(0)
     one.merge(0)
-    rows, original = [], local._step
-    monkeypatch.setattr(local, "_step", lambda *a: rows.append(len(a[2][0])) or original(*a))
-    one.cheat.handle(Train(1))
+    rows, original = [], inner_steps._step
+    monkeypatch.setattr(inner_steps, "_step", lambda *a: rows.append(len(a[2][0])) or original(*a))
+    one.cheat.handle(TrainCommand(1))
     assert sum(rows) == share * one.spec.batch * one.spec.sync.steps
 
 
 def test_an_unknown_cheat_is_refused(setup, tiny):
-    engine = Engine(lambda: 0.0)
+    engine = WorkerEngine(lambda: 0.0)
     with pytest.raises(SpecError, match=r"FF-TRAIN-064.*'skipp'"):
         engine.handle(msgspec.structs.replace(setup(tiny), cheat="skipp"))
     assert engine._job is None
 
 
 def test_honest_workers_run_no_cheats_code(setup, tiny):
-    from farflung.train.work import Honest
+    from farflung.train.round_work import RoundWorker
 
-    assert type(Run.start(setup, tiny, 0, "none")._work) is Honest
+    assert type(Run.start(setup, tiny, 0, "none")._work) is RoundWorker

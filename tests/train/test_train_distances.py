@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.train import segments
 
-LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})
+LAYOUT = TensorLayout.of({"a": (3, 4), "b": (5,)})
 
 
 def vector(seed):

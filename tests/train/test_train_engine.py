@@ -10,9 +10,9 @@ from train_methods import METHODS
 from farflung.compress.payload import HEADER_BYTES
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.job.spec import ModelSpec, OptimizerSpec, SyncSpec
-from farflung.train import inner, messages, snapshot
-from farflung.train.engine import Engine
-from farflung.train.messages import Load, Merge, Part, Train
+from farflung.train import inner_state, public_state, worker_messages
+from farflung.train.engine import WorkerEngine
+from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
 
 class Net:
@@ -24,18 +24,18 @@ class Net:
         self.inner = [b""] * count
 
     def round(self, number, backwards=False):
-        trained = [engine.handle(Train(number)) for engine in self.engines]
+        trained = [engine.handle(TrainCommand(number)) for engine in self.engines]
         self.inner = [t.inner for t in trained]
         weight = self.spec.round_tokens
-        parts = [Part(bytes([m + 1]) * 32, weight, t.payload) for m, t in enumerate(trained)]
+        parts = [AcceptedPayload(bytes([m + 1]) * 32, weight, t.payload) for m, t in enumerate(trained)]
         self.parts = tuple(reversed(parts)) if backwards else tuple(parts)
-        states = [engine.handle(Merge(number, self.parts)) for engine in self.engines]
+        states = [engine.handle(MergeCommand(number, self.parts)) for engine in self.engines]
         assert len({state.root for state in states}) == 1
         return states[0].root
 
     def snapshot(self):
         engine = self.engines[0]
-        return snapshot.pack(engine._public, engine._job.model.layout)
+        return public_state.pack(engine._public, engine._job.model.layout)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def net(engine, tiny):
 def test_training_a_round_twice_gives_the_same_bytes(net, changes):
     one = net(1, **changes)
     one.round(0)
-    first, again = (one.engines[0].handle(Train(1)) for _ in range(2))
+    first, again = (one.engines[0].handle(TrainCommand(1)) for _ in range(2))
     assert first == again
     assert one.round(1)
 
@@ -79,7 +79,7 @@ def test_resume_from_disk_equals_an_undisturbed_run(net, changes, stop):
         first.round(number)
     second = net(**changes)
     for engine, held in zip(second.engines, first.inner, strict=True):
-        engine.handle(Load(stop, first.snapshot(), held))
+        engine.handle(LoadCommand(stop, first.snapshot(), held))
     assert [second.round(number) for number in range(stop, 4)] == roots[stop:]
     assert second.inner == undisturbed.inner
 
@@ -92,10 +92,10 @@ def test_resume_between_training_and_merge_needs_no_second_training(net):
     broken.round(1)
     second = net()
     for engine, held in zip(second.engines, broken.inner, strict=True):
-        engine.handle(Load(1, base, held))
+        engine.handle(LoadCommand(1, base, held))
         with pytest.raises(RunError, match=r"FF-TRAIN-080.*already trained"):
-            engine.handle(Train(1))
-        engine.handle(Merge(1, broken.parts))
+            engine.handle(TrainCommand(1))
+        engine.handle(MergeCommand(1, broken.parts))
     assert second.round(2) == roots[2]
 
 
@@ -105,13 +105,13 @@ def test_inner_state_ahead_of_an_old_snapshot_waits_for_the_replay(net):
     early, merges = first.snapshot(), []
     for number in range(2):
         first.round(number)
-        merges.append(Merge(number, first.parts))
+        merges.append(MergeCommand(number, first.parts))
     second = net()
     for engine, held in zip(second.engines, first.inner, strict=True):
-        engine.handle(Load(0, early, held))
+        engine.handle(LoadCommand(0, early, held))
         for number, merge in enumerate(merges):
             with pytest.raises(RunError, match="FF-TRAIN-080"):
-                engine.handle(Train(number))
+                engine.handle(TrainCommand(number))
             engine.handle(merge)
     assert second.round(2) == roots[2]
 
@@ -122,9 +122,9 @@ def test_a_stale_snapshot_and_damaged_bytes_leave_the_state_alone(net):
     one.round(0)
     engine = one.engines[0]
     for load, code in [
-        (Load(1, early, b""), "FF-TRAIN-072"),
-        (Load(1, early[:-1], b""), "FF-TRAIN-070"),
-        (Load(1, one.snapshot(), one.inner[0][:-40]), "FF-TRAIN-070"),
+        (LoadCommand(1, early, b""), "FF-TRAIN-072"),
+        (LoadCommand(1, early[:-1], b""), "FF-TRAIN-070"),
+        (LoadCommand(1, one.snapshot(), one.inner[0][:-40]), "FF-TRAIN-070"),
     ]:
         with pytest.raises(FarflungError, match=code):
             engine.handle(load)
@@ -138,10 +138,10 @@ def net_root(net, rounds):
 
 def test_training_lowers_the_loss(net):
     one = net(2, rounds=12)
-    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    start = one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 64))
     for number in range(12):
         one.round(number)
-    end = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    end = one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 64))
     assert start.loss == pytest.approx(np.log(256), abs=0.2)
     assert end.loss < start.loss - 1
     assert end.tokens == 64
@@ -149,18 +149,20 @@ def test_training_lowers_the_loss(net):
 
 def test_evaluate_disturbs_nothing_and_repeats_exactly(net):
     one = net(1)
-    first = one.engines[0].handle(Train(0))
-    scores = [one.engines[0].handle(messages.Evaluate(one.snapshot(), 1 << 20)) for _ in range(2)]
+    first = one.engines[0].handle(TrainCommand(0))
+    scores = [
+        one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 1 << 20)) for _ in range(2)
+    ]
     assert scores[0] == scores[1]
     assert scores[0].tokens % 8 == 0
-    assert one.engines[0].handle(Train(0)) == first
+    assert one.engines[0].handle(TrainCommand(0)) == first
 
 
 def test_baseline_learns_and_repeats_exactly(net):
     one = net(1)
-    ask = messages.Baseline(one.snapshot(), 2, 12, 64, 1)
+    ask = worker_messages.BaselineCommand(one.snapshot(), 2, 12, 64, 1)
     scores = [one.engines[0].handle(ask) for _ in range(2)]
-    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    start = one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 64))
     assert scores[0] == scores[1]
     assert scores[0].steps == 12
     assert scores[0].loss < start.loss
@@ -169,16 +171,18 @@ def test_baseline_learns_and_repeats_exactly(net):
 @pytest.mark.parametrize("changes", METHODS[-3:])
 def test_the_baseline_of_peers_that_send_gradients_moves_its_own_weights(net, changes):
     one = net(1, **changes)
-    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
-    score = one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 4, 64, 1))
+    start = one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 64))
+    score = one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 2, 4, 64, 1))
     assert score.loss < start.loss
 
 
 def test_a_baseline_in_pieces_is_the_baseline_in_one(net):
     one = net(1)
-    whole = one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 12, 64, 1))
-    pieces = [one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 5, 64, 1))]
-    pieces += [one.engines[0].handle(messages.Baseline(b"", 2, until, 64, 1)) for until in (5, 9, 99)]
+    whole = one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 2, 12, 64, 1))
+    pieces = [one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 2, 5, 64, 1))]
+    pieces += [
+        one.engines[0].handle(worker_messages.BaselineCommand(b"", 2, until, 64, 1)) for until in (5, 9, 99)
+    ]
     assert [piece.steps for piece in pieces] == [5, 5, 9, 12]
     assert pieces[0].loss == pieces[1].loss
     assert (pieces[-1].loss, pieces[-1].steps) == (whole.loss, whole.steps)
@@ -186,16 +190,16 @@ def test_a_baseline_in_pieces_is_the_baseline_in_one(net):
 
 def test_a_baseline_goes_on_from_nothing_but_a_baseline(engine):
     with pytest.raises(RunError, match="out of order"):
-        engine().handle(messages.Baseline(b"", 2, 5, 64, 1))
+        engine().handle(worker_messages.BaselineCommand(b"", 2, 5, 64, 1))
 
 
 def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
-    from farflung.train import local, order
+    from farflung.train import data_order, inner_steps
 
     one, seen = net(1), []
-    original = order.batch
-    monkeypatch.setattr(local.order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
-    one.engines[0].handle(messages.Baseline(one.snapshot(), 3, 12, 64, 1))
+    original = data_order.batch
+    monkeypatch.setattr(inner_steps.order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
+    one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 3, 12, 64, 1))
     assert sorted(seen) == sorted(itertools.product(range(4), range(3), range(3)))
 
 
@@ -210,42 +214,42 @@ def test_a_diverging_round_is_refused_and_leaves_the_state(user_job, engine):
     before = one._public.root(one._job.model.layout)
     for _ in range(2):
         with pytest.raises(RunError, match=r"FF-TRAIN-0(58|62)"):
-            one.handle(Train(0))
+            one.handle(TrainCommand(0))
     assert one._public.root(one._job.model.layout) == before
-    assert one._inner == inner.InnerState()
+    assert one._inner == inner_state.InnerState()
     assert one._made is None
 
 
 def test_a_users_dropout_repeats(user_job, engine):
     spec, source = user_job("        loss = loss * torch.rand(())\n        return loss")
     one = engine(spec, 0, source)
-    assert one.handle(Train(0)) == one.handle(Train(0))
+    assert one.handle(TrainCommand(0)) == one.handle(TrainCommand(0))
 
 
 def test_requests_out_of_order_are_refused(net, setup, tiny):
-    bare = Engine(lambda: 0.0)
+    bare = WorkerEngine(lambda: 0.0)
     for request in (
-        Train(0),
-        Merge(0, ()),
-        messages.Initialize(),
-        Load(0, b"", b""),
-        messages.Evaluate(b"", 1),
+        TrainCommand(0),
+        MergeCommand(0, ()),
+        worker_messages.InitializeCommand(),
+        LoadCommand(0, b"", b""),
+        worker_messages.EvaluateCommand(b"", 1),
     ):
         with pytest.raises(RunError, match="FF-TRAIN-080"):
             bare.handle(request)
     bare.handle(setup(tiny))
     with pytest.raises(RunError, match=r"FF-TRAIN-080.*held: none"):
-        bare.handle(Train(0))
+        bare.handle(TrainCommand(0))
     with pytest.raises(RunError, match=r"FF-TRAIN-080.*held: round 0"):
-        net(1).engines[0].handle(Merge(1, ()))
+        net(1).engines[0].handle(MergeCommand(1, ()))
 
 
 def test_a_bad_part_leaves_the_round_open(net):
     one = net(1)
-    trained = one.engines[0].handle(Train(0))
-    bad = Part(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload[:-1])
+    trained = one.engines[0].handle(TrainCommand(0))
+    bad = AcceptedPayload(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload[:-1])
     with pytest.raises(ProtocolError, match="FF-COMP"):
-        one.engines[0].handle(Merge(0, (bad,)))
+        one.engines[0].handle(MergeCommand(0, (bad,)))
     assert one.round(0) == net_root(net, 1)
 
 
@@ -258,13 +262,13 @@ def test_a_failed_setup_keeps_the_job_before(net, setup, tiny):
 
 
 def test_setup_says_how_much_data_there_is(setup, tiny, data):
-    ready = Engine(lambda: 0.0).handle(setup(tiny))
+    ready = WorkerEngine(lambda: 0.0).handle(setup(tiny))
     assert (ready.tokens_train, ready.tokens_heldout) == (len(data.train), len(data.heldout))
     assert 0 < ready.loss_unigram < np.log(256)
 
 
 def test_initialize_reports_every_tensor(engine, tiny):
-    state = engine(tiny).handle(messages.Initialize())
+    state = engine(tiny).handle(worker_messages.InitializeCommand())
     names = [name for name, _ in state.shapes]
     assert names == sorted(names)
     assert state.round == 0
@@ -274,7 +278,7 @@ def test_initialize_reports_every_tensor(engine, tiny):
 def test_round_zero_of_a_users_model_stays_what_it_was_after_training(user_job, engine):
     spec, source = user_job("        return loss")
     one = engine(spec, 0, source)
-    start = one.handle(messages.Initialize())
-    one.handle(Train(0))
-    assert one.handle(messages.Initialize()) == start
-    assert engine(spec, 0, source).handle(messages.Initialize()) == start
+    start = one.handle(worker_messages.InitializeCommand())
+    one.handle(TrainCommand(0))
+    assert one.handle(worker_messages.InitializeCommand()) == start
+    assert engine(spec, 0, source).handle(worker_messages.InitializeCommand()) == start

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from farflung.core.layout import Layout
-from farflung.job.load import load
-from farflung.job.model import gpt_shapes
+from farflung.advice.job_work import work
+from farflung.advice.memory.activations import MicroBatch
+from farflung.advice.memory.buffers import MemoryMargins
+from farflung.advice.memory.layer_slices import ModelStack, of_traced, sliced
+from farflung.advice.memory.model_states import StateRecipe
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, footprints
+from farflung.advice.model_costs import SizedModel
+from farflung.advice.traffic.transformer_shapes import Recomputation
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.plan.advice.models import Sized
-from farflung.plan.advice.work import work
-from farflung.plan.footprint.activations import Load
-from farflung.plan.footprint.buffers import Margins
-from farflung.plan.footprint.slices import Stack, of_traced, sliced
-from farflung.plan.footprint.states import Recipe
-from farflung.plan.footprint.traced import Traced
-from farflung.plan.footprint.worst import Pipeline, Training, footprints
-from farflung.plan.parallel.shapes import Recompute
-from farflung.train.gauge import blocks, jobs, measure
-from farflung.train.gauge.living import Living, Saved
-from farflung.train.gauge.measure import Subject
-from farflung.train.gauge.request import Gauge
+from farflung.plan.step_trace import StepTrace
+from farflung.train.gauge import blocks, job_step, step_memory
+from farflung.train.gauge.live_tensors import LiveTensorTracker, SavedTensorTracker
+from farflung.train.gauge.request import StepMemoryRequest
+from farflung.train.gauge.step_memory import StepSubject
 
 WIDTH, TIME = 24, 12
 TINY = load(None, preset="tiny").spec
@@ -80,7 +80,7 @@ class Picking(nn.Module):
         return functional.cross_entropy(result @ self.embed.weight.T, y.flatten())
 
 
-def subject(build: type[nn.Module], rows: int) -> Subject:
+def subject(build: type[nn.Module], rows: int) -> StepSubject:
     torch.manual_seed(1)
     module = build()
     batch = torch.randint(0, 50, (rows, TIME)), torch.randint(0, 50, (rows, TIME))
@@ -90,20 +90,22 @@ def subject(build: type[nn.Module], rows: int) -> Subject:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Subject(module, batch, lambda: module(*batch), update)
+    return StepSubject(module, batch, lambda: module(*batch), update)
 
 
 @pytest.fixture(scope="module")
-def faked() -> Traced:
-    return measure.traced(lambda rows: subject(Stacked, rows), 4)
+def faked() -> StepTrace:
+    return step_memory.traced(lambda rows: subject(Stacked, rows), 4)
 
 
 @pytest.fixture(scope="module")
-def real() -> Traced:
-    return measure.observed(lambda rows: subject(Stacked, rows), 4).traced
+def real() -> StepTrace:
+    return step_memory.observed(lambda rows: subject(Stacked, rows), 4).traced
 
 
-def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: Traced, real: Traced) -> None:
+def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(
+    faked: StepTrace, real: StepTrace
+) -> None:
     assert faked.ran_rows == 0
     assert real.ran_rows == 4
     for name in ("parameters", "batch", "resident", "update", "largest", "ends", "copied", "blocks"):
@@ -116,11 +118,11 @@ def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: Tr
     )  # a table's gradient, from a second trace of fewer rows
 
 
-def test_kept_is_what_autograd_holds_and_the_loss(faked: Traced) -> None:
+def test_kept_is_what_autograd_holds_and_the_loss(faked: StepTrace) -> None:
     assert faked.mode().live == faked.mode().saved + 4
 
 
-def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: Traced) -> None:
+def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: StepTrace) -> None:
     found = subject(Stacked, 4)
     own = {p.untyped_storage().data_ptr() for p in found.module.parameters()}
     own |= {t.untyped_storage().data_ptr() for t in found.batch}
@@ -138,37 +140,39 @@ def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: Traced) ->
     del loss
 
 
-def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: Traced) -> None:
+def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: StepTrace) -> None:
     table = 4 * 50 * WIDTH
     assert (faked.ends, faked.copied) == ((table, table), table)
     assert faked.parameters == table + sum(block.parameters for block in faked.blocks)
-    apart = measure.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recompute.NONE])  # type: ignore[arg-type]
+    apart = step_memory.traced(
+        lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE]
+    )  # type: ignore[arg-type]
     assert (apart.ends, apart.copied) == ((table, table), 0)
 
 
-def test_the_optimizers_own_tensors_are_resident_and_gradients_are_not(faked: Traced) -> None:
+def test_the_optimizers_own_tensors_are_resident_and_gradients_are_not(faked: StepTrace) -> None:
     counters = 4 * sum(1 for _ in Stacked().parameters())  # AdamW's steps
     assert faked.resident == 3 * faked.parameters + faked.batch + counters
     assert faked.update >= faked.parameters  # gradients are alive while it moves
 
 
-def test_full_recomputation_keeps_each_blocks_input(faked: Traced) -> None:
-    full = faked.mode(Recompute.FULL)
+def test_full_recomputation_keeps_each_blocks_input(faked: StepTrace) -> None:
+    full = faked.mode(Recomputation.FULL)
     assert full.kept == (4 * TIME * WIDTH * 4,) * 3
     whole = faked.mode()
     assert full.flop > whole.flop
     assert full.peak < whole.peak
 
 
-def test_selective_recomputation_keeps_products_with_weights_and_no_scores(faked: Traced) -> None:
-    selective = faked.mode(Recompute.SELECTIVE)
+def test_selective_recomputation_keeps_products_with_weights_and_no_scores(faked: StepTrace) -> None:
+    selective = faked.mode(Recomputation.SELECTIVE)
     rows = 4 * TIME
     products = (3 + 1 + 4 + 1) * WIDTH  # qkv, out, up, down
     assert selective.kept == (4 * rows * (products + WIDTH),) * 3  # and the block's input
-    assert faked.mode(Recompute.FULL).live < selective.live < faked.mode().live
+    assert faked.mode(Recomputation.FULL).live < selective.live < faked.mode().live
 
 
-def test_flop_are_two_for_a_multiply_and_an_add_and_backward_is_twice_forward(faked: Traced) -> None:
+def test_flop_are_two_for_a_multiply_and_an_add_and_backward_is_twice_forward(faked: StepTrace) -> None:
     rows = 4 * TIME
     weights = 3 * 12 * WIDTH * WIDTH + 50 * WIDTH
     scores = 3 * 2 * TIME * WIDTH
@@ -177,7 +181,7 @@ def test_flop_are_two_for_a_multiply_and_an_add_and_backward_is_twice_forward(fa
 
 def test_attention_on_a_cpu_is_counted_too() -> None:
     q, k, v = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
-    with Living() as living:
+    with LiveTensorTracker() as living:
         living.begin()
         functional.scaled_dot_product_attention(q, k, v).sum().backward()
     one = 2 * 2 * 3 * 8 * 8 * 4
@@ -185,7 +189,7 @@ def test_attention_on_a_cpu_is_counted_too() -> None:
 
 
 def test_a_storage_counts_once_until_nobody_holds_it() -> None:
-    with Living() as living:
+    with LiveTensorTracker() as living:
         x = torch.zeros(100)
         y = x.view(10, 10)[:5]
         assert living.now == 400
@@ -198,30 +202,30 @@ def test_a_storage_counts_once_until_nobody_holds_it() -> None:
 
 
 def test_an_address_that_comes_again_is_another_storage() -> None:
-    with Living() as living:
+    with LiveTensorTracker() as living:
         for _ in range(20):
             gone = torch.zeros(64, requires_grad=True)
             del gone
         x = torch.zeros(64, requires_grad=True)
-        with Saved(living) as held:
+        with SavedTensorTracker(living) as held:
             y = x.exp().exp()
         assert held.bytes == 2 * 4 * 64
         del y
 
 
 def test_a_module_whose_shapes_depend_on_numbers_is_run_and_extrapolated() -> None:
-    def make(rows: int) -> Subject:
+    def make(rows: int) -> StepSubject:
         return subject(Picking, rows)
 
     with pytest.raises(Exception, match="nonzero"):
-        measure.traced(make, 8)
-    found, real = measure.measure(make, 8), measure.observed(make, 8).traced
+        step_memory.traced(make, 8)
+    found, real = step_memory.measure(make, 8), step_memory.observed(make, 8).traced
     assert found.ran_rows == 4
     for one, other in zip(found.modes, real.modes, strict=True):
         assert one.live == pytest.approx(other.live, rel=0.01)
         assert one.peak == pytest.approx(other.peak, rel=0.01)
     assert found.resident == real.resident
-    few = measure.measure(make, 2, [Recompute.NONE])
+    few = step_memory.measure(make, 2, [Recomputation.NONE])
     assert (few.rows, few.ran_rows) == (2, 2)
 
 
@@ -231,7 +235,7 @@ def test_a_module_that_cannot_run_says_why() -> None:
             raise ValueError("not today")
 
     with pytest.raises(ValueError, match="not today"):
-        measure.measure(lambda rows: subject(Bad, rows), 8)
+        step_memory.measure(lambda rows: subject(Bad, rows), 8)
 
 
 def test_blocks_are_the_outermost_repeated_parts() -> None:
@@ -247,16 +251,16 @@ def test_blocks_are_the_outermost_repeated_parts() -> None:
 def test_a_module_is_left_as_it_was() -> None:
     module = Stacked()
     found = blocks.blocks_of(module)
-    with blocks.recomputed(found, Recompute.FULL), blocks.marked(found, Living()):
+    with blocks.recomputed(found, Recomputation.FULL), blocks.marked(found, LiveTensorTracker()):
         assert all("forward" in vars(block) for block in found.values())
         assert all(block._forward_hooks and block._forward_pre_hooks for block in found.values())
     assert not any("forward" in vars(block) for block in found.values())
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in found.values())
 
 
-def traced_job(spec: JobSpec, source: bytes = b"") -> Traced:
-    found = jobs.answer(Gauge(spec, source))
-    assert isinstance(found, Traced)
+def traced_job(spec: JobSpec, source: bytes = b"") -> StepTrace:
+    found = job_step.answer(StepMemoryRequest(spec, source))
+    assert isinstance(found, StepTrace)
     return found
 
 
@@ -265,14 +269,14 @@ def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
     spec = load(None, flags={"model.layers": "3", "model.width": "64", "model.context": "32"}).spec
     found = traced_job(spec)
     by_trace, by_sizes = work(spec, found.layout, found), work(spec, found.layout)
-    assert found.layout == Layout.of(gpt_shapes(spec.model))
+    assert found.layout == TensorLayout.of(gpt_shapes(spec.model))
     assert by_trace.model.layers == by_sizes.model.layers == 3
     assert by_trace.model.layer == by_sizes.model.layer
     assert by_trace.model.handed(5) == by_sizes.model.handed(5)
     for tensor in found.layout.tensors:
         assert by_trace.model.place(tensor.name) == by_sizes.model.place(tensor.name), tensor.name
-    for how in Recompute:  # in full, the paper computes a block's last product again, which nobody reads
-        rel = 0.1 if how is Recompute.FULL else 0.02
+    for how in Recomputation:  # in full, the paper computes a block's last product again, which nobody reads
+        rel = 0.1 if how is Recomputation.FULL else 0.02
         assert by_trace.flop(1.0, how) == pytest.approx(by_sizes.flop(1.0, how), rel=rel)
         traced, sized = by_trace.stack(2, how), by_sizes.stack(2, how)
         assert traced.parameters == sized.parameters == found.layout.size
@@ -281,13 +285,13 @@ def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
     assert by_trace.model.head(7.0) == pytest.approx(by_sizes.model.head(7.0), rel=0.01)
 
 
-BARE = Margins(runtime=0.0, fragmentation=0.0)
-NOTHING = Recipe(0.0, 0.0, 0.0)  # what a trace counts as resident
+BARE = MemoryMargins(runtime=0.0, fragmentation=0.0)
+NOTHING = StateRecipe(0.0, 0.0, 0.0)  # what a trace counts as resident
 
 
-def passing(stack: Stack) -> float:
+def passing(stack: ModelStack) -> float:
     """All that comes and goes on the one card that holds this."""
-    alone = Training(Pipeline((len(stack.layers),)), NOTHING, margins=BARE)
+    alone = StageTraining(PipelineStages((len(stack.layers),)), NOTHING, margins=BARE)
     return footprints(stack, alone)[0].card
 
 
@@ -305,11 +309,11 @@ def test_a_footprint_has_room_for_the_peak_that_was_traced(
     spec = load(None, flags=flags).spec
     found = traced_job(spec)
     by_trace, by_sizes = work(spec, found.layout, found), work(spec, found.layout)
-    assert isinstance(by_sizes.model, Sized)
-    for how in Recompute:
+    assert isinstance(by_sizes.model, SizedModel)
+    for how in Recomputation:
         peak = found.mode(how).peak
         assert passing(of_traced(found, how, batch, 4.0)) == peak, how
-        closed = sliced(by_sizes.model.transformer, Load(batch, context, recompute=how, element=4.0))
+        closed = sliced(by_sizes.model.transformer, MicroBatch(batch, context, recompute=how, element=4.0))
         assert 0.995 * peak <= passing(closed) <= 1.03 * peak, how
         half, other = (passing(one.stack(batch, how)) for one in (by_trace, by_sizes))
         assert half >= peak / 2, how
@@ -319,7 +323,7 @@ def test_a_footprint_has_room_for_the_peak_that_was_traced(
 def test_of_fewer_rows_than_were_traced_a_footprint_has_room_for_the_peak_of_these() -> None:
     flags = {"model.layers": "2", "model.width": "128", "model.vocabulary": "50257", "model.context": "64"}
     many, few = (traced_job(load(None, flags={**flags, "batch": rows}).spec) for rows in ("8", "2"))
-    for how in Recompute:
+    for how in Recomputation:
         assert 1.0 <= passing(of_traced(many, how, 2, 4.0)) / few.mode(how).peak <= 1.35, how
 
 
@@ -342,9 +346,11 @@ def test_experts_weights_that_a_product_of_batches_applies_are_weights() -> None
             super().__init__()
             self.layers = nn.ModuleList(Experts() for _ in range(2))
 
-    found = measure.traced(lambda rows: subject(Whole, rows), 4)
+    found = step_memory.traced(lambda rows: subject(Whole, rows), 4)
     given = 4 * 4 * TIME * WIDTH
-    assert found.mode(Recompute.SELECTIVE).kept == (given * (3 + 1 + 1),) * 2  # up, down, the block's input
+    assert (
+        found.mode(Recomputation.SELECTIVE).kept == (given * (3 + 1 + 1),) * 2
+    )  # up, down, the block's input
     assert found.mode().kept[0] > given * 5
 
 
@@ -359,18 +365,20 @@ def test_a_loss_over_words_stays_in_float32_wherever_it_stands() -> None:
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             return functional.cross_entropy((self.embed(x) @ self.embed.weight.T).flatten(0, 1), y.flatten())
 
-    found = measure.traced(lambda rows: subject(Plain, rows), 4)
+    found = step_memory.traced(lambda rows: subject(Plain, rows), 4)
     words = 4 * 50 * 4 * TIME
     assert words <= found.mode().after <= words + 8
     assert found.mode().working[-1] >= words
-    stack = of_traced(found, Recompute.NONE, 4, 2.0)
+    stack = of_traced(found, Recomputation.NONE, 4, 2.0)
     assert (stack.first.kept, stack.last.kept) == (found.mode().before / 2, found.mode().after)
 
 
-def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: Traced) -> None:
+def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTrace) -> None:
     assert faked.handed == 4 * 4 * TIME * WIDTH
     assert faked.tail == ()  # a tied table is read before the blocks, too
-    apart = measure.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recompute.NONE])  # type: ignore[arg-type]
+    apart = step_memory.traced(
+        lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE]
+    )  # type: ignore[arg-type]
     assert [name for name in apart.tail if "." in name] == list(apart.tail) != []
 
 
@@ -386,11 +394,11 @@ def test_what_a_model_may_not_be_is_said_by_the_tracer_as_by_the_worker() -> Non
     job = '[model]\nkind = "module"\nmodule = "model.py:build"\ncontext = 8\n'
     spec = load(job, preset="tiny").spec
     with pytest.raises(Exception, match="FF-TRAIN-052"):
-        jobs.answer(Gauge(spec, b"def build():\n    raise ValueError(3)\n"))
+        job_step.answer(StepMemoryRequest(spec, b"def build():\n    raise ValueError(3)\n"))
     with pytest.raises(Exception, match="FF-TRAIN-053"):
-        jobs.answer(Gauge(spec, b"def build():\n    return 3\n"))
+        job_step.answer(StepMemoryRequest(spec, b"def build():\n    return 3\n"))
     layer = b"from torch import nn\ndef build():\n    return Own(8, 8)\nclass Own(nn.Linear):\n"
     for body, code in ((b"raise ValueError(3)", "055"), (b"return 3", "056"), (b"return self.weight", "057")):
         source = layer + b"    def forward(self, x, y):\n        " + body + b"\n"
         with pytest.raises(Exception, match=f"FF-TRAIN-{code}"):
-            jobs.answer(Gauge(spec, source))
+            job_step.answer(StepMemoryRequest(spec, source))

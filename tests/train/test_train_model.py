@@ -9,8 +9,8 @@ import torch
 
 from farflung.core.errors import FarflungError, SpecError
 from farflung.job.spec import JobSpec, ModelSpec
-from farflung.train import local, model, order
-from farflung.train.model import Model
+from farflung.train import data_order, flat_model, inner_steps
+from farflung.train.flat_model import FlatModel
 
 GPT_NAMES = sorted(
     ["embed.weight", "position.weight", "norm.weight", "norm.bias"]
@@ -24,8 +24,8 @@ GPT_NAMES = sorted(
 
 def probe(job, data):
     spec, source = job
-    built = model.build(spec, source)
-    built.probe(*local.tensors(order.batch(data.train, spec, 0, 0, 0)))
+    built = flat_model.build(spec, source)
+    built.probe(*inner_steps.tensors(data_order.batch(data.train, spec, 0, 0, 0)))
     return built
 
 
@@ -36,17 +36,17 @@ def refusal(job, data):
 
 
 def test_gpt_parameters_have_their_names_and_the_tied_head_counts_once(tiny):
-    assert [t.name for t in model.build(tiny, b"").layout.tensors] == GPT_NAMES
+    assert [t.name for t in flat_model.build(tiny, b"").layout.tensors] == GPT_NAMES
 
 
 def test_default_gpt_has_between_half_a_million_and_a_million_parameters():
-    assert 500_000 < model.build(JobSpec(), b"").layout.size < 1_000_000
+    assert 500_000 < flat_model.build(JobSpec(), b"").layout.size < 1_000_000
 
 
 def test_parameters_and_gradients_are_views_of_flat_vectors(tiny, data):
-    built = model.build(tiny, b"")
-    built.put(model.initial(tiny, built))
-    built.gradient(*local.tensors(order.batch(data.train, tiny, 0, 0, 0)))
+    built = flat_model.build(tiny, b"")
+    built.put(flat_model.initial(tiny, built))
+    built.gradient(*inner_steps.tensors(data_order.batch(data.train, tiny, 0, 0, 0)))
     named = dict(built.module.named_parameters())
     arrays = {name: p.detach().numpy() for name, p in named.items()}
     assert np.array_equal(built.layout.flatten(arrays), built.params.numpy())
@@ -56,9 +56,9 @@ def test_parameters_and_gradients_are_views_of_flat_vectors(tiny, data):
 
 
 def test_gradients_do_not_add_up_over_steps(tiny, data):
-    built = model.build(tiny, b"")
-    built.put(model.initial(tiny, built))
-    batch = local.tensors(order.batch(data.train, tiny, 0, 0, 0))
+    built = flat_model.build(tiny, b"")
+    built.put(flat_model.initial(tiny, built))
+    batch = inner_steps.tensors(data_order.batch(data.train, tiny, 0, 0, 0))
     built.gradient(*batch)
     once = built.grads.clone()
     built.gradient(*batch)
@@ -66,12 +66,12 @@ def test_gradients_do_not_add_up_over_steps(tiny, data):
 
 
 def test_flat_gradient_equals_that_of_an_untouched_module(tiny, data):
-    built = model.build(tiny, b"")
-    start = model.initial(tiny, built)
+    built = flat_model.build(tiny, b"")
+    start = flat_model.initial(tiny, built)
     built.put(start)
-    x, y = local.tensors(order.batch(data.train, tiny, 0, 0, 0))
+    x, y = inner_steps.tensors(data_order.batch(data.train, tiny, 0, 0, 0))
     built.gradient(x, y)
-    plain = model.gpt.build(tiny.model)
+    plain = flat_model.gpt.build(tiny.model)
     tensors = {name: torch.from_numpy(v.copy()) for name, v in built.layout.unflatten(start).items()}
     plain.load_state_dict(tensors)
     plain(x, y).backward()
@@ -80,9 +80,9 @@ def test_flat_gradient_equals_that_of_an_untouched_module(tiny, data):
 
 
 def test_gpt_is_causal(tiny):
-    built = model.build(tiny, b"")
+    built = flat_model.build(tiny, b"")
     noise = np.random.default_rng(0).standard_normal(built.layout.size).astype(np.float32)
-    built.put(model.initial(tiny, built) + noise * np.float32(0.3))
+    built.put(flat_model.initial(tiny, built) + noise * np.float32(0.3))
     x = torch.arange(8).view(1, 8)
     y = torch.full((1, 8), -100)
     y[0, 2] = 5  # only the third prediction counts
@@ -95,23 +95,23 @@ def test_gpt_is_causal(tiny):
 
 
 def test_initial_weights_follow_the_seed_and_start_near_uniform(tiny, data):
-    built = model.build(tiny, b"")
-    start = model.initial(tiny, built)
-    assert np.array_equal(start, model.initial(tiny, built))
-    assert not np.array_equal(start, model.initial(msgspec.structs.replace(tiny, seed=8), built))
+    built = flat_model.build(tiny, b"")
+    start = flat_model.initial(tiny, built)
+    assert np.array_equal(start, flat_model.initial(tiny, built))
+    assert not np.array_equal(start, flat_model.initial(msgspec.structs.replace(tiny, seed=8), built))
     built.put(start)
-    loss = built.loss(*local.tensors(order.batch(data.train, tiny, 0, 0, 0)))
+    loss = built.loss(*inner_steps.tensors(data_order.batch(data.train, tiny, 0, 0, 0)))
     assert float(loss.detach()) == pytest.approx(np.log(256), abs=0.1)
 
 
 def test_sizes_that_do_not_fit_are_refused():
     spec = JobSpec(model=ModelSpec(width=10, heads=4))
     with pytest.raises(SpecError, match="FF-TRAIN-050"):
-        model.build(spec, b"")
+        flat_model.build(spec, b"")
 
 
 def test_weight_decay_is_for_matrices_only(tiny):
-    built = model.build(tiny, b"")
+    built = flat_model.build(tiny, b"")
     decays = {
         name: set(v.reshape(-1)) for name, v in built.layout.unflatten(built.terrain.decay.numpy()).items()
     }
@@ -203,7 +203,7 @@ def test_tied_weights_stay_tied():
         def forward(self, x, y):
             return self.b(self.a(x)).sum()
 
-    built = Model(Tied())
+    built = FlatModel(Tied())
     assert built.layout.size == 16
     built.put(np.full(16, 2.0, np.float32))
     assert built.module.a.weight is built.module.b.weight

@@ -17,7 +17,7 @@ def run(spec, theirs, start, decay, grads):
     reference = theirs([parameter])
     for grad in grads:
         before = ours.clone()
-        moved, state = optim.step(spec, ours, grad, state, spec.lr, optim.Terrain(decay))
+        moved, state = optim.step(spec, ours, grad, state, spec.lr, optim.ParameterLayout(decay))
         assert torch.equal(ours, before)  # pure
         ours = moved
         parameter.grad = grad.clone()
@@ -59,7 +59,9 @@ def test_sgd_agrees_with_torch(walk):
 def test_decay_touches_only_what_the_mask_names(name):
     start, mask = torch.ones(4), torch.tensor([1.0, 0.0, 1.0, 0.0])
     spec = OptimizerSpec(name=name, weight_decay=0.5)
-    moved, _ = optim.step(spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, optim.Terrain(mask))
+    moved, _ = optim.step(
+        spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, optim.ParameterLayout(mask)
+    )
     torch.testing.assert_close(moved, torch.tensor([0.95, 1.0, 0.95, 1.0]))
 
 

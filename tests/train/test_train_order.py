@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.canon.order import starts
+from farflung.core.canon.window_order import starts
 from farflung.core.errors import SpecError
 from farflung.job.spec import JobSpec, ModelSpec
-from farflung.train import order
+from farflung.train import data_order
 
 SPEC = JobSpec(seed=3, batch=4, model=ModelSpec(context=8))
 TOKENS = np.arange(200, dtype=np.uint16)
@@ -50,7 +50,7 @@ def test_starts_are_uniform():
 
 
 def test_targets_are_the_inputs_one_place_later():
-    x, y = order.batch(TOKENS, SPEC, 0, 0, 0)
+    x, y = data_order.batch(TOKENS, SPEC, 0, 0, 0)
     assert x.shape == y.shape == (4, 8)
     assert x.dtype == y.dtype == np.int64
     assert (y == x + 1).all()
@@ -58,26 +58,28 @@ def test_targets_are_the_inputs_one_place_later():
 
 def test_the_last_window_can_be_drawn_and_none_behind_it():
     shortest = TOKENS[:9]
-    x, y = order.batch(shortest, SPEC, 0, 0, 0)
+    x, y = data_order.batch(shortest, SPEC, 0, 0, 0)
     assert (x == np.arange(8)).all()
     assert (y[:, -1] == 8).all()
 
 
 def test_too_little_data_is_refused():
     with pytest.raises(SpecError, match="FF-TRAIN-060"):
-        order.batch(TOKENS[:8], SPEC, 0, 0, 0)
+        data_order.batch(TOKENS[:8], SPEC, 0, 0, 0)
     with pytest.raises(SpecError, match="FF-TRAIN-061"):
-        order.windows(TOKENS[:8], 8, 100)
+        data_order.windows(TOKENS[:8], 8, 100)
 
 
 def test_windows_do_not_overlap_and_stop_at_the_limit():
-    x, y = order.windows(TOKENS, 8, 50)
+    x, y = data_order.windows(TOKENS, 8, 50)
     assert x.shape == (6, 8)
     assert (x.reshape(-1) == np.arange(48)).all()
     assert (y.reshape(-1) == np.arange(1, 49)).all()
-    assert order.windows(TOKENS, 8, 1 << 30)[0].shape == (24, 8)
+    assert data_order.windows(TOKENS, 8, 1 << 30)[0].shape == (24, 8)
 
 
 def test_members_see_different_tokens():
     spec = msgspec.structs.replace(SPEC, batch=8)
-    assert not np.array_equal(order.batch(TOKENS, spec, 0, 0, 0)[0], order.batch(TOKENS, spec, 0, 1, 0)[0])
+    assert not np.array_equal(
+        data_order.batch(TOKENS, spec, 0, 0, 0)[0], data_order.batch(TOKENS, spec, 0, 1, 0)[0]
+    )

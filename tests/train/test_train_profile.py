@@ -8,14 +8,14 @@ import torch
 
 from farflung.core.errors import RunError
 from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
-from farflung.train import local, profile, segments
-from farflung.train.messages import Load, OpenSegment, Profile, Train
-from farflung.train.profile import CLASSES
+from farflung.train import inner_steps, noise_profile, segments
+from farflung.train.noise_profile import CLASSES
+from farflung.train.worker_messages import LoadCommand, OpenSegmentCommand, ProfileCommand, TrainCommand
 
 
 def measured(engine, spec, module=b""):
     one = engine(spec, 0, module)
-    return one, one.handle(Profile(one.initialize().snapshot))
+    return one, one.handle(ProfileCommand(one.initialize().snapshot))
 
 
 def test_it_measures_every_tensor_of_every_vector(engine, tiny):
@@ -54,13 +54,13 @@ def test_it_repeats_and_changes_nothing_that_a_worker_holds(engine, tiny):
     one, calm = engine(tiny), engine(tiny)
     state = calm.initialize().snapshot
     for each in (one, calm):
-        each.handle(Load(0, state, b""))
-    expected = calm.handle(Train(0))
-    assert one.handle(Train(0)) == expected
-    first, again = one.handle(Profile(state)), one.handle(Profile(state))
+        each.handle(LoadCommand(0, state, b""))
+    expected = calm.handle(TrainCommand(0))
+    assert one.handle(TrainCommand(0)) == expected
+    first, again = one.handle(ProfileCommand(state)), one.handle(ProfileCommand(state))
     assert first == again
-    assert one.handle(OpenSegment(0, 1)) == calm.handle(OpenSegment(0, 1))
-    assert one.handle(Train(0)) == expected
+    assert one.handle(OpenSegmentCommand(0, 1)) == calm.handle(OpenSegmentCommand(0, 1))
+    assert one.handle(TrainCommand(0)) == expected
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -74,22 +74,26 @@ def test_it_sets_the_process_back(user_job, engine, tiny, fails):
     before = torch.get_num_threads(), torch.backends.mkldnn.enabled, one._job.spec
     if fails:
         with pytest.raises(RunError, match=r"FF-TRAIN-0(58|62)"):
-            one.handle(Profile(state))
+            one.handle(ProfileCommand(state))
     else:
-        one.handle(Profile(state))
+        one.handle(ProfileCommand(state))
     assert (torch.get_num_threads(), torch.backends.mkldnn.enabled, one._job.spec) == before
 
 
 def test_each_class_is_really_entered(engine, tiny, monkeypatch):
-    seen, original = [], local.leg
+    seen, original = [], inner_steps.leg
 
     def leg(model, spec, at, batches, member, steps, pulse):
-        flags = torch.get_num_threads(), torch.backends.mkldnn.enabled, isinstance(model, profile.Off)
+        flags = (
+            torch.get_num_threads(),
+            torch.backends.mkldnn.enabled,
+            isinstance(model, noise_profile.PerturbedWeightsModel),
+        )
         seen.append((*flags, at.round, steps, at.step))
         return original(model, spec, at, batches, member, steps, pulse)
 
-    monkeypatch.setattr(profile.local, "leg", leg)
-    monkeypatch.setattr(profile, "MEASURED", ())
+    monkeypatch.setattr(noise_profile.local, "leg", leg)
+    monkeypatch.setattr(noise_profile, "MEASURED", ())
     measured(engine, tiny)
     places = [(0, range(1), 0), (2, range(1, 2), 1), (3, range(2, 3), 2)]
     assert seen == [(*kind, *place) for place in places for kind in CLASSES.values()]
@@ -98,9 +102,12 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
 def test_weights_that_are_off_give_another_gradient_and_stay(engine, tiny):
     one = engine(tiny)
     job = one._job
-    off, again = profile.Off(job.model, 7), profile.Off(job.model, 7)
+    off, again = (
+        noise_profile.PerturbedWeightsModel(job.model, 7),
+        noise_profile.PerturbedWeightsModel(job.model, 7),
+    )
     job.model.put(job.start)
-    batch = local.tensors(job.batches(0, 0)(0))
+    batch = inner_steps.tensors(job.batches(0, 0)(0))
     right = job.model.gradient(*batch), job.model.grads.clone()
     for model in (off, again):
         loss, grads = model.gradient(*batch), model.grads.clone()
@@ -109,15 +116,15 @@ def test_weights_that_are_off_give_another_gradient_and_stay(engine, tiny):
         assert loss == pytest.approx(right[0], rel=1e-5)
         assert (job.model.take() == job.start).all()
     assert torch.equal(off._factor, again._factor)
-    assert not torch.equal(off._factor, profile.Off(job.model, 8)._factor)
-    assert set(off._factor.tolist()) == {1 + profile.UNIT, 1 - profile.UNIT}
+    assert not torch.equal(off._factor, noise_profile.PerturbedWeightsModel(job.model, 8)._factor)
+    assert set(off._factor.tolist()) == {1 + noise_profile.UNIT, 1 - noise_profile.UNIT}
 
 
 def test_the_rates_of_the_whole_schedule_are_visited_and_long_segments_cut(tiny):
     spec = msgspec.structs.replace(tiny, rounds=9, sync=SyncSpec(steps=40), audit=AuditSpec(segments=4))
-    assert profile.stretches(spec) == ((0, range(3)), (4, range(20, 23)), (8, range(30, 33)))
+    assert noise_profile.stretches(spec) == ((0, range(3)), (4, range(20, 23)), (8, range(30, 33)))
     alone = msgspec.structs.replace(spec, rounds=1, audit=AuditSpec(segments=1))
-    assert profile.stretches(alone) == ((0, range(3)),) * 3
+    assert noise_profile.stretches(alone) == ((0, range(3)),) * 3
 
 
 def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, engine):
@@ -135,7 +142,7 @@ def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, e
 
 def test_shortcuts_that_save_something_are_played_and_lie_apart(engine, tiny):
     _, found = measured(engine, tiny)
-    assert [each.name for each in found.shortcuts] == list(profile.MEASURED)
+    assert [each.name for each in found.shortcuts] == list(noise_profile.MEASURED)
     for each in found.shortcuts:
         assert each.saved > 0
         assert [name for name, _ in each.distances] == [name for name, _ in found.noise]

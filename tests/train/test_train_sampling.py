@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from farflung.core.errors import UsageError
-from farflung.train.sampling import Options, draw, stream
+from farflung.train.token_sampler import SamplingOptions, draw, stream
 
 SCORES = torch.tensor([0.0, 2.0, 1.0, -1.0, 2.0], dtype=torch.float64)
 
@@ -31,36 +31,36 @@ def successor(x_BT: Tensor) -> Tensor:
 def test_temperature_zero_takes_the_first_of_the_likeliest_and_draws_nothing():
     random = generator()
     before = random.get_state()
-    assert {draw(SCORES, Options(temperature=0), random) for _ in range(10)} == {1}
+    assert {draw(SCORES, SamplingOptions(temperature=0), random) for _ in range(10)} == {1}
     assert torch.equal(random.get_state(), before)
 
 
 def test_top_1_is_greedy_whatever_the_temperature():
-    assert set(drawn(Options(temperature=5, top_k=1, top_p=1))) == {1}
+    assert set(drawn(SamplingOptions(temperature=5, top_k=1, top_p=1))) == {1}
 
 
 def test_top_k_draws_from_the_k_likeliest():
-    assert set(drawn(Options(temperature=3, top_k=3, top_p=1))) == {1, 2, 4}
+    assert set(drawn(SamplingOptions(temperature=3, top_k=3, top_p=1))) == {1, 2, 4}
 
 
 def test_top_p_keeps_the_fewest_that_hold_the_share():
     shares = torch.softmax(SCORES, 0)
     two = float(shares[1] + shares[4])
-    assert set(drawn(Options(temperature=1, top_p=two - 0.01))) == {1, 4}
-    assert set(drawn(Options(temperature=1, top_p=two + 0.01))) == {1, 2, 4}
-    assert set(drawn(Options(temperature=1, top_p=0.001))) == {1}
+    assert set(drawn(SamplingOptions(temperature=1, top_p=two - 0.01))) == {1, 4}
+    assert set(drawn(SamplingOptions(temperature=1, top_p=two + 0.01))) == {1, 2, 4}
+    assert set(drawn(SamplingOptions(temperature=1, top_p=0.001))) == {1}
 
 
 def test_tokens_come_as_often_as_softmax_says():
     count = 20_000
-    seen = drawn(Options(temperature=1.5, top_p=1), count)
+    seen = drawn(SamplingOptions(temperature=1.5, top_p=1), count)
     shares = torch.softmax(SCORES / 1.5, 0)
     for token, share in enumerate(shares.tolist()):
         assert abs(seen[token] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
-    options = Options(temperature=1, top_p=1)
+    options = SamplingOptions(temperature=1, top_p=1)
 
     def text(seed):
         random = generator(seed)
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
 )
 def test_a_drawn_token_is_always_among_those_that_the_options_leave(scores, temperature, top_k, top_p, seed):
     logits = torch.tensor(scores, dtype=torch.float64)
-    token = draw(logits, Options(temperature, top_k, top_p), generator(seed))
+    token = draw(logits, SamplingOptions(temperature, top_k, top_p), generator(seed))
     shifted = logits - logits.max()  # what is drawn from: two that differ by less than it can tell are alike
     better = shifted > shifted[token]
     assert int(better.sum()) < (top_k or len(scores))
@@ -95,7 +95,7 @@ def test_the_model_sees_the_last_tokens_of_its_context():
         seen.append(x_BT[0].tolist())
         return successor(x_BT)
 
-    options = Options(temperature=0)
+    options = SamplingOptions(temperature=0)
     assert list(stream(watching, [4, 5, 6, 0, 1], 5, 3, options, generator())) == [2, 3, 4, 5, 6]
     assert seen[0] == [6, 0, 1]
     assert all(len(tokens) == 3 for tokens in seen)
@@ -103,18 +103,18 @@ def test_the_model_sees_the_last_tokens_of_its_context():
 
 def test_tokens_that_are_no_bytes_are_never_drawn():
     sure = lambda x: torch.arange(300.0).expand(1, x.shape[1], 300)  # noqa: E731
-    assert list(stream(sure, [1], 3, 8, Options(temperature=0), generator())) == [255] * 3
+    assert list(stream(sure, [1], 3, 8, SamplingOptions(temperature=0), generator())) == [255] * 3
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (Options(temperature=-1), "temperature"),
-        (Options(temperature=float("nan")), "temperature"),
-        (Options(temperature=11), "temperature"),
-        (Options(top_k=-1), "top-k"),
-        (Options(top_p=0), "top-p"),
-        (Options(top_p=1.1), "top-p"),
+        (SamplingOptions(temperature=-1), "temperature"),
+        (SamplingOptions(temperature=float("nan")), "temperature"),
+        (SamplingOptions(temperature=11), "temperature"),
+        (SamplingOptions(top_k=-1), "top-k"),
+        (SamplingOptions(top_p=0), "top-p"),
+        (SamplingOptions(top_p=1.1), "top-p"),
     ],
 )
 def test_an_option_without_a_meaning_is_refused(options, named):
@@ -129,5 +129,5 @@ def test_an_option_without_a_meaning_is_refused(options, named):
 )
 def test_logits_that_cannot_be_used_are_refused(answer):
     with pytest.raises(UsageError) as caught:
-        next(stream(lambda x: answer, [1], 1, 8, Options(), generator()))
+        next(stream(lambda x: answer, [1], 1, 8, SamplingOptions(), generator()))
     assert caught.value.code == "FF-TRAIN-104"

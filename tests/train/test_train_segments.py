@@ -11,15 +11,24 @@ from train_methods import METHODS
 
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout, state_root
+from farflung.core.tensor_layout import TensorLayout, state_root
 from farflung.job.spec import AuditSpec, OptimizerSpec
-from farflung.train import inner, sections, segments, snapshot
-from farflung.train.engine import Engine
-from farflung.train.messages import Load, Merge, OpenSegment, Part, Reencode, Rerun, Rewind, Train
-from farflung.train.roundlog import payload_hash
+from farflung.train import inner_state, public_state, segments, tensor_file
+from farflung.train.engine import WorkerEngine
+from farflung.train.run_log import payload_hash
 from farflung.train.segments import BorderState
+from farflung.train.worker_messages import (
+    AcceptedPayload,
+    LoadCommand,
+    MergeCommand,
+    OpenSegmentCommand,
+    ReencodeCommand,
+    RerunCommand,
+    RewindCommand,
+    TrainCommand,
+)
 
-LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})
+LAYOUT = TensorLayout.of({"a": (3, 4), "b": (5,)})
 ADAMW = OptimizerSpec()
 DROPOUT = """        noise = torch.rand(self.table.weight.shape)
         loss = nn.functional.cross_entropy((self.table(x) * (1 + noise[0])).flatten(0, 1), y.flatten())
@@ -36,25 +45,25 @@ class Peer:
 
     @property
     def snapshot(self):
-        return snapshot.pack(self.engine._public, self.engine._job.model.layout)
+        return public_state.pack(self.engine._public, self.engine._job.model.layout)
 
     def train(self):
-        self.trained = self.engine.handle(Train(self.round))
+        self.trained = self.engine.handle(TrainCommand(self.round))
         return self.trained
 
     def merge(self):
-        theirs = self.other.handle(Train(self.round))
+        theirs = self.other.handle(TrainCommand(self.round))
         weight = self.spec.round_tokens
         parts = (
-            Part(self.peer, weight, self.trained.payload),
-            Part(bytes([self.member + 2]) * 32, weight, theirs.payload),
+            AcceptedPayload(self.peer, weight, self.trained.payload),
+            AcceptedPayload(bytes([self.member + 2]) * 32, weight, theirs.payload),
         )
         for engine in (self.engine, self.other):
-            engine.handle(Merge(self.round, parts))
+            engine.handle(MergeCommand(self.round, parts))
         self.inner, self.round = self.trained.inner, self.round + 1
 
     def open(self, segment):
-        return self.engine.handle(OpenSegment(self.round, segment))
+        return self.engine.handle(OpenSegmentCommand(self.round, segment))
 
     def check(self, verifier):
         """Every segment and the encoding, repeated by `verifier`, agree with the trace to the bit."""
@@ -62,12 +71,12 @@ class Peer:
         losses = []
         for segment in range(len(borders) - 1):
             opened = self.open(segment)
-            again = verifier.handle(Rerun(self.snapshot, self.member, segment, opened.start))
+            again = verifier.handle(RerunCommand(self.snapshot, self.member, segment, opened.start))
             residual = ZERO_HASH if segment == len(borders) - 2 else borders[segment + 1].residual
             assert again.border == msgspec.structs.replace(borders[segment + 1], residual=residual)
             assert again.end == opened.end
             losses += again.losses
-            encoding = verifier.handle(Reencode(self.snapshot, self.peer, opened.last))
+            encoding = verifier.handle(ReencodeCommand(self.snapshot, self.peer, opened.last))
             assert encoding.payload == self.trained.trace.payload == payload_hash(self.trained.payload)
             assert encoding.params == borders[-1].params
             assert encoding.residual == borders[-1].residual
@@ -123,7 +132,7 @@ def test_the_last_border_holds_the_residual_that_the_encoding_left(peer):
     one = peer()
     layout = one.engine._job.model.layout
     trained = one.train()
-    left = inner.unpack(trained.inner, one.spec.optimizer, layout)
+    left = inner_state.unpack(trained.inner, one.spec.optimizer, layout)
     assert trained.trace.borders[-1].residual == state_root(layout, {"residual": left.residual})
     names = dict(zip(("mean", "square"), left.vectors, strict=True))
     assert trained.trace.borders[-1].optimizer == state_root(layout, names)
@@ -140,17 +149,17 @@ def test_a_second_training_repeats_the_trace(peer):
 def test_rewinding_repeats_the_round_to_the_same_bits(peer):
     one = peer()
     first = one.train()
-    assert one.engine.handle(Rewind(0, b"")).round == 0
+    assert one.engine.handle(RewindCommand(0, b"")).round == 0
     assert one.train() == first
     one.merge()
     second = one.train()
     late = one.engine
-    late.handle(Load(1, one.snapshot, second.inner))  # as after a crash: the round is trained already
+    late.handle(LoadCommand(1, one.snapshot, second.inner))  # as after a crash: the round is trained already
     with pytest.raises(RunError, match=r"FF-TRAIN-080.*already trained"):
         one.train()
     with pytest.raises(RunError, match="FF-TRAIN-081"):
         one.open(0)
-    assert late.handle(Rewind(1, one.inner)).root == late._public.root(late._job.model.layout)
+    assert late.handle(RewindCommand(1, one.inner)).root == late._public.root(late._job.model.layout)
     assert one.train() == second
     one.check(one.other)
 
@@ -158,13 +167,13 @@ def test_rewinding_repeats_the_round_to_the_same_bits(peer):
 def test_a_rewind_to_a_later_state_or_another_round_is_refused(peer):
     one = peer()
     ahead = one.train().inner
-    for request in (Rewind(0, ahead), Rewind(1, b"")):
+    for request in (RewindCommand(0, ahead), RewindCommand(1, b"")):
         with pytest.raises(RunError, match="FF-TRAIN-080"):
             one.engine.handle(request)
     with pytest.raises(RunError, match="FF-TRAIN-070"):
-        one.engine.handle(Rewind(0, ahead[:-1]))
+        one.engine.handle(RewindCommand(0, ahead[:-1]))
     assert one.open(0).end  # what was held is still held
-    one.engine.handle(Rewind(0, b""))
+    one.engine.handle(RewindCommand(0, b""))
     with pytest.raises(RunError, match=r"FF-TRAIN-081.*no round"):
         one.open(0)
 
@@ -178,10 +187,10 @@ def test_only_the_segments_of_the_round_just_trained_are_opened(peer):
         with pytest.raises(RunError, match=r"FF-TRAIN-082.*3 segments"):
             one.open(segment)
     with pytest.raises(RunError, match=r"FF-TRAIN-081.*round 0"):
-        one.engine.handle(OpenSegment(1, 0))
+        one.engine.handle(OpenSegmentCommand(1, 0))
     one.merge()
     with pytest.raises(RunError, match="FF-TRAIN-081"):
-        one.engine.handle(OpenSegment(0, 0))
+        one.engine.handle(OpenSegmentCommand(0, 0))
 
 
 def test_what_everybody_has_is_not_opened_again(peer):
@@ -206,12 +215,12 @@ def test_a_rerun_changes_nothing_that_a_worker_holds(peer, engine):
     one.train()
     opened = one.open(1)
     verifier, calm = engine(one.spec, 3), engine(one.spec, 3)
-    expected = calm.handle(Train(0))
-    assert verifier.handle(Train(0)) == expected
-    verifier.handle(Rerun(one.snapshot, 0, 1, opened.start))
-    verifier.handle(Reencode(one.snapshot, one.peer, opened.last))
-    assert verifier.handle(OpenSegment(0, 1)) == calm.handle(OpenSegment(0, 1))
-    assert verifier.handle(Train(0)) == expected
+    expected = calm.handle(TrainCommand(0))
+    assert verifier.handle(TrainCommand(0)) == expected
+    verifier.handle(RerunCommand(one.snapshot, 0, 1, opened.start))
+    verifier.handle(ReencodeCommand(one.snapshot, one.peer, opened.last))
+    assert verifier.handle(OpenSegmentCommand(0, 1)) == calm.handle(OpenSegmentCommand(0, 1))
+    assert verifier.handle(TrainCommand(0)) == expected
 
 
 def test_a_changed_start_member_segment_or_snapshot_gives_another_border(peer, engine):
@@ -222,11 +231,11 @@ def test_a_changed_start_member_segment_or_snapshot_gives_another_border(peer, e
     layout, optimizer = one.engine._job.model.layout, one.spec.optimizer
     state = segments.unpack(one.open(1).start, optimizer, layout, 1)
     verifier = engine(one.spec, 3)
-    honest = verifier.handle(Rerun(one.snapshot, 0, 1, one.open(1).start)).border
+    honest = verifier.handle(RerunCommand(one.snapshot, 0, 1, one.open(1).start)).border
 
     def border(changed, member=0, segment=1):
         packed = segments.pack(changed, optimizer, layout)
-        return verifier.handle(Rerun(one.snapshot, member, segment, packed)).border
+        return verifier.handle(RerunCommand(one.snapshot, member, segment, packed)).border
 
     assert border(state) == honest
     moved = state.params.copy()
@@ -258,8 +267,10 @@ def test_an_opened_state_that_cannot_stand_at_the_border_is_refused(peer, engine
     def packed(*fields):
         return segments.pack(BorderState(*fields), optimizer, layout)
 
-    sgd = sections.pack(segments.KIND, layout, sections.Sections(1, 3, {"velocity": full.params}))
-    empty = sections.pack(segments.KIND, layout, sections.Sections(1, 0, {}))
+    sgd = tensor_file.pack(
+        segments.KIND, layout, tensor_file.TensorFileContent(1, 3, {"velocity": full.params})
+    )
+    empty = tensor_file.pack(segments.KIND, layout, tensor_file.TensorFileContent(1, 0, {}))
     for segment, start, code in [
         (0, one.open(1).start, "082"),  # weights of border 0 are P_r's, whatever the peer says
         (1, one.open(0).start, "082"),
@@ -273,12 +284,12 @@ def test_an_opened_state_that_cannot_stand_at_the_border_is_refused(peer, engine
         (1, one.snapshot, "070"),
     ]:
         with pytest.raises(RunError, match=f"FF-TRAIN-{code}"):
-            verifier.handle(Rerun(one.snapshot, 0, segment, start))
+            verifier.handle(RerunCommand(one.snapshot, 0, segment, start))
     for claim in (b"", one.open(1).start, packed(1, 0, None, (), full.residual)):
         with pytest.raises(RunError, match="FF-TRAIN-082"):
-            verifier.handle(Reencode(one.snapshot, one.peer, claim))
+            verifier.handle(ReencodeCommand(one.snapshot, one.peer, claim))
     with pytest.raises(FarflungError):
-        verifier.handle(Reencode(b"", one.peer, last))
+        verifier.handle(ReencodeCommand(b"", one.peer, last))
 
 
 def test_a_start_that_loses_the_numbers_is_an_error_and_no_result(peer, engine):
@@ -289,7 +300,7 @@ def test_a_start_that_loses_the_numbers_is_an_error_and_no_result(peer, engine):
     wild = np.full(layout.size, 1e38, np.float32)
     start = segments.pack(BorderState(0, state.step, wild, state.vectors), optimizer, layout)
     with pytest.raises(RunError, match=r"FF-TRAIN-0(58|62)"):
-        engine(one.spec, 3).handle(Rerun(one.snapshot, 0, 1, start))
+        engine(one.spec, 3).handle(RerunCommand(one.snapshot, 0, 1, start))
 
 
 def test_another_weight_in_the_end_gives_another_payload(peer):
@@ -300,10 +311,10 @@ def test_another_weight_in_the_end_gives_another_payload(peer):
     moved = last.params.copy()
     moved[:] += 1e-2
     claim = segments.pack(BorderState(0, last.step, moved), optimizer, layout)
-    found = one.other.handle(Reencode(one.snapshot, one.peer, claim))
+    found = one.other.handle(ReencodeCommand(one.snapshot, one.peer, claim))
     assert found.payload != one.trained.trace.payload
     assert found.params != one.trained.trace.borders[-1].params
-    assert one.other.handle(Reencode(one.snapshot, bytes([9]) * 32, one.open(0).last)).payload not in (
+    assert one.other.handle(ReencodeCommand(one.snapshot, bytes([9]) * 32, one.open(0).last)).payload not in (
         found.payload,
         one.trained.trace.payload,
     )
@@ -314,32 +325,37 @@ def test_two_threads_stay_within_a_small_distance(setup, tiny):
 
     engines = []
     for threads in (1, 2):
-        made = Engine(lambda: 0.0)
+        made = WorkerEngine(lambda: 0.0)
         made.handle(msgspec.structs.replace(setup(tiny), threads=threads))
-        made.handle(Load(0, made.initialize().snapshot, b""))
+        made.handle(LoadCommand(0, made.initialize().snapshot, b""))
         engines.append(made)
     one, two = engines
-    one.handle(Train(0))
+    one.handle(TrainCommand(0))
     assert torch.get_num_threads() == 1
-    two.handle(Train(0))
+    two.handle(TrainCommand(0))
     assert torch.get_num_threads() == 2
     layout, optimizer = one._job.model.layout, tiny.optimizer
     start = one._public.params
     for segment in range(3):
-        ends = [segments.unpack(e.handle(OpenSegment(0, segment)).end, optimizer, layout, 0) for e in engines]
+        ends = [
+            segments.unpack(e.handle(OpenSegmentCommand(0, segment)).end, optimizer, layout, 0)
+            for e in engines
+        ]
         apart = segments.distances(layout, start, *(segments.compared(end, optimizer) for end in ends))
         close = {t.name for t, d in zip(layout.tensors, apart["params"], strict=True) if d < 1e-4}
-        assert {t.name for t in layout.tensors} - close <= {"blocks.0.qkv.bias"}  # see train.profile: keys
+        assert {t.name for t in layout.tensors} - close <= {
+            "blocks.0.qkv.bias"
+        }  # see train.noise_profile: keys
         assert max(apart["mean"]) < 1e-4
         start = ends[0].params
-    one.handle(Train(0))
+    one.handle(TrainCommand(0))
     assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025])
 def test_threads_are_bounded(setup, tiny, threads):
     with pytest.raises(SpecError, match="FF-TRAIN-063"):
-        Engine(lambda: 0.0).handle(msgspec.structs.replace(setup(tiny), threads=threads))
+        WorkerEngine(lambda: 0.0).handle(msgspec.structs.replace(setup(tiny), threads=threads))
 
 
 def vector(seed, scale=1.0):
@@ -380,6 +396,8 @@ def test_damaged_opened_states_never_pass(noise, place, patch):
 
 
 def test_a_vector_that_no_state_has_is_refused():
-    data = sections.pack(segments.KIND, LAYOUT, sections.Sections(0, 0, {"momentum": vector(1)}))
+    data = tensor_file.pack(
+        segments.KIND, LAYOUT, tensor_file.TensorFileContent(0, 0, {"momentum": vector(1)})
+    )
     with pytest.raises(RunError, match=r"FF-TRAIN-071.*opened state of another optimizer"):
         segments.unpack(data, ADAMW, LAYOUT, 0)

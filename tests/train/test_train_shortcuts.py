@@ -11,10 +11,10 @@ import torch
 
 from farflung.job.spec import OptimizerSpec, SyncSpec
 from farflung.train import segments
-from farflung.train.altered import frozen
-from farflung.train.model import Model
+from farflung.train.cheating_models import frozen
+from farflung.train.flat_model import FlatModel
 from farflung.train.segments import BorderState
-from farflung.train.shortcuts import SHORTCUTS, Segment, Shortcut, apart
+from farflung.train.shortcuts import SHORTCUTS, SegmentTask, Shortcut, apart
 
 COUNT = 4  # steps of the segment
 
@@ -26,13 +26,13 @@ def segment(engine, tiny):
     def make(**changes):
         spec = msgspec.structs.replace(tiny, sync=SyncSpec(steps=2 * COUNT, topk=32, chunk=256), **changes)
         job = engine(spec)._job
-        first = Segment(job, spec, BorderState(0, 0, job.start), 0, range(COUNT))
+        first = SegmentTask(job, spec, BorderState(0, 0, job.start), 0, range(COUNT))
         return replace(first, begin=replace(first.honest().end, round=1))
 
     return make
 
 
-def worst(segment: Segment, claimed: BorderState) -> float:
+def worst(segment: SegmentTask, claimed: BorderState) -> float:
     found = apart(segment, segment.honest().end, claimed)
     return max(d for _, row in found for d in row)
 
@@ -73,13 +73,13 @@ def test_every_shortcut_claims_the_right_form_and_lies_far_from_the_work(segment
     ],
 )
 def test_a_shortcut_saves_the_tokens_that_it_says(segment, monkeypatch, name) -> None:
-    one, seen, original = segment(), [0], Model.gradient
+    one, seen, original = segment(), [0], FlatModel.gradient
 
     def gradient(self, x_BT, y_BT):
         seen[0] += x_BT.numel()
         return original(self, x_BT, y_BT)
 
-    monkeypatch.setattr(Model, "gradient", gradient)
+    monkeypatch.setattr(FlatModel, "gradient", gradient)
     SHORTCUTS[name].play(one)
     whole = COUNT * one.spec.step_tokens
     assert 1 - seen[0] / whole == pytest.approx(SHORTCUTS[name].saved(one.spec, COUNT))
@@ -106,14 +106,14 @@ def test_the_first_layers_are_those_that_were_registered_first(segment) -> None:
     layout = one.job.model.layout
     held = {tensor.name for tensor, place in layout.slices() if place in frozen(one.job.model)}
     assert held == {"embed.weight"}  # more than a quarter by itself
-    leg, right = (play(one).end for play in (SHORTCUTS["frozen"].play, Segment.honest))
+    leg, right = (play(one).end for play in (SHORTCUTS["frozen"].play, SegmentTask.honest))
     places = {tensor.name: place for tensor, place in layout.slices()}
     assert (leg.params[places["embed.weight"]] != right.params[places["embed.weight"]]).any()
 
 
 def test_a_fresh_optimizer_has_vectors_in_every_claim(engine, tiny) -> None:
     job = engine(tiny)._job
-    one = Segment(job, tiny, BorderState(0, 0, job.start), 0, range(1, 2))
+    one = SegmentTask(job, tiny, BorderState(0, 0, job.start), 0, range(1, 2))
     for name in ("idle", "skip", "interpolated"):
         end = SHORTCUTS[name].play(one).end
         assert segments.compared(end, tiny.optimizer).keys() == {"params", "mean", "square"}

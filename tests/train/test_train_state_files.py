@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import OptimizerSpec
-from farflung.train import inner, snapshot
-from farflung.train.inner import InnerState
-from farflung.train.snapshot import PublicState
+from farflung.train import inner_state, public_state
+from farflung.train.inner_state import InnerState
+from farflung.train.public_state import PublicState
 
-LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})
-OTHER = Layout.of({"a": (3, 4), "c": (5,)})
+LAYOUT = TensorLayout.of({"a": (3, 4), "b": (5,)})
+OTHER = TensorLayout.of({"a": (3, 4), "c": (5,)})
 ADAMW = OptimizerSpec()
 
 
@@ -33,12 +33,12 @@ def make_inner():
 @pytest.mark.parametrize("momentum", [True, False])
 def test_a_snapshot_comes_back_bit_for_bit(momentum):
     state = make_state(momentum)
-    packed = snapshot.pack(state, LAYOUT)
-    back = snapshot.unpack(packed, LAYOUT)
+    packed = public_state.pack(state, LAYOUT)
+    back = public_state.unpack(packed, LAYOUT)
     assert back.round == 6
     assert back.root(LAYOUT) == state.root(LAYOUT)
     assert ("momentum" in back.vectors) is momentum
-    assert snapshot.pack(back, LAYOUT) == packed
+    assert public_state.pack(back, LAYOUT) == packed
 
 
 STATES = [
@@ -51,45 +51,45 @@ STATES = [
 
 @pytest.mark.parametrize("held", STATES)
 def test_inner_state_comes_back_bit_for_bit(held):
-    packed = inner.pack(held, ADAMW, LAYOUT)
-    back = inner.unpack(packed, ADAMW, LAYOUT)
+    packed = inner_state.pack(held, ADAMW, LAYOUT)
+    back = inner_state.unpack(packed, ADAMW, LAYOUT)
     assert (back.round, back.step, len(back.vectors)) == (held.round, held.step, len(held.vectors))
     assert all(np.array_equal(a, b) for a, b in zip(back.vectors, held.vectors, strict=True))
-    assert inner.pack(back, ADAMW, LAYOUT) == packed
+    assert inner_state.pack(back, ADAMW, LAYOUT) == packed
 
 
 @settings(max_examples=60)
 @given(st.data())
 def test_a_flipped_bit_anywhere_is_found(data):
-    packed = bytearray(inner.pack(make_inner(), ADAMW, LAYOUT))
+    packed = bytearray(inner_state.pack(make_inner(), ADAMW, LAYOUT))
     place = data.draw(st.integers(0, 8 * len(packed) - 1))
     packed[place // 8] ^= 1 << place % 8
     with pytest.raises(RunError, match=r"FF-TRAIN-07[01]"):
-        inner.unpack(bytes(packed), ADAMW, LAYOUT)
+        inner_state.unpack(bytes(packed), ADAMW, LAYOUT)
 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=300), st.integers(0, 240))
 def test_any_bytes_are_read_or_refused(noise, cut):
-    packed = snapshot.pack(make_state(), LAYOUT)
+    packed = public_state.pack(make_state(), LAYOUT)
     for bad in (noise, packed[:cut], packed[:57] + noise, packed + noise + b"x"):
         with pytest.raises(RunError, match=r"FF-TRAIN-07[01]"):
-            snapshot.unpack(bad, LAYOUT)
+            public_state.unpack(bad, LAYOUT)
 
 
 def test_bytes_of_one_kind_are_not_read_as_the_other():
     with pytest.raises(RunError, match="FF-TRAIN-070"):
-        snapshot.unpack(inner.pack(make_inner(), ADAMW, LAYOUT), LAYOUT)
+        public_state.unpack(inner_state.pack(make_inner(), ADAMW, LAYOUT), LAYOUT)
 
 
 def test_another_model_is_named():
     with pytest.raises(RunError, match="FF-TRAIN-071"):
-        snapshot.unpack(snapshot.pack(make_state(), LAYOUT), OTHER)
+        public_state.unpack(public_state.pack(make_state(), LAYOUT), OTHER)
 
 
 def test_another_optimizer_is_named():
     with pytest.raises(RunError, match=r"FF-TRAIN-071.*sgd has velocity"):
-        inner.unpack(inner.pack(make_inner(), ADAMW, LAYOUT), OptimizerSpec(name="sgd"), LAYOUT)
+        inner_state.unpack(inner_state.pack(make_inner(), ADAMW, LAYOUT), OptimizerSpec(name="sgd"), LAYOUT)
 
 
 def test_nan_in_a_snapshot_is_refused():
@@ -97,16 +97,16 @@ def test_nan_in_a_snapshot_is_refused():
     bad = state.params.copy()
     bad[3] = np.nan
     with pytest.raises(RunError, match=r"FF-TRAIN-070.*NaN"):
-        snapshot.unpack(snapshot.pack(PublicState(6, bad), LAYOUT), LAYOUT)
+        public_state.unpack(public_state.pack(PublicState(6, bad), LAYOUT), LAYOUT)
 
 
 def test_a_stale_snapshot_and_a_wrong_root_are_refused():
     state = make_state()
-    assert snapshot.check(state, LAYOUT, 6, state.root(LAYOUT)) is state
+    assert public_state.check(state, LAYOUT, 6, state.root(LAYOUT)) is state
     with pytest.raises(RunError, match=r"FF-TRAIN-072.*round 6"):
-        snapshot.check(state, LAYOUT, 7)
+        public_state.check(state, LAYOUT, 7)
     with pytest.raises(VerificationError, match="FF-TRAIN-073"):
-        snapshot.check(state, LAYOUT, 6, ZERO_HASH)
+        public_state.check(state, LAYOUT, 6, ZERO_HASH)
 
 
 def test_public_state_cannot_be_changed_under_its_root():

@@ -8,15 +8,15 @@ import torch
 from msgspec.structs import replace
 
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import Layout
-from farflung.job.load import load
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.train.messages import Part
+from farflung.train.public_state import FIRST, MOMENTUM, PENDING, SECOND
 from farflung.train.schedule import learning_rate
-from farflung.train.snapshot import FIRST, MOMENTUM, PENDING, SECOND
-from farflung.train.sync import SCALE, Sync
+from farflung.train.sync_arithmetic import SCALE, Sync
+from farflung.train.worker_messages import AcceptedPayload
 
-LAYOUT = Layout.of({"a": (40, 30), "b": (50,), "c": (30, 30), "d": (17,)})
+LAYOUT = TensorLayout.of({"a": (40, 30), "b": (50,), "c": (30, 30), "d": (17,)})
 SINGLE = ("dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc")
 
 
@@ -50,7 +50,9 @@ def make_parts(sync, state, count=4):
     parts = []
     for i in range(count):
         end = state.params + normal(i + 1, 0.01)
-        parts.append(Part(peer(i), 100 + i, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload))
+        parts.append(
+            AcceptedPayload(peer(i), 100 + i, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload)
+        )
     return parts
 
 
@@ -91,7 +93,7 @@ def test_exact_values_give_the_weighted_mean():
     state = sync.initial(np.zeros(LAYOUT.size, np.float32))
     same = np.full(LAYOUT.size, 0.25, np.float32)
     parts = [
-        Part(peer(i), weight, sync.encode(state, None, None, value, LAYOUT, peer(i)).payload)
+        AcceptedPayload(peer(i), weight, sync.encode(state, None, None, value, LAYOUT, peer(i)).payload)
         for i, (value, weight) in enumerate([(same, 1), (-same, 3), (same, 2)])
     ]
     assert np.allclose(sync.apply(state, LAYOUT, parts).params, 0.0, atol=1e-6)
@@ -115,14 +117,14 @@ def test_a_payload_of_another_round_state_or_peer_is_refused():
     with pytest.raises(ProtocolError, match="FF-COMP-008"):
         sync.apply(other, LAYOUT, parts)
     with pytest.raises(ProtocolError, match="FF-COMP-009"):
-        sync.apply(state, LAYOUT, [Part(parts[1].peer, 100, parts[0].payload)])
+        sync.apply(state, LAYOUT, [AcceptedPayload(parts[1].peer, 100, parts[0].payload)])
 
 
 def gradients(sync, state, grads):
     """Parts in which each peer sends a gradient, as the inner optimizer `gradient` hands it over."""
     ends = [state.params - np.float32(SCALE) * g for g in grads]
     return [
-        Part(peer(i), 1, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload)
+        AcceptedPayload(peer(i), 1, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload)
         for i, end in enumerate(ends)
     ]
 
@@ -178,7 +180,7 @@ def test_streaming_sends_each_tensor_once_in_a_cycle_and_keeps_what_was_not_sent
     for _ in range(3):
         end = sync.start(state, offset) + step
         sent = sync.encode(state, None, offset, end, LAYOUT, peer(0))
-        state, offset = sync.apply(state, LAYOUT, [Part(peer(0), 1, sent.payload)]), sent.offset
+        state, offset = sync.apply(state, LAYOUT, [AcceptedPayload(peer(0), 1, sent.payload)]), sent.offset
     # Fragment f was sent after f + 1 rounds; the rest of its three steps is still in the offset.
     assert np.allclose(state.params + offset, 3 * step, atol=1e-6)
     parts = [sync.fragment(round, LAYOUT).place for round in range(3)]
@@ -194,7 +196,7 @@ def test_with_a_delay_the_change_of_a_round_is_applied_one_round_later():
         begun = sync.start(state, offset)
         assert np.allclose(begun, round * step, atol=1e-6)  # a peer trains on from where it was
         sent = sync.encode(state, None, offset, begun + step, LAYOUT, peer(0))
-        state, offset = sync.apply(state, LAYOUT, [Part(peer(0), 1, sent.payload)]), sent.offset
+        state, offset = sync.apply(state, LAYOUT, [AcceptedPayload(peer(0), 1, sent.payload)]), sent.offset
         public = round if round < 2 else 3  # the last round applies its own as well
         assert np.allclose(state.params, public * step, atol=1e-6)
     assert not state.vectors[PENDING].any()

@@ -9,11 +9,11 @@ import pytest
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.job.spec import OptimizerSpec, ScheduleSpec, SyncSpec
-from farflung.train import messages, snapshot, twophase
-from farflung.train.messages import Load, Merge, Part, Train
+from farflung.train import powersgd_phases, public_state, worker_messages
+from farflung.train.in_process import InProcessRun
 from farflung.train.optim import SCALE
-from farflung.train.snapshot import BASIS, QUERY
-from farflung.train.together import Together
+from farflung.train.public_state import BASIS, QUERY
+from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
 POWERSGD = {
     "optimizer": OptimizerSpec(name="gradient", lr=1e-2, momentum=0.0),
@@ -37,11 +37,11 @@ class Trio:
         self.trained = []
 
     def round(self, number, order=(0, 1, 2), accepted=(0, 1, 2)):
-        self.trained = [engine.handle(Train(number)) for engine in self.engines]
+        self.trained = [engine.handle(TrainCommand(number)) for engine in self.engines]
         self.inner = [t.inner for t in self.trained]
         parts = [part(self.spec, m, t.payload) for m, t in enumerate(self.trained)]
         chosen = tuple(parts[m] for m in order if m in accepted)
-        roots = {engine.handle(Merge(number, chosen)).root for engine in self.engines}
+        roots = {engine.handle(MergeCommand(number, chosen)).root for engine in self.engines}
         assert len(roots) == 1
         return roots.pop()
 
@@ -55,7 +55,7 @@ class Trio:
 
 
 def part(spec, member, payload):
-    return Part(PeerId(bytes([member + 1]) * 32), spec.round_tokens, payload)
+    return AcceptedPayload(PeerId(bytes([member + 1]) * 32), spec.round_tokens, payload)
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_resume_from_disk_equals_an_undisturbed_run_also_between_the_phases(trio
     roots = [undisturbed.round(number) for number in range(4)]
     for number in range(stop):
         first.round(number)
-    base = snapshot.pack(first.public, first.layout)
+    base = public_state.pack(first.public, first.layout)
     for engine, held in zip(second.engines, first.inner, strict=True):
-        engine.handle(Load(stop, base, held))
+        engine.handle(LoadCommand(stop, base, held))
     assert [second.round(number) for number in range(stop, 4)] == roots[stop:]
     assert second.inner == undisturbed.inner
 
@@ -115,8 +115,8 @@ def test_resume_from_disk_equals_an_undisturbed_run_also_between_the_phases(trio
 def test_a_crash_after_training_in_phase_1_repeats_the_same_bytes(trio):
     net = trio()
     net.round(0)
-    first = [engine.handle(Train(1)) for engine in net.engines]
-    again = [engine.handle(Train(1)) for engine in net.engines]
+    first = [engine.handle(TrainCommand(1)) for engine in net.engines]
+    again = [engine.handle(TrainCommand(1)) for engine in net.engines]
     assert [t.payload for t in first] == [t.payload for t in again]
     assert [t.inner for t in first] == [t.inner for t in again]
 
@@ -138,10 +138,10 @@ def test_a_peer_that_leaves_between_the_phases_changes_nothing_but_its_own_part(
 def test_a_peer_that_comes_between_the_phases_takes_part_in_the_second(trio, engine, spec):
     net, late = trio(), engine(spec, 3)
     net.round(0)
-    late.handle(Load(1, snapshot.pack(net.public, net.layout), b""))
-    trained = [e.handle(Train(1)) for e in (*net.engines, late)]
+    late.handle(LoadCommand(1, public_state.pack(net.public, net.layout), b""))
+    trained = [e.handle(TrainCommand(1)) for e in (*net.engines, late)]
     parts = tuple(part(spec, m, t.payload) for m, t in enumerate(trained))
-    roots = {e.handle(Merge(1, parts)).root for e in (*net.engines, late)}
+    roots = {e.handle(MergeCommand(1, parts)).root for e in (*net.engines, late)}
     assert len(roots) == 1
 
 
@@ -161,19 +161,19 @@ def test_payload_of_phase_1_is_bound_to_the_basis_that_it_was_made_for(trio):
     one, other = trio(), trio()
     one.round(0)
     other.round(0, accepted=(0, 1))
-    stray = part(one.spec, 0, one.engines[0].handle(Train(1)).payload)
+    stray = part(one.spec, 0, one.engines[0].handle(TrainCommand(1)).payload)
     with pytest.raises(ProtocolError, match="FF-COMP-008"):
-        other.engines[1].handle(Merge(1, (stray,)))
+        other.engines[1].handle(MergeCommand(1, (stray,)))
 
 
 def test_an_audit_makes_the_same_payloads_from_opened_states_in_both_phases(trio):
     net = trio()
     for number in range(4):
-        base = snapshot.pack(net.public, net.layout)
-        trained = [engine.handle(Train(number)) for engine in net.engines]
-        opened = net.engines[0].handle(messages.OpenSegment(number, 0))
+        base = public_state.pack(net.public, net.layout)
+        trained = [engine.handle(TrainCommand(number)) for engine in net.engines]
+        opened = net.engines[0].handle(worker_messages.OpenSegmentCommand(number, 0))
         peer = PeerId(bytes([1]) * 32)
-        again = net.engines[2].handle(messages.Reencode(base, peer, opened.last))
+        again = net.engines[2].handle(worker_messages.ReencodeCommand(base, peer, opened.last))
         assert again.payload == trained[0].trace.payload
         assert again.residual == trained[0].trace.borders[-1].residual
         net.round(number)
@@ -189,7 +189,7 @@ def test_residuals_and_payloads_add_up_to_all_gradients(trio):
         net.round(number)
         payload, held = net.trained[1].payload, net.engines[1]._inner
         values = job.sync.decode(job.sync.about(state, net.layout, peer), net.layout, payload)
-        said += twophase.taken(job.sync.codec(number), state, net.layout, values)
+        said += powersgd_phases.taken(job.sync.codec(number), state, net.layout, values)
         wanted -= SCALE * held.vectors[0].astype(np.float64)
         assert np.abs(wanted - said - held.residual).max() < 1e-5 * np.abs(wanted).max()
     assert said.any()
@@ -199,7 +199,7 @@ def test_residuals_and_payloads_add_up_to_all_gradients(trio):
 def test_bad_payloads_are_refused_in_both_phases(trio, damage):
     net = trio()
     for number in range(2):
-        data = bytearray(net.engines[0].handle(Train(number)).payload)
+        data = bytearray(net.engines[0].handle(TrainCommand(number)).payload)
         if damage == "short":
             del data[-4:]
         elif damage == "phase":
@@ -208,7 +208,7 @@ def test_bad_payloads_are_refused_in_both_phases(trio, damage):
             data[-2:] = b"\xc0\x7f"
         before = net.public.root(net.layout)
         with pytest.raises(FarflungError):
-            net.engines[1].handle(Merge(number, (part(net.spec, 0, bytes(data)),)))
+            net.engines[1].handle(MergeCommand(number, (part(net.spec, 0, bytes(data)),)))
         assert net.public.root(net.layout) == before
         net.round(number)
 
@@ -217,7 +217,7 @@ def test_a_tiny_gpt_learns_by_it(tiny, data):
     spec = msgspec.structs.replace(
         tiny, **POWERSGD, rounds=80, batch=8, schedule=ScheduleSpec(kind="constant", warmup=2)
     )
-    run = Together.of(spec, data, 3)
+    run = InProcessRun.of(spec, data, 3)
     before = run.heldout(64)
     for _ in range(80):
         run.round()

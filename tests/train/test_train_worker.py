@@ -11,10 +11,10 @@ import pytest
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import ProtocolError, RunError
-from farflung.train import messages
-from farflung.train.io.pipe import WorkerPipe
-from farflung.train.io.worker import Channel, broken
-from farflung.train.messages import Load, Merge, Part, Train
+from farflung.train import worker_messages
+from farflung.train.io.worker import WorkerChannel, broken
+from farflung.train.io.worker_pipe import WorkerPipe
+from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
 
 def start():
@@ -37,7 +37,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
     async def talk(ours):
         pipe = WorkerPipe(ours)
         with pytest.raises(RunError) as early:
-            await pipe.request(Train(0))
+            await pipe.request(TrainCommand(0))
         assert early.value.code == "FF-TRAIN-080"
         spec, source = user_job("        return loss * float('nan')")
         with pytest.raises(RunError) as bad:
@@ -45,14 +45,16 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
         assert bad.value.code == "FF-TRAIN-058"
         assert bad.value.hint
         await pipe.request(setup(tiny))
-        began = await pipe.request(messages.Initialize())
-        await pipe.request(Load(0, began.snapshot, b""))
-        trained = await pipe.request(Train(0))
-        part = Part(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload)
-        merged, again = await asyncio.gather(pipe.request(Merge(0, (part,))), pipe.request(Train(1)))
+        began = await pipe.request(worker_messages.InitializeCommand())
+        await pipe.request(LoadCommand(0, began.snapshot, b""))
+        trained = await pipe.request(TrainCommand(0))
+        part = AcceptedPayload(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload)
+        merged, again = await asyncio.gather(
+            pipe.request(MergeCommand(0, (part,))), pipe.request(TrainCommand(1))
+        )
         pipe.close()
         with pytest.raises(RunError, match="FF-TRAIN-090"):
-            await pipe.request(Train(0))
+            await pipe.request(TrainCommand(0))
         return trained, merged, again
 
     ours, process = start()
@@ -61,12 +63,15 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
     assert code == 0, errors
     assert errors == b""
     here = engine(tiny)
-    mine = here.handle(Train(0))
+    mine = here.handle(TrainCommand(0))
     assert (mine.payload, mine.inner, mine.trace) == (trained.payload, trained.inner, trained.trace)
     assert (
-        here.handle(Merge(0, (Part(bytes([1]) * 32, mine.trace.statistics.tokens, mine.payload),))) == merged
+        here.handle(
+            MergeCommand(0, (AcceptedPayload(bytes([1]) * 32, mine.trace.statistics.tokens, mine.payload),))
+        )
+        == merged
     )
-    assert here.handle(Train(1)).payload == again.payload
+    assert here.handle(TrainCommand(1)).payload == again.payload
 
 
 def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
@@ -75,11 +80,11 @@ def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    request = encode(Train(0))
+    request = encode(TrainCommand(0))
     out, _ = process.communicate(len(request).to_bytes(8, "little") + request, timeout=60)
     assert process.returncode == 0
     assert int.from_bytes(out[:8], "little") == len(out) - 8
-    assert decode(out[8:], messages.Reply, 1 << 20).code == "FF-TRAIN-080"
+    assert decode(out[8:], worker_messages.Reply, 1 << 20).code == "FF-TRAIN-080"
 
 
 def test_a_message_over_the_limit_ends_the_worker_before_it_is_read():
@@ -95,13 +100,13 @@ def test_a_worker_that_dies_is_reported():
     async def talk():
         ours, theirs = socket.socketpair()
         pipe = WorkerPipe(ours)
-        asked = asyncio.ensure_future(pipe.request(Train(0)))
+        asked = asyncio.ensure_future(pipe.request(TrainCommand(0)))
         assert await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 8)
         theirs.close()
         with pytest.raises(RunError, match="FF-TRAIN-090"):
             await asked
         with pytest.raises(RunError, match="FF-TRAIN-090"):
-            await pipe.request(Train(0))
+            await pipe.request(TrainCommand(0))
         pipe.close()
 
     asyncio.run(talk())
@@ -120,9 +125,9 @@ def test_a_reply_that_breaks_the_rules_closes_the_pipe(sent, error, code):
         pipe = WorkerPipe(ours)
         theirs.sendall(sent)
         with pytest.raises(error, match=code):
-            await pipe.request(Train(0))
+            await pipe.request(TrainCommand(0))
         with pytest.raises(RunError, match="FF-TRAIN-090"):
-            await pipe.request(Train(0))
+            await pipe.request(TrainCommand(0))
         pipe.close()
         theirs.close()
 
@@ -134,9 +139,9 @@ def test_a_cancelled_request_leaves_no_reply_for_the_next():
         ours, theirs = socket.socketpair()
         pipe = WorkerPipe(ours)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(pipe.request(Train(0)), 0.01)
+            await asyncio.wait_for(pipe.request(TrainCommand(0)), 0.01)
         with pytest.raises(RunError, match="FF-TRAIN-090"):
-            await pipe.request(Train(1))
+            await pipe.request(TrainCommand(1))
         pipe.close()
         theirs.close()
 
@@ -157,7 +162,7 @@ def test_an_error_text_that_is_not_unicode_is_still_carried():
 def test_a_worker_sees_that_its_agent_is_gone_without_waiting():
     ours, theirs = socket.socketpair()
     with theirs:
-        channel = Channel(theirs.fileno(), theirs.fileno())
+        channel = WorkerChannel(theirs.fileno(), theirs.fileno())
         assert not channel.is_closed()
         ours.sendall(b"more to read")
         assert not channel.is_closed()
@@ -175,7 +180,7 @@ def test_training_stops_between_steps_when_the_agent_is_gone(engine):
     one = engine()
     one._pulse = pulse
     with pytest.raises(SystemExit):
-        one.handle(Train(0))
+        one.handle(TrainCommand(0))
     assert next(left, "empty") == "empty"
 
 
@@ -193,9 +198,9 @@ def test_a_worker_gives_up_a_round_and_holds_what_it_held(setup, engine, tiny):
     async def talk(ours):
         pipe = WorkerPipe(ours)
         await pipe.request(setup(job))
-        began = await pipe.request(messages.Initialize())
-        await pipe.request(Load(0, began.snapshot, b""))
-        training = asyncio.ensure_future(pipe.request(Train(0)))
+        began = await pipe.request(worker_messages.InitializeCommand())
+        await pipe.request(LoadCommand(0, began.snapshot, b""))
+        training = asyncio.ensure_future(pipe.request(TrainCommand(0)))
         for _ in range(3000):
             await asyncio.sleep(0.01)
             if pipe._is_sent:
@@ -207,11 +212,11 @@ def test_a_worker_gives_up_a_round_and_holds_what_it_held(setup, engine, tiny):
         await pipe.abandon()
         pipe._is_sent = True  # as if the answer had been on its way
         await pipe.abandon()
-        trained = await pipe.request(Train(0, 8))
+        trained = await pipe.request(TrainCommand(0, 8))
         pipe.close()
         return trained
 
     ours, process = start()
     trained = asyncio.run(talk(ours))
     assert end(process)[0] == 0
-    assert trained.payload == engine(job).handle(Train(0, 8)).payload
+    assert trained.payload == engine(job).handle(TrainCommand(0, 8)).payload

@@ -1,6 +1,6 @@
 """Every kind of synchronisation as changes to a small job: what engines and audits are tested with."""
 
-from farflung.job.load import load as load_job
+from farflung.job.job_loader import load as load_job
 from farflung.job.spec import OptimizerSpec, SyncSpec
 
 GRADIENT = OptimizerSpec(name="gradient", lr=1e-2)

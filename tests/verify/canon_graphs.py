@@ -7,8 +7,16 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from farflung.core.canon.graph import Graph, Input, Node, Output
-from farflung.core.canon.rules import BOOL, F32, I64, OPERATIONS, Call, Tensor, infer
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
+from farflung.core.canon.operation_rules import (
+    BOOL,
+    F32,
+    I64,
+    OPERATIONS,
+    OperationCall,
+    TensorType,
+    infer,
+)
 
 DTYPES = {F32: np.float32, I64: np.int64, BOOL: np.bool_}
 SIDES = (1, 2, 3, 5, 17, 63, 64, 65, 130)
@@ -42,24 +50,24 @@ class Builder:
     """A graph node by node; each `add` returns the value's number."""
 
     def __init__(self) -> None:
-        self.inputs: list[Input] = []
-        self.nodes: list[Node] = []
+        self.inputs: list[GraphInput] = []
+        self.nodes: list[GraphNode] = []
 
     def input(self, name: str, kind: str, shape: tuple[int, ...]) -> int:
         assert not self.nodes, "inputs come first"
-        self.inputs.append(Input(name, kind, shape))
+        self.inputs.append(GraphInput(name, kind, shape))
         return len(self.inputs) - 1
 
-    def of(self, number: int) -> Input | Node:
+    def of(self, number: int) -> GraphInput | GraphNode:
         count = len(self.inputs)
         return self.inputs[number] if number < count else self.nodes[number - count]
 
     def add(self, op: str, *args: int, attrs=(), kind: str = F32, shape=()) -> int:
         """`kind` and `shape` matter for operations that state them: const, iota, convert, move."""
         number = len(self.inputs) + len(self.nodes)
-        tensors = tuple(Tensor(self.of(arg).kind, self.of(arg).shape) for arg in args)
-        made = infer(Call(number, op, tensors, tuple(attrs), Tensor(kind, tuple(shape))))
-        self.nodes.append(Node(op, args, made.kind, made.shape, tuple(attrs)))
+        tensors = tuple(TensorType(self.of(arg).kind, self.of(arg).shape) for arg in args)
+        made = infer(OperationCall(number, op, tensors, tuple(attrs), TensorType(kind, tuple(shape))))
+        self.nodes.append(GraphNode(op, args, made.kind, made.shape, tuple(attrs)))
         return number
 
     def const(self, value, shape=(), kind: str = F32) -> int:
@@ -78,9 +86,9 @@ class Builder:
         strides = strides_of((*rest, rows, columns))
         return self.move(arg, (*rest, columns, rows), 0, (*strides[:-2], strides[-1], strides[-2]))
 
-    def graph(self, **outputs: int) -> Graph:
-        named = tuple(Output(name, value) for name, value in outputs.items())
-        return Graph(tuple(self.inputs), tuple(self.nodes), named)
+    def graph(self, **outputs: int) -> CanonicalGraph:
+        named = tuple(GraphOutput(name, value) for name, value in outputs.items())
+        return CanonicalGraph(tuple(self.inputs), tuple(self.nodes), named)
 
 
 def strides_of(shape) -> tuple[int, ...]:
@@ -100,7 +108,7 @@ def values(kind: str, shape, seed: int) -> np.ndarray:
     return np.where(special, draw.choice(np.array(FLOATS), shape), ordinary).astype(np.float32)
 
 
-def inputs_of(graph: Graph, seed: int) -> dict[str, np.ndarray]:
+def inputs_of(graph: CanonicalGraph, seed: int) -> dict[str, np.ndarray]:
     return {each.name: values(each.kind, each.shape, seed + place) for place, each in enumerate(graph.inputs)}
 
 

@@ -13,23 +13,30 @@ from core_tiny_program import ROUND, SEGMENT
 from ledger_game import BOND, REST, A, Game
 
 from farflung.core.canon import program as programs
-from farflung.core.canon.referee import Case, Ruling, ruling
-from farflung.core.canon.tree import Tree, leaf_hash
-from farflung.core.claims import Border
+from farflung.core.canon.referee import RefereeCase, RefereeRuling, ruling
+from farflung.core.canon.tile_tree import TileTree, leaf_hash
+from farflung.core.commitments import BorderRoots
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.dataset import Dataset
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec, SyncSpec, Tolerance
-from farflung.ledger.pinpoint import Show, Stage
-from farflung.train import local, messages, segments
-from farflung.train import model as models
+from farflung.ledger.pinpoint_game import PinpointStage, ShowTile
+from farflung.train import flat_model as models
+from farflung.train import inner_steps, segments, worker_messages
+from farflung.train.round_work import WorkerJob
 from farflung.train.segments import BorderState
-from farflung.train.sync import Sync
-from farflung.train.work import Job
-from farflung.verify.canon import trace
-from farflung.verify.canon.exhibits import exhibit, leaf_tile
-from farflung.verify.canon.playing import Played, Segment, executed, play, segment_of, tiles_of
-from farflung.verify.canon.programs import Parts, assemble
-from farflung.verify.dispute import Player, Role, next_move
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify.canon import step_graph
+from farflung.verify.canon.dispute_execution import (
+    DisputedSegment,
+    SegmentExecution,
+    executed,
+    play,
+    segment_of,
+    tiles_of,
+)
+from farflung.verify.canon.job_program import JobProgramParts, assemble
+from farflung.verify.canon.tile_proofs import exhibit, leaf_tile
+from farflung.verify.dispute_player import DisputePlayer, DisputeRole, next_move
 
 Spoil = Callable[[int, int, np.ndarray], None]
 SEAT, STEPS, LIMIT = 1, 4, 1 << 19
@@ -47,10 +54,10 @@ TOKENS = (np.arange(3000, dtype=np.uint16) ** 2 % 79).astype(np.uint8)
 
 
 @functools.cache
-def job() -> Job:
-    setup = messages.Setup(SPEC, b"", b"", SEAT, PeerId(bytes(32)))
+def job() -> WorkerJob:
+    setup = worker_messages.SetupCommand(SPEC, b"", b"", SEAT, PeerId(bytes(32)))
     model = models.build(SPEC, b"")
-    return Job(setup, Dataset(TOKENS, TOKENS[:100]), model, Sync(SPEC), models.initial(SPEC, model))
+    return WorkerJob(setup, Dataset(TOKENS, TOKENS[:100]), model, Sync(SPEC), models.initial(SPEC, model))
 
 
 def tolerance() -> Tolerance:
@@ -61,17 +68,17 @@ def tolerance() -> Tolerance:
 
 
 @functools.cache
-def parts() -> Parts:
+def parts() -> JobProgramParts:
     one = job()
-    graph = trace.traced(one.model, SPEC)
-    return assemble(SPEC, one.model.layout, tolerance(), graph, trace.buffers(one.model), TOKENS)
+    graph = step_graph.traced(one.model, SPEC)
+    return assemble(SPEC, one.model.layout, tolerance(), graph, step_graph.buffers(one.model), TOKENS)
 
 
 def leg(begin: BorderState, steps: range) -> BorderState:
     """Native work."""
     one = job()
     batches = one.batches(begin.round, SEAT)
-    return local.leg(one.model, SPEC, begin, batches, SEAT, steps, lambda: None).end
+    return inner_steps.leg(one.model, SPEC, begin, batches, SEAT, steps, lambda: None).end
 
 
 @functools.cache
@@ -82,13 +89,13 @@ def border(index: int) -> BorderState:
     return leg(border(index - 1), range(2 * index - 2, 2 * index))
 
 
-def shown(state: BorderState, index: int) -> Border:
+def shown(state: BorderState, index: int) -> BorderRoots:
     return segments.border(job().model.layout, SPEC.optimizer, index, state, ZERO_HASH)
 
 
-def segment(claimed: BorderState | None = None, index: int = SEGMENT) -> Segment:
+def segment(claimed: BorderState | None = None, index: int = SEGMENT) -> DisputedSegment:
     start, end = border(index), claimed or border(index + 1)
-    run = programs.Run(2 * index, 2)
+    run = programs.SegmentSteps(2 * index, 2)
     return segment_of(parts(), job().model.layout, job().start, SEAT, run, start, end)
 
 
@@ -98,7 +105,7 @@ def cheat() -> BorderState:
     return replace(end, step=end.step + 1)
 
 
-def tiles_made(about: Segment, spoil: Spoil | None = None) -> list[bytes]:
+def tiles_made(about: DisputedSegment, spoil: Spoil | None = None) -> list[bytes]:
     """All leaves of an execution; `spoil` may change any value that is made, and so all that follows from it."""
     found: list[bytes] = []
 
@@ -118,7 +125,7 @@ class Liar:
     """An execution with one thing changed: bytes of one leaf (absorbed), or a value and all that follows from it."""
 
     def __init__(
-        self, about: Segment, leaf: int | None = None, bit: int = 1, spoil: Spoil | None = None
+        self, about: DisputedSegment, leaf: int | None = None, bit: int = 1, spoil: Spoil | None = None
     ) -> None:
         self.about = about
         self.tiles = tiles_made(about, spoil) if spoil else list(_tiles(about))
@@ -126,65 +133,67 @@ class Liar:
             changed = bytearray(self.tiles[leaf])
             changed[0] ^= bit
             self.tiles[leaf] = bytes(changed)
-        tree = Tree(leaf_hash(at, data) for at, data in enumerate(self.tiles))
-        self.played = Played(tree, self.tiles[-1] == b"\1")
+        tree = TileTree(leaf_hash(at, data) for at, data in enumerate(self.tiles))
+        self.played = SegmentExecution(tree, self.tiles[-1] == b"\1")
 
-    def player(self, role: Role, **change: object) -> Player:
+    def player(self, role: DisputeRole, **change: object) -> DisputePlayer:
         """One that plays its wrong tree to the end."""
-        hoped = self.played._replace(is_guilty=role is Role.CHALLENGER)
+        hoped = self.played._replace(is_guilty=role is DisputeRole.CHALLENGER)
         return _player(self.about, hoped, role)._replace(tile=lambda leaf: self.tiles[leaf], **change)
 
 
-def honest(about: Segment, role: Role) -> Player:
+def honest(about: DisputedSegment, role: DisputeRole) -> DisputePlayer:
     return _player(about, _played(about), role)
 
 
-_KNOWN: dict[tuple[str, int], tuple[Segment, Any]] = {}  # segments are no keys: they hold arrays
+_KNOWN: dict[tuple[str, int], tuple[DisputedSegment, Any]] = {}  # segments are no keys: they hold arrays
 
 
-def _once(what: Callable[[Segment], Any], about: Segment) -> Any:
+def _once(what: Callable[[DisputedSegment], Any], about: DisputedSegment) -> Any:
     key = what.__name__, id(about)
     if key not in _KNOWN:
         _KNOWN[key] = about, what(about)
     return _KNOWN[key][1]
 
 
-def _played(about: Segment) -> Played:
+def _played(about: DisputedSegment) -> SegmentExecution:
     return _once(_play, about)
 
 
-def _play(about: Segment) -> Played:
+def _play(about: DisputedSegment) -> SegmentExecution:
     return play(parts(), about)
 
 
-def _tiles(about: Segment) -> list[bytes]:
+def _tiles(about: DisputedSegment) -> list[bytes]:
     return _once(tiles_made, about)
 
 
-def _player(about: Segment, played: Played, role: Role) -> Player:
-    return Player(
+def _player(about: DisputedSegment, played: SegmentExecution, role: DisputeRole) -> DisputePlayer:
+    return DisputePlayer(
         role,
         played,
         REST,
         parts().program,
         lambda leaf: leaf_tile(parts(), about, leaf),
         lambda leaf, pair: exhibit(parts(), about, played.tree, leaf, pair),
-        bond=BOND if role is Role.ACCUSED else 0,
+        bond=BOND if role is DisputeRole.ACCUSED else 0,
     )
 
 
-def first_difference(mine: Tree, other: Tree) -> int:
+def first_difference(mine: TileTree, other: TileTree) -> int:
     return next(at for at in itertools.count() if mine.leaf(at) != other.leaf(at))
 
 
-def judged(about: Segment, mine: Player, other: Liar, claimed: BorderState, index: int = SEGMENT) -> Ruling:
+def judged(
+    about: DisputedSegment, mine: DisputePlayer, other: Liar, claimed: BorderState, index: int = SEGMENT
+) -> RefereeRuling:
     """What the referee finds of the first leaf that differs; `mine` is the accused's."""
     leaf = first_difference(mine.played.tree, other.played.tree)
     pair = mine.tile(leaf), other.tiles[leaf]
     borders = shown(border(index), index), shown(claimed, index + 1)
     roots = mine.played.tree.root, other.played.tree.root
     nodes = leaf_hash(leaf, pair[0]), leaf_hash(leaf, pair[1])
-    case = Case(parts().program, ROUND, SEAT, about.run, *borders, roots, leaf, nodes)
+    case = RefereeCase(parts().program, ROUND, SEAT, about.run, *borders, roots, leaf, nodes)
     return ruling(case, mine.prove(leaf, pair))
 
 
@@ -199,11 +208,11 @@ class Real:
 class Match(Game):
     """A dispute that players play by themselves, each as soon as it may."""
 
-    def __init__(self, accused: Player, challenger: Player, claimed: BorderState) -> None:
+    def __init__(self, accused: DisputePlayer, challenger: DisputePlayer, claimed: BorderState) -> None:
         super().__init__(None, None, Real(claimed))
         self.sides = accused._replace(borders=self.borders()), challenger
         self.shown: list[bytes | None] = [None, None]
-        self.silent: dict[Stage, int] = {}  # who says nothing in a stage
+        self.silent: dict[PinpointStage, int] = {}  # who says nothing in a stage
         self.spent: list[object] = []
 
     def moves(self) -> bool:
@@ -220,13 +229,13 @@ class Match(Game):
         self.send(*(each for _, _, each in signed))
         for side, op, _ in signed:
             self.spent.append(op)
-            if isinstance(op, Show):
+            if isinstance(op, ShowTile):
                 self.shown[side] = op.data
         return True
 
     def over(self) -> Match:
         """Played to the end, the clock's if nobody speaks."""
-        while self.row.stage != Stage.CLOSED:
+        while self.row.stage != PinpointStage.CLOSED:
             if not self.moves():
                 self.wait()
         return self

@@ -1,6 +1,6 @@
 """The second reader and audits that lie: a draw that was not kept to, verdicts that nobody gave, pay for what is false.
 
-One case for each check of verify.audits, and for what verify.books makes of it.
+One case for each check of verify.audit_replay, and for what verify.ledger_replay makes of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import AuditSpec
-from farflung.ledger import tx
-from farflung.ledger.rows import LeaseRow
-from farflung.ledger.tx import Finding, SignedVerdict, sign_verdict
-from farflung.train.roundlog import Accepted, Audited, Record, RoundOpened
-from farflung.verify import sample
-from farflung.verify.reader import verify_run
-from farflung.verify.report import Report
+from farflung.ledger import transactions
+from farflung.ledger.table_rows import LeaseRow
+from farflung.ledger.transactions import SignedVerdict, VerdictFinding, sign_verdict
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord, Record, RoundStartRecord
+from farflung.verify import audit_sample
+from farflung.verify.replay_report import ReplayReport
+from farflung.verify.run_replay import verify_run
 
 OTHER = digest("test/other/1")
 A, B, C = (key.public for key in PEERS)
@@ -54,10 +54,10 @@ def only(round: int, lie: Lie) -> Lie:
     return lambda truth, now: lie(truth) if now == round else truth
 
 
-def found(finding: Finding, peer: PeerId = A, round: int = 0, *, by: int = 2) -> dict[str, Lie]:
+def found(finding: VerdictFinding, peer: PeerId = A, round: int = 0, *, by: int = 2) -> dict[str, Lie]:
     """The first `by` verifiers of the order find this of one contribution."""
 
-    def lie(truth: Finding, place: int, about: PeerId, now: int) -> Finding:
+    def lie(truth: VerdictFinding, place: int, about: PeerId, now: int) -> VerdictFinding:
         return finding if (about, now) == (peer, round) and place < by else truth
 
     return {"finding": lie}
@@ -67,7 +67,7 @@ def lease(story: Story, node: PeerId) -> LeaseRow:
     return next(row for row in story.chain.state.rows(LeaseRow) if row.node == node)
 
 
-def read(story: Story) -> Report:
+def read(story: Story) -> ReplayReport:
     return verify_run(story.export())
 
 
@@ -76,7 +76,7 @@ def read(story: Story) -> Report:
 
 def test_a_run_without_audits_has_no_records_of_them() -> None:
     story = Story(spec=replace(SPEC, audit=NO_AUDITS))
-    assert not [r for r in story.records if isinstance(r, Audited)]
+    assert not [r for r in story.records if isinstance(r, AuditsRecord)]
     assert (read(story).audits, read(story).paid) == (0, 7 * SPEC.round_tokens)
 
 
@@ -87,28 +87,30 @@ def test_every_contribution_is_audited_at_a_rate_of_one() -> None:
     assert report.paid == 7 * SPEC.round_tokens + 8 * SEGMENT
 
 
-@pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
-def test_who_is_found_guilty_by_two_is_out_and_loses_pay_and_stake(finding: Finding) -> None:
+@pytest.mark.parametrize("finding", [VerdictFinding.FALSE, VerdictFinding.WITHHELD])
+def test_who_is_found_guilty_by_two_is_out_and_loses_pay_and_stake(finding: VerdictFinding) -> None:
     story = Story(found(finding), spec=EVERYBODY)
     report = read(story)
-    members = [{m.peer for m in r.members} for r in story.records if isinstance(r, RoundOpened)]
+    members = [{m.peer for m in r.members} for r in story.records if isinstance(r, RoundStartRecord)]
     assert members == [{A, B, C}, {A, B, C}, {B}]
     assert (lease(story, A).paid, report.slashed) == (0, 1)
-    assert lease(story, A).slashed == (1000 if finding is Finding.FALSE else 500)
+    assert lease(story, A).slashed == (1000 if finding is VerdictFinding.FALSE else 500)
     # Who saw nothing ran nothing again.
-    reruns = (2 + 5) * SEGMENT if finding is Finding.FALSE else 5 * SEGMENT
+    reruns = (2 + 5) * SEGMENT if finding is VerdictFinding.FALSE else 5 * SEGMENT
     assert report.paid == (2 + 1 + 1) * SPEC.round_tokens + reruns
 
 
 def test_work_that_lies_between_one_and_two_tolerances_is_unpaid_and_nothing_more() -> None:
-    story = Story(found(Finding.UNPAID))
+    story = Story(found(VerdictFinding.UNPAID))
     report = read(story)
     assert (report.slashed, lease(story, A).units) == (0, 2 * SPEC.round_tokens)
     assert report.paid == 6 * SPEC.round_tokens + story.judged * SEGMENT
 
 
-@pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
-def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(finding: Finding) -> None:
+@pytest.mark.parametrize("finding", [VerdictFinding.FALSE, VerdictFinding.WITHHELD])
+def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(
+    finding: VerdictFinding,
+) -> None:
     story = Story(found(finding, by=1))
     report = read(story)
     assert (report.slashed, report.verdicts) == (0, story.judged)
@@ -116,14 +118,14 @@ def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(f
 
 
 def test_who_is_out_is_not_judged_for_the_round_that_was_under_way() -> None:
-    story = Story(found(Finding.FALSE), spec=EVERYBODY)
-    second = next(r for r in story.records if isinstance(r, Audited) and r.round == 1)
+    story = Story(found(VerdictFinding.FALSE), spec=EVERYBODY)
+    second = next(r for r in story.records if isinstance(r, AuditsRecord) and r.round == 1)
     assert A not in {v.verdict.node for v in second.verdicts}
     assert lease(story, A).units == 0
 
 
 def test_earlier_earnings_of_the_guilty_are_forfeited() -> None:
-    story = Story(found(Finding.FALSE, B, 1), spec=EVERYBODY)
+    story = Story(found(VerdictFinding.FALSE, B, 1), spec=EVERYBODY)
     report = read(story)
     assert (lease(story, B).units, lease(story, B).paid, report.slashed) == (SPEC.round_tokens, 0, 1)
 
@@ -142,7 +144,7 @@ def moved(kind: type[Record], number: int, by: int) -> Lie:
 
 def without(number: int) -> Lie:
     def alter(story: Story) -> None:
-        places = [i for i, r in enumerate(story.records) if isinstance(r, Audited)]
+        places = [i for i, r in enumerate(story.records) if isinstance(r, AuditsRecord)]
         story.records.pop(places[number])
 
     return alter
@@ -151,10 +153,10 @@ def without(number: int) -> Lie:
 @pytest.mark.parametrize(
     ("alter", "code"),
     [
-        (moved(Audited, 0, 1), "FF-VERI-033"),  # after the round opened that it decides on
-        (moved(Audited, 0, -1), "FF-VERI-033"),
-        (moved(Audited, 0, -4), "FF-VERI-033"),  # before the round after its own
-        (moved(Audited, 1, 1), "FF-VERI-033"),
+        (moved(AuditsRecord, 0, 1), "FF-VERI-033"),  # after the round opened that it decides on
+        (moved(AuditsRecord, 0, -1), "FF-VERI-033"),
+        (moved(AuditsRecord, 0, -4), "FF-VERI-033"),  # before the round after its own
+        (moved(AuditsRecord, 1, 1), "FF-VERI-033"),
         (without(0), "FF-VERI-033"),
         (without(1), "FF-VERI-033"),
         (without(2), "FF-VERI-033"),
@@ -171,15 +173,15 @@ def test_an_audit_out_of_its_place_is_refused(alter: Lie, code: str) -> None:
 def test_the_audits_of_a_round_are_due_before_the_next_but_one_opens() -> None:
     """Written at the end all together, nobody would ever have been out."""
     story = Story()
-    audits = [r for r in story.records if isinstance(r, Audited)]
-    rest = [r for r in story.records if not isinstance(r, Audited)]
+    audits = [r for r in story.records if isinstance(r, AuditsRecord)]
+    rest = [r for r in story.records if not isinstance(r, AuditsRecord)]
     story.records[:] = [*rest[:-1], *audits, rest[-1]]
     refused(story, "FF-VERI-033")
 
 
 def test_an_audit_of_a_job_without_audits_is_refused() -> None:
     story = Story(spec=replace(SPEC, audit=NO_AUDITS))
-    story.records.insert(-1, Audited(0, ()))
+    story.records.insert(-1, AuditsRecord(0, ()))
     refused(story, "FF-VERI-033")
 
 
@@ -189,7 +191,7 @@ def test_who_was_found_false_and_still_takes_part_is_seen() -> None:
             super().audit(round)
             self.out = frozenset()
 
-    refused(Lenient(found(Finding.FALSE, A, 0), spec=EVERYBODY), "FF-VERI-034")
+    refused(Lenient(found(VerdictFinding.FALSE, A, 0), spec=EVERYBODY), "FF-VERI-034")
 
 
 # The draw
@@ -203,15 +205,15 @@ def test_a_drawn_contribution_that_nobody_judged_is_seen() -> None:
 def test_a_drawn_contribution_that_its_round_went_on_without_is_owed_and_has_to_be_judged() -> None:
     """Were it not, whoever is drawn would die, or be said to have died."""
 
-    def forgiven(record: Audited) -> Audited:
+    def forgiven(record: AuditsRecord) -> AuditsRecord:
         return replace(record, verdicts=tuple(v for v in record.verdicts if v.verdict.node != C))
 
-    assert C not in {c.peer for c in Story(spec=EVERYBODY).of_round(Accepted, LOST_IN).contributions}
+    assert C not in {c.peer for c in Story(spec=EVERYBODY).of_round(AcceptSetRecord, LOST_IN).contributions}
     refused(Story({"audited": only(LOST_IN, forgiven)}, spec=EVERYBODY), "FF-VERI-036")
 
 
 def test_who_owes_an_opening_and_is_found_guilty_loses_pay_and_stake() -> None:
-    story = Story(found(Finding.WITHHELD, C, LOST_IN), spec=EVERYBODY)
+    story = Story(found(VerdictFinding.WITHHELD, C, LOST_IN), spec=EVERYBODY)
     assert (read(story).slashed, lease(story, C).slashed, lease(story, C).paid) == (1, 500, 0)
 
 
@@ -243,9 +245,10 @@ def test_a_contribution_that_was_not_drawn_and_is_judged_is_seen() -> None:
     """Its verifier would be paid for it."""
 
     class Eager(Story):
-        def drawn(self, round: int) -> tuple[sample.Drawn, ...]:
+        def drawn(self, round: int) -> tuple[audit_sample.AuditSample, ...]:
             return tuple(
-                sample.Drawn(c.peer, 0, "for the fee") for c in self.of_round(Accepted, round).contributions
+                audit_sample.AuditSample(c.peer, 0, "for the fee")
+                for c in self.of_round(AcceptSetRecord, round).contributions
             )
 
     eager = replace(SPEC, audit=AuditSpec(segments=1, rate=0.0))
@@ -282,7 +285,7 @@ def test_a_suspicious_payload_has_to_be_audited() -> None:
 
 @pytest.mark.parametrize("field", ["chain", "job", "round", "segment", "trace"])
 def test_a_verdict_on_something_else_is_refused(field: str) -> None:
-    def lie(record: Audited) -> Audited:
+    def lie(record: AuditsRecord) -> AuditsRecord:
         first = record.verdicts[0].verdict
         value = getattr(first, field)
         verdict = replace(first, **{field: (value + 1) % 3 if isinstance(value, int) else OTHER})
@@ -295,14 +298,16 @@ def test_a_verdict_on_something_else_is_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("finding", "excess", "result"),
     [
-        (Finding.HOLDS, 1001, OTHER),
-        (Finding.HOLDS, 0, ZERO_HASH),
-        (Finding.UNPAID, 2001, OTHER),
-        (Finding.UNPAID, 0, ZERO_HASH),
+        (VerdictFinding.HOLDS, 1001, OTHER),
+        (VerdictFinding.HOLDS, 0, ZERO_HASH),
+        (VerdictFinding.UNPAID, 2001, OTHER),
+        (VerdictFinding.UNPAID, 0, ZERO_HASH),
     ],
 )
-def test_a_finding_that_contradicts_itself_is_refused(finding: Finding, excess: int, result: Any) -> None:
-    def lie(record: Audited) -> Audited:
+def test_a_finding_that_contradicts_itself_is_refused(
+    finding: VerdictFinding, excess: int, result: Any
+) -> None:
+    def lie(record: AuditsRecord) -> AuditsRecord:
         changed = replace(record.verdicts[0].verdict, finding=finding, excess=excess, result=result)
         return replace(record, verdicts=(sign_verdict(KEYS[changed.verifier], changed), *record.verdicts[1:]))
 
@@ -310,12 +315,12 @@ def test_a_finding_that_contradicts_itself_is_refused(finding: Finding, excess: 
 
 
 def test_a_false_finding_within_twice_the_tolerance_is_refused() -> None:
-    def lie(record: Audited) -> Audited:
+    def lie(record: AuditsRecord) -> AuditsRecord:
         small = [replace(v.verdict, excess=2000) for v in record.verdicts[:2]]
         told = tuple(sign_verdict(KEYS[v.verifier], v) for v in small)
         return replace(record, verdicts=(*told, *record.verdicts[2:]))
 
-    lies = {**found(Finding.FALSE), "audited": only(0, lie), "slash": lambda op: []}
+    lies = {**found(VerdictFinding.FALSE), "audited": only(0, lie), "slash": lambda op: []}
     refused(Story(lies, spec=EVERYBODY), "FF-VERI-038")
 
 
@@ -327,24 +332,24 @@ def test_an_accusation_that_nobody_confirmed_is_refused() -> None:
         def verdicts(self, *about: Any) -> list[SignedVerdict]:
             return super().verdicts(*about)[:1]
 
-    refused(Hasty(found(Finding.FALSE)), "FF-VERI-043")
+    refused(Hasty(found(VerdictFinding.FALSE)), "FF-VERI-043")
 
 
 @pytest.mark.parametrize("key", [REQUESTER, STRANGER, PEERS[1]], ids=["requester", "stranger", "a trainer"])
 def test_a_verdict_of_who_is_no_verifier_of_the_job_is_refused(key: Any) -> None:
-    def lie(record: Audited) -> Audited:
+    def lie(record: AuditsRecord) -> AuditsRecord:
         told = tuple(sign_verdict(key, replace(v.verdict, verifier=key.public)) for v in record.verdicts)
         return replace(record, verdicts=told)
 
     refused(Story({"audited": only(0, lie), "progress": units_of_peers}), "FF-VERI-037")
 
 
-def units_of_peers(op: tx.Progress) -> tx.Progress:
+def units_of_peers(op: transactions.Progress) -> transactions.Progress:
     return replace(op, units=tuple(u for u in op.units if u[0] in (A, B, C, V, W)))
 
 
 def test_a_verdict_that_its_verifier_did_not_sign_is_refused() -> None:
-    def lie(record: Audited) -> Audited:
+    def lie(record: AuditsRecord) -> AuditsRecord:
         first = record.verdicts[0]
         forged = SignedVerdict(first.verdict, sign_verdict(REQUESTER, first.verdict).signature)
         return replace(record, verdicts=(forged, *record.verdicts[1:]))
@@ -362,19 +367,19 @@ def test_verdicts_twice_or_out_of_order_are_refused(order: Lie) -> None:
 
 
 def test_who_is_found_guilty_and_not_slashed_is_seen() -> None:
-    refused(Story({**found(Finding.FALSE), "slash": lambda op: []}, spec=EVERYBODY), "FF-VERI-039")
+    refused(Story({**found(VerdictFinding.FALSE), "slash": lambda op: []}, spec=EVERYBODY), "FF-VERI-039")
 
 
 def test_who_is_slashed_and_was_not_found_guilty_is_seen() -> None:
     """The verifiers sign for the ledger what they did not sign for the log."""
 
-    def lie(op: tx.Progress, now: int) -> list[tx.Op]:
+    def lie(op: transactions.Progress, now: int) -> list[transactions.Op]:
         story = story_of["it"]
         if now != LOST_IN - 1:
             return [op]
-        accepted = story.of_round(Accepted, now)
+        accepted = story.of_round(AcceptSetRecord, now)
         c = next(c for c in accepted.contributions if c.peer == C)
-        verdicts = tuple(story.verdict(c, now, 0, key.public, Finding.FALSE) for key in VERIFIERS)
+        verdicts = tuple(story.verdict(c, now, 0, key.public, VerdictFinding.FALSE) for key in VERIFIERS)
         return [op, story.slash(accepted, C, now, verdicts)]
 
     story_of: dict[str, Story] = {}
@@ -388,19 +393,19 @@ def test_who_is_slashed_and_was_not_found_guilty_is_seen() -> None:
 
 
 def test_pay_for_what_was_found_false_is_seen() -> None:
-    def lie(op: tx.Progress) -> tx.Progress:
+    def lie(op: transactions.Progress) -> transactions.Progress:
         return replace(op, units=tuple(sorted((*op.units, (A, SPEC.round_tokens)))))
 
-    refused(Story({**found(Finding.UNPAID), "progress": only(0, lie)}), "FF-VERI-023")
+    refused(Story({**found(VerdictFinding.UNPAID), "progress": only(0, lie)}), "FF-VERI-023")
 
 
 @pytest.mark.parametrize("more", [1, -1, SEGMENT])
 def test_a_verifier_that_is_paid_for_more_or_less_than_it_ran_again_is_seen(more: int) -> None:
-    def lie(op: tx.Progress) -> tx.Progress:
+    def lie(op: transactions.Progress) -> transactions.Progress:
         return replace(op, units=tuple((p, n + more) if p in (V, W) else (p, n) for p, n in op.units))
 
     refused(Story({"progress": only(0, lie)}), "FF-VERI-023")
 
 
 def test_every_finding_has_an_excess_in_the_story() -> None:
-    assert EXCESS.keys() == set(Finding)
+    assert EXCESS.keys() == set(VerdictFinding)

@@ -1,6 +1,6 @@
 """The second reader and a lying ledger: the requester and the one validator agree on books that the log refutes.
 
-One case for each check of verify.books, and for the model that is handed over.
+One case for each check of verify.ledger_replay, and for the model that is handed over.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.ledger import tx
-from farflung.ledger.block import Block, Header, vote_for
+from farflung.ledger import transactions
+from farflung.ledger.block import Block, BlockHeader, vote_for
 from farflung.ledger.chain import Chain
+from farflung.ledger.ledger_state import StateDraft
+from farflung.ledger.receipt_checks import LedgerReceipt, prove
 from farflung.ledger.receipt_file import party_receipts, write_receipt_file
-from farflung.ledger.receipts import Receipt, prove
-from farflung.ledger.rows import JobRow, JobState, LeaseRow
-from farflung.ledger.rules import settle
-from farflung.ledger.tables import Draft
-from farflung.ledger.votes import Certificate, Kind, certificate_of, sign_vote
-from farflung.train.roundlog import Accepted, Beaconed, Member, RoundOpened
-from farflung.verify.reader import verify_run
+from farflung.ledger.rules import settlement
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
+from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, sign_vote
+from farflung.train.run_log import AcceptSetRecord, BeaconRecord, RoundMember, RoundStartRecord
+from farflung.verify.run_replay import verify_run
 
 OTHER = digest("test/other/1")
 A, B, C = (key.public for key in PEERS)
@@ -56,7 +56,7 @@ def refused(story: Story, code: str) -> None:
     assert caught.value.code == code, caught.value.lines()
 
 
-def nothing(op: tx.Op) -> list[tx.Op]:
+def nothing(op: transactions.Op) -> list[transactions.Op]:
     return []
 
 
@@ -84,8 +84,8 @@ def test_blocks_that_are_missing_or_out_of_order_are_refused() -> None:
             verify_run(replace(exported, blocks=blocks))
 
 
-def certified(header: Header, key: SigningKey) -> Certificate:
-    return certificate_of([sign_vote(key, 0, vote_for(header, 1, Kind.FINALIZE))], 1)
+def certified(header: BlockHeader, key: SigningKey) -> QuorumCertificate:
+    return certificate_of([sign_vote(key, 0, vote_for(header, 1, VoteKind.FINALIZE))], 1)
 
 
 def test_a_block_that_no_validator_signed_is_refused() -> None:
@@ -110,7 +110,7 @@ def test_a_state_that_the_transactions_do_not_give_is_refused_although_it_is_cer
 def test_blocks_after_the_settlement_change_nothing() -> None:
     story = Story()
     for key in PEERS:
-        story.put(key, tx.NodeLeave())
+        story.put(key, transactions.NodeLeave())
     report = verify_run(story.export())
     assert report.blocks == 18
 
@@ -135,11 +135,11 @@ def test_a_round_that_no_block_anchors_is_refused() -> None:
 
 def test_a_round_of_audits_that_names_no_block_is_refused_and_one_without_audits_that_does() -> None:
     story = Story()
-    story.records[:] = [r for r in story.records if not (isinstance(r, Beaconed) and r.round == 1)]
+    story.records[:] = [r for r in story.records if not (isinstance(r, BeaconRecord) and r.round == 1)]
     refused(story, "FF-VERI-132")
     other = Story(spec=replace(SPEC, audit=NO_AUDITS))
-    place = next(i for i, r in enumerate(other.records) if isinstance(r, Accepted))
-    other.records.insert(place, Beaconed(0, OTHER))
+    place = next(i for i, r in enumerate(other.records) if isinstance(r, AcceptSetRecord))
+    other.records.insert(place, BeaconRecord(0, OTHER))
     refused(other, "FF-VERI-132")
 
 
@@ -165,8 +165,8 @@ def test_a_failed_funding_counts_for_nothing() -> None:
     class Failing(Story):
         def hire(self) -> None:
             chain = self.chain
-            op = tx.JobCreate(self.terms.id, RICH * 2, PRICE, 3, self.chain.head.time + HOUR)
-            signed = tx.sign_tx(REQUESTER, tx.make_tx(chain.id, REQUESTER.public, 0, op))
+            op = transactions.JobCreate(self.terms.id, RICH * 2, PRICE, 3, self.chain.head.time + HOUR)
+            signed = transactions.sign_tx(REQUESTER, transactions.make_tx(chain.id, REQUESTER.public, 0, op))
             chain.adopt(chain.propose([signed], chain.head.time + 1000)[0])
             super().hire()
 
@@ -197,7 +197,7 @@ def test_a_round_that_the_ledger_does_not_have_is_refused() -> None:
 
 
 def test_a_round_that_the_log_does_not_have_is_refused() -> None:
-    def lie(op: tx.Progress) -> list[tx.Op]:
+    def lie(op: transactions.Progress) -> list[transactions.Op]:
         return [op, replace(op, round=2, units=())]
 
     refused(Story({"progress": only(1, lie)}, done=2), "FF-VERI-021")
@@ -232,14 +232,16 @@ def test_work_without_a_lease_is_refused() -> None:
 
 
 def test_a_member_without_a_lease_is_refused_although_it_did_nothing() -> None:
-    def lie(record: RoundOpened) -> RoundOpened:
-        members = sorted((*record.members, Member(STRANGER.public, SPEC.round_tokens)), key=lambda m: m.peer)
+    def lie(record: RoundStartRecord) -> RoundStartRecord:
+        members = sorted(
+            (*record.members, RoundMember(STRANGER.public, SPEC.round_tokens)), key=lambda m: m.peer
+        )
         return replace(record, members=tuple(members))
 
     refused(Story({"round": only(2, lie)}), "FF-VERI-024")
 
 
-def close(draft: Draft, job: JobRow, lease_more: dict[str, int], job_more: dict[str, int]) -> None:
+def close(draft: StateDraft, job: JobRow, lease_more: dict[str, int], job_more: dict[str, int]) -> None:
     """The law's own `settle.close`, which then writes down other amounts; the money itself is conserved."""
     honest(draft, job, JobState.SETTLED)
     row = draft.find(JobRow, job.job)
@@ -250,7 +252,7 @@ def close(draft: Draft, job: JobRow, lease_more: dict[str, int], job_more: dict[
     draft.put(replace(row, **{name: getattr(row, name) + more for name, more in job_more.items()}))
 
 
-honest = settle.close
+honest = settlement.close
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ honest = settle.close
 def test_a_law_that_pays_wrongly_is_seen_although_the_reader_executes_it_alike(
     lease: dict[str, int], job: dict[str, int], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settle, "close", lambda draft, row, target: close(draft, row, lease, job))
+    monkeypatch.setattr(settlement, "close", lambda draft, row, target: close(draft, row, lease, job))
     refused(Story(), code)
 
 
@@ -281,7 +283,7 @@ def test_a_job_that_ran_out_is_found_true() -> None:
 
 
 def test_receipts_of_another_chain_are_refused() -> None:
-    def lie(receipts: list[Receipt], story: Story) -> list[Receipt]:
+    def lie(receipts: list[LedgerReceipt], story: Story) -> list[LedgerReceipt]:
         richer = {"genesis": lambda g: replace(g, name="another")}
         return Story(richer).receipts()
 
@@ -299,7 +301,7 @@ def forked(chain: Chain) -> Chain:
 
 
 def test_receipts_of_a_fork_are_refused() -> None:
-    def lie(receipts: list[Receipt], story: Story) -> list[Receipt]:
+    def lie(receipts: list[LedgerReceipt], story: Story) -> list[LedgerReceipt]:
         fork = forked(story.chain)
         return [prove(fork, r.table, fork.state.tables[r.table].rows[r.index].key) for r in receipts]
 
@@ -311,7 +313,7 @@ def test_a_receipt_of_a_block_since_which_its_row_has_changed_is_refused(table: 
     """Genuine, certified, in the log, and no longer true."""
 
     class Stale(Story):
-        def send(self, key: Any, point: str, op: tx.Op, *about: Any) -> None:
+        def send(self, key: Any, point: str, op: transactions.Op, *about: Any) -> None:
             if point == "settle":
                 rows = self.chain.state.tables[table].rows
                 self.stale = prove(self.chain, table, C if table == "accounts" else rows[-1].key)
@@ -331,14 +333,14 @@ def test_a_party_without_a_receipt_is_found(place: int) -> None:
 
 
 def test_receipts_of_other_rows_prove_no_partys_pay() -> None:
-    def lie(receipts: list[Receipt], story: Story) -> list[Receipt]:
+    def lie(receipts: list[LedgerReceipt], story: Story) -> list[LedgerReceipt]:
         return [*receipts[:-1], prove(story.chain, "accounts", C), prove(story.chain, "nodes", C)]
 
     refused(Story({"receipts": lie}), "FF-VERI-032")
 
 
 def test_a_receipt_with_another_row_is_refused() -> None:
-    def lie(receipts: list[Receipt]) -> list[Receipt]:
+    def lie(receipts: list[LedgerReceipt]) -> list[LedgerReceipt]:
         return [replace(receipts[0], row=receipts[0].row[:-1] + b"\x01"), *receipts[1:]]
 
     refused(Story({"receipts": lie}), "FF-LEDG-075")

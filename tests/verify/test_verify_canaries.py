@@ -9,22 +9,22 @@ import msgspec
 import pytest
 from verify_story import KEYS, LOST_IN, PEERS, REQUESTER, SPEC, VERIFIERS, Lies, Story
 
-from farflung.core.claims import Border
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_STATE, digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import tx
+from farflung.ledger import transactions
 from farflung.ledger.canaries import planted_root, source_of
-from farflung.ledger.rows import LeaseRow, lease_key
-from farflung.ledger.tx import Canary, Finding, Verdict, sign_verdict
-from farflung.train.roundlog import Accepted, Audited, Committed, Contribution, Record
-from farflung.train.trace import Statistics, Trace
-from farflung.verify import sample
-from farflung.verify.commitments import plant
-from farflung.verify.judge import EXCESS_CAP, conclusions
-from farflung.verify.perjury import LAG, Perjurers
-from farflung.verify.reader import verify_run
-from farflung.verify.report import Report
+from farflung.ledger.table_rows import LeaseRow, lease_key
+from farflung.ledger.transactions import Canary, Verdict, VerdictFinding, sign_verdict
+from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord, Contribution, Record
+from farflung.verify import audit_sample
+from farflung.verify.audit_verdict import EXCESS_CAP, conclusions
+from farflung.verify.commitment_check import plant
+from farflung.verify.disqualified_verifiers import LAG, DisqualifiedVerifiers
+from farflung.verify.replay_report import ReplayReport
+from farflung.verify.run_replay import verify_run
 
 replace = msgspec.structs.replace
 
@@ -36,7 +36,12 @@ PROBED = replace(
 )
 GUESSER, LOOKER = (key.public for key in VERIFIERS)
 A, B, C = (key.public for key in PEERS)
-CAP = {Finding.HOLDS: 3, Finding.FALSE: EXCESS_CAP - 1, Finding.UNPAID: 1500, Finding.WITHHELD: 0}
+CAP = {
+    VerdictFinding.HOLDS: 3,
+    VerdictFinding.FALSE: EXCESS_CAP - 1,
+    VerdictFinding.UNPAID: 1500,
+    VerdictFinding.WITHHELD: 0,
+}
 
 
 class Probed(Story):
@@ -45,13 +50,13 @@ class Probed(Story):
     def __init__(
         self,
         lies: Lies | None = None,
-        says: Callable[[PeerId, int], Finding] = lambda verifier, round: Finding.FALSE,
+        says: Callable[[PeerId, int], VerdictFinding] = lambda verifier, round: VerdictFinding.FALSE,
         spec: Any = PROBED,
     ) -> None:
-        self.says, self.perjurers = says, Perjurers()
+        self.says, self.perjurers = says, DisqualifiedVerifiers()
         super().__init__(lies, spec=spec)
 
-    def trace(self, c: Contribution, round: int) -> Trace:
+    def trace(self, c: Contribution, round: int) -> ContributionTrace:
         """A trace of its own for each contribution."""
 
         def root(what: str, index: int) -> Hash:
@@ -59,10 +64,10 @@ class Probed(Story):
 
         count = self.terms.spec.segments
         borders = [
-            Border(round, i, 4 * round + i, root("params", i), root("optimizer", i), root("residual", 0))
+            BorderRoots(round, i, 4 * round + i, root("params", i), root("optimizer", i), root("residual", 0))
             for i in range(count + 1)
         ]
-        return Trace(tuple(borders), Statistics((0.5,) * count, 0.1, c.weight), c.payload)
+        return ContributionTrace(tuple(borders), TrainingStatistics((0.5,) * count, 0.1, c.weight), c.payload)
 
     def contribution(self, key: Any, round: int) -> Contribution:
         made = super().contribution(key, round)
@@ -72,25 +77,25 @@ class Probed(Story):
         return [v for v in super().asked(round) if v not in self.perjurers.unasked(round)]
 
     def say(self, point: str, record: Record, *about: Any) -> None:
-        if isinstance(record, Audited):
+        if isinstance(record, AuditsRecord):
             record = replace(record, canaries=self.tests(record))
             verdicts = [signed.verdict for signed in record.verdicts]
             self.perjurers.note(record, conclusions(verdicts, min(2, len(self.asked(record.round)))))
         super().say(point, record, *about)
 
-    def tests(self, record: Audited) -> tuple[Canary, ...]:
+    def tests(self, record: AuditsRecord) -> tuple[Canary, ...]:
         """One of everybody who is judged and was accepted."""
-        accepted = {c.peer for c in self.of_round(Accepted, record.round).contributions}
+        accepted = {c.peer for c in self.of_round(AcceptSetRecord, record.round).contributions}
         nodes = sorted({v.verdict.node for v in record.verdicts} & accepted)
         return tuple(self.told("canary", self.test(node, record.round), node, record.round) for node in nodes)
 
     def test(self, node: PeerId, round: int, salt: int = 0, verifier: PeerId | None = None) -> Canary:
         """What one verifier, the first if no other is named, says of a plant."""
-        (c,) = [c for c in self.of_round(Committed, round).promised if c.peer == node]
-        segment = sample.segment_of(self.luck(round), node, self.terms.spec.segments)
+        (c,) = [c for c in self.of_round(CommitmentsRecord, round).promised if c.peer == node]
+        segment = audit_sample.segment_of(self.luck(round), node, self.terms.spec.segments)
         segment = (segment + salt) % self.terms.spec.segments
         made = plant(KEYS[node], self.terms.id, round, self.trace(c, round), segment)
-        first = sample.verifier_order(self.luck(round), node, self.asked(round))[0]
+        first = audit_sample.verifier_order(self.luck(round), node, self.asked(round))[0]
         finding = self.says(verifier or first, round)
         about = (self.genesis.chain, self.terms.id, round, node, segment, planted_root(made))
         judge = verifier or first
@@ -103,7 +108,7 @@ class Probed(Story):
         return row
 
 
-def read(story: Story) -> Report:
+def read(story: Story) -> ReplayReport:
     """What the reader makes of the export."""
     return verify_run(story.export())
 
@@ -114,16 +119,18 @@ def refused(story: Story, code: str) -> None:
     assert caught.value.code == code, caught.value.lines()
 
 
-def guessing(first: int = 0) -> Callable[[PeerId, int], Finding]:
+def guessing(first: int = 0) -> Callable[[PeerId, int], VerdictFinding]:
     """One verifier says that all holds, from round `first` on."""
-    return lambda verifier, round: Finding.HOLDS if verifier == GUESSER and round >= first else Finding.FALSE
+    return lambda verifier, round: (
+        VerdictFinding.HOLDS if verifier == GUESSER and round >= first else VerdictFinding.FALSE
+    )
 
 
-def records(story: Story) -> list[Audited]:
-    return [r for r in story.records if isinstance(r, Audited)]
+def records(story: Story) -> list[AuditsRecord]:
+    return [r for r in story.records if isinstance(r, AuditsRecord)]
 
 
-def only(round: int, change: Callable[[Audited], Any]) -> Lies:
+def only(round: int, change: Callable[[AuditsRecord], Any]) -> Lies:
     return {"audited": lambda truth, told: change(truth) if told == round else truth}
 
 
@@ -158,7 +165,7 @@ def test_who_says_that_a_planted_segment_holds_loses_stake_and_pay_and_judges_no
 
 
 def test_what_a_verifier_earned_before_it_guessed_is_forfeited() -> None:
-    story = Probed(says=lambda verifier, round: Finding.HOLDS if round == 2 else Finding.FALSE)
+    story = Probed(says=lambda verifier, round: VerdictFinding.HOLDS if round == 2 else VerdictFinding.FALSE)
     read(story)
     leases = [story.lease(verifier) for verifier in story.perjurers.found]
     assert any(lease.earned for lease in leases)
@@ -166,7 +173,7 @@ def test_what_a_verifier_earned_before_it_guessed_is_forfeited() -> None:
 
 
 def test_who_is_found_out_in_the_last_round_loses_its_stake_as_well() -> None:
-    story = Probed(says=lambda verifier, round: Finding.HOLDS if round == 2 else Finding.FALSE)
+    story = Probed(says=lambda verifier, round: VerdictFinding.HOLDS if round == 2 else VerdictFinding.FALSE)
     found = story.perjurers.found
     assert found
     assert read(story).guessed == len(found)
@@ -176,8 +183,8 @@ def test_who_is_found_out_in_the_last_round_loses_its_stake_as_well() -> None:
 def test_who_planted_and_is_found_out_before_the_ledger_hears_of_it_has_nobodys_stake() -> None:
     planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
 
-    def lying(truth: Finding, place: int, node: PeerId, round: int) -> Finding:
-        return Finding.FALSE if (node, round) == (planter, 1) else truth
+    def lying(truth: VerdictFinding, place: int, node: PeerId, round: int) -> VerdictFinding:
+        return VerdictFinding.FALSE if (node, round) == (planter, 1) else truth
 
     story = Probed({"finding": lying}, guessing())
     assert story.perjurers.found[GUESSER].planter == planter
@@ -189,8 +196,8 @@ def test_who_planted_and_is_found_out_before_the_ledger_hears_of_it_has_nobodys_
 def test_a_canary_of_work_that_is_found_false_punishes_nobody() -> None:
     planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
 
-    def lying(truth: Finding, place: int, node: PeerId, round: int) -> Finding:
-        return Finding.FALSE if (node, round) == (planter, 0) else truth
+    def lying(truth: VerdictFinding, place: int, node: PeerId, round: int) -> VerdictFinding:
+        return VerdictFinding.FALSE if (node, round) == (planter, 0) else truth
 
     story = Probed({"finding": lying}, guessing())
     perjury = story.perjurers.found.get(GUESSER)
@@ -198,8 +205,10 @@ def test_a_canary_of_work_that_is_found_false_punishes_nobody() -> None:
     read(story)
 
 
-@pytest.mark.parametrize("finding", [Finding.UNPAID, Finding.WITHHELD])
-def test_who_is_unsure_of_a_planted_segment_loses_nothing_and_is_not_paid_for_it(finding: Finding) -> None:
+@pytest.mark.parametrize("finding", [VerdictFinding.UNPAID, VerdictFinding.WITHHELD])
+def test_who_is_unsure_of_a_planted_segment_loses_nothing_and_is_not_paid_for_it(
+    finding: VerdictFinding,
+) -> None:
     story = Probed(says=lambda verifier, round: finding)
     assert (read(story).guessed, story.perjurers.found) == (0, {})
     judged = [signed.verdict.verifier for record in records(story) for signed in record.verdicts]
@@ -224,20 +233,20 @@ def test_a_verifier_that_is_punished_for_a_canary_that_is_in_no_log_is_seen() ->
     story: list[Probed] = []
 
     class Hiding(Probed):
-        def send(self, key: Any, point: str, op: tx.Op, *about: Any) -> None:
+        def send(self, key: Any, point: str, op: transactions.Op, *about: Any) -> None:
             super().send(key, point, op, *about)
             if point == "progress" and about == (2,):
                 story.append(self)
                 self.says = guessing()
                 canary = self.test(A, 1, verifier=GUESSER)
-                super().send(REQUESTER, "perjury", tx.JobPerjury(self.job, canary))
+                super().send(REQUESTER, "perjury", transactions.JobPerjury(self.job, canary))
 
     refused(Hiding(), "FF-VERI-138")
     assert story
 
 
 def test_pay_for_who_was_found_out_is_seen() -> None:
-    def paid(op: tx.Progress, round: int) -> tx.Progress:
+    def paid(op: transactions.Progress, round: int) -> transactions.Progress:
         units = dict(op.units) | ({GUESSER: 4} if not round else {})
         return replace(op, units=tuple(sorted(units.items())))
 
@@ -245,7 +254,7 @@ def test_pay_for_who_was_found_out_is_seen() -> None:
 
 
 def test_pay_for_a_canary_that_is_in_no_record_is_seen() -> None:
-    def paid(op: tx.Progress, round: int) -> tx.Progress:
+    def paid(op: transactions.Progress, round: int) -> transactions.Progress:
         more = {} if round else {LOOKER: dict(op.units).get(LOOKER, 0) + (1 + JACKPOT) * PROBED.step_tokens}
         return replace(op, units=tuple(sorted((dict(op.units) | more).items())))
 
@@ -257,7 +266,7 @@ def test_pay_for_a_canary_that_is_in_no_record_is_seen() -> None:
 def _other_plant(story: Probed, canary: Canary) -> Canary:
     """Planted in another trace than the one that is in the log, with all signatures of it."""
     said = canary.verdict.verdict
-    (c,) = [c for c in story.of_round(Committed, said.round).promised if c.peer == said.node]
+    (c,) = [c for c in story.of_round(CommitmentsRecord, said.round).promised if c.peer == said.node]
     trace = story.trace(c, said.round)
     borders = list(trace.borders)
     source = source_of(said.segment, len(borders) - 1)
@@ -278,7 +287,7 @@ CHANGES: dict[str, Callable[[Probed, Canary], Canary]] = {
     "another trace": _other_plant,
     "another segment": lambda s, c: s.test(A, 0, salt=1),
     "another chain": lambda s, c: _resigned(s, c, chain=Hash(bytes(32))),
-    "a finding that is none": lambda s, c: _resigned(s, c, finding=Finding.HOLDS, excess=5000),
+    "a finding that is none": lambda s, c: _resigned(s, c, finding=VerdictFinding.HOLDS, excess=5000),
     "an unsigned verdict": lambda s, c: replace(
         c, verdict=replace(c.verdict, signature=s.test(B, 0).verdict.signature)
     ),
@@ -290,7 +299,7 @@ CHANGES: dict[str, Callable[[Probed, Canary], Canary]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_canary_that_proves_nothing_is_seen(what: str) -> None:
     class Lying(Probed):
-        def tests(self, record: Audited) -> tuple[Canary, ...]:
+        def tests(self, record: AuditsRecord) -> tuple[Canary, ...]:
             found = super().tests(record)
             change = CHANGES[what]
             is_first = record.round == 0
@@ -308,7 +317,7 @@ def test_a_canary_that_proves_nothing_is_seen(what: str) -> None:
 def test_a_canary_for_another_than_the_first_verifier_is_seen() -> None:
     class Choosing(Probed):
         def test(self, node: PeerId, round: int, salt: int = 0, verifier: PeerId | None = None) -> Canary:
-            order = sample.verifier_order(self.luck(round), node, self.asked(round))
+            order = audit_sample.verifier_order(self.luck(round), node, self.asked(round))
             return super().test(node, round, salt, order[-1])
 
     refused(Choosing(), "FF-VERI-137")
@@ -323,7 +332,7 @@ def test_a_canary_that_is_told_twice_or_of_work_that_is_owed_is_seen() -> None:
     refused(Probed(twice), "FF-VERI-135")
 
     class Owing(Probed):
-        def tests(self, record: Audited) -> tuple[Canary, ...]:
+        def tests(self, record: AuditsRecord) -> tuple[Canary, ...]:
             found = super().tests(record)
             return (*found, self.test(C, LOST_IN)) if record.round == LOST_IN else found
 

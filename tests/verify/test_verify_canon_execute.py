@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core.canon import tiles
-from farflung.core.canon.elements import DTYPES, canonical_bytes
-from farflung.core.canon.graph import Graph, Node, Output, check
-from farflung.core.canon.rules import F32, I64, OPERATIONS
+from farflung.core.canon.array_operations import DTYPES, canonical_bytes
+from farflung.core.canon.graph import CanonicalGraph, GraphNode, GraphOutput, check
+from farflung.core.canon.operation_rules import F32, I64, OPERATIONS
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.verify.canon.execute import execute
 
 seeds = st.integers(0, 1 << 32)
 
 
-def everything(graph: Graph, seed: int) -> list[np.ndarray]:
+def everything(graph: CanonicalGraph, seed: int) -> list[np.ndarray]:
     """All values of a graph, on drawn inputs."""
     values: list[np.ndarray] = []
     execute(graph, inputs_of(graph, seed), lambda number, value: values.append(value))
     return values
 
 
-def from_tiles(graph: Graph, number: int, values: list[np.ndarray]) -> np.ndarray:
+def from_tiles(graph: CanonicalGraph, number: int, values: list[np.ndarray]) -> np.ndarray:
     """A value put together from tiles, each of which fetches what it needs."""
     node = graph.value(number)
     whole = np.zeros(tiles.matrix(node.shape), DTYPES[node.kind])
@@ -40,7 +40,7 @@ def from_tiles(graph: Graph, number: int, values: list[np.ndarray]) -> np.ndarra
     return whole.reshape(node.shape)
 
 
-def compare(graph: Graph, seed: int) -> None:
+def compare(graph: CanonicalGraph, seed: int) -> None:
     check(graph)
     values = everything(graph, seed)
     for number in range(len(graph.inputs), len(values)):
@@ -125,7 +125,7 @@ def test_a_small_view_does_not_hold_a_large_tensor():
     assert found["part"].base is None
 
 
-def small() -> Graph:
+def small() -> CanonicalGraph:
     builder = Builder()
     x, index = builder.input("x", F32, (3, 2)), builder.input("index", I64, (3,))
     return builder.graph(y=builder.add("put_add", index, x, attrs=(4,)), x=x)
@@ -176,9 +176,9 @@ def test_inputs_that_do_not_lie_in_order_are_taken_as_if_they_did():
 
 def test_a_graph_that_was_not_checked_is_checked_before_anything_is_read():
     graph = small()
-    outside = Node("move", (0,), F32, (1000,), (0, 1))
+    outside = GraphNode("move", (0,), F32, (1000,), (0, 1))
     with pytest.raises(ProtocolError, match="FF-CORE-065"):
-        execute(Graph(graph.inputs, (outside,), (Output("y", 2),)), {"x": X, "index": INDEX})
+        execute(CanonicalGraph(graph.inputs, (outside,), (GraphOutput("y", 2),)), {"x": X, "index": INDEX})
 
 
 def test_no_input_is_written_into():

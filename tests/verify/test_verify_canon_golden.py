@@ -8,9 +8,9 @@ from blake3 import blake3
 from canon_graphs import Builder
 from canon_process import said
 
-from farflung.core.canon.elements import canonical_bytes
-from farflung.core.canon.graph import Graph, graph_id
-from farflung.core.canon.rules import F32
+from farflung.core.canon.array_operations import canonical_bytes
+from farflung.core.canon.graph import CanonicalGraph, graph_id
+from farflung.core.canon.operation_rules import F32
 from farflung.verify.canon.execute import execute
 
 BATCH, WIDTH, HIDDEN, CLASSES = 70, 12, 33, 5
@@ -36,7 +36,7 @@ class Network(Builder):
         """[R, C] → [C]."""
         return self.add("sum", self.transpose(arg))
 
-    def step(self) -> Graph:
+    def step(self) -> CanonicalGraph:
         """softmax(tanh(x w1 + b1) w2 + b2), its mean loss, the gradient by hand, and a step of SGD."""
         w1, b1 = self.input("w1", F32, (WIDTH, HIDDEN)), self.input("b1", F32, (HIDDEN,))
         w2, b2 = self.input("w2", F32, (HIDDEN, CLASSES)), self.input("b2", F32, (CLASSES,))
@@ -109,7 +109,7 @@ def test_the_network_learns():
 
 def in_a_process(form: str, **environment: str) -> str:
     """The digests that a process computes by NumPy's forms or the compiled ones."""
-    code = f"from farflung.verify.canon.kernels import SHELF; SHELF.settled = {form!r}; "
+    code = f"from farflung.verify.canon.tensor_kernels import SHELF; SHELF.settled = {form!r}; "
     code += "print(*t.digests(), len(SHELF.loops or ()) == len(SHELF.twins))"
     return said(__name__, code, **environment)
 

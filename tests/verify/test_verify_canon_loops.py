@@ -11,7 +11,7 @@ from canon_process import said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.verify.canon import kernels
+from farflung.verify.canon import tensor_kernels
 
 HOSTILE = np.array(
     [0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3e38], np.float32
@@ -37,11 +37,11 @@ def bits(array: np.ndarray) -> bytes:
 
 
 def agree(name: str, *args) -> None:
-    loop = kernels.SHELF.loop(name)
+    loop = tensor_kernels.SHELF.loop(name)
     if loop is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     with np.errstate(all="ignore"):
-        there = kernels.SHELF.twin(name)(*args)
+        there = tensor_kernels.SHELF.twin(name)(*args)
     here = loop(*args)
     assert (here.dtype, here.shape) == (there.dtype, there.shape)
     assert bits(here) == bits(there), name
@@ -84,37 +84,37 @@ def test_functions_have_the_same_values(name):
 
 def test_every_kernel_is_compared():
     """A kernel without a comparison in this file fails here."""
-    loops = {name for name in kernels.SHELF.names() if kernels.SHELF.loop(name)}
+    loops = {name for name in tensor_kernels.SHELF.names() if tensor_kernels.SHELF.loop(name)}
     if not loops:
         pytest.skip("the extra `fast` is not installed: no numba")
-    assert loops == set(kernels.SHELF.names())
+    assert loops == set(tensor_kernels.SHELF.names())
     assert [name for name in loops if f'"{name}"' not in Path(__file__).read_text()] == []
 
 
 def test_products_are_added_in_order_and_each_is_rounded():
     """Fused, 0.1 * 10 - 1 is not zero; with k descending, 1 + (2^24 - 2^24) is not zero either."""
     left = np.array([[[1.0, 0.1], [1.0, 1.0]]], np.float32)
-    assert kernels.matmul(left, np.array([[[-1.0], [10.0]]], np.float32))[0, 0, 0] == 0.0
+    assert tensor_kernels.matmul(left, np.array([[[-1.0], [10.0]]], np.float32))[0, 0, 0] == 0.0
     large = np.array([[[1.0, 2.0**24, -(2.0**24)]]], np.float32)
-    assert kernels.matmul(large, np.ones((1, 3, 1), np.float32))[0, 0, 0] == 0.0
+    assert tensor_kernels.matmul(large, np.ones((1, 3, 1), np.float32))[0, 0, 0] == 0.0
     agree("matmul", left, np.array([[[-1.0], [10.0]]], np.float32))
     agree("matmul", large, np.ones((1, 3, 1), np.float32))
 
 
 def test_what_is_added_to_nothing_is_added_to_plus_zero():
     minus = np.full((1, 1, 1), -0.0, np.float32)
-    assert not np.signbit(kernels.matmul(minus, np.ones((1, 1, 1), np.float32))).any()
-    assert not np.signbit(kernels.put_add(minus[0], np.array([0]), 2)).any()
-    assert np.signbit(kernels.tree_sum(minus[0])).all(), "one value needs no padding"
-    assert not np.signbit(kernels.tree_sum(np.full((1, 3), -0.0, np.float32))).any()
+    assert not np.signbit(tensor_kernels.matmul(minus, np.ones((1, 1, 1), np.float32))).any()
+    assert not np.signbit(tensor_kernels.put_add(minus[0], np.array([0]), 2)).any()
+    assert np.signbit(tensor_kernels.tree_sum(minus[0])).all(), "one value needs no padding"
+    assert not np.signbit(tensor_kernels.tree_sum(np.full((1, 3), -0.0, np.float32))).any()
 
 
 def work() -> str:
     """A hash over results of every kernel, in the form that this process uses."""
-    results = [kernels.matmul(floats(1, (2, 37, 131)), floats(2, (2, 131, 70)))]
-    results.append(kernels.tree_sum(floats(3, (50, 1000))))
-    results += [function(floats(5, 3000)) for function in kernels.FUNCTIONS.values()]
-    results.append(kernels.put_add(floats(4, (200, 33)), np.arange(200) * 7 % 12 - 1, 10))
+    results = [tensor_kernels.matmul(floats(1, (2, 37, 131)), floats(2, (2, 131, 70)))]
+    results.append(tensor_kernels.tree_sum(floats(3, (50, 1000))))
+    results += [function(floats(5, 3000)) for function in tensor_kernels.FUNCTIONS.values()]
+    results.append(tensor_kernels.put_add(floats(4, (200, 33)), np.arange(200) * 7 % 12 - 1, 10))
     return blake3(b"".join(map(bits, results))).hexdigest()
 
 
@@ -128,7 +128,7 @@ COMPILED = "s = t.kernels.SHELF; s.settled = 'numba'; print(t.work()); assert s.
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", [*SETS, ""])
 def test_other_processors_give_the_same_bits(processor):
-    if kernels.SHELF.loop("matmul") is None:
+    if tensor_kernels.SHELF.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     info = Path("/proc/cpuinfo")
     if not set(SETS.get(processor, "").split()) <= set((info.read_text() if info.exists() else "").split()):
@@ -142,16 +142,16 @@ def test_other_processors_give_the_same_bits(processor):
 @pytest.mark.slow
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: what other tests compiled may have come from a cache."""
-    if kernels.SHELF.loop("matmul") is None:
+    if tensor_kernels.SHELF.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     run("t.look_for_fused()")
 
 
 def look_for_fused() -> None:
-    kernels.SHELF.settled = "numba"
+    tensor_kernels.SHELF.settled = "numba"
     work()
-    for name in kernels.SHELF.names():  # `loop` is None for one that did not compile
-        code = "".join(kernels.SHELF.loop(name).inspect_asm().values())
+    for name in tensor_kernels.SHELF.names():  # `loop` is None for one that did not compile
+        code = "".join(tensor_kernels.SHELF.loop(name).inspect_asm().values())
         assert "ret" in code, name
         assert not re.search(r"\bv?fn?m(add|sub)", code), name
 

@@ -12,21 +12,27 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from farflung.compress.merge import Part
+from farflung.compress.merge import WeightedUpdate
 from farflung.compress.payload import HEADER_BYTES
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import ProtocolError, RunError
 from farflung.core.ids import PeerId
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec, OptimizerSpec, SyncSpec
-from farflung.train.roundlog import Contribution, payload_hash
-from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
-from farflung.verify import check
-from farflung.verify.check import Check, CheckerSetup, Statement, decoded, flags
-from farflung.verify.io.checker import Checker
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import Contribution, payload_hash
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify import submission_checks
+from farflung.verify.io.checker import CheckerClient
+from farflung.verify.submission_checks import (
+    CheckerSetup,
+    PayloadCheckRequest,
+    TrainingStatement,
+    decoded,
+    flags,
+)
 
-LAYOUT = Layout.of({"big": (64, 64), "small": (30,)})
+LAYOUT = TensorLayout.of({"big": (64, 64), "small": (30,)})
 SPEC = JobSpec(sync=SyncSpec(steps=3, topk=32, chunk=512))
 SYNC = Sync.of(SPEC)
 STATE = PublicState(4, np.zeros(LAYOUT.size, np.float32))
@@ -40,15 +46,15 @@ def change(seed: int, scale: float = 0.01) -> Float32:
     return np.float32(scale) * values
 
 
-def submission(peer: PeerId = PEERS[0], delta: Float32 | None = None) -> Check:
+def submission(peer: PeerId = PEERS[0], delta: Float32 | None = None) -> PayloadCheckRequest:
     values = change(1) if delta is None else delta
     payload = SYNC.encode(STATE, None, None, STATE.params + values, LAYOUT, peer).payload
     digested = payload_hash(payload)
     c = Contribution(peer, WEIGHT, digested, digested, ROOT, ROOT, "none")
-    return Check(4, ROOT, c, Statement((2.0, 1.9, 1.8), WEIGHT), payload)
+    return PayloadCheckRequest(4, ROOT, c, TrainingStatement((2.0, 1.9, 1.8), WEIGHT), payload)
 
 
-def with_payload(told: Check, payload: bytes) -> Check:
+def with_payload(told: PayloadCheckRequest, payload: bytes) -> PayloadCheckRequest:
     return replace(
         told, payload=payload, contribution=replace(told.contribution, payload=payload_hash(payload))
     )
@@ -63,7 +69,7 @@ def test_a_good_submission_decodes_to_what_will_be_merged() -> None:
     assert np.array_equal(values, SYNC.decode(SYNC.about(STATE, LAYOUT, PEERS[0]), LAYOUT, told.payload))
 
 
-def faulty() -> list[tuple[Check, str]]:
+def faulty() -> list[tuple[PayloadCheckRequest, str]]:
     good = submission()
     c, p = good.contribution, good.payload
     return [
@@ -72,8 +78,8 @@ def faulty() -> list[tuple[Check, str]]:
         (replace(good, contribution=replace(c, weight=WEIGHT + 1)), "FF-VERI-061"),
         (replace(good, statement=replace(good.statement, tokens=WEIGHT - 1)), "FF-VERI-061"),
         (replace(good, payload=p + b"\0"), "FF-VERI-062"),
-        (replace(good, statement=Statement((1.0, 1.0), WEIGHT)), "FF-VERI-063"),
-        (replace(good, statement=Statement((1.0, float("nan"), 1.0), WEIGHT)), "FF-VERI-063"),
+        (replace(good, statement=TrainingStatement((1.0, 1.0), WEIGHT)), "FF-VERI-063"),
+        (replace(good, statement=TrainingStatement((1.0, float("nan"), 1.0), WEIGHT)), "FF-VERI-063"),
         (with_payload(good, p[:50]), "FF-COMP-001"),
         (with_payload(good, p + bytes(1 << 16)), "FF-COMP-002"),
         (with_payload(good, b"X" + p[1:]), "FF-COMP-003"),
@@ -95,8 +101,8 @@ def test_a_submission_that_breaks_a_rule_is_refused_with_its_code(place: int) ->
 # Flags
 
 
-def part(peer: PeerId, values: Float32) -> Part:
-    return Part(peer, WEIGHT, values)
+def part(peer: PeerId, values: Float32) -> WeightedUpdate:
+    return WeightedUpdate(peer, WEIGHT, values)
 
 
 def test_honest_updates_are_not_suspicious() -> None:
@@ -109,14 +115,16 @@ def test_an_update_beyond_five_times_the_median_norm_is_flagged(scale: float, is
     rest = [part(peer, base[np.random.default_rng(i).permutation(base.size)]) for i, peer in enumerate(PEERS)]
     odd = np.random.default_rng(77).permutation(base.size)
     found = flags(LAYOUT, [*rest[:3], part(PEERS[3], np.float32(scale) * base[odd])])
-    assert found == ({PEERS[3]: check.NORM} if is_odd else {})
+    assert found == ({PEERS[3]: submission_checks.NORM} if is_odd else {})
 
 
 def test_one_large_tensor_that_is_out_of_line_is_enough() -> None:
-    tensors = Layout.of({"a": (64, 64), "b": (64, 32)})
+    tensors = TensorLayout.of({"a": (64, 64), "b": (64, 32)})
     updates = [np.random.default_rng(i).standard_normal(tensors.size).astype(np.float32) for i in range(4)]
     updates[2][4096:] /= 50
-    assert flags(tensors, [part(p, u) for p, u in zip(PEERS, updates, strict=True)]) == {PEERS[2]: check.NORM}
+    assert flags(tensors, [part(p, u) for p, u in zip(PEERS, updates, strict=True)]) == {
+        PEERS[2]: submission_checks.NORM
+    }
 
 
 def test_two_have_no_median() -> None:
@@ -125,7 +133,7 @@ def test_two_have_no_median() -> None:
 
 def test_an_update_that_changes_nothing_is_flagged() -> None:
     parts = [part(PEERS[0], change(1)), part(PEERS[1], change(1) * 0)]
-    assert flags(LAYOUT, parts) == {PEERS[1]: check.ZERO}
+    assert flags(LAYOUT, parts) == {PEERS[1]: submission_checks.ZERO}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_updates_that_point_the_same_way_are_both_flagged(scale: float, noise: f
     """cos = 1 / sqrt(1 + noise²): 0.995 at 0.1, 0.986 at 0.17, 0.958 at 0.3."""
     copied = np.float32(scale) * (change(1) + np.float32(noise) * change(2))
     parts = [part(PEERS[2], copied), part(PEERS[0], change(1)), part(PEERS[1], change(3))]
-    found = {PEERS[0]: check.DUPLICATE, PEERS[2]: check.DUPLICATE} if is_one else {}
+    found = {PEERS[0]: submission_checks.DUPLICATE, PEERS[2]: submission_checks.DUPLICATE} if is_one else {}
     assert flags(LAYOUT, parts) == found
 
 
@@ -151,7 +159,7 @@ def test_the_same_elements_with_other_values_are_a_duplicate() -> None:
     for i, update in enumerate(updates):
         update[chosen] = change(20 + i)[:200]
     parts = [part(p, u) for p, u in zip(PEERS[:2], updates, strict=True)]
-    assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], check.DUPLICATE)
+    assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], submission_checks.DUPLICATE)
 
 
 def test_factors_of_one_shape_are_no_duplicates() -> None:
@@ -161,7 +169,7 @@ def test_factors_of_one_shape_are_no_duplicates() -> None:
         update[LAYOUT.size // 3 :] = 0.0
     parts = [part(p, u) for p, u in zip(PEERS[:2], updates, strict=True)]
     assert flags(LAYOUT, parts, is_chosen=False) == {}
-    assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], check.DUPLICATE)
+    assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], submission_checks.DUPLICATE)
 
 
 @pytest.mark.parametrize("round", [4, 5])
@@ -174,7 +182,7 @@ def test_a_submission_is_held_against_the_phase_of_its_round(round: int) -> None
     payload = sync.encode(state, None, None, change(1), LAYOUT, PEERS[0]).payload
     digested, weight = payload_hash(payload), spec.round_tokens
     c = Contribution(PEERS[0], weight, digested, digested, ROOT, ROOT, "none")
-    told = Check(round, state.root(LAYOUT), c, Statement((2.0,), weight), payload)
+    told = PayloadCheckRequest(round, state.root(LAYOUT), c, TrainingStatement((2.0,), weight), payload)
     assert decoded(sync, LAYOUT, told, weight).any()
     # Too long for the other phase, or of another round.
     with pytest.raises(ProtocolError, match=r"FF-COMP-00[27]"):
@@ -197,7 +205,7 @@ def served(work: Any) -> Any:
     command = [sys.executable, "-m", "farflung.verify.io.checker", str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
     theirs.close()
-    checker = Checker(ours)
+    checker = CheckerClient(ours)
     try:
         return asyncio.run(work(checker)), process
     finally:
@@ -206,7 +214,7 @@ def served(work: Any) -> Any:
 
 
 def test_the_process_refuses_faults_and_flags_what_the_rules_flag() -> None:
-    async def work(checker: Checker) -> None:
+    async def work(checker: CheckerClient) -> None:
         await checker.setup(SETUP)
         good = submission()
         for told, code in faulty()[1:5]:
@@ -216,7 +224,7 @@ def test_the_process_refuses_faults_and_flags_what_the_rules_flag() -> None:
         assert all(norm > 0 for norm in found.norms)
         assert (await checker.check(submission(PEERS[1]))).code == ""
         assert (await checker.check(submission(PEERS[2], change(5)))).code == ""
-        expected = dict.fromkeys(PEERS[:2], check.DUPLICATE)
+        expected = dict.fromkeys(PEERS[:2], submission_checks.DUPLICATE)
         assert await checker.conclude(4, tuple(PEERS[:3])) == expected
         assert await checker.conclude(4, tuple(PEERS[:3])) == {}  # a round is concluded once
 
@@ -225,7 +233,7 @@ def test_the_process_refuses_faults_and_flags_what_the_rules_flag() -> None:
 
 
 def test_only_accepted_payloads_are_compared() -> None:
-    async def work(checker: Checker) -> None:
+    async def work(checker: CheckerClient) -> None:
         await checker.setup(SETUP)
         for peer in PEERS[:2]:
             await checker.check(submission(peer))
@@ -235,7 +243,7 @@ def test_only_accepted_payloads_are_compared() -> None:
 
 
 def test_a_checker_that_dies_is_told_by_its_code() -> None:
-    async def work(checker: Checker) -> None:
+    async def work(checker: CheckerClient) -> None:
         with pytest.raises(RunError, match="FF-VERI-065"):  # it ends: nothing was set up
             await checker.check(submission())
         with pytest.raises(RunError, match="FF-VERI-065"):

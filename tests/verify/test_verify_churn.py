@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 from verify_story import PEERS, SPEC, Story, replace
 
-from farflung.core.claims import Border
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import digest
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import ChurnSpec
-from farflung.ledger.rows import LeaseRow
-from farflung.ledger.tx import Finding, Verdict
-from farflung.train.roundlog import Contribution, Member, RoundOpened, payload_hash
-from farflung.train.sync import Sync
-from farflung.train.trace import Statistics, Trace
-from farflung.verify.check import Check, Statement, decoded
-from farflung.verify.opening import Place, needed, read_ends, start_fault
-from farflung.verify.reader import verify_run
-from farflung.verify.tally import rerun_tokens
+from farflung.ledger.table_rows import LeaseRow
+from farflung.ledger.transactions import Verdict, VerdictFinding
+from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics
+from farflung.train.run_log import Contribution, RoundMember, RoundStartRecord, payload_hash
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify.audit_accounts import rerun_tokens
+from farflung.verify.run_replay import verify_run
+from farflung.verify.segment_opening import OpenedSegment, needed, read_ends, start_fault
+from farflung.verify.submission_checks import PayloadCheckRequest, TrainingStatement, decoded
 
 A, B, C = (key.public for key in PEERS)
 SMALL = replace(SPEC, audit=replace(SPEC.audit, segments=1))
@@ -32,8 +32,8 @@ LIGHT = 2 * STEP
 def story(spec=ADAPTIVE, assigned: int = LIGHT, weighs: int = LIGHT, **changed: int) -> Story:
     """A run in which B is assigned less than the others, and its contributions weigh so much."""
 
-    def opened(record: RoundOpened) -> RoundOpened:
-        members = tuple(Member(m.peer, assigned if m.peer == B else m.weight) for m in record.members)
+    def opened(record: RoundStartRecord) -> RoundStartRecord:
+        members = tuple(RoundMember(m.peer, assigned if m.peer == B else m.weight) for m in record.members)
         return replace(record, members=members, **changed)
 
     return Story({"round": opened, "weight": lambda truth, peer: weighs if peer == B else truth}, spec=spec)
@@ -101,15 +101,17 @@ def part(word: str, index: int = 0) -> bytes:
     return digest("test/part/1", word.encode(), bytes([index]))
 
 
-def shown(weight: int, ends: tuple[int, ...], losses: int) -> tuple[Place, Trace]:
+def shown(weight: int, ends: tuple[int, ...], losses: int) -> tuple[OpenedSegment, ContributionTrace]:
     """Round 2 of a peer whose optimizer had counted twelve steps."""
     made = tuple(
-        Border(2, i, 12 + at, part("params", i), part("optimizer", i), part("unsent" if i < 3 else "left"))
+        BorderRoots(
+            2, i, 12 + at, part("params", i), part("optimizer", i), part("unsent" if i < 3 else "left")
+        )
         for i, at in enumerate(ends)
     )
-    trace = Trace(made, Statistics((2.0,) * losses, 1.0, weight), part("payload"))
+    trace = ContributionTrace(made, TrainingStatistics((2.0,) * losses, 1.0, weight), part("payload"))
     c = Contribution(A, weight, trace.payload, ZERO_HASH, ZERO_HASH, trace.root, "none")
-    return Place(SIX, 2, 1, c, part("params")), trace
+    return OpenedSegment(SIX, 2, 1, c, part("params")), trace
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_weight_that_no_round_can_have_proves_nothing(weight: int) -> None:
 @pytest.mark.parametrize(("steps", "tokens"), [(6, (2, 2, 2)), (4, (1, 1, 2)), (3, (1, 1, 1))])
 def test_a_verifier_is_paid_for_the_steps_that_it_has_trained(steps: int, tokens: tuple[int, ...]) -> None:
     for segment, count in enumerate(tokens):
-        about = (part("chain"), part("job"), 2, A, segment, part("trace"), B, Finding.HOLDS, 0)
+        about = (part("chain"), part("job"), 2, A, segment, part("trace"), B, VerdictFinding.HOLDS, 0)
         assert rerun_tokens(SIX, Verdict(*about, part("result")), steps * STEP) == count * STEP
         assert rerun_tokens(SIX, Verdict(*about, ZERO_HASH), steps * STEP) == 0
 
@@ -152,7 +154,9 @@ def submitted(weight: int, losses: int) -> Callable[[], object]:
     sync, told = Sync.of(ADAPTIVE), Story(spec=ADAPTIVE, done=1)
     payload = told.encoded(A, 1)
     c = Contribution(A, weight, payload_hash(payload), ZERO_HASH, ZERO_HASH, ZERO_HASH, "none")
-    about = Check(1, told.public.root(told.layout), c, Statement((2.0,) * losses, weight), payload)
+    about = PayloadCheckRequest(
+        1, told.public.root(told.layout), c, TrainingStatement((2.0,) * losses, weight), payload
+    )
     return lambda: decoded(sync, told.layout, about, 3 * STEP)
 
 

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.ids import Hash, PeerId
-from farflung.train.roundlog import Commitment, Contribution
-from farflung.verify.commitments import commit, is_commitment, is_root_signed, nonce_of, opens, sign_root
+from farflung.train.run_log import Commitment, Contribution
+from farflung.verify.commitment_check import (
+    commit,
+    is_commitment,
+    is_root_signed,
+    nonce_of,
+    opens,
+    sign_root,
+)
 
 KEY, OTHER = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 JOB, OTHER_JOB = digest("test/1", b"job"), digest("test/1", b"other")

@@ -12,14 +12,21 @@ from ledger_game import FRIEND, A, B
 
 from farflung.core import limits
 from farflung.core.canon import program as programs
-from farflung.core.canon.tree import Tree, leaf_hash
+from farflung.core.canon.tile_tree import TileTree, leaf_hash
 from farflung.core.codec import encode
 from farflung.ledger.disputes import DisputeState
-from farflung.ledger.pinpoint import Descend, FirstMove, OpenVerdict, Referee, Show, Stage
-from farflung.verify.canon.exhibits import located
-from farflung.verify.dispute import Role, is_won, next_move
+from farflung.ledger.pinpoint_game import (
+    Descend,
+    FirstMove,
+    OpenVerdict,
+    PinpointStage,
+    ProveElement,
+    ShowTile,
+)
+from farflung.verify.canon.tile_proofs import located
+from farflung.verify.dispute_player import DisputeRole, is_won, next_move
 
-ACCUSED, CHALLENGER, BYSTANDER = Role.ACCUSED, Role.CHALLENGER, Role.BYSTANDER
+ACCUSED, CHALLENGER, BYSTANDER = DisputeRole.ACCUSED, DisputeRole.CHALLENGER, DisputeRole.BYSTANDER
 FAIR, FALSE = segment(), segment(cheat())  # honest work, and a step left out
 LEAVES = d.parts().program.leaves
 LAST = 2 * LEAVES + d.parts().program.closing - 1
@@ -90,7 +97,13 @@ def test_a_cheat_that_computes_on_from_one_wrong_element_is_found_out(step: int)
 
 def test_an_accused_that_claims_another_input_is_found_out():
     other = d.segment_of(
-        d.parts(), d.job().model.layout, d.job().start, d.SEAT, programs.Run(2, 2), border(2), cheat()
+        d.parts(),
+        d.job().model.layout,
+        d.job().start,
+        d.SEAT,
+        programs.SegmentSteps(2, 2),
+        border(2),
+        cheat(),
     )
     game = denied(Liar(other)).over()
     assert game.about.state == DisputeState.UPHELD
@@ -118,8 +131,8 @@ def test_a_challenger_with_a_bond_wins_against_a_cheat_that_admits_the_tree():
     assert game.over().about.state == DisputeState.UPHELD
 
 
-@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
-def test_who_is_right_wins_against_silence_at_every_stage(stage: Stage):
+@pytest.mark.parametrize("stage", [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW])
+def test_who_is_right_wins_against_silence_at_every_stage(stage: PinpointStage):
     for game, side, ends in (
         (slandered(Liar(FAIR, 40)), 1, DisputeState.OVERTURNED),
         (denied(Liar(FALSE, 40)), 0, DisputeState.UPHELD),
@@ -130,20 +143,20 @@ def test_who_is_right_wins_against_silence_at_every_stage(stage: Stage):
 
 def test_whoever_likes_brings_the_proof_when_players_are_silent():
     game = slandered(Liar(FAIR, 40))
-    game.silent = {Stage.REFEREE: 0}
-    while game.row.stage != Stage.REFEREE:
+    game.silent = {PinpointStage.REFEREE: 0}
+    while game.row.stage != PinpointStage.REFEREE:
         assert game.moves()
     watcher = honest(FAIR, BYSTANDER)
     assert next_move(watcher, game.row) is None  # it has not read the tiles yet
     op = next_move(watcher, game.row, tuple(game.shown))
-    assert isinstance(op, Referee)
+    assert isinstance(op, ProveElement)
     game.must(FRIEND, op)
     assert game.left().about.state == DisputeState.OVERTURNED
 
 
 def test_a_liar_that_refuses_to_prove_cannot_stop_the_honest_side():
     game = slandered(Liar(FAIR, LEAVES + 3))
-    game.silent = {Stage.REFEREE: 1}
+    game.silent = {PinpointStage.REFEREE: 1}
     assert game.over().about.state == DisputeState.OVERTURNED
 
 
@@ -172,14 +185,14 @@ def test_a_player_says_nothing_twice():
     while not game.row.beaten:
         stage, op = game.row.stage, next_move(game.sides[0], game.row, tuple(game.shown))
         assert op is not None
-        if stage in (Stage.FIRST, Stage.DESCEND, Stage.SHOW):
+        if stage in (PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW):
             game.must(A, op)
             assert next_move(game.sides[0], game.row) is None
-            if stage == Stage.SHOW:
+            if stage == PinpointStage.SHOW:
                 game.shown[0] = op.data
             theirs = next_move(game.sides[1], game.row)
             game.must(B, theirs)
-            if stage == Stage.SHOW:
+            if stage == PinpointStage.SHOW:
                 game.shown[1] = theirs.data
         else:
             game.must(A, op)
@@ -189,8 +202,8 @@ def test_a_game_takes_few_blocks_and_few_bytes():
     game = denied(Liar(FALSE, 2 * LEAVES - 1))
     before = game.state.height
     game.over()
-    messages = [op for op in game.spent if not isinstance(op, Referee)]
-    (proof,) = [op for op in game.spent if isinstance(op, Referee)][:1]
+    messages = [op for op in game.spent if not isinstance(op, ProveElement)]
+    (proof,) = [op for op in game.spent if isinstance(op, ProveElement)][:1]
     assert game.state.height - before <= 8
     assert sum(len(encode(op)) for op in messages if not hasattr(op, "data")) < 8 << 10
     assert len(encode(proof)) < 240 << 10
@@ -231,7 +244,7 @@ def test_a_tile_too_long_to_be_shown_does_not_save_its_author():
     """It fits into a transaction by itself; with the other tile and all that the element needs it would not."""
     liar = Liar(FAIR, 40)
     liar.tiles[40] = bytes(limits.EXHIBIT_BYTES - 1000)
-    liar.played = liar.played._replace(tree=Tree(leaf_hash(n, each) for n, each in enumerate(liar.tiles)))
+    liar.played = liar.played._replace(tree=TileTree(leaf_hash(n, each) for n, each in enumerate(liar.tiles)))
     assert slandered(liar).over().about.state == DisputeState.OVERTURNED
 
 
@@ -255,7 +268,7 @@ def test_an_opponent_that_moves_whenever_it_likes_gains_nothing(seed: int):
         (slandered(Liar(FAIR, int(draw.integers(LAST + 1)))), 1, DisputeState.OVERTURNED),
         (denied(Liar(FALSE, int(draw.integers(LAST)))), 0, DisputeState.UPHELD),
     ):
-        while game.row.stage != Stage.CLOSED:
+        while game.row.stage != PinpointStage.CLOSED:
             opponent = (A, B)[side]
             if draw.random() < 0.5:
                 game.send(game.sign(opponent, *_junk(game, draw)), after=int(draw.integers(1, 900)))
@@ -271,7 +284,7 @@ def _junk(game: Match, draw: np.random.Generator) -> list[object]:
     return [
         [FirstMove(*named, 0, (), some)],
         [Descend(*named, row.level, row.first, some)],
-        [Show(*named, row.first, bytes(64))],
+        [ShowTile(*named, row.first, bytes(64))],
         [OpenVerdict(*named, bool(draw.integers(2)), ())],
-        [Referee(*named, b"\x95")],
+        [ProveElement(*named, b"\x95")],
     ][int(draw.integers(5))]

@@ -16,11 +16,13 @@ from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
 from farflung.ledger.rules.bounties import share_of
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.tx import Finding, Verdict
+from farflung.ledger.transactions import Verdict, VerdictFinding
+from farflung.verify.audit_sample import ODDS, draw
+from farflung.verify.audit_verdict import conclude, needs_another
 from farflung.verify.economics import (
-    Draw,
-    Money,
-    Way,
+    AuditDrawTerms,
+    CheaterResponse,
+    RoundStakes,
     caught,
     cheapest,
     friends_profit,
@@ -38,16 +40,14 @@ from farflung.verify.economics import (
     rounds_to_catch,
     weakest,
 )
-from farflung.verify.judge import conclude, needs_another
-from farflung.verify.sample import ODDS, draw
 
 LITTLE = F(1, 10**9)
 SEEN = F(99, 100)
-COST = Money(pay=F(1), cost=F(7, 10))  # as in the research: work costs 70 % of what it is paid
+COST = RoundStakes(pay=F(1), cost=F(7, 10))  # as in the research: work costs 70 % of what it is paid
 
 shares = st.fractions(F(1, 20), F(1), max_denominator=40)
 draws = st.builds(
-    lambda segments, sampled, rate, absent, seen, voices, spare: Draw(
+    lambda segments, sampled, rate, absent, seen, voices, spare: AuditDrawTerms(
         segments, 1 + sampled % segments, rate, absent, seen, voices, spare
     ),
     st.integers(1, 24),
@@ -58,20 +58,20 @@ draws = st.builds(
     st.integers(1, 3),
     st.integers(0, 2),
 )
-moneys = st.builds(Money, shares, shares, st.fractions(F(0), F(40), max_denominator=8), shares)
+moneys = st.builds(RoundStakes, shares, shares, st.fractions(F(0), F(40), max_denominator=8), shares)
 
 
 @pytest.mark.parametrize(
     ("audits", "share", "chances", "stake"),
     [
-        (Draw(100, 5, F(1), seen=SEEN), "0.05", (0.05, 0.41, 0.96, 0.99), 0),
-        (Draw(100, 1, F(1), seen=SEEN), "0.01", (0.01, 0.10, 0.50, 0.99), 0),
-        (Draw(100, 5, F(1, 5), seen=SEEN), "0.01", (0.01, 0.08, 0.19, 0.20), 2.5),
-        (Draw(100, 5, F(1, 20), seen=SEEN), "0.0025", (0.002, 0.02, 0.05, 0.05), 13),
+        (AuditDrawTerms(100, 5, F(1), seen=SEEN), "0.05", (0.05, 0.41, 0.96, 0.99), 0),
+        (AuditDrawTerms(100, 1, F(1), seen=SEEN), "0.01", (0.01, 0.10, 0.50, 0.99), 0),
+        (AuditDrawTerms(100, 5, F(1, 5), seen=SEEN), "0.01", (0.01, 0.08, 0.19, 0.20), 2.5),
+        (AuditDrawTerms(100, 5, F(1, 20), seen=SEEN), "0.0025", (0.002, 0.02, 0.05, 0.05), 13),
     ],
 )
 def test_the_rows_of_the_research_are_met(
-    audits: Draw, share: str, chances: tuple[float, ...], stake: float
+    audits: AuditDrawTerms, share: str, chances: tuple[float, ...], stake: float
 ) -> None:
     assert overhead(audits) == F(share)
     for cheated, chance in zip((1, 10, 50, 100), chances, strict=True):
@@ -84,7 +84,7 @@ def test_the_rows_of_the_research_are_met(
 
 
 def test_with_four_fifths_of_the_verifiers_absent_a_stake_of_16_5_is_needed() -> None:
-    assert least_stake(Draw(100, 5, F(1, 5), F(4, 5)), COST) == F(33, 2)
+    assert least_stake(AuditDrawTerms(100, 5, F(1, 5), F(4, 5)), COST) == F(33, 2)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_with_four_fifths_of_the_verifiers_absent_a_stake_of_16_5_is_needed() ->
 def test_rounds_to_catch_are_those_of_the_research(
     segments: int, sampled: int, cheated: int, rounds: int
 ) -> None:
-    assert rounds_to_catch(caught(Draw(segments, sampled, seen=SEEN), cheated)) == rounds
+    assert rounds_to_catch(caught(AuditDrawTerms(segments, sampled, seen=SEEN), cheated)) == rounds
 
 
 @pytest.mark.parametrize("chance", [F(1, 7), F(1, 2), F(9, 10), F(99, 100), F(999, 1000), F(1, 100)])
@@ -110,18 +110,22 @@ def test_what_is_never_drawn_is_never_caught_and_what_always_is_at_once() -> Non
 
 
 @given(draws, moneys)
-def test_the_smallest_stake_ends_every_cheat_and_a_smaller_one_does_not(audits: Draw, money: Money) -> None:
+def test_the_smallest_stake_ends_every_cheat_and_a_smaller_one_does_not(
+    audits: AuditDrawTerms, money: RoundStakes
+) -> None:
     least = least_stake(audits, money)
     assert least is not None
     enough = replace(money, stake=least)
     assert is_unprofitable(audits, enough)
-    assert all(one.loss >= one.gain for way in Way for one in margins(audits, enough, way))
+    assert all(one.loss >= one.gain for way in CheaterResponse for one in margins(audits, enough, way))
     if least > 0:
         assert not is_unprofitable(audits, replace(money, stake=max(F(0), least - LITTLE)))
 
 
 @given(draws, moneys)
-def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(audits: Draw, money: Money) -> None:
+def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(
+    audits: AuditDrawTerms, money: RoundStakes
+) -> None:
     least = least_rate(audits, money)
     if least is None:
         assert not is_unprofitable(replace(audits, rate=F(1)), money)
@@ -132,7 +136,7 @@ def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(audits: D
 
 @given(draws, moneys)
 def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_is_not(
-    audits: Draw, money: Money
+    audits: AuditDrawTerms, money: RoundStakes
 ) -> None:
     pay = least_pay(audits, money)
     assert pay is not None
@@ -141,13 +145,13 @@ def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_
     silence = least_silence(audits, money)
     for share in (F(1),) if silence is None else (silence, silence - LITTLE):
         if share >= 0:
-            pays = weakest(audits, replace(money, silence=share), Way.SILENCE).ratio < 1
+            pays = weakest(audits, replace(money, silence=share), CheaterResponse.SILENCE).ratio < 1
             assert pays is (share != silence)
 
 
 @given(draws, moneys, st.fractions(F(1, 200), F(1), max_denominator=200))
 def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
-    audits: Draw, money: Money, bound: F
+    audits: AuditDrawTerms, money: RoundStakes, bound: F
 ) -> None:
     plan = cheapest(audits, money, bound)
     assert plan is not None
@@ -161,14 +165,14 @@ def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
 
 
 @given(draws, moneys)
-def test_cheating_in_everything_is_what_binds(audits: Draw, money: Money) -> None:
-    for way in Way:
+def test_cheating_in_everything_is_what_binds(audits: AuditDrawTerms, money: RoundStakes) -> None:
+    for way in CheaterResponse:
         assert weakest(audits, money, way).cheated == audits.segments
 
 
 def test_where_one_segment_is_drawn_every_share_of_cheating_pays_alike() -> None:
-    audits = Draw(4, 1, F(1, 8))
-    ratios = {one.ratio for one in margins(audits, replace(COST, stake=F(20)), Way.LIE)}
+    audits = AuditDrawTerms(4, 1, F(1, 8))
+    ratios = {one.ratio for one in margins(audits, replace(COST, stake=F(20)), CheaterResponse.LIE)}
     assert ratios == {F(21, 8) / F(7, 10)}
 
 
@@ -176,20 +180,20 @@ def test_where_one_segment_is_drawn_every_share_of_cheating_pays_alike() -> None
 def test_the_chance_to_open_a_false_segment_is_counted_out(segments: int, sampled: int) -> None:
     if sampled > segments:
         with pytest.raises(UsageError, match="FF-VERI-095"):
-            Draw(segments, sampled)
+            AuditDrawTerms(segments, sampled)
         return
     for cheated in range(segments + 1):
         all_draws = list(combinations(range(segments), sampled))
         hits = sum(any(place < cheated for place in places) for places in all_draws)
-        assert opened(Draw(segments, sampled), cheated) == F(hits, len(all_draws))
+        assert opened(AuditDrawTerms(segments, sampled), cheated) == F(hits, len(all_draws))
 
 
 def test_silence_needs_its_own_stake_where_the_law_takes_less_for_it() -> None:
-    audits, money = Draw(4, 1, F(1, 8)), Money(F(1), F(1), F(20), F(1, 10))
-    assert weakest(audits, money, Way.LIE).ratio == F(21, 8)
-    assert weakest(audits, money, Way.SILENCE).ratio == F(3, 8)
+    audits, money = AuditDrawTerms(4, 1, F(1, 8)), RoundStakes(F(1), F(1), F(20), F(1, 10))
+    assert weakest(audits, money, CheaterResponse.LIE).ratio == F(21, 8)
+    assert weakest(audits, money, CheaterResponse.SILENCE).ratio == F(3, 8)
     assert not is_unprofitable(audits, money)
-    assert least_stake(audits, money, (Way.LIE,)) == 7
+    assert least_stake(audits, money, (CheaterResponse.LIE,)) == 7
     assert least_stake(audits, money) == 70
     assert least_rate(audits, money) == F(1, 3)
     assert least_silence(audits, money) == F(7, 20)
@@ -199,13 +203,15 @@ def test_silence_needs_its_own_stake_where_the_law_takes_less_for_it() -> None:
 @pytest.mark.parametrize(
     ("audits", "money"),
     [
-        (Draw(4, 1, F(0)), COST),
-        (Draw(4, 1, absent=F(1)), COST),
-        (Draw(4, 1, seen=F(0)), COST),
-        (Draw(4, 1, F(1, 8)), replace(COST, silence=F(0))),
+        (AuditDrawTerms(4, 1, F(0)), COST),
+        (AuditDrawTerms(4, 1, absent=F(1)), COST),
+        (AuditDrawTerms(4, 1, seen=F(0)), COST),
+        (AuditDrawTerms(4, 1, F(1, 8)), replace(COST, silence=F(0))),
     ],
 )
-def test_no_stake_is_enough_where_nobody_looks_or_nothing_is_taken(audits: Draw, money: Money) -> None:
+def test_no_stake_is_enough_where_nobody_looks_or_nothing_is_taken(
+    audits: AuditDrawTerms, money: RoundStakes
+) -> None:
     assert least_stake(audits, money) is None
     assert not is_unprofitable(audits, replace(money, stake=F(10**6)))
 
@@ -228,7 +234,7 @@ def test_a_network_without_verifiers_catches_nobody() -> None:
     assert caught(audits, audits.segments) == 0
 
 
-def verdict_of(verifier: int, finding: Finding) -> Verdict:
+def verdict_of(verifier: int, finding: VerdictFinding) -> Verdict:
     node, key = PeerId(bytes(32)), PeerId(bytes([verifier]) * 32)
     return Verdict(ZERO_HASH, ZERO_HASH, 0, node, 0, ZERO_HASH, key, finding, 9000, ZERO_HASH)
 
@@ -240,7 +246,7 @@ def test_the_chance_to_be_convicted_is_counted_out_with_the_rules_of_judging(hir
     for looks in product((True, False), repeat=hired):
         said: list[Verdict] = []
         for number, is_looking in enumerate(looks):
-            said.append(verdict_of(number, Finding.FALSE if is_looking else Finding.HOLDS))
+            said.append(verdict_of(number, VerdictFinding.FALSE if is_looking else VerdictFinding.HOLDS))
             if not needs_another(said, hired):
                 break
         chance = math.prod(1 - absent if each else absent for each in looks)
@@ -256,7 +262,7 @@ def test_one_colluding_verifier_of_two_ends_every_accusation_and_of_three_one_in
         for order in permutations(range(hired)):
             said: list[Verdict] = []
             for number in order:
-                said.append(verdict_of(number, Finding.HOLDS if number == 0 else Finding.FALSE))
+                said.append(verdict_of(number, VerdictFinding.HOLDS if number == 0 else VerdictFinding.FALSE))
                 if not needs_another(said, hired):
                     break
             guilty += conclude(said, quorum_of(hired)).is_guilty
@@ -312,17 +318,17 @@ def test_a_bond_that_covers_the_harm_leaves_victims_whole_only_where_all_of_it_i
 )
 def test_audits_that_cannot_be_are_refused(numbers: dict[str, F]) -> None:
     with pytest.raises(UsageError, match="FF-VERI-095"):
-        Draw(**{"segments": 4, **numbers})  # type: ignore[arg-type]
+        AuditDrawTerms(**{"segments": 4, **numbers})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("numbers", [{"cost": F(0)}, {"pay": F(-1)}, {"stake": F(-1)}, {"silence": F(2)}])
 def test_money_that_cannot_be_is_refused(numbers: dict[str, F]) -> None:
     with pytest.raises(UsageError, match="FF-VERI-096"):
-        Money(**{"pay": F(1), "cost": F(1), **numbers})
+        RoundStakes(**{"pay": F(1), "cost": F(1), **numbers})
 
 
 def test_a_bound_of_nothing_and_a_certainty_of_all_are_refused() -> None:
     with pytest.raises(UsageError, match="FF-VERI-097"):
-        cheapest(Draw(4), COST, F(0))
+        cheapest(AuditDrawTerms(4), COST, F(0))
     with pytest.raises(UsageError, match="FF-VERI-098"):
         rounds_to_catch(F(1, 2), F(1))

@@ -7,21 +7,33 @@ import math
 
 import pytest
 
-from farflung.core.canon.program import Program
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Layout
-from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Terms, Tolerance
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import AuditSpec, JobSpec, JobTerms, SyncSpec, Tolerance
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.tx import Finding, Verdict, sign_verdict
-from farflung.train.roundlog import Audited, Contribution
-from farflung.verify.judge import EXCESS_CAP, Found, compare, conclude, finding_of, needs_another
-from farflung.verify.tally import Tally, rerun_tokens
+from farflung.ledger.transactions import Verdict, VerdictFinding, sign_verdict
+from farflung.train.run_log import AuditsRecord, Contribution
+from farflung.verify.audit_accounts import AuditAccounts, rerun_tokens
+from farflung.verify.audit_verdict import (
+    EXCESS_CAP,
+    AuditFinding,
+    compare,
+    conclude,
+    finding_of,
+    needs_another,
+)
 from farflung.verify.tolerance import limit_of, tolerance_of
 
-HOLDS, UNPAID, FALSE, WITHHELD = Finding.HOLDS, Finding.UNPAID, Finding.FALSE, Finding.WITHHELD
-LAYOUT = Layout.of({"a": (2,), "b": (3,)})
+HOLDS, UNPAID, FALSE, WITHHELD = (
+    VerdictFinding.HOLDS,
+    VerdictFinding.UNPAID,
+    VerdictFinding.FALSE,
+    VerdictFinding.WITHHELD,
+)
+LAYOUT = TensorLayout.of({"a": (2,), "b": (3,)})
 UNIT = 1 << 30
 X, Y, Z = (PeerId(bytes([i]) * 32) for i in (1, 2, 3))
 HASH = digest("test/judge/1")
@@ -94,18 +106,18 @@ def test_vectors_that_are_missing_or_too_many_lie_as_far_apart_as_can_be(names: 
 @pytest.mark.parametrize(
     ("excess", "encoding", "statistics", "found"),
     [
-        (0, True, True, Found(HOLDS, 0)),
-        (1000, True, True, Found(HOLDS, 1000)),
-        (1001, True, True, Found(UNPAID, 1001)),
-        (2000, True, True, Found(UNPAID, 2000)),
-        (2001, True, True, Found(FALSE, 2001)),
-        (0, False, True, Found(FALSE, EXCESS_CAP)),
-        (0, True, False, Found(UNPAID, 0)),
-        (5000, True, False, Found(FALSE, 5000)),
+        (0, True, True, AuditFinding(HOLDS, 0)),
+        (1000, True, True, AuditFinding(HOLDS, 1000)),
+        (1001, True, True, AuditFinding(UNPAID, 1001)),
+        (2000, True, True, AuditFinding(UNPAID, 2000)),
+        (2001, True, True, AuditFinding(FALSE, 2001)),
+        (0, False, True, AuditFinding(FALSE, EXCESS_CAP)),
+        (0, True, False, AuditFinding(UNPAID, 0)),
+        (5000, True, False, AuditFinding(FALSE, 5000)),
     ],
 )
 def test_a_finding_follows_from_what_was_seen(
-    excess: int, encoding: bool, statistics: bool, found: Found
+    excess: int, encoding: bool, statistics: bool, found: AuditFinding
 ) -> None:
     told = finding_of(excess, encoding_ok=encoding, statistics_ok=statistics)
     assert told == found
@@ -115,7 +127,7 @@ def test_a_finding_follows_from_what_was_seen(
 
 
 def verdict(
-    verifier: PeerId, finding: Finding, node: PeerId = X, round: int = 0, segment: int = 0
+    verifier: PeerId, finding: VerdictFinding, node: PeerId = X, round: int = 0, segment: int = 0
 ) -> Verdict:
     result = ZERO_HASH if finding is WITHHELD else HASH
     return Verdict(HASH, HASH, round, node, segment, HASH, verifier, finding, 0, result)
@@ -145,7 +157,7 @@ def verdict(
     ],
 )
 def test_two_must_agree_and_who_is_contradicted_by_them_is_discredited(
-    said: tuple[Finding, ...], finding: Finding, discredited: int
+    said: tuple[VerdictFinding, ...], finding: VerdictFinding, discredited: int
 ) -> None:
     verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
     for order in itertools.permutations(verdicts):
@@ -182,7 +194,7 @@ def test_the_only_verifier_of_a_job_decides() -> None:
     ],
 )
 def test_only_an_open_accusation_needs_another_verifier(
-    said: tuple[Finding, ...], hired: int, another: bool
+    said: tuple[VerdictFinding, ...], hired: int, another: bool
 ) -> None:
     for order in itertools.permutations(said):
         assert needs_another([verdict(Y, f) for f in order], hired) is another
@@ -200,14 +212,14 @@ def contribution(peer: PeerId) -> Contribution:
     return Contribution(peer, 640, HASH, HASH, HASH, HASH, "none")
 
 
-def audited(round: int, *verdicts: Verdict) -> Audited:
+def audited(round: int, *verdicts: Verdict) -> AuditsRecord:
     key = local_key(1, "verifier")
     ordered = sorted(verdicts, key=lambda v: (v.node, v.verifier))
-    return Audited(round, tuple(sign_verdict(key, v) for v in ordered))
+    return AuditsRecord(round, tuple(sign_verdict(key, v) for v in ordered))
 
 
-NOWHERE = Layout.of({"weight": (1,)})
-TERMS = Terms(SPEC, HASH, HASH, NOWHERE, X, HASH, program=Program(graph=HASH), unproven="")
+NOWHERE = TensorLayout.of({"weight": (1,)})
+TERMS = JobTerms(SPEC, HASH, HASH, NOWHERE, X, HASH, program=CanonicalProgram(graph=HASH), unproven="")
 V, W = PeerId(b"\x11" * 32), PeerId(b"\x12" * 32)
 
 
@@ -220,7 +232,7 @@ def test_a_verifier_is_paid_for_the_steps_of_its_segment() -> None:
 
 
 def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
-    tally = Tally(TERMS, 2)
+    tally = AuditAccounts(TERMS, 2)
     all_of_them = [contribution(X), contribution(Y), contribution(Z)]
     first = audited(0, verdict(V, UNPAID), verdict(V, FALSE, Y), verdict(W, HOLDS, Y))
     assert tally.add(all_of_them, first, all_of_them) == {Y: 640, Z: 640, V: 128, W: 128}

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import Tolerance
-from farflung.ledger.rules.slash import EXCESS_FALSE
+from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.train import segments
+from farflung.verify.audit_verdict import compare
+from farflung.verify.canon.distance_graph import GUILTY, judging
 from farflung.verify.canon.execute import execute
-from farflung.verify.canon.judging import GUILTY, judging
-from farflung.verify.judge import compare
 
-LAYOUT = Layout.of({"a": (2, 300), "b": (), "c": (5,)})
+LAYOUT = TensorLayout.of({"a": (2, 300), "b": (), "c": (5,)})
 LIMIT = 1 << 19
 TOLERANCE = Tolerance((("params", (LIMIT, LIMIT, 0)), ("mean", (1 << 27, 0, 3))))
 GRAPH = judging(LAYOUT, TOLERANCE)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress.clipping import sum_of_squares
-from farflung.core.canon.steps import to_fixed
-from farflung.core.layout import Float32
-from farflung.verify import likeness
-from farflung.verify.likeness import duplicates
+from farflung.compress.norm_clip import sum_of_squares
+from farflung.core.canon.float_operations import to_fixed
+from farflung.core.tensor_layout import Float32
+from farflung.verify import duplicate_updates
+from farflung.verify.duplicate_updates import duplicates
 
 
 def found(values: list[Float32], *, is_chosen: bool = True) -> list[int]:
@@ -48,7 +48,7 @@ def test_pairs_are_those_of_whole_numbers_whatever_the_blocks(seed: int, block: 
         each[random.random(12) < random.choice([0.0, 0.6])] = 0.0
         values.append(each.astype(np.float32))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(likeness, "_BLOCK", block)
+        patch.setattr(duplicate_updates, "_BLOCK", block)
         assert found(values) == slow(values)
 
 
@@ -68,7 +68,7 @@ def test_many_peers_need_blocks_and_no_copies_of_their_updates() -> None:
     """A checker that ran out of memory over honest work would end the run."""
     values = [np.random.default_rng(i).standard_normal(1 << 17).astype(np.float32) for i in range(24)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(likeness, "_BLOCK", 1 << 15)
+        patch.setattr(duplicate_updates, "_BLOCK", 1 << 15)
         tracemalloc.start()
         found(values)
         peak = tracemalloc.get_traced_memory()[1]

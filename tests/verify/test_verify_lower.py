@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from farflung.core.canon.graph import Input
+from farflung.core.canon.graph import GraphInput
 from farflung.core.errors import SpecError
 from farflung.job.spec import JobSpec, ModelSpec, OptimizerSpec
-from farflung.train import model as models
-from farflung.verify.canon import trace
-from farflung.verify.canon.draft import Draft, composed, contiguous
+from farflung.train import flat_model as models
+from farflung.verify.canon import step_graph
+from farflung.verify.canon.graph_builder import GraphBuilder, composed, contiguous
 
 SPEC = JobSpec(batch=2, model=ModelSpec(context=4, vocabulary=6), optimizer=OptimizerSpec(name="gradient"))
 
@@ -57,7 +57,7 @@ CASES = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name f
 def test_what_has_no_canonical_form_is_refused_with_its_code_and_line(name):
     what, code = REFUSED[name]
     with pytest.raises(SpecError) as refused:
-        trace.traced(models.Model(Bad(what)), SPEC)
+        step_graph.traced(models.FlatModel(Bad(what)), SPEC)
     assert refused.value.code == code, refused.value
     assert "/" not in refused.value.cause.replace("1 / ", "")
     if code == "FF-VERI-080":
@@ -96,7 +96,7 @@ def test_two_moves_are_one_only_where_that_one_does_what_both_did(data):
 
 
 def test_views_that_follow_each_other_are_one_node():
-    draft = Draft([Input("x", "f32", (2, 3, 4))])
+    draft = GraphBuilder([GraphInput("x", "f32", (2, 3, 4))])
     x = draft.input(0)
     turned = draft.move(x, (2, 4, 3), 0, (12, 1, 4))
     back = draft.move(turned, (2, 3, 4), 0, (12, 1, 3))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 
 from farflung.core.errors import PolicyError
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import Tolerance
-from farflung.train.messages import Spared
-from farflung.verify.margin import check_margins, margin
+from farflung.train.worker_messages import ShortcutDistance
 from farflung.verify.tolerance import tolerance_of
+from farflung.verify.tolerance_margin import check_margins, margin
 
-LAYOUT = Layout.of({"a": (2,), "b": (3,)})
+LAYOUT = TensorLayout.of({"a": (2,), "b": (3,)})
 TAU = 2.0**-10
 LIMITS = Tolerance((("params", (1 << 20, 0)), ("mean", (1 << 21, 1 << 22))))
 
 
-def spared(*distances: float, name: str = "drop-row") -> Spared:
-    return Spared(name, "leaves one row out", 0.125, (("params", distances[:2]), ("mean", distances[2:])))
+def spared(*distances: float, name: str = "drop-row") -> ShortcutDistance:
+    return ShortcutDistance(
+        name, "leaves one row out", 0.125, (("params", distances[:2]), ("mean", distances[2:]))
+    )
 
 
 def test_the_margin_is_that_of_the_tensor_that_stands_out_most() -> None:

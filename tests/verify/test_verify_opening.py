@@ -8,64 +8,82 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from farflung.core.claims import Border
 from farflung.core.codec import encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.core.layout import Layout
-from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Terms
-from farflung.ledger.tx import Finding, Verdict, sign_verdict
-from farflung.train.roundlog import Contribution
-from farflung.train.trace import Statistics, Trace
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import AuditSpec, JobSpec, JobTerms, SyncSpec
+from farflung.ledger.transactions import Verdict, VerdictFinding, sign_verdict
+from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics
+from farflung.train.run_log import Contribution
 from farflung.verify import evidence as files
-from farflung.verify.blind import blind, nonce_of
-from farflung.verify.commitments import commit
-from farflung.verify.commitments import nonce_of as commit_nonce
-from farflung.verify.evidence import Evidence, check_evidence, claim_of, evidence_fault, evidence_hash
-from farflung.verify.opening import Ends, Place, are_losses, chain_fault, needed, read_ends, start_fault
-from farflung.verify.report import Report
-from farflung.verify.sample import anchor, beacon, segment_of
+from farflung.verify.audit_sample import anchor, beacon, segment_of
+from farflung.verify.blind_commitment import blind, nonce_of
+from farflung.verify.commitment_check import commit
+from farflung.verify.commitment_check import nonce_of as commit_nonce
+from farflung.verify.evidence import (
+    AuditEvidence,
+    check_evidence,
+    claim_of,
+    evidence_fault,
+    evidence_hash,
+)
+from farflung.verify.replay_report import ReplayReport
+from farflung.verify.segment_opening import (
+    ClaimedEnds,
+    OpenedSegment,
+    are_losses,
+    chain_fault,
+    needed,
+    read_ends,
+    start_fault,
+)
 
 SPEC = JobSpec(batch=2, sync=SyncSpec(steps=6), audit=AuditSpec(segments=3))
-TERMS = Terms(
+TERMS = JobTerms(
     SPEC,
     digest("test/data/1"),
     ZERO_HASH,
-    Layout.of({"w": (4,)}),
+    TensorLayout.of({"w": (4,)}),
     local_key(1, "requester").public,
     digest("test/state/1"),
 )
 JOB, CHAIN = TERMS.id, digest("test/chain/1")
 KEY, VERIFIER = local_key(1, "peer"), local_key(1, "verifier")
-Alter = Callable[[Border], Border]
+Alter = Callable[[BorderRoots], BorderRoots]
 
 
 def h(word: str, index: int = 0) -> Hash:
     return digest("test/part/1", word.encode(), bytes([index]))
 
 
-def borders(round: int = 2, before: int = 12) -> tuple[Border, ...]:
+def borders(round: int = 2, before: int = 12) -> tuple[BorderRoots, ...]:
     """Of an honest peer's round 2: twelve steps were made before it."""
     return tuple(
-        Border(
+        BorderRoots(
             round, i, before + 2 * i, h("params", i), h("optimizer", i), h("unsent" if i < 3 else "residual")
         )
         for i in range(4)
     )
 
 
-def traced(made: tuple[Border, ...], losses: int = 6, tokens: int = SPEC.round_tokens) -> Trace:
-    return Trace(made, Statistics(tuple(2.0 - i / 10 for i in range(losses)), 1.0, tokens), h("payload"))
+def traced(
+    made: tuple[BorderRoots, ...], losses: int = 6, tokens: int = SPEC.round_tokens
+) -> ContributionTrace:
+    return ContributionTrace(
+        made, TrainingStatistics(tuple(2.0 - i / 10 for i in range(losses)), 1.0, tokens), h("payload")
+    )
 
 
-def contribution(trace: Trace) -> Contribution:
+def contribution(trace: ContributionTrace) -> Contribution:
     nonce = commit_nonce(KEY, JOB, 2)
     return Contribution(KEY.public, SPEC.round_tokens, trace.payload, ZERO_HASH, nonce, trace.root, "none")
 
 
-def place(trace: Trace, segment: int = 0, round: int = 2) -> Place:
-    return Place(SPEC, round, segment, contribution(trace), h("params"))
+def place(trace: ContributionTrace, segment: int = 0, round: int = 2) -> OpenedSegment:
+    return OpenedSegment(SPEC, round, segment, contribution(trace), h("params"))
 
 
 @pytest.mark.parametrize("segment", [0, 1, 2])
@@ -75,10 +93,10 @@ def test_an_honest_opening_is_found_true(segment: int) -> None:
     (start,) = trace.opened(segment)
     assert start_fault(where, start) == ""
     ends = read_ends(where, trace.borders[segment], trace.opened(*needed(where.segment, where.segments)))
-    assert ends == Ends(trace.borders[segment + 1], trace.borders[3], trace.statistics)
+    assert ends == ClaimedEnds(trace.borders[segment + 1], trace.borders[3], trace.statistics)
 
 
-def altered(index: int, /, **fields: Any) -> Trace:
+def altered(index: int, /, **fields: Any) -> ContributionTrace:
     made = list(borders())
     made[index] = replace(made[index], **fields)
     return traced(tuple(made))
@@ -201,17 +219,17 @@ def test_a_round_goes_on_from_the_end_of_the_round_before(field: str) -> None:
 # Evidence
 
 
-def evidence(shift: int = 0, **changed: Any) -> Evidence:
+def evidence(shift: int = 0, **changed: Any) -> AuditEvidence:
     trace = traced(borders())
     c = contribution(trace)
     promise = commit(KEY, JOB, 2, c.payload, c.weight, c.trace)
     segment = (segment_of(beacon(anchor(JOB, 2, [promise]), ZERO_HASH), KEY.public, 3) + shift) % 3
     said = blind(VERIFIER, JOB, 2, KEY.public, segment, trace.borders[1])
     about = (CHAIN, JOB, 2, KEY.public, segment, c.trace, VERIFIER.public)
-    verdict = sign_verdict(VERIFIER, Verdict(*about, Finding.FALSE, 9000, said.digest))
+    verdict = sign_verdict(VERIFIER, Verdict(*about, VerdictFinding.FALSE, 9000, said.digest))
     nonce = nonce_of(VERIFIER, JOB, 2, KEY.public, segment)
-    testimony = files.Testimony((said,), (trace.borders[1],), (nonce,), verdict)
-    told = Evidence(JOB, 2, c, (promise,), ZERO_HASH, segment, "", trace.opened(0, 3), (), (testimony,))
+    testimony = files.VerifierTestimony((said,), (trace.borders[1],), (nonce,), verdict)
+    told = AuditEvidence(JOB, 2, c, (promise,), ZERO_HASH, segment, "", trace.opened(0, 3), (), (testimony,))
     return replace(told, **changed)
 
 
@@ -249,7 +267,7 @@ def forged() -> list[dict[str, Any]]:
         {"testimonies": (replace(said, verdict=sign_verdict(VERIFIER, replace(verdict, round=1))),)},
         {
             "testimonies": (
-                replace(said, verdict=sign_verdict(VERIFIER, replace(verdict, finding=Finding.HOLDS))),
+                replace(said, verdict=sign_verdict(VERIFIER, replace(verdict, finding=VerdictFinding.HOLDS))),
             )
         },
     ]
@@ -264,7 +282,7 @@ DRAWN = {2: ZERO_HASH}  # what rounds were drawn from
 
 
 def test_a_second_reader_takes_only_the_evidence_that_the_ledger_names() -> None:
-    told, report = evidence(), Report()
+    told, report = evidence(), ReplayReport()
     accused = {KEY.public: evidence_hash(told)}
     check_evidence((), accused, DRAWN, TERMS, report)  # not handed on: nothing is said
     assert report.evidence == 0
@@ -280,4 +298,4 @@ def test_a_second_reader_takes_only_the_evidence_that_the_ledger_names() -> None
 def test_a_second_reader_refuses_evidence_that_does_not_hold(changed: dict[str, Any]) -> None:
     told = evidence(**changed)
     with pytest.raises(VerificationError, match="FF-VERI-045"):
-        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, DRAWN, TERMS, Report())
+        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, DRAWN, TERMS, ReplayReport())

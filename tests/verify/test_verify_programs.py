@@ -11,22 +11,22 @@ import pytest
 from canon_graphs import Builder
 from msgspec.structs import replace
 
-from farflung.core.canon.graph import Graph, Node, Output
-from farflung.core.canon.program import Program
+from farflung.core.canon.graph import CanonicalGraph, GraphNode, GraphOutput
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.errors import RunError, SpecError
-from farflung.job.cheats import KINDS
+from farflung.job.cheat_names import KINDS
 from farflung.job.spec import SyncSpec
-from farflung.train import local, segments, shortcuts
-from farflung.train.profile import CLASSES, Off, environment
+from farflung.train import inner_steps, segments, shortcuts
+from farflung.train.noise_profile import CLASSES, PerturbedWeightsModel, environment
 from farflung.train.segments import BorderState
 from farflung.train.shortcuts import SHORTCUTS
-from farflung.verify.canon import playing, trace
+from farflung.verify.canon import dispute_execution, step_graph
 from farflung.verify.canon.execute import execute, peak
-from farflung.verify.canon.programs import Parts, assemble, check_program
-from farflung.verify.canon.trial import check_step
+from farflung.verify.canon.job_program import JobProgramParts, assemble, check_program
+from farflung.verify.canon.step_check import check_step
 
 
-def parts(**change: object) -> Parts:
+def parts(**change: object) -> JobProgramParts:
     """The job's, with something else in a place."""
     job = d.job()
     given = {
@@ -34,19 +34,19 @@ def parts(**change: object) -> Parts:
         "layout": job.model.layout,
         "tolerance": d.tolerance(),
         "graph": d.parts().graph,
-        "buffers": trace.buffers(job.model),
+        "buffers": step_graph.buffers(job.model),
         "tokens": d.TOKENS,
     }
     return assemble(**{**given, **change})
 
 
-def swapped(op: str, other: str) -> Graph:
+def swapped(op: str, other: str) -> CanonicalGraph:
     """The step with one operation in another's place: a valid graph, and another step."""
     graph = d.parts().graph
     at = max(n for n, node in enumerate(graph.nodes) if node.op == op and len(node.args) == 2)
     nodes = list(graph.nodes)
     nodes[at] = replace(nodes[at], op=other)
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+    return CanonicalGraph(graph.inputs, tuple(nodes), graph.outputs)
 
 
 # What it says
@@ -74,17 +74,19 @@ def test_another_graph_table_tolerance_or_data_set_is_another_program():
             check_program(stated, parts(**change))
         assert refused.value.code == "FF-VERI-102"
     with pytest.raises(SpecError):
-        check_program(Program(), parts())
+        check_program(CanonicalProgram(), parts())
 
 
 def test_a_graph_that_takes_or_makes_something_else_is_no_step_of_the_job():
     graph = d.parts().graph
-    renamed = Graph(
+    renamed = CanonicalGraph(
         (replace(graph.inputs[0], name="params/other"), *graph.inputs[1:]), graph.nodes, graph.outputs
     )
-    fewer = Graph(graph.inputs, graph.nodes, graph.outputs[1:])
+    fewer = CanonicalGraph(graph.inputs, graph.nodes, graph.outputs[1:])
     loss = next(out.value for out in graph.outputs if out.name == "loss")
-    wrong = Graph(graph.inputs, graph.nodes, (replace(graph.outputs[0], value=loss), *graph.outputs[1:]))
+    wrong = CanonicalGraph(
+        graph.inputs, graph.nodes, (replace(graph.outputs[0], value=loss), *graph.outputs[1:])
+    )
     for each in (renamed, fewer, wrong):
         with pytest.raises(SpecError) as refused:
             parts(graph=each)
@@ -116,7 +118,9 @@ def tried(**change: object) -> None:
 
 def native(begin: BorderState) -> BorderState:
     job = d.job()
-    return local.leg(job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None).end
+    return inner_steps.leg(
+        job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None
+    ).end
 
 
 def test_the_jobs_own_graph_is_the_step_that_it_trains():
@@ -134,7 +138,7 @@ def test_a_swapped_graph_is_refused_before_work_begins(op: str, other: str):
 
 def test_the_memory_of_a_step_is_bounded_before_it_begins():
     about, graph = d.segment(), d.parts().graph
-    given = playing.inputs(d.parts(), about, 0, about.start)
+    given = dispute_execution.inputs(d.parts(), about, 0, about.start)
     tracemalloc.start()
     try:
         execute(graph, given)
@@ -144,12 +148,12 @@ def test_the_memory_of_a_step_is_bounded_before_it_begins():
     python = 1 << 20  # the graph's own lists
     assert most < peak(graph) + python
     assert peak(graph) < sum(node_bytes(each) for each in graph.nodes)
-    playing.check_memory(d.parts(), 1 << 30)
+    dispute_execution.check_memory(d.parts(), 1 << 30)
     with pytest.raises(RunError, match="FF-VERI-103"):
-        playing.check_memory(d.parts(), peak(graph))
+        dispute_execution.check_memory(d.parts(), peak(graph))
 
 
-def node_bytes(node: Node) -> int:
+def node_bytes(node: GraphNode) -> int:
     return int(np.prod(node.shape)) * (8 if node.kind == "i64" else 4)
 
 
@@ -161,7 +165,9 @@ def test_the_bound_counts_what_is_alive_at_once():
     last = builder.add("neg", z)
     graph = builder.graph(y=last)
     assert peak(graph) == 4000 * (2 + 8)
-    kept = Graph(graph.inputs, graph.nodes, (*graph.outputs, Output("x", 0), Output("z", z)))
+    kept = CanonicalGraph(
+        graph.inputs, graph.nodes, (*graph.outputs, GraphOutput("x", 0), GraphOutput("z", z))
+    )
     assert peak(kept) == 4000 * (3 + 8)
 
 
@@ -174,9 +180,9 @@ WAYS = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_around_the_work_is_found_guilty(way: str):
     begin = d.border(1)
-    about = shortcuts.Segment(d.job(), d.SPEC, begin, d.SEAT, range(2, 4))
+    about = shortcuts.SegmentTask(d.job(), d.SPEC, begin, d.SEAT, range(2, 4))
     claimed = SHORTCUTS[way].play(about).end
-    assert playing.play(d.parts(), d.segment(claimed)).is_guilty
+    assert dispute_execution.play(d.parts(), d.segment(claimed)).is_guilty
 
 
 def test_the_table_of_ways_has_all_cheats_that_spoil_a_segment():
@@ -187,14 +193,14 @@ def test_the_table_of_ways_has_all_cheats_that_spoil_a_segment():
 def test_honest_work_of_every_class_is_not_guilty(kind: str):
     """From each border of the round on, in another environment than the borders were made in."""
     job, one = d.job(), CLASSES[kind]
-    model = Off(job.model, d.SPEC.seed) if one.is_off else job.model
+    model = PerturbedWeightsModel(job.model, d.SPEC.seed) if one.is_off else job.model
     for index in (0, 1):
         begin = d.border(index)
         batches = job.batches(begin.round, d.SEAT)
         with environment(one):
             steps = range(2 * index, 2 * index + 2)
-            end = local.leg(model, d.SPEC, begin, batches, d.SEAT, steps, lambda: None).end
-        assert not playing.play(d.parts(), d.segment(end, index)).is_guilty
+            end = inner_steps.leg(model, d.SPEC, begin, batches, d.SEAT, steps, lambda: None).end
+        assert not dispute_execution.play(d.parts(), d.segment(end, index)).is_guilty
 
 
 def test_a_claim_of_no_numbers_is_guilty():
@@ -202,7 +208,7 @@ def test_a_claim_of_no_numbers_is_guilty():
     for value in (np.nan, np.inf):
         params = end.params.copy()
         params[5] = value
-        assert playing.play(d.parts(), d.segment(changed(end, params=params))).is_guilty
+        assert dispute_execution.play(d.parts(), d.segment(changed(end, params=params))).is_guilty
 
 
 def test_a_segment_holds_zeros_for_a_fresh_optimizer():

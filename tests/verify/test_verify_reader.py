@@ -1,6 +1,6 @@
 """The second reader and a lying coordinator: peers and ledger sign whatever it wants, and still it is found out.
 
-One case for each check of the run log (verify.reader, verify.walk); those of the ledger are in test_verify_books.
+One case for each check of the run log (verify.run_replay, verify.log_replay); those of the ledger are in test_verify_books.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from verify_story import (
     replace,
 )
 
-from farflung.core.canon.program import Program
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_ACK, NS_LOG, digest
 from farflung.core.errors import VerificationError
-from farflung.core.layout import Layout
-from farflung.job.model import gpt_shapes
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import ModelSpec
-from farflung.ledger.rows import JobRow
-from farflung.ledger.tx import JobCancel
-from farflung.train import snapshot
-from farflung.train.roundlog import (
-    Accepted,
-    Closed,
-    Committed,
-    Contribution,
-    Entry,
-    Finished,
-    Opened,
-    RoundOpened,
-)
+from farflung.ledger.table_rows import JobRow
+from farflung.ledger.transactions import JobCancel
+from farflung.train import public_state
+from farflung.train.public_state import PublicState
 from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
-from farflung.train.snapshot import PublicState
-from farflung.verify.commitments import is_commitment, nonce_of, opens
-from farflung.verify.reader import verify_run
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    CommitmentsRecord,
+    Contribution,
+    RoundEndRecord,
+    RoundStartRecord,
+    RunEndRecord,
+    RunLogEntry,
+    RunStartRecord,
+)
+from farflung.verify.commitment_check import is_commitment, nonce_of, opens
+from farflung.verify.run_replay import verify_run
 
 OTHER = digest("test/other/1")
 A, B, C = (key.public for key in PEERS)
@@ -97,7 +97,7 @@ def test_a_round_whose_members_were_all_lost_before_they_signed_is_found_true() 
 def test_the_story_of_a_built_in_model_is_found_true() -> None:
     small = ModelSpec(layers=1, width=4, heads=1, context=8, vocabulary=32)
     spec = msgspec.structs.replace(SPEC, model=small)
-    verify_run(Story(spec=spec, layout=Layout.of(gpt_shapes(small))).export())
+    verify_run(Story(spec=spec, layout=TensorLayout.of(gpt_shapes(small))).export())
 
 
 # Terms and the log as a whole
@@ -123,13 +123,13 @@ def test_terms_that_nobody_could_have_written_are_refused() -> None:
 def test_terms_say_their_class_and_claim_no_other() -> None:
     story = Story()
     assert verify_run(story.export()).work == "outcome only: not proven (no step was traced)"
-    for lie in ({"unproven": ""}, {"program": Program(graph=digest("test/graph"))}):
+    for lie in ({"unproven": ""}, {"program": CanonicalProgram(graph=digest("test/graph"))}):
         with pytest.raises(VerificationError, match="FF-VERI-112"):
             verify_run(replace(story.export(), terms=encode(replace(story.terms, **lie))))
 
 
 def test_a_layout_that_breaks_a_bound_is_refused() -> None:
-    terms = replace(Story().terms, layout=Layout((*LAYOUT.tensors, LAYOUT.tensors[0])))
+    terms = replace(Story().terms, layout=TensorLayout((*LAYOUT.tensors, LAYOUT.tensors[0])))
     with pytest.raises(VerificationError, match="FF-CORE-040"):
         verify_run(replace(Story().export(), terms=encode(terms)))
 
@@ -148,7 +148,7 @@ def test_bytes_behind_the_last_entry_are_refused() -> None:
 
 def test_an_entry_signed_by_somebody_else_is_refused() -> None:
     def lie(entries: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        entry = decode(entries[3], Entry, 1 << 20)
+        entry = decode(entries[3], RunLogEntry, 1 << 20)
         parts = (entry.sequence.to_bytes(8, "little"), entry.previous, encode(entry.record))
         return (*entries[:3], encode(replace(entry, signature=STRANGER.sign(NS_LOG, *parts))), *entries[4:])
 
@@ -158,7 +158,7 @@ def test_an_entry_signed_by_somebody_else_is_refused() -> None:
 @pytest.mark.parametrize("changed", [{"sequence": -1}, {"sequence": 2**64 - 1}, {"signature": b""}])
 def test_an_entry_with_impossible_fields_is_refused(changed: dict[str, Any]) -> None:
     def lie(entries: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return (encode(replace(decode(entries[0], Entry, 1 << 20), **changed)), *entries[1:])
+        return (encode(replace(decode(entries[0], RunLogEntry, 1 << 20), **changed)), *entries[1:])
 
     refused(Story({"entries": lie}), "FF-TRAIN-010")
 
@@ -224,10 +224,13 @@ def test_a_run_that_says_complete_too_early_is_refused() -> None:
     refused(Story(lie, done=2), "FF-VERI-008")
 
 
-@pytest.mark.parametrize("kind", [Opened, RoundOpened, Committed, Accepted, Closed, Finished])
+@pytest.mark.parametrize(
+    "kind",
+    [RunStartRecord, RoundStartRecord, CommitmentsRecord, AcceptSetRecord, RoundEndRecord, RunEndRecord],
+)
 def test_a_record_that_is_missing_or_there_twice_is_out_of_turn(kind: type[Any]) -> None:
     for times in (0, 2):
-        if kind in (Opened, Finished) and not times:
+        if kind in (RunStartRecord, RunEndRecord) and not times:
             continue  # FF-VERI-001 and -004
         story = Story()
         place = next(i for i, record in enumerate(story.records) if isinstance(record, kind))
@@ -235,14 +238,14 @@ def test_a_record_that_is_missing_or_there_twice_is_out_of_turn(kind: type[Any])
         refused(story, "FF-VERI-011")
 
 
-@pytest.mark.parametrize("kind", [RoundOpened, Committed, Accepted, Closed])
+@pytest.mark.parametrize("kind", [RoundStartRecord, CommitmentsRecord, AcceptSetRecord, RoundEndRecord])
 def test_a_record_of_another_round_is_out_of_turn(kind: type[Any]) -> None:
     story = Story()
     place = next(
         i for i, record in enumerate(story.records) if isinstance(record, kind) and record.round == 1
     )
     told = replace(story.records[place], round=2)
-    if kind is Committed:  # signed anew for the round that it says
+    if kind is CommitmentsRecord:  # signed anew for the round that it says
         signed = tuple(replace(c, signature=_acknowledged(c, 2, story)) for c in told.commitments)
         told = replace(told, commitments=signed)
     story.records[place] = told
@@ -276,8 +279,8 @@ def test_training_from_other_weights_than_the_terms_is_refused() -> None:
 
 def test_an_initial_state_of_a_later_round_is_refused() -> None:
     story = Story(done=2)
-    first = snapshot.unpack(story.initial, LAYOUT)
-    later = snapshot.pack(PublicState(1, first.params, first.vectors), LAYOUT)
+    first = public_state.unpack(story.initial, LAYOUT)
+    later = public_state.pack(PublicState(1, first.params, first.vectors), LAYOUT)
     with pytest.raises(VerificationError, match="FF-TRAIN-072"):
         verify_run(replace(story.export(), initial=later))
 
@@ -293,8 +296,8 @@ def test_a_root_that_the_payloads_do_not_give_is_refused_whoever_signed_it(round
 def test_the_story_is_signed_by_those_who_are_in_it() -> None:
     story = Story()
     committed, accepted = story.records[2], story.records[4]
-    assert isinstance(committed, Committed)
-    assert isinstance(accepted, Accepted)
+    assert isinstance(committed, CommitmentsRecord)
+    assert isinstance(accepted, AcceptSetRecord)
     for commitment, c in zip(committed.commitments, accepted.contributions, strict=True):
         assert is_commitment(commitment, story.terms.id, 0)
         assert opens(c, commitment, story.terms.id, 0)

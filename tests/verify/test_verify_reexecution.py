@@ -6,10 +6,10 @@ from verify_story import PEERS, VERIFIERS, Story
 
 from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH
-from farflung.ledger.tx import Finding
-from farflung.train.roundlog import Contribution, accepted_by_round
-from farflung.verify.reader import prove_run
-from farflung.verify.reexecution import Place, Replay, cost, drawn, lasts, places, summed
+from farflung.ledger.transactions import VerdictFinding
+from farflung.train.run_log import Contribution, accepted_by_round
+from farflung.verify.reexecution import ChainRerun, SegmentKey, cost, drawn, lasts, places, summed
+from farflung.verify.run_replay import prove_run
 
 JOB = digest("test/job/1")
 ONE, TWO, _ = (key.public for key in PEERS)
@@ -44,15 +44,15 @@ def test_the_sample_follows_from_the_seed_and_is_as_large_as_asked_for() -> None
 
 
 def test_a_chain_is_trained_up_to_its_last_drawn_round_and_the_cost_is_known_before() -> None:
-    sample = (Place(0, TWO, 1), Place(3, ONE, 0), Place(5, TWO, 2))
+    sample = (SegmentKey(0, TWO, 1), SegmentKey(3, ONE, 0), SegmentKey(5, TWO, 2))
     until = lasts(sample)
     assert until == {ONE: 3, TWO: 5}
     assert cost(ACCEPTED, until) == 3 + 6  # the first peer was away in round 1
 
 
 def test_what_lies_behind_other_bits_is_not_told_and_never_counted_as_true() -> None:
-    sample = (Place(0, ONE, 1), Place(2, ONE, 0), Place(3, ONE, 2), Place(3, TWO, 2))
-    replays = (Replay(ONE, frozenset({0}), 2), Replay(TWO, frozenset(range(4)), None))
+    sample = (SegmentKey(0, ONE, 1), SegmentKey(2, ONE, 0), SegmentKey(3, ONE, 2), SegmentKey(3, TWO, 2))
+    replays = (ChainRerun(ONE, frozenset({0}), 2), ChainRerun(TWO, frozenset(range(4)), None))
     found = summed((0.1, 7), AMONG, sample, replays, ACCEPTED)
     assert (found.drawn, found.equal, found.untold) == (4, 2, 2)
     assert (found.trained, found.contributions) == (2 + 4, 99)
@@ -63,8 +63,8 @@ def test_what_lies_behind_other_bits_is_not_told_and_never_counted_as_true() -> 
 def test_what_the_audits_of_a_run_found_false_is_known_to_its_reader() -> None:
     guilty = PEERS[0].public
 
-    def false(truth: Finding, place: int, peer: bytes, round: int) -> Finding:
-        return Finding.FALSE if (peer, round) == (guilty, 0) else truth
+    def false(truth: VerdictFinding, place: int, peer: bytes, round: int) -> VerdictFinding:
+        return VerdictFinding.FALSE if (peer, round) == (guilty, 0) else truth
 
     proven = prove_run(Story({"finding": false}).export())
     assert proven.condemned == {(0, guilty)}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from farflung.core.canon.graph import Graph, Input, Node, Output
-from farflung.verify.rungs import named
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
+from farflung.verify.dispute_trace import named
 
 F32 = ("f32", (2,))
-GRAPH = Graph(
-    (Input("params/w", *F32), Input("mean/w", *F32), Input("x", *F32)),
+GRAPH = CanonicalGraph(
+    (GraphInput("params/w", *F32), GraphInput("mean/w", *F32), GraphInput("x", *F32)),
     (
-        Node("neg", (2,), *F32, ()),
-        Node("mul", (3, 1), *F32, ()),
-        Node("add", (4, 0), *F32, ()),
-        Node("neg", (5,), *F32, ()),
+        GraphNode("neg", (2,), *F32, ()),
+        GraphNode("mul", (3, 1), *F32, ()),
+        GraphNode("add", (4, 0), *F32, ()),
+        GraphNode("neg", (5,), *F32, ()),
     ),
-    (Output("params/w", 6),),
+    (GraphOutput("params/w", 6),),
 )
 
 

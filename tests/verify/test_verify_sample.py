@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from farflung.core.crypto import digest, local_key
 from farflung.core.ids import PeerId
 from farflung.job.spec import AuditSpec
-from farflung.train.roundlog import Contribution
-from farflung.verify.commitments import commit
-from farflung.verify.sample import Drawn, anchor, beacon, draw, segment_of, standing, verifier_order
+from farflung.train.run_log import Contribution
+from farflung.verify.audit_sample import (
+    AuditSample,
+    anchor,
+    beacon,
+    draw,
+    segment_of,
+    standing,
+    verifier_order,
+)
+from farflung.verify.commitment_check import commit
 
 JOB = digest("test/job/1")
 KEYS = [local_key(3, "peer", i) for i in range(400)]
@@ -88,7 +96,7 @@ def test_a_job_without_audits_audits_nobody_that_is_flagged_either() -> None:
 def test_a_flag_is_told() -> None:
     peer = KEYS[0].public
     found = draw(AuditSpec(rate=0.0), 1, LUCK, [(peer, 9)], {peer: "zero"})
-    assert found == (Drawn(peer, 0, "zero"),)
+    assert found == (AuditSample(peer, 0, "zero"),)
 
 
 def test_verifiers_are_asked_in_an_order_that_nobody_chooses_and_never_about_themselves() -> None:

@@ -11,18 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verify_story import KEYS, PEERS, SPEC, STRANGER, VERIFIERS, Story
 
-from farflung.core.canon.program import Program
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.job.proof import ODDS, PROBE_SHARE, PROBE_WINDOWS, may_be_outcome, probe_of
+from farflung.job.proof_class import ODDS, PROBE_SHARE, PROBE_WINDOWS, may_be_outcome, probe_of
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec
-from farflung.ledger.tx import Progress
-from farflung.train.roundlog import Accepted, Audited
-from farflung.train.scores import Score, Scores, SignedScores, order_of, seed_of, sign_scores, windows_of
-from farflung.verify.reader import verify_run
-from farflung.verify.scores import GROSS, MARGIN, RUN, Streaks, harmful, panel_of, unpaid
-from farflung.verify.tally import Tally
+from farflung.ledger.transactions import Progress
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord
+from farflung.train.scores import (
+    ContributionScore,
+    RoundScores,
+    SignedRoundScores,
+    order_of,
+    seed_of,
+    sign_scores,
+    windows_of,
+)
+from farflung.verify.audit_accounts import AuditAccounts
+from farflung.verify.run_replay import verify_run
+from farflung.verify.score_rules import GROSS, MARGIN, RUN, LossStreaks, harmful, panel_of, unpaid
 
 replace = msgspec.structs.replace
 WIDE = replace(SPEC, batch=350)  # rounds of so many tokens that each of them is scored
@@ -31,12 +39,14 @@ BEFORE = MARGIN * GROSS * 1000
 Gains = Mapping[PeerId, tuple[int, int]]
 
 
-def scores(gains: Gains, key: Any = VERIFIERS[0], before: int = BEFORE) -> Scores:
-    each = tuple(Score(p, before - held, before, before - own) for p, (held, own) in sorted(gains.items()))
-    return Scores(ZERO_HASH, ZERO_HASH, 0, ZERO_HASH, ZERO_HASH, key.public, before, each)
+def scores(gains: Gains, key: Any = VERIFIERS[0], before: int = BEFORE) -> RoundScores:
+    each = tuple(
+        ContributionScore(p, before - held, before, before - own) for p, (held, own) in sorted(gains.items())
+    )
+    return RoundScores(ZERO_HASH, ZERO_HASH, 0, ZERO_HASH, ZERO_HASH, key.public, before, each)
 
 
-def signed(gains: Gains, key: Any = VERIFIERS[0]) -> SignedScores:
+def signed(gains: Gains, key: Any = VERIFIERS[0]) -> SignedRoundScores:
     return sign_scores(key, scores(gains, key))
 
 
@@ -77,10 +87,10 @@ def test_no_lone_verifier_takes_pay_where_the_job_has_two() -> None:
 # Who is drawn
 
 
-def folded(*rounds: Gains) -> Streaks:
-    streaks = Streaks()
+def folded(*rounds: Gains) -> LossStreaks:
+    streaks = LossStreaks()
     for round, gains in enumerate(rounds):
-        streaks.add(Audited(round, (), scores=(signed(gains),) if gains else ()))
+        streaks.add(AuditsRecord(round, (), scores=(signed(gains),) if gains else ()))
     return streaks
 
 
@@ -95,9 +105,9 @@ def test_who_gains_no_more_on_its_own_data_than_on_others_several_times_in_a_row
 
 
 def test_where_two_verifiers_look_both_must_find_it_odd() -> None:
-    streaks, (one, other) = Streaks(), VERIFIERS
+    streaks, (one, other) = LossStreaks(), VERIFIERS
     for round in range(RUN):
-        streaks.add(Audited(round, (), scores=(signed({A: (7, 7)}, one), signed({A: (6, 7)}, other))))
+        streaks.add(AuditsRecord(round, (), scores=(signed({A: (7, 7)}, one), signed({A: (6, 7)}, other))))
     assert streaks.suspected == {}
 
 
@@ -200,10 +210,10 @@ def test_harm_that_a_second_verifier_denies_is_paid() -> None:
 
 def test_in_a_proven_job_harm_is_paid_since_its_work_is_checked() -> None:
     story = Story({"gains": harming(A)}, spec=WIDE, done=1)
-    proven = replace(story.terms, program=Program(graph=digest("test/graph")), unproven="")
-    audited, accepted = (story.of_round(kind, 0) for kind in (Audited, Accepted))
-    assert A in Tally(proven, 2).add(accepted.contributions, audited, accepted.contributions)
-    assert A not in Tally(story.terms, 2).add(accepted.contributions, audited, accepted.contributions)
+    proven = replace(story.terms, program=CanonicalProgram(graph=digest("test/graph")), unproven="")
+    audited, accepted = (story.of_round(kind, 0) for kind in (AuditsRecord, AcceptSetRecord))
+    assert A in AuditAccounts(proven, 2).add(accepted.contributions, audited, accepted.contributions)
+    assert A not in AuditAccounts(story.terms, 2).add(accepted.contributions, audited, accepted.contributions)
 
 
 def test_who_is_suspected_must_be_drawn() -> None:
@@ -212,15 +222,15 @@ def test_who_is_suspected_must_be_drawn() -> None:
     odd = {"gains": lambda truth, place, peer, round: (9, 9) if peer == A else truth}
     story = Story(odd, spec=spec, done=RUN + 2)
     verify_run(story.export())
-    said = [v.verdict for r in story.records if isinstance(r, Audited) for v in r.verdicts]
+    said = [v.verdict for r in story.records if isinstance(r, AuditsRecord) for v in r.verdicts]
     assert [v.round for v in said if v.node == A] == [0, RUN + 1]
     refused(Story({**odd, "flagged": lambda _: {}}, spec=spec, done=RUN + 2), "FF-VERI-036")
 
 
-def said(change: Callable[[Scores], Scores], *, is_resigned: bool = True) -> dict[str, Any]:
+def said(change: Callable[[RoundScores], RoundScores], *, is_resigned: bool = True) -> dict[str, Any]:
     """The first round's scores, changed by somebody who may hold the verifier's key."""
 
-    def lie(truth: tuple[SignedScores, ...], round: int) -> tuple[SignedScores, ...]:
+    def lie(truth: tuple[SignedRoundScores, ...], round: int) -> tuple[SignedRoundScores, ...]:
         if round:
             return truth
         changed = change(truth[0].scores)
@@ -256,8 +266,8 @@ def test_a_reader_refuses_scores_that_are_none(lie: dict[str, Any], code: str) -
 
 
 def test_scores_of_a_round_that_is_not_drawn_for_it_are_refused() -> None:
-    taken = Story(spec=WIDE, done=1).of_round(Audited, 0).scores
-    assert not any(r.scores for r in Story(done=1).records if isinstance(r, Audited))
+    taken = Story(spec=WIDE, done=1).of_round(AuditsRecord, 0).scores
+    assert not any(r.scores for r in Story(done=1).records if isinstance(r, AuditsRecord))
     refused(Story({"scores": lambda truth, round: truth if round else taken}, done=1), "FF-VERI-140")
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from verify_story import PEERS, SPEC, Story
 
 from farflung.core.errors import SpecError, VerificationError
-from farflung.core.layout import Layout
-from farflung.job.check import check
-from farflung.job.model import gpt_products, gpt_shapes
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_products, gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec
-from farflung.train.roundlog import Committed, Timed
-from farflung.verify.reader import verify_run
-from farflung.verify.speed import FLOP, SPEED, flop, is_timed, is_too_fast, suspected
+from farflung.job.spec_checks import check
+from farflung.train.run_log import CommitmentsRecord, CommitmentTiming
+from farflung.verify.run_replay import verify_run
+from farflung.verify.speed_check import FLOP, SPEED, flop, is_timed, is_too_fast, suspected
 
 replace = msgspec.structs.replace
 MODEL = ModelSpec(layers=1, width=8, heads=1, context=8, vocabulary=16)
@@ -26,7 +26,7 @@ RARE = AuditSpec(
     rate=2.0**-33, probation=1, speed=1.3
 )  # but for its first contribution nobody is drawn by chance
 TIMED = replace(SPEC, model=MODEL, audit=RARE)
-FAST, SLOW = Timed(1, 1000), Timed(10**9, 1000)
+FAST, SLOW = CommitmentTiming(1, 1000), CommitmentTiming(10**9, 1000)
 LAST = PEERS[0].public
 
 FIGURES = st.integers(0, 2**63 - 1)
@@ -51,12 +51,17 @@ def test_nobody_is_suspected_who_can_have_done_the_work(
     """At its benchmark's full rate and whatever comes on top; the coordinator rounds up."""
     spec = spec_of(speed)
     seconds = Fraction(flop(spec, tokens), flops) * Fraction(slack)
-    assert not is_too_fast(spec, Timed(-(-seconds * 1000 // 1), flops), tokens)
+    assert not is_too_fast(spec, CommitmentTiming(-(-seconds * 1000 // 1), flops), tokens)
 
 
-@given(speed=SPEEDS, timed=st.builds(Timed, FIGURES, FIGURES), tokens=TOKENS, more=st.integers(1, 1000))
+@given(
+    speed=SPEEDS,
+    timed=st.builds(CommitmentTiming, FIGURES, FIGURES),
+    tokens=TOKENS,
+    more=st.integers(1, 1000),
+)
 def test_who_took_longer_or_offers_more_or_did_less_is_less_suspicious(
-    speed: float, timed: Timed, tokens: int, more: int
+    speed: float, timed: CommitmentTiming, tokens: int, more: int
 ) -> None:
     spec = spec_of(speed)
     if not is_too_fast(spec, timed, tokens):
@@ -65,8 +70,10 @@ def test_who_took_longer_or_offers_more_or_did_less_is_less_suspicious(
         assert not is_too_fast(spec, timed, max(1, tokens - more))
 
 
-@given(speed=SPEEDS, timed=st.builds(Timed, FIGURES, FIGURES), tokens=TOKENS)
-def test_what_is_not_known_is_not_held_against_anybody(speed: float, timed: Timed, tokens: int) -> None:
+@given(speed=SPEEDS, timed=st.builds(CommitmentTiming, FIGURES, FIGURES), tokens=TOKENS)
+def test_what_is_not_known_is_not_held_against_anybody(
+    speed: float, timed: CommitmentTiming, tokens: int
+) -> None:
     assert not is_too_fast(spec_of(speed), replace(timed, took=0), tokens)
     assert not is_too_fast(spec_of(speed), replace(timed, flops=0), tokens)
     assert not is_too_fast(spec_of(0.0), timed, tokens)
@@ -76,28 +83,30 @@ def test_what_is_not_known_is_not_held_against_anybody(speed: float, timed: Time
 def test_the_limit_is_the_jobs_multiple_of_the_benchmark(share: float, is_found: bool) -> None:
     spec = spec_of(1.3)
     millis = int(flop(spec, 10**6) / share)
-    assert is_too_fast(spec, Timed(millis, 1000), 10**6) is is_found
+    assert is_too_fast(spec, CommitmentTiming(millis, 1000), 10**6) is is_found
 
 
 def test_only_accepted_work_is_suspected_and_another_reason_stands_before() -> None:
     story = Story(
-        {"committed": lambda r: timed(r, FAST, FAST)}, spec=TIMED, layout=Layout.of(gpt_shapes(MODEL))
+        {"committed": lambda r: timed(r, FAST, FAST)}, spec=TIMED, layout=TensorLayout.of(gpt_shapes(MODEL))
     )
-    committed = story.of_round(Committed, 0)
+    committed = story.of_round(CommitmentsRecord, 0)
     shown = [c for c in committed.promised if c.peer != LAST]
     found = suspected(TIMED, committed, shown, {shown[0].peer: "norm"})
     assert list(found) == sorted(found) == sorted(c.peer for c in shown)
     assert sorted(found.values()) == ["norm", SPEED]
 
 
-def timed(record: Committed, of_one: Timed, of_all: Timed = SLOW) -> Committed:
+def timed(
+    record: CommitmentsRecord, of_one: CommitmentTiming, of_all: CommitmentTiming = SLOW
+) -> CommitmentsRecord:
     """A record that times the first peer's commitment so, and all others' otherwise."""
     return replace(record, timed=tuple(of_one if c.peer == LAST else of_all for c in record.commitments))
 
 
-def story_of(flagged: Any, of_one: Timed = FAST, **lies: Any) -> Story:
+def story_of(flagged: Any, of_one: CommitmentTiming = FAST, **lies: Any) -> Story:
     said = {"committed": lambda r: timed(r, of_one), "flagged": flagged, **lies}
-    return Story(said, spec=TIMED, layout=Layout.of(gpt_shapes(MODEL)))
+    return Story(said, spec=TIMED, layout=TensorLayout.of(gpt_shapes(MODEL)))
 
 
 def test_verify_run_draws_whoever_cannot_have_trained_in_the_logged_time() -> None:
@@ -115,8 +124,8 @@ def test_verify_run_draws_whoever_cannot_have_trained_in_the_logged_time() -> No
         lambda r: replace(r, timed=()),
         lambda r: replace(r, timed=r.timed[:-1]),
         lambda r: replace(r, timed=(*r.timed, SLOW)),
-        lambda r: timed(r, Timed(-1, 1000)),
-        lambda r: timed(r, Timed(1, -1000)),
+        lambda r: timed(r, CommitmentTiming(-1, 1000)),
+        lambda r: timed(r, CommitmentTiming(1, -1000)),
     ],
 )
 def test_a_round_that_times_too_few_or_too_many_or_impossibly_is_refused(lie: Any) -> None:
@@ -127,7 +136,7 @@ def test_a_round_that_times_too_few_or_too_many_or_impossibly_is_refused(lie: An
 
 
 def test_nothing_is_timed_where_speed_is_not_judged() -> None:
-    record = Story().of_round(Committed, 0)
+    record = Story().of_round(CommitmentsRecord, 0)
     assert is_timed(SPEC, record)
     assert not is_timed(SPEC, timed(record, SLOW))
 

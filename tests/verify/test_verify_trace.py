@@ -11,10 +11,10 @@ from torch.nn import functional
 from farflung.core.canon.graph import graph_id
 from farflung.core.codec import encode
 from farflung.job.spec import JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec
-from farflung.train import local, optim
-from farflung.train import model as models
-from farflung.train.inner import VECTORS
-from farflung.verify.canon import scalars, trace
+from farflung.train import flat_model as models
+from farflung.train import inner_steps, optim
+from farflung.train.inner_state import VECTORS
+from farflung.verify.canon import scalars, step_graph
 from farflung.verify.canon.execute import execute
 
 VOCABULARY, CONTEXT, WIDTH = 24, 8, 16
@@ -48,10 +48,10 @@ def agrees(model, spec, graph, noisy=()):
     generator = np.random.default_rng(3)
     for number, done in enumerate(STEPS, 1):
         x, y = generator.integers(0, VOCABULARY, (2, spec.batch, CONTEXT))
-        inputs = state_of(model, spec, optimizer) | trace.buffers(model) | {"x": x, "y": y}
+        inputs = state_of(model, spec, optimizer) | step_graph.buffers(model) | {"x": x, "y": y}
         inputs |= scalars.scalars(spec, done, number)
         found = dict(execute(graph, {each.name: inputs[each.name] for each in graph.inputs}))
-        loss, norm, optimizer = local._step(model, spec, local.tensors((x, y)), optimizer, done)
+        loss, norm, optimizer = inner_steps._step(model, spec, inner_steps.tensors((x, y)), optimizer, done)
         assert float(found.pop("loss")) == pytest.approx(loss, rel=1e-5)
         assert float(found.pop("grad_norm")) == pytest.approx(norm, rel=1e-5)
         after = state_of(model, spec, optimizer)
@@ -64,7 +64,7 @@ def agrees(model, spec, graph, noisy=()):
 @functools.cache
 def graph_of(optimizer):
     spec = spec_of(optimizer)
-    return trace.traced(models.build(spec, b""), spec)
+    return step_graph.traced(models.build(spec, b""), spec)
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("adamw", "gradient")]
@@ -86,7 +86,7 @@ def test_a_clip_that_never_binds_and_none_at_all_give_the_same_step():
         spec = spec_of("sgd", clip)
         model = models.build(spec, b"")
         model.put(models.initial(spec, model))
-        agrees(model, spec, trace.traced(model, spec), ("mean/none",))
+        agrees(model, spec, step_graph.traced(model, spec), ("mean/none",))
 
 
 class Perceptron(nn.Module):
@@ -159,13 +159,13 @@ class Patches(nn.Module):
 )
 def test_a_users_module_becomes_a_graph_that_makes_the_same_steps(module, optimizer):
     torch.manual_seed(5)
-    spec, model = spec_of(optimizer), models.Model(module())
-    agrees(model, spec, trace.traced(model, spec), ("in_proj_bias",))
+    spec, model = spec_of(optimizer), models.FlatModel(module())
+    agrees(model, spec, step_graph.traced(model, spec), ("in_proj_bias",))
 
 
 def test_a_model_traced_twice_gives_one_graph():
     spec = spec_of("sgd")
-    again = trace.traced(models.build(spec, b""), spec)
+    again = step_graph.traced(models.build(spec, b""), spec)
     assert graph_id(again) == graph_id(graph_of("sgd"))
 
 
@@ -190,7 +190,7 @@ def test_rates_of_the_run_and_of_the_optimizer_are_told_apart():
 def test_the_default_jobs_graph_has_a_size_that_one_can_ship():
     spec = JobSpec()
     model = models.build(spec, b"")
-    graph = trace.traced(model, spec)
+    graph = step_graph.traced(model, spec)
     print(f"default job: {len(graph.nodes)} nodes, {len(encode(graph))} bytes, {len(graph.inputs)} inputs")
     assert len(graph.nodes) < 5000
     assert len(encode(graph)) < 1 << 20

@@ -19,11 +19,19 @@ from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import AuditSpec
-from farflung.train.roundlog import Contribution
-from farflung.train.trace import Border, Leaf, Stated, Statistics, Trace, are_opened, statistics_index
-from farflung.verify import transcript
-from farflung.verify.reader import verify_run
-from farflung.verify.transcript import PEERS, odd
+from farflung.train.contribution_trace import (
+    BorderRoots,
+    ContributionTrace,
+    LoggedStatistics,
+    TraceLeaf,
+    TrainingStatistics,
+    are_opened,
+    statistics_index,
+)
+from farflung.train.run_log import Contribution
+from farflung.verify import statistics_check
+from farflung.verify.run_replay import verify_run
+from farflung.verify.statistics_check import PEERS, odd
 
 UNIT = 1 << 20
 
@@ -32,35 +40,37 @@ def peer(index: int) -> PeerId:
     return PeerId(bytes([index]) * 32)
 
 
-def said(losses: list[float], norms: list[float] | None = None) -> dict[PeerId, Stated]:
+def said(losses: list[float], norms: list[float] | None = None) -> dict[PeerId, LoggedStatistics]:
     gradients = norms or [1.0] * len(losses)
     pairs = zip(losses, gradients, strict=True)
-    return {peer(i): Statistics((loss,), norm, 1).stated for i, (loss, norm) in enumerate(pairs)}
+    return {peer(i): TrainingStatistics((loss,), norm, 1).stated for i, (loss, norm) in enumerate(pairs)}
 
 
 # The figures
 
 
 def test_figures_are_the_mean_loss_and_the_largest_norm_in_units_of_2_to_the_minus_20() -> None:
-    assert Statistics((2.0, 1.0, 1.5), 0.75, 3).stated == Stated(3 * UNIT // 2, 3 * UNIT // 4)
-    assert Statistics((), 0.0, 0).stated == Stated(0, 0)
+    assert TrainingStatistics((2.0, 1.0, 1.5), 0.75, 3).stated == LoggedStatistics(
+        3 * UNIT // 2, 3 * UNIT // 4
+    )
+    assert TrainingStatistics((), 0.0, 0).stated == LoggedStatistics(0, 0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e300])
 def test_what_is_no_number_is_the_limit(value: float) -> None:
-    assert Statistics((value,), value, 1).stated == Stated(limits.STATED, limits.STATED)
+    assert TrainingStatistics((value,), value, 1).stated == LoggedStatistics(limits.STATED, limits.STATED)
 
 
 @given(st.lists(st.floats(), max_size=9), st.floats())
 def test_whatever_is_stated_becomes_bounded_integers(losses: list[float], norm: float) -> None:
-    stated = Statistics(tuple(losses), norm, 1).stated
+    stated = TrainingStatistics(tuple(losses), norm, 1).stated
     assert abs(stated.loss) <= limits.STATED >= abs(stated.norm)
 
 
 def test_a_statement_stands_under_the_trace_and_another_does_not() -> None:
-    border = Border(0, 0, 0, ZERO_HASH, ZERO_HASH, ZERO_HASH)
-    trace = Trace((border,) * 5, Statistics((2.0,), 1.0, 8), digest("test/payload"))
-    leaf = Leaf(statistics_index(4), encode(trace.statistics), trace.statistics_path)
+    border = BorderRoots(0, 0, 0, ZERO_HASH, ZERO_HASH, ZERO_HASH)
+    trace = ContributionTrace((border,) * 5, TrainingStatistics((2.0,), 1.0, 8), digest("test/payload"))
+    leaf = TraceLeaf(statistics_index(4), encode(trace.statistics), trace.statistics_path)
     assert are_opened(trace.root, 4, [leaf])
     other = replace(leaf, data=encode(replace(trace.statistics, losses=(1.9,))))
     assert not are_opened(trace.root, 4, [other])
@@ -119,11 +129,13 @@ class Odd(Story):
 
     def contribution(self, key: Any, round: int) -> Contribution:
         is_odd = round == 2 and key is KEYS[0]
-        return replace(super().contribution(key, round), stated=Stated(9 * UNIT if is_odd else UNIT, UNIT))
+        return replace(
+            super().contribution(key, round), stated=LoggedStatistics(9 * UNIT if is_odd else UNIT, UNIT)
+        )
 
 
 def test_whoever_reads_the_log_draws_the_same_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "PEERS", 2)
+    monkeypatch.setattr(statistics_check, "PEERS", 2)
     spec = replace(SPEC, audit=AuditSpec(rate=0.0, probation=1))
     with pytest.raises(VerificationError, match="FF-VERI-036"):
         verify_run(Odd(spec=spec).export())

@@ -1,6 +1,6 @@
 """The second reader and a coordinator that lies about rounds: who takes part, what counts, who signed.
 
-One case for each check of verify.walk behind those of the log as a whole (test_verify_reader).
+One case for each check of verify.log_replay behind those of the log as a whole (test_verify_reader).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from verify_story import (
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.train.roundlog import (
-    Accepted,
-    Closed,
-    Committed,
-    Member,
-    RoundOpened,
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    CommitmentsRecord,
+    RoundEndRecord,
+    RoundMember,
+    RoundStartRecord,
     payload_hash,
 )
-from farflung.verify.commitments import commit, sign_root
-from farflung.verify.reader import verify_run
+from farflung.verify.commitment_check import commit, sign_root
+from farflung.verify.run_replay import verify_run
 
 OTHER = digest("test/other/1")
 A, B, C = (key.public for key in PEERS)
@@ -60,8 +60,8 @@ def test_a_round_of_other_length_or_density_is_refused(changed: dict[str, int]) 
 
 @pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 0, -1])
 def test_a_member_that_may_weigh_more_than_it_trains_on_or_nothing_is_refused(weight: int) -> None:
-    def lie(record: RoundOpened) -> RoundOpened:
-        return replace(record, members=(*record.members[:2], Member(record.members[2].peer, weight)))
+    def lie(record: RoundStartRecord) -> RoundStartRecord:
+        return replace(record, members=(*record.members[:2], RoundMember(record.members[2].peer, weight)))
 
     refused(Story({"round": only(LOST_IN, lie)}), "FF-VERI-009")
 
@@ -75,7 +75,7 @@ def test_a_weight_above_the_members_is_refused(weight: int) -> None:
 
 @pytest.mark.parametrize("weight", [0, -1, 2**64 - 1])
 def test_a_weight_that_cannot_be_merged_opens_nothing(weight: int) -> None:
-    def lie(record: Accepted) -> Accepted:
+    def lie(record: AcceptSetRecord) -> AcceptSetRecord:
         return replace(record, contributions=(replace(record.contributions[0], weight=weight),))
 
     story = Story({"accepted": only(2, lie), "progress": only(2, lambda op: replace(op, units=()))})
@@ -100,7 +100,7 @@ def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(
 
 
 def test_a_commitment_of_a_stranger_is_refused() -> None:
-    def lie(record: Committed) -> Committed:
+    def lie(record: CommitmentsRecord) -> CommitmentsRecord:
         stranger = commit(STRANGER, Story().terms.id, 1, OTHER, 1, OTHER)
         return replace(
             record, commitments=tuple(sorted((*record.commitments, stranger), key=lambda c: c.peer))
@@ -112,7 +112,7 @@ def test_a_commitment_of_a_stranger_is_refused() -> None:
 def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
     """The coordinator makes up the commitment of a peer that it then says was lost."""
 
-    def lie(record: Committed) -> Committed:
+    def lie(record: CommitmentsRecord) -> CommitmentsRecord:
         forged = replace(
             record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1, OTHER).signature
         )
@@ -123,7 +123,7 @@ def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
 
 @pytest.mark.parametrize("when", [0, 2])
 def test_a_commitment_to_another_round_is_refused(when: int) -> None:
-    def lie(record: Committed) -> Committed:
+    def lie(record: CommitmentsRecord) -> CommitmentsRecord:
         old = commit(PEERS[2], Story().terms.id, when, OTHER, 1, OTHER)
         return replace(record, commitments=(*record.commitments[:2], old))
 
@@ -133,7 +133,7 @@ def test_a_commitment_to_another_round_is_refused(when: int) -> None:
 def with_another_payload(story_of: dict[str, Story], peer: PeerId) -> Lie:
     """The coordinator replaces a peer's payload by a genuine one of its own making."""
 
-    def lie(record: Accepted) -> Accepted:
+    def lie(record: AcceptSetRecord) -> AcceptSetRecord:
         story = story_of["it"]
         payload = story.encoded(peer, record.round, salt=1)
         story.payloads[payload_hash(payload)] = payload
@@ -160,14 +160,14 @@ def test_a_payload_that_was_not_committed_is_refused(round: int) -> None:
 
 
 def test_a_contribution_of_a_member_that_did_not_commit_is_refused() -> None:
-    def lie(record: Committed) -> Committed:
+    def lie(record: CommitmentsRecord) -> CommitmentsRecord:
         return replace(record, commitments=record.commitments[:1], promised=record.promised[:1])
 
     refused(Story({"committed": only(2, lie)}), "FF-VERI-015")
 
 
 def test_payloads_that_were_swapped_between_peers_are_refused() -> None:
-    def lie(record: Accepted) -> Accepted:
+    def lie(record: AcceptSetRecord) -> AcceptSetRecord:
         a, b = record.contributions
         swapped = (
             replace(a, payload=b.payload, object=b.object),
@@ -211,7 +211,7 @@ def test_a_round_that_accepts_nothing_is_refused() -> None:
 
 
 def signed_too(*keys: Any) -> Lie:
-    def lie(record: Closed) -> Closed:
+    def lie(record: RoundEndRecord) -> RoundEndRecord:
         more = tuple((k.public, sign_root(k, Story().terms.id, record.round, record.root)) for k in keys)
         return replace(record, signatures=tuple(sorted((*record.signatures, *more))))
 
@@ -225,7 +225,7 @@ def test_a_root_signed_by_who_took_no_part_is_refused(key: Any) -> None:
 
 @pytest.mark.parametrize("about", ["round", "root", "job"])
 def test_a_signature_under_something_else_is_refused(about: str) -> None:
-    def lie(record: Closed) -> Closed:
+    def lie(record: RoundEndRecord) -> RoundEndRecord:
         job = OTHER if about == "job" else Story().terms.id
         round, root = record.round + (about == "round"), OTHER if about == "root" else record.root
         forged = (A, sign_root(PEERS[0], job, round, root))
@@ -244,7 +244,7 @@ def test_terms_that_name_an_image_otherwise_than_the_job_asks_are_refused(image:
 def test_submissions_that_name_what_their_lease_does_not_are_counted_and_not_refused() -> None:
     """A node that was changed since it took its lease says so."""
 
-    def lie(record: Accepted) -> Accepted:
+    def lie(record: AcceptSetRecord) -> AcceptSetRecord:
         first, *others = record.contributions
         return replace(record, contributions=(replace(first, attests=OTHER), *others))
 

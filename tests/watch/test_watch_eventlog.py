@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from farflung.core.errors import RunError
-from farflung.core.events import Evaluated, to_json
-from farflung.watch.io.eventlog import LINE_BYTES, EventLog, Follower, read
+from farflung.core.events import EvaluationEvent, to_json
+from farflung.watch.io.event_log import LINE_BYTES, EventLog, EventLogReader, read
 
-FIRST = [Evaluated(at=float(i), round=i, loss=1.5, tokens=10) for i in range(3)]
+FIRST = [EvaluationEvent(at=float(i), round=i, loss=1.5, tokens=10) for i in range(3)]
 
 
 def write(path: Path, count: int = 3) -> None:
@@ -109,7 +109,7 @@ def test_a_kill_at_each_failpoint_leaves_whole_events_only(tmp_path: Path, point
 
 def test_a_follower_reads_what_was_added_and_waits_for_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    follower = Follower(path)
+    follower = EventLogReader(path)
     assert follower.new() == []  # there is no file yet
     lines = [to_json(event).encode() + b"\n" for event in FIRST]
     path.write_bytes(lines[0] + lines[1][:9])
@@ -123,4 +123,4 @@ def test_a_follower_passes_over_what_is_no_event(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     line = to_json(FIRST[0]).encode() + b"\n"
     path.write_bytes(b"{}\n" + b"x" * (LINE_BYTES + 5) + b"\n" + line)
-    assert Follower(path).new() == FIRST[:1]
+    assert EventLogReader(path).new() == FIRST[:1]

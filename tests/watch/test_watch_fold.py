@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import events
-from farflung.core.events import AnyEvent, BytesBy
-from farflung.watch.fold import Stage, Timeline, fold
-from farflung.watch.text import COLUMNS, clean, lines
+from farflung.core.events import AnyEvent, SentBytesByKind
+from farflung.watch.event_lines import COLUMNS, clean, lines
+from farflung.watch.fold import RunStage, RunTimeline, fold
 
 PEERS = tuple(f"{i:02x}" * 32 for i in range(1, 6))
 
-PLANNED = events.Planned(
+PLANNED = events.PlanEvent(
     name="local",
     run="runs/1",
     model="gpt 4x128",
@@ -31,13 +31,13 @@ PLANNED = events.Planned(
     data_bytes=12_000_000,
     sync="sparse_loco H=15",
 )
-RESULT = events.Result(
+RESULT = events.RunResultEvent(
     at=120.0,
     loss=2.5,
     loss_start=5.55,
     loss_unigram=3.26,
     bytes_sent=100,
-    bytes_by=BytesBy(50, 0, 30, 10, 10),
+    bytes_by=SentBytesByKind(50, 0, 30, 10, 10),
     bytes_ring_bf16=7000,
     segments_audited=0,
     caught=(),
@@ -55,8 +55,8 @@ RESULT = events.Result(
 )
 
 
-def closed(round: int, seconds: float = 4.0) -> events.RoundClosed:
-    return events.RoundClosed(
+def closed(round: int, seconds: float = 4.0) -> events.RoundEndEvent:
+    return events.RoundEndEvent(
         at=10.0 + round,
         round=round,
         rounds=24,
@@ -71,7 +71,7 @@ def closed(round: int, seconds: float = 4.0) -> events.RoundClosed:
     )
 
 
-AUDIT = events.AuditConcluded(
+AUDIT = events.AuditEndEvent(
     round=0,
     peer=PEERS[3],
     segment=2,
@@ -81,7 +81,7 @@ AUDIT = events.AuditConcluded(
     tokens=2560,
     seconds=1.2,
 )
-CAUGHT = events.Caught(
+CAUGHT = events.SlashEvent(
     peer=PEERS[3],
     round=0,
     segment=2,
@@ -92,7 +92,7 @@ CAUGHT = events.Caught(
     evidence="0f" * 32,
 )
 
-HOUSED = events.Housed(
+HOUSED = events.SimulatedHomeEvent(
     names=("provider-0", "provider-1", "verifier-0"),
     routers=("symmetric", "symmetric", "port_restricted"),
     up=20.0,
@@ -102,35 +102,35 @@ HOUSED = events.Housed(
 
 STORY: tuple[AnyEvent, ...] = (
     PLANNED,
-    events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
-    events.Matched(peers=PEERS, offers=5, unit_price=1),
-    events.Funded(job="ee" * 32, escrow=1_920_000, stakes=5_000_000),
-    events.Joined(peer=PEERS[0], round=0, replayed=0, seconds=1.5),
-    events.Evaluated(round=0, loss=5.55, tokens=16384),
+    events.ProcessStartEvent(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
+    events.ProviderMatchEvent(peers=PEERS, offers=5, unit_price=1),
+    events.EscrowEvent(job="ee" * 32, escrow=1_920_000, stakes=5_000_000),
+    events.PeerJoinEvent(peer=PEERS[0], round=0, replayed=0, seconds=1.5),
+    events.EvaluationEvent(round=0, loss=5.55, tokens=16384),
     closed(0),
-    events.Traffic(session=1, process="a", sync=10, audit=0, join=5, control=1, relay=7),
-    events.Sandboxed(tier="bwrap", gaps=("what root sees",)),
+    events.TrafficEvent(session=1, process="a", sync=10, audit=0, join=5, control=1, relay=7),
+    events.SandboxEvent(tier="bwrap", gaps=("what root sees",)),
     HOUSED,
-    events.Drawn(round=0, peer=PEERS[3], segment=2),
+    events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2),
     AUDIT,
     CAUGHT,
-    events.Restarted(name="ledger", why="its process was ended by SIGKILL", seconds=0.8),
-    events.Left(peer=PEERS[1], reason="its connection closed"),
-    events.Reexecuted(peer=PEERS[2], round=1),
-    events.Resumed(round=1, session=2),
+    events.ProcessRestartEvent(name="ledger", why="its process was ended by SIGKILL", seconds=0.8),
+    events.ProcessExitEvent(peer=PEERS[1], reason="its connection closed"),
+    events.ReexecutionEvent(peer=PEERS[2], round=1),
+    events.RunResumeEvent(round=1, session=2),
     closed(1),
-    events.Usage(process="worker", peak_bytes=5, cpu_seconds=1.0),
-    events.Warned(code="FF-APP-001", message="slow", hint="wait"),
-    events.Baseline(loss=2.3, steps=360, seconds=60.0),
-    events.Settled(peer=PEERS[0], units=1000, paid=1000),
-    events.Compared(quantity="sync", unit="B", planned=100.0, measured=101.0),
-    events.Failed(code="FF-APP-002", message="disk full", cause="no space", hint="free some"),
+    events.ProcessUsageEvent(process="worker", peak_bytes=5, cpu_seconds=1.0),
+    events.WarningEvent(code="FF-APP-001", message="slow", hint="wait"),
+    events.BaselineEvent(loss=2.3, steps=360, seconds=60.0),
+    events.LeasePaymentEvent(peer=PEERS[0], units=1000, paid=1000),
+    events.PlanComparisonEvent(quantity="sync", unit="B", planned=100.0, measured=101.0),
+    events.RunFailureEvent(code="FF-APP-002", message="disk full", cause="no space", hint="free some"),
     RESULT,
 )
 
 
-def told(*story: AnyEvent) -> Timeline:
-    timeline = Timeline()
+def told(*story: AnyEvent) -> RunTimeline:
+    timeline = RunTimeline()
     for event in story:
         timeline = fold(timeline, event)
     return timeline
@@ -138,12 +138,12 @@ def told(*story: AnyEvent) -> Timeline:
 
 def test_the_stage_follows_the_way_of_a_run() -> None:
     stages = []
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in STORY:
         timeline = fold(timeline, event)
         stages.append(timeline.stage)
     seen = list(dict.fromkeys(stages))
-    assert seen == [Stage.PLAN, Stage.NETWORK, Stage.TRAIN, Stage.SETTLE, Stage.RESULT]
+    assert seen == [RunStage.PLAN, RunStage.NETWORK, RunStage.TRAIN, RunStage.SETTLE, RunStage.RESULT]
     assert timeline.sessions == 2
     assert timeline.reexecuted == {PEERS[2]: 1}
     assert timeline.losses == {0: 5.55}
@@ -174,7 +174,7 @@ def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
     reports: list[tuple[int, str, int, int]], seed: object
 ) -> None:
     story = [
-        events.Traffic(session=s, process=p, sync=a, audit=0, join=b, control=a + b, relay=b)
+        events.TrafficEvent(session=s, process=p, sync=a, audit=0, join=b, control=a + b, relay=b)
         for s, p, a, b in reports
     ]
     timeline = told(*story, *story)
@@ -190,7 +190,9 @@ def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
 
 
 def test_peak_memory_never_falls() -> None:
-    story = [events.Usage(process="w", peak_bytes=p, cpu_seconds=c) for p, c in ((5, 1.0), (3, 2.0))]
+    story = [
+        events.ProcessUsageEvent(process="w", peak_bytes=p, cpu_seconds=c) for p, c in ((5, 1.0), (3, 2.0))
+    ]
     assert told(*story).usage["w"].peak_bytes == 5
     assert told(*story).usage["w"].cpu_seconds == 2.0
 
@@ -206,7 +208,7 @@ def test_time_does_not_run_backwards() -> None:
 
 
 def test_every_line_fits_and_starts_with_its_stage() -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in STORY:
         timeline = fold(timeline, event)
         for line in lines(event, timeline):
@@ -219,18 +221,20 @@ def test_every_line_fits_and_starts_with_its_stage() -> None:
 def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number: int, value: float) -> None:
     story: tuple[AnyEvent, ...] = (
         msgspec.structs.replace(PLANNED, name=noise, model=noise, run=noise, sync=noise, tokens=number),
-        events.Left(peer=noise, reason=noise),
-        events.Warned(code=noise, message=noise, hint=noise),
-        events.Failed(code=noise, message=noise, cause=noise, hint=noise),
-        events.Compared(quantity=noise, unit=noise, planned=value, measured=value),
-        events.Sandboxed(tier=noise, gaps=(noise, noise)),
-        events.Housed(names=(noise,), routers=(noise, noise + "!"), up=value, down=value, rtt=value),
-        events.Drawn(round=1, peer=noise, segment=1, flagged=noise + "!"),
+        events.ProcessExitEvent(peer=noise, reason=noise),
+        events.WarningEvent(code=noise, message=noise, hint=noise),
+        events.RunFailureEvent(code=noise, message=noise, cause=noise, hint=noise),
+        events.PlanComparisonEvent(quantity=noise, unit=noise, planned=value, measured=value),
+        events.SandboxEvent(tier=noise, gaps=(noise, noise)),
+        events.SimulatedHomeEvent(
+            names=(noise,), routers=(noise, noise + "!"), up=value, down=value, rtt=value
+        ),
+        events.AuditDrawEvent(round=1, peer=noise, segment=1, flagged=noise + "!"),
         msgspec.structs.replace(AUDIT, peer=noise, verifiers=(noise,) * 9, finding=noise, excess=value),
         msgspec.structs.replace(CAUGHT, peer=noise, why=noise, evidence=noise, burnt=number),
-        events.CanaryConcluded(round=1, peer=noise, segment=1, verifier=noise, finding="false", tokens=1),
-        events.Perjured(verifier=noise, round=1, peer=noise, slashed=number, bounty=number, burnt=number),
-        events.Restarted(name=noise, why=noise, seconds=value),
+        events.CanaryEndEvent(round=1, peer=noise, segment=1, verifier=noise, finding="false", tokens=1),
+        events.PerjuryEvent(verifier=noise, round=1, peer=noise, slashed=number, bounty=number, burnt=number),
+        events.ProcessRestartEvent(name=noise, why=noise, seconds=value),
         msgspec.structs.replace(RESULT, caught=(noise,) * 20, run=noise, model_hash=noise, bytes_sent=number),
     )
     for event in story:
@@ -260,7 +264,7 @@ def test_a_run_through_simulated_homes_says_which_in_one_line() -> None:
     assert "the plan's seconds are for loopback" in plan
 
 
-def shown(result: events.Result) -> str:
+def shown(result: events.RunResultEvent) -> str:
     return "\n".join(lines(result, told(result)))
 
 
@@ -311,7 +315,7 @@ def test_a_cheaters_end_is_told_in_two_lines_and_again_in_the_result() -> None:
 def test_an_audit_makes_no_noise_while_the_work_holds() -> None:
     holds = msgspec.structs.replace(AUDIT, finding="holds", excess=0.0)
     assert lines(holds, told(holds)) == []
-    drawn = events.Drawn(round=0, peer=PEERS[0], segment=1)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[0], segment=1)
     assert lines(drawn, told(drawn)) == []
     flagged = msgspec.structs.replace(drawn, flagged="twin")
     assert "is audited: twin" in lines(flagged, told(flagged))[0]
@@ -327,19 +331,19 @@ def test_an_audit_that_a_restarted_coordinator_tells_again_counts_once() -> None
 
 
 def test_a_restart_says_who_why_and_how_long_it_took() -> None:
-    event = events.Restarted(name="ledger", why="its process was ended by SIGKILL", seconds=0.8)
+    event = events.ProcessRestartEvent(name="ledger", why="its process was ended by SIGKILL", seconds=0.8)
     (line,) = lines(event, told(event))
     assert "ledger died (its process was ended by SIGKILL); started again after 0.80 s" in line
 
 
 def test_a_single_member_has_no_ring_to_be_compared_with() -> None:
-    alone = msgspec.structs.replace(RESULT, bytes_ring_bf16=0, bytes_by=BytesBy(), bytes_sent=0)
+    alone = msgspec.structs.replace(RESULT, bytes_ring_bf16=0, bytes_by=SentBytesByKind(), bytes_sent=0)
     assert "times" not in shown(alone)
     assert "no multiple" not in shown(alone)
 
 
 def test_counters_say_nothing() -> None:
-    counters = [event for event in STORY if isinstance(event, events.Traffic | events.Usage)]
+    counters = [event for event in STORY if isinstance(event, events.TrafficEvent | events.ProcessUsageEvent)]
     assert len(counters) == 2
     for event in counters:
         assert lines(event, told(event)) == []
@@ -352,27 +356,29 @@ def test_clean_cuts_and_strips() -> None:
 
 def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
     """An answer that is neither says nothing of anybody."""
-    told = events.CanaryConcluded(
+    told = events.CanaryEndEvent(
         round=1, peer=PEERS[0], segment=2, verifier=PEERS[1], finding="false", tokens=64
     )
-    lost = events.Perjured(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
-    (line,) = lines(told, Timeline())
+    lost = events.PerjuryEvent(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
+    (line,) = lines(told, RunTimeline())
     assert "canary: verifier" in line
     assert line.endswith("found it")
-    assert lines(msgspec.structs.replace(told, finding="unpaid"), Timeline()) == []
-    said = lines(lost, Timeline())
+    assert lines(msgspec.structs.replace(told, finding="unpaid"), RunTimeline()) == []
+    said = lines(lost, RunTimeline())
     assert "said that a false segment holds" in said[0]
     assert "0.001000 credits of its stake taken" in said[1]
 
 
 def test_what_a_verifier_lost_by_guessing_is_counted_once_however_often_it_is_told() -> None:
     """A coordinator that takes over tells of it again."""
-    caught = events.Caught(
+    caught = events.SlashEvent(
         peer=PEERS[2], round=1, segment=0, why="w", slashed=300, bounty=150, burnt=150, evidence=""
     )
-    guessed = events.Perjured(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
-    t = Timeline()
+    guessed = events.PerjuryEvent(
+        verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500
+    )
+    t = RunTimeline()
     for event in (guessed, caught, guessed):
         t = fold(t, event)
     assert t.lost == (1300, 650, 650)
-    assert fold(fold(Timeline(), guessed), guessed).lost == (1000, 500, 500)
+    assert fold(fold(RunTimeline(), guessed), guessed).lost == (1000, 500, 500)

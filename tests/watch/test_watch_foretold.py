@@ -8,49 +8,51 @@ import pytest
 from msgspec.structs import replace
 
 from farflung.core import events
-from farflung.core.events import AnyEvent, BytesBy, Compared
-from farflung.watch import ending, foretold, text
-from farflung.watch.fold import Timeline, fold
+from farflung.core.events import AnyEvent, PlanComparisonEvent, SentBytesByKind
+from farflung.watch import event_lines, plan_vs_run_text, screen_result
+from farflung.watch.fold import RunTimeline, fold
 
 CAUSE = (
     "several parts add up, the largest: the first round began after 7 min 21 s, not 9.00 s, and what was in its way"
     " was that this computer had others to serve; the end of the cause"
 )
-OFF = Compared(quantity="time", unit="s", planned=10.0, measured=20.0, cause=CAUSE)
-KEPT = Compared(quantity="join", unit="B", planned=100.0, measured=110.0)
-PLANNED = events.Planned(
+OFF = PlanComparisonEvent(quantity="time", unit="s", planned=10.0, measured=20.0, cause=CAUSE)
+KEPT = PlanComparisonEvent(quantity="join", unit="B", planned=100.0, measured=110.0)
+PLANNED = events.PlanEvent(
     name="n", run="r", model="m", parameters=1, rounds=12, steps=12, peers=2, tokens=1, sync_bytes=1, ring_bytes=1,
     memory_bytes=1, seconds=1.0, price=1, escrow=1, data_bytes=1, sync="s",
 )  # fmt: skip
-RESULT = events.Result(
-    loss=2.0, loss_start=5.0, loss_unigram=3.0, loss_baseline=None, bytes_sent=1, bytes_by=BytesBy(),
+RESULT = events.RunResultEvent(
+    loss=2.0, loss_start=5.0, loss_unigram=3.0, loss_baseline=None, bytes_sent=1, bytes_by=SentBytesByKind(),
     bytes_ring_bf16=0, segments_audited=0, caught=(), paid=1, slashed=0, refunded=0, sum=0, model_hash="", run="r",
     ledger_root="", seconds=1.0, rounds=12, tokens=1, reexecuted=0,
 )  # fmt: skip
 
 
-def told(*story: AnyEvent) -> Timeline:
-    return functools.reduce(fold, story, Timeline())
+def told(*story: AnyEvent) -> RunTimeline:
+    return functools.reduce(fold, story, RunTimeline())
 
 
 def shown(*story: AnyEvent, verbose: bool = False, columns: int = 100) -> str:
     """The end of the screen, its rows joined."""
-    rows = ending.result(told(PLANNED, *story), columns, verbose=verbose, is_over=True)
+    rows = screen_result.result(told(PLANNED, *story), columns, verbose=verbose, is_over=True)
     return " ".join(" ".join(row.text for row in rows).split())
 
 
 def test_a_cause_is_told_to_its_end_in_plain_lines() -> None:
-    lines = text.lines(OFF, Timeline())
-    assert all(len(line) <= text.COLUMNS and "…" not in line for line in lines)
+    lines = event_lines.lines(OFF, RunTimeline())
+    assert all(len(line) <= event_lines.COLUMNS and "…" not in line for line in lines)
     assert all(line.startswith("Result   ") for line in lines)
     assert lines[0] == "Result   time: planned 10 s, measured 20 s (2.00 of the plan)"
     assert " ".join(line.removeprefix("Result").strip() for line in lines[1:]) == CAUSE
 
 
 def test_a_row_with_long_numbers_is_told_to_its_end_as_well() -> None:
-    row = Compared(quantity="relay fees", unit="micro-credits", planned=295e6, most=2e11, measured=315e6)
-    lines = text.lines(row, Timeline())
-    assert all(len(line) <= text.COLUMNS and "…" not in line for line in lines)
+    row = PlanComparisonEvent(
+        quantity="relay fees", unit="micro-credits", planned=295e6, most=2e11, measured=315e6
+    )
+    lines = event_lines.lines(row, RunTimeline())
+    assert all(len(line) <= event_lines.COLUMNS and "…" not in line for line in lines)
     assert lines[-1].endswith("(1.07 of the plan)")
 
 
@@ -62,7 +64,7 @@ def test_a_cause_is_told_to_its_end_on_the_screen(columns: int) -> None:
 def test_all_is_as_planned_only_where_every_ratio_is_within_the_band() -> None:
     good = "all within 0.8 to 1.25 of the plan"
     assert good in shown(KEPT, RESULT)
-    within = Compared(
+    within = PlanComparisonEvent(
         quantity="sync", unit="B", planned=100.0, measured=200.0, most=300.0, cause="another way"
     )
     assert good not in shown(within, KEPT, RESULT)
@@ -71,15 +73,15 @@ def test_all_is_as_planned_only_where_every_ratio_is_within_the_band() -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_a_part_of_a_run_is_compared_with_is_said(verbose: bool) -> None:
-    part, again = replace(RESULT, rounds=3), events.Resumed(round=2, session=2)
+    part, again = replace(RESULT, rounds=3), events.RunResumeEvent(round=2, session=2)
     whole = shown(KEPT, RESULT, verbose=verbose)
     assert "compared" not in whole
     assert "compared with the plan of 3 of 12 rounds" in shown(KEPT, part, verbose=verbose)
     assert "time is not compared: nobody knows how long" in shown(again, KEPT, RESULT, verbose=verbose)
     line = "Result   compared with the plan of 3 of 12 rounds"
-    assert line in text.lines(part, told(PLANNED, KEPT, part))
-    assert foretold.basis(told(PLANNED, RESULT)) == ("", "")
+    assert line in event_lines.lines(part, told(PLANNED, KEPT, part))
+    assert plan_vs_run_text.basis(told(PLANNED, RESULT)) == ("", "")
 
 
 def test_a_session_that_takes_over_is_compared_anew() -> None:
-    assert told(PLANNED, KEPT, events.Resumed(round=2, session=2)).compared == ()
+    assert told(PLANNED, KEPT, events.RunResumeEvent(round=2, session=2)).compared == ()

@@ -6,38 +6,38 @@ import pytest
 from msgspec.structs import replace
 
 from farflung.core import events
-from farflung.core.events import Played, Ruled
-from farflung.watch import detail, game
-from farflung.watch.ending import verify
-from farflung.watch.fold import Timeline, fold, is_told
-from farflung.watch.text import lines
+from farflung.core.events import DisputeEndEvent, DisputeStageEvent
+from farflung.watch import detail_rows, dispute_text
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline, fold, is_told
+from farflung.watch.screen_result import verify
 
 ACCUSED, OTHER = "9ae58a6e" + "0" * 56, "57f8cbdf" + "1" * 56
 ABOUT = {"peer": ACCUSED, "round": 1, "segment": 1}
-AUDIT = events.AuditConcluded(
+AUDIT = events.AuditEndEvent(
     **ABOUT, verifiers=(OTHER,), finding="false", excess=2048.0, tokens=96, seconds=0.3, at=1.0
 )
-CAUGHT = events.Caught(
+CAUGHT = events.SlashEvent(
     **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840, at=1.1
 )
 TOTAL = 70_000
 PLAYED = (
-    Played(**ABOUT, stage="offered", turn="either", height=8),
-    Played(**ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3, steps=3),
-    Played(
+    DisputeStageEvent(**ABOUT, stage="offered", turn="either", height=8),
+    DisputeStageEvent(**ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3, steps=3),
+    DisputeStageEvent(
         **ABOUT, stage="descend", turn="both", height=10, level=4, first=65_536, leaves=4464, total=TOTAL,
         step=2, until=3, steps=3, accused="aaaa" * 4, other="bbbb" * 4, challenger=OTHER,
     ),
-    Played(
+    DisputeStageEvent(
         **ABOUT, stage="show", turn="both", height=14, first=69_000, leaves=1, total=TOTAL,
         step=2, until=2, steps=3, accused="cccc" * 4, other="dddd" * 4, challenger=OTHER,
     ),
-    Played(
+    DisputeStageEvent(
         **ABOUT, stage="referee", turn="anybody", height=15, first=69_000, leaves=1, total=TOTAL,
         step=2, until=2, steps=3, accused="cccc" * 4, other="dddd" * 4, challenger=OTHER,
     ),
 )  # fmt: skip
-RULED = Ruled(
+RULED = DisputeEndEvent(
     **ABOUT, ended="upheld", by="element", height=16, blocks=8, challenger=OTHER, roots=("eeee" * 4, "ffff" * 4),
     leaf=69_000, step=2, steps=3, value=412, op="mul", made_of=("input", "add"), near="params/blocks.0.attn.qkv.weight",
     shape=(64, 80), element=(3, 17), accused="0.0312", other="0.0297", law="0.0297", sent=6_400, shown=21_000,
@@ -45,15 +45,15 @@ RULED = Ruled(
 )  # fmt: skip
 
 
-def story(*after: events.AnyEvent) -> Timeline:
-    t = Timeline()
+def story(*after: events.AnyEvent) -> RunTimeline:
+    t = RunTimeline()
     for event in (AUDIT, CAUGHT, *after):
         t = fold(t, event)
     return t
 
 
-def shown(t: Timeline, columns: int = 100) -> list[str]:
-    return [row.text for row in detail.dispute_rows(t, 1, columns, evidence="", run="run")]
+def shown(t: RunTimeline, columns: int = 100) -> list[str]:
+    return [row.text for row in detail_rows.dispute_rows(t, 1, columns, evidence="", run="run")]
 
 
 def whole(texts: list[str]) -> str:
@@ -96,7 +96,7 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_lost(columns: int) -> No
 def test_a_game_that_is_not_over_says_where_it_stands() -> None:
     t = story(*PLAYED[:3])
     assert "not decided yet" in whole(shown(t))
-    assert game.now(t, ACCUSED).startswith("9ae58a6e's dispute is played: they differ first in")
+    assert dispute_text.now(t, ACCUSED).startswith("9ae58a6e's dispute is played: they differ first in")
     assert any("dispute is played" in row.text for row in verify(t, 100, is_over=False))
 
 
@@ -114,8 +114,8 @@ def test_a_game_that_is_not_over_says_where_it_stands() -> None:
 )
 def test_every_end_says_who_loses_and_why(by: str, ended: str, silent: tuple[str, ...], said: str) -> None:
     ruled = replace(RULED, by=by, ended=ended, silent=silent)
-    assert said in game.end(ruled)
-    assert game.element(ruled) == game.values(ruled) == ""
+    assert said in dispute_text.end(ruled)
+    assert dispute_text.element(ruled) == dispute_text.values(ruled) == ""
 
 
 def test_who_was_right_is_no_longer_caught_and_the_screen_says_why() -> None:
@@ -158,22 +158,22 @@ def test_plain_lines_tell_every_move_in_the_screen_s_words() -> None:
 
 def test_inputs_and_single_values_have_names_for_people() -> None:
     read = replace(RULED, op="state", name="params/head.weight", made_of=())
-    assert "params/head.weight, read from the state before the step" in game.element(read)
+    assert "params/head.weight, read from the state before the step" in dispute_text.element(read)
     verdict = replace(RULED, op="or", near="", shape=(), element=(), step=3, accused="false", law="true")
-    assert game.element(replace(RULED, becomes="params/head.weight")).endswith(
+    assert dispute_text.element(replace(RULED, becomes="params/head.weight")).endswith(
         "made by a multiplication, the new params/head.weight, step 3 of 3"
     )
-    assert game.element(verdict).startswith("the single value, made by operation `or`")
-    assert game.element(verdict).endswith("the judgement behind the steps")
-    assert "accused false" in game.values(verdict)
-    assert "challenger no such number" in game.values(replace(RULED, other=""))
+    assert dispute_text.element(verdict).startswith("the single value, made by operation `or`")
+    assert dispute_text.element(verdict).endswith("the judgement behind the steps")
+    assert "accused false" in dispute_text.values(verdict)
+    assert "challenger no such number" in dispute_text.values(replace(RULED, other=""))
 
 
 def test_machines_get_every_move_and_the_end() -> None:
-    facts = detail.dispute_facts(story(*PLAYED, RULED), 1, evidence="")
+    facts = detail_rows.dispute_facts(story(*PLAYED, RULED), 1, evidence="")
     assert [each["stage"] for each in facts["game"]] == [each.stage for each in PLAYED]
     assert facts["ruled"]["law"] == "0.0297"
-    assert detail.dispute_facts(story(), 1, evidence="")["game"] == []
+    assert detail_rows.dispute_facts(story(), 1, evidence="")["game"] == []
 
 
 def test_a_game_over_another_segment_is_not_shown_with_this_one() -> None:

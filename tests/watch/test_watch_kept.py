@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.core import events
-from farflung.watch.fold import Timeline, fold
-from farflung.watch.kept import Kept
+from farflung.watch.append_only_map import AppendOnlyMap
+from farflung.watch.fold import RunTimeline, fold
 
 # Which earlier state goes on (from the end), and what is added to it.
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers()), max_size=30)
@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers()),
 def test_each_state_is_a_dictionary_of_its_own_whichever_state_it_came_from(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    states: list[tuple[Kept[int, int], dict[int, int]]] = [(Kept(), {})]
+    states: list[tuple[AppendOnlyMap[int, int], dict[int, int]]] = [(AppendOnlyMap(), {})]
     for back, key, value in steps:
         kept, plain = states[max(0, len(states) - 1 - back)]
         states.append((kept.having(key, value), {**plain, key: value}))
@@ -28,7 +28,7 @@ def test_each_state_is_a_dictionary_of_its_own_whichever_state_it_came_from(
 
 
 def test_a_state_that_is_walked_through_does_not_see_what_another_thread_adds() -> None:
-    first = Kept({1: "a", 2: "b"})
+    first = AppendOnlyMap({1: "a", 2: "b"})
     walking = iter(first)
     next(walking)
     later = first.having(3, "c").having(1, "z")
@@ -37,23 +37,23 @@ def test_a_state_that_is_walked_through_does_not_see_what_another_thread_adds() 
 
 
 def test_two_runs_that_are_read_at_once_know_nothing_of_each_other() -> None:
-    one = fold(Timeline(), events.Evaluated(round=1, loss=1.0, tokens=1))
-    other = fold(Timeline(), events.Evaluated(round=2, loss=2.0, tokens=1))
-    assert (dict(one.losses), dict(other.losses), dict(Timeline().losses)) == ({1: 1.0}, {2: 2.0}, {})
-    assert isinstance(nothing := Timeline().losses, Kept)
+    one = fold(RunTimeline(), events.EvaluationEvent(round=1, loss=1.0, tokens=1))
+    other = fold(RunTimeline(), events.EvaluationEvent(round=2, loss=2.0, tokens=1))
+    assert (dict(one.losses), dict(other.losses), dict(RunTimeline().losses)) == ({1: 1.0}, {2: 2.0}, {})
+    assert isinstance(nothing := RunTimeline().losses, AppendOnlyMap)
     assert not nothing._shared.cells  # what every timeline begins with holds nothing of any run
 
 
 def test_an_event_copies_nothing_of_what_came_before() -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for number in range(1000):
-        closed = events.RoundClosed(
+        closed = events.RoundEndEvent(
             round=number, rounds=1000, peers=1, loss=2.0, tokens=1, root="", waited_for="", seconds=1.0,
             train_seconds=1.0, sync_bytes=1,
         )  # fmt: skip
         before, timeline = timeline, fold(timeline, closed)
         if number:
-            assert isinstance(timeline.rounds, Kept)
-            assert isinstance(before.rounds, Kept)
+            assert isinstance(timeline.rounds, AppendOnlyMap)
+            assert isinstance(before.rounds, AppendOnlyMap)
             assert timeline.rounds._shared is before.rounds._shared
     assert (len(timeline.rounds), timeline.last_round) == (1000, timeline.rounds[999])

@@ -11,49 +11,49 @@ from watch_events import STORIES
 
 from farflung.core import events
 from farflung.core.events import AnyEvent
-from farflung.watch import words
-from farflung.watch.detail import dispute_facts, dispute_rows, lane_bar, round_facts, round_rows
-from farflung.watch.fold import Timeline, fold
-from farflung.watch.rows import Row, Span, block, fit, plain
-from farflung.watch.screen import COLUMNS, FINISHING, ROWS, View, screen
-from farflung.watch.text import lines
+from farflung.watch import phrases
+from farflung.watch.detail_rows import dispute_facts, dispute_rows, lane_bar, round_facts, round_rows
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline, fold
+from farflung.watch.row_layout import ScreenRow, TextSpan, block, fit, plain
+from farflung.watch.screen import COLUMNS, FINISHING, ROWS, ScreenView, screen
 
-BEGAN = events.Began(run="runs/1", name="local", seed=1, version="0.1.0", python="3.12", torch="2.9")
+BEGAN = events.RunStartEvent(run="runs/1", name="local", seed=1, version="0.1.0", python="3.12", torch="2.9")
 
 
-def shown(timeline: Timeline, **how: object) -> str:
-    view = View(**{"now": timeline.at, **how})  # type: ignore[arg-type]
+def shown(timeline: RunTimeline, **how: object) -> str:
+    view = ScreenView(**{"now": timeline.at, **how})  # type: ignore[arg-type]
     return "\n".join(row.text for row in screen(timeline, view))
 
 
 def test_the_screen_says_that_a_run_goes_through_simulated_homes() -> None:
-    up = events.ProcessStarted(role="provider", name="provider-0", pid=7, peer=PEERS[0])
+    up = events.ProcessStartEvent(role="provider", name="provider-0", pid=7, peer=PEERS[0])
     homes = "3 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 symmetric, 1 port_restricted"
     assert homes in shown(told(PLANNED, HOUSED, up))
     assert "simulated" not in shown(told(PLANNED, up))
 
 
 def test_the_screen_says_how_pairs_talked_once_that_is_known() -> None:
-    up = events.ProcessStarted(role="provider", name="provider-0", pid=7, peer=PEERS[0])
+    up = events.ProcessStartEvent(role="provider", name="provider-0", pid=7, peer=PEERS[0])
     said = "pairs that talked: 9 directly, 1 through a relay"
-    assert said in shown(told(PLANNED, up, events.WaysTaken(direct=9, relay=1)))
+    assert said in shown(told(PLANNED, up, events.PathCountsEvent(direct=9, relay=1)))
     assert "pairs that talked" not in shown(told(PLANNED, up))
 
 
-def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundOpened:
-    return events.RoundOpened(at=at, round=round, rounds=24, peers=PEERS, waited=waited)
+def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundStartEvent:
+    return events.RoundStartEvent(at=at, round=round, rounds=24, peers=PEERS, waited=waited)
 
 
-def came(peer: str, seconds: float, phase: str = "train", round: int = 0) -> events.Arrived:
-    return events.Arrived(at=100.0 + seconds, round=round, peer=peer, phase=phase, seconds=seconds)
+def came(peer: str, seconds: float, phase: str = "train", round: int = 0) -> events.ArrivalEvent:
+    return events.ArrivalEvent(at=100.0 + seconds, round=round, peer=peer, phase=phase, seconds=seconds)
 
 
-def check(rows: tuple[Row, ...] | list[Row], columns: int, height: int) -> None:
+def check(rows: tuple[ScreenRow, ...] | list[ScreenRow], columns: int, height: int) -> None:
     assert len(rows) <= height
     for place, row in enumerate(rows):
         assert row.text.strip() or place == 1 or columns < 60, "a row says nothing"
         assert all(c.isprintable() for c in row.text), ascii(row.text)
-        assert words.columns_of(row.text) <= columns, row.text
+        assert phrases.columns_of(row.text) <= columns, row.text
         if row.text.isascii():
             assert cell_len(row.text) <= columns
 
@@ -71,23 +71,23 @@ def test_any_log_gives_at_most_the_rows_and_columns_that_there_are(
     story: list[AnyEvent], columns: int, height: int, now: float, verbose: bool, is_over: bool
 ) -> None:
     timeline = told(*story)
-    view = View(now=now, columns=columns, rows=height, verbose=verbose, is_over=is_over)
+    view = ScreenView(now=now, columns=columns, rows=height, verbose=verbose, is_over=is_over)
     check(screen(timeline, view), min(columns, COLUMNS), min(height, ROWS))
 
 
 @given(story=STORIES)
 @settings(max_examples=40)
 def test_any_log_gives_lines_that_fit_and_details_that_do_not_fail(story: list[AnyEvent]) -> None:
-    timeline = Timeline()
+    timeline = RunTimeline()
     for event in story:
         timeline = fold(timeline, event)
         for line in lines(event, timeline):
             assert line.isprintable()
-            assert words.columns_of(line) <= COLUMNS
+            assert phrases.columns_of(line) <= COLUMNS
     for number in timeline.rounds:
         check(round_rows(timeline, number, 80), 80, 1000)
         msgspec.json.encode(round_facts(timeline, number))
-    for number in range(1, len(words.disputes(timeline)) + 1):
+    for number in range(1, len(phrases.disputes(timeline)) + 1):
         check(dispute_rows(timeline, number, 80, evidence="e", run="r"), 80, 1000)
         msgspec.json.encode(dispute_facts(timeline, number, evidence=""))
 
@@ -107,7 +107,7 @@ def test_blocks_stand_in_the_order_of_a_run() -> None:
 
 
 def test_nothing_that_is_missing_looks_like_a_result() -> None:
-    text = shown(Timeline())
+    text = shown(RunTimeline())
     for part in ("reading the job", "waits for the plan", "waits for the network", "after settlement"):
         assert part in text
     assert "0.000" not in text
@@ -115,7 +115,7 @@ def test_nothing_that_is_missing_looks_like_a_result() -> None:
 
 
 def test_each_number_has_its_yardstick() -> None:
-    text = shown(told(BEGAN, *STORY, events.Baseline(loss=2.3, steps=360, seconds=60.0), RESULT))
+    text = shown(told(BEGAN, *STORY, events.BaselineEvent(loss=2.3, steps=360, seconds=60.0), RESULT))
     assert "a bf16 ring all-reduce: 2.5 GB, 137 times as much (computed, not run)" in text
     assert "one machine" not in text  # the result knows of none
     compared = msgspec.structs.replace(RESULT, loss_baseline=2.2)
@@ -123,7 +123,7 @@ def test_each_number_has_its_yardstick() -> None:
 
 
 def test_the_cheaters_story_is_two_rows_and_the_command() -> None:
-    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     rows = shown(told(BEGAN, PLANNED, drawn, AUDIT, CAUGHT)).splitlines()
     start = next(i for i, row in enumerate(rows) if "is caught" in row)
     assert (
@@ -135,15 +135,15 @@ def test_the_cheaters_story_is_two_rows_and_the_command() -> None:
 
 
 def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_price() -> None:
-    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     canaries = [
-        events.CanaryConcluded(round=r, peer=PEERS[3], segment=2, verifier=v, finding=f, tokens=9)
+        events.CanaryEndEvent(round=r, peer=PEERS[3], segment=2, verifier=v, finding=f, tokens=9)
         for r, v, f in ((0, PEERS[0], "false"), (1, PEERS[1], "holds"), (1, PEERS[1], "holds"))
     ]
-    guessed = events.Perjured(
+    guessed = events.PerjuryEvent(
         verifier=PEERS[1], round=1, peer=PEERS[3], slashed=2_000_000, bounty=1_000_000, burnt=1_000_000
     )
-    paid = events.Settled(peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5)
     text = shown(told(BEGAN, PLANNED, drawn, AUDIT, *canaries, guessed, paid))
     assert "1 of 2 canaries found" in text
     assert "verifier 02020202 said that a false segment holds   2.000000 credits of its stake taken" in text
@@ -151,7 +151,7 @@ def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_pr
 
 
 def test_money_says_that_it_is_conserved_or_that_it_is_not() -> None:
-    paid = events.Settled(peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5)
     assert "sum 0: money is conserved" in shown(told(paid, RESULT))
     assert "sum 3: money is not conserved" in shown(told(paid, msgspec.structs.replace(RESULT, sum=3)))
 
@@ -170,7 +170,7 @@ def test_the_one_for_whom_all_wait_is_named_and_the_clock_moves_on() -> None:
 
 
 def test_open_audits_are_why_the_next_round_waits() -> None:
-    drawn = events.Drawn(round=0, peer=PEERS[0], segment=1)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[0], segment=1)
     text = shown(told(PLANNED, opened(0), closed(0), drawn))
     assert "the audits of round 0 are not over: 1 open" in text
     assert "1 segment drawn   0 hold   1 open" in text
@@ -178,18 +178,18 @@ def test_open_audits_are_why_the_next_round_waits() -> None:
 
 def test_a_death_says_who_left_and_what_was_done() -> None:
     why = "its process was ended by SIGKILL"
-    gone = events.Left(at=5.0, peer=PEERS[1], reason="its connection closed")
-    up = events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[1])
-    again = events.Restarted(at=6.0, name="provider-1", why=why, seconds=0.3)
+    gone = events.ProcessExitEvent(at=5.0, peer=PEERS[1], reason="its connection closed")
+    up = events.ProcessStartEvent(role="provider", name="provider-1", pid=7, peer=PEERS[1])
+    again = events.ProcessRestartEvent(at=6.0, name="provider-1", why=why, seconds=0.3)
     story = (PLANNED, up, opened(0), closed(0), gone)
     assert "02020202 left: its connection closed   the others go on without it" in shown(told(*story))
     text = shown(told(*story, again))
     assert f"provider-1 died ({why}); started again after 0.30 s" in text
     assert "the others go on without it" in text
     assert "before" not in text  # one death, told once
-    back = (events.Joined(at=7.0, peer=PEERS[1], round=1, replayed=1, seconds=1.0), opened(1, at=8.0))
+    back = (events.PeerJoinEvent(at=7.0, peer=PEERS[1], round=1, replayed=1, seconds=1.0), opened(1, at=8.0))
     assert "it is back from round 1 on" in shown(told(*story, again, *back))
-    other = events.Restarted(at=9.0, name="ledger", why=why, seconds=0.3)
+    other = events.ProcessRestartEvent(at=9.0, name="ledger", why=why, seconds=0.3)
     text = shown(told(*story, again, *back, other))
     assert "ledger died" in text
     assert "1 more before" in text
@@ -197,8 +197,8 @@ def test_a_death_says_who_left_and_what_was_done() -> None:
 
 def test_what_lies_off_the_plan_is_told_by_itself_and_the_table_on_demand() -> None:
     rows = [
-        events.Compared(quantity="sync", unit="B", planned=100.0, measured=110.0),
-        events.Compared(quantity="time", unit="s", planned=10.0, measured=20.0),
+        events.PlanComparisonEvent(quantity="sync", unit="B", planned=100.0, measured=110.0),
+        events.PlanComparisonEvent(quantity="time", unit="s", planned=10.0, measured=20.0),
     ]
     story = told(*STORY[:-2], *rows, RESULT)
     assert "not as planned: time 2.00 x the plan" in shown(story)
@@ -209,33 +209,35 @@ def test_what_lies_off_the_plan_is_told_by_itself_and_the_table_on_demand() -> N
 
 
 def test_a_second_run_says_whether_it_gave_the_same_bits() -> None:
-    same = events.Repeated(run="runs/0", differs=())
+    same = events.RepeatedRunEvent(run="runs/0", differs=())
     assert "same as last time: runs/0" in shown(told(*STORY, same))
-    other = events.Repeated(run="runs/0", differs=("model",))
+    other = events.RepeatedRunEvent(run="runs/0", differs=("model",))
     assert "not as last time (runs/0): model differ" in shown(told(*STORY, other))
 
 
 def test_one_machine_is_shown_while_it_trains() -> None:
     plan = msgspec.structs.replace(PLANNED, baseline_seconds=60.0)
-    paid = events.Settled(at=50.0, peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(at=50.0, peer=PEERS[0], units=5, paid=5)
     story = (plan, opened(0), closed(0), paid)
     text = shown(told(*story))
     assert "one machine trains on the same tokens, about 1:00 planned" in text
     assert "Result   when the one machine is done" in text
-    scored = events.BaselineScored(at=60.0, step=90, steps=360, tokens=9, loss=3.0, seconds=10.0)
+    scored = events.BaselineProgressEvent(at=60.0, step=90, steps=360, tokens=9, loss=3.0, seconds=10.0)
     text = shown(told(*story, scored), now=65.0)
     assert "one machine on the same tokens: step 90/360, loss 3.000   about 0:25 left" in text
     assert "Ctrl-C leaves out the one machine" in text.splitlines()[0]
-    asked = events.Warned(at=66.0, code="FF-APP-133", message="the one machine is left out")
+    asked = events.WarningEvent(at=66.0, code="FF-APP-133", message="the one machine is left out")
     assert "when the one machine is done" not in shown(told(*story, scored, asked))
     assert "one machine was left out, as asked" in shown(told(*story, scored, asked, RESULT))
-    over = events.Baseline(loss=2.3, steps=360, seconds=40.0)
+    over = events.BaselineEvent(loss=2.3, steps=360, seconds=40.0)
     assert "360 steps in 40 s, loss 2.300" in shown(told(*story, scored, over))
 
 
 def test_ctrl_c_changes_what_the_next_one_does() -> None:
-    asked = events.Warned(code="FF-APP-131", message="the round that is open will be finished and settled")
-    requester = events.ProcessStarted(role="requester", name="requester", pid=7, peer=PEERS[0])
+    asked = events.WarningEvent(
+        code="FF-APP-131", message="the round that is open will be finished and settled"
+    )
+    requester = events.ProcessStartEvent(role="requester", name="requester", pid=7, peer=PEERS[0])
     assert "Ctrl-C stops; resume goes on" in shown(told(PLANNED))  # nobody could finish a round yet
     assert "Ctrl-C finishes the round" in shown(told(PLANNED, requester))
     story = (PLANNED, requester, opened(0), asked)
@@ -243,23 +245,23 @@ def test_ctrl_c_changes_what_the_next_one_does() -> None:
     assert FINISHING[0] in text
     assert "warning[FF-APP-131]" in text
     assert "warning[FF-APP-131]" not in shown(told(*story), is_over=True)
-    again = shown(told(*story, events.Resumed(at=9.0, round=0, session=2)))
+    again = shown(told(*story, events.RunResumeEvent(at=9.0, round=0, session=2)))
     assert "FF-APP-131" not in again
     assert "Ctrl-C stops; resume goes on" in again
 
 
 def test_a_run_that_ended_badly_says_so_and_how_to_go_on() -> None:
     assert "farflung resume" in shown(told(PLANNED, opened(0)), is_over=True)
-    failed = events.Failed(code="FF-APP-002", message="disk full")
+    failed = events.RunFailureEvent(code="FF-APP-002", message="disk full")
     text = shown(told(PLANNED, failed), is_over=True)
     assert "error[FF-APP-002]: disk full" in text
     assert "failed after" in text
 
 
 def test_a_resumed_run_shows_nothing_of_the_network_that_is_gone() -> None:
-    up = [events.ProcessStarted(role="provider", name=f"p{i}", pid=7, peer=PEERS[i]) for i in range(5)]
+    up = [events.ProcessStartEvent(role="provider", name=f"p{i}", pid=7, peer=PEERS[i]) for i in range(5)]
     story = (PLANNED, *up, opened(0), closed(0), opened(1, at=5.0), came(PEERS[0], 3.0, round=1))
-    resumed = events.Resumed(at=200.0, round=1, session=2)
+    resumed = events.RunResumeEvent(at=200.0, round=1, session=2)
     assert "5 providers up   ready in" in shown(told(*story))
     text = shown(told(*story, resumed))
     assert "nobody up yet   starting again, providers: 0 of 5" in text
@@ -279,7 +281,7 @@ def test_a_resumed_run_shows_nothing_of_the_network_that_is_gone() -> None:
 
 
 def test_commands_name_the_run_where_it_is_not_the_newest() -> None:
-    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     caught = told(BEGAN, PLANNED, drawn, AUDIT, CAUGHT)
     assert "farflung watch --dispute 1" in shown(caught)
     text = shown(caught, run="elsewhere/r1", is_over=True)
@@ -296,7 +298,7 @@ def test_markup_and_escapes_in_names_stay_text() -> None:
 
 
 def test_the_least_important_rows_go_first_where_there_are_few() -> None:
-    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     story = told(BEGAN, *STORY[:10], drawn, AUDIT, CAUGHT, *STORY[12:-2], RESULT)
     text = shown(story, rows=10)
     for part in ("is caught", "held-out loss 2.500 nats", "sum 0"):
@@ -307,7 +309,7 @@ def test_the_least_important_rows_go_first_where_there_are_few() -> None:
 def test_a_torn_part_stays_whole_or_goes_whole() -> None:
     torn = block("", [plain("one two three four five six seven")], 20, rank=5)
     assert [row.is_torn for row in torn] == [False, *[True] * (len(torn) - 1)]
-    other = Row((Span("other"),), 0)
+    other = ScreenRow((TextSpan("other"),), 0)
     assert fit([other, *torn], len(torn)) == (other,)
 
 
@@ -324,8 +326,8 @@ def test_a_lane_shows_each_part_in_its_place() -> None:
 
 
 def test_a_dispute_is_told_from_the_draw_to_the_money() -> None:
-    drawn = events.Drawn(at=1.0, round=0, peer=PEERS[3], segment=2)
-    timeline = told(drawn, AUDIT, CAUGHT, events.Settled(peer=PEERS[3], units=9, paid=0))
+    drawn = events.AuditDrawEvent(at=1.0, round=0, peer=PEERS[3], segment=2)
+    timeline = told(drawn, AUDIT, CAUGHT, events.LeasePaymentEvent(peer=PEERS[3], units=9, paid=0))
     text = "\n".join(row.text for row in dispute_rows(timeline, 1, 100, evidence="evidence/x.bin", run="r1"))
     for part in (
         "1 of 1: segment 2 of round 0 by 04040404",
@@ -356,11 +358,11 @@ def test_a_line_names_the_one_who_came_late_and_long_audits() -> None:
 
 def test_a_committee_of_several_is_told_and_one_that_was_killed_on_purpose_is_no_warning() -> None:
     names = ("ledger", "ledger-2", "ledger-3", "ledger-4")
-    up = [events.ProcessStarted(role="validator", name=name, pid=7, peer="") for name in names]
-    killed = events.ValidatorKilled(name="ledger-4", round=2)
+    up = [events.ProcessStartEvent(role="validator", name=name, pid=7, peer="") for name in names]
+    killed = events.ValidatorKillEvent(name="ledger-4", round=2)
     assert "4 validators up" in shown(told(PLANNED, *up))
     assert "ledger-4 is killed after round 2, on purpose" in shown(told(PLANNED, *up, killed))
-    agreed = events.ChainsCompared(validators=4, blocks=57, least=55)
+    agreed = events.ChainComparisonEvent(validators=4, blocks=57, least=55)
     assert "4 validators hold one chain of 57 blocks; one has 55 of them so far" in shown(
         told(PLANNED, *up, killed, agreed)
     )
@@ -368,7 +370,7 @@ def test_a_committee_of_several_is_told_and_one_that_was_killed_on_purpose_is_no
 
 def test_lines_say_which_run_a_run_starts_from_and_how_far_the_chain_goes() -> None:
     jobs = ("ab" * 32, "cd" * 32, "ef" * 32)
-    event = events.StandsOn(
+    event = events.LineageEvent(
         run="runs/0", jobs=jobs, root="01" * 32, rounds=3, merges=3, signatures=16, seconds=2.0
     )
     said = " ".join(lines(event, told(BEGAN, event)))

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from farflung.app import preparation
 from farflung.core import events
-from farflung.core.events import AnyEvent, Compared
-from farflung.job.load import load
-from farflung.plan.advise import Plan, advise
-from farflung.plan.compare import compare
-from farflung.plan.machine import Machine
-from farflung.plan.signs import Seen
-from farflung.watch import sightings
-from farflung.watch.fold import Timeline, fold
+from farflung.core.events import AnyEvent, PlanComparisonEvent
+from farflung.job.job_loader import load
+from farflung.local.network import prepare
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.plan_comparison import compare
+from farflung.plan.run_plan import RunPlan, advise
+from farflung.plan.run_signs import RunObservations
+from farflung.watch import run_measurements
+from farflung.watch.fold import RunTimeline, fold
 
 PEERS = ("9a" * 32, "da" * 32)
 PAYLOAD = 5689  # bytes of one object, as it was
@@ -34,20 +34,22 @@ ROUNDS = (
 
 def recorded(way: str = "aggregating peer") -> Iterator[AnyEvent]:
     """`farflung run --preset tiny --cheat none --no-baseline` on a busy computer: slow to start."""
-    yield events.Began(at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13")
-    yield events.Matched(at=9.0, peers=PEERS, offers=2, unit_price=1)
+    yield events.RunStartEvent(
+        at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13"
+    )
+    yield events.ProviderMatchEvent(at=9.0, peers=PEERS, offers=2, unit_price=1)
     for peer in PEERS:
-        yield events.Joined(at=12.0, peer=peer, round=0, replayed=0, seconds=2.5)
+        yield events.PeerJoinEvent(at=12.0, peer=peer, round=0, replayed=0, seconds=2.5)
     for round, (opened, closed, seconds, trained, waited, told, taken, sent) in enumerate(ROUNDS):
-        yield events.RoundOpened(at=opened, round=round, rounds=3, peers=PEERS, waited=waited)
-        yield events.RoundClosed(
+        yield events.RoundStartEvent(at=opened, round=round, rounds=3, peers=PEERS, waited=waited)
+        yield events.RoundEndEvent(
             at=closed, round=round, rounds=3, peers=2, loss=4.0, tokens=384, root="", waited_for="", seconds=seconds,
             train_seconds=trained, sync_bytes=sent, way=way, way_predicted=told, way_taken=taken,
             payload_bytes=PAYLOAD,
         )  # fmt: skip
     for round, peer, segment in ((0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 2)):
-        yield events.Drawn(at=13.0, round=round, peer=PEERS[peer], segment=segment)
-        yield events.AuditConcluded(
+        yield events.AuditDrawEvent(at=13.0, round=round, peer=PEERS[peer], segment=segment)
+        yield events.AuditEndEvent(
             at=14.0, round=round, peer=PEERS[peer], segment=segment, verifiers=("57" * 32,), finding="holds",
             excess=0.0, tokens=64, seconds=0.2,
         )  # fmt: skip
@@ -55,35 +57,35 @@ def recorded(way: str = "aggregating peer") -> Iterator[AnyEvent]:
         ("requester", 12_044, 352_538, 1_618_505), ("provider-0", 29_786, 440_629, 258),
         ("provider-1", 29_786, 616_898, 258), ("verifier-0", 0, 602, 172),
     ):  # fmt: skip
-        yield events.Traffic(
+        yield events.TrafficEvent(
             at=14.9, session=1, process=process, sync=sync, audit=audit, join=join, control=35_060, received=0
         )
     for process, peak in (
         ("requester worker", 293_302_272), ("provider-0 worker", 272_875_520), ("provider-1 worker", 270_000_000),
         ("verifier-0 worker", 271_593_472), ("supervisor", 81_297_408),
     ):  # fmt: skip
-        yield events.Usage(at=15.0, process=process, peak_bytes=peak, cpu_seconds=1.0)
+        yield events.ProcessUsageEvent(at=15.0, process=process, peak_bytes=peak, cpu_seconds=1.0)
 
 
-def told(*more: AnyEvent, way: str = "aggregating peer") -> Timeline:
-    return functools.reduce(fold, (*recorded(way), *more), Timeline())
+def told(*more: AnyEvent, way: str = "aggregating peer") -> RunTimeline:
+    return functools.reduce(fold, (*recorded(way), *more), RunTimeline())
 
 
-def seen(*more: AnyEvent, way: str = "aggregating peer") -> Seen:
-    return sightings.seen(told(*more, way=way), TOOK)
+def seen(*more: AnyEvent, way: str = "aggregating peer") -> RunObservations:
+    return run_measurements.seen(told(*more, way=way), TOOK)
 
 
-def plan(rounds: int = 3) -> Plan:
+def plan(rounds: int = 3) -> RunPlan:
     spec = replace(load(None, preset="tiny", environment={}).spec, rounds=rounds)
-    layout = preparation.known_layout(spec)
+    layout = prepare.known_layout(spec)
     assert layout is not None
-    return advise(spec, layout, 400_045, Machine(2, 1.5e11, 8 << 30))
+    return advise(spec, layout, 400_045, MachineMeasurements(2, 1.5e11, 8 << 30))
 
 
-def rows(*more: AnyEvent) -> dict[str, Compared]:
+def rows(*more: AnyEvent) -> dict[str, PlanComparisonEvent]:
     timeline = told(*more)
-    measured = sightings.measured(timeline, TOOK, 1408)
-    return {row.quantity: row for row in compare(plan(), measured, sightings.seen(timeline, TOOK))}
+    measured = run_measurements.measured(timeline, TOOK, 1408)
+    return {row.quantity: row for row in compare(plan(), measured, run_measurements.seen(timeline, TOOK))}
 
 
 @pytest.mark.parametrize("way", ["aggregating peer", "all-gather", "fan-out"])
@@ -94,9 +96,9 @@ def test_a_payload_is_as_long_as_its_object_however_often_it_was_sent(way: str) 
 
 
 def test_payloads_of_a_log_that_does_not_tell_them_are_not_guessed() -> None:
-    silent = [replace(each, payload_bytes=0) for each in recorded() if isinstance(each, events.RoundClosed)]
+    silent = [replace(each, payload_bytes=0) for each in recorded() if isinstance(each, events.RoundEndEvent)]
     assert seen(*silent).payload_bytes == 0.0
-    more = events.Traffic(session=1, process="x", sync=SENT, audit=0, join=0, control=0, received=0)
+    more = events.TrafficEvent(session=1, process="x", sync=SENT, audit=0, join=0, control=0, received=0)
     assert rows(*silent, more)["sync"].cause == ""
 
 
@@ -127,9 +129,9 @@ def test_each_cause_of_a_recorded_run_is_one_that_explains_it() -> None:
 
 
 def test_of_a_run_that_was_resumed_all_but_its_time_is_compared() -> None:
-    again = events.Resumed(at=20.0, round=2, session=2)
+    again = events.RunResumeEvent(at=20.0, round=2, session=2)
     assert set(rows()) - set(rows(again)) == {"time"}
-    more = events.Traffic(
+    more = events.TrafficEvent(
         session=2, process="provider-0", sync=0, audit=0, join=900_000, control=0, received=0
     )
     found = rows(again, more)
@@ -138,18 +140,18 @@ def test_of_a_run_that_was_resumed_all_but_its_time_is_compared() -> None:
 
 
 def test_what_relays_got_is_compared_where_there_are_any() -> None:
-    assert sightings.measured(told(), TOOK, 1).fees is None
-    paid = [events.RelayPaid(peer=peer, bytes=1 << 20, price=100_000, paid=97) for peer in PEERS]
-    assert sightings.measured(told(*paid), TOOK, 1).fees == 194
+    assert run_measurements.measured(told(), TOOK, 1).fees is None
+    paid = [events.RelayPaymentEvent(peer=peer, bytes=1 << 20, price=100_000, paid=97) for peer in PEERS]
+    assert run_measurements.measured(told(*paid), TOOK, 1).fees == 194
     assert seen(*paid).carried == 2 << 20
 
 
 def test_audits_are_told_by_the_names_of_processes_and_those_without_any_are_there() -> None:
     started = [
-        events.ProcessStarted(at=1.0, role="provider", name=f"provider-{at}", pid=1 + at, peer=peer)
+        events.ProcessStartEvent(at=1.0, role="provider", name=f"provider-{at}", pid=1 + at, peer=peer)
         for at, peer in enumerate((*PEERS, "ee" * 32))
     ]
-    worker = events.ProcessStarted(at=1.0, role="worker", name="provider-0 worker", pid=9, peer="")
+    worker = events.ProcessStartEvent(at=1.0, role="worker", name="provider-0 worker", pid=9, peer="")
     assert seen(*started, worker).drawn_of == {
         "provider-0": ((0, 0), (1, 1)),
         "provider-1": ((0, 0), (1, 2)),

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from farflung.core import events
-from farflung.core.events import AnyEvent, BytesBy, Probed
+from farflung.core.events import AnyEvent, LossProbeCounts, SentBytesByKind
 
 PEERS = tuple(f"{i:02x}" * 32 for i in range(1, 6))
 NASTY = ("\x1b[2J", "a\nb", "[red]x[/red]", "日本語の名前", "e\u0301\u200d\ufe0f", "x" * 400, "", "\u202eabc")
@@ -30,8 +30,8 @@ def _value(kind: object) -> st.SearchStrategy[object]:
         return WHOLE
     if kind is float:
         return REAL
-    if kind is BytesBy:
-        return st.builds(BytesBy, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
+    if kind is SentBytesByKind:
+        return st.builds(SentBytesByKind, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
     if kind == tuple[str, ...]:
         return st.lists(st.sampled_from(PEERS) | TEXT, max_size=6).map(tuple)
     if kind == float | None:
@@ -40,8 +40,8 @@ def _value(kind: object) -> st.SearchStrategy[object]:
         return st.lists(st.integers(0, 1 << 20), max_size=4).map(tuple)
     if kind == tuple[float, ...]:
         return st.lists(REAL, max_size=6).map(tuple)
-    if kind is Probed:
-        return st.builds(Probed, WHOLE, WHOLE)
+    if kind is LossProbeCounts:
+        return st.builds(LossProbeCounts, WHOLE, WHOLE)
     raise TypeError(f"no strategy for {kind}")
 
 

@@ -1,1 +1,4 @@
-"""Where parts meet people: the only package that may import all others."""
+"""Contains the user-facing parts: command line, Python API, explorer, charts.
+
+Only this package may import all others.
+"""

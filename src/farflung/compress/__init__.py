@@ -1,1 +1,1 @@
-"""Tensors to bytes and back, and the one merge. NumPy arrays in, bytes out."""
+"""Encodes tensors as bytes, decodes them, and merges contributions. NumPy arrays in, bytes out."""

@@ -1,4 +1,5 @@
-"""Interleaved range asymmetric numeral systems: symbols of known probabilities to bytes and back, many lanes at a time.
+"""Codes symbols of known probabilities by interleaved range ANS (asymmetric numeral systems), many lanes at a
+time.
 
 rANS (Duda 2013, arXiv 1311.2540, section 2.3), interleaved (Giesen 2014, arXiv 1402.3392). A symbol that has the share
 [start, start + freq) of [0, 2^bits) turns a state x into
@@ -82,7 +83,7 @@ def encoded(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> tuple[Uint6
     return states, np.concatenate([np.empty(0, np.uint16), *parts])
 
 
-class Decoder(NamedTuple):
+class RansDecoder(NamedTuple):
     """A stream that is being read: what changes lies in arrays, so that compiled loops can go on with it.
 
     `words` has SPARE zeros more than the stream, so that nothing is read beyond its end; `cursor` holds the next word
@@ -95,7 +96,7 @@ class Decoder(NamedTuple):
     bits: int
 
     @classmethod
-    def of(cls, data: memoryview, bits: int, lanes: int) -> Decoder:
+    def of(cls, data: memoryview, bits: int, lanes: int) -> RansDecoder:
         """Begins to read exactly the bytes that `encode` wrote.
 
         Raises ProtocolError FF-COMP-018 for a state out of range.

@@ -1,4 +1,4 @@
-"""Bits to bytes and back: planes of single bits, and Golomb–Rice codes of gaps. Exactly one encoding is valid.
+"""Packs planes of single bits and Golomb-Rice codes of gaps into bytes. Exactly one encoding is valid.
 
 Bit i of a plane is bit i % 8 (least significant first) of byte i // 8; the padding of its last byte is zero.
 

@@ -1,4 +1,4 @@
-"""Where the chunks lie, and which coefficients of a chunk are the largest.
+"""Cuts a layout into chunks, and selects the largest coefficients of each chunk.
 
 Each tensor is flattened and cut in chunks of `chunk` elements; tensors smaller than one chunk are joined, in layout
 order, into one pseudo tensor after all others. (No divisor is searched, so odd shapes cost nothing.) The last chunk
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from farflung.compress.bits import Int64, rice_mean, rice_parameter
 from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import Float32, Layout, TensorSpec
+from farflung.core.tensor_layout import Float32, TensorLayout, TensorSpec
 
 SLAB: Final = 1 << 20  # elements
 SECTION: Final = 1 << 22  # elements after which a section ends with the slab
@@ -83,7 +83,7 @@ class Slab:
         return bits + self.count * self.rice
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """How a layout is cut. `order`: the tensors' places in the flat vector, in the order of the format.
 
     `places`: each slab's in the flat vector; of the last tensor, where that is several (`joined`: theirs), in these.
@@ -117,7 +117,7 @@ class Plan(NamedTuple):
         return sections(self.slabs)
 
 
-def plan(layout: Layout, chunk: int, topk: int) -> Plan:
+def plan(layout: TensorLayout, chunk: int, topk: int) -> ChunkPlan:
     """How a layout is cut in chunks, small tensors joined."""
     tensors = list(layout.slices())
     large = [(width_of(tensor), (place,)) for tensor, place in tensors if tensor.size >= chunk]
@@ -129,14 +129,14 @@ def plan(layout: Layout, chunk: int, topk: int) -> Plan:
     places = tuple(
         slice(start, start + slab.size) for slab in slabs for start in [starts[slab.tensor] + slab.origin]
     )
-    return Plan(tuple(place for _, own in parts for place in own), slabs, places, small)
+    return ChunkPlan(tuple(place for _, own in parts for place in own), slabs, places, small)
 
 
-def plan_whole(layout: Layout, chunk: int) -> Plan:
+def plan_whole(layout: TensorLayout, chunk: int) -> ChunkPlan:
     """How a layout is cut when all is sent: every tensor by itself, in runs of 2^20 elements."""
     places = tuple(place for _, place in layout.slices())
     slabs = tuple(_slabs(((ROW, _total([place])) for place in places), SLAB, chunk, chunk))
-    return Plan(places, slabs, tuple(slab.place for slab in slabs))
+    return ChunkPlan(places, slabs, tuple(slab.place for slab in slabs))
 
 
 def _total(places: Iterable[slice]) -> int:

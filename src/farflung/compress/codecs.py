@@ -1,4 +1,4 @@
-"""What every codec is: arrays in, one frame out; and error feedback, which they share.
+"""Defines the interface of every codec (arrays in, one frame out), and the error feedback that they share.
 
 Error feedback (Seide et al. 2014; Karimireddy et al. 2019; decayed as in DeMo and SparseLoCo): what a round could
 not say is added to what the next round wants to say. With residual e, values u and decay d:
@@ -12,10 +12,19 @@ from typing import Protocol
 import numpy as np
 
 from farflung.compress.kernels import compiled
-from farflung.compress.payload import HEADER_BYTES, About, Cursor, Form, Header, check_size, pack, unpack
+from farflung.compress.payload import (
+    HEADER_BYTES,
+    BodyReader,
+    CodecParameters,
+    ContributionKey,
+    PayloadHeader,
+    check_size,
+    pack,
+    unpack,
+)
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 
 
 class Codec(Protocol):
@@ -26,14 +35,14 @@ class Codec(Protocol):
         """The name in a job file."""
 
     @property
-    def form(self) -> Form:
+    def form(self) -> CodecParameters:
         """The codec and its parameters, as they stand in the header."""
 
     def __hash__(self) -> int:
         """Plans remember what a codec's payloads take."""
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: Layout, about: About
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """New residual (None if the codec has none) and payload. `state` None: an empty residual.
 
@@ -41,17 +50,17 @@ class Codec(Protocol):
         is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
         """
 
-    def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
         """The values that a payload stands for, shape (layout.size,). Raises only ProtocolError, FF-COMP-0xx."""
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: TensorLayout) -> int:
         """The exact upper limit of a payload in bytes, header included. The decoder enforces it."""
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         """The expected length of a payload in bytes, header included: at most 2 % off."""
 
 
-def check_vector(vector: Float32, layout: Layout, what: str) -> None:
+def check_vector(vector: Float32, layout: TensorLayout, what: str) -> None:
     """Raises VerificationError FF-COMP-021 (not the layout's shape, not float32), RunError FF-COMP-020 (not finite)."""
     if vector.shape != (layout.size,) or vector.dtype != np.float32:
         cause = f"{what} has shape {vector.shape} and type {vector.dtype}; ({layout.size},) float32 is needed"
@@ -69,7 +78,7 @@ def check_vector(vector: Float32, layout: Layout, what: str) -> None:
 
 
 def not_finite(bad: int, size: int) -> RunError:
-    """What is raised where a choice is asked for among values that are not all finite (train.select)."""
+    """What is raised where a choice is asked for among values that are not all finite (train.device_topk)."""
     return RunError(
         "FF-COMP-039",
         "cannot choose among values that are not finite",
@@ -78,7 +87,7 @@ def not_finite(bad: int, size: int) -> RunError:
     )
 
 
-def accumulate(state: Float32 | None, values: Float32, decay: float, layout: Layout) -> Float32:
+def accumulate(state: Float32 | None, values: Float32, decay: float, layout: TensorLayout) -> Float32:
     """decay * state + values in float32 (multiply, then add), checked; always a new array."""
     if state is None:
         check_vector(values, layout, "values")
@@ -101,20 +110,20 @@ def _decayed(values: Float32, state: Float32, decay: np.float32) -> tuple[Float3
     return total, bool(np.isfinite(total).all())
 
 
-def seal(codec: Codec, layout: Layout, about: About, parts: list[bytes]) -> bytes:
+def seal(codec: Codec, layout: TensorLayout, about: ContributionKey, parts: list[bytes]) -> bytes:
     """The frame around a body given in parts."""
-    return pack(Header(codec.form, layout.id, about), b"".join(parts))
+    return pack(PayloadHeader(codec.form, layout.id, about), b"".join(parts))
 
 
-def check_bound(codec: Codec, layout: Layout) -> None:
+def check_bound(codec: Codec, layout: TensorLayout) -> None:
     """Raises PolicyError FF-COMP-023 before the work is done when the payload could be too long."""
     check_size(codec.bound(layout))
 
 
-def unseal(codec: Codec, payload: bytes, layout: Layout, about: About) -> Cursor:
+def unseal(codec: Codec, payload: bytes, layout: TensorLayout, about: ContributionKey) -> BodyReader:
     """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError."""
     limit = min(codec.bound(layout), limits.PAYLOAD_BYTES) - HEADER_BYTES
-    return Cursor(
+    return BodyReader(
         unpack(
             payload,
             form=codec.form,

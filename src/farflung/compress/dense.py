@@ -1,4 +1,4 @@
-"""The codec that sends every element (`dense`): as it is, or quantised with error feedback.
+"""The `dense` codec sends every element, either as it is or quantised with error feedback.
 
 MuLoCo (arXiv 2505.23725) sends two bits of every element of a change, with error feedback; so does this, in the bits
 that their frequencies ask for. 16 and 32 bits go as they are, without codings; 32 bits need no error feedback.
@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from farflung.compress import sections, transform, values
-from farflung.compress.chunks import Plan, Slab, plan_whole
+from farflung.compress import payload_body, transform, values
+from farflung.compress.chunks import ChunkPlan, Slab, plan_whole
 from farflung.compress.codecs import accumulate, check_bound, check_vector, seal, unseal
-from farflung.compress.payload import HEADER_BYTES, About, Form
-from farflung.compress.sections import Sent
-from farflung.core.layout import Float32, Layout
+from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey
+from farflung.compress.payload_body import SlabSymbols
+from farflung.core.tensor_layout import Float32, TensorLayout
 
 EXACT: Final = 32
 PLAIN: Final = 16  # bits from which values are sent as they are
@@ -25,7 +25,7 @@ TRANSFORMED: Final = {2: 1.87}  # likewise, where the transform is not raw and t
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseCodec:
     """`value_bits` of every element. Where the transform is not `raw`, of each chunk's coefficients.
 
     A tensor is quantised by itself, in runs of 2^20 elements. Error feedback decays by `error_decay` a round.
@@ -38,12 +38,14 @@ class Dense:
     name = "dense"
 
     @property
-    def form(self) -> Form:
+    def form(self) -> CodecParameters:
         """See `Codec.form`."""
-        return Form("dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk)
+        return CodecParameters(
+            "dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk
+        )
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: Layout, about: About
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`; with 32 raw bits the state is None in and out."""
         check_bound(self, layout)
@@ -54,10 +56,10 @@ class Dense:
         parts: list[bytes] = []
         for slabs in self._plan(layout).sections():
             sent = [self._send(residual, slab) for slab in slabs]
-            parts += [_plain(one) for one in sent] if self._is_plain else sections.write(sent, self.form)
+            parts += [_plain(one) for one in sent] if self._is_plain else payload_body.write(sent, self.form)
         return residual, seal(self, layout, about, parts)
 
-    def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
         """See `Codec.decode`."""
         body = unseal(self, payload, layout, about)
         found = np.empty(layout.size, np.float32)
@@ -68,22 +70,22 @@ class Dense:
                 for slab in slabs:
                     symbols = np.frombuffer(body.take(slab.size * self.value_bits // 8), kind)
                     values.check_canonical(b"", symbols, self.value_bits)
-                    sent.append(Sent(slab, self.transform == "dct", b"", symbols, None))
+                    sent.append(SlabSymbols(slab, self.transform == "dct", b"", symbols, None))
             else:
-                sent = sections.read(body, slabs, self.form)
+                sent = payload_body.read(body, slabs, self.form)
             for one in sent:
                 self._restore(one, found[one.slab.place])
         body.close()
         return found
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: TensorLayout) -> int:
         """Reached by values all of whose symbols are equally frequent."""
         if self._is_plain:
             return HEADER_BYTES + self.value_bits // 8 * layout.size
         parts = self._plan(layout).sections()
-        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in parts)
+        return HEADER_BYTES + sum(payload_body.bound(slabs, self.form) for slabs in parts)
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         """The bound, less what entropy coding saves on recorded changes (docs/protocol/payload.md)."""
         if self._is_plain:
             return float(self.bound(layout))
@@ -100,10 +102,10 @@ class Dense:
     def _is_exact(self) -> bool:
         return self.value_bits == EXACT and self.transform == "raw"
 
-    def _plan(self, layout: Layout) -> Plan:
+    def _plan(self, layout: TensorLayout) -> ChunkPlan:
         return plan_whole(layout, self.chunk)
 
-    def _send(self, residual: Float32, slab: Slab) -> Sent:
+    def _send(self, residual: Float32, slab: Slab) -> SlabSymbols:
         """What a slab sends; what that says is subtracted from `residual` in place."""
         own = residual[slab.place]
         ways = []
@@ -112,17 +114,19 @@ class Dense:
                 wanted = transform.forward(own, self.chunk) if is_transformed else own
                 quantised = values.quantise(wanted, self.value_bits)
                 kept = values.restore(quantised.levels, quantised.symbols, self.value_bits)
-                ways.append((Sent(slab, is_transformed, quantised.levels, quantised.symbols, None), kept))
+                ways.append(
+                    (SlabSymbols(slab, is_transformed, quantised.levels, quantised.symbols, None), kept)
+                )
         sent, kept = ways[len(ways) > 1 and transform.choose(ways[0][1], ways[-1][1])]
         own -= transform.inverse(kept, self.chunk) if sent.is_transformed else kept
         return sent
 
-    def _restore(self, sent: Sent, own: Float32) -> None:
+    def _restore(self, sent: SlabSymbols, own: Float32) -> None:
         """Writes what a slab sent to its values."""
         values.restore_into(own, sent.levels, sent.symbols, self.value_bits)
         if sent.is_transformed:
             own[:] = transform.inverse(own, self.chunk)
 
 
-def _plain(sent: Sent) -> bytes:
+def _plain(sent: SlabSymbols) -> bytes:
     return sent.symbols.astype(sent.symbols.dtype.newbyteorder("<")).tobytes()

@@ -1,4 +1,4 @@
-"""Which form of a loop runs: its NumPy function, or the compiled twin that gives the same bytes.
+"""Selects the form of each loop: its NumPy function, or the compiled twin that gives the same bytes.
 
 `@compiled("name")` above a NumPy function makes it the *twin* of the loop of that name in compress/loops: where
 compiling pays, a call goes to the loop, else to the function below the decorator. A loop uses whole numbers and
@@ -38,19 +38,19 @@ _Loop = Callable[..., Any]
 
 
 @dataclass
-class _Process:
+class _KernelSettings:
     """What somebody asked this process for."""
 
     asked: Mode = "auto"
     cache: str = ""
 
 
-_process = _Process()
-_shelves: list[Shelf] = []
+_process = _KernelSettings()
+_shelves: list[KernelRegistry] = []
 
 
 @dataclass
-class Shelf:
+class KernelRegistry:
     """The loops of one craft with their twins, whether they run, and what the twins have cost so far.
 
     `module`: where the loops are; it has `load(cache) -> dict`, and nothing else imports it.
@@ -145,7 +145,7 @@ class Shelf:
         return wrap
 
 
-CODECS: Final = Shelf("farflung.compress.loops.shelf", COSTS)
+CODECS: Final = KernelRegistry("farflung.compress.loops.kernel_table", COSTS)
 compiled = CODECS.compiled  # what stands above a codec's functions
 
 

@@ -1,4 +1,4 @@
-"""The one merge: weighted sum of contributions in 64-bit fixed point, each clipped to the median norm, by default.
+"""Merges contributions: a weighted sum in 64-bit fixed point, each clipped to the median norm by default.
 
 Exact (docs/architecture, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
 machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62.
@@ -11,7 +11,7 @@ Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.157
 so nobody is scaled up, and one peer among N ≥ 3 has no more weight than an honest one's norm gives it (up to half a
 unit an element from the rounding). With an honest majority the median is at most the largest honest norm.
 
-The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centering); `mean` is
+The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centered_clip); `mean` is
 the plain sum, for peers that trust each other (the library's groups; never a job). No rule stops a third of the peers
 that send the same bad direction at an honest size: that is for audits and exclusion (docs/concepts/robust-merge).
 """
@@ -24,16 +24,16 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from farflung.compress import centering
-from farflung.compress.clipping import BLOCK as _BLOCK
-from farflung.compress.clipping import EXACT as _EXACT
-from farflung.compress.clipping import FACTOR_BITS, Float64, block_square, factor, scaled
+from farflung.compress import centered_clip
 from farflung.compress.kernels import compiled
+from farflung.compress.norm_clip import BLOCK as _BLOCK
+from farflung.compress.norm_clip import EXACT as _EXACT
+from farflung.compress.norm_clip import FACTOR_BITS, Float64, block_square, factor, scaled
 from farflung.core import limits
-from farflung.core.canon.steps import FRACTION_BITS, SATURATION, Int64, mean_from_fixed
+from farflung.core.canon.float_operations import FRACTION_BITS, SATURATION, Int64, mean_from_fixed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId, short
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 
 _HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
 
@@ -42,7 +42,7 @@ assert limits.PEERS * limits.WEIGHT * SATURATION < 1 << 62  # law 1
 Rule = Literal["mean", "clip", "centered"]
 
 
-class Part(NamedTuple):
+class WeightedUpdate(NamedTuple):
     """One accepted contribution: `values` is what its payload decodes to, shape (layout.size,)."""
 
     peer: PeerId
@@ -50,14 +50,14 @@ class Part(NamedTuple):
     values: Float32
 
 
-class Merged(NamedTuple):
+class WeightedSum(NamedTuple):
     """Σ weight * value in units of 2^-24, shape (layout.size,), and Σ weight."""
 
     total: Int64
     weight: int
 
 
-def merge(layout: Layout, parts: Sequence[Part], rule: Rule = "clip") -> Merged:
+def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "clip") -> WeightedSum:
     """The weighted sum of `parts`, in any order. A fragment (some of a model's tensors) is a layout of its own.
 
     Beside the result it needs memory for one block at a time, however many parts there are.
@@ -67,19 +67,19 @@ def merge(layout: Layout, parts: Sequence[Part], rule: Rule = "clip") -> Merged:
     _check(layout, parts)
     total = np.empty(layout.size, np.int64)
     for _, place in layout.slices():
-        _merge_tensor(total[place], [_Share.of(part, place) for part in parts], rule != "mean")
+        _merge_tensor(total[place], [_TensorUpdate.of(part, place) for part in parts], rule != "mean")
         if rule == "centered":
             values = [part.values[place] for part in parts]
-            centering.centre(total[place], values, [part.weight for part in parts])
-    return Merged(total, sum(part.weight for part in parts))
+            centered_clip.centre(total[place], values, [part.weight for part in parts])
+    return WeightedSum(total, sum(part.weight for part in parts))
 
 
-def mean(merged: Merged) -> Float32:
+def mean(merged: WeightedSum) -> Float32:
     """The weighted mean, float32, shape (layout.size,)."""
     return mean_from_fixed(merged.total, merged.weight)
 
 
-class _Share(NamedTuple):
+class _TensorUpdate(NamedTuple):
     """One part's values of one tensor; Σ x², and the largest |x| of each block, of them in fixed point."""
 
     weight: int
@@ -88,7 +88,7 @@ class _Share(NamedTuple):
     peaks: Int64
 
     @classmethod
-    def of(cls, part: Part, place: slice) -> _Share:
+    def of(cls, part: WeightedUpdate, place: slice) -> _TensorUpdate:
         """The part's share of the tensor at `place`, measured."""
         values = part.values[place]
         high, low, peaks = _measured(values, _BLOCK)
@@ -112,7 +112,7 @@ def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
     return square >> _HALF, square & ((1 << _HALF) - 1), np.array(peaks, np.int64)
 
 
-def _merge_tensor(total: Int64, shares: Sequence[_Share], is_clipped: bool) -> None:
+def _merge_tensor(total: Int64, shares: Sequence[_TensorUpdate], is_clipped: bool) -> None:
     """Writes the weighted sum of one tensor to `total`, clipped or not."""
     ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2 if is_clipped else -1]
     scales = [share.scale(ceiling) for share in shares]
@@ -170,7 +170,7 @@ def _clipped(fixed: Float32, peak: int, scale: int) -> Float32 | Float64 | Int64
     return np.rint(product, out=product)
 
 
-def _check(layout: Layout, parts: Sequence[Part]) -> None:
+def _check(layout: TensorLayout, parts: Sequence[WeightedUpdate]) -> None:
     if not 0 < len(parts) <= limits.PEERS:
         raise VerificationError("FF-COMP-040", f"cannot merge {len(parts)} contributions")
     if len({bytes(part.peer) for part in parts}) != len(parts):

@@ -1,4 +1,6 @@
-"""The frame `FFC1`: which contribution a string of bytes claims to be, checked before its body is looked at.
+"""Reads and writes the frame `FFC1`.
+
+It says which contribution the bytes claim to be, and is checked before the body.
 
 One fixed header of 128 bytes, little-endian, before the body of whichever codec made it (`docs/protocol/payload.md`
 gives every byte and golden vectors). The header names all that the body's meaning depends on: the codec and its
@@ -26,7 +28,7 @@ _HEADER: Final = struct.Struct("<4sBBBBIIHBBI32s32s32sQ")
 HEADER_BYTES: Final = _HEADER.size  # 128
 
 
-class About(NamedTuple):
+class ContributionKey(NamedTuple):
     """The place of one contribution in its run. `base_root`: root of the public state that it starts from."""
 
     round: int
@@ -35,7 +37,7 @@ class About(NamedTuple):
     peer: PeerId
 
 
-class Form(NamedTuple):
+class CodecParameters(NamedTuple):
     """A codec and its parameters; what a codec does not use is 0 (`transform`: raw)."""
 
     kind: str
@@ -52,15 +54,15 @@ class Form(NamedTuple):
         return (kind, self.value_bits, transform, self.chunk, self.topk, self.rank)
 
 
-class Header(NamedTuple):
+class PayloadHeader(NamedTuple):
     """All fields of the frame except the constants and the body's length."""
 
-    form: Form
+    form: CodecParameters
     layout_id: Hash
-    about: About
+    about: ContributionKey
 
 
-def pack(header: Header, body: bytes) -> bytes:
+def pack(header: PayloadHeader, body: bytes) -> bytes:
     """Header and body as one frame.
 
     Raises VerificationError FF-COMP-022 (a field does not fit its width), PolicyError FF-COMP-023 (too long).
@@ -79,7 +81,7 @@ def pack(header: Header, body: bytes) -> bytes:
     return head + body
 
 
-def _misfit(header: Header) -> VerificationError:
+def _misfit(header: PayloadHeader) -> VerificationError:
     return VerificationError("FF-COMP-022", "the header's fields do not fit", cause=repr(header)[:200])
 
 
@@ -94,14 +96,14 @@ def check_size(nbytes: int) -> None:
         )
 
 
-class Description(NamedTuple):
+class PayloadDescription(NamedTuple):
     """What a payload says of itself, unproved. `bytes`: of the body."""
 
-    header: Header
+    header: PayloadHeader
     bytes: int
 
 
-def describe(data: bytes | memoryview) -> Description:
+def describe(data: bytes | memoryview) -> PayloadDescription:
     """The header of any payload, for tools: nothing is compared with what it should be, and no body is read.
 
     Raises ProtocolError: FF-COMP-001 shorter than a header, 003 not FFC1 version 2, 004 a flag set, 010 the body is
@@ -117,14 +119,14 @@ def describe(data: bytes | memoryview) -> Description:
     kind, bits, transform, chunk, topk, rank = fields[2:8]
     if not (1 <= kind <= len(KINDS) and transform < len(TRANSFORMS)):
         raise _no_codec(fields)
-    form = Form(KINDS[kind - 1], bits, TRANSFORMS[transform], chunk, topk, rank)
+    form = CodecParameters(KINDS[kind - 1], bits, TRANSFORMS[transform], chunk, topk, rank)
     if not is_form(form):
         raise _no_codec(fields)
-    about = About(fields[10], fields[8], Hash(fields[12]), PeerId(fields[13]))
-    return Description(Header(form, Hash(fields[11]), about), fields[14])
+    about = ContributionKey(fields[10], fields[8], Hash(fields[12]), PeerId(fields[13]))
+    return PayloadDescription(PayloadHeader(form, Hash(fields[11]), about), fields[14])
 
 
-def is_form(form: Form) -> bool:
+def is_form(form: CodecParameters) -> bool:
     """Whether a codec can have these parameters."""
     kind, bits, _, chunk, topk, rank = form
     if bits not in (1, 2, 4, 8, 16, 32):
@@ -143,7 +145,7 @@ def _no_codec(fields: tuple[Any, ...]) -> ProtocolError:
 def unpack(
     data: bytes | memoryview,
     *,
-    form: Form,
+    form: CodecParameters,
     layout_id: Hash,
     round: int,
     base_root: Hash,
@@ -192,7 +194,7 @@ def _shown(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-class Cursor:
+class BodyReader:
     """Reads a body front to back; every piece is measured before it is cut, and nothing may be left over."""
 
     def __init__(self, body: memoryview) -> None:

@@ -1,4 +1,6 @@
-"""One or two bits a value: its sign, and one level or one of two. Levels are fp16 and the same bytes everywhere.
+"""Quantises a value to one or two bits: its sign, and one level or one of two.
+
+Levels are fp16 and the same bytes everywhere.
 
 Magnitudes become integers: a power of two puts the largest below 2^26. One bit: the level is their mean. Two bits: they
 are split at their mean, and the split is moved three times to the middle of the two classes' means (Lloyd 1982; Max
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import Float32
+from farflung.core.tensor_layout import Float32
 
 LARGEST: Final = 65504.0  # largest finite fp16
 

@@ -1,4 +1,4 @@
-"""A codec by its name in a job file."""
+"""Makes a codec by its name in a job file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 from farflung.compress.chunks import SLAB
 from farflung.compress.codecs import Codec as Codec
-from farflung.compress.dense import Dense
-from farflung.compress.lowrank import LowRank
+from farflung.compress.dense import DenseCodec
 from farflung.compress.payload import KINDS, TRANSFORMS
-from farflung.compress.sparse import TopK
+from farflung.compress.powersgd import LowRankCodec
+from farflung.compress.sparse import TopKCodec
 from farflung.compress.transform import check_chunk
 from farflung.compress.values import alphabet
 from farflung.core.errors import SpecError
@@ -60,7 +60,7 @@ def make(
     if transform != "raw":
         check_chunk(chunk)
     if name == "low_rank":
-        return LowRank(rank, error_decay)
+        return LowRankCodec(rank, error_decay)
     if name == "dense":
-        return Dense(value_bits, transform, chunk, error_decay)
-    return TopK(value_bits, topk, chunk, transform, error_decay)
+        return DenseCodec(value_bits, transform, chunk, error_decay)
+    return TopKCodec(value_bits, topk, chunk, transform, error_decay)

@@ -1,8 +1,8 @@
-"""The codec that sends the largest coefficients of each chunk (`topk`), with error feedback.
+"""The `topk` codec sends the largest coefficients of each chunk, with error feedback.
 
 SparseLoCo (arXiv 2508.15706) without its 12-bit indices, DeMo (arXiv 2411.19870) without its 64-bit ones, DGC (arXiv
-1712.01887): an index costs what the support's rows and columns leave open (compress.support), a value what its
-frequency asks for (compress.plane).
+1712.01887): an index costs what the support's rows and columns leave open (compress.index_coding), a value what its
+frequency asks for (compress.symbol_stream).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from farflung.compress import plane, sections, transform, values
+from farflung.compress import payload_body, symbol_stream, transform, values
 from farflung.compress.bits import Int64
-from farflung.compress.chunks import Plan, Slab, plan, select
+from farflung.compress.chunks import ChunkPlan, Slab, plan, select
 from farflung.compress.codecs import accumulate, check_bound, seal, unseal
-from farflung.compress.payload import HEADER_BYTES, About, Form
-from farflung.compress.sections import Sent
+from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey
+from farflung.compress.payload_body import SlabSymbols
 from farflung.core.errors import VerificationError
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 
 # Of a uniform support's bits in Rice's code: recorded changes, once their residual has settled.
 SUPPORT: Final = 0.985
@@ -30,7 +30,7 @@ BITS: Final = {1: 1.0, 2: 1.57, 4: 2.7, 8: 6.75, 16: 9.95, 32: 25.95}  # that a 
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopKCodec:
     """`topk` of every `chunk` elements, `value_bits` each, raw or of their cosine transform: whichever keeps more.
 
     1 ≤ topk ≤ chunk ≤ 2^20. Error feedback decays by `error_decay` a round.
@@ -44,12 +44,12 @@ class TopK:
     name = "topk"
 
     @property
-    def form(self) -> Form:
+    def form(self) -> CodecParameters:
         """See `Codec.form`."""
-        return Form("topk", self.value_bits, self.transform, self.chunk, self.topk)
+        return CodecParameters("topk", self.value_bits, self.transform, self.chunk, self.topk)
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: Layout, about: About
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`."""
         check_bound(self, layout)
@@ -59,14 +59,14 @@ class TopK:
         parts: list[bytes] = []
         own = iter(views)
         for slabs in cut.sections():
-            parts += sections.write([self._send(next(own), slab) for slab in slabs], self.form)
+            parts += payload_body.write([self._send(next(own), slab) for slab in slabs], self.form)
         cut.scatter(joined, residual)
         return residual, seal(self, layout, about, parts)
 
     def encode_chosen(
-        self, indices: Int64, wanted: Float32, layout: Layout, about: About
+        self, indices: Int64, wanted: Float32, layout: TensorLayout, about: ContributionKey
     ) -> tuple[Float32, bytes]:
-        """What the payload says of coefficients that were chosen elsewhere (train.select), and the payload: the bytes
+        """What the payload says of coefficients that were chosen elsewhere (train.device_topk), and the payload: the bytes
         that `encode` gives. Raw values only.
 
         `indices`: ascending, in the order of `plan`; `wanted`: their values; shape (count,) all three. Raises
@@ -85,13 +85,13 @@ class TopK:
                 own = slice(start, start + slab.count)
                 quantised = values.quantise(wanted[own], self.value_bits)
                 levels, symbols = quantised.levels, quantised.symbols
-                section.append(Sent(slab, False, levels, symbols, indices[own] - slab.start))
+                section.append(SlabSymbols(slab, False, levels, symbols, indices[own] - slab.start))
                 said[own] = values.restore(levels, symbols, self.value_bits)
                 start = own.stop
-            parts += sections.write(section, self.form)
+            parts += payload_body.write(section, self.form)
         return said, seal(self, layout, about, parts)
 
-    def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
         body = unseal(self, payload, layout, about)
         cut = self.plan(layout)
@@ -99,22 +99,24 @@ class TopK:
         views, joined = cut.gather(found)
         own = iter(views)
         for slabs in cut.sections():
-            for sent in sections.read(body, slabs, self.form):
+            for sent in payload_body.read(body, slabs, self.form):
                 self._restore(sent, next(own))
         body.close()
         cut.scatter(joined, found)
         return found
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: TensorLayout) -> int:
         """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""
-        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in self.plan(layout).sections())
+        return HEADER_BYTES + sum(
+            payload_body.bound(slabs, self.form) for slabs in self.plan(layout).sections()
+        )
 
-    def expect(self, layout: Layout) -> float:
+    def expect(self, layout: TensorLayout) -> float:
         """What recorded changes take (docs/protocol/payload.md)."""
         alike = Counter(tuple(slab.size for slab in slabs) for slabs in self.plan(layout).sections())
         return HEADER_BYTES + sum(times * self._expect(sizes) for sizes, times in alike.items())
 
-    def plan(self, layout: Layout) -> Plan:
+    def plan(self, layout: TensorLayout) -> ChunkPlan:
         """How a layout is cut; made once."""
         return _cached_plan(layout, self.chunk, self.topk)
 
@@ -124,11 +126,11 @@ class TopK:
         count = sum(slab.count for slab in slabs)
         levels = sum(values.levels_bytes(slab.count, self.value_bits) for slab in slabs)
         supports = SUPPORT * sum(slab.rice_mean for slab in slabs) / 8
-        bits = BITS[self.value_bits] - 8 * plane.rest_bytes(self.value_bits)
-        unlearned = min(count, plane.FIRST) * (plane.symbol_bits(self.value_bits) - bits)
+        bits = BITS[self.value_bits] - 8 * symbol_stream.rest_bytes(self.value_bits)
+        unlearned = min(count, symbol_stream.FIRST) * (symbol_stream.symbol_bits(self.value_bits) - bits)
         return 1 + levels + supports + (BITS[self.value_bits] * count + unlearned) / 8
 
-    def _send(self, own: Float32, slab: Slab) -> Sent:
+    def _send(self, own: Float32, slab: Slab) -> SlabSymbols:
         """What a slab sends; what that says is subtracted from its values `own` in place."""
         ways = []
         for is_transformed in (False, True):
@@ -138,7 +140,7 @@ class TopK:
                 ways.append((is_transformed, indices, wanted[indices]))
         is_transformed, indices, wanted = ways[len(ways) > 1 and transform.choose(ways[0][2], ways[-1][2])]
         quantised = values.quantise(wanted, self.value_bits)
-        sent = Sent(slab, is_transformed, quantised.levels, quantised.symbols, indices)
+        sent = SlabSymbols(slab, is_transformed, quantised.levels, quantised.symbols, indices)
         if is_transformed:
             kept = np.zeros_like(own)
             self._restore(sent, kept)
@@ -147,7 +149,7 @@ class TopK:
             own[indices] -= values.restore(sent.levels, sent.symbols, self.value_bits)
         return sent
 
-    def _restore(self, sent: Sent, own: Float32) -> None:
+    def _restore(self, sent: SlabSymbols, own: Float32) -> None:
         """Writes what a slab sent to its values `own`, which are zero."""
         own[sent.indices] = values.restore(sent.levels, sent.symbols, self.value_bits)
         if sent.is_transformed:
@@ -155,5 +157,5 @@ class TopK:
 
 
 @functools.lru_cache(maxsize=8)
-def _cached_plan(layout: Layout, chunk: int, topk: int) -> Plan:
+def _cached_plan(layout: TensorLayout, chunk: int, topk: int) -> ChunkPlan:
     return plan(layout, chunk, topk)

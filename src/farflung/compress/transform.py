@@ -1,4 +1,6 @@
-"""The 2-D cosine transform of chunks, exact in whole numbers and so the same bits on every machine; and when it pays.
+"""Computes the 2-D cosine transform of chunks exactly, in integers, and decides when it pays.
+
+The bits are the same on every machine.
 
 A chunk of n² elements (n = 16, 32, 64) is read as an n x n block, as DeMo does (arXiv 2411.19870); with the
 orthonormal DCT-II matrix C (Ahmed, Natarajan & Rao 1974),
@@ -31,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core.errors import SpecError
-from farflung.core.layout import Float32
+from farflung.core.tensor_layout import Float32
 
 SIDES: Final = {256: 16, 1024: 32, 4096: 64}
 

@@ -1,4 +1,4 @@
-"""Values as symbols of a small alphabet and a few levels: one interface for 1, 2, 4, 8, 16 and 32 bits a value.
+"""Codes values as symbols of a small alphabet and a few levels, with 1, 2, 4, 8, 16 or 32 bits a value.
 
 | bits | symbols                             | levels                                  | error of a value at most |
 |-----:|-------------------------------------|-----------------------------------------|--------------------------|
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from farflung.compress import quantise as lloyd
 from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError, SpecError, VerificationError
-from farflung.core.layout import Float32
+from farflung.core.tensor_layout import Float32
 
 BITS: Final = (1, 2, 4, 8, 16, 32)
 BLOCK: Final = 128  # values that share a scale in a dense codec
@@ -43,7 +43,7 @@ _ALPHABET: Final = {1: 2, 2: 4, 4: 15, 8: 255, 16: 1 << 16, 32: 1 << 32}
 _TINY: Final = np.float32(2.0**-126)  # smallest normal number: no denormal takes part
 
 
-class Quantised(NamedTuple):
+class QuantisedValues(NamedTuple):
     """`levels` of `levels_bytes` bytes, and one symbol in [0, alphabet) a value, shape (count,).
 
     The type of the symbols is uint8 for 1 to 8 bits a value, uint16 for 16, uint32 for 32.
@@ -71,7 +71,7 @@ def levels_bytes(count: int, bits: int, block: int | None = BLOCK) -> int:
     return 2 * bits if bits <= 2 else 0
 
 
-def quantise(values: Float32, bits: int, block: int | None = BLOCK) -> Quantised:
+def quantise(values: Float32, bits: int, block: int | None = BLOCK) -> QuantisedValues:
     """The canonical symbols of float32 values, shape (count,); no values give zero levels and no symbols.
 
     `block`: how many values share a scale, for 4 and 8 bits; None: all. Raises SpecError FF-COMP-033 (bits),
@@ -81,13 +81,13 @@ def quantise(values: Float32, bits: int, block: int | None = BLOCK) -> Quantised
     if not np.isfinite(values).all():
         raise VerificationError("FF-COMP-035", "values to be quantised are not finite")
     if bits == 32:
-        return Quantised(b"", values.copy().view(np.uint32), size)
+        return QuantisedValues(b"", values.copy().view(np.uint32), size)
     if bits == 16:
-        return Quantised(b"", _to_bf16(values), size)
+        return QuantisedValues(b"", _to_bf16(values), size)
     if bits in _TOP:
         scales, symbols = _uniform(values, _TOP[bits], block or max(values.size, 1))
-        return Quantised(scales.astype("<u2").tobytes(), symbols, size)
-    return Quantised(*lloyd.to_symbols(values, bits), size)
+        return QuantisedValues(scales.astype("<u2").tobytes(), symbols, size)
+    return QuantisedValues(*lloyd.to_symbols(values, bits), size)
 
 
 def restore(levels: bytes | memoryview, symbols: Symbols, bits: int, block: int | None = BLOCK) -> Float32:

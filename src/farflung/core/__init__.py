@@ -1,1 +1,1 @@
-"""Words that every other package uses: ids, units, money, errors, codec, crypto, merkle, events, limits."""
+"""Defines what all other packages share: ids, units, money, errors, codec, crypto, merkle, events, limits."""

@@ -1,4 +1,6 @@
-"""What a node says it runs when it takes a lease: digest of its code, interpreter, library, machine, sandbox.
+"""Defines a node's statement of its software and machine at the start of a lease.
+
+It names the digest of the code, the interpreter, libraries, machine and sandbox.
 
 It is the node's word, bound by its signature on the offer that names its hash, and nothing more: whoever lies about its
 work can lie here. So it is shown with `NOT_A_PROOF` wherever it is shown, and no rule of the ledger looks at it; what
@@ -18,7 +20,7 @@ NOT_A_PROOF: Final = "not a proof of work"
 
 
 class Attestation(Wire, frozen=True):
-    """One node's, for one lease. `image`: digest of farflung's own source files (host.io.image)."""
+    """One node's, for one lease. `image`: digest of farflung's own source files (host.io.code_digest)."""
 
     chain: Hash
     job: Hash

@@ -1,4 +1,4 @@
-"""Canonical msgpack: one value, one byte string.
+"""Encodes values as canonical msgpack: one value, one byte string.
 
 A decoded message must re-encode to the bytes it came from: msgspec alone accepts
 non-minimal integers, duplicate keys and any key order, so `decode` checks the round trip. Structs that

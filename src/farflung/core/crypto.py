@@ -1,4 +1,6 @@
-"""Hashes, keys, signatures, sealing: each use under its own namespace, so that no byte string serves twice.
+"""Provides hashes, keys, signatures and sealing.
+
+Each use has its own namespace, so that no byte string serves twice.
 
 Hash: BLAKE3-256. Signatures: Ed25519 (RFC 8032), judged everywhere under the ZIP-215 rules by one library
 (ed25519-zebra): libraries differ in the edge cases, and a ledger that mixes them splits.

@@ -1,4 +1,4 @@
-"""The error tree. Every error that a person can meet has a code, a cause and a next step.
+"""Defines the error tree. Every error that a person can meet has a code, a cause and a next step.
 
     FarflungError
     ├── UsageError          exit 2   what was asked cannot be understood

@@ -1,4 +1,4 @@
-"""Typed bytes that name things, each with one text form: lower-case hex.
+"""Defines typed bytes that name things, each with one text form: lower-case hex.
 
 A `PeerId` is an Ed25519 public key: it is a peer's network address and its ledger account (N1).
 """

@@ -1,4 +1,4 @@
-"""Every bound in one table. What comes from elsewhere is measured against it before anything is allocated."""
+"""Lists every limit in one table. Input from elsewhere is checked against it before anything is allocated."""
 
 from __future__ import annotations
 

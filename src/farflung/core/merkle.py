@@ -1,4 +1,4 @@
-"""Dense binary Merkle trees over a list of leaves: roots and inclusion proofs.
+"""Computes roots and inclusion proofs of dense binary Merkle trees over a list of leaves.
 
 Leaf and node hashes have different namespaces and a leaf's hash holds its index (no second preimages);
 the root holds the number of leaves. An odd node is carried up unchanged (RFC 6962, section 2.1, shape).

@@ -1,4 +1,4 @@
-"""Money is a whole number of micro-credits. There are no floats here, and nothing wraps or goes negative."""
+"""Defines money as a whole number of micro-credits. There are no floats here, and nothing wraps or goes negative."""
 
 from __future__ import annotations
 

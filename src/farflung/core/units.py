@@ -1,4 +1,4 @@
-"""Quantities with their units in the type, and one way to print each."""
+"""Defines quantities with their units in the type, and one way to print each."""
 
 from __future__ import annotations
 

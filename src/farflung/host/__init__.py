@@ -1,1 +1,1 @@
-"""Lend a machine: leases and the limits of the worker process."""
+"""Lends a machine: leases and the limits of the worker process."""

@@ -9,74 +9,80 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from farflung.core.units import format_bytes
-from farflung.host import doctor_computing as computing
-from farflung.host import doctor_network as network
-from farflung.host import doctor_surroundings as surroundings
-from farflung.host import readings as r
-from farflung.host.findings import MISSED, Finding, State
+from farflung.host import doctor_compute as computing
+from farflung.host import doctor_congestion as network
+from farflung.host import doctor_environment as surroundings
+from farflung.host import machine_readings as r
+from farflung.host.findings import MISSED, FindingState, ProbeFinding
 
 
-def examine(found: Mapping[str, r.Reading]) -> list[Finding]:
+def examine(found: Mapping[str, r.Reading]) -> list[ProbeFinding]:
     """All readings judged, in their order."""
     data = found.get("data")
-    size = data.size if isinstance(data, r.Data) else 0
+    size = data.size if isinstance(data, r.DefaultDataReading) else 0
     return [judge(name, reading, size) for name, reading in found.items()]
 
 
 def seconds(found: Mapping[str, r.Reading]) -> float | None:
     """How long the default run would take here; None where it cannot be told."""
     data, speed, cores = (found.get(name) for name in ("data", "speed", "cores"))
-    if not (isinstance(data, r.Data) and isinstance(speed, r.Speed) and isinstance(cores, r.Cores)):
+    if not (
+        isinstance(data, r.DefaultDataReading)
+        and isinstance(speed, r.ComputeSpeedReading)
+        and isinstance(cores, r.CoresReading)
+    ):
         return None
     return computing.default_plan(data.size, max(1.0, speed.flops), cores.usable).duration.total
 
 
-def judge(name: str, reading: r.Reading, size: int = 0) -> Finding:  # one line a kind
+def judge(name: str, reading: r.Reading, size: int = 0) -> ProbeFinding:  # one line a kind
     """What a reading means. `size`: bytes of the default run's data."""
     match reading:
-        case r.Missed():
+        case r.MissingReading():
             step = reading.step or "farflung check, once more and with less else running"
-            return Finding(name, State.UNKNOWN, MISSED, reading.why, step)
-        case r.Refused():
-            return Finding(name, State.FAILS, reading.message, reading.cause, reading.hint, reading.code)
-        case r.Python():
+            return ProbeFinding(name, FindingState.UNKNOWN, MISSED, reading.why, step)
+        case r.ProbeErrorReading():
+            return ProbeFinding(
+                name, FindingState.FAILS, reading.message, reading.cause, reading.hint, reading.code
+            )
+        case r.PythonReading():
             return computing.python(reading)
-        case r.Libraries():
+        case r.LibrariesReading():
             return computing.libraries(reading)
-        case r.Torch():
+        case r.TorchReading():
             return computing.torch(reading)
-        case r.Speed():
+        case r.ComputeSpeedReading():
             return computing.speed(reading)
-        case r.Cores():
+        case r.CoresReading():
             return computing.cores(reading)
-        case r.MemoryLeft():
+        case r.MemoryReading():
             return computing.memory(reading, size)
-        case r.Disk():
+        case r.DiskReading():
             return surroundings.disk(reading)
-        case r.Folder():
+        case r.FolderReading():
             return surroundings.folder(name, reading)
-        case r.Clock():
+        case r.ClockReading():
             return surroundings.clock(reading)
-        case r.Loopback():
+        case r.LoopbackReading():
             return surroundings.loopback(reading)
-        case r.Ports():
+        case r.PortRangeReading():
             return surroundings.ports(reading)
-        case r.Port():
+        case r.PortReading():
             return surroundings.port(reading)
-        case r.Congestion():
+        case r.CongestionReading():
             return network.congestion(reading)
-        case r.Files():
+        case r.OpenFilesReading():
             return computing.files(reading)
-        case r.Processes():
+        case r.ProcessesReading():
             return computing.processes(reading)
-        case r.Data():
+        case r.DefaultDataReading():
             measured = f"{reading.files} files of Python's own library, {format_bytes(reading.size)}"
-            return Finding("data", State.OK, measured)
-        case r.Random():
+            return ProbeFinding("data", FindingState.OK, measured)
+        case r.RandomReading():
             return computing.random(reading)
-        case r.Terminal():
+        case r.TerminalReading():
             return surroundings.terminal(reading)
-        case r.Extras():
+        case r.ExtrasReading():
             return surroundings.extras(reading)
-        case r.Sandbox():
+        case r.SandboxReading():
             return surroundings.sandbox(reading)

@@ -1,4 +1,6 @@
-"""How a probe of `farflung check` went: a state, what was measured and, where that is not good, why and what next."""
+"""Defines the result of a probe of `farflung check`: its state, the measurement and, if not good, cause and next
+step.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from farflung.core.units import format_seconds
 MISSED: Final = "could not measure"
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """How a probe went; `note` is a fact without a judgement."""
 
     OK = "ok"
@@ -23,7 +25,7 @@ class State(StrEnum):
     NOTE = "note"
 
 
-class Fault(StrEnum):
+class NetworkFault(StrEnum):
     """What may be wrong between computers, by names that programs can look for."""
 
     NONE = ""
@@ -50,7 +52,7 @@ class Fault(StrEnum):
     PEER_ABSENT = "peer_absent"
 
 
-class Side(StrEnum):
+class FaultSide(StrEnum):
     """Where a fault is to be mended."""
 
     NONE = ""
@@ -63,25 +65,25 @@ class Side(StrEnum):
     UNKNOWN = "cannot be told"
 
 
-class Detail(msgspec.Struct, frozen=True):
+class FindingDetail(msgspec.Struct, frozen=True):
     """A line below a finding: a word that says what it is, and the line."""
 
     word: str
     text: str
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ProbeFinding(msgspec.Struct, frozen=True):
     """One probe, judged. What is slow, warned of, failing or unknown has a cause and a step; what fails has a code."""
 
     name: str
-    state: State
+    state: FindingState
     measured: str
     cause: str = ""
     step: str = ""
     code: str = ""
-    details: tuple[Detail, ...] = ()
-    fault: Fault = Fault.NONE
-    side: Side = Side.NONE
+    details: tuple[FindingDetail, ...] = ()
+    fault: NetworkFault = NetworkFault.NONE
+    side: FaultSide = FaultSide.NONE
 
 
 def brief(value: float) -> str:

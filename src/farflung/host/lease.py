@@ -1,4 +1,4 @@
-"""The life of one lease on a provider's slot (requirement O3): a table of states, and what each change causes.
+"""Computes the life of one lease on a provider's slot (requirement O3) from a table of states and transitions.
 
                 offer            accept           started           finish, or its time is over
     (free) ───────────▶ offered ───────▶ accepted ────────▶ running ───────────────▶ draining
@@ -24,7 +24,7 @@ from farflung.core.units import Millis
 DRAIN_MILLIS: Final = 10_000  # a draining worker may finish and write for this long
 
 
-class State(StrEnum):
+class LeaseState(StrEnum):
     """Where a lease stands; ENDED is reported once, and the slot is then free."""
 
     OFFERED = "offered"
@@ -38,7 +38,7 @@ class Lease(msgspec.Struct, frozen=True):
     """One lease in a slot. Times are the provider's own clock in milliseconds."""
 
     job: Hash
-    state: State
+    state: LeaseState
     answer_by: Millis
     until: Millis
     drain_by: Millis = Millis(0)
@@ -49,7 +49,7 @@ class Lease(msgspec.Struct, frozen=True):
 Slot = Lease | None
 
 
-class Offer(msgspec.Struct, frozen=True):
+class LeaseOfferEvent(msgspec.Struct, frozen=True):
     """A requester wants the slot; the answer is due by `answer_by`, the lease ends at `until`."""
 
     job: Hash
@@ -57,47 +57,55 @@ class Offer(msgspec.Struct, frozen=True):
     until: Millis
 
 
-class Accept(msgspec.Struct, frozen=True):
+class LeaseAcceptEvent(msgspec.Struct, frozen=True):
     """The provider's policy says yes."""
 
     job: Hash
 
 
-class Refuse(msgspec.Struct, frozen=True):
+class LeaseRefuseEvent(msgspec.Struct, frozen=True):
     """The provider's policy says no."""
 
     job: Hash
     reason: str
 
 
-class Started(msgspec.Struct, frozen=True):
+class WorkerStartEvent(msgspec.Struct, frozen=True):
     """The worker answered its set-up."""
 
     job: Hash
 
 
-class Finish(msgspec.Struct, frozen=True):
+class LeaseFinishEvent(msgspec.Struct, frozen=True):
     """The job is over, or the provider wants its machine back."""
 
     job: Hash
     reason: str
 
 
-class Exited(msgspec.Struct, frozen=True):
+class WorkerExitEvent(msgspec.Struct, frozen=True):
     """The worker process is gone."""
 
     job: Hash
     reason: str
 
 
-class Tick(msgspec.Struct, frozen=True):
+class LeaseTickEvent(msgspec.Struct, frozen=True):
     """Time passed."""
 
 
-Event = Offer | Accept | Refuse | Started | Finish | Exited | Tick
+Event = (
+    LeaseOfferEvent
+    | LeaseAcceptEvent
+    | LeaseRefuseEvent
+    | WorkerStartEvent
+    | LeaseFinishEvent
+    | WorkerExitEvent
+    | LeaseTickEvent
+)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class LeaseAnswerAction(msgspec.Struct, frozen=True):
     """Tell the requester."""
 
     job: Hash
@@ -105,86 +113,86 @@ class Answer(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Launch(msgspec.Struct, frozen=True):
+class WorkerLaunchAction(msgspec.Struct, frozen=True):
     """Start the worker."""
 
     job: Hash
 
 
-class Stop(msgspec.Struct, frozen=True):
+class WorkerStopAction(msgspec.Struct, frozen=True):
     """Ask the worker to end."""
 
     job: Hash
 
 
-class Kill(msgspec.Struct, frozen=True):
+class WorkerKillAction(msgspec.Struct, frozen=True):
     """End the worker now."""
 
     job: Hash
 
 
-class Ended(msgspec.Struct, frozen=True):
+class LeaseEndAction(msgspec.Struct, frozen=True):
     """The slot is free; scratch may be wiped."""
 
     job: Hash
     reason: str
 
 
-Effect = Answer | Launch | Stop | Kill | Ended
+Effect = LeaseAnswerAction | WorkerLaunchAction | WorkerStopAction | WorkerKillAction | LeaseEndAction
 Step = tuple[Slot, tuple[Effect, ...]]
 
 
 def handle(slot: Slot, event: Event, now: Millis) -> Step:
     """One event at time `now`: the slot after it, and what to do."""
-    if isinstance(event, Offer):
+    if isinstance(event, LeaseOfferEvent):
         return _offered(slot, event, now)
     if slot is None:
         return slot, ()
-    if isinstance(event, Tick):
+    if isinstance(event, LeaseTickEvent):
         return _tick(slot, now)
     if event.job != slot.job:
         return slot, ()
     match slot.state, event:
-        case State.OFFERED, Accept() if now < slot.answer_by:
-            accepted = msgspec.structs.replace(slot, state=State.ACCEPTED)
-            return accepted, (Answer(slot.job, True), Launch(slot.job))
-        case State.OFFERED, Accept():
+        case LeaseState.OFFERED, LeaseAcceptEvent() if now < slot.answer_by:
+            accepted = msgspec.structs.replace(slot, state=LeaseState.ACCEPTED)
+            return accepted, (LeaseAnswerAction(slot.job, True), WorkerLaunchAction(slot.job))
+        case LeaseState.OFFERED, LeaseAcceptEvent():
             return _tick(slot, now)
-        case State.OFFERED, Refuse(reason=reason):
-            return None, (Answer(slot.job, False, reason), Ended(slot.job, reason))
-        case State.ACCEPTED, Started():
-            return msgspec.structs.replace(slot, state=State.RUNNING), ()
-        case ((State.ACCEPTED | State.RUNNING), Finish(reason=reason)):
+        case LeaseState.OFFERED, LeaseRefuseEvent(reason=reason):
+            return None, (LeaseAnswerAction(slot.job, False, reason), LeaseEndAction(slot.job, reason))
+        case LeaseState.ACCEPTED, WorkerStartEvent():
+            return msgspec.structs.replace(slot, state=LeaseState.RUNNING), ()
+        case ((LeaseState.ACCEPTED | LeaseState.RUNNING), LeaseFinishEvent(reason=reason)):
             return _drain(slot, reason, now)
-        case ((State.ACCEPTED | State.RUNNING), Exited(reason=reason)):
-            return None, (Ended(slot.job, reason),)
-        case State.DRAINING, Exited():
-            return None, (Ended(slot.job, slot.reason),)
+        case ((LeaseState.ACCEPTED | LeaseState.RUNNING), WorkerExitEvent(reason=reason)):
+            return None, (LeaseEndAction(slot.job, reason),)
+        case LeaseState.DRAINING, WorkerExitEvent():
+            return None, (LeaseEndAction(slot.job, slot.reason),)
     return slot, ()
 
 
-def _offered(slot: Slot, offer: Offer, now: Millis) -> Step:
+def _offered(slot: Slot, offer: LeaseOfferEvent, now: Millis) -> Step:
     if slot is not None:
         is_repeat = offer.job == slot.job
-        return slot, () if is_repeat else (Answer(offer.job, False, "the slot is taken"),)
+        return slot, () if is_repeat else (LeaseAnswerAction(offer.job, False, "the slot is taken"),)
     if not now < offer.answer_by <= offer.until:
-        return None, (Answer(offer.job, False, "the offer's times are over or out of order"),)
-    return Lease(offer.job, State.OFFERED, offer.answer_by, offer.until), ()
+        return None, (LeaseAnswerAction(offer.job, False, "the offer's times are over or out of order"),)
+    return Lease(offer.job, LeaseState.OFFERED, offer.answer_by, offer.until), ()
 
 
 def _drain(lease: Lease, reason: str, now: Millis) -> Step:
     drain_by = Millis(now + DRAIN_MILLIS)
-    draining = msgspec.structs.replace(lease, state=State.DRAINING, drain_by=drain_by, reason=reason)
-    return draining, (Stop(lease.job),)
+    draining = msgspec.structs.replace(lease, state=LeaseState.DRAINING, drain_by=drain_by, reason=reason)
+    return draining, (WorkerStopAction(lease.job),)
 
 
 def _tick(lease: Lease, now: Millis) -> Step:
     match lease.state:
-        case State.OFFERED if now >= lease.answer_by:
+        case LeaseState.OFFERED if now >= lease.answer_by:
             reason = "not answered in time"
-            return None, (Answer(lease.job, False, reason), Ended(lease.job, reason))
-        case State.ACCEPTED | State.RUNNING if now >= lease.until:
+            return None, (LeaseAnswerAction(lease.job, False, reason), LeaseEndAction(lease.job, reason))
+        case LeaseState.ACCEPTED | LeaseState.RUNNING if now >= lease.until:
             return _drain(lease, "the lease's time is over", now)
-        case State.DRAINING if now >= lease.drain_by and not lease.is_killed:
-            return msgspec.structs.replace(lease, is_killed=True), (Kill(lease.job),)
+        case LeaseState.DRAINING if now >= lease.drain_by and not lease.is_killed:
+            return msgspec.structs.replace(lease, is_killed=True), (WorkerKillAction(lease.job),)
     return lease, ()

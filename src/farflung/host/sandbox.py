@@ -1,10 +1,10 @@
-"""The sandbox tiers of a worker: what each is made of, what a worker may reach in it, and what it does not stop.
+"""Defines the sandbox tiers of a worker: their parts, what a worker may access, and what each does not stop.
 
     bwrap      bubblewrap: own mounts, processes, network, users; seccomp on top
     landlock   Landlock and seccomp from Python itself: the same file policy, no bubblewrap, no namespaces
     limits     resource limits and a scrubbed environment: stops accidents and floods, not an intruder
 
-The strongest that works here is taken (host.io.tiers); which one it was, and its gaps, are told to people and
+The strongest that works here is taken (host.io.sandbox_tiers); which one it was, and its gaps, are told to people and
 recorded with the work. A worker may read the Python that runs it, this package and the system's libraries, and
 write one scratch folder in memory. Nothing else exists for it: no home, no other run, no /etc beyond the loader's
 cache. Its one channel is a socket that it inherits.
@@ -38,7 +38,7 @@ PROC_FILES: Final = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
-class Gap(StrEnum):
+class SandboxGap(StrEnum):
     """Something that a tier does not stop, as a sentence for people."""
 
     KERNEL = "A fault in the host's kernel: the worker still makes system calls."
@@ -58,7 +58,7 @@ class Gap(StrEnum):
     ORPHANS = "Processes that it started may outlive it: there is no cgroup to end them by."
 
 
-class Facts(msgspec.Struct, frozen=True):
+class SandboxSupport(msgspec.Struct, frozen=True):
     """What this machine gives beside the tier itself."""
 
     is_root: bool
@@ -66,7 +66,7 @@ class Facts(msgspec.Struct, frozen=True):
     has_memory_folder: bool  # /dev/shm can be used
 
 
-class Tier(msgspec.Struct, frozen=True):
+class SandboxTier(msgspec.Struct, frozen=True):
     """A tier as it runs here; `gaps` are sentences of `Gap`."""
 
     name: str
@@ -78,31 +78,31 @@ class Tier(msgspec.Struct, frozen=True):
         return MADE_OF[self.name]
 
 
-def tier(name: str, facts: Facts) -> Tier:
+def tier(name: str, facts: SandboxSupport) -> SandboxTier:
     """The tier with what it leaves open on such a machine."""
-    return Tier(name, tuple(gap.value for gap in Gap if _is_open(gap, name, facts)))
+    return SandboxTier(name, tuple(gap.value for gap in SandboxGap if _is_open(gap, name, facts)))
 
 
-def _is_open(gap: Gap, name: str, facts: Facts) -> bool:
+def _is_open(gap: SandboxGap, name: str, facts: SandboxSupport) -> bool:
     is_open, has = name == LIMITS, facts.controllers
     match gap:
-        case Gap.KERNEL:
+        case SandboxGap.KERNEL:
             return True
-        case Gap.METADATA:
+        case SandboxGap.METADATA:
             return name == LANDLOCK
-        case Gap.THREADS:
+        case SandboxGap.THREADS:
             return "pids" not in has and not (is_open and facts.is_root)
-        case Gap.SHARED_MEMORY:
+        case SandboxGap.SHARED_MEMORY:
             return "memory" not in has
-        case Gap.CORES:
+        case SandboxGap.CORES:
             return "cpu" not in has
-        case Gap.DISK_WATCHED:
+        case SandboxGap.DISK_WATCHED:
             return name != BWRAP
-        case Gap.DISK_CLEAR:
+        case SandboxGap.DISK_CLEAR:
             return is_open or (name == LANDLOCK and not facts.has_memory_folder)
-        case Gap.FORKS:
+        case SandboxGap.FORKS:
             return is_open and facts.is_root and "pids" not in has
-        case Gap.ORPHANS:
+        case SandboxGap.ORPHANS:
             return is_open and not has
     return is_open
 

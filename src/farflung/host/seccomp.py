@@ -1,4 +1,4 @@
-"""Which system calls a sandboxed worker may make, as a classic BPF program for the kernel's seccomp filter.
+"""Builds the classic BPF program for the kernel's seccomp filter: the system calls a sandboxed worker may make.
 
 A worker computes, reads what is mapped for it, writes to its scratch and speaks over one descriptor that it was
 given. Whatever reaches beyond that is refused with EPERM: sockets, other processes, other processes' memory, new

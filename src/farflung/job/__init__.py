@@ -1,1 +1,1 @@
-"""What is asked: the spec that a person writes, and where each value came from."""
+"""Defines what is requested: the spec that a person writes, and where each value came from."""

@@ -1,4 +1,4 @@
-"""Tokens to train on and tokens to measure on: how they are split, packed into one object, and refused.
+"""Splits tokens into training and held-out parts, packs both into one object, and refuses malformed ones.
 
 Text is taken byte by byte: a token is a byte, and files are joined by one zero byte, which text never holds.
 Packed form, little-endian: magic, version, dtype code, tokens of both parts, then the tokens themselves.

@@ -1,4 +1,4 @@
-"""The keys of a job file: every field of JobSpec by its dotted name, with its type and its default."""
+"""Lists the keys of a job file: every field of JobSpec by its dotted name, with its type and its default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farflung.core.codec import Wire
 from farflung.job.spec import JobSpec
 
 
-class Key(NamedTuple):
+class JobKey(NamedTuple):
     """One value of a job: `sync.steps` has section `sync` and name `steps`; a top-level key's section is ''."""
 
     section: str
@@ -32,8 +32,8 @@ class Key(NamedTuple):
         return "FARFLUNG_" + self.dotted.replace(".", "_").upper()
 
 
-def _section(name: str, kind: type[Wire]) -> list[Key]:
-    return [Key(name, f.name, f.type, f.default) for f in msgspec.structs.fields(kind)]
+def _section(name: str, kind: type[Wire]) -> list[JobKey]:
+    return [JobKey(name, f.name, f.type, f.default) for f in msgspec.structs.fields(kind)]
 
 
 def _is_section(kind: Any) -> bool:
@@ -45,7 +45,7 @@ _TOP = _section("", JobSpec)
 SECTIONS: Final[Mapping[str, type[Wire]]] = MappingProxyType(
     {key.name: key.kind for key in _TOP if _is_section(key.kind)}
 )
-KEYS: Final[Mapping[str, Key]] = MappingProxyType(
+KEYS: Final[Mapping[str, JobKey]] = MappingProxyType(
     {
         key.dotted: key
         for key in [k for k in _TOP if not _is_section(k.kind)]

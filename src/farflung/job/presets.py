@@ -1,4 +1,4 @@
-"""Named sets of values: what a job starts from before its own file, environment and flags speak."""
+"""Lists named sets of values that a job starts from; its own file, environment and flags override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job, as frozen structs: what a person writes in TOML, and the terms that the ledger fixes before the work.
+"""Defines a job as frozen structs: what a person writes in TOML, and the terms the ledger fixes before work.
 
 Every degree of freedom that a worker could have chosen (data order, schedule, seed, initial weights, sync
 method) is in here and hashed into the job's id (V2: "spec before work").
@@ -10,11 +10,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from farflung.core.canon.program import Program, job_id
+from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_TERMS, digest
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
 
 class ModelSpec(Wire, frozen=True):
@@ -72,7 +72,7 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.methods) sets them.
+    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.sync_methods) sets them.
 
     `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
     of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
@@ -114,7 +114,7 @@ class NetworkSpec(Wire, frozen=True):
 
     The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay. `image`:
     `mine` hires only nodes that say that they run the requester's own farflung: their word, not a proof of work.
-    `machines`: the class that a plan over offers and a quote ask of a machine (plan.cards.admission): C refuses one
+    `machines`: the class that a plan over offers and a quote ask of a machine (advice.hardware.admission): C refuses one
     that misses a rule, `any` warns.
     """
 
@@ -132,8 +132,8 @@ class AuditSpec(Wire, frozen=True):
     peer were accepted in a row: whoever was away begins anew.
 
     `speed`: a contribution is also repeated where its peer committed so many times sooner than its machine's benchmark
-    allows (verify.speed); 0: not judged.
-    `proof`: the class of the job (job.proof). `auto` is proven where work is audited and the model's step can be
+    allows (verify.speed_check); 0: not judged.
+    `proof`: the class of the job (job.proof_class). `auto` is proven where work is audited and the model's step can be
     traced, and outcome only elsewhere; `proven` refuses what would be outcome only; `outcome` traces nothing.
     `canaries`: share of drawn contributions of which one verifier is first shown an end that is known to be false (V2);
     who finds it is paid for the segment and `jackpot` times as much besides.
@@ -248,7 +248,7 @@ class JobSpec(Wire, frozen=True):
 
 
 class Tolerance(Wire, frozen=True):
-    """How far honest work may lie apart, as the job's own profile run measured it (train.profile).
+    """How far honest work may lie apart, as the job's own profile run measured it (train.noise_profile).
 
     For each vector of a segment's state (`params`, then the optimizer's), one limit a tensor in layout order: 2^-30 of
     the segment's own change for weights, of the vector itself for the optimizer's (train.segments.distances). 0 marks a
@@ -258,7 +258,7 @@ class Tolerance(Wire, frozen=True):
     limits: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-class Ancestor(Wire, frozen=True):
+class AncestorRun(Wire, frozen=True):
     """A finished run that another one stands on (V4): its ledger, its job, and what it came to."""
 
     chain: Hash  # hash of its ledger's genesis
@@ -266,26 +266,28 @@ class Ancestor(Wire, frozen=True):
     root: Hash  # root of its public state at the end of its log
 
 
-class Terms(Wire, frozen=True):
+class JobTerms(Wire, frozen=True):
     """What the ledger fixes before the first step. `id` is the job's id."""
 
     spec: JobSpec
     dataset: Hash  # content hash of the packed data set
     module: Hash  # content hash of the user's model source, or ZERO_HASH
-    layout: Layout
+    layout: TensorLayout
     requester: PeerId  # who may put the job on the ledger, and signs its log
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
     tolerance: Tolerance = Tolerance()
-    lineage: tuple[Ancestor, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
+    lineage: tuple[
+        AncestorRun, ...
+    ] = ()  # what it stands on, nearest first: each stands on the ones behind it
     dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
     stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
-    program: Program = Program()  # of its canonical execution; Program(): outcome only
+    program: CanonicalProgram = CanonicalProgram()  # of its canonical execution; Program(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
     image: Hash = ZERO_HASH  # of the farflung that its nodes must say they run (core.attestations); zero: any
 
     @property
     def is_proven(self) -> bool:
-        """Whether each step can be checked down to one operation (job.proof)."""
+        """Whether each step can be checked down to one operation (job.proof_class)."""
         return self.program.graph != ZERO_HASH
 
     @property
@@ -296,4 +298,4 @@ class Terms(Wire, frozen=True):
     @property
     def rest(self) -> Hash:
         """The hash of all that the terms say but for the program: of the terms with `Program()`."""
-        return digest(NS_TERMS, encode(replace(self, program=Program())))
+        return digest(NS_TERMS, encode(replace(self, program=CanonicalProgram())))

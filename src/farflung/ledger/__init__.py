@@ -1,1 +1,1 @@
-"""The law: what every validator must compute alike. Integers only."""
+"""Defines the ledger's law: the rules that every validator must compute alike. Integers only."""

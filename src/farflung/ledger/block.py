@@ -1,4 +1,4 @@
-"""What the ledger starts from, and the blocks that follow: formats, names and certificates.
+"""Defines the genesis of a ledger and the blocks that follow: formats, names and certificates.
 
 A chain is named by the hash of its genesis, a block by the hash of its header. A certificate is the votes of more than
 two thirds of the committee for the header's id (ledger.votes); a committee of one certifies alone. It is a single
@@ -15,9 +15,9 @@ from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest, is_sm
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger.params import Params, fault_of_params
-from farflung.ledger.tx import ChannelClaim, ChannelClose, SignedTx
-from farflung.ledger.votes import Certificate, Kind, Vote, has_quorum
+from farflung.ledger.params import LedgerParams, fault_of_params
+from farflung.ledger.transactions import ChannelClaim, ChannelClose, SignedTx
+from farflung.ledger.votes import QuorumCertificate, Vote, VoteKind, has_quorum
 
 LOGICAL_MS = 1000  # step of logical time: local networks propose at (last block's time) + this
 
@@ -31,7 +31,7 @@ class Genesis(Wire, frozen=True):
     time: int
     accounts: tuple[tuple[PeerId, int], ...]
     validators: tuple[PeerId, ...]
-    params: Params = Params()
+    params: LedgerParams = LedgerParams()
 
     @property
     def chain(self) -> Hash:
@@ -39,7 +39,7 @@ class Genesis(Wire, frozen=True):
         return digest(NS_GENESIS, encode(self))
 
 
-class Header(Wire, frozen=True):
+class BlockHeader(Wire, frozen=True):
     """One block in short. `proposer` is the key of the seat that made it; `state` is the state root (`state_root`)."""
 
     chain: Hash
@@ -60,9 +60,9 @@ class Header(Wire, frozen=True):
 class Block(Wire, frozen=True):
     """A header, the transactions under its `txs` root, and the committee's signatures."""
 
-    header: Header
+    header: BlockHeader
     txs: tuple[SignedTx, ...]
-    certificate: Certificate
+    certificate: QuorumCertificate
 
 
 def state_root(entries: Sequence[Entry]) -> Hash:
@@ -113,24 +113,24 @@ def read_block(data: bytes) -> Block:
     return decode(data, Block, limits.BLOCK_BYTES)
 
 
-def vote_for(header: Header, view: int, kind: Kind) -> Vote:
+def vote_for(header: BlockHeader, view: int, kind: VoteKind) -> Vote:
     """What a seat signs to notarize or finalize this block in a view."""
     return Vote(header.chain, header.epoch, view, kind, header.id)
 
 
-def has_certificate(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> bool:
+def has_certificate(header: BlockHeader, certificate: QuorumCertificate, members: Sequence[PeerId]) -> bool:
     """Whether a quorum of `members` notarized or finalized `header` in the certificate's view."""
-    if certificate.kind == Kind.NULLIFY:
+    if certificate.kind == VoteKind.NULLIFY:
         return False
     return has_quorum(certificate, vote_for(header, certificate.view, certificate.kind), members)
 
 
-def is_final(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> bool:
+def is_final(header: BlockHeader, certificate: QuorumCertificate, members: Sequence[PeerId]) -> bool:
     """Whether the certificate alone makes the block final."""
-    return certificate.kind == Kind.FINALIZE and has_certificate(header, certificate, members)
+    return certificate.kind == VoteKind.FINALIZE and has_certificate(header, certificate, members)
 
 
-def check_certificate(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> None:
+def check_certificate(header: BlockHeader, certificate: QuorumCertificate, members: Sequence[PeerId]) -> None:
     """Raises VerificationError FF-LEDG-066 unless `has_certificate`."""
     if not has_certificate(header, certificate, members):
         raise VerificationError(

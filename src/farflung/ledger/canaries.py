@@ -1,4 +1,4 @@
-"""Canaries: a segment that is known to be false, shown to a verifier as any other, and what can be proved of one.
+"""Defines canaries: segments known to be false that are shown to a verifier as any other, and their proofs.
 
 A verifier of another class of machine than the node's never has the same bits, so it may say "holds" of whatever it is
 shown. Forced errors make it look (Teutsch, Reitwiessner: A scalable verification solution for blockchains, section
@@ -21,10 +21,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from farflung.core import limits, merkle
-from farflung.core.claims import Border, commitment_digest, is_commitment_signed, leaf_count, planted_digest
 from farflung.core.codec import encode
+from farflung.core.commitments import (
+    BorderRoots,
+    commitment_digest,
+    is_commitment_signed,
+    leaf_count,
+    planted_digest,
+)
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.tx import Canary, Finding, Plant, is_verdict_signed
+from farflung.ledger.transactions import Canary, PlantedTrace, VerdictFinding, is_verdict_signed
 
 SEGMENTS_LEAST: Final = (
     4  # of a round: with fewer no border is neither an outer one nor one of the segment's own
@@ -37,18 +43,18 @@ def source_of(segment: int, segments: int) -> int:
     return end + 1 if end + 1 < segments else end - 2
 
 
-def planted(plant: Plant) -> Border:
+def planted(plant: PlantedTrace) -> BorderRoots:
     """The end of the segment as it is shown: of other work."""
     return replace(plant.end, params=plant.source.params)
 
 
-def planted_root(plant: Plant) -> Hash:
+def planted_root(plant: PlantedTrace) -> Hash:
     """The root of the falsified trace: the true one with one other leaf."""
     index, leaf = plant.end.index, merkle.leaf_hash(plant.end.index, encode(planted(plant)))
     return merkle.root_of_hashes((*plant.leaves[:index], leaf, *plant.leaves[index + 1 :]))
 
 
-def plant_fault(plant: Plant, job: Hash, node: PeerId, round: int, segment: int) -> str:
+def plant_fault(plant: PlantedTrace, job: Hash, node: PeerId, round: int, segment: int) -> str:
     """Why this is no plant of this segment of the node's round, or the empty text."""
     segments = len(plant.leaves) - leaf_count(0)
     if not SEGMENTS_LEAST <= segments <= limits.SEGMENTS or not 0 <= segment < segments:
@@ -66,7 +72,7 @@ def plant_fault(plant: Plant, job: Hash, node: PeerId, round: int, segment: int)
     return _signature_fault(plant, job, node, round)
 
 
-def _signature_fault(plant: Plant, job: Hash, node: PeerId, round: int) -> str:
+def _signature_fault(plant: PlantedTrace, job: Hash, node: PeerId, round: int) -> str:
     truth = plant.truth
     said = (job, node, round, truth.payload, truth.weight)
     promise = commitment_digest(*said, plant.trace, truth.nonce)
@@ -93,4 +99,4 @@ def fault(canary: Canary, chain: Hash, job: Hash) -> str:
 
 def is_perjury(canary: Canary) -> bool:
     """Whether the verifier said that the false segment holds. Whoever is unsure says less, and is not punished."""
-    return canary.verdict.verdict.finding == Finding.HOLDS
+    return canary.verdict.verdict.finding == VerdictFinding.HOLDS

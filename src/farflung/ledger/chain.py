@@ -1,6 +1,8 @@
-"""The final blocks since genesis. A chain adopts only what its committee certified and what it has executed itself.
+"""Stores the final blocks since genesis.
 
-`propose` does not move the chain: the caller first makes the block durable, then calls `adopt` (ledger.io.store
+A chain adopts only blocks that its committee certified and that it has executed itself.
+
+`propose` does not move the chain: the caller first makes the block durable, then calls `adopt` (ledger.io.ledger_store
 does both), so that nobody is ever told of a block that a crash could take back. A committee of one proposes and
 certifies in one step; in a larger one ledger.sdbft decides what is final, and the chain is told by `adopt_many`.
 
@@ -16,17 +18,17 @@ from typing import Final
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash
-from farflung.ledger.block import Block, Genesis, Header, check_certificate, vote_for
-from farflung.ledger.execution import Executed, beginning, execute, make, name_of, next_time
-from farflung.ledger.judging import TRUSTED, UNJUDGED
-from farflung.ledger.past import Memory, Past
-from farflung.ledger.proof import Receipt
-from farflung.ledger.results import AlreadyApplied, Outcome, Result
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.snapshot import Snapshots
-from farflung.ledger.state import State
-from farflung.ledger.tx import SignedTx
-from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
+from farflung.ledger.block import Block, BlockHeader, Genesis, check_certificate, vote_for
+from farflung.ledger.block_execution import ExecutedBlock, beginning, execute, make, name_of, next_time
+from farflung.ledger.history import ChainHistory, InMemoryHistory
+from farflung.ledger.row_receipt import LedgerReceipt
+from farflung.ledger.snapshot import SnapshotCache
+from farflung.ledger.state_transition import LedgerState
+from farflung.ledger.stateless_checks import TRUSTED, UNJUDGED
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.transactions import SignedTx
+from farflung.ledger.tx_results import AlreadyAppliedResult, Outcome, Result
+from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate, VoteKind, certificate_of, sign_vote
 
 _PAGE: Final = 64  # blocks that are read at a time
 
@@ -40,20 +42,20 @@ class Chain:
         key: SigningKey | None = None,
         *,
         audits: bool = False,
-        past: Past | None = None,
-        tip: Executed | None = None,
-        certificate: Certificate = NO_CERTIFICATE,
+        past: ChainHistory | None = None,
+        tip: ExecutedBlock | None = None,
+        certificate: QuorumCertificate = NO_CERTIFICATE,
     ) -> None:
         """`audits`: judge every transaction's signature, as one does who trusts no committee.
 
         `tip` with its certificate: where the chain goes on, not at genesis; `past` knows what was before it.
         """
         self.genesis, self._key, self._audits = genesis, key, audits
-        self.past: Past = past or Memory()
-        self.tip: Executed = tip or beginning(genesis)
+        self.past: ChainHistory = past or InMemoryHistory()
+        self.tip: ExecutedBlock = tip or beginning(genesis)
         self.certificate = certificate
-        self.snapshots = Snapshots()
-        self._held: dict[Hash, Executed] = {}
+        self.snapshots = SnapshotCache()
+        self._held: dict[Hash, ExecutedBlock] = {}
 
     @property
     def id(self) -> Hash:
@@ -61,12 +63,12 @@ class Chain:
         return self.state.law.chain
 
     @property
-    def state(self) -> State:
+    def state(self) -> LedgerState:
         """What the ledger knows after the last block."""
         return self.tip.state
 
     @property
-    def head(self) -> Header:
+    def head(self) -> BlockHeader:
         """The last block's header."""
         return self.tip.header
 
@@ -76,7 +78,7 @@ class Chain:
         return tuple(self.kept())
 
     @property
-    def steps(self) -> tuple[Receipt, ...]:
+    def steps(self) -> tuple[LedgerReceipt, ...]:
         """Each new epoch's row in table committees, certified by the committee before it."""
         return tuple(self.past.steps(0, self.state.committee.epoch))
 
@@ -90,7 +92,7 @@ class Chain:
         place = self.past.find(name)
         return place[0] if place else None
 
-    def applied(self, signed: SignedTx) -> AlreadyApplied | None:
+    def applied(self, signed: SignedTx) -> AlreadyAppliedResult | None:
         """Where the chain holds this transaction already, and what became of it.
 
         None also for one so old that it was pruned: its number is used up, so that it can never happen again.
@@ -100,7 +102,7 @@ class Chain:
         if name is None or account is None or signed.tx.nonce >= account.nonce:
             return None  # without a look at the disk: nearly all are new
         place = self.past.find(name)
-        return AlreadyApplied(name, *place) if place is not None else None
+        return AlreadyAppliedResult(name, *place) if place is not None else None
 
     def code_of(self, name: Hash) -> str:
         """Why the transaction of this id failed in its block; empty if it did not, or is in none."""
@@ -128,16 +130,16 @@ class Chain:
         fresh = [signed for signed, known in zip(txs, old, strict=True) if known is None]
         made, outcomes = make(self.tip, fresh, now_ms, key.public)
         self.hold(made)
-        vote = vote_for(made.header, made.header.height - committee.first + 1, Kind.FINALIZE)
+        vote = vote_for(made.header, made.header.height - committee.first + 1, VoteKind.FINALIZE)
         block = Block(made.header, made.txs, certificate_of([sign_vote(key, 0, vote)], 1))
         rest = iter(outcomes)
         return block, tuple(known or next(rest) for known in old)
 
-    def hold(self, executed: Executed) -> None:
+    def hold(self, executed: ExecutedBlock) -> None:
         """Remembers a block that was executed and is not final yet, so that adopting it does not execute it again."""
         self._held[executed.header.id] = executed
 
-    def state_after(self, *blocks: Block) -> State:
+    def state_after(self, *blocks: Block) -> LedgerState:
         """The state that `blocks` lead to, checked in every respect; raises what `adopt_many` raises."""
         return self.judge(blocks)[-1].state
 
@@ -153,7 +155,7 @@ class Chain:
         """
         return self.move(blocks, self.judge(blocks))
 
-    def move(self, blocks: Sequence[Block], made: Sequence[Executed]) -> tuple[tuple[Outcome, ...], ...]:
+    def move(self, blocks: Sequence[Block], made: Sequence[ExecutedBlock]) -> tuple[tuple[Outcome, ...], ...]:
         """Moves the chain over blocks that `judge` has just found to lead to `made`."""
         for block, executed in zip(blocks, made, strict=True):
             self.past.add(block, executed)
@@ -161,9 +163,9 @@ class Chain:
         self._held.clear()
         return tuple(executed.outcomes for executed in made)
 
-    def judge(self, blocks: Sequence[Block]) -> list[Executed]:
+    def judge(self, blocks: Sequence[Block]) -> list[ExecutedBlock]:
         """What `blocks` lead to, one after the other; the chain stays. Raises what `adopt_many` raises."""
-        made: list[Executed] = []
+        made: list[ExecutedBlock] = []
         parent = self.tip
         for place, block in enumerate(blocks):
             header = block.header
@@ -188,6 +190,6 @@ class Chain:
 
 def _is_final(blocks: Sequence[Block], place: int) -> bool:
     """Whether the block has a FINALIZE, or the next one is of its epoch: then that one is final, or refused itself."""
-    if blocks[place].certificate.kind == Kind.FINALIZE:
+    if blocks[place].certificate.kind == VoteKind.FINALIZE:
         return True
     return place + 1 < len(blocks) and blocks[place + 1].header.epoch == blocks[place].header.epoch

@@ -1,11 +1,11 @@
-"""Disputes: the record of an accusation, what its two sides may say, and how the jury votes.
+"""Defines the record of an accusation, the operations of its two sides, and the votes of the jury.
 
 A dispute row holds the money that it is about: the stake that was taken from the accused, the most that its lease
 may still be paid, and its bond. So the job's end does not wait for it, and the clock alone ends it.
 
     OPEN --DisputeAnswer, the accused--> ANSWERED --JuryVote, more than 2/3--> UPHELD or OVERTURNED
     OPEN --deadline, the clock--> UPHELD          ANSWERED --deadline, the clock--> LAPSED
-    OPEN, ANSWERED --Pinpoint, a party--> PLAYED --the game (ledger.pinpoint)--> UPHELD, OVERTURNED or FORFEIT
+    OPEN, ANSWERED --Pinpoint, a party--> PLAYED --the game (ledger.pinpoint_game)--> UPHELD, OVERTURNED or FORFEIT
 
 Which side is right a jury says, or a game computes: otherwise the law knows signatures and deadlines.
 """
@@ -27,7 +27,7 @@ class DisputeState(IntEnum):
     UPHELD = 2  # against the accused: by the jury, or because it did not answer
     OVERTURNED = 3  # against the accusers, by the jury
     LAPSED = 4  # no jury decided in time: in doubt for the accused
-    PLAYED = 5  # a game decides (ledger.pinpoint)
+    PLAYED = 5  # a game decides (ledger.pinpoint_game)
     FORFEIT = 6  # against both, by the game
 
 

@@ -1,4 +1,4 @@
-"""Exclusion: a node that was found out holds no further lease for a while, and how it appeals.
+"""Defines exclusion: a node caught cheating holds no further lease for a while, and may appeal.
 
 One row for each node that a fault was ever recorded of. It names the evidence, so that whoever refuses the node can
 say why, and holds the bond of its appeal while a jury looks at the evidence again.
@@ -13,7 +13,7 @@ from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 
 
-class Fault(IntEnum):
+class ExclusionFault(IntEnum):
     """What a node is excluded for."""
 
     FALSE = 0  # work that was found false, or an accusation that was
@@ -53,7 +53,7 @@ class ExclusionRow(Wire, frozen=True):
 
     node: PeerId
     job: Hash = ZERO_HASH
-    fault: Fault = Fault.WITHHELD
+    fault: ExclusionFault = ExclusionFault.WITHHELD
     evidence: Hash = ZERO_HASH
     until: int = 0
     faults: int = 0

@@ -1,4 +1,4 @@
-"""Transactions that wait for a block: which are kept, in which order they enter, and when they are let go.
+"""Holds transactions that wait for a block, and decides their admission, order and eviction.
 
 Pure: states and times come as arguments, signatures are judged by a function that is handed in. A validator holds what
 it was handed and what other validators passed on (docs/protocol/sdbft, `Pending`); nothing here is law, a leader may
@@ -24,19 +24,19 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.judging import Stamp
-from farflung.ledger.results import Rejected
-from farflung.ledger.rows import AccountRow
+from farflung.ledger.ledger_state import LedgerState
 from farflung.ledger.rules.accounts import unpayable
-from farflung.ledger.tables import State
-from farflung.ledger.tx import SignedTx, tx_id
+from farflung.ledger.stateless_checks import Stamp
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.transactions import SignedTx, tx_id
+from farflung.ledger.tx_results import RejectedResult
 
 Fault = tuple[str, str]  # code and message of what is wrong with a transaction
 Judge = Callable[[SignedTx], Fault | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class MempoolLimits:
     """Of a whole pool, and of one sender in it; `ms`: how long something waits."""
 
     count: int = limits.POOL_TXS
@@ -45,10 +45,10 @@ class Bounds:
     ms: int = limits.POOL_MS
 
 
-BOUNDS: Final = Bounds()
+BOUNDS: Final = MempoolLimits()
 
 
-class Waiting(NamedTuple):
+class MempoolEntry(NamedTuple):
     """One transaction in the pool, and when it came: as a number in order, and by the validator's clock."""
 
     signed: SignedTx
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
         return self.signed.tx.fee
 
 
-class Verdicts:
+class CheckedTxCache:
     """Remembers what was judged, by id and signature together: nobody's wrong signature spoils the right one."""
 
     def __init__(self, judge: Judge, most: int = limits.POOL_VERDICTS) -> None:
@@ -102,12 +102,12 @@ class Verdicts:
 class Mempool:
     """What waits at one validator."""
 
-    def __init__(self, judge: Judge, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, judge: Judge, bounds: MempoolLimits = BOUNDS) -> None:
         """`judge` says what is wrong with form, chain or signature."""
         self._judge, self._bounds = judge, bounds
-        self._of: dict[PeerId, dict[int, Waiting]] = {}
+        self._of: dict[PeerId, dict[int, MempoolEntry]] = {}
         self._fees: dict[PeerId, int] = {}
-        self._order: dict[int, Waiting] = {}  # by arrival
+        self._order: dict[int, MempoolEntry] = {}  # by arrival
         self._cheapest: list[tuple[int, int]] = []  # heaps, with entries that are gone
         self._ending: list[tuple[int, int]] = []
         self._names: dict[Hash, int] = {}
@@ -128,27 +128,27 @@ class Mempool:
         """Everything, the oldest first."""
         return tuple(each.signed for each in self._order.values())
 
-    def offer(self, signed: SignedTx, state: State, now: int) -> Rejected | None:
+    def offer(self, signed: SignedTx, state: LedgerState, now: int) -> RejectedResult | None:
         """Takes a transaction in; None when it waits (or waited already). `now`: the validator's clock, ms.
 
         What `state` cannot take yet, a nonce further on, waits for those before it.
         """
         unsound = self._judge(signed)
         if unsound is not None:
-            return Rejected(Hash(bytes(32)), *unsound)
+            return RejectedResult(Hash(bytes(32)), *unsound)
         name = tx_id(signed)
         if name in self._names:
             return None
         refused = self._refusal(signed, state)
         if refused is not None:
-            return Rejected(name, *refused)
+            return RejectedResult(name, *refused)
         size = len(encode(signed))
         if not self._make_room(signed, size):
-            return Rejected(name, "FF-LEDG-350", "too much is waiting that pays as much or more")
-        self._put(Waiting(signed, name, size, self._number, now))
+            return RejectedResult(name, "FF-LEDG-350", "too much is waiting that pays as much or more")
+        self._put(MempoolEntry(signed, name, size, self._number, now))
         return None
 
-    def _refusal(self, signed: SignedTx, state: State) -> tuple[str, str] | None:
+    def _refusal(self, signed: SignedTx, state: LedgerState) -> tuple[str, str] | None:
         tx = signed.tx
         account = state.find(AccountRow, tx.sender) or AccountRow(tx.sender)
         at_its_turn = replace(account, nonce=max(account.nonce, tx.nonce))
@@ -196,12 +196,12 @@ class Mempool:
                 self._drop(each)
         return is_enough
 
-    def _behind(self, waiting: Waiting) -> list[Waiting]:
+    def _behind(self, waiting: MempoolEntry) -> list[MempoolEntry]:
         """It and what waits for it."""
         tx = waiting.signed.tx
         return [each for nonce, each in self._of[tx.sender].items() if nonce >= tx.nonce]
 
-    def _put(self, waiting: Waiting) -> None:
+    def _put(self, waiting: MempoolEntry) -> None:
         tx = waiting.signed.tx
         self._of.setdefault(tx.sender, {})[tx.nonce] = waiting
         self._fees[tx.sender] = self._fees.get(tx.sender, 0) + tx.fee
@@ -217,7 +217,7 @@ class Mempool:
                 heap[:] = [entry for entry in heap if sign * entry[1] in self._order]
                 heapq.heapify(heap)
 
-    def _drop(self, waiting: Waiting) -> None:
+    def _drop(self, waiting: MempoolEntry) -> None:
         tx = waiting.signed.tx
         del self._order[waiting.number], self._names[waiting.name], self._of[tx.sender][tx.nonce]
         self.size -= waiting.size
@@ -225,7 +225,7 @@ class Mempool:
         if not self._of[tx.sender]:
             del self._of[tx.sender], self._fees[tx.sender]
 
-    def take(self, state: State, time: int, count: int, size: int) -> tuple[SignedTx, ...]:
+    def take(self, state: LedgerState, time: int, count: int, size: int) -> tuple[SignedTx, ...]:
         """What enters a block of `time` on `state`: at most `count` transactions of `size` bytes together.
 
         They stay in the pool until a final block is `settled`: a proposal may come to nothing. What one of them pays
@@ -251,15 +251,15 @@ class Mempool:
                 heapq.heappush(heap, (-after.fee, after.number))
         return tuple(taken)
 
-    def is_ready(self, state: State) -> bool:
+    def is_ready(self, state: LedgerState) -> bool:
         """Whether something could enter the next block on `state`."""
         return any(self._next(sender, state) is not None for sender in self._of)
 
-    def _next(self, sender: PeerId, state: State) -> Waiting | None:
+    def _next(self, sender: PeerId, state: LedgerState) -> MempoolEntry | None:
         account = state.find(AccountRow, sender)
         return self._of[sender].get(account.nonce if account is not None else 0)
 
-    def settled(self, txs: Iterable[SignedTx], state: State, now: int) -> int:
+    def settled(self, txs: Iterable[SignedTx], state: LedgerState, now: int) -> int:
         """A block of `txs` became final and led to `state`: lets go of all that can enter none any more.
 
         Returns how many were let go.
@@ -278,7 +278,7 @@ class Mempool:
             self._drop(oldest)
         return before - len(self._order)
 
-    def _review(self, sender: PeerId, state: State) -> None:
+    def _review(self, sender: PeerId, state: LedgerState) -> None:
         account = state.find(AccountRow, sender) or AccountRow(sender)
         left = account.balance
         for nonce in sorted(self._of.get(sender, ())):

@@ -1,4 +1,4 @@
-"""What a committee decides by vote: who has a seat, and by which numbers. Nothing else; no motion names money.
+"""Defines the committee's motions on seats and parameters. It votes on nothing else; no motion names money.
 
 | table   | key     | one row for |
 |---------|---------|-------------|
@@ -14,29 +14,29 @@ from farflung.core import limits
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_MOTION, digest
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.params import Params
-from farflung.ledger.seats import count_key
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.validators import count_key
 
 
-class Admit(Wire, frozen=True, tag="admit"):
+class AdmitValidator(Wire, frozen=True, tag="admit"):
     """A candidate gets a seat."""
 
     validator: PeerId
 
 
-class Remove(Wire, frozen=True, tag="remove"):
+class RemoveValidator(Wire, frozen=True, tag="remove"):
     """A validator loses its seat, and gets its stake back as if it had left."""
 
     validator: PeerId
 
 
-class Amend(Wire, frozen=True, tag="amend"):
+class AmendParams(Wire, frozen=True, tag="amend"):
     """Other parameters, for what begins after the next boundary."""
 
-    params: Params
+    params: LedgerParams
 
 
-What = Admit | Remove | Amend
+What = AdmitValidator | RemoveValidator | AmendParams
 
 
 class Motion(Wire, frozen=True, tag="motion"):
@@ -67,7 +67,7 @@ class ParamsRow(Wire, frozen=True):
 
     version: int
     epoch: int
-    params: Params
+    params: LedgerParams
 
     @property
     def key(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The numbers of the law. Genesis sets the first version, the committee may vote for others, all are kept."""
+"""Defines the numbers of the law. Genesis sets the first version, the committee may vote for others, all are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_MS: Final = 24 * HOUR_MS
 YEAR_MS: Final = 366 * DAY_MS
 
 
-class Params(Wire, frozen=True):
+class LedgerParams(Wire, frozen=True):
     """One version. Money in micro-credits, times in milliseconds."""
 
     fee_min: int = 0
@@ -42,7 +42,7 @@ class Params(Wire, frozen=True):
     challenge_rounds: int = 0  # how old a round may be that anybody challenges; 0: verifiers alone accuse
 
 
-def fault_of_params(params: Params) -> str:
+def fault_of_params(params: LedgerParams) -> str:
     """What keeps these numbers from being a law under which no money freezes, or the empty text."""
     numbers = tuple(getattr(params, name) for name in params.__struct_fields__)
     if min(numbers) < 0 or max(numbers) > MAX_CREDITS:

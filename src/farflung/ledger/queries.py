@@ -1,6 +1,6 @@
-"""What can be asked of a ledger over the wire, and what it says. Reading is a pure function of the chain.
+"""Defines the queries to a ledger over the wire, and their replies. Reading is a pure function of the chain.
 
-`Submit` is the one request that writes; the validator's shell answers it (ledger.io.store), with one result for
+`Submit` is the one request that writes; the validator's shell answers it (ledger.io.ledger_store), with one result for
 each transaction.
 """
 
@@ -13,30 +13,30 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Block, Genesis, Header
+from farflung.ledger.block import Block, BlockHeader, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.params import Params
-from farflung.ledger.receipts import Receipt, prove
-from farflung.ledger.results import Result
-from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
-from farflung.ledger.searches import (
-    AskFind,
-    AskLeasesOf,
-    AskLife,
-    AskRows,
-    FoundAre,
-    LifeIs,
-    RowsAre,
+from farflung.ledger.ledger_state import exclusion_of, leases_of
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.receipt_checks import LedgerReceipt, prove
+from farflung.ledger.search_queries import (
+    GetJobTxs,
+    GetNames,
+    GetNodeLeases,
+    GetRows,
+    JobTxsReply,
+    NamesReply,
+    RowsReply,
     leases_by,
     life_of,
     names_like,
     rows_from,
 )
-from farflung.ledger.seats import CommitteeRow
-from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
-from farflung.ledger.tables import exclusion_of, leases_of
-from farflung.ledger.tx import SignedTx
-from farflung.ledger.votes import Certificate
+from farflung.ledger.snapshot import GetSnapshot, GetSnapshotChunk, SnapshotChunkReply, SnapshotReply
+from farflung.ledger.table_rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.transactions import SignedTx
+from farflung.ledger.tx_results import Result
+from farflung.ledger.validators import CommitteeRow
+from farflung.ledger.votes import QuorumCertificate
 
 PAGE = 256  # rows or blocks in one answer, at most
 STEPS = 128  # committees in one answer, at most
@@ -44,154 +44,154 @@ PRUNED = "FF-LEDG-330"
 _PAGE_BYTES = limits.CONTROL_BYTES // 2
 
 
-class AskHead(Wire, frozen=True, tag="head"):
+class GetHead(Wire, frozen=True, tag="head"):
     """The newest header."""
 
 
-class AskReign(Wire, frozen=True, tag="reign"):
+class GetCommittee(Wire, frozen=True, tag="reign"):
     """Who certifies the next block, and by which parameters."""
 
 
-class AskAccount(Wire, frozen=True, tag="account"):
+class GetAccount(Wire, frozen=True, tag="account"):
     """Balance and next nonce of one key."""
 
     owner: PeerId
 
 
-class AskNodes(Wire, frozen=True, tag="nodes"):
+class GetNodes(Wire, frozen=True, tag="nodes"):
     """Nodes that may be hired: active and not excluded, from row index `start`."""
 
     start: int = 0
 
 
-class AskLeases(Wire, frozen=True, tag="leases"):
+class GetLeases(Wire, frozen=True, tag="leases"):
     """The leases of one job, in the order in which they were made."""
 
     job: Hash
 
 
-class AskReceipt(Wire, frozen=True, tag="receipt"):
-    """Proof of one row; keys as in ledger.rows."""
+class GetReceipt(Wire, frozen=True, tag="receipt"):
+    """Proof of one row; keys as in ledger.table_rows."""
 
     table: str
     key: bytes
 
 
-class AskSteps(Wire, frozen=True, tag="steps"):
+class GetSteps(Wire, frozen=True, tag="steps"):
     """What leads from the committee of `epoch` to later ones."""
 
     epoch: int = 0
 
 
-class AskBlocks(Wire, frozen=True, tag="blocks"):
+class GetBlocks(Wire, frozen=True, tag="blocks"):
     """Blocks from `height` on, as many as fit."""
 
     height: int
 
 
-class AskTx(Wire, frozen=True, tag="tx"):
+class GetTx(Wire, frozen=True, tag="tx"):
     """Where a transaction is."""
 
     tx: Hash
 
 
-class AskKeys(Wire, frozen=True, tag="keys"):
+class GetKeys(Wire, frozen=True, tag="keys"):
     """Node keys that were certified or revoked in blocks behind `height`, or where the last answer says to go on."""
 
     height: int = 0
 
 
-class AskGenesis(Wire, frozen=True, tag="genesis"):
+class GetGenesis(Wire, frozen=True, tag="genesis"):
     """What the chain began with."""
 
 
-class Submit(Wire, frozen=True, tag="submit"):
+class SubmitRequest(Wire, frozen=True, tag="submit"):
     """Put these into a block."""
 
     txs: tuple[SignedTx, ...]
 
 
 Read = (
-    AskHead
-    | AskReign
-    | AskSnapshot
-    | AskChunk
-    | AskAccount
-    | AskNodes
-    | AskLeases
-    | AskReceipt
-    | AskSteps
-    | AskBlocks
-    | AskTx
-    | AskRows
-    | AskLeasesOf
-    | AskFind
-    | AskLife
-    | AskKeys
-    | AskGenesis
+    GetHead
+    | GetCommittee
+    | GetSnapshot
+    | GetSnapshotChunk
+    | GetAccount
+    | GetNodes
+    | GetLeases
+    | GetReceipt
+    | GetSteps
+    | GetBlocks
+    | GetTx
+    | GetRows
+    | GetNodeLeases
+    | GetNames
+    | GetJobTxs
+    | GetKeys
+    | GetGenesis
 )
-Query = Read | Submit
+Query = Read | SubmitRequest
 
 
-class HeadIs(Wire, frozen=True, tag="head"):
+class HeadReply(Wire, frozen=True, tag="head"):
     """The newest header with its certificate (none at height 0)."""
 
-    header: Header
-    certificate: Certificate
+    header: BlockHeader
+    certificate: QuorumCertificate
 
 
-class ReignIs(Wire, frozen=True, tag="reign"):
+class CommitteeReply(Wire, frozen=True, tag="reign"):
     """The committee and the parameters of the next block, by the word of who says it: AskSteps brings proof."""
 
     committee: CommitteeRow
-    params: Params
+    params: LedgerParams
 
 
-class AccountIs(Wire, frozen=True, tag="account"):
+class AccountReply(Wire, frozen=True, tag="account"):
     """The account; all zero where there is none yet."""
 
     account: AccountRow
 
 
-class NodesAre(Wire, frozen=True, tag="nodes"):
+class NodesReply(Wire, frozen=True, tag="nodes"):
     """Up to PAGE nodes; `next` is where to go on, None at the end."""
 
     nodes: tuple[NodeRow, ...]
     next: int | None
 
 
-class LeasesAre(Wire, frozen=True, tag="leases"):
+class LeasesReply(Wire, frozen=True, tag="leases"):
     """All leases of the job; empty for an unknown one."""
 
     leases: tuple[LeaseRow, ...]
 
 
-class ReceiptIs(Wire, frozen=True, tag="receipt"):
+class ReceiptReply(Wire, frozen=True, tag="receipt"):
     """The receipt, or None."""
 
-    receipt: Receipt | None
+    receipt: LedgerReceipt | None
 
 
-class StepsAre(Wire, frozen=True, tag="steps"):
+class StepsReply(Wire, frozen=True, tag="steps"):
     """Receipts of the committees of the epochs that follow, in order, as many as fit; empty at the newest."""
 
-    steps: tuple[Receipt, ...]
+    steps: tuple[LedgerReceipt, ...]
 
 
-class BlocksAre(Wire, frozen=True, tag="blocks"):
+class BlocksReply(Wire, frozen=True, tag="blocks"):
     """Blocks in order; empty behind the head."""
 
     blocks: tuple[Block, ...]
 
 
-class TxIs(Wire, frozen=True, tag="tx"):
+class TxReply(Wire, frozen=True, tag="tx"):
     """The height of the transaction's block, or None; `code` is empty, or says why it failed there."""
 
     height: int | None
     code: str = ""
 
 
-class KeysAre(Wire, frozen=True, tag="keys"):
+class KeysReply(Wire, frozen=True, tag="keys"):
     """Rows as they stand at the head, of all accounts that changed theirs in blocks up to `height`: ask on from there.
 
     `head` is the newest height; when both are the same, nothing is left to ask.
@@ -202,19 +202,19 @@ class KeysAre(Wire, frozen=True, tag="keys"):
     head: int
 
 
-class GenesisIs(Wire, frozen=True, tag="genesis"):
+class GenesisReply(Wire, frozen=True, tag="genesis"):
     """The genesis: its hash is the chain's id."""
 
     genesis: Genesis
 
 
-class Submitted(Wire, frozen=True, tag="submit"):
+class SubmitReply(Wire, frozen=True, tag="submit"):
     """One result for each transaction handed in, in the same order."""
 
     results: tuple[Result, ...]
 
 
-class Refused(Wire, frozen=True, tag="refused"):
+class QueryErrorReply(Wire, frozen=True, tag="refused"):
     """The query could not be answered."""
 
     code: str
@@ -224,24 +224,24 @@ class Refused(Wire, frozen=True, tag="refused"):
 
 
 Answer = (
-    HeadIs
-    | ReignIs
-    | SnapshotIs
-    | ChunkIs
-    | AccountIs
-    | NodesAre
-    | LeasesAre
-    | ReceiptIs
-    | StepsAre
-    | BlocksAre
-    | TxIs
-    | RowsAre
-    | FoundAre
-    | LifeIs
-    | KeysAre
-    | GenesisIs
-    | Submitted
-    | Refused
+    HeadReply
+    | CommitteeReply
+    | SnapshotReply
+    | SnapshotChunkReply
+    | AccountReply
+    | NodesReply
+    | LeasesReply
+    | ReceiptReply
+    | StepsReply
+    | BlocksReply
+    | TxReply
+    | RowsReply
+    | NamesReply
+    | JobTxsReply
+    | KeysReply
+    | GenesisReply
+    | SubmitReply
+    | QueryErrorReply
 )
 
 
@@ -259,63 +259,63 @@ def answer(chain: Chain, query: Read) -> Answer:
     """What the chain says at its head. Never raises for what a stranger can ask."""
     state = chain.state
     match query:
-        case AskHead():
-            return HeadIs(chain.head, chain.certificate)
-        case AskReign():
-            return ReignIs(state.committee, state.params)
-        case AskAccount(owner):
-            return AccountIs(state.find(AccountRow, owner) or AccountRow(owner))
-        case AskNodes(start):
+        case GetHead():
+            return HeadReply(chain.head, chain.certificate)
+        case GetCommittee():
+            return CommitteeReply(state.committee, state.params)
+        case GetAccount(owner):
+            return AccountReply(state.find(AccountRow, owner) or AccountRow(owner))
+        case GetNodes(start):
             return _nodes(chain, start)
-        case AskLeases(job):
+        case GetLeases(job):
             row = state.find(JobRow, job)
-            return LeasesAre(tuple(leases_of(state, row))[::-1] if row else ())
-        case AskReceipt(table, key):
+            return LeasesReply(tuple(leases_of(state, row))[::-1] if row else ())
+        case GetReceipt(table, key):
             return _receipt(chain, table, key)
-        case AskSteps(epoch):
-            return StepsAre(tuple(chain.past.steps(min(max(0, epoch), state.committee.epoch), STEPS)))
-        case AskBlocks(height):
+        case GetSteps(epoch):
+            return StepsReply(tuple(chain.past.steps(min(max(0, epoch), state.committee.epoch), STEPS)))
+        case GetBlocks(height):
             return _blocks(chain, height)
-        case AskTx(tx):
-            return TxIs(chain.find(tx), chain.code_of(tx))
-        case AskRows(table, start):
+        case GetTx(tx):
+            return TxReply(chain.find(tx), chain.code_of(tx))
+        case GetRows(table, start):
             return rows_from(chain, table, start)
-        case AskLeasesOf(node, start):
+        case GetNodeLeases(node, start):
             return leases_by(chain, node, start)
-        case AskFind(digits):
+        case GetNames(digits):
             return names_like(chain, digits)
-        case AskLife(job, height):
+        case GetJobTxs(job, height):
             return life_of(chain, job, height)
-        case AskKeys(height):
+        case GetKeys(height):
             return _keys(chain, height)
-        case AskGenesis():
-            return GenesisIs(chain.genesis)
-        case AskSnapshot():
-            return SnapshotIs(chain.snapshots.manifest(state, chain.head, chain.certificate))
-        case AskChunk(height, table, number):
-            return ChunkIs(chain.snapshots.chunk(height, table, number))
+        case GetGenesis():
+            return GenesisReply(chain.genesis)
+        case GetSnapshot():
+            return SnapshotReply(chain.snapshots.manifest(state, chain.head, chain.certificate))
+        case GetSnapshotChunk(height, table, number):
+            return SnapshotChunkReply(chain.snapshots.chunk(height, table, number))
 
 
-def _nodes(chain: Chain, start: int) -> NodesAre:
+def _nodes(chain: Chain, start: int) -> NodesReply:
     state = chain.state
     rows = state.rows(NodeRow)
     found: list[NodeRow] = []
     for place in range(max(0, start), len(rows)):
         if len(found) == PAGE:
-            return NodesAre(tuple(found), place)
+            return NodesReply(tuple(found), place)
         if rows[place].state == NodeState.ACTIVE and not exclusion_of(state, rows[place].node, state.time):
             found.append(rows[place])
-    return NodesAre(tuple(found), None)
+    return NodesReply(tuple(found), None)
 
 
-def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptIs:
+def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptReply:
     try:
-        return ReceiptIs(prove(chain, table, key))
+        return ReceiptReply(prove(chain, table, key))
     except (PolicyError, VerificationError):
-        return ReceiptIs(None)
+        return ReceiptReply(None)
 
 
-def _keys(chain: Chain, height: int) -> KeysAre:
+def _keys(chain: Chain, height: int) -> KeysReply:
     """Whole blocks until they name PAGE accounts; one block names at most BLOCK_TXS."""
     past, head = chain.past, chain.head.height
     if max(0, height) < past.keyed_from:
@@ -333,7 +333,7 @@ def _keys(chain: Chain, height: int) -> KeysAre:
     return _keys_of(chain, senders, last)
 
 
-def _all_keys(chain: Chain, height: int) -> KeysAre:
+def _all_keys(chain: Chain, height: int) -> KeysReply:
     """A snapshot does not say when a row was changed: all rows, PAGE at a time from the last to the first.
 
     Behind page n is height -n; new rows go behind the last page, and are found from the snapshot's block on.
@@ -341,19 +341,19 @@ def _all_keys(chain: Chain, height: int) -> KeysAre:
     rows = chain.state.rows(KeyRow)
     page = min(-height, -(-len(rows) // PAGE)) if height < 0 else -(-len(rows) // PAGE)
     held = rows[max(0, page - 1) * PAGE : page * PAGE]
-    return KeysAre(tuple(held), 1 - page if page > 1 else chain.past.keyed_from, chain.head.height)
+    return KeysReply(tuple(held), 1 - page if page > 1 else chain.past.keyed_from, chain.head.height)
 
 
-def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysAre:
+def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysReply:
     found = (chain.state.find(KeyRow, sender) for sender in senders)
-    return KeysAre(tuple(row for row in found if row is not None), height, chain.head.height)
+    return KeysReply(tuple(row for row in found if row is not None), height, chain.head.height)
 
 
-def _blocks(chain: Chain, height: int) -> BlocksAre | Refused:
+def _blocks(chain: Chain, height: int) -> BlocksReply | QueryErrorReply:
     """The block of `height` in any case, further ones while they fit into half of a control message."""
     first = min(max(1, height), chain.head.height + 1)
     if first < chain.past.first and first <= chain.head.height:
-        return Refused(
+        return QueryErrorReply(
             PRUNED,
             f"block {first} is not kept",
             cause=f"this validator keeps transactions from block {chain.past.first} on",
@@ -366,4 +366,4 @@ def _blocks(chain: Chain, height: int) -> BlocksAre | Refused:
         if found and room < 0:
             break
         found.append(block)
-    return BlocksAre(tuple(found))
+    return BlocksReply(tuple(found))

@@ -1,4 +1,4 @@
-"""What a party keeps of the ledger when a job has ended: one file that proves, without any network, how it was paid.
+"""Defines the file that a party keeps after a job: it proves, without any network, how the job was paid.
 
     file = magic | canonical bytes of ReceiptFile            magic: FFRECPT and the version, 8 bytes
 
@@ -21,30 +21,30 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import light
+from farflung.ledger import light_client
 from farflung.ledger.block import Genesis, check_genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.receipts import Receipt, prove, read_row
-from farflung.ledger.rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
-from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.receipt_checks import LedgerReceipt, prove, read_row
+from farflung.ledger.table_rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.validators import CommitteeRow
 
 MAGIC: Final = b"FFRECPT\x01"
 _TABLES: Final = tuple(KINDS)
 
 
 class ReceiptFile(Wire, frozen=True):
-    """The rows of `party`, proved: by table in the order of ledger.rows, then by row number.
+    """The rows of `party`, proved: by table in the order of ledger.table_rows, then by row number.
 
     `steps` leads from the genesis to the committee of their block: one receipt of a committee for each epoch from 1 on.
     """
 
     genesis: Genesis
     party: PeerId
-    steps: tuple[Receipt, ...]
-    receipts: tuple[Receipt, ...]
+    steps: tuple[LedgerReceipt, ...]
+    receipts: tuple[LedgerReceipt, ...]
 
 
-def party_receipts(chain: Chain, party: PeerId) -> tuple[Receipt, ...]:
+def party_receipts(chain: Chain, party: PeerId) -> tuple[LedgerReceipt, ...]:
     """Receipts at the chain's head of all that belongs into the party's file; nothing for a key without account."""
     state = chain.state
     leases = [row for row in state.rows(LeaseRow) if row.node == party]
@@ -57,7 +57,7 @@ def party_receipts(chain: Chain, party: PeerId) -> tuple[Receipt, ...]:
 
 
 def write_receipt_file(
-    genesis: Genesis, party: PeerId, receipts: Iterable[Receipt], steps: Iterable[Receipt] = ()
+    genesis: Genesis, party: PeerId, receipts: Iterable[LedgerReceipt], steps: Iterable[LedgerReceipt] = ()
 ) -> bytes:
     """The file's bytes; `receipts` may come in any order, from one block, `steps` in theirs, and no fewer than needed.
 
@@ -104,8 +104,8 @@ def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]
             hint=f"ask for the receipt of the ledger that starts from {chain.hex()}",
         )
     check_genesis(file.genesis)
-    trust = light.walk(light.trust_in(file.genesis), file.steps, len(file.steps))
-    rows = tuple(light.check(trust, receipt) for receipt in file.receipts)
+    trust = light_client.walk(light_client.trust_in(file.genesis), file.steps, len(file.steps))
+    rows = tuple(light_client.check(trust, receipt) for receipt in file.receipts)
     fault = _fault(file, rows)
     if fault:
         raise VerificationError(
@@ -123,7 +123,7 @@ def committee_of(file: ReceiptFile) -> tuple[PeerId, ...]:
     return row.members if isinstance(row, CommitteeRow) else file.genesis.validators
 
 
-def _place(receipt: Receipt) -> tuple[int, int]:
+def _place(receipt: LedgerReceipt) -> tuple[int, int]:
     """Where a receipt stands in a file; an unknown table comes last."""
     table = _TABLES.index(receipt.table) if receipt.table in KINDS else len(_TABLES)
     return table, receipt.index

@@ -1,10 +1,12 @@
-"""The state after one final block, in pieces that can each be checked alone: for who joins late, or slept long.
+"""Defines a snapshot of the state after one final block, in chunks that can each be verified alone.
+
+It serves nodes that join late or were offline for long.
 
 A table's rows stand in chunks of 2^k by index, k fixed for each table so that a chunk has at most a mebibyte. The hash
 of a chunk is a node of the table's own Merkle tree (level k), so a manifest needs nobody's word but the certificate's:
 the chunks' hashes fold to the tables' roots, these to the header's `state`, and a committee that the reader
-trusts finalized the header (ledger.light). Hence the first wrong chunk shows who sent it. States are never changed
-(ledger.chunks), so to serve a snapshot is to hold on to one: nothing is copied.
+trusts finalized the header (ledger.light_client). Hence the first wrong chunk shows who sent it. States are never changed
+(ledger.persistent_collections), so to serve a snapshot is to hold on to one: nothing is copied.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES
-from farflung.ledger.block import Genesis, Header, is_final, state_root
-from farflung.ledger.light import Trust
-from farflung.ledger.rows import KINDS
-from farflung.ledger.seats import CommitteeRow
-from farflung.ledger.state import law_of
-from farflung.ledger.tables import State, Table
-from farflung.ledger.votes import Certificate
+from farflung.ledger.block import BlockHeader, Genesis, is_final, state_root
+from farflung.ledger.ledger_state import LedgerState, LedgerTable
+from farflung.ledger.light_client import TrustedCommittee
+from farflung.ledger.state_transition import law_of
+from farflung.ledger.table_rows import KINDS
+from farflung.ledger.validators import CommitteeRow
+from farflung.ledger.votes import QuorumCertificate
 
 # log2 of a chunk's rows: of the longest that a table can have, so many are within limits.SNAPSHOT_CHUNK_BYTES (tested).
 LEVELS: Final[Mapping[str, int]] = {"accounts": 14, "epochs": 13, "nodes": 12, "leases": 11, "keys": 12} | {
@@ -34,7 +36,7 @@ _LEVEL: Final = 8  # of all other tables: rows of up to limits.ROW_BYTES
 Rows = tuple[bytes, ...]
 
 
-class Listing(Wire, frozen=True):
+class TableListing(Wire, frozen=True):
     """One table: its number of rows, and the hash of each chunk of them, one behind the other."""
 
     table: str
@@ -42,19 +44,19 @@ class Listing(Wire, frozen=True):
     chunks: bytes
 
 
-class Manifest(Wire, frozen=True):
+class SnapshotManifest(Wire, frozen=True):
     """A final header with its FINALIZE certificate, and what the tables under its `state` are made of."""
 
-    header: Header
-    certificate: Certificate
-    tables: tuple[Listing, ...]
+    header: BlockHeader
+    certificate: QuorumCertificate
+    tables: tuple[TableListing, ...]
 
 
-class AskSnapshot(Wire, frozen=True, tag="snapshot"):
+class GetSnapshot(Wire, frozen=True, tag="snapshot"):
     """The newest snapshot that is served."""
 
 
-class AskChunk(Wire, frozen=True, tag="chunk"):
+class GetSnapshotChunk(Wire, frozen=True, tag="chunk"):
     """One chunk of the snapshot of block `height`."""
 
     height: int
@@ -62,13 +64,13 @@ class AskChunk(Wire, frozen=True, tag="chunk"):
     number: int
 
 
-class SnapshotIs(Wire, frozen=True, tag="snapshot"):
+class SnapshotReply(Wire, frozen=True, tag="snapshot"):
     """Its manifest; None while there is no block."""
 
-    manifest: Manifest | None
+    manifest: SnapshotManifest | None
 
 
-class ChunkIs(Wire, frozen=True, tag="chunk"):
+class SnapshotChunkReply(Wire, frozen=True, tag="chunk"):
     """The encoded rows; None when that snapshot is served no more: ask for the manifest of a newer one."""
 
     rows: Rows | None
@@ -79,16 +81,16 @@ def level_of(table: str) -> int:
     return LEVELS.get(table, _LEVEL)
 
 
-def manifest_of(state: State, header: Header, certificate: Certificate) -> Manifest:
+def manifest_of(state: LedgerState, header: BlockHeader, certificate: QuorumCertificate) -> SnapshotManifest:
     """What a server says of the state after a block that is final by its own certificate."""
     listings = (
-        Listing(name, len(table.rows), table.tree.level(level_of(name)))
+        TableListing(name, len(table.rows), table.tree.level(level_of(name)))
         for name, table in state.tables.items()
     )
-    return Manifest(header, certificate, tuple(listings))
+    return SnapshotManifest(header, certificate, tuple(listings))
 
 
-def chunk_of(state: State, table: str, number: int) -> Rows | None:
+def chunk_of(state: LedgerState, table: str, number: int) -> Rows | None:
     """The encoded rows of one chunk, or None where there is none."""
     held, start = state.tables.get(table), number << level_of(table)
     if held is None or not 0 <= start < len(held.rows):
@@ -97,17 +99,17 @@ def chunk_of(state: State, table: str, number: int) -> Rows | None:
     return tuple(encode(held.rows.at(place)) for place in range(start, end))
 
 
-def chunks_of(listing: Listing) -> int:
+def chunks_of(listing: TableListing) -> int:
     """How many chunks a table has."""
     return -(-listing.rows >> level_of(listing.table))
 
 
-def opened_by(manifest: Manifest) -> int:
+def opened_by(manifest: SnapshotManifest) -> int:
     """The last epoch that the state names: that of the header, or the next one where its block closes it."""
     return next((each.rows for each in manifest.tables if each.table == CommitteeRow.TABLE), 0) - 1
 
 
-def check_manifest(manifest: Manifest, trust: Trust) -> None:
+def check_manifest(manifest: SnapshotManifest, trust: TrustedCommittee) -> None:
     """`trust`: the committee of the header's epoch, from `light.walk`.
 
     Raises VerificationError: FF-LEDG-324 form, -325 not final by that committee, -326 not the header's state.
@@ -127,7 +129,7 @@ def check_manifest(manifest: Manifest, trust: Trust) -> None:
         raise _wrong("FF-LEDG-326", "its chunks do not hash to the state root of its block")
 
 
-def _fault(manifest: Manifest) -> str:
+def _fault(manifest: SnapshotManifest) -> str:
     """Counted before anything is hashed or allocated."""
     if tuple(listing.table for listing in manifest.tables) != tuple(KINDS):
         return "its tables are not the ledger's"
@@ -143,7 +145,7 @@ def _top(chunks: bytes) -> bytes:
     return merkle.top(level) if level else b""
 
 
-def check_chunk(listing: Listing, number: int, rows: Rows) -> None:
+def check_chunk(listing: TableListing, number: int, rows: Rows) -> None:
     """Whether these are the encoded rows of chunk `number` of a table whose manifest was checked.
 
     Raises VerificationError: FF-LEDG-327 not so many rows, or too large, -328 other rows.
@@ -158,25 +160,27 @@ def check_chunk(listing: Listing, number: int, rows: Rows) -> None:
         raise _wrong("FF-LEDG-328", f"chunk {number} of {listing.table} holds other rows than its hash says")
 
 
-def restored(genesis: Genesis, header: Header, rows: Mapping[str, Sequence[bytes]]) -> State:
+def restored(genesis: Genesis, header: BlockHeader, rows: Mapping[str, Sequence[bytes]]) -> LedgerState:
     """The state after the block of a header that one believes, from all encoded rows of each table.
 
     Raises VerificationError FF-LEDG-329: the rows are not those under the header's state root.
     """
-    law, tables = law_of(genesis), dict[str, Table]()
+    law, tables = law_of(genesis), dict[str, LedgerTable]()
     for name, kind in KINDS.items():
         held = rows.get(name, ())
         try:
-            tables[name] = Table().with_rows([decode(row, kind, limits.ROW_BYTES) for row in held], held)
+            tables[name] = LedgerTable().with_rows(
+                [decode(row, kind, limits.ROW_BYTES) for row in held], held
+            )
         except ProtocolError as error:
             raise _unlike(header, f"a row of {name} cannot be read: {error.message}") from None
-    state = State(law, header.height, header.time, tables)
+    state = LedgerState(law, header.height, header.time, tables)
     if not set(rows) <= set(KINDS) or state.root != header.state:
         raise _unlike(header, "they do not hash to the state root of its header")
     return state
 
 
-def _unlike(header: Header, cause: str) -> VerificationError:
+def _unlike(header: BlockHeader, cause: str) -> VerificationError:
     return VerificationError(
         "FF-LEDG-329",
         f"the rows are not those of block {header.height}",
@@ -185,13 +189,15 @@ def _unlike(header: Header, cause: str) -> VerificationError:
     )
 
 
-class Snapshots:
+class SnapshotCache:
     """What a server hands out: the states after a few of its blocks, each for a while, so that nobody is sent home."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[Manifest, State]] = []
+        self._held: list[tuple[SnapshotManifest, LedgerState]] = []
 
-    def manifest(self, state: State, header: Header, certificate: Certificate) -> Manifest | None:
+    def manifest(
+        self, state: LedgerState, header: BlockHeader, certificate: QuorumCertificate
+    ) -> SnapshotManifest | None:
         """The newest, or one of the head where that is `limits.SNAPSHOT_BLOCKS` behind; None at the genesis."""
         newest = self._held[-1][0].header.height if self._held else -limits.SNAPSHOT_BLOCKS
         if header.height and header.height >= newest + limits.SNAPSHOT_BLOCKS:

@@ -1,4 +1,6 @@
-"""What a committee's seats sign, and when that is enough (docs/protocol/sdbft.md; Simplex, Chan and Pass, TCC 2023).
+"""Defines the votes that a committee's seats sign, and their quorum.
+
+See docs/protocol/sdbft.md; Simplex, Chan and Pass, TCC 2023.
 
 A quorum is more than two thirds of the seats. One seat has one vote, whatever its stake.
 """
@@ -13,7 +15,7 @@ from farflung.core.crypto import NS_VOTE, SigningKey, is_signed
 from farflung.core.ids import SIGNATURE_BYTES, Hash, PeerId, Signature
 
 
-class Kind(IntEnum):
+class VoteKind(IntEnum):
     """What a vote says of its view."""
 
     NOTARIZE = 0  # this block may follow
@@ -27,7 +29,7 @@ class Vote(Wire, frozen=True):
     chain: Hash
     epoch: int
     view: int
-    kind: Kind
+    kind: VoteKind
     block: Hash
 
 
@@ -39,16 +41,18 @@ class SignedVote(Wire, frozen=True):
     signature: Signature
 
 
-class Certificate(Wire, frozen=True):
+class QuorumCertificate(Wire, frozen=True):
     """Signatures of several seats over one vote: bit i % 8 of byte i // 8 of `seats` is seat i, seats ascend."""
 
-    kind: Kind
+    kind: VoteKind
     view: int
     seats: bytes
     signatures: tuple[Signature, ...]
 
 
-NO_CERTIFICATE = Certificate(Kind.FINALIZE, 0, b"", ())  # of the header at height 0, which nobody signs
+NO_CERTIFICATE = QuorumCertificate(
+    VoteKind.FINALIZE, 0, b"", ()
+)  # of the header at height 0, which nobody signs
 
 
 def is_quorum(count: int, seats: int) -> bool:
@@ -78,19 +82,21 @@ def excludes(first: Vote, second: Vote) -> bool:
     if (first.chain, first.epoch, first.view) != (second.chain, second.epoch, second.view):
         return False
     if first.kind == second.kind:
-        return first.kind != Kind.NULLIFY and first.block != second.block
-    return {first.kind, second.kind} == {Kind.FINALIZE, Kind.NULLIFY}
+        return first.kind != VoteKind.NULLIFY and first.block != second.block
+    return {first.kind, second.kind} == {VoteKind.FINALIZE, VoteKind.NULLIFY}
 
 
-def certificate_of(votes: Iterable[SignedVote], seats: int) -> Certificate:
+def certificate_of(votes: Iterable[SignedVote], seats: int) -> QuorumCertificate:
     """Votes for the same, put together. They are believed to be signed; one of each seat, at least one."""
     by_seat = {signed.seat: signed for signed in votes}
     vote = next(iter(by_seat.values())).vote
     bits = sum(1 << seat for seat in by_seat).to_bytes(_width(seats), "little")
-    return Certificate(vote.kind, vote.view, bits, tuple(by_seat[seat].signature for seat in sorted(by_seat)))
+    return QuorumCertificate(
+        vote.kind, vote.view, bits, tuple(by_seat[seat].signature for seat in sorted(by_seat))
+    )
 
 
-def has_quorum(certificate: Certificate, vote: Vote, members: Sequence[PeerId]) -> bool:
+def has_quorum(certificate: QuorumCertificate, vote: Vote, members: Sequence[PeerId]) -> bool:
     """Whether a quorum of `members` signed `vote`. Form and number are checked before any signature is judged."""
     if not _is_sound(certificate, vote, len(members)):
         return False
@@ -99,13 +105,13 @@ def has_quorum(certificate: Certificate, vote: Vote, members: Sequence[PeerId]) 
     return all(is_signed(members[seat], signature, NS_VOTE, body) for seat, signature in signers)
 
 
-def seats_of(certificate: Certificate) -> list[int]:
+def seats_of(certificate: QuorumCertificate) -> list[int]:
     """The seats whose bits are set, ascending."""
     bits = int.from_bytes(certificate.seats, "little")
     return [seat for seat in range(bits.bit_length()) if bits >> seat & 1]
 
 
-def _is_sound(certificate: Certificate, vote: Vote, seats: int) -> bool:
+def _is_sound(certificate: QuorumCertificate, vote: Vote, seats: int) -> bool:
     if (certificate.kind, certificate.view) != (vote.kind, vote.view) or vote.view < 1:
         return False
     bits = int.from_bytes(certificate.seats, "little")

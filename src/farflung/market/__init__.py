@@ -1,1 +1,1 @@
-"""Who works for whom, at what price."""
+"""The market decides which hosts work for which job, and at what price."""

@@ -1,4 +1,4 @@
-"""What an owner asks, and what is measured of its machine: together one standing offer.
+"""Defines a standing offer: the ask that an owner makes, and what was measured of its machine.
 
 An ask is the owner's word, a price for a calibrated unit and the work that it takes; it is sealed first and opened
 later, so that nobody can undercut what it read. Speed, memory and lines are measured by others, again and again, and no
@@ -20,10 +20,10 @@ from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import MAX_CREDITS, Credits
 from farflung.core.units import Millis
-from farflung.market.book import Book, Row, book
 from farflung.market.clearing import FASTEST
-from farflung.market.ranges import fault
-from farflung.market.units import Bounds
+from farflung.market.offer_book import OfferBook, OfferRow, book
+from farflung.market.range_checks import fault
+from farflung.market.work_units import UnitBounds
 
 ALL_DAY: Final = (1 << 24) - 1
 LARGE: Final = limits.UNIT_AMOUNT
@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
     owner: PeerId  # who is paid
     price: Credits
     until: Millis  # ledger time at which it ends
-    bounds: Bounds  # of the largest unit that it takes
+    bounds: UnitBounds  # of the largest unit that it takes
     minimum: int = 1  # calibrated units of a job, below which it does not begin
     most: int = limits.MARKET_UNITS  # and above which it does not, either
     hours: int = ALL_DAY
@@ -60,7 +60,7 @@ class Ask(msgspec.Struct, frozen=True):
             raise UsageError("FF-MARK-014", "this is no ask", cause=wrong, hint="correct that field")
 
 
-class Host(msgspec.Struct, frozen=True):
+class HostMeasurements(msgspec.Struct, frozen=True):
     """What others measured of a machine, and what backs it: whole numbers. Raises UsageError FF-MARK-015.
 
     `reliability`: of a thousand units that it began, how many were accepted.
@@ -94,36 +94,36 @@ class Host(msgspec.Struct, frozen=True):
             raise UsageError("FF-MARK-015", "this is no machine", cause=wrong, hint="measure it again")
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StandingOffer(msgspec.Struct, frozen=True):
     """One offer: an ask that was opened, and the machine behind it."""
 
     ask: Ask
-    host: Host
+    host: HostMeasurements
 
 
 SEALED: Final = ("peer", "owner", "price", "until", "minimum", "most", "hours", "bounds")
 
 FACTS: Final = (
     "card", "until", "minimum", "most", "hours", "memory", "disk", "cores", "up", "down", "reliability", "stake",
-    *(f"most {name}" for name in Bounds.__struct_fields__),
+    *(f"most {name}" for name in UnitBounds.__struct_fields__),
 )  # fmt: skip
 
 
 class Market(msgspec.Struct, frozen=True):
     """Standing asks in order, and the number that each class of cards has among their facts."""
 
-    asks: Book
+    asks: OfferBook
     cards: dict[str, int]
 
 
-def market(standing: Sequence[Standing]) -> Market:
+def market(standing: Sequence[StandingOffer]) -> Market:
     """The book of standing asks. Raises PolicyError FF-MARK-013 where they are too many."""
     cards: dict[str, int] = {}
     rows = [_row(one, cards.setdefault(one.host.card, len(cards))) for one in standing]
     return Market(book(rows, FACTS), cards)
 
 
-def _row(one: Standing, card: int) -> Row:
+def _row(one: StandingOffer, card: int) -> OfferRow:
     ask, host = one.ask, one.host
     most = ask.bounds
     facts = (
@@ -131,7 +131,7 @@ def _row(one: Standing, card: int) -> Row:
         host.down, host.reliability, host.stake, most.steps, most.flop, most.up_bytes, most.down_bytes,
         most.memory_bytes, most.seconds,
     )  # fmt: skip
-    return Row(ask.peer, ask.price, host.speed, ask.owner, card, facts, ask.peer)
+    return OfferRow(ask.peer, ask.price, host.speed, ask.owner, card, facts, ask.peer)
 
 
 def seal(ask: Ask, nonce: bytes) -> Hash:

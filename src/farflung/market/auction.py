@@ -1,4 +1,4 @@
-"""Who works for which bid, and at what price: a sealed reverse auction for bundles of similar cards.
+"""Clears a sealed reverse auction for bundles of similar cards: assigns hosts to bids and sets the price.
 
     n + s winners of one window, all paid the (n+s+1)-th ask: members and spares alike, and nobody its own ask
 
@@ -24,9 +24,9 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.market.asks import Market
 from farflung.market.bids import Bid, rules
-from farflung.market.clearing import Window
-from farflung.market.funnel import Funnel, Mask, Rule, pour, relief
-from farflung.market.units import unit_price
+from farflung.market.clearing import SpeedWindow
+from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, pour, relief
+from farflung.market.work_units import unit_price
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -43,15 +43,15 @@ class Bundle(msgspec.Struct, frozen=True):
     price: Credits
 
 
-class Unmet(msgspec.Struct, frozen=True):
+class UnmetBid(msgspec.Struct, frozen=True):
     """A bid without a bundle: where offers were lost, and what to relax."""
 
     job: Hash
-    funnel: Funnel
+    funnel: FilterReport
     hint: str
 
 
-def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | Unmet, ...]:
+def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | UnmetBid, ...]:
     """Serves the bids of one epoch; answers in the order in which they were served. Nobody is hired twice.
 
     Raises PolicyError FF-MARK-018 for too many bids.
@@ -68,25 +68,25 @@ def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | 
     return tuple(_serve(offers, bid, beacon, is_free) for bid in ordered)
 
 
-def _serve(offers: Market, bid: Bid, beacon: bytes, is_free: Mask) -> Bundle | Unmet:
+def _serve(offers: Market, bid: Bid, beacon: bytes, is_free: Mask) -> Bundle | UnmetBid:
     """One bid's answer; marks those who are hired."""
-    asked = (*rules(bid, offers), Rule("free", "an idle host", is_free))
+    asked = (*rules(bid, offers), OfferConstraint("free", "an idle host", is_free))
     left, steps = pour(offers.asks.size, asked)
     window = winners(offers, bid, left)
     if window is None:
-        funnel = Funnel((*steps, ("similar", offers.asks.widest(left, bid.similar))))
-        return Unmet(bid.job, funnel, hint(offers, bid, asked))
+        funnel = FilterReport((*steps, ("similar", offers.asks.widest(left, bid.similar))))
+        return UnmetBid(bid.job, funnel, hint(offers, bid, asked))
     hired = list(window.places[:-1])
     is_free[hired] = False
     return _bundle(offers, bid, beacon, window)
 
 
-def winners(offers: Market, bid: Bid, left: Mask) -> Window | None:
+def winners(offers: Market, bid: Bid, left: Mask) -> SpeedWindow | None:
     """The window of a bid over the offers in `left`: its winners, and last the one that sets their price."""
     return offers.asks.best(left, bid.seats + 1, bid.similar)
 
 
-def _bundle(offers: Market, bid: Bid, beacon: bytes, window: Window) -> Bundle:
+def _bundle(offers: Market, bid: Bid, beacon: bytes, window: SpeedWindow) -> Bundle:
     asks, setter = offers.asks, window.places[-1]
     hired = drawn(bid, beacon, (asks.peers[place] for place in window.places[:-1]))
     ask = Credits(int(asks.prices[setter]))
@@ -105,7 +105,7 @@ def drawn(bid: Bid, beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...
     return tuple(sorted(peers, key=lambda peer: digest(NS_SPARE, beacon, bid.job, peer)))
 
 
-def hint(offers: Market, bid: Bid, asked: Sequence[Rule]) -> str:
+def hint(offers: Market, bid: Bid, asked: Sequence[OfferConstraint]) -> str:
     """What to relax where no window has a setter beyond its winners."""
     needed = bid.seats + 1
     if offers.asks.size < needed:

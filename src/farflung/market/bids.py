@@ -1,4 +1,5 @@
-"""What a requester bids for, and which asks can serve it: budget, deadline, class of cards, and its work in units.
+"""Defines a requester's bid (budget, deadline, class of cards, work in units) and selects asks that can serve
+it.
 
     reserve = the highest ask at which a unit costs at most `price`, and all units of all members at most `budget`
     in time: speed x open seconds between start and deadline >= FLOP of one member's units
@@ -21,12 +22,12 @@ from farflung.core.ids import ID_BYTES, Hash
 from farflung.core.money import MAX_CREDITS, Credits, format_credits
 from farflung.core.units import Millis, format_bytes, format_count, format_rate, format_seconds
 from farflung.market.asks import LARGE, Market
-from farflung.market.book import chosen
-from farflung.market.clearing import FASTEST, Similar, Whole
-from farflung.market.funnel import Mask, Rule
+from farflung.market.clearing import FASTEST, SimilarityRule, Whole
+from farflung.market.filter_report import Mask, OfferConstraint
 from farflung.market.match import SIMILARITY_PERCENT
-from farflung.market.ranges import fault
-from farflung.market.units import Bounds, Work, ask_within, unit_price
+from farflung.market.offer_book import chosen
+from farflung.market.range_checks import fault
+from farflung.market.work_units import MemberWork, UnitBounds, ask_within, unit_price
 
 MEGA: Final = 10**6
 HOUR_MS: Final = 3_600_000
@@ -45,7 +46,7 @@ class Bid(msgspec.Struct, frozen=True):
     job: Hash
     members: int
     spares: int
-    work: Work
+    work: MemberWork
     price: Credits
     budget: Credits
     start: Millis
@@ -101,9 +102,9 @@ class Bid(msgspec.Struct, frozen=True):
         return min(ask_within(price, self.work.each), MAX_CREDITS)
 
     @property
-    def similar(self) -> Similar:
+    def similar(self) -> SimilarityRule:
         """What may be hired together: at most a third of the *members* of one owner, spares counted with them."""
-        return Similar(self.similarity, cap_of(self.members))
+        return SimilarityRule(self.similarity, cap_of(self.members))
 
     def total(self, ask: int) -> Credits:
         """What all units cost where a calibrated one costs `ask`."""
@@ -115,7 +116,7 @@ def cap_of(members: int) -> int:
     return max(1, members // 3)
 
 
-def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:
+def rules(bid: Bid, offers: Market) -> tuple[OfferConstraint, ...]:
     """The constraints of a bid on all standing asks, in the order in which a funnel tells of them."""
     facts = offers.asks.facts
     size, span = bid.work.calibrated, (bid.deadline - bid.start) // 1000
@@ -131,20 +132,22 @@ def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:
     )
     reserve = f"{format_credits(bid.reserve)} credits for 10^15 FLOP"
     return (
-        Rule("card", " or ".join(bid.cards) or "any", known[facts["card"]]),
-        Rule("standing", "an ask that stands at the start", facts["until"] > bid.start),
-        *(Rule(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
-        Rule("speed", f"{format_count(bid.speed)}FLOP/s", offers.asks.speeds >= bid.speed),
-        Rule("unit", "its bounds", _takes(bid.work.each, facts)),
-        Rule("job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)),
-        Rule(
+        OfferConstraint("card", " or ".join(bid.cards) or "any", known[facts["card"]]),
+        OfferConstraint("standing", "an ask that stands at the start", facts["until"] > bid.start),
+        *(OfferConstraint(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
+        OfferConstraint("speed", f"{format_count(bid.speed)}FLOP/s", offers.asks.speeds >= bid.speed),
+        OfferConstraint("unit", "its bounds", _takes(bid.work.each, facts)),
+        OfferConstraint(
+            "job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)
+        ),
+        OfferConstraint(
             "deadline", f"{format_count(bid.work.flop)}FLOP in {format_seconds(span)}", _in_time(bid, offers)
         ),
-        Rule("price", reserve, offers.asks.prices <= bid.reserve),
+        OfferConstraint("price", reserve, offers.asks.prices <= bid.reserve),
     )
 
 
-def _takes(unit: Bounds, facts: dict[str, Whole]) -> Mask:
+def _takes(unit: UnitBounds, facts: dict[str, Whole]) -> Mask:
     """Whose largest unit holds this one."""
     names = unit.__struct_fields__
     held: Mask = np.logical_and.reduce([facts[f"most {name}"] >= getattr(unit, name) for name in names])

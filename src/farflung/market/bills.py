@@ -1,4 +1,4 @@
-"""Who is owed what for which units: a fold over how they ended, in whole micro-credits, never above the escrow.
+"""Computes what each host is owed from how its units ended, in whole micro-credits, never above the escrow.
 
     owed = accepted units x price of a unit
          + for each unit that the job's own code broke: the share of its price that its steps were done, rounded down
@@ -19,13 +19,13 @@ import msgspec
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits, add, times
-from farflung.market.ranges import fault
-from farflung.market.units import Work, escrow
+from farflung.market.range_checks import fault
+from farflung.market.work_units import MemberWork, escrow
 
 WITNESSES: Final = 2  # owners that must meet an error before it is the job's
 
 
-class End(StrEnum):
+class UnitEnd(StrEnum):
     """How a unit ended."""
 
     ACCEPTED = "accepted"  # within its bounds, and no audit found it false
@@ -34,20 +34,20 @@ class End(StrEnum):
     REJECTED = "rejected"  # found false, or it never came
 
 
-class Report(msgspec.Struct, frozen=True):
+class UnitReport(msgspec.Struct, frozen=True):
     """The end of one unit on one host, `steps` into it; `error` names what was raised, the same on every host."""
 
     peer: PeerId
     unit: int
-    end: End
+    end: UnitEnd
     steps: int = 0
     error: str = ""
 
 
-class Bundled(msgspec.Struct, frozen=True):
+class BundleTerms(msgspec.Struct, frozen=True):
     """What a bill goes by: the work of each of `members`, micro-credits for a unit, and who owns each host."""
 
-    work: Work
+    work: MemberWork
     members: int
     price: Credits
     owners: Mapping[PeerId, PeerId]  # spares included
@@ -67,14 +67,14 @@ class Bill(msgspec.Struct, frozen=True):
     total: Credits
 
 
-def bill(bundle: Bundled, reports: Sequence[Report]) -> Bill:
+def bill(bundle: BundleTerms, reports: Sequence[UnitReport]) -> Bill:
     """Folds the ends of units. Raises UsageError FF-MARK-012 for a report that cannot be.
 
     Accepted units are served first; broken ones have what is left below the cap, in the order of reports.
     """
     _check(bundle, reports)
     owed = dict.fromkeys(bundle.owners, Credits(0))
-    accepted = [report for report in reports if report.end is End.ACCEPTED]
+    accepted = [report for report in reports if report.end is UnitEnd.ACCEPTED]
     for report in accepted:
         owed[report.peer] = add(owed[report.peer], bundle.price)
     left = bundle.cap - times(bundle.price, len(accepted))
@@ -86,22 +86,22 @@ def bill(bundle: Bundled, reports: Sequence[Report]) -> Bill:
     return Bill(owed, len(accepted), len(broken), Credits(bundle.cap - left))
 
 
-def _broken(bundle: Bundled, reports: Sequence[Report]) -> list[Report]:
+def _broken(bundle: BundleTerms, reports: Sequence[UnitReport]) -> list[UnitReport]:
     """The units that an error ended which hosts of several owners met."""
-    errors = [report for report in reports if report.end is End.ERROR]
+    errors = [report for report in reports if report.end is UnitEnd.ERROR]
     met: dict[str, set[PeerId]] = {}
     for report in errors:
         met.setdefault(report.error, set()).add(bundle.owners[report.peer])
     return [report for report in errors if len(met[report.error]) >= WITNESSES]
 
 
-def _check(bundle: Bundled, reports: Sequence[Report]) -> None:
+def _check(bundle: BundleTerms, reports: Sequence[UnitReport]) -> None:
     """Each host ends each unit once at most, and no more units are accepted than there are."""
     work, seen = bundle.work, set[tuple[PeerId, int]]()
     accepted = 0
     for report in reports:
         ranges = {"unit": (report.unit, 0, work.units - 1), "steps": (report.steps, 0, work.each.steps)}
-        accepted += report.end is End.ACCEPTED
+        accepted += report.end is UnitEnd.ACCEPTED
         wrong = fault(ranges)
         if report.peer not in bundle.owners:
             wrong = "the host is not of this bundle"

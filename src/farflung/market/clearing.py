@@ -1,4 +1,4 @@
-"""Which asks of similar speed are taken together: the window whose last ask that is needed comes earliest.
+"""Selects the window of asks of similar speed whose last needed ask comes earliest in the order of prices.
 
 Asks stand in one order, by (ask, peer id); a *place* is a number in it, and all that clearing knows of a price. A
 window is a span of measured speed [p, percent/100 p]; of each owner it counts the first `cap` asks. Of n winners at the
@@ -27,14 +27,14 @@ FASTEST: Final = 1 << 52  # FLOP/s: a percentage of it is still a whole number o
 ALONE: Final = -1  # the number of every owner that no cap can touch
 
 
-class Window(msgspec.Struct, frozen=True):
+class SpeedWindow(msgspec.Struct, frozen=True):
     """The places of the asks that were needed, cheapest first, and the speed at which their window begins."""
 
     places: tuple[int, ...]
     slowest: int
 
 
-class Similar(msgspec.Struct, frozen=True):
+class SimilarityRule(msgspec.Struct, frozen=True):
     """What may be taken together: speeds up to `percent` of the slowest, and `cap` asks of one owner (0: no cap)."""
 
     percent: int
@@ -46,7 +46,7 @@ def reach(speed: int, percent: int) -> int:
     return speed // 100 * percent + speed % 100 * percent // 100
 
 
-def best(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> Window | None:
+def best(speeds: Whole, owners: Whole, needed: int, rule: SimilarityRule) -> SpeedWindow | None:
     """The window whose `needed`-th ask has the least place, or None.
 
     `speeds` (FLOP/s, at most FASTEST) and `owners` (a number for each; ALONE: an owner of one card) stand in the order
@@ -61,29 +61,29 @@ def best(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> Window | N
     counts = _counts(speeds[by_speed], owners[by_speed], rule)
     slowest = int(speeds[by_speed[np.flatnonzero(counts >= needed)[-1]]])
     places = within(speeds[:found], owners[:found], slowest, rule)
-    return Window(tuple(places.tolist()), slowest)
+    return SpeedWindow(tuple(places.tolist()), slowest)
 
 
-def within(speeds: Whole, owners: Whole, slowest: int, rule: Similar) -> Whole:
+def within(speeds: Whole, owners: Whole, slowest: int, rule: SimilarityRule) -> Whole:
     """The places of all asks that count in the window which begins at `slowest`."""
     inside = np.flatnonzero((speeds >= slowest) & (speeds <= reach(slowest, rule.percent)))
     return inside[_earlier(owners[inside], rule.cap) < 0] if rule.cap else inside
 
 
-def widest(speeds: Whole, owners: Whole, rule: Similar) -> int:
+def widest(speeds: Whole, owners: Whole, rule: SimilarityRule) -> int:
     """How many asks the fullest window counts, of asks that are sorted by speed."""
     return int(_counts(speeds, owners, rule).max(initial=0))
 
 
-def _least(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> int | None:
+def _least(speeds: Whole, owners: Whole, needed: int, rule: SimilarityRule) -> int | None:
     """How many of the cheapest asks are looked at until a window counts `needed` of them."""
-    found = _search(speeds, owners, needed, needed, Similar(rule.percent))
+    found = _search(speeds, owners, needed, needed, SimilarityRule(rule.percent))
     if found is None or not rule.cap:
         return found
     return _search(speeds, owners, needed, found, rule)  # with a cap never sooner, and seldom later
 
 
-def _search(speeds: Whole, owners: Whole, needed: int, many: int, rule: Similar) -> int | None:
+def _search(speeds: Whole, owners: Whole, needed: int, many: int, rule: SimilarityRule) -> int | None:
     """The same, where fewer than `many` are known to be too few."""
     few, many = many - 1, min(many, speeds.size)
     while True:
@@ -103,7 +103,7 @@ def _search(speeds: Whole, owners: Whole, needed: int, many: int, rule: Similar)
     return many
 
 
-def _is_full(speed: Whole, owner: Whole, needed: int, rule: Similar) -> bool:
+def _is_full(speed: Whole, owner: Whole, needed: int, rule: SimilarityRule) -> bool:
     """Whether a window of asks that are sorted by speed counts `needed` of them."""
     if speed.size < needed:
         return False
@@ -120,7 +120,7 @@ def reach_all(speed: Whole, percent: int) -> Whole:
     return reached
 
 
-def _counts(speed: Whole, owner: Whole, rule: Similar) -> Whole:
+def _counts(speed: Whole, owner: Whole, rule: SimilarityRule) -> Whole:
     """For each ask, sorted by speed: how many count in the window that begins with it.
 
     An ask is one too many for all windows that begin at or before its owner's ask `cap` before it and reach it: a

@@ -1,4 +1,4 @@
-"""Who is hired, and at what price: the cheapest n providers of similar speed.
+"""Hires the cheapest n providers of similar speed, and sets the price that all of them are paid.
 
 A round is as slow as its slowest member, so members are taken from one *window* of measured speed [p, 1.25 p]
 (`clearing`). Where a window holds n + 1 candidates all n winners are paid the (n+1)-th lowest ask: no winner can
@@ -22,18 +22,18 @@ import msgspec
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits, format_credits
-from farflung.core.turns import turn
+from farflung.core.tie_break import turn
 from farflung.core.units import format_bytes, format_count
-from farflung.market.book import Book, Row, book
-from farflung.market.clearing import Similar, Window
-from farflung.market.funnel import Funnel, Mask, Rule, pour, relief
-from farflung.market.offer import Listing
+from farflung.market.clearing import SimilarityRule, SpeedWindow
+from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, pour, relief
+from farflung.market.offer_book import OfferBook, OfferRow, book
+from farflung.market.provider_offer import OfferListing
 
 SIMILARITY_PERCENT: Final = 125
 FACTS: Final = ("cores", "memory", "disk", "stake")
 
 
-class Request(msgspec.Struct, frozen=True):
+class MatchRequest(msgspec.Struct, frozen=True):
     """What a job asks of each member; `unit_price` is the most it pays for one accepted token."""
 
     job: Hash
@@ -47,9 +47,9 @@ class Request(msgspec.Struct, frozen=True):
     similarity_percent: int = SIMILARITY_PERCENT
 
     @property
-    def similar(self) -> Similar:
+    def similar(self) -> SimilarityRule:
         """What may be hired together."""
-        return Similar(self.similarity_percent)
+        return SimilarityRule(self.similarity_percent)
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Match(msgspec.Struct, frozen=True):
     peers: tuple[PeerId, ...]
     unit_price: Credits
     setter: PeerId
-    funnel: Funnel
+    funnel: FilterReport
 
     @property
     def is_uniform(self) -> bool:
@@ -66,13 +66,13 @@ class Match(msgspec.Struct, frozen=True):
         return self.setter not in self.peers
 
 
-def match(request: Request, listings: Sequence[Listing]) -> Match:
+def match(request: MatchRequest, listings: Sequence[OfferListing]) -> Match:
     """Chooses `request.members` providers; raises PolicyError FF-MARK-001 naming what to relax."""
     asks = book([_row(listing, request.job) for listing in listings], FACTS)
     rules = _rules(request, asks)
     left, steps = pour(asks.size, rules)
     similar = asks.widest(left, request.similar)
-    funnel = Funnel((*steps, ("similar", similar)))
+    funnel = FilterReport((*steps, ("similar", similar)))
     if request.members < 1 or similar < request.members:
         raise _too_few(request, asks, rules, funnel)
     places = _window(request, asks, left).places
@@ -84,7 +84,7 @@ def match(request: Request, listings: Sequence[Listing]) -> Match:
     )
 
 
-def _window(request: Request, asks: Book, left: Mask) -> Window:
+def _window(request: MatchRequest, asks: OfferBook, left: Mask) -> SpeedWindow:
     """The window, whose last ask sets the price; some window holds n."""
     window = asks.best(left, request.members + 1, request.similar)
     window = window or asks.best(left, request.members, request.similar)
@@ -92,28 +92,32 @@ def _window(request: Request, asks: Book, left: Mask) -> Window:
     return window
 
 
-def _row(listing: Listing, job: Hash) -> Row:
+def _row(listing: OfferListing, job: Hash) -> OfferRow:
     can, peer = listing.capabilities, listing.peer
     facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
-    return Row(peer, listing.unit_price, can.flops, peer, "", facts, turn(job, peer))
+    return OfferRow(peer, listing.unit_price, can.flops, peer, "", facts, turn(job, peer))
 
 
-def _rules(request: Request, asks: Book) -> tuple[Rule, ...]:
+def _rules(request: MatchRequest, asks: OfferBook) -> tuple[OfferConstraint, ...]:
     """The constraints, in the order in which a funnel tells of them."""
     facts = asks.facts
     stake, price = (f"{format_credits(amount)} credits" for amount in (request.stake, request.unit_price))
     speed = f"{format_count(request.flops)}FLOP/s"
     return (
-        Rule("cores", str(request.cores), facts["cores"] >= request.cores),
-        Rule("memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes),
-        Rule("disk", format_bytes(request.disk_bytes), facts["disk"] >= request.disk_bytes),
-        Rule("speed", speed, asks.speeds >= request.flops),
-        Rule("stake", stake, facts["stake"] >= request.stake),
-        Rule("price", price, asks.prices <= request.unit_price),
+        OfferConstraint("cores", str(request.cores), facts["cores"] >= request.cores),
+        OfferConstraint(
+            "memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes
+        ),
+        OfferConstraint("disk", format_bytes(request.disk_bytes), facts["disk"] >= request.disk_bytes),
+        OfferConstraint("speed", speed, asks.speeds >= request.flops),
+        OfferConstraint("stake", stake, facts["stake"] >= request.stake),
+        OfferConstraint("price", price, asks.prices <= request.unit_price),
     )
 
 
-def _too_few(request: Request, asks: Book, rules: Sequence[Rule], funnel: Funnel) -> PolicyError:
+def _too_few(
+    request: MatchRequest, asks: OfferBook, rules: Sequence[OfferConstraint], funnel: FilterReport
+) -> PolicyError:
     return PolicyError(
         "FF-MARK-001",
         f"{request.members} providers are asked for, {funnel.steps[-1][1]} are left",
@@ -122,7 +126,7 @@ def _too_few(request: Request, asks: Book, rules: Sequence[Rule], funnel: Funnel
     )
 
 
-def _relief(request: Request, asks: Book, rules: Sequence[Rule]) -> str:
+def _relief(request: MatchRequest, asks: OfferBook, rules: Sequence[OfferConstraint]) -> str:
     if request.members < 1:
         return "ask for one provider at least"
     if asks.size < request.members:

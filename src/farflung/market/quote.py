@@ -1,4 +1,4 @@
-"""What a bid would cost now, before it is made: price, supply curve, where hosts are lost, the last day's prices.
+"""Quotes a bid before it is made: price, supply curve, where hosts are lost, and the last day's prices.
 
 A quote reserves nothing: asks come and go, and others bid; `price` of the bid itself is what protects it.
 """
@@ -18,22 +18,22 @@ from farflung.core.units import Millis
 from farflung.market.asks import Market
 from farflung.market.auction import hint, winners
 from farflung.market.bids import Bid, cap_of, rules
-from farflung.market.clearing import Similar
-from farflung.market.funnel import Funnel, Mask, Rule, alone, pour
-from farflung.market.prices import Day, Tape, last_day
-from farflung.market.units import unit_price
+from farflung.market.clearing import SimilarityRule
+from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, alone, pour
+from farflung.market.price_history import DayPrices, PriceHistory, last_day
+from farflung.market.work_units import unit_price
 
 CURVE: Final = 9  # members of which a curve tells: 1, 2, 4, ... 256
 
 
-class Point(msgspec.Struct, frozen=True):
+class SupplyPoint(msgspec.Struct, frozen=True):
     """What a calibrated unit costs for so many members, with as many spares in proportion; None: there are too few."""
 
     members: int
     ask: Credits | None
 
 
-class Loss(msgspec.Struct, frozen=True):
+class ConstraintLoss(msgspec.Struct, frozen=True):
     """Hosts that one constraint removes: after those before it, and hosts that it alone keeps out."""
 
     name: str
@@ -56,14 +56,16 @@ class Quote(msgspec.Struct, frozen=True):
     hired: tuple[PeerId, ...]
     setter: PeerId | None
     beyond: Credits | None
-    curve: tuple[Point, ...]
-    funnel: Funnel
-    losses: tuple[Loss, ...]
-    day: Day | None
+    curve: tuple[SupplyPoint, ...]
+    funnel: FilterReport
+    losses: tuple[ConstraintLoss, ...]
+    day: DayPrices | None
     hint: str = ""
 
 
-def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule] = ()) -> Quote:
+def quote(
+    offers: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Sequence[OfferConstraint] = ()
+) -> Quote:
     """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time.
 
     `also`: what the requester asks for beyond the fields of a bid, over the places of `offers`.
@@ -71,7 +73,7 @@ def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule
     *fields, price = rules(bid, offers)
     asked = (*fields, *also, price)
     left, steps = pour(offers.asks.size, asked)
-    funnel = Funnel((*steps, ("similar", offers.asks.widest(left, bid.similar))))
+    funnel = FilterReport((*steps, ("similar", offers.asks.widest(left, bid.similar))))
     others = alone(asked)
     found = winners(offers, bid, left)
     beyond = ask_for(offers, bid, others[-1]) if found is None else None
@@ -92,11 +94,13 @@ def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule
     )
 
 
-def _hint(offers: Market, bid: Bid, left: Mask, asked: Sequence[Rule], beyond: Credits | None) -> str:
+def _hint(
+    offers: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None
+) -> str:
     """What to relax. Where money would not do it and those who meet all would be enough but for whose they are, no
     constraint on hosts is named: it is the owner's share that stands in the way.
     """
-    alike = offers.asks.widest(left, Similar(bid.similarity))
+    alike = offers.asks.widest(left, SimilarityRule(bid.similarity))
     if beyond is not None or alike <= bid.seats:
         return hint(offers, bid, asked)
     share, counted = cap_of(bid.members), offers.asks.widest(left, bid.similar)
@@ -106,11 +110,13 @@ def _hint(offers: Market, bid: Bid, left: Mask, asked: Sequence[Rule], beyond: C
     )
 
 
-def _losses(asked: Sequence[Rule], others: Sequence[Mask], removed: dict[str, int]) -> tuple[Loss, ...]:
+def _losses(
+    asked: Sequence[OfferConstraint], others: Sequence[Mask], removed: dict[str, int]
+) -> tuple[ConstraintLoss, ...]:
     """`others`: for each rule, who meets all but that one."""
     kept_out = [int(np.count_nonzero(mask & ~rule.met)) for rule, mask in zip(asked, others, strict=True)]
     return tuple(
-        Loss(rule.name, rule.value, removed[rule.name], out)
+        ConstraintLoss(rule.name, rule.value, removed[rule.name], out)
         for rule, out in zip(asked, kept_out, strict=True)
     )
 
@@ -121,16 +127,16 @@ def ask_for(offers: Market, bid: Bid, left: Mask) -> Credits | None:
     return None if window is None else Credits(int(offers.asks.prices[window.places[-1]]))
 
 
-def curve(offers: Market, bid: Bid, left: Mask) -> tuple[Point, ...]:
+def curve(offers: Market, bid: Bid, left: Mask) -> tuple[SupplyPoint, ...]:
     """Prices for 1, 2, 4, ... members, up to the first number that cannot be had.
 
     `left` holds whoever meets all constraints but that of price: what is above the budget is told, too.
     """
-    points: list[Point] = []
+    points: list[SupplyPoint] = []
     for members in (1 << power for power in range(CURVE)):
         spares = min(-(-bid.spares * members // bid.members), limits.PEERS)
         ask = ask_for(offers, msgspec.structs.replace(bid, members=members, spares=spares), left)
-        points.append(Point(members, ask))
+        points.append(SupplyPoint(members, ask))
         if ask is None:
             break
     return tuple(points)

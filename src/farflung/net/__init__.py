@@ -1,1 +1,1 @@
-"""Reach a public key: identity, TLS between keys, framed streams, byte counters."""
+"""Connects two public keys over a network: identity, TLS between keys, framed streams and byte counters."""

@@ -24,7 +24,7 @@ Piece = bytes | bytearray | memoryview
 _PIECE_BYTES: Final = 8 * limits.KIB
 
 
-class Type(enum.IntEnum):
+class FrameType(enum.IntEnum):
     """What a frame is. The first three have stream 0 and no body; DATA continues the other four."""
 
     WELCOME = 1
@@ -37,14 +37,14 @@ class Type(enum.IntEnum):
     DATA = 8
 
 
-SIGNALS: Final = frozenset({Type.WELCOME, Type.PING, Type.PONG})
+SIGNALS: Final = frozenset({FrameType.WELCOME, FrameType.PING, FrameType.PONG})
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame; `body`, and `rest` behind it where it is in pieces, are at most limits.FRAME_BYTES long."""
 
-    type: Type
+    type: FrameType
     stream: int
     body: Piece = b""
     is_last: bool = True
@@ -62,7 +62,7 @@ def encode(frame: Frame) -> bytes:
     return b"".join((before, frame.body, *frame.rest))
 
 
-def head(type_: Type, is_last: bool, stream: int, length: int) -> bytes:
+def head(type_: FrameType, is_last: bool, stream: int, length: int) -> bytes:
     """What stands before a body of `length` bytes."""
     return _HEAD.pack(type_, FIN * is_last, stream, length)
 
@@ -73,15 +73,15 @@ def _broken(cause: str) -> ProtocolError:
     )
 
 
-def _read_head(data: bytes) -> tuple[Type, bool, int, int]:
+def _read_head(data: bytes) -> tuple[FrameType, bool, int, int]:
     number, flags, stream, length = _HEAD.unpack(data)
-    if not Type.WELCOME <= number <= Type.DATA:
+    if not FrameType.WELCOME <= number <= FrameType.DATA:
         raise _broken(f"type {number} is unknown")
     if flags not in (0, FIN):
         raise _broken(f"flags {flags} are unknown")
     if length > limits.FRAME_BYTES:
         raise _broken(f"a body of {length} bytes, the limit is {limits.FRAME_BYTES}")
-    kind = Type(number)
+    kind = FrameType(number)
     if kind in SIGNALS and (stream or length or not flags):
         raise _broken(f"{kind.name} has no stream, no body and no continuation")
     if kind not in SIGNALS and (not stream or not length):
@@ -94,7 +94,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._begun = b""  # of a head that is not whole
-        self._open: _Open | None = None
+        self._open: _PartialFrame | None = None
         self._is_broken = False
 
     @property
@@ -127,7 +127,7 @@ class FrameReader:
                 if len(begun) < HEAD_BYTES:
                     self._begun = begun
                     return
-                self._begun, self._open = b"", _Open(*_read_head(begun))
+                self._begun, self._open = b"", _PartialFrame(*_read_head(begun))
             frame = self._open
             to = min(end, at + frame.missing)
             frame.add(data, at, to)
@@ -137,12 +137,12 @@ class FrameReader:
                 self._open = None
 
 
-class _Open:
+class _PartialFrame:
     """A frame whose body is under way, in the pieces in which it came."""
 
     __slots__ = ("_is_last", "_parts", "_stream", "_type", "missing", "size")
 
-    def __init__(self, type_: Type, is_last: bool, stream: int, length: int) -> None:
+    def __init__(self, type_: FrameType, is_last: bool, stream: int, length: int) -> None:
         self._type, self._is_last, self._stream = type_, is_last, stream
         self._parts: list[Piece] = []
         self.size, self.missing = 0, length
@@ -171,7 +171,7 @@ class _Open:
 
     def whole(self) -> Frame:
         """It; only what continues a message stays in pieces, which are joined when the message ends."""
-        if self._type is Type.DATA and len(self._parts) > 1:
+        if self._type is FrameType.DATA and len(self._parts) > 1:
             body, *rest = self._parts
             return Frame(self._type, self._stream, body, self._is_last, tuple(rest))
         return Frame(self._type, self._stream, b"".join(self._parts), self._is_last)

@@ -1,4 +1,4 @@
-"""Decides what requests, replies and errors say before their bodies, and how long each may be.
+"""Defines the headers of requests, replies and errors, and how long each body may be.
 
 First frames (big endian):
 
@@ -25,7 +25,7 @@ _CODE: Final = re.compile(r"FF-[A-Z]{1,16}-[0-9]{3}")
 _TEXT_BYTES: Final = 1200  # of each text in an error: three of them and a code stay under limits.ERROR_BYTES
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """What bytes are for. CONTROL overtakes the others, which are bulk."""
 
     CONTROL = 0
@@ -36,7 +36,7 @@ class Kind(enum.IntEnum):
     @property
     def is_bulk(self) -> bool:
         """Whether messages of this kind wait for control."""
-        return self is not Kind.CONTROL
+        return self is not MessageKind.CONTROL
 
     @property
     def limit(self) -> int:
@@ -63,7 +63,7 @@ def _refuse(cause: str) -> ProtocolError:
     )
 
 
-def ask_head(method: str, kind: Kind, total: int) -> bytes:
+def ask_head(method: str, kind: MessageKind, total: int) -> bytes:
     """The head of a REQUEST or TELL. Raises NetworkError FF-NET-030 for what no peer would accept."""
     name = method.encode("ascii", "replace")
     if not _METHOD.fullmatch(name) or len(name) > limits.METHOD_BYTES:
@@ -72,7 +72,7 @@ def ask_head(method: str, kind: Kind, total: int) -> bytes:
     return _ASK.pack(kind, total, len(name)) + name
 
 
-def check_length(kind: Kind, total: int) -> None:
+def check_length(kind: MessageKind, total: int) -> None:
     """Raises NetworkError FF-NET-030 for a body of our own that is over the limit of its kind."""
     if total > kind.limit:
         raise NetworkError(
@@ -83,17 +83,17 @@ def check_length(kind: Kind, total: int) -> None:
         )
 
 
-def read_ask(body: bytes) -> tuple[Kind, int, str, bytes]:
+def read_ask(body: bytes) -> tuple[MessageKind, int, str, bytes]:
     """Kind, total, method and the first piece of the body. Raises ProtocolError FF-NET-024."""
     if len(body) < _ASK.size:
         raise _refuse("the head of a request is cut off")
     number, total, size = _ASK.unpack_from(body)
     name = body[_ASK.size : _ASK.size + size]
-    if number > max(Kind):
+    if number > max(MessageKind):
         raise _refuse(f"kind {number} is unknown")
     if len(name) != size or size > limits.METHOD_BYTES or not _METHOD.fullmatch(name):
         raise _refuse("the method is no method name")
-    return Kind(number), total, name.decode("ascii"), body[_ASK.size + size :]
+    return MessageKind(number), total, name.decode("ascii"), body[_ASK.size + size :]
 
 
 def answer_head(total: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Decides when two keys have met: TLS 1.3 between Ed25519 identities, bytes in and bytes out (N1, N4).
+"""Runs TLS 1.3 between Ed25519 identities, bytes in and bytes out; decides when two keys are proved (N1, N4).
 
 Python's `ssl` cannot accept any client certificate and look at its key afterwards, so the dialer first says in
 clear which certificate it will prove. States, and what moves them:
@@ -26,7 +26,7 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
-from farflung.net.identity import read
+from farflung.net.tls_identity import read
 
 MAGIC: Final = b"FFN1"
 _HEAD: Final = len(MAGIC) + 2
@@ -34,7 +34,7 @@ RECORD_BYTES: Final = 16 * limits.KIB  # plaintext of one TLS record at most
 RECORD_OVERHEAD: Final = 22  # header 5, inner type 1, tag 16: the same for all TLS 1.3 suites in use
 
 
-class Credentials(Protocol):
+class TlsCredentials(Protocol):
     """A key as OpenSSL can use it. Loading needs a file, so the implementation lives in `io/`."""
 
     certificate: bytes
@@ -53,7 +53,7 @@ def hello(certificate: bytes) -> bytes:
     return MAGIC + len(certificate).to_bytes(2, "big") + certificate
 
 
-def _context(side: int, own: Credentials) -> ssl.SSLContext:
+def _context(side: int, own: TlsCredentials) -> ssl.SSLContext:
     context = ssl.SSLContext(side)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -64,7 +64,7 @@ def _context(side: int, own: Credentials) -> ssl.SSLContext:
     return context
 
 
-def _acceptor_context(own: Credentials, trusted: bytes) -> ssl.SSLContext:
+def _acceptor_context(own: TlsCredentials, trusted: bytes) -> ssl.SSLContext:
     context = _context(ssl.PROTOCOL_TLS_SERVER, own)
     context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED
@@ -95,10 +95,10 @@ def only_accounts(identity: Identity) -> None:
         )
 
 
-class Session:
+class TlsSession:
     """One end of one TLS connection. After an error the object only ever returns nothing."""
 
-    def __init__(self, own: Credentials, expected: PeerId | None, trusts: Trusts) -> None:
+    def __init__(self, own: TlsCredentials, expected: PeerId | None, trusts: Trusts) -> None:
         """`expected`: the dialled account; None on the acceptor's side. Use `client` and `server`."""
         self._own, self._expected, self._trusts = own, expected, trusts
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -111,7 +111,7 @@ class Session:
         self.is_closed = False
 
     @classmethod
-    def client(cls, own: Credentials, expected: PeerId, trusts: Trusts = only_accounts) -> Session:
+    def client(cls, own: TlsCredentials, expected: PeerId, trusts: Trusts = only_accounts) -> TlsSession:
         """The dialer's end; its first `outgoing` is the hello and the ClientHello."""
         session = cls(own, expected, trusts)
         session._out.write(hello(own.certificate))
@@ -120,7 +120,7 @@ class Session:
         return session
 
     @classmethod
-    def server(cls, own: Credentials, trusts: Trusts = only_accounts) -> Session:
+    def server(cls, own: TlsCredentials, trusts: Trusts = only_accounts) -> TlsSession:
         """The acceptor's end; silent until a whole hello is there."""
         return cls(own, None, trusts)
 

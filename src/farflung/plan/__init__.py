@@ -1,1 +1,1 @@
-"""What it takes: bytes, memory, time and price, before anything is spent."""
+"""The planner predicts bytes, memory, time and price of a run before anything is spent."""

@@ -1,4 +1,4 @@
-"""What a machine can do, as numbers: what a plan reckons with, and what a provider declares of one slot."""
+"""Describes a machine in numbers: those that a plan computes with, and those that a provider declares of one slot."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import msgspec
 from farflung.core.codec import Wire
 
 
-class Machine(msgspec.Struct, frozen=True):
-    """What `host.io.probe` measured: usable cores, single-thread float32 FLOP/s of one, memory to use."""
+class MachineMeasurements(msgspec.Struct, frozen=True):
+    """What `host.io.machine_probe` measured: usable cores, single-thread float32 FLOP/s of one, memory to use."""
 
     cores: int
     flops_per_core: float

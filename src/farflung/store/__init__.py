@@ -1,1 +1,1 @@
-"""Content-addressed objects, encrypted before they leave their owner."""
+"""Stores content-addressed objects, encrypted before they leave their owner."""

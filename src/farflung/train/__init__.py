@@ -1,1 +1,1 @@
-"""Make the loss go down over thin wires: rounds, local steps, optimizers, data order."""
+"""Trains a model over slow connections: rounds, local steps, optimizers, data order."""

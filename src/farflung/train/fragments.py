@@ -1,4 +1,4 @@
-"""Streaming (Douillard et al. 2025, arXiv 2501.18512): the tensors in F parts, one of which a round sends.
+"""Splits the tensors into F parts, one sent per round: Streaming (Douillard et al. 2025, arXiv 2501.18512).
 
 A fragment is a run of whole tensors in layout order, hence a slice of the flat vector. Cuts lie where the tensors'
 sizes add up to nearly 1/F each; no fragment is empty, so there are at most as many as tensors.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from farflung.core.layout import Layout
+from farflung.core.tensor_layout import TensorLayout
 
 
 class Fragment(NamedTuple):
     """Some tensors of a layout, as a layout of their own, and their place in the whole flat vector."""
 
-    layout: Layout
+    layout: TensorLayout
     place: slice
 
 
-def split(layout: Layout, count: int) -> tuple[Fragment, ...]:
+def split(layout: TensorLayout, count: int) -> tuple[Fragment, ...]:
     """min(count, tensors) fragments, count ≥ 1; the same on every machine."""
     count = min(count, len(layout.tensors))
     if count == 1:
@@ -35,11 +35,11 @@ def split(layout: Layout, count: int) -> tuple[Fragment, ...]:
     cuts.append(len(ends))
     starts = [0, *ends]
     return tuple(
-        Fragment(Layout(layout.tensors[a:b]), slice(starts[a], starts[b])) for a, b in pairwise(cuts)
+        Fragment(TensorLayout(layout.tensors[a:b]), slice(starts[a], starts[b])) for a, b in pairwise(cuts)
     )
 
 
-def of_round(layout: Layout, count: int, round: int) -> Fragment:
+def of_round(layout: TensorLayout, count: int, round: int) -> Fragment:
     """The fragment that a round sends: they take turns."""
     parts = split(layout, count)
     return parts[round % len(parts)]

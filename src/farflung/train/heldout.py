@@ -1,6 +1,6 @@
-"""How well a model predicts text that it has not seen: loss, and how often its first guess is right.
+"""Measures how well a model predicts text that it has not seen: loss, and top-1 accuracy.
 
-The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.probe), so that the
+The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.loss_probe), so that the
 same tokens give the same figure to the last bit.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from farflung.train import local, order
-from farflung.train.model import Model
-from farflung.train.order import Tokens
-from farflung.train.probe import EVALUATE_ROWS
-from farflung.train.sampling import logits_of
+from farflung.train import data_order, inner_steps
+from farflung.train.data_order import Tokens
+from farflung.train.flat_model import FlatModel
+from farflung.train.loss_probe import EVALUATE_ROWS
+from farflung.train.token_sampler import logits_of
 
 
-class Measured(msgspec.Struct, frozen=True):
+class HeldoutLoss(msgspec.Struct, frozen=True):
     """`loss` in nats per token; `accuracy`: share of tokens that were the likeliest, None without logits."""
 
     loss: float
@@ -27,10 +27,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure(
-    model: Model, tokens: Tokens, context: int, limit: int, pulse: Callable[[], None] = lambda: None
-) -> Measured:
+    model: FlatModel, tokens: Tokens, context: int, limit: int, pulse: Callable[[], None] = lambda: None
+) -> HeldoutLoss:
     """Measures `model` on the first `limit` of `tokens`. Raises SpecError FF-TRAIN-061, RunError FF-TRAIN-055 on."""
-    x_NT, y_NT = local.tensors(order.windows(tokens, context, limit))
+    x_NT, y_NT = inner_steps.tensors(data_order.windows(tokens, context, limit))
     logits = logits_of(model.module)
     total, right = 0.0, 0
     model.module.eval()
@@ -42,4 +42,4 @@ def measure(
             if logits is not None:
                 right += int((logits(x_NT[rows]).argmax(-1) == y_NT[rows]).sum())
     seen = int(x_NT.numel())
-    return Measured(total / len(x_NT), right / seen if logits is not None else None, seen)
+    return HeldoutLoss(total / len(x_NT), right / seen if logits is not None else None, seen)

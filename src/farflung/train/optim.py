@@ -1,8 +1,8 @@
-"""Inner optimizers as pure functions on flat vectors.
+"""Implements the inner optimizers as pure functions on flat vectors.
 
 `torch.optim` objects hide their state from a traced graph; these do not, so that the same code trains and is
 audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its `Rates`:
-numbers in training, 0-dimensional tensors where one traced graph serves every step (verify.canon.trace).
+numbers in training, 0-dimensional tensors where one traced graph serves every step (verify.canon.step_graph).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from farflung.job.spec import OptimizerSpec
-from farflung.train.inner import VECTORS
-from farflung.train.rates import Rates, rates
-from farflung.train.sync import SCALE
+from farflung.train.inner_state import VECTORS
+from farflung.train.rates import OptimizerRates, rates
+from farflung.train.sync_arithmetic import SCALE
 
 # From Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps.
 POLYNOMIAL = (3.4445, -4.7750, 2.0315)
@@ -25,10 +25,10 @@ ITERATIONS = 5
 MATCH = 0.2
 
 
-Vectors = tuple[Tensor, ...]  # an optimizer's own, in the order of train.inner.VECTORS
+Vectors = tuple[Tensor, ...]  # an optimizer's own, in the order of train.inner_state.VECTORS
 
 
-class Terrain(NamedTuple):
+class ParameterLayout(NamedTuple):
     """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are
     the places and shapes (n, m) that Muon orthogonalises.
     """
@@ -38,7 +38,7 @@ class Terrain(NamedTuple):
 
 
 class OptimState(NamedTuple):
-    """Steps done so far, and the optimizer's own vectors in the order of train.inner.VECTORS."""
+    """Steps done so far, and the optimizer's own vectors in the order of train.inner_state.VECTORS."""
 
     step: int
     vectors: Vectors
@@ -58,7 +58,7 @@ def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
 
 
 def step(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, terrain: Terrain
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, terrain: ParameterLayout
 ) -> tuple[Tensor, OptimState]:
     """One step of the optimizer that `spec` names."""
     at = rates(spec, lr, state.step + 1)
@@ -75,7 +75,7 @@ def step(
 
 
 def adamw(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, decay: Tensor
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: OptimizerRates, decay: Tensor
 ) -> tuple[Tensor, Vectors]:
     """AdamW (Loshchilov & Hutter 2019, algorithm 2), with bias correction by the peer's own step count."""
     mean = torch.lerp(vectors[0], grad, 1.0 - spec.beta1)
@@ -86,7 +86,7 @@ def adamw(
 
 
 def sgd(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, decay: Tensor
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: OptimizerRates, decay: Tensor
 ) -> tuple[Tensor, Vectors]:
     """SGD with heavy-ball momentum and decoupled weight decay."""
     velocity = vectors[0] * spec.momentum + grad
@@ -95,7 +95,7 @@ def sgd(
 
 
 def gradient(spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
-    """Weights less SCALE times the velocity, which is what the codec sends (train.sync): nothing is trained on them.
+    """Weights less SCALE times the velocity, which is what the codec sends (train.sync_arithmetic): nothing is trained on them.
 
     With momentum the velocity is that of Deep Gradient Compression (Lin et al. 2018, equation 8), without it the
     gradient.
@@ -112,7 +112,12 @@ def masked(state: OptimState, residual: Tensor) -> OptimState:
 
 
 def muon(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, terrain: Terrain
+    spec: OptimizerSpec,
+    params: Tensor,
+    grad: Tensor,
+    vectors: Vectors,
+    at: OptimizerRates,
+    terrain: ParameterLayout,
 ) -> tuple[Tensor, Vectors]:
     """Muon (Jordan et al. 2024) for `terrain.matrices`, AdamW for all else; weight decay as in Liu et al. 2025.
 
@@ -134,7 +139,7 @@ def momentum(spec: OptimizerSpec, held_BNM: Tensor, fresh_BNM: Tensor) -> tuple[
     return held, orthogonal(torch.lerp(fresh_BNM, held, spec.momentum))
 
 
-def against(old: Tensor, update: Tensor, at: Rates, decay: Tensor, shape: tuple[int, int]) -> Tensor:
+def against(old: Tensor, update: Tensor, at: OptimizerRates, decay: Tensor, shape: tuple[int, int]) -> Tensor:
     """Weights of a matrix of `shape`, decayed and moved against Muon's direction; all tensors have one shape."""
     kept = old - old * decay * at.decay
     return kept - at.lr * MATCH * math.sqrt(max(shape)) * update

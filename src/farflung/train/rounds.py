@@ -1,4 +1,4 @@
-"""Rounds: who contributes, what is accepted, and when public state moves on.
+"""Decides who contributes to a round, what is accepted, and when public state moves on.
 
 Theory. A round passes through these phases, and a record closes each; the record is on disk before the next
 phase's first message leaves. Whatever happens between two records is repeated after a crash and gives the same
@@ -11,7 +11,7 @@ bits, because peers keep what they computed before they say that they have it.
     MERGE       their roots                      Closed             its audits begin
     AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
 
-A phase waits for every live member, or for a quorum and a window (train.window); who is not in then is passed over and
+A phase waits for every live member, or for a quorum and a window (train.quorum_window); who is not in then is passed over and
 takes part again from the next round on. RoundOpened assigns each member its tokens before the work; none weighs more.
 
 A member is lost only on evidence (`Lost`), never for being slow. What it committed but did not show is left
@@ -32,60 +32,91 @@ import msgspec
 
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.train.roundlog import (
-    Accepted,
-    Audited,
-    Beaconed,
-    Closed,
-    Committed,
-    Finished,
-    Member,
-    Opened,
+from farflung.train.coordinator_state import (
+    AuditRound,
+    BeaconInput,
+    BeginInput,
+    CommitmentInput,
+    ContributionInput,
+    CoordinatorState,
+    Effect,
+    EndRun,
+    Event,
+    ExcludeMember,
+    ExpelMember,
+    HaltRun,
+    MemberJoinInput,
+    MemberLossInput,
+    MemberRootInput,
+    MergeLocally,
+    OpenWindow,
+    OwnRootInput,
+    QuorumWindow,
+    ReportRound,
+    RequestBeacon,
+    RequestMerge,
+    RequestReveal,
+    RequestTraining,
+    RoundPhase,
+    SkipMember,
+    Step,
+    StepAssignmentInput,
+    StopInput,
+    VerdictsInput,
+    WindowEndInput,
+    WriteRecord,
+)
+from farflung.train.quorum_window import gathered
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    AuditsRecord,
+    BeaconRecord,
+    CommitmentsRecord,
     Record,
-    RoundOpened,
+    RoundEndRecord,
+    RoundMember,
+    RoundStartRecord,
+    RunEndRecord,
+    RunStartRecord,
     excluded_by,
 )
-from farflung.train.turns import (
-    AskBeacon,
-    AskMerge,
-    AskReveal,
-    AskTrain,
-    Audit,
-    Begin,
-    Came,
-    Effect,
-    End,
-    Event,
-    Exclude,
-    Expel,
-    GotBeacon,
-    GotCommitment,
-    GotContribution,
-    GotOwnRoot,
-    GotRoot,
-    GotVerdicts,
-    GraceOver,
-    Halt,
-    Lost,
-    MergeOwn,
-    OpenWindow,
-    Paced,
-    PassOver,
-    Phase,
-    Report,
-    State,
-    Step,
-    Stop,
-    Window,
-    Write,
-)
-from farflung.train.window import gathered
 
 __all__ = [
-    "REASON_ALONE", "REASON_COMPLETE", "REASON_STOPPED", "AskBeacon", "AskMerge", "AskReveal", "AskTrain",
-    "Audit", "Begin", "Came", "Effect", "End", "Event", "Exclude", "Expel", "GotBeacon", "GotCommitment",
-    "GotContribution", "GotOwnRoot", "GotRoot", "GotVerdicts", "GraceOver", "Halt", "Lost", "MergeOwn",
-    "OpenWindow", "Paced", "PassOver", "Phase", "Report", "State", "Step", "Stop", "Write", "replay",
+    "REASON_ALONE",
+    "REASON_COMPLETE",
+    "REASON_STOPPED",
+    "AuditRound",
+    "BeaconInput",
+    "BeginInput",
+    "CommitmentInput",
+    "ContributionInput",
+    "CoordinatorState",
+    "Effect",
+    "EndRun",
+    "Event",
+    "ExcludeMember",
+    "ExpelMember",
+    "HaltRun",
+    "MemberJoinInput",
+    "MemberLossInput",
+    "MemberRootInput",
+    "MergeLocally",
+    "OpenWindow",
+    "OwnRootInput",
+    "ReportRound",
+    "RequestBeacon",
+    "RequestMerge",
+    "RequestReveal",
+    "RequestTraining",
+    "RoundPhase",
+    "SkipMember",
+    "Step",
+    "StepAssignmentInput",
+    "StopInput",
+    "VerdictsInput",
+    "WindowEndInput",
+    "WriteRecord",
+    "replay",
     "step",
 ]  # fmt: skip
 
@@ -97,47 +128,49 @@ REASON_ALONE: Final = "no member is left"
 _replace = msgspec.structs.replace
 
 
-def step(state: State, event: Event) -> Step:
+def step(state: CoordinatorState, event: Event) -> Step:
     """The one transition function."""
     match event:
-        case Begin():
+        case BeginInput():
             return _resume_phase(state)
-        case GotCommitment(round, commitment, promised, timed):
+        case CommitmentInput(round, commitment, promised, timed):
             said = (commitment, promised, timed)
-            return _keep(state, Phase.TRAIN, round, commitment.peer, "promises", said)
-        case GotContribution(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
-            is_due = state.phase is Phase.REVEAL and round == state.round
+            return _keep(state, RoundPhase.TRAIN, round, commitment.peer, "promises", said)
+        case ContributionInput(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
+            is_due = state.phase is RoundPhase.REVEAL and round == state.round
             return _lose(state, heavy.peer) if is_due else (state, [])
-        case GotContribution(round, contribution):
-            return _keep(state, Phase.REVEAL, round, contribution.peer, "contributions", contribution)
-        case GotBeacon(round, block) if _is_awaited(state, round):
-            return _advance(_replace(state, block=block), [Write(Beaconed(round, block))])
-        case GotRoot(round, peer, root, signature):
-            return _keep(state, Phase.MERGE, round, peer, "roots", (root, signature))
-        case GotOwnRoot(round, root) if round == state.round and state.phase is Phase.MERGE:
+        case ContributionInput(round, contribution):
+            return _keep(state, RoundPhase.REVEAL, round, contribution.peer, "contributions", contribution)
+        case BeaconInput(round, block) if _is_awaited(state, round):
+            return _advance(_replace(state, block=block), [WriteRecord(BeaconRecord(round, block))])
+        case MemberRootInput(round, peer, root, signature):
+            return _keep(state, RoundPhase.MERGE, round, peer, "roots", (root, signature))
+        case OwnRootInput(round, root) if round == state.round and state.phase is RoundPhase.MERGE:
             return _advance(_replace(state, own_root=root), [])
-        case GotVerdicts(round) if round >= state.audited and round not in state.verdicts:
+        case VerdictsInput(round) if round >= state.audited and round not in state.verdicts:
             return _advance(_replace(state, verdicts={**state.verdicts, round: event}), [])
-        case Lost(peer):
+        case MemberLossInput(peer):
             return _lose(state, peer)
-        case Came(peer) if peer not in state.members and peer not in state.excluded:
+        case MemberJoinInput(peer) if peer not in state.members and peer not in state.excluded:
             return _replace(state, members=(*state.members, peer)), []
-        case GraceOver(round, phase) if (round, phase, Window.OPEN) == (
+        case WindowEndInput(round, phase) if (round, phase, QuorumWindow.OPEN) == (
             state.round,
             state.phase,
             state.window,
         ):
-            return _advance(_replace(state, window=Window.OVER), [])
-        case Paced(steps, weight, weights) if 1 <= steps <= weight:
+            return _advance(_replace(state, window=QuorumWindow.OVER), [])
+        case StepAssignmentInput(steps, weight, weights) if 1 <= steps <= weight:
             light = {peer: max(1, min(weight, each)) for peer, each in weights.items()}
             return _replace(state, steps=steps, weight=weight, pace=light), []
-        case Stop():
+        case StopInput():
             state = _replace(state, is_stopping=True)
-            return _advance(state, []) if state.phase is Phase.AUDIT else (state, [])
+            return _advance(state, []) if state.phase is RoundPhase.AUDIT else (state, [])
     return state, []
 
 
-def _keep(state: State, phase: Phase, round: int, peer: PeerId, field: str, value: object) -> Step:
+def _keep(
+    state: CoordinatorState, phase: RoundPhase, round: int, peer: PeerId, field: str, value: object
+) -> Step:
     is_due = state.phase is phase and round == state.round and peer in state.in_round
     known: Mapping[PeerId, object] = getattr(state, field)
     if not is_due or peer in known:
@@ -145,69 +178,75 @@ def _keep(state: State, phase: Phase, round: int, peer: PeerId, field: str, valu
     return _advance(_replace(state, **{field: {**known, peer: value}}), [])
 
 
-def _lose(state: State, peer: PeerId) -> Step:
+def _lose(state: CoordinatorState, peer: PeerId) -> Step:
     members = tuple(p for p in state.members if p != peer)
     state = _replace(state, members=members, in_round=state.in_round - {peer})
     return _advance(state, [])
 
 
-def _advance(state: State, effects: list[Effect]) -> Step:
+def _advance(state: CoordinatorState, effects: list[Effect]) -> Step:
     """Closes the phase when nothing is missing any more."""
-    if state.phase in (Phase.IDLE, Phase.DONE):
+    if state.phase in (RoundPhase.IDLE, RoundPhase.DONE):
         return state, effects
-    if state.phase is Phase.AUDIT:
+    if state.phase is RoundPhase.AUDIT:
         return _settle_audits(state, effects)
-    if not state.in_round and state.phase is not Phase.MERGE:
+    if not state.in_round and state.phase is not RoundPhase.MERGE:
         return _end(state, effects, REASON_ALONE)
-    closers: dict[Phase, Callable[[State, list[Effect]], Step]] = {
-        Phase.TRAIN: _close_train,
-        Phase.REVEAL: _close_reveal,
-        Phase.MERGE: _close_merge,
+    closers: dict[RoundPhase, Callable[[CoordinatorState, list[Effect]], Step]] = {
+        RoundPhase.TRAIN: _close_train,
+        RoundPhase.REVEAL: _close_reveal,
+        RoundPhase.MERGE: _close_merge,
     }
     return closers[state.phase](state, effects)
 
 
-def _close_train(state: State, effects: list[Effect]) -> Step:
+def _close_train(state: CoordinatorState, effects: list[Effect]) -> Step:
     state, is_over, told = gathered(state, state.promises)
     if not is_over:
         return state, [*effects, *told]
     promises = [state.promises[p] for p in sorted(state.in_round)]
     timed = tuple(t for _, _, t in promises if t is not None)
-    record = Committed(state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed)
-    return _reveal(state, [*effects, Write(record), *told], record)
+    record = CommitmentsRecord(
+        state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed
+    )
+    return _reveal(state, [*effects, WriteRecord(record), *told], record)
 
 
-def _reveal(state: State, effects: list[Effect], record: Committed) -> Step:
+def _reveal(state: CoordinatorState, effects: list[Effect], record: CommitmentsRecord) -> Step:
     commitments = {c.peer: c for c in record.commitments}
-    state = _replace(state, phase=Phase.REVEAL, window=Window.SHUT, commitments=commitments, contributions={})
-    asks: list[Effect] = [AskReveal(state.round, p) for p in sorted(state.in_round)]
-    draw = [AskBeacon(state.round)] if _is_awaited(state, state.round) else []
+    state = _replace(
+        state, phase=RoundPhase.REVEAL, window=QuorumWindow.SHUT, commitments=commitments, contributions={}
+    )
+    asks: list[Effect] = [RequestReveal(state.round, p) for p in sorted(state.in_round)]
+    draw = [RequestBeacon(state.round)] if _is_awaited(state, state.round) else []
     return state, [*effects, *draw, *asks]
 
 
-def _is_awaited(state: State, round: int) -> bool:
+def _is_awaited(state: CoordinatorState, round: int) -> bool:
     """Whether the draw of a round cannot be made yet for want of a block."""
-    return state.is_audited and (state.phase, state.round, state.block) == (Phase.REVEAL, round, b"")
+    return state.is_audited and (state.phase, state.round, state.block) == (RoundPhase.REVEAL, round, b"")
 
 
-def _close_reveal(state: State, effects: list[Effect]) -> Step:
+def _close_reveal(state: CoordinatorState, effects: list[Effect]) -> Step:
     if _is_awaited(state, state.round):
         return state, effects
     state, is_over, told = gathered(state, state.contributions)
     if not is_over:
         return state, [*effects, *told]
-    record = Accepted(state.round, tuple(state.contributions[p] for p in sorted(state.contributions)))
-    return _merge(state, [*effects, Write(record), *told], record)
+    record = AcceptSetRecord(state.round, tuple(state.contributions[p] for p in sorted(state.contributions)))
+    return _merge(state, [*effects, WriteRecord(record), *told], record)
 
 
-def _merge(state: State, effects: list[Effect], record: Accepted) -> Step:
+def _merge(state: CoordinatorState, effects: list[Effect], record: AcceptSetRecord) -> Step:
     accepted = record.contributions
-    state = _replace(state, phase=Phase.MERGE, window=Window.SHUT, accepted=accepted, own_root=None, roots={})
-    asks: list[Effect] = [AskMerge(state.round, p, accepted) for p in sorted(state.in_round)]
-    return state, [*effects, MergeOwn(state.round, accepted), *asks]
+    state = _replace(
+        state, phase=RoundPhase.MERGE, window=QuorumWindow.SHUT, accepted=accepted, own_root=None, roots={}
+    )
+    asks: list[Effect] = [RequestMerge(state.round, p, accepted) for p in sorted(state.in_round)]
+    return state, [*effects, MergeLocally(state.round, accepted), *asks]
 
 
-def _close_merge(state: State, effects: list[Effect]) -> Step:
+def _close_merge(state: CoordinatorState, effects: list[Effect]) -> Step:
     if state.own_root is None:
         return state, effects
     state, is_over, told = gathered(state, state.roots)
@@ -215,45 +254,45 @@ def _close_merge(state: State, effects: list[Effect]) -> Step:
         return state, [*effects, *told]
     theirs = {state.roots[p][0] for p in state.in_round}
     if len(theirs) == 1 and len(state.in_round) > 1 and theirs != {state.own_root}:
-        return state, [*effects, Halt(state.round, theirs.pop())]
+        return state, [*effects, HaltRun(state.round, theirs.pop())]
     differing = sorted(p for p in state.in_round if state.roots[p][0] != state.own_root)
     for peer in differing:
-        effects = [*effects, Expel(peer, state.round, state.roots[peer][0])]
+        effects = [*effects, ExpelMember(peer, state.round, state.roots[peer][0])]
     if differing:
         members = tuple(p for p in state.members if p not in differing)
         state = _replace(state, members=members, in_round=state.in_round - set(differing))
     signatures = tuple((p, state.roots[p][1]) for p in sorted(state.in_round))
-    record = Closed(state.round, Hash(state.own_root or b""), signatures)
-    state = _replace(state, root=record.root, round=state.round + 1, phase=Phase.IDLE)
-    effects = [*effects, Write(record), *told, Report(record, state.accepted)]
+    record = RoundEndRecord(state.round, Hash(state.own_root or b""), signatures)
+    state = _replace(state, root=record.root, round=state.round + 1, phase=RoundPhase.IDLE)
+    effects = [*effects, WriteRecord(record), *told, ReportRound(record, state.accepted)]
     if state.is_audited:
-        effects = [*effects, Audit(record.round)]
+        effects = [*effects, AuditRound(record.round)]
     return _settle_audits(state, effects)
 
 
-def _settle_audits(state: State, effects: list[Effect]) -> Step:
+def _settle_audits(state: CoordinatorState, effects: list[Effect]) -> Step:
     """Writes the audits that are due; opens the next round when none is missing."""
     is_over = state.round >= state.rounds or state.is_stopping
     due = state.round if is_over else state.round - 1
     while state.is_audited and state.audited < due:
         found = state.verdicts.get(state.audited)
         if found is None:
-            return _replace(state, phase=Phase.AUDIT), effects
+            return _replace(state, phase=RoundPhase.AUDIT), effects
         state, effects = _conclude(state, effects, found)
-    return _open(_replace(state, phase=Phase.IDLE), effects)
+    return _open(_replace(state, phase=RoundPhase.IDLE), effects)
 
 
-def _conclude(state: State, effects: list[Effect], found: GotVerdicts) -> Step:
+def _conclude(state: CoordinatorState, effects: list[Effect], found: VerdictsInput) -> Step:
     """Writes one round's verdicts, and excludes whom they find false. Who is out already is judged no more."""
     kept = tuple(v for v in found.verdicts if v.verdict.node not in state.excluded)
     tests = tuple(c for c in found.canaries if c.verdict.verdict.node not in state.excluded)
-    record = Audited(state.audited, kept, tests, found.scores)
-    effects = [*effects, Write(record)]
-    effects += [Exclude(peer, record.round) for peer in sorted(excluded_by(record))]
+    record = AuditsRecord(state.audited, kept, tests, found.scores)
+    effects = [*effects, WriteRecord(record)]
+    effects += [ExcludeMember(peer, record.round) for peer in sorted(excluded_by(record))]
     return _concluded(state, record), effects
 
 
-def _concluded(state: State, record: Audited) -> State:
+def _concluded(state: CoordinatorState, record: AuditsRecord) -> CoordinatorState:
     out = state.excluded | excluded_by(record)
     return _replace(
         state,
@@ -264,7 +303,7 @@ def _concluded(state: State, record: Audited) -> State:
     )
 
 
-def _open(state: State, effects: list[Effect]) -> Step:
+def _open(state: CoordinatorState, effects: list[Effect]) -> Step:
     """Opens the next round, or ends the run."""
     if state.round >= state.rounds:
         return _end(state, effects, REASON_COMPLETE)
@@ -272,17 +311,17 @@ def _open(state: State, effects: list[Effect]) -> Step:
         return _end(state, effects, REASON_STOPPED)
     if not state.members:
         return _end(state, effects, REASON_ALONE)
-    members = tuple(Member(p, state.pace.get(p, state.weight)) for p in sorted(state.members))
-    record = RoundOpened(state.round, members, state.steps, state.density)
-    return _train(state, [*effects, Write(record)], record)
+    members = tuple(RoundMember(p, state.pace.get(p, state.weight)) for p in sorted(state.members))
+    record = RoundStartRecord(state.round, members, state.steps, state.density)
+    return _train(state, [*effects, WriteRecord(record)], record)
 
 
-def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
+def _train(state: CoordinatorState, effects: list[Effect], record: RoundStartRecord) -> Step:
     assigned = {m.peer: m.weight for m in record.members}
     state = _replace(
         state,
-        phase=Phase.TRAIN,
-        window=Window.SHUT,
+        phase=RoundPhase.TRAIN,
+        window=QuorumWindow.SHUT,
         in_round=frozenset(assigned) & frozenset(state.members),
         assigned=assigned,
         pace={**state.pace, **assigned},
@@ -296,43 +335,43 @@ def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
         own_root=None,
         roots={},
     )
-    asks: list[Effect] = [AskTrain(state.round, p) for p in sorted(state.in_round)]
+    asks: list[Effect] = [RequestTraining(state.round, p) for p in sorted(state.in_round)]
     return _advance(state, [*effects, *asks]) if not state.in_round else (state, [*effects, *asks])
 
 
-def _end(state: State, effects: list[Effect], reason: str) -> Step:
+def _end(state: CoordinatorState, effects: list[Effect], reason: str) -> Step:
     """Ends the session. Without members the run itself is not over: phase and log stay open for their return."""
-    record = Finished(state.round, state.root, reason)
+    record = RunEndRecord(state.round, state.root, reason)
     if reason == REASON_ALONE:
-        return state, [*effects, End(record)]
-    state = _replace(state, phase=Phase.DONE, finished=record)
-    return state, [*effects, Write(record), End(record)]
+        return state, [*effects, EndRun(record)]
+    state = _replace(state, phase=RoundPhase.DONE, finished=record)
+    return state, [*effects, WriteRecord(record), EndRun(record)]
 
 
-def _resume_phase(state: State) -> Step:
+def _resume_phase(state: CoordinatorState) -> Step:
     """The effects that the phase in which the log ends still needs."""
     match state.phase:
-        case Phase.IDLE | Phase.AUDIT:
+        case RoundPhase.IDLE | RoundPhase.AUDIT:
             return _settle_audits(state, _audits(state))
-        case Phase.TRAIN:
-            members = tuple(Member(p, state.assigned[p]) for p in sorted(state.in_round))
-            opened = RoundOpened(state.round, members, state.steps, state.density)
+        case RoundPhase.TRAIN:
+            members = tuple(RoundMember(p, state.assigned[p]) for p in sorted(state.in_round))
+            opened = RoundStartRecord(state.round, members, state.steps, state.density)
             return _train(state, _audits(state), opened)
-        case Phase.REVEAL:
-            committed = Committed(state.round, tuple(state.commitments.values()), ())
+        case RoundPhase.REVEAL:
+            committed = CommitmentsRecord(state.round, tuple(state.commitments.values()), ())
             return _advance(*_reveal(state, _audits(state), committed))
-        case Phase.MERGE:
-            return _merge(state, _audits(state), Accepted(state.round, state.accepted))
-        case Phase.DONE:
-            return state, [End(state.finished)] if state.finished is not None else []
+        case RoundPhase.MERGE:
+            return _merge(state, _audits(state), AcceptSetRecord(state.round, state.accepted))
+        case RoundPhase.DONE:
+            return state, [EndRun(state.finished)] if state.finished is not None else []
 
 
-def _audits(state: State) -> list[Effect]:
+def _audits(state: CoordinatorState) -> list[Effect]:
     """Closed rounds whose audits are not in the log."""
-    return [Audit(r) for r in range(state.audited, state.round)] if state.is_audited else []
+    return [AuditRound(r) for r in range(state.audited, state.round)] if state.is_audited else []
 
 
-def replay(fresh: State, records: Iterable[Record]) -> State:
+def replay(fresh: CoordinatorState, records: Iterable[Record]) -> CoordinatorState:
     """The state at the end of a log; `fresh` gives the terms and the members of a new run.
 
     Raises VerificationError FF-TRAIN-011 when a record does not fit where it stands.
@@ -343,30 +382,36 @@ def replay(fresh: State, records: Iterable[Record]) -> State:
     return state
 
 
-def _replayed(state: State, record: Record) -> State:
+def _replayed(state: CoordinatorState, record: Record) -> CoordinatorState:
     match record:
-        case Opened(job, _, initial_root) if job == state.job and not state.root:
+        case RunStartRecord(job, _, initial_root) if job == state.job and not state.root:
             return _replace(state, root=initial_root)
-        case RoundOpened(round, members) if round == state.round and _is_judged(state, round - 1):
+        case RoundStartRecord(round, members) if round == state.round and _is_judged(state, round - 1):
             peers = tuple(m.peer for m in members)
             return _train(_replace(state, members=peers), [], record)[0]
-        case Committed(round, commitments, _) if round == state.round and state.phase is Phase.TRAIN:
+        case CommitmentsRecord(round, commitments, _) if (
+            round == state.round and state.phase is RoundPhase.TRAIN
+        ):
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
-        case Beaconed(round, block) if _is_awaited(state, round):
+        case BeaconRecord(round, block) if _is_awaited(state, round):
             return _replace(state, block=block)
-        case Accepted(round) if round == state.round and _is_awaited(state, round):
+        case AcceptSetRecord(round) if round == state.round and _is_awaited(state, round):
             pass
-        case Accepted(round, contributions) if round == state.round and state.phase is Phase.REVEAL:
+        case AcceptSetRecord(round, contributions) if (
+            round == state.round and state.phase is RoundPhase.REVEAL
+        ):
             return _merge(_narrowed(state, (c.peer for c in contributions)), [], record)[0]
-        case Closed(round, root, signatures) if round == state.round and state.phase is Phase.MERGE:
+        case RoundEndRecord(round, root, signatures) if (
+            round == state.round and state.phase is RoundPhase.MERGE
+        ):
             state = _narrowed(state, (p for p, _ in signatures))
-            return _replace(state, root=root, round=round + 1, phase=Phase.IDLE)
-        case Audited(round) if round == state.audited < state.round and state.phase is Phase.IDLE:
+            return _replace(state, root=root, round=round + 1, phase=RoundPhase.IDLE)
+        case AuditsRecord(round) if round == state.audited < state.round and state.phase is RoundPhase.IDLE:
             return _concluded(state, record)
-        case Finished(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(
+        case RunEndRecord(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(
             state, rounds
         ):
-            return _replace(state, phase=Phase.DONE, finished=record)
+            return _replace(state, phase=RoundPhase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",
         f"the run log does not fit together at a {type(record).__name__} record",
@@ -375,12 +420,12 @@ def _replayed(state: State, record: Record) -> State:
     )
 
 
-def _is_judged(state: State, due: int) -> bool:
+def _is_judged(state: CoordinatorState, due: int) -> bool:
     """Whether a record may stand here that follows the audits of all rounds below `due`."""
-    return state.phase is Phase.IDLE and (not state.is_audited or state.audited >= due)
+    return state.phase is RoundPhase.IDLE and (not state.is_audited or state.audited >= due)
 
 
-def _narrowed(state: State, peers: Iterable[PeerId]) -> State:
+def _narrowed(state: CoordinatorState, peers: Iterable[PeerId]) -> CoordinatorState:
     """Only these peers are still in: the others were lost before the record was written."""
     stayed = frozenset(peers) & state.in_round
     members = tuple(p for p in state.members if p in stayed)

@@ -1,8 +1,8 @@
-"""The learning rate as a function of the step, the same bits on every machine: outer steps are public arithmetic."""
+"""Computes the learning rate of a step, with the same bits on every machine: outer steps are public arithmetic."""
 
 from __future__ import annotations
 
-from farflung.core.canon.steps import cosine
+from farflung.core.canon.float_operations import cosine
 from farflung.job.spec import ScheduleSpec
 
 

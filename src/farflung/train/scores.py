@@ -1,7 +1,7 @@
-"""Loss probes: what one contribution does to the loss, as a verifier states it under its signature (V2: a filter only).
+"""Defines loss probes: what one contribution does to the loss, signed by a verifier (V2: a filter only).
 
 All losses are of the public state before the round, and of that state with one contribution merged alone
-(train.sync.Sync.alone), in units of 2^-20 nats per token (train.trace): on windows of held-out text, the same ones for
+(train.sync_arithmetic.Sync.alone), in units of 2^-20 nats per token (train.contribution_trace): on windows of held-out text, the same ones for
 everybody, and on windows of the contribution's own assigned data. Which windows follows from the round's beacon, so
 nobody knew them when the contributions were committed to.
 
@@ -18,7 +18,7 @@ from farflung.core.crypto import NS_SCORES, SigningKey, digest, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
 
 
-class Score(Wire, frozen=True):
+class ContributionScore(Wire, frozen=True):
     """One contribution's losses: held-out with it, and on its own data before and with it."""
 
     peer: PeerId
@@ -31,7 +31,7 @@ class Score(Wire, frozen=True):
         return held_before - self.held, self.before - self.own
 
 
-class Scores(Wire, frozen=True):
+class RoundScores(Wire, frozen=True):
     """One verifier's losses of a round: held-out before it, and of each accepted contribution, ascending by peer.
 
     `contributions` is the root of the accept set (roundlog.contributions_root), `beacon` that of the round.
@@ -44,22 +44,22 @@ class Scores(Wire, frozen=True):
     contributions: Hash
     verifier: PeerId
     held_before: int
-    each: tuple[Score, ...]
+    each: tuple[ContributionScore, ...]
 
 
-class SignedScores(Wire, frozen=True):
+class SignedRoundScores(Wire, frozen=True):
     """Scores under their verifier's signature."""
 
-    scores: Scores
+    scores: RoundScores
     signature: Signature
 
 
-def sign_scores(key: SigningKey, scores: Scores) -> SignedScores:
+def sign_scores(key: SigningKey, scores: RoundScores) -> SignedRoundScores:
     """Signed by the verifier that they name."""
-    return SignedScores(scores, key.sign(NS_SCORES, encode(scores)))
+    return SignedRoundScores(scores, key.sign(NS_SCORES, encode(scores)))
 
 
-def are_scores_signed(signed: SignedScores) -> bool:
+def are_scores_signed(signed: SignedRoundScores) -> bool:
     """Whether the verifier that they name signed them."""
     return is_signed(signed.scores.verifier, signed.signature, NS_SCORES, encode(signed.scores))
 
@@ -85,6 +85,6 @@ def order_of(beacon: Hash, verifiers: Collection[PeerId]) -> tuple[PeerId, ...]:
     return tuple(sorted(set(verifiers), key=lambda v: digest(NS_SCORES, b"verifier", beacon, v)))
 
 
-def by_peer(scores: Scores) -> Mapping[PeerId, tuple[int, int]]:
+def by_peer(scores: RoundScores) -> Mapping[PeerId, tuple[int, int]]:
     """Each contribution's gains, held-out and own."""
     return {score.peer: score.gains(scores.held_before) for score in scores.each}

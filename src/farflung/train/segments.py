@@ -1,7 +1,8 @@
-"""What stands at the border of a segment: its roots, its byte form for an auditor, and how far two of them lie apart.
+"""Defines the state at the border of a segment: its roots, its byte form for an auditor, the distance of two
+states.
 
-A border's state is weights, optimizer and what is unsent (core.claims.Border says which ones). Opened, it is a file of
-train.sections; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh optimizer
+A border's state is weights, optimizer and what is unsent (core.commitments.Border says which ones). Opened, it is a file of
+train.tensor_file; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh optimizer
 with nothing unsent is no file at all.
 """
 
@@ -14,19 +15,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from farflung.core.claims import Border
+from farflung.core.commitments import BorderRoots
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.core.layout import Float32, Layout, state_root
+from farflung.core.tensor_layout import Float32, TensorLayout, state_root
 from farflung.job.spec import OptimizerSpec
-from farflung.train import inner, sections
-from farflung.train.inner import OFFSET, RESIDUAL
-from farflung.train.sections import Kind, Sections
-from farflung.train.trace import PARAMS
+from farflung.train import inner_state, tensor_file
+from farflung.train.contribution_trace import PARAMS
+from farflung.train.inner_state import OFFSET, RESIDUAL
+from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
 Float64 = NDArray[np.float64]
 
-KIND: Final = Kind(b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit")
+KIND: Final = TensorFileKind(
+    b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit"
+)
 UNBOUNDED: Final = 1e9  # the largest distance that is told apart; stands for a division by zero as well
 
 
@@ -47,32 +50,34 @@ class BorderState:
 
     def named(self, optimizer: OptimizerSpec) -> dict[str, Float32]:
         """The vectors that are there, by the names under which they are stored and compared."""
-        found = inner.named(optimizer, self.vectors)
+        found = inner_state.named(optimizer, self.vectors)
         if self.params is not None:
             found[PARAMS] = self.params
-        return found | inner.unsent(self.residual, self.offset)
+        return found | inner_state.unsent(self.residual, self.offset)
 
 
-def pack(state: BorderState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
+def pack(state: BorderState, optimizer: OptimizerSpec, layout: TensorLayout) -> bytes:
     """The one byte form of a state at a border; empty when it has no vector (fresh)."""
     found = state.named(optimizer)
-    return sections.pack(KIND, layout, Sections(state.round, state.step, found)) if found else b""
+    return tensor_file.pack(KIND, layout, TensorFileContent(state.round, state.step, found)) if found else b""
 
 
-def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout, round: int) -> BorderState:
+def unpack(
+    data: bytes | memoryview, optimizer: OptimizerSpec, layout: TensorLayout, round: int
+) -> BorderState:
     """Reads `pack`'s form of a state in `round`. Total.
 
     Raises RunError FF-TRAIN-070 (damaged), FF-TRAIN-071 (another model or optimizer), FF-TRAIN-082 (another round).
     """
     if not data:
         return BorderState(round, 0)
-    found = sections.unpack(KIND, data, layout)
+    found = tensor_file.unpack(KIND, data, layout)
     if found.round != round:
         raise unfit(f"it is of round {found.round}, and round {round} was asked for")
     if not found.vectors:
         raise unfit("it holds nothing")
     held = {name: found.vectors.pop(name, None) for name in (PARAMS, RESIDUAL, OFFSET)}
-    vectors = inner.in_order(KIND, optimizer, found.vectors)
+    vectors = inner_state.in_order(KIND, optimizer, found.vectors)
     return BorderState(round, found.step, held[PARAMS], vectors, held[RESIDUAL], held[OFFSET])
 
 
@@ -104,19 +109,19 @@ def weights(state: BorderState) -> bytes:
     return np.ascontiguousarray(state.params, "<f4").tobytes()
 
 
-def params_root(layout: Layout, params: Float32) -> Hash:
+def params_root(layout: TensorLayout, params: Float32) -> Hash:
     """Root of local weights, as it stands in a border."""
     return state_root(layout, {PARAMS: params})
 
 
-def optimizer_root(layout: Layout, optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> Hash:
+def optimizer_root(layout: TensorLayout, optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> Hash:
     """Root of the optimizer's vectors, as it stands in a border; ZERO_HASH when it is fresh."""
-    return state_root(layout, inner.named(optimizer, vectors)) if vectors else ZERO_HASH
+    return state_root(layout, inner_state.named(optimizer, vectors)) if vectors else ZERO_HASH
 
 
-def unsent_root(layout: Layout, residual: Float32 | None, offset: Float32 | None) -> Hash:
+def unsent_root(layout: TensorLayout, residual: Float32 | None, offset: Float32 | None) -> Hash:
     """Root of what was not sent, as it stands in a border; ZERO_HASH when there is nothing."""
-    held = inner.unsent(residual, offset)
+    held = inner_state.unsent(residual, offset)
     return state_root(layout, held) if held else ZERO_HASH
 
 
@@ -130,12 +135,16 @@ def begin(state: BorderState, public: Float32) -> Float32:
 
 
 def border(
-    layout: Layout, optimizer: OptimizerSpec, index: int, state: BorderState, residual: Hash | None = None
-) -> Border:
+    layout: TensorLayout,
+    optimizer: OptimizerSpec,
+    index: int,
+    state: BorderState,
+    residual: Hash | None = None,
+) -> BorderRoots:
     """The border `index` at which `state`, weights included, stands. `residual`: its root, when it is known already."""
     if state.params is None:
         raise unfit("it holds no weights")
-    return Border(
+    return BorderRoots(
         round=state.round,
         index=index,
         steps=state.step,
@@ -146,12 +155,12 @@ def border(
 
 
 def borders(
-    layout: Layout,
+    layout: TensorLayout,
     optimizer: OptimizerSpec,
     states: Sequence[BorderState],
     residual: Float32 | None,
     offset: Float32 | None,
-) -> tuple[Border, ...]:
+) -> tuple[BorderRoots, ...]:
     """All borders of a round. `states[0]` holds what was unsent before it; `residual` and `offset`, which its encoding
     left, stand at the last border.
     """
@@ -168,11 +177,11 @@ def compared(state: BorderState, optimizer: OptimizerSpec) -> dict[str, Float32]
     """What of a segment's end is held against another's: its weights, then the optimizer's vectors."""
     if state.params is None:
         raise unfit("it holds no weights")
-    return {PARAMS: state.params, **inner.named(optimizer, state.vectors)}
+    return {PARAMS: state.params, **inner_state.named(optimizer, state.vectors)}
 
 
 def distances(
-    layout: Layout, start: Float32, mine: Mapping[str, Float32], claimed: Mapping[str, Float32]
+    layout: TensorLayout, start: Float32, mine: Mapping[str, Float32], claimed: Mapping[str, Float32]
 ) -> dict[str, Float64]:
     """How far `claimed` lies from `mine`, for each vector of `mine` one number a tensor in layout order.
 

@@ -1,7 +1,9 @@
-"""Ways not to do the work of one segment, each with the share of compute that it saves: what audits must tell apart.
+"""Provides ways to skip the work of one segment, each with the share of compute that it saves.
 
-Whole-run cheats (train.cheats) are made of them, the profile run measures on the job's own model how far those lie
-from honest work that save something (train.profile), benchmarks and tests play all of them. Jia et al. 2021 (proof of
+Audits must tell them from honest work.
+
+Whole-run cheats (train.cheating_workers) are made of them, the profile run measures on the job's own model how far those lie
+from honest work that save something (train.noise_profile), benchmarks and tests play all of them. Jia et al. 2021 (proof of
 learning), Zhang et al. 2022 and Fang et al. 2023 (how it is broken) give most of them; the others are what saves time.
 
 A shortcut claims an end of the right form: as many steps counted as were asked for, a vector for each of the
@@ -19,16 +21,22 @@ import numpy as np
 import torch
 
 from farflung.core.crypto import NS_DATA_ORDER, derive, digest
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
-from farflung.train import local, segments
-from farflung.train.altered import FROZEN, Frozen, Narrow, Rounded, Seldom
-from farflung.train.inner import VECTORS
-from farflung.train.local import Batches, Leg, Pulse
-from farflung.train.model import Model
-from farflung.train.order import Int64
+from farflung.train import inner_steps, segments
+from farflung.train.cheating_models import (
+    FROZEN,
+    Bfloat16ProductsCheat,
+    FrozenLayersCheat,
+    RoundedWeightsCheat,
+    SkippedGradientsCheat,
+)
+from farflung.train.data_order import Int64
+from farflung.train.flat_model import FlatModel
+from farflung.train.inner_state import VECTORS
+from farflung.train.inner_steps import Batches, Pulse, StepRange
+from farflung.train.round_work import WorkerJob
 from farflung.train.segments import BorderState
-from farflung.train.work import Job
 
 WINDOWS: Final = 2  # batches that `few-batches` goes round
 FAR: Final = 5  # segments that a chord spans
@@ -38,12 +46,12 @@ Shares = tuple[tuple[str, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentTask:
     """What is asked for: `steps` of `member`'s round from `begin`, whose weights are told. `spec`: the job's own, or
     one that differs in numbers of the optimizer.
     """
 
-    job: Job
+    job: WorkerJob
     spec: JobSpec
     begin: BorderState
     member: int
@@ -67,42 +75,44 @@ class Segment:
         zeros = tuple(np.zeros_like(self.start) for _ in VECTORS[self.spec.optimizer.name])
         return self.begin.vectors or zeros
 
-    def honest(self) -> Leg:
+    def honest(self) -> StepRange:
         """The work."""
         return self.made()
 
     def made(
         self,
         *,
-        model: Model | None = None,
+        model: FlatModel | None = None,
         batches: Batches | None = None,
         steps: range | None = None,
         rate: float = 1,
-    ) -> Leg:
+    ) -> StepRange:
         """The work with something else in a place of it; `rate`: times the learning rate."""
         optimizer = msgspec.structs.replace(self.spec.optimizer, lr=self.spec.optimizer.lr * rate)
         spec = msgspec.structs.replace(self.spec, optimizer=optimizer)
         batches, steps = batches or self.batches, self.steps if steps is None else steps
-        return local.leg(model or self.job.model, spec, self.begin, batches, self.member, steps, self.pulse)
+        return inner_steps.leg(
+            model or self.job.model, spec, self.begin, batches, self.member, steps, self.pulse
+        )
 
     def claim(
         self, params: Float32, vectors: tuple[Float32, ...], losses: tuple[float, ...], norm: float
-    ) -> Leg:
+    ) -> StepRange:
         """An end that was not trained to, with as many losses and steps as were asked for."""
         count = len(self.steps)
         end = replace(self.begin, step=self.begin.step + count, params=params, vectors=vectors)
-        return Leg(end, tuple(losses[at * len(losses) // count] for at in range(count)), norm)
+        return StepRange(end, tuple(losses[at * len(losses) // count] for at in range(count)), norm)
 
     def glance(self) -> float:
         """The loss of the first step, by one forward pass."""
         model = self.job.model
         model.put(self.start)
-        local.seed(self.spec, self.begin.round, self.member, self.steps[0])
+        inner_steps.seed(self.spec, self.begin.round, self.member, self.steps[0])
         with torch.no_grad():
-            return float(model.loss(*local.tensors(self.batches(self.steps[0]))))
+            return float(model.loss(*inner_steps.tensors(self.batches(self.steps[0]))))
 
 
-Play = Callable[[Segment], Leg]
+Play = Callable[[SegmentTask], StepRange]
 
 
 class Shortcut(NamedTuple):
@@ -119,17 +129,17 @@ class Shortcut(NamedTuple):
 # Steps left out
 
 
-def skip(segment: Segment) -> Leg:
+def skip(segment: SegmentTask) -> StepRange:
     """Makes the even steps of the round, and counts all."""
     return _left_out(segment, lambda step: step % 2 == 0)
 
 
-def skip_one(segment: Segment) -> Leg:
+def skip_one(segment: SegmentTask) -> StepRange:
     """Leaves the segment's last step out."""
     return _left_out(segment, lambda step: step != segment.steps[-1])
 
 
-def _left_out(segment: Segment, is_made: Callable[[int], bool]) -> Leg:
+def _left_out(segment: SegmentTask, is_made: Callable[[int], bool]) -> StepRange:
     """A step that is left out repeats the loss of the one before it; the first one's costs a forward pass."""
     at, losses, largest, seen = segment.begin, list[float](), 0.0, None
     for step in segment.steps:
@@ -141,10 +151,10 @@ def _left_out(segment: Segment, is_made: Callable[[int], bool]) -> Leg:
         seen = segment.glance() if seen is None else seen
         losses.append(seen)
     end = replace(at, vectors=at.vectors or segment.vectors, residual=segment.begin.residual)
-    return Leg(end, tuple(losses), largest)
+    return StepRange(end, tuple(losses), largest)
 
 
-def spacing(segment: Segment) -> Leg:
+def spacing(segment: SegmentTask) -> StepRange:
     """Borders that lie farther apart than they say: half of the steps, each at twice the rate."""
     count = (len(segment.steps) + 1) // 2
     leg = segment.made(steps=segment.steps[:count], rate=2)
@@ -155,8 +165,8 @@ def spacing(segment: Segment) -> Leg:
 # Other data
 
 
-def _other(change: Callable[[Segment, int, Int64, Int64], tuple[Int64, Int64]]) -> Play:
-    def play(segment: Segment) -> Leg:
+def _other(change: Callable[[SegmentTask, int, Int64, Int64], tuple[Int64, Int64]]) -> Play:
+    def play(segment: SegmentTask) -> StepRange:
         right = segment.batches
         return segment.made(batches=lambda step: change(segment, step, *right(step)))
 
@@ -167,34 +177,34 @@ def _rows(count: Callable[[int], int]) -> Play:
     return _other(lambda _, __, x, y: (x[: count(len(x))], y[: count(len(y))]))
 
 
-def _half_context(_: Segment, __: int, x: Int64, y: Int64) -> tuple[Int64, Int64]:
+def _half_context(_: SegmentTask, __: int, x: Int64, y: Int64) -> tuple[Int64, Int64]:
     half = max(1, x.shape[1] // 2)
     return np.ascontiguousarray(x[:, :half]), np.ascontiguousarray(y[:, :half])
 
 
-def _wrong_row(segment: Segment, step: int, x: Int64, y: Int64) -> tuple[Int64, Int64]:
+def _wrong_row(segment: SegmentTask, step: int, x: Int64, y: Int64) -> tuple[Int64, Int64]:
     others = segment.job.batches(segment.begin.round, segment.member + 1)(step)
     return np.concatenate([x[:-1], others[0][-1:]]), np.concatenate([y[:-1], others[1][-1:]])
 
 
-def other_data(segment: Segment) -> Leg:
+def other_data(segment: SegmentTask) -> StepRange:
     """What another member was given: one work under two names."""
     return segment.made(batches=segment.job.batches(segment.begin.round, segment.member + 1))
 
 
-def few_batches(segment: Segment) -> Leg:
+def few_batches(segment: SegmentTask) -> StepRange:
     """The first batches of round 0, in turn."""
     first = segment.job.batches(0, segment.member)
     return segment.made(batches=lambda step: first(step % WINDOWS))
 
 
-def same_batch(segment: Segment) -> Leg:
+def same_batch(segment: SegmentTask) -> StepRange:
     """The first batch of the segment in every step."""
     right = segment.batches
     return segment.made(batches=lambda _: right(segment.steps[0]))
 
 
-def chosen_data(segment: Segment) -> Leg:
+def chosen_data(segment: SegmentTask) -> StepRange:
     """Data chosen so that training on them leads to an end that was fixed before (Zhang et al. 2022), as far as whole
     batches of tokens can: in each step the one of CHOICES whose gradient points there best.
     """
@@ -211,29 +221,29 @@ def chosen_data(segment: Segment) -> Leg:
         way, found = at.params - wanted, list[tuple[float, int]]()
         for choice in range(CHOICES):
             model.put(at.params)
-            model.gradient(*local.tensors(_choice(segment, choice)(step)))
+            model.gradient(*inner_steps.tensors(_choice(segment, choice)(step)))
             grads = model.grads.numpy()
             found.append((float(grads @ way) / max(float(np.linalg.norm(grads)), 1e-30), choice))
         best = _choice(segment, max(found)[1])
         leg = replace(segment, begin=at).made(batches=best, steps=range(step, step + 1))
         at, largest = leg.end, max(largest, leg.grad_norm)
         losses.append(leg.losses[0])
-    return Leg(at, tuple(losses), largest)
+    return StepRange(at, tuple(losses), largest)
 
 
-def _choice(segment: Segment, choice: int) -> Batches:
+def _choice(segment: SegmentTask, choice: int) -> Batches:
     return segment.job.batches(segment.begin.round, segment.member + 1 + choice)
 
 
 # Ends that nobody trained to
 
 
-def idle(segment: Segment) -> Leg:
+def idle(segment: SegmentTask) -> StepRange:
     """No update at all."""
     return segment.claim(segment.start, segment.vectors, (segment.glance(),), 1.0)
 
 
-def noise(segment: Segment) -> Leg:
+def noise(segment: SegmentTask) -> StepRange:
     """A random change, in every tensor as long as the right one, which it is told for nothing."""
     right = segment.honest()
     assert right.end.params is not None
@@ -242,7 +252,7 @@ def noise(segment: Segment) -> Leg:
     return segment.claim(segment.start + change, right.end.vectors, right.losses, right.grad_norm)
 
 
-def interpolated(segment: Segment) -> Leg:
+def interpolated(segment: SegmentTask) -> StepRange:
     """A point on the straight way to where FAR such segments lead: a checkpoint that was never reached."""
     steps = range(segment.steps.start, segment.steps.start + FAR * len(segment.steps))
     leg, share = segment.made(steps=steps), np.float32(1 / FAR)
@@ -253,7 +263,7 @@ def interpolated(segment: Segment) -> Leg:
     return segment.claim(params, vectors, leg.losses, leg.grad_norm)
 
 
-def drawn(seed: int, about: tuple[int, ...], layout: Layout, change: Float32) -> Float32:
+def drawn(seed: int, about: tuple[int, ...], layout: TensorLayout, change: Float32) -> Float32:
     """Uniform in every element, as long as `change` in every tensor, shape (size,)."""
     key = digest(NS_DATA_ORDER, b"noise", seed.to_bytes(8, "little"))
     raw = derive(NS_DATA_ORDER, key, b"".join(n.to_bytes(8, "little") for n in about), length=4 * change.size)
@@ -264,7 +274,7 @@ def drawn(seed: int, about: tuple[int, ...], layout: Layout, change: Float32) ->
     return found
 
 
-def _with(model: Callable[[Model], Model]) -> Play:
+def _with(model: Callable[[FlatModel], FlatModel]) -> Play:
     return lambda segment: segment.made(model=model(segment.job.model))
 
 
@@ -303,17 +313,17 @@ SHORTCUTS: Final[Mapping[str, Shortcut]] = {
         _other(_half_context),
     ),
     "stale": Shortcut(
-        "every second gradient again", lambda _, k: k // 2 / k, _with(lambda model: Seldom(model, 2))
+        "every second gradient again", lambda _, k: k // 2 / k, _with(lambda model: SkippedGradientsCheat(model, 2))
     ),
     "one-gradient": Shortcut(
-        "the first gradient in every step", lambda _, k: (k - 1) / k, _with(lambda model: Seldom(model, 1 << 60))
+        "the first gradient in every step", lambda _, k: (k - 1) / k, _with(lambda model: SkippedGradientsCheat(model, 1 << 60))
     ),
     "same-batch": Shortcut("the first batch in every step", _nothing, same_batch),
     "few-batches": Shortcut("the same few batches all the time", _nothing, few_batches),
     "other-data": Shortcut("another member's batches", _nothing, other_data),
     "chosen-data": Shortcut("data searched for, so that the end fits", _nothing, chosen_data),
-    "frozen": Shortcut("the first layers stay", lambda *_: BACKWARD * FROZEN, _with(Frozen)),
-    "momentum": Shortcut("the optimizer alone, without gradients", _all, _with(lambda model: Seldom(model, 0))),
+    "frozen": Shortcut("the first layers stay", lambda *_: BACKWARD * FROZEN, _with(FrozenLayersCheat)),
+    "momentum": Shortcut("the optimizer alone, without gradients", _all, _with(lambda model: SkippedGradientsCheat(model, 0))),
     "idle": Shortcut("no update", _all, idle),
     "noise": Shortcut("a random change of the right length", _all, noise),
     "interpolated": Shortcut("a point on the straight way to a later end", _nothing, interpolated),
@@ -321,12 +331,12 @@ SHORTCUTS: Final[Mapping[str, Shortcut]] = {
     "rate-1.1": Shortcut("the learning rate times 1.1", _nothing, _rate(1.1)),
     "rate-2": Shortcut("the learning rate times 2", _nothing, _rate(2.0)),
     "spacing": Shortcut("half of the steps at twice the rate", lambda _, k: k // 2 / k, spacing),
-    "bf16": Shortcut("products in bfloat16", lambda *_: 1 - 16 / 32, _with(Narrow)),
-    "fp8": Shortcut("weights in 8 bits", lambda *_: 1 - 8 / 32, _with(Rounded)),
+    "bf16": Shortcut("products in bfloat16", lambda *_: 1 - 16 / 32, _with(Bfloat16ProductsCheat)),
+    "fp8": Shortcut("weights in 8 bits", lambda *_: 1 - 8 / 32, _with(RoundedWeightsCheat)),
 }  # fmt: skip
 
 
-def apart(segment: Segment, right: BorderState, claimed: BorderState) -> Shares:
+def apart(segment: SegmentTask, right: BorderState, claimed: BorderState) -> Shares:
     """Distances of a claimed end from the right one, by vector, in layout order (segments.distances)."""
     optimizer = segment.spec.optimizer
     mine, other = (segments.compared(state, optimizer) for state in (right, claimed))

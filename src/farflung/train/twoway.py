@@ -1,4 +1,4 @@
-"""Two-way aggregation (experimental; no job file names it): shards of the model have owners who sum and re-encode.
+"""Implements two-way aggregation (experimental; no job file names it): owners of shards sum and re-encode them.
 
 With an all-gather each peer downloads N - 1 payloads of m bytes. Here every slot of the flat vector has one owner among
 the live peers; a peer encodes its change for each owner by itself, the owner merges what came (compress.merge), encodes
@@ -22,13 +22,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress.codecs import Codec
-from farflung.compress.merge import Part as Decoded
+from farflung.compress.merge import WeightedUpdate as Decoded
 from farflung.compress.merge import mean, merge
-from farflung.compress.payload import About
+from farflung.compress.payload import ContributionKey
 from farflung.core.crypto import NS_SHARD_OWNER, digest
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Float32, Layout
-from farflung.train.messages import Part
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.train.worker_messages import AcceptedPayload
 
 UP: Final = 0  # phase of what contributors send to an owner
 DOWN: Final = 1  # phase of what an owner answers
@@ -36,7 +36,7 @@ SLOTS: Final = 1024  # about so many in a large model: 64 owners then differ by 
 SLOT_ELEMENTS: Final = 1 << 12  # at least: the chunk of the sparse codecs
 
 
-class Slot(NamedTuple):
+class ShardRange(NamedTuple):
     """Consecutive elements of the flat vector that have one owner: pieces of tensors, by tensor name."""
 
     pieces: tuple[tuple[str, slice], ...]
@@ -47,7 +47,7 @@ class Slot(NamedTuple):
         return sum(place.stop - place.start for _, place in self.pieces)
 
 
-def slots(layout: Layout) -> tuple[Slot, ...]:
+def slots(layout: TensorLayout) -> tuple[ShardRange, ...]:
     """The layout cut in slots: pieces of a power of two of elements, what is shorter joined to its neighbours.
 
     A piece starts at a multiple of its slot's length within its tensor, so that chunks lie where they lie without
@@ -56,27 +56,27 @@ def slots(layout: Layout) -> tuple[Slot, ...]:
     length = SLOT_ELEMENTS
     while length * SLOTS < layout.size:
         length *= 2
-    result: list[Slot] = []
+    result: list[ShardRange] = []
     short: list[tuple[str, slice]] = []
     for tensor, place in layout.slices():
         for start in range(place.start, place.stop, length):
             piece = (tensor.name, slice(start, min(start + length, place.stop)))
             if piece[1].stop - start == length:
-                result.append(Slot((piece,)))
+                result.append(ShardRange((piece,)))
                 continue
             short.append(piece)
-            if Slot(tuple(short)).size >= length:
-                result.append(Slot(tuple(short)))
+            if ShardRange(tuple(short)).size >= length:
+                result.append(ShardRange(tuple(short)))
                 short = []
-    return (*result, Slot(tuple(short))) if short else tuple(result)
+    return (*result, ShardRange(tuple(short))) if short else tuple(result)
 
 
 @dataclass(frozen=True)
-class Shard:
+class ModelShard:
     """All that one peer owns, as a layout of its own: each tensor's pieces joined, in the order of the flat vector."""
 
     owner: PeerId
-    layout: Layout
+    layout: TensorLayout
     places: tuple[slice, ...]
 
     def take(self, vector: Float32) -> Float32:
@@ -92,7 +92,7 @@ class Shard:
             start = stop
 
 
-def shards(layout: Layout, job: Hash, live: Sequence[PeerId]) -> tuple[Shard, ...]:
+def shards(layout: TensorLayout, job: Hash, live: Sequence[PeerId]) -> tuple[ModelShard, ...]:
     """The shards of the live peers, in the peers' order by id; a peer that owns nothing has none.
 
     No owner has more than size / N elements and one slot.
@@ -114,15 +114,19 @@ def _score(job: Hash, peer: PeerId, slot: int) -> bytes:
     return digest(NS_SHARD_OWNER, job, peer, slot.to_bytes(8, "little"))
 
 
-def _shard(owner: PeerId, pieces: list[tuple[str, slice]]) -> Shard:
+def _shard(owner: PeerId, pieces: list[tuple[str, slice]]) -> ModelShard:
     ordered = sorted(pieces, key=lambda piece: piece[1].start)
     sizes: dict[str, int] = {}
     for name, place in ordered:
         sizes[name] = sizes.get(name, 0) + place.stop - place.start
-    return Shard(owner, Layout.of({n: (s,) for n, s in sizes.items()}), tuple(p for _, p in ordered))
+    return ModelShard(
+        owner, TensorLayout.of({n: (s,) for n, s in sizes.items()}), tuple(p for _, p in ordered)
+    )
 
 
-def moved(layout: Layout, before: Shard | None, unsent: Float32 | None, after: Shard) -> Float32 | None:
+def moved(
+    layout: TensorLayout, before: ModelShard | None, unsent: Float32 | None, after: ModelShard
+) -> Float32 | None:
     """An owner's residual when its shard changes: what it still owns stays, the rest is given up or starts at zero."""
     if before is None or unsent is None:
         return None
@@ -132,14 +136,14 @@ def moved(layout: Layout, before: Shard | None, unsent: Float32 | None, after: S
 
 
 @dataclass(frozen=True)
-class TwoWay:
+class TwoWayAggregation:
     """The codec of the contributions, and that of the owners' answers (which may be denser: homes download faster)."""
 
     uplink: Codec
     downlink: Codec
 
     def send(
-        self, residual: Float32 | None, change: Float32, shards: Sequence[Shard], about: About
+        self, residual: Float32 | None, change: Float32, shards: Sequence[ModelShard], about: ContributionKey
     ) -> tuple[Float32 | None, dict[PeerId, bytes]]:
         """A peer's change, shape (size,) → its residual, shape (size,) or None, and one payload for each owner.
 
@@ -159,7 +163,11 @@ class TwoWay:
         return (left if keeps else None), payloads
 
     def combine(
-        self, unsent: Float32 | None, shard: Shard, parts: Sequence[Part], about: About
+        self,
+        unsent: Float32 | None,
+        shard: ModelShard,
+        parts: Sequence[AcceptedPayload],
+        about: ContributionKey,
     ) -> tuple[Float32 | None, bytes]:
         """What an owner answers: the clipped weighted mean of `parts` (any order), encoded with its own residual.
 
@@ -175,7 +183,11 @@ class TwoWay:
         return self.downlink.encode(unsent, mean(merge(layout, decoded)), layout, at)
 
     def receive(
-        self, layout: Layout, shards: Sequence[Shard], answers: Mapping[PeerId, bytes], about: About
+        self,
+        layout: TensorLayout,
+        shards: Sequence[ModelShard],
+        answers: Mapping[PeerId, bytes],
+        about: ContributionKey,
     ) -> Float32:
         """The round's mean change, shape (size,): zero in the shard of an owner that did not answer.
 
@@ -189,7 +201,7 @@ class TwoWay:
         return change
 
 
-def _bound(about: About, shard: Shard, phase: int, peer: PeerId) -> About:
+def _bound(about: ContributionKey, shard: ModelShard, phase: int, peer: PeerId) -> ContributionKey:
     """The place of one payload: its owner is bound in, for two shards may have layouts that look alike."""
     root = digest(NS_SHARD_OWNER, about.base_root, shard.owner)
     return about._replace(phase=phase, base_root=root, peer=peer)

@@ -1,1 +1,1 @@
-"""Was the work done? Commitments, and the second reader of a finished run."""
+"""Verifies that the work was done: commitments, audits, and the independent replay of a finished run."""

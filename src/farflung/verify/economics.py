@@ -1,4 +1,4 @@
-"""Whether cheating pays, and the smallest audits and stakes with which it does not: exact arithmetic on fractions.
+"""Computes whether cheating pays, and the smallest audits and stakes with which it does not, in exact fractions.
 
     P(k) = q A h(k),  h(k) = 1 - C(N - k, n) / C(N, n)              of being drawn where k of N segments are false
     A = (1 - a) P(at least v - 1 of the next v - 1 + s look)        of being found by those who look
@@ -27,23 +27,23 @@ import msgspec
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.job.spec import AuditSpec, JobSpec
-from farflung.ledger.rules.slash import PERMILLE
+from farflung.ledger.rules.slashes import PERMILLE
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.verify.judge import panel_of
-from farflung.verify.sample import ODDS, odds_of
+from farflung.verify.audit_sample import ODDS, odds_of
+from farflung.verify.audit_verdict import panel_of
 
 ONE: Final = Fraction(1)
 SURE: Final = Fraction(99, 100)
 
 
-class Way(StrEnum):
+class CheaterResponse(StrEnum):
     """What a cheater does that is drawn in a false segment."""
 
     LIE = "lie"
     SILENCE = "silence"
 
 
-class Draw(msgspec.Struct, frozen=True):
+class AuditDrawTerms(msgspec.Struct, frozen=True):
     """Who looks at what. Raises UsageError FF-VERI-095 for numbers out of their range."""
 
     segments: int  # N of a round
@@ -69,7 +69,7 @@ class Draw(msgspec.Struct, frozen=True):
             )
 
 
-class Money(msgspec.Struct, frozen=True):
+class RoundStakes(msgspec.Struct, frozen=True):
     """What is at stake in one round, in any one unit. Raises UsageError FF-VERI-096 for amounts that make no sense."""
 
     pay: Fraction  # R: lost with the stake. Pay of earlier rounds, lost too, may be added
@@ -88,11 +88,11 @@ class Money(msgspec.Struct, frozen=True):
             )
 
 
-class Margin(msgspec.Struct, frozen=True):
+class CheatMargin(msgspec.Struct, frozen=True):
     """What cheating in `cheated` segments saves, and what it is expected to lose."""
 
     cheated: int
-    way: Way
+    way: CheaterResponse
     gain: Fraction
     loss: Fraction
 
@@ -102,11 +102,11 @@ class Margin(msgspec.Struct, frozen=True):
         return self.loss / self.gain
 
 
-def of_job(spec: JobSpec, absent: Fraction = Fraction(0), seen: Fraction = ONE) -> Draw:
+def of_job(spec: JobSpec, absent: Fraction = Fraction(0), seen: Fraction = ONE) -> AuditDrawTerms:
     """A job's audits after probation, as `sample.draw` makes them and `judge.conclude` judges."""
     rate = rate_of(spec.audit) if spec.verifiers else Fraction(0)
     voices = quorum_of(spec.verifiers)
-    return Draw(spec.segments, 1, rate, absent, seen, voices, panel_of(spec.verifiers) - voices)
+    return AuditDrawTerms(spec.segments, 1, rate, absent, seen, voices, panel_of(spec.verifiers) - voices)
 
 
 def rate_of(audit: AuditSpec) -> Fraction:
@@ -119,24 +119,24 @@ def silence_of(withheld_permille: int) -> Fraction:
     return Fraction(withheld_permille, PERMILLE)
 
 
-def opened(draw: Draw, cheated: int) -> Fraction:
+def opened(draw: AuditDrawTerms, cheated: int) -> Fraction:
     """h: the chance that a drawn contribution is opened in a false segment (hypergeometric)."""
     clean = draw.segments - cheated
     return 1 - Fraction(math.comb(clean, draw.sampled), math.comb(draw.segments, draw.sampled))
 
 
-def caught(draw: Draw, cheated: int, way: Way = Way.LIE) -> Fraction:
+def caught(draw: AuditDrawTerms, cheated: int, way: CheaterResponse = CheaterResponse.LIE) -> Fraction:
     """P: the chance that a contribution with so many false segments is punished. Silence is always noticed."""
     return draw.rate * _weight(draw, cheated, way)
 
 
-def _weight(draw: Draw, cheated: int, way: Way) -> Fraction:
+def _weight(draw: AuditDrawTerms, cheated: int, way: CheaterResponse) -> Fraction:
     """P at a rate of 1."""
-    seen = draw.seen if way is Way.LIE else ONE
+    seen = draw.seen if way is CheaterResponse.LIE else ONE
     return agreed(draw, 1 - draw.absent) * seen * opened(draw, cheated)
 
 
-def agreed(draw: Draw, looks: Fraction) -> Fraction:
+def agreed(draw: AuditDrawTerms, looks: Fraction) -> Fraction:
     """A: the chance that a false segment is found by enough of those who are asked, each of whom looks with `looks`."""
     others, needed = draw.voices - 1 + draw.spare, draw.voices - 1
     chances = (
@@ -145,34 +145,36 @@ def agreed(draw: Draw, looks: Fraction) -> Fraction:
     return looks * sum(chances, Fraction(0))
 
 
-def margin(draw: Draw, money: Money, cheated: int, way: Way) -> Margin:
+def margin(draw: AuditDrawTerms, money: RoundStakes, cheated: int, way: CheaterResponse) -> CheatMargin:
     """One cheat against its price. `cheated`: 1 to N segments."""
     gain = Fraction(cheated, draw.segments) * money.cost
-    return Margin(
+    return CheatMargin(
         cheated, way, gain, caught(draw, cheated, way) * (money.pay + _share(money, way) * money.stake)
     )
 
 
-def _share(money: Money, way: Way) -> Fraction:
-    return ONE if way is Way.LIE else money.silence
+def _share(money: RoundStakes, way: CheaterResponse) -> Fraction:
+    return ONE if way is CheaterResponse.LIE else money.silence
 
 
-def margins(draw: Draw, money: Money, way: Way) -> tuple[Margin, ...]:
+def margins(draw: AuditDrawTerms, money: RoundStakes, way: CheaterResponse) -> tuple[CheatMargin, ...]:
     """Of every number of false segments, ascending."""
     return tuple(margin(draw, money, cheated, way) for cheated in range(1, draw.segments + 1))
 
 
-def weakest(draw: Draw, money: Money, way: Way) -> Margin:
+def weakest(draw: AuditDrawTerms, money: RoundStakes, way: CheaterResponse) -> CheatMargin:
     """The cheat that pays best for what it risks; of several alike the largest, which gains most."""
     return min(margins(draw, money, way), key=lambda one: (one.ratio, -one.cheated))
 
 
-def is_unprofitable(draw: Draw, money: Money) -> bool:
+def is_unprofitable(draw: AuditDrawTerms, money: RoundStakes) -> bool:
     """Whether no cheat pays, whichever way its cheater takes when it is drawn."""
-    return all(weakest(draw, money, way).ratio >= 1 for way in Way)
+    return all(weakest(draw, money, way).ratio >= 1 for way in CheaterResponse)
 
 
-def least_stake(draw: Draw, money: Money, ways: tuple[Way, ...] = tuple(Way)) -> Fraction | None:
+def least_stake(
+    draw: AuditDrawTerms, money: RoundStakes, ways: tuple[CheaterResponse, ...] = tuple(CheaterResponse)
+) -> Fraction | None:
     """The smallest stake with which no cheat pays, in the unit of `money`; None where no stake is enough."""
     least = Fraction(0)
     for way in ways:
@@ -186,7 +188,9 @@ def least_stake(draw: Draw, money: Money, ways: tuple[Way, ...] = tuple(Way)) ->
     return least
 
 
-def least_rate(draw: Draw, money: Money, ways: tuple[Way, ...] = tuple(Way)) -> Fraction | None:
+def least_rate(
+    draw: AuditDrawTerms, money: RoundStakes, ways: tuple[CheaterResponse, ...] = tuple(CheaterResponse)
+) -> Fraction | None:
     """The smallest audit rate with which no cheat pays at this stake; None where all contributions are not enough."""
     least = Fraction(0)
     for way in ways:
@@ -198,11 +202,11 @@ def least_rate(draw: Draw, money: Money, ways: tuple[Way, ...] = tuple(Way)) -> 
     return least
 
 
-def least_silence(draw: Draw, money: Money) -> Fraction | None:
+def least_silence(draw: AuditDrawTerms, money: RoundStakes) -> Fraction | None:
     """The smallest share of this stake for silence with which silence does not pay; None where all is not enough."""
     least = Fraction(0)
-    for one in margins(draw, money, Way.SILENCE):
-        chance = caught(draw, one.cheated, Way.SILENCE)
+    for one in margins(draw, money, CheaterResponse.SILENCE):
+        chance = caught(draw, one.cheated, CheaterResponse.SILENCE)
         missing = one.gain - chance * money.pay
         if missing > chance * money.stake:
             return None
@@ -211,10 +215,10 @@ def least_silence(draw: Draw, money: Money) -> Fraction | None:
     return least
 
 
-def least_pay(draw: Draw, money: Money) -> Fraction | None:
+def least_pay(draw: AuditDrawTerms, money: RoundStakes) -> Fraction | None:
     """The smallest pay at risk (R, earlier rounds' included) with which no cheat pays; None where nobody is caught."""
     least = Fraction(0)
-    for way in Way:
+    for way in CheaterResponse:
         for one in margins(draw, money, way):
             chance = caught(draw, one.cheated, way)
             if not chance:
@@ -223,19 +227,19 @@ def least_pay(draw: Draw, money: Money) -> Fraction | None:
     return least
 
 
-def overhead(draw: Draw) -> Fraction:
+def overhead(draw: AuditDrawTerms) -> Fraction:
     """What verifiers train again, as a share of all training, after probation and where nobody is accused."""
     return draw.rate * Fraction(draw.sampled, draw.segments)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class AuditStakePlan(msgspec.Struct, frozen=True):
     """Audits, and the smallest stake that goes with them, in the unit of the money that was given."""
 
-    draw: Draw
+    draw: AuditDrawTerms
     stake: Fraction
 
 
-def cheapest(draw: Draw, money: Money, bound: Fraction) -> Plan | None:
+def cheapest(draw: AuditDrawTerms, money: RoundStakes, bound: Fraction) -> AuditStakePlan | None:
     """The plan of least stake whose overhead is at most `bound`; the draw's own rate and n do not matter.
 
     One segment of as many contributions as the bound allows. At an equal bound, n segments of an n-th of them give
@@ -251,7 +255,7 @@ def cheapest(draw: Draw, money: Money, bound: Fraction) -> Plan | None:
         )
     most = msgspec.structs.replace(draw, sampled=1, rate=min(ONE, bound * draw.segments))
     stake = least_stake(most, money)
-    return None if stake is None else Plan(most, stake)
+    return None if stake is None else AuditStakePlan(most, stake)
 
 
 def rounds_to_catch(chance: Fraction, sure: Fraction = SURE) -> int | None:

@@ -1,4 +1,4 @@
-"""All that a later reader needs to check a finding of FALSE or WITHHELD once more, in one place and under one hash.
+"""Collects under one hash all that a later reader needs to check a finding of FALSE or WITHHELD again.
 
 The ledger keeps only `evidence_hash`; the bytes stay with the requester and the verifiers that signed. The states
 themselves are too large for this: their manifests name the sealed objects, which the node was bound to keep.
@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farflung.core import limits
-from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
+from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_EVIDENCE, digest
 from farflung.core.ids import Hash, PeerId
-from farflung.job.spec import JobSpec, Terms
-from farflung.ledger.tx import DAMNING, Claim, SignedVerdict, is_verdict_signed
-from farflung.store.objects import Manifest
-from farflung.train.roundlog import Commitment, Contribution
-from farflung.train.trace import Leaf, are_opened
-from farflung.verify.blind import Blind, is_blind, opens
-from farflung.verify.commitments import is_commitment
-from farflung.verify.commitments import opens as opens_commitment
-from farflung.verify.report import Report, require
-from farflung.verify.sample import anchor, beacon, segment_of
+from farflung.job.spec import JobSpec, JobTerms
+from farflung.ledger.transactions import DAMNING, CommitmentOpening, SignedVerdict, is_verdict_signed
+from farflung.store.sealed_objects import ObjectManifest
+from farflung.train.contribution_trace import TraceLeaf, are_opened
+from farflung.train.run_log import Commitment, Contribution
+from farflung.verify.audit_sample import anchor, beacon, segment_of
+from farflung.verify.blind_commitment import BlindCommitment, is_blind, opens
+from farflung.verify.commitment_check import is_commitment
+from farflung.verify.commitment_check import opens as opens_commitment
+from farflung.verify.replay_report import ReplayReport, require
 
 
-class Testimony(Wire, frozen=True):
+class VerifierTestimony(Wire, frozen=True):
     """One verifier's part: what it committed to, what opens that, and what it signed in the end."""
 
-    blinds: tuple[Blind, ...]  # none when nothing was opened to it (WITHHELD)
-    borders: tuple[Border, ...]
+    blinds: tuple[BlindCommitment, ...]  # none when nothing was opened to it (WITHHELD)
+    borders: tuple[BorderRoots, ...]
     nonces: tuple[Hash, ...]
     verdict: SignedVerdict
 
 
-class Evidence(Wire, frozen=True):
+class AuditEvidence(Wire, frozen=True):
     """One audit. `commitments`: all of the round, from which the beacon and so the draw follow with `block` (sample);
     `leaves`: all that was opened, by index; `states`: what was fetched of start, end and last, in this order.
     """
@@ -46,24 +46,24 @@ class Evidence(Wire, frozen=True):
     block: Hash
     segment: int
     flagged: str
-    leaves: tuple[Leaf, ...]
-    states: tuple[Manifest, ...]
-    testimonies: tuple[Testimony, ...]
+    leaves: tuple[TraceLeaf, ...]
+    states: tuple[ObjectManifest, ...]
+    testimonies: tuple[VerifierTestimony, ...]
 
 
-def evidence_hash(evidence: Evidence) -> Hash:
+def evidence_hash(evidence: AuditEvidence) -> Hash:
     """How the ledger names it."""
     return digest(NS_EVIDENCE, encode(evidence))
 
 
-def claim_of(evidence: Evidence) -> Claim:
+def claim_of(evidence: AuditEvidence) -> CommitmentOpening:
     """What the node had committed to, as the ledger's law checks it. The commitment must be among the round's."""
     c = evidence.contribution
     commitment = next(x for x in evidence.commitments if x.peer == c.peer)
-    return Claim(c.payload, c.weight, c.nonce, commitment.signature)
+    return CommitmentOpening(c.payload, c.weight, c.nonce, commitment.signature)
 
 
-def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
+def evidence_fault(evidence: AuditEvidence, spec: JobSpec) -> str:
     """What does not hold of an accusation that anybody can recheck without training; empty when all does.
 
     The node committed to this contribution, the beacon gives this segment, what was opened stands under the node's
@@ -87,8 +87,8 @@ def check_evidence(
     files: Sequence[bytes],
     accused: Mapping[PeerId, Hash],
     blocks: Mapping[int, Hash],
-    terms: Terms,
-    report: Report,
+    terms: JobTerms,
+    report: ReplayReport,
 ) -> None:
     """Every accusation holds, and of each node that was slashed one is what the ledger names (`accused`).
 
@@ -99,7 +99,7 @@ def check_evidence(
     """
     named: set[Hash] = set()
     for data in files:
-        evidence = decode(data, Evidence, limits.CONTROL_BYTES)
+        evidence = decode(data, AuditEvidence, limits.CONTROL_BYTES)
         fault = evidence_fault(evidence, terms.spec)
         is_drawn = blocks.get(evidence.round) == evidence.block
         is_whole = not fault and evidence.job == terms.id and is_drawn
@@ -111,7 +111,7 @@ def check_evidence(
     report.evidence = len(files)
 
 
-def _testimony_fault(e: Evidence, said: Testimony) -> str:
+def _testimony_fault(e: AuditEvidence, said: VerifierTestimony) -> str:
     verdict = said.verdict.verdict
     about = (verdict.job, verdict.round, verdict.node, verdict.segment, verdict.trace)
     if about != (e.job, e.round, e.contribution.peer, e.segment, e.contribution.trace):

@@ -1,4 +1,5 @@
-"""Training a finished run again, in samples (V4): which segments a second reader draws, and what it may say of them.
+"""Trains sampled segments of a finished run again (V4): draws them, and decides what may be concluded about
+them.
 
 A run keeps no private state. What it keeps is enough all the same: a peer begins fresh, its rounds chain, and all
 else is public, so a peer's contributions are trained again from its first one on, each under its committed trace.
@@ -15,21 +16,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from farflung.core.claims import number
+from farflung.core.commitments import number
 from farflung.core.crypto import NS_REEXECUTION, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.train.roundlog import Audited, Contribution, Record
-from farflung.verify.judge import conclusions
-from farflung.verify.perjury import Perjurers
-from farflung.verify.report import Reexecution, Retrial
+from farflung.train.run_log import AuditsRecord, Contribution, Record
+from farflung.verify.audit_verdict import conclusions
+from farflung.verify.disqualified_verifiers import DisqualifiedVerifiers
+from farflung.verify.replay_report import ReexecutionReport, RetrialReport
 
 ODDS: Final = 1 << 64
 
 Accepted = Mapping[int, Sequence[Contribution]]
 
 
-class Place(NamedTuple):
+class SegmentKey(NamedTuple):
     """One segment of one contribution."""
 
     round: int
@@ -37,7 +38,7 @@ class Place(NamedTuple):
     segment: int
 
 
-class Replay(NamedTuple):
+class ChainRerun(NamedTuple):
     """What became of one peer's chain: rounds whose whole trace came out again, and the first one that did not."""
 
     peer: PeerId
@@ -55,8 +56,8 @@ def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, 
 
     `hired`: verifiers of the job.
     """
-    perjurers, condemned = Perjurers(), set[tuple[int, PeerId]]()
-    for record in (r for r in records if isinstance(r, Audited)):
+    perjurers, condemned = DisqualifiedVerifiers(), set[tuple[int, PeerId]]()
+    for record in (r for r in records if isinstance(r, AuditsRecord)):
         quorum = quorum_of(perjurers.left(hired, record.round))
         found = conclusions([s.verdict for s in record.verdicts], quorum)
         condemned |= {(record.round, node) for node, each in found.items() if each.is_guilty}
@@ -64,16 +65,18 @@ def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, 
     return frozenset(condemned)
 
 
-def places(accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]) -> tuple[Place, ...]:
+def places(
+    accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]
+) -> tuple[SegmentKey, ...]:
     """Every segment that the run stands behind, by round, peer and segment."""
     good = [(r, c.peer) for r in accepted for c in accepted[r] if (r, c.peer) not in condemned]
-    return tuple(Place(r, peer, k) for r, peer in sorted(good) for k in range(segments))
+    return tuple(SegmentKey(r, peer, k) for r, peer in sorted(good) for k in range(segments))
 
 
-def drawn(job: Hash, seed: int, rate: float, among: Sequence[Place]) -> tuple[Place, ...]:
+def drawn(job: Hash, seed: int, rate: float, among: Sequence[SegmentKey]) -> tuple[SegmentKey, ...]:
     """The sample: each place by itself with probability `rate`, above 0; one at least, where there is any."""
 
-    def luck(place: Place) -> int:
+    def luck(place: SegmentKey) -> int:
         where = (number(place.round), place.peer, number(place.segment))
         return int.from_bytes(digest(NS_REEXECUTION, job, number(seed), *where)[:8], "little")
 
@@ -81,30 +84,30 @@ def drawn(job: Hash, seed: int, rate: float, among: Sequence[Place]) -> tuple[Pl
     return lucky or tuple(sorted(among, key=luck)[:1])
 
 
-def lasts(sample: Sequence[Place]) -> dict[PeerId, int]:
+def lasts(sample: Sequence[SegmentKey]) -> dict[PeerId, int]:
     """Whose chains are trained again, each up to which round."""
     return {peer: max(p.round for p in sample if p.peer == peer) for peer in sorted({p.peer for p in sample})}
 
 
-def condemned_places(accepted: Accepted, condemned: frozenset[tuple[int, PeerId]]) -> tuple[Place, ...]:
+def condemned_places(accepted: Accepted, condemned: frozenset[tuple[int, PeerId]]) -> tuple[SegmentKey, ...]:
     """Of each condemned contribution that its round went on with, by round and peer: what a juror looks at again."""
     bad = [(r, c.peer) for r in accepted for c in accepted[r] if (r, c.peer) in condemned]
-    return tuple(Place(r, peer, 0) for r, peer in sorted(bad))
+    return tuple(SegmentKey(r, peer, 0) for r, peer in sorted(bad))
 
 
-def retried(sample: Sequence[Place], replays: Sequence[Replay]) -> tuple[Retrial, ...]:
+def retried(sample: Sequence[SegmentKey], replays: Sequence[ChainRerun]) -> tuple[RetrialReport, ...]:
     """What may be said of condemned contributions. The same bits acquit; others are what an honest machine of another
     class may come to as well.
     """
     by_peer = {replay.peer: replay for replay in replays}
 
-    def came(place: Place) -> str:
+    def came(place: SegmentKey) -> str:
         replay = by_peer[place.peer]
         if place.round in replay.equal:
             return "same"
         return "other" if replay.broken == place.round else "untold"
 
-    return tuple(Retrial(place.round, place.peer.hex(), came(place)) for place in sample)
+    return tuple(RetrialReport(place.round, place.peer.hex(), came(place)) for place in sample)
 
 
 def cost(accepted: Accepted, until: Mapping[PeerId, int]) -> int:
@@ -114,14 +117,14 @@ def cost(accepted: Accepted, until: Mapping[PeerId, int]) -> int:
 
 def summed(
     how: tuple[float, int],
-    among: Sequence[Place],
-    sample: Sequence[Place],
-    replays: Sequence[Replay],
+    among: Sequence[SegmentKey],
+    sample: Sequence[SegmentKey],
+    replays: Sequence[ChainRerun],
     accepted: Accepted,
-) -> Reexecution:
+) -> ReexecutionReport:
     """What may be said of the sample. `how`: rate and seed."""
     equal = {(r, replay.peer) for replay in replays for r in replay.equal}
     held = sum((place.round, place.peer) in equal for place in sample)
     breaks = tuple(f"round {r.broken} of {r.peer[:4].hex()}" for r in replays if r.broken is not None)
     trained, every = sum(r.trained for r in replays), sum(len(each) for each in accepted.values())
-    return Reexecution(*how, len(among), len(sample), held, len(sample) - held, trained, every, breaks)
+    return ReexecutionReport(*how, len(among), len(sample), held, len(sample) - held, trained, every, breaks)

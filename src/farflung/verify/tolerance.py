@@ -1,4 +1,4 @@
-"""How far honest work may lie apart: a job's own limits, from its own profile run.
+"""Computes how far honest work may lie apart: a job's own limits, from its own profile run.
 
     tau = max(32 x largest honest distance, 4 x 10^-4), up to the next power of two
 

@@ -1,1 +1,1 @@
-"""See it: one fold of events that feeds text, JSON and screens."""
+"""Shows a run: one fold of events that feeds text, JSON and screens."""

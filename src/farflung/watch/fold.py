@@ -1,4 +1,6 @@
-"""One fold of events: what a run looks like at any moment (requirement J5). Screens, reports and bills render it.
+"""Folds events into a timeline: the state of a run at any moment (requirement J5).
+
+Screens, reports and bills render it.
 
 A timeline is a value: `fold` returns a new one and never changes the old. The same events give the same timeline,
 live or replayed from the event log. Mappings in it are not to be changed.
@@ -14,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from farflung.core import events
-from farflung.core.events import AnyEvent, BytesBy
-from farflung.watch.kept import Kept
+from farflung.core.events import AnyEvent, SentBytesByKind
+from farflung.watch.append_only_map import AppendOnlyMap
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -26,7 +28,7 @@ LISTED: Final = 1024
 PHASES: Final = ("train", "reveal", "merge")  # of a round, in order (core.events.Arrived)
 
 
-class Waiting(Struct, frozen=True):
+class RoundWait(Struct, frozen=True):
     """Whom an open round waits for: `late` of its `members` owe what ends `phase`; `seconds` since the last one came.
 
     `seconds` is None while nobody has come: then all are at work, and nobody is late.
@@ -38,7 +40,7 @@ class Waiting(Struct, frozen=True):
     since: float | None  # `at` of the last arrival in this phase
 
 
-class Lane(Struct, frozen=True):
+class MemberRoundTimes(Struct, frozen=True):
     """One member's part of a closed round, in seconds since the round was opened; None: it left before.
 
     It computes until `trained`, waits for the others until `shown_from`, sends until `shown`, waits until
@@ -54,7 +56,7 @@ class Lane(Struct, frozen=True):
     end: float
 
 
-class Stage(StrEnum):
+class RunStage(StrEnum):
     """Where a run stands; it goes back only when a run is resumed, or its coordinator starts again from the log."""
 
     PLAN = "Plan"
@@ -64,63 +66,65 @@ class Stage(StrEnum):
     RESULT = "Result"
 
 
-_NOTHING: Final[Mapping[Any, Any]] = Kept()
+_NOTHING: Final[Mapping[Any, Any]] = AppendOnlyMap()
 
 
-class Timeline(Struct, frozen=True):
+class RunTimeline(Struct, frozen=True):
     """All that is known of a run from its events so far. `at` is the last event's time in seconds."""
 
     at: float = 0.0
-    stage: Stage = Stage.PLAN
-    began: events.Began | None = None
-    plan: events.Planned | None = None
-    classed: events.Classed | None = None
-    processes: Mapping[str, events.ProcessStarted] = _NOTHING  # by name
-    matched: events.Matched | None = None
-    funded: events.Funded | None = None
+    stage: RunStage = RunStage.PLAN
+    began: events.RunStartEvent | None = None
+    plan: events.PlanEvent | None = None
+    classed: events.JobClassEvent | None = None
+    processes: Mapping[str, events.ProcessStartEvent] = _NOTHING  # by name
+    matched: events.ProviderMatchEvent | None = None
+    funded: events.EscrowEvent | None = None
     joined: Mapping[str, int] = _NOTHING  # round at which each peer joined last
-    rounds: Mapping[int, events.RoundClosed] = _NOTHING
+    rounds: Mapping[int, events.RoundEndEvent] = _NOTHING
     last: int = -1  # the highest of `rounds`
-    opened: events.RoundOpened | None = None  # the round that was opened last
-    openings: Mapping[int, events.RoundOpened] = _NOTHING
+    opened: events.RoundStartEvent | None = None  # the round that was opened last
+    openings: Mapping[int, events.RoundStartEvent] = _NOTHING
     # By round, then peer and phase.
-    arrivals: Mapping[int, Mapping[tuple[str, str], events.Arrived]] = _NOTHING
-    sent_at: Mapping[int, BytesBy] = _NOTHING  # sent by all so far, when the round closed
+    arrivals: Mapping[int, Mapping[tuple[str, str], events.ArrivalEvent]] = _NOTHING
+    sent_at: Mapping[int, SentBytesByKind] = _NOTHING  # sent by all so far, when the round closed
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
-    traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process
-    sent: BytesBy = BytesBy()  # all of `traffic` together
+    traffic: Mapping[tuple[int, str], SentBytesByKind] = (
+        _NOTHING  # most that was seen, by session and process
+    )
+    sent: SentBytesByKind = SentBytesByKind()  # all of `traffic` together
     received: Mapping[tuple[int, str], int] = _NOTHING  # most that was seen to agree, as `traffic`
-    usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
-    settled: Mapping[str, events.Settled] = _NOTHING
-    relays: Mapping[str, events.RelayPaid] = _NOTHING  # what each got, by peer
-    left: tuple[events.Left, ...] = ()
-    restarted: tuple[events.Restarted, ...] = ()
-    sandboxes: tuple[events.Sandboxed, ...] = ()
-    housed: events.Housed | None = None
-    ways: events.WaysTaken | None = None
-    killed: events.ValidatorKilled | None = None
-    chains: events.ChainsCompared | None = None
-    drawn: Mapping[Segment, events.Drawn] = _NOTHING
-    audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
-    scores: Mapping[int, events.Scored] = _NOTHING  # by round
-    caught: Mapping[str, events.Caught] = _NOTHING  # by peer; without those whom a dispute freed
-    canaries: Mapping[Segment, events.CanaryConcluded] = _NOTHING
-    perjured: Mapping[str, events.Perjured] = _NOTHING  # by verifier
-    games: Mapping[str, tuple[events.Played, ...]] = _NOTHING  # by the accused, rung by rung
-    ruled: Mapping[str, events.Ruled] = _NOTHING  # by the accused
+    usage: Mapping[str, events.ProcessUsageEvent] = _NOTHING  # largest peak by process
+    settled: Mapping[str, events.LeasePaymentEvent] = _NOTHING
+    relays: Mapping[str, events.RelayPaymentEvent] = _NOTHING  # what each got, by peer
+    left: tuple[events.ProcessExitEvent, ...] = ()
+    restarted: tuple[events.ProcessRestartEvent, ...] = ()
+    sandboxes: tuple[events.SandboxEvent, ...] = ()
+    housed: events.SimulatedHomeEvent | None = None
+    ways: events.PathCountsEvent | None = None
+    killed: events.ValidatorKillEvent | None = None
+    chains: events.ChainComparisonEvent | None = None
+    drawn: Mapping[Segment, events.AuditDrawEvent] = _NOTHING
+    audits: Mapping[Segment, events.AuditEndEvent] = _NOTHING
+    scores: Mapping[int, events.LossScoreEvent] = _NOTHING  # by round
+    caught: Mapping[str, events.SlashEvent] = _NOTHING  # by peer; without those whom a dispute freed
+    canaries: Mapping[Segment, events.CanaryEndEvent] = _NOTHING
+    perjured: Mapping[str, events.PerjuryEvent] = _NOTHING  # by verifier
+    games: Mapping[str, tuple[events.DisputeStageEvent, ...]] = _NOTHING  # by the accused, rung by rung
+    ruled: Mapping[str, events.DisputeEndEvent] = _NOTHING  # by the accused
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
     sessions: int = 1
-    resumed: events.Resumed | None = None  # the session that is under way, where it is not the first
-    baseline: events.Baseline | None = None
-    baseline_scores: tuple[events.BaselineScored, ...] = ()
-    repeated: events.Repeated | None = None
-    stands_on: events.StandsOn | None = None
-    compared: tuple[events.Compared, ...] = ()
-    warnings: tuple[events.Warned, ...] = ()
-    failed: events.Failed | None = None
-    result: events.Result | None = None
+    resumed: events.RunResumeEvent | None = None  # the session that is under way, where it is not the first
+    baseline: events.BaselineEvent | None = None
+    baseline_scores: tuple[events.BaselineProgressEvent, ...] = ()
+    repeated: events.RepeatedRunEvent | None = None
+    stands_on: events.LineageEvent | None = None
+    compared: tuple[events.PlanComparisonEvent, ...] = ()
+    warnings: tuple[events.WarningEvent, ...] = ()
+    failed: events.RunFailureEvent | None = None
+    result: events.RunResultEvent | None = None
 
-    def bytes_by(self) -> BytesBy:
+    def bytes_by(self) -> SentBytesByKind:
         """Bytes sent by all processes in all sessions, by kind."""
         return self.sent
 
@@ -135,24 +139,27 @@ class Timeline(Struct, frozen=True):
         guessed, and of accusers.
         """
         ruled = self.ruled.values()
-        taken: list[events.Caught | events.Perjured] = [*self.caught.values(), *self.perjured.values()]
+        taken: list[events.SlashEvent | events.PerjuryEvent] = [
+            *self.caught.values(),
+            *self.perjured.values(),
+        ]
         lost, gained = sum(each.lost for each in ruled), sum(each.gained for each in ruled)
         slashed, burnt = sum(each.slashed for each in taken), sum(each.burnt for each in taken)
         return slashed + lost, sum(each.bounty for each in taken), burnt + lost - gained
 
     @property
-    def probed(self) -> events.Probed:
+    def probed(self) -> events.LossProbeCounts:
         """What the loss probes of all rounds came to."""
         told = self.scores.values()
-        return events.Probed(sum(len(s.peers) for s in told), sum(len(s.unpaid) for s in told))
+        return events.LossProbeCounts(sum(len(s.peers) for s in told), sum(len(s.unpaid) for s in told))
 
     @property
-    def last_round(self) -> events.RoundClosed | None:
+    def last_round(self) -> events.RoundEndEvent | None:
         """The round that closed last."""
         return self.rounds.get(self.last)
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> RoundWait | None:
         """Whom the open round waits for; None between rounds, and before the first."""
         opened = self.opened
         if opened is None or opened.round in self.rounds:
@@ -164,7 +171,7 @@ class Timeline(Struct, frozen=True):
             came = [seen[peer, phase].at for peer in members if (peer, phase) in seen]
             if len(came) < len(members):
                 late = tuple(peer for peer in members if (peer, phase) not in seen)
-                return Waiting(phase, late, len(members), max(came, default=None))
+                return RoundWait(phase, late, len(members), max(came, default=None))
         return None
 
     @property
@@ -175,9 +182,9 @@ class Timeline(Struct, frozen=True):
     @property
     def is_starting_again(self) -> bool:
         """Whether a resumed run has not come to its work yet."""
-        return self.resumed is not None and self.stage is Stage.NETWORK
+        return self.resumed is not None and self.stage is RunStage.NETWORK
 
-    def lanes(self, round: int) -> tuple[Lane, ...]:
+    def lanes(self, round: int) -> tuple[MemberRoundTimes, ...]:
         """What each member did in a closed round; empty for a round that was not seen opening and closing."""
         opened, closed = self.openings.get(round), self.rounds.get(round)
         if opened is None or closed is None:
@@ -194,7 +201,7 @@ class Timeline(Struct, frozen=True):
 
         end = max(closed.seconds - opened.waited, ends["merge"])
         return tuple(
-            Lane(
+            MemberRoundTimes(
                 peer,
                 came(peer, "train"),
                 ends["train"],
@@ -222,7 +229,9 @@ class Timeline(Struct, frozen=True):
 
 
 def _with(mapping: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
-    return (mapping if isinstance(mapping, Kept) and mapping else Kept(mapping)).having(key, value)
+    return (mapping if isinstance(mapping, AppendOnlyMap) and mapping else AppendOnlyMap(mapping)).having(
+        key, value
+    )
 
 
 def _listed(before: tuple[_V, ...], value: _V) -> tuple[_V, ...]:
@@ -230,150 +239,150 @@ def _listed(before: tuple[_V, ...], value: _V) -> tuple[_V, ...]:
     return (*before[-(LISTED - 1) :], value)
 
 
-def _resume(t: Timeline, event: events.Resumed) -> Timeline:
+def _resume(t: RunTimeline, event: events.RunResumeEvent) -> RunTimeline:
     """All processes are new, and no round is open until the coordinator says so again."""
     return replace(
         t,
         sessions=max(t.sessions, event.session),
         resumed=event,
         opened=None,
-        stage=Stage.NETWORK,
+        stage=RunStage.NETWORK,
         compared=(),  # a session that ended between this and its result is compared again
         failed=None,
     )
 
 
-def is_told(t: Timeline, event: AnyEvent) -> bool:
+def is_told(t: RunTimeline, event: AnyEvent) -> bool:
     """Whether this was told of a dispute before: a session that takes over tells all of it from its begin."""
     match event:
-        case events.Played(peer=peer, game=game, stage=stage, level=level):
+        case events.DisputeStageEvent(peer=peer, game=game, stage=stage, level=level):
             told = t.games.get(peer, ())
             return any((each.game, each.stage, each.level) == (game, stage, level) for each in told)
-        case events.Ruled(peer=peer):
+        case events.DisputeEndEvent(peer=peer):
             return peer in t.ruled
-        case events.Caught(peer=peer, pending=pending):
+        case events.SlashEvent(peer=peer, pending=pending):
             return bool(pending) and peer in t.ruled
     return False
 
 
-def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
+def fold(timeline: RunTimeline, event: AnyEvent) -> RunTimeline:
     """The timeline after `event`."""
     t = replace(timeline, at=max(timeline.at, event.at))
     match event:
-        case events.Began():
+        case events.RunStartEvent():
             return replace(t, began=event)
-        case events.Planned():
-            return replace(t, plan=event, stage=Stage.PLAN)
-        case events.Classed():
+        case events.PlanEvent():
+            return replace(t, plan=event, stage=RunStage.PLAN)
+        case events.JobClassEvent():
             return replace(t, classed=event)
-        case events.ProcessStarted():
-            started = Stage.NETWORK if t.stage is Stage.PLAN else t.stage
+        case events.ProcessStartEvent():
+            started = RunStage.NETWORK if t.stage is RunStage.PLAN else t.stage
             return replace(t, processes=_with(t.processes, event.name, event), stage=started)
-        case events.Matched():
-            return replace(t, matched=event, stage=Stage.NETWORK)
-        case events.Funded():
-            return replace(t, funded=event, stage=Stage.NETWORK)
-        case events.Resumed():
+        case events.ProviderMatchEvent():
+            return replace(t, matched=event, stage=RunStage.NETWORK)
+        case events.EscrowEvent():
+            return replace(t, funded=event, stage=RunStage.NETWORK)
+        case events.RunResumeEvent():
             return _resume(t, event)
-        case events.Settled():
-            return replace(t, settled=_with(t.settled, event.peer, event), stage=Stage.SETTLE)
-        case events.RelayPaid():
+        case events.LeasePaymentEvent():
+            return replace(t, settled=_with(t.settled, event.peer, event), stage=RunStage.SETTLE)
+        case events.RelayPaymentEvent():
             return replace(t, relays=_with(t.relays, event.peer, event))
-        case events.Failed():
+        case events.RunFailureEvent():
             return replace(t, failed=event)
-        case events.Result():
-            return replace(t, result=event, stage=Stage.RESULT)
-        case events.Warned():
+        case events.RunResultEvent():
+            return replace(t, result=event, stage=RunStage.RESULT)
+        case events.WarningEvent():
             return replace(t, warnings=_listed(t.warnings, event))
-        case events.Compared():
+        case events.PlanComparisonEvent():
             return replace(t, compared=_listed(t.compared, event))
-        case events.Traffic() | events.Usage():
+        case events.TrafficEvent() | events.ProcessUsageEvent():
             return _count(t, event)
-        case events.Restarted():
+        case events.ProcessRestartEvent():
             return replace(t, restarted=_listed(t.restarted, event))
-        case events.Sandboxed():
+        case events.SandboxEvent():
             return replace(t, sandboxes=_listed(t.sandboxes, event))
-        case events.Housed():
+        case events.SimulatedHomeEvent():
             return replace(t, housed=event)
-        case events.StandsOn():
+        case events.LineageEvent():
             return replace(t, stands_on=event)
-        case events.WaysTaken():
+        case events.PathCountsEvent():
             return replace(t, ways=event)
-        case events.ValidatorKilled():
+        case events.ValidatorKillEvent():
             return replace(t, killed=event)
-        case events.ChainsCompared():
+        case events.ChainComparisonEvent():
             return replace(t, chains=event)
     return _verify(_train(t, event), event)
 
 
-def _train(t: Timeline, event: AnyEvent) -> Timeline:
+def _train(t: RunTimeline, event: AnyEvent) -> RunTimeline:
     match event:
-        case events.Joined():
+        case events.PeerJoinEvent():
             return replace(t, joined=_with(t.joined, event.peer, event.round))
-        case events.RoundOpened():
+        case events.RoundStartEvent():
             arrivals = _with(t.arrivals, event.round, _NOTHING)  # a coordinator that took over asks again
             openings = _with(t.openings, event.round, event)
-            return replace(t, opened=event, openings=openings, arrivals=arrivals, stage=Stage.TRAIN)
-        case events.Arrived():
+            return replace(t, opened=event, openings=openings, arrivals=arrivals, stage=RunStage.TRAIN)
+        case events.ArrivalEvent():
             seen = _with(t.arrivals.get(event.round, _NOTHING), (event.peer, event.phase), event)
             return replace(t, arrivals=_with(t.arrivals, event.round, seen))
-        case events.RoundClosed():
+        case events.RoundEndEvent():
             sent_at = _with(t.sent_at, event.round, t.bytes_by())
             rounds, last = _with(t.rounds, event.round, event), max(t.last, event.round)
-            return replace(t, rounds=rounds, last=last, sent_at=sent_at, stage=Stage.TRAIN)
-        case events.Evaluated():
+            return replace(t, rounds=rounds, last=last, sent_at=sent_at, stage=RunStage.TRAIN)
+        case events.EvaluationEvent():
             return replace(t, losses=_with(t.losses, event.round, event.loss))
-        case events.Reexecuted():
+        case events.ReexecutionEvent():
             return replace(t, reexecuted=_with(t.reexecuted, event.peer, t.reexecuted.get(event.peer, 0) + 1))
-        case events.Left():
+        case events.ProcessExitEvent():
             return replace(t, left=_listed(t.left, event))
-        case events.Baseline():
+        case events.BaselineEvent():
             return replace(t, baseline=event)
-        case events.BaselineScored():
+        case events.BaselineProgressEvent():
             return replace(t, baseline_scores=_listed(t.baseline_scores, event))
-        case events.Repeated():
+        case events.RepeatedRunEvent():
             return replace(t, repeated=event)
     return t
 
 
-def _verify(t: Timeline, event: AnyEvent) -> Timeline:
+def _verify(t: RunTimeline, event: AnyEvent) -> RunTimeline:
     """An audit that a coordinator tells of again after its restart is the same audit."""
     if is_told(t, event):
         return t
     match event:
-        case events.Drawn():
+        case events.AuditDrawEvent():
             return replace(t, drawn=_with(t.drawn, (event.round, event.peer, event.segment), event))
-        case events.AuditConcluded():
+        case events.AuditEndEvent():
             return replace(t, audits=_with(t.audits, (event.round, event.peer, event.segment), event))
-        case events.Scored():
+        case events.LossScoreEvent():
             return replace(t, scores=_with(t.scores, event.round, event))
-        case events.CanaryConcluded():
+        case events.CanaryEndEvent():
             return replace(t, canaries=_with(t.canaries, (event.round, event.peer, event.segment), event))
-        case events.Perjured():
+        case events.PerjuryEvent():
             return replace(t, perjured=_with(t.perjured, event.verifier, event))
-        case events.Caught():
+        case events.SlashEvent():
             return replace(t, caught=_with(t.caught, event.peer, event))
-        case events.Played():
+        case events.DisputeStageEvent():
             return replace(t, games=_with(t.games, event.peer, _listed(t.games.get(event.peer, ()), event)))
-        case events.Ruled():
+        case events.DisputeEndEvent():
             return _rule(t, event)
     return t
 
 
-def _rule(t: Timeline, event: events.Ruled) -> Timeline:
+def _rule(t: RunTimeline, event: events.DisputeEndEvent) -> RunTimeline:
     """Whose stake was pending is caught now, with what it lost, or was not."""
     t = replace(t, ruled=_with(t.ruled, event.peer, event))
     before = t.caught.get(event.peer)
     if before is None:
         return t
     lost = replace(before, slashed=event.slashed, bounty=event.bounty, burnt=event.burnt, pending=0)
-    rest = Kept({peer: caught for peer, caught in t.caught.items() if peer != event.peer})
+    rest = AppendOnlyMap({peer: caught for peer, caught in t.caught.items() if peer != event.peer})
     return replace(t, caught=rest if not event.slashed else _with(t.caught, event.peer, lost))
 
 
-def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
+def _count(t: RunTimeline, event: events.TrafficEvent | events.ProcessUsageEvent) -> RunTimeline:
     """Counters only rise: a report that comes late or twice changes nothing."""
-    if isinstance(event, events.Usage):
+    if isinstance(event, events.ProcessUsageEvent):
         old = t.usage.get(event.process)
         if old is not None:
             event = replace(
@@ -383,15 +392,15 @@ def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
             )
         return replace(t, usage=_with(t.usage, event.process, event))
     key = (event.session, event.process)
-    seen = t.traffic.get(key, BytesBy())
-    most = BytesBy(
+    seen = t.traffic.get(key, SentBytesByKind())
+    most = SentBytesByKind(
         sync=max(seen.sync, event.sync),
         audit=max(seen.audit, event.audit),
         join=max(seen.join, event.join),
         control=max(seen.control, event.control),
         relay=max(seen.relay, event.relay),
     )
-    kinds = BytesBy.__struct_fields__
+    kinds = SentBytesByKind.__struct_fields__
     grown = {kind: getattr(t.sent, kind) + getattr(most, kind) - getattr(seen, kind) for kind in kinds}
     received = _with(t.received, key, max(t.received.get(key, 0), event.received))
-    return replace(t, traffic=_with(t.traffic, key, most), sent=BytesBy(**grown), received=received)
+    return replace(t, traffic=_with(t.traffic, key, most), sent=SentBytesByKind(**grown), received=received)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: its timeline at one moment as at most 24 rows, from the plan down to the result.
+"""Renders a run for a person: its timeline at one moment as at most 24 rows, from the plan down to the result.
 
 A function of its arguments: live, replayed, as a picture or in a test, the same timeline gives the same rows. What is
 not finished is said to be so; a number has a unit, a comparison names what it is compared with.
@@ -11,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from farflung.core.units import format_seconds
-from farflung.watch import ending, progress, words
-from farflung.watch.fold import Timeline
-from farflung.watch.rows import LABEL, Row, Span, Style, cut, fit
-from farflung.watch.words import columns_of
+from farflung.watch import phrases, screen_progress, screen_result
+from farflung.watch.fold import RunTimeline
+from farflung.watch.phrases import columns_of
+from farflung.watch.row_layout import LABEL, ScreenRow, SpanStyle, TextSpan, cut, fit
 
 ROWS: Final = 24
 COLUMNS: Final = 100
@@ -26,7 +26,7 @@ COMPARING: Final = ("Ctrl-C leaves out the one machine", "Ctrl-C: no more of it"
 FINISHING: Final = ("Ctrl-C once more stops now", "Ctrl-C stops")
 
 
-class View(Struct, frozen=True):
+class ScreenView(Struct, frozen=True):
     """How a timeline is looked at. `now`: seconds since the run was created, on the clock of its events."""
 
     now: float = 0.0
@@ -40,21 +40,23 @@ class View(Struct, frozen=True):
     run: str = ""  # how commands name the run, where it is not the newest of the runs' folder
 
 
-def screen(t: Timeline, view: View) -> tuple[Row, ...]:
+def screen(t: RunTimeline, view: ScreenView) -> tuple[ScreenRow, ...]:
     """The rows: at most `view.rows` and at most 24, none wider than `view.columns` and than 100."""
     columns = max(LEAST_COLUMNS, min(COLUMNS, view.columns))
-    rows = [_header(t, view, columns), Row((Span(""),), 9)]
-    rows += progress.plan(t, columns, view.is_over)
-    rows += progress.network(t, columns, view.is_over)
-    rows += progress.train(t, view.now, columns, view.is_over)
-    rows += ending.verify(t, columns, view.is_over, view.run)
-    rows += ending.settle(t, columns, view.is_over)
-    rows += ending.result(t, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
+    rows = [_header(t, view, columns), ScreenRow((TextSpan(""),), 9)]
+    rows += screen_progress.plan(t, columns, view.is_over)
+    rows += screen_progress.network(t, columns, view.is_over)
+    rows += screen_progress.train(t, view.now, columns, view.is_over)
+    rows += screen_result.verify(t, columns, view.is_over, view.run)
+    rows += screen_result.settle(t, columns, view.is_over)
+    rows += screen_result.result(t, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
     shown = fit(rows, min(ROWS, view.rows))
-    return tuple(Row(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown)
+    return tuple(
+        ScreenRow(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown
+    )
 
 
-def _note(t: Timeline, view: View) -> tuple[str, ...]:
+def _note(t: RunTimeline, view: ScreenView) -> tuple[str, ...]:
     if t.result is not None or t.failed is not None or view.is_over:
         how = "done" if t.result is not None else "failed" if t.failed is not None else "stopped"
         seconds = t.result.seconds if t.result is not None else t.at - t.session_at
@@ -62,30 +64,30 @@ def _note(t: Timeline, view: View) -> tuple[str, ...]:
         return (f"{how} after {format_seconds(seconds)}{session}", how)
     if view.note != LIVE:
         return view.note
-    if words.is_comparing(t):
+    if phrases.is_comparing(t):
         return COMPARING
-    if any(w.code == words.ASKED_TO_STOP for w in words.warnings(t, view.is_over)):
+    if any(w.code == phrases.ASKED_TO_STOP for w in phrases.warnings(t, view.is_over)):
         return FINISHING
     at_work = any(p.role == "requester" and p.at >= t.session_at for p in t.processes.values())
     return LIVE if at_work else EARLY
 
 
-def _header(t: Timeline, view: View, columns: int) -> Row:
+def _header(t: RunTimeline, view: ScreenView, columns: int) -> ScreenRow:
     """Program, what this is, and what one can do: the middle goes first where it is narrow."""
     version = t.began.version if t.began is not None else view.version
-    name = f"farflung {words.clean(version, 12)}".rstrip()
-    middles = (*words.WHERE, "nothing leaves this computer", "")
+    name = f"farflung {phrases.clean(version, 12)}".rstrip()
+    middles = (*phrases.WHERE, "nothing leaves this computer", "")
     for note in _note(t, view):
         for middle in middles:
             free = columns - columns_of(name) - columns_of(middle) - columns_of(note) - 2 * bool(middle)
             if free >= 2:
-                gap = Span("  ") if middle else Span("")
+                gap = TextSpan("  ") if middle else TextSpan("")
                 spans = (
-                    Span(name, Style.STRONG),
+                    TextSpan(name, SpanStyle.STRONG),
                     gap,
-                    Span(middle),
-                    Span(" " * free),
-                    Span(note, Style.QUIET),
+                    TextSpan(middle),
+                    TextSpan(" " * free),
+                    TextSpan(note, SpanStyle.QUIET),
                 )
-                return Row(tuple(span for span in spans if span.text))
-    return Row((Span(name, Style.STRONG),))
+                return ScreenRow(tuple(span for span in spans if span.text))
+    return ScreenRow((TextSpan(name, SpanStyle.STRONG),))

@@ -1,1 +1,1 @@
-"""The command line: one file for each group of verbs, imported when it is used."""
+"""Contains the command line: one file for each group of commands, imported when it is used."""

@@ -1,4 +1,4 @@
-"""A job's model as a plan knows it: by its sizes, or by a trace of its own step in the sandbox (P2)."""
+"""Determines the size of a job's model for a plan: from its layout, or by tracing one step in the sandbox (P2)."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.app import gauging, preparation
-from farflung.app.cli import linking
-from farflung.app.gauging import Stepped
-from farflung.core.layout import Layout
+from farflung.app.cli import plan_link
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import format_bytes
-from farflung.job.io.read import read_module
+from farflung.job.io.job_files import read_module
 from farflung.job.spec import JobSpec
-from farflung.plan.footprint.traced import Traced
+from farflung.local.jobs import memory_trace
+from farflung.local.jobs.memory_trace import MeasuredStep
+from farflung.local.network import prepare
+from farflung.plan.step_trace import StepTrace
 
 
-class Known(msgspec.Struct, frozen=True):
+class JobModel(msgspec.Struct, frozen=True):
     """`traced` None: it is the built-in model, and its sizes say enough. `source`: of a module of one's own."""
 
-    layout: Layout
-    traced: Traced | None = None
+    layout: TensorLayout
+    traced: StepTrace | None = None
     source: bytes = b""
 
 
-def known(spec: JobSpec, base: Path, *, traces: bool) -> Known:
+def known(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
     """A module of one's own is always traced, the built-in model if asked for.
 
     Raises what gauging.gauge raises, and SpecError FF-JOB-01x, -04x (no such source).
     """
-    layout = preparation.known_layout(spec)
+    layout = prepare.known_layout(spec)
     if layout is not None and not traces:
-        return Known(layout)
+        return JobModel(layout)
     source = read_module(spec.model.module, base)[0] if layout is None else b""
     sys.stderr.write("goes through one step of the model without numbers, in the sandbox ...\n")
     sys.stderr.flush()
-    traced = asyncio.run(gauging.gauge(spec, source))
-    return Known(traced.layout, traced, source)
+    traced = asyncio.run(memory_trace.gauge(spec, source))
+    return JobModel(traced.layout, traced, source)
 
 
-def lines(found: Stepped) -> list[str]:
+def lines(found: MeasuredStep) -> list[str]:
     """What was found, in the words of `farflung plan`."""
     traced, risen = found.traced, found.risen
     how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without numbers"
@@ -54,4 +55,4 @@ def lines(found: Stepped) -> list[str]:
         text += f"a process here holds {risen.factor:.2f} times that, measured on {risen.rows} sequences"
     else:
         text += f"what the heap adds was not measured: {found.unseen}"
-    return linking.say("Memory", text)
+    return plan_link.say("Memory", text)

@@ -1,4 +1,4 @@
-"""`farflung`: the command tree, and the one place where an error becomes lines on a terminal and an exit code."""
+"""Defines the root command `farflung`, and alone turns errors into terminal lines and an exit code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from click.shell_completion import CompletionItem
 
 import farflung
 from farflung.app.cli.streams import open_missing
-from farflung.app.compiling import choose_kernels
-from farflung.app.interrupts import Interrupts
 from farflung.core.errors import FarflungError, RunError, UsageError
+from farflung.peers.process.compiling import choose_kernels
+from farflung.peers.process.interrupts import InterruptHandler
 
 LINE = 400  # the longest line of an error
 
 
-class Verb(NamedTuple):
+class CommandInfo(NamedTuple):
     """A verb as the root's help shows it, if there is anything to say `about` it.
 
     `place` is imported when the verb is used, so that `--help` stays quick.
@@ -34,33 +34,33 @@ class Verb(NamedTuple):
     about: str
 
 
-VERBS: Mapping[str, Verb] = {
-    "init": Verb("Start", "making:init", "Write an example job that runs as it is"),
-    "plan": Verb("", "jobs:plan", "Say what a job will take; `quote`: what a market asks"),
-    "quote": Verb("", "quoting:quote", ""),  # the line above names it
-    "simulate": Verb("", "simulating:simulate", "Play a network of up to a million nodes"),
-    "run": Verb("", "jobs:run", "Train a job on a network of processes on this computer"),
-    "status": Verb("Follow", "looking:status", "Show all runs, or one"),
-    "watch": Verb("", "watching:watch", "Watch a run, live or again"),
-    "report": Verb("", "reporting:report", "Write a run's report as one HTML page"),
-    "stop": Verb("", "looking:stop", "Let a run finish its round and settle"),
-    "resume": Verb("", "jobs:resume", "Go on with a run that was stopped or killed"),
-    "fetch": Verb("Use", "fetching:fetch", "Copy a finished run's model and receipt"),
-    "sample": Verb("", "using:sample", "Write text with a trained model"),
-    "eval": Verb("", "using:evaluate", "Measure a trained model on unseen text"),
-    "export": Verb("", "fetching:export", "Write a model for other programs"),
-    "audit-plan": Verb(
+VERBS: Mapping[str, CommandInfo] = {
+    "init": CommandInfo("Start", "making:init", "Write an example job that runs as it is"),
+    "plan": CommandInfo("", "jobs:plan", "Say what a job will take; `quote`: what a market asks"),
+    "quote": CommandInfo("", "quoting:quote", ""),  # the line above names it
+    "simulate": CommandInfo("", "simulating:simulate", "Play a network of up to a million nodes"),
+    "run": CommandInfo("", "jobs:run", "Train a job on a network of processes on this computer"),
+    "status": CommandInfo("Follow", "looking:status", "Show all runs, or one"),
+    "watch": CommandInfo("", "watching:watch", "Watch a run, live or again"),
+    "report": CommandInfo("", "reporting:report", "Write a run's report as one HTML page"),
+    "stop": CommandInfo("", "looking:stop", "Let a run finish its round and settle"),
+    "resume": CommandInfo("", "jobs:resume", "Go on with a run that was stopped or killed"),
+    "fetch": CommandInfo("Use", "fetching:fetch", "Copy a finished run's model and receipt"),
+    "sample": CommandInfo("", "using:sample", "Write text with a trained model"),
+    "eval": CommandInfo("", "using:evaluate", "Measure a trained model on unseen text"),
+    "export": CommandInfo("", "fetching:export", "Write a model for other programs"),
+    "audit-plan": CommandInfo(
         "Trust", "weighing:audit_plan", "Say whether cheating pays in a job, and what ends it"
     ),
-    "verify-run": Verb("", "verifying:verify_run", "Recompute a finished run from its log alone"),
-    "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
-    "ledger": Verb("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
-    "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
-    "bench": Verb("", "measuring:bench", "Measure codecs on your own tensors"),
-    "key": Verb("", "keying:key", "Make, replace or revoke the key of a machine"),
-    "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
-    "version": Verb("", "looking:version", ""),  # the line above all verbs names it
-    "completion": Verb("", "completing:completion", ""),  # the line above all verbs names it
+    "verify-run": CommandInfo("", "verifying:verify_run", "Recompute a finished run from its log alone"),
+    "receipt": CommandInfo("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
+    "ledger": CommandInfo("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
+    "check": CommandInfo("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
+    "bench": CommandInfo("", "measuring:bench", "Measure codecs on your own tensors"),
+    "key": CommandInfo("", "keying:key", "Make, replace or revoke the key of a machine"),
+    "relay": CommandInfo("", "relaying:relay", "Forward bytes between peers behind routers"),
+    "version": CommandInfo("", "looking:version", ""),  # the line above all verbs names it
+    "completion": CommandInfo("", "completing:completion", ""),  # the line above all verbs names it
 }
 
 # Words of other tools, and of those who think aloud, for our verbs.
@@ -105,7 +105,7 @@ LATER: Mapping[str, str] = {
 }
 
 
-class Verbs(click.Group):
+class RootCommandGroup(click.Group):
     """A group whose commands are imported one at a time, and which knows what a mistyped verb was meant to be."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -118,7 +118,7 @@ class Verbs(click.Group):
         if verb is None:
             return None
         module, _, name = verb.place.partition(":")
-        interrupts = Interrupts()
+        interrupts = InterruptHandler()
         with interrupts.heard(), interrupts.held():
             command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
         return command
@@ -160,7 +160,7 @@ class Verbs(click.Group):
 
 
 @click.group(
-    cls=Verbs,
+    cls=RootCommandGroup,
     options_metavar="[-v]",
     subcommand_metavar="VERB [ARGUMENTS]",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

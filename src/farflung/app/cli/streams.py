@@ -1,4 +1,7 @@
-"""Standard streams that are closed, as `>&-` leaves them, lead to nowhere: else they would lead into the next file."""
+"""Opens the null device for closed standard streams (`>&-`).
+
+Otherwise the next opened file would take their descriptors.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ledger for readers: its HTTP interface, the screens of `farflung ledger show`, statements, metrics."""
+"""Contains the ledger's reader side: screens of `farflung ledger show`, proofs, statements, exports."""

@@ -1,57 +1,59 @@
-"""Screens of `farflung ledger show`: rows for a terminal or a pipe, from what was proved and from nothing else."""
+"""Builds the screens of `farflung ledger show`: rows for a terminal or a pipe, from proven data only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from farflung.app.classing import work
-from farflung.app.explorer.checking import Checker
-from farflung.app.explorer.finding import Place
+from farflung.app.explorer.job_class import work
+from farflung.app.explorer.lookup import LookupTarget
+from farflung.app.explorer.operation_text import moment, short, told
+from farflung.app.explorer.proofs import ProofChecker
 from farflung.app.explorer.sources import pages
-from farflung.app.explorer.telling import moment, short, told
 from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.ids import ZERO_HASH
 from farflung.core.money import format_credits
-from farflung.job.proof import UNPROVEN
-from farflung.ledger.block import Header
-from farflung.ledger.inclusion import Inclusion
+from farflung.job.proof_class import UNPROVEN
+from farflung.ledger.block import BlockHeader
+from farflung.ledger.inclusion_proof import InclusionProof
 from farflung.ledger.motions import ParamsRow
-from farflung.ledger.rows import AccountRow, JobRow, JobState, LeaseRow, NodeRow, NodeState
-from farflung.ledger.searches import job_of
-from farflung.ledger.seats import CommitteeRow, ValidatorRow, ValidatorState
-from farflung.ledger.tx import Role, SignedTx, tx_id
-from farflung.ledger.votes import Certificate, Kind, seats_of
-from farflung.watch.rows import Row, Span, Style, block, plain
-from farflung.watch.words import credits_of, many
+from farflung.ledger.search_queries import job_of
+from farflung.ledger.table_rows import AccountRow, JobRow, JobState, LeaseRow, NodeRow, NodeState
+from farflung.ledger.transactions import LeaseRole, SignedTx, tx_id
+from farflung.ledger.validators import CommitteeRow, ValidatorRow, ValidatorState
+from farflung.ledger.votes import QuorumCertificate, VoteKind, seats_of
+from farflung.watch.phrases import credits_of, many
+from farflung.watch.row_layout import ScreenRow, SpanStyle, TextSpan, block, plain
 
 MOST: Final = 200  # lines of a list on one screen
-_PROVED: Final = Span("the row's proof leads to the genesis", Style.GOOD)
+_PROVED: Final = TextSpan("the row's proof leads to the genesis", SpanStyle.GOOD)
 
 
-def screen(checker: Checker, place: Place, columns: int) -> list[Row]:
+def screen(checker: ProofChecker, place: LookupTarget, columns: int) -> list[ScreenRow]:
     """What is known of a place, proved. Raises what checking raises."""
     shown = _SCREENS[place.kind](checker, place.name, columns)
     return [*shown, *_proof(checker, columns)]
 
 
-def _proof(checker: Checker, columns: int) -> list[Row]:
+def _proof(checker: ProofChecker, columns: int) -> list[ScreenRow]:
     genesis = checker.genesis
     said = "" if checker.is_known else "by the source's own word: give --genesis HASH if you know it"
-    parts = [plain(f"{genesis.chain.hex()[:32]}... ({genesis.name[:40]!r})"), Span(said, Style.CARE)]
+    parts = [plain(f"{genesis.chain.hex()[:32]}... ({genesis.name[:40]!r})"), TextSpan(said, SpanStyle.CARE)]
     return block("Genesis", parts, columns)
 
 
-def _at(header: Header) -> Span:
+def _at(header: BlockHeader) -> TextSpan:
     return plain(f"block {header.height}, {moment(header.time)}")
 
 
-def _head(checker: Checker, _: str, columns: int) -> list[Row]:
+def _head(checker: ProofChecker, _: str, columns: int) -> list[ScreenRow]:
     header, certificate = checker.header(checker.source.get("/v1/head")["head"])
     return _header_rows(checker, header, certificate, columns)
 
 
-def _header_rows(checker: Checker, header: Header, certificate: Certificate, columns: int) -> list[Row]:
+def _header_rows(
+    checker: ProofChecker, header: BlockHeader, certificate: QuorumCertificate, columns: int
+) -> list[ScreenRow]:
     return [
         *block("Block", [_at(header), plain(header.id.hex())], columns),
         *block("Parent", [plain(header.parent.hex())], columns),
@@ -60,21 +62,21 @@ def _header_rows(checker: Checker, header: Header, certificate: Certificate, col
     ]
 
 
-def _signers(checker: Checker, header: Header, certificate: Certificate) -> list[Span]:
+def _signers(checker: ProofChecker, header: BlockHeader, certificate: QuorumCertificate) -> list[TextSpan]:
     if not header.height:
         return [plain("by nobody: it follows from the genesis")]
     keys, seats = checker.trust(header.epoch).committee, seats_of(certificate)
-    is_final = certificate.kind == Kind.FINALIZE
+    is_final = certificate.kind == VoteKind.FINALIZE
     said = f"by {len(seats)} of {many(len(keys), 'seat')} of epoch {header.epoch}, in view {certificate.view}"
     later = "notarized: a later block of the epoch makes it final"
     return [
-        Span(said, Style.GOOD if is_final else Style.CARE),
+        TextSpan(said, SpanStyle.GOOD if is_final else SpanStyle.CARE),
         plain("final" if is_final else later),
         *(plain(f"{seat}: {short(keys[seat])}") for seat in seats),
     ]
 
 
-def _block(checker: Checker, height: str, columns: int) -> list[Row]:
+def _block(checker: ProofChecker, height: str, columns: int) -> list[ScreenRow]:
     if height == "0":
         return block("Block", [plain("0: it follows from the genesis, and nobody signed it")], columns)
     held = checker.block(checker.source.get(f"/v1/blocks/{height}"), int(height))
@@ -88,7 +90,7 @@ def _block(checker: Checker, height: str, columns: int) -> list[Row]:
     return rows
 
 
-def _tx(checker: Checker, name: str, columns: int) -> list[Row]:
+def _tx(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get(f"/v1/tx/{name}")
     signed, proof = checker.tx(form, name)
     tx = signed.tx
@@ -103,15 +105,16 @@ def _tx(checker: Checker, name: str, columns: int) -> list[Row]:
     return [*rows, *block("Became", [_outcome(form["failed"])], columns)]
 
 
-def _outcome(code: str) -> Span:
+def _outcome(code: str) -> TextSpan:
     if code:
-        return Span(
-            f"refused with {code[:20]}: fee and number are spent, nothing else (the source's word)", Style.BAD
+        return TextSpan(
+            f"refused with {code[:20]}: fee and number are spent, nothing else (the source's word)",
+            SpanStyle.BAD,
         )
-    return Span("done, by the source's word; that it is in the block is proved", Style.GOOD)
+    return TextSpan("done, by the source's word; that it is in the block is proved", SpanStyle.GOOD)
 
 
-def _account(checker: Checker, name: str, columns: int) -> list[Row]:
+def _account(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get(f"/v1/accounts/{name}")["account"]
     row = checker.row(form, AccountRow, bytes.fromhex(name))
     return [
@@ -121,7 +124,7 @@ def _account(checker: Checker, name: str, columns: int) -> list[Row]:
     ]
 
 
-def _node(checker: Checker, name: str, columns: int) -> list[Row]:
+def _node(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get(f"/v1/nodes/{name}")["node"]
     row = checker.row(form, NodeRow, bytes.fromhex(name))
     state = "lends" if row.state == NodeState.ACTIVE else "has left"
@@ -130,7 +133,7 @@ def _node(checker: Checker, name: str, columns: int) -> list[Row]:
         *block(
             "State",
             [
-                Span(state, Style.GOOD if row.state == NodeState.ACTIVE else Style.QUIET),
+                TextSpan(state, SpanStyle.GOOD if row.state == NodeState.ACTIVE else SpanStyle.QUIET),
                 plain(f"asks {credits_of(row.unit_price)} a unit"),
                 plain(many(row.leases, "open lease")),
                 plain(f"registered until {moment(row.expires)}"),
@@ -154,21 +157,21 @@ def _node(checker: Checker, name: str, columns: int) -> list[Row]:
     return [*rows, *_account(checker, name, columns)[1:]]
 
 
-def _stakes(row: NodeRow) -> list[Span]:
-    burnt = Span(f"{format_credits(row.burnt)} burnt for ever" if row.burnt else "", Style.BAD)
+def _stakes(row: NodeRow) -> list[TextSpan]:
+    burnt = TextSpan(f"{format_credits(row.burnt)} burnt for ever" if row.burnt else "", SpanStyle.BAD)
     return [plain(f"{format_credits(row.free)} free"), plain(f"{format_credits(row.locked)} locked"), burnt]
 
 
-def _lease(lease: LeaseRow, of: str) -> list[Span]:
-    does = "trains" if lease.role == Role.TRAIN else "audits"
-    lost = Span(f"slashed {format_credits(lease.slashed)}" if lease.slashed else "", Style.BAD)
+def _lease(lease: LeaseRow, of: str) -> list[TextSpan]:
+    does = "trains" if lease.role == LeaseRole.TRAIN else "audits"
+    lost = TextSpan(f"slashed {format_credits(lease.slashed)}" if lease.slashed else "", SpanStyle.BAD)
     state = "open" if lease.is_open else f"paid {format_credits(lease.paid)}"
     units = f"{lease.units} of {lease.units_max} units at {format_credits(lease.unit_price)}"
     said = f"attests {short(lease.attests)} ({NOT_A_PROOF})" if lease.attests != ZERO_HASH else ""
     return [plain(f"{of} {does}"), plain(units), plain(state), lost, plain(said)]
 
 
-def _job(checker: Checker, name: str, columns: int) -> list[Row]:
+def _job(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get(f"/v1/jobs/{name}")
     job = checker.row(form["job"], JobRow, bytes.fromhex(name))
     rows = [
@@ -188,19 +191,19 @@ def _job(checker: Checker, name: str, columns: int) -> list[Row]:
     return [*rows, *block("Proof", [_PROVED, plain(f"as of block {form['job']['height']}")], columns)]
 
 
-def _work(checker: Checker, job: JobRow) -> Span:
+def _work(checker: ProofChecker, job: JobRow) -> TextSpan:
     """The job's class, which its terms say and no row."""
     words = work(job.job, checker.source.terms)
-    return Span(words, Style.CARE) if words.startswith(UNPROVEN) else plain(words)
+    return TextSpan(words, SpanStyle.CARE) if words.startswith(UNPROVEN) else plain(words)
 
 
-def _state(job: JobRow) -> Span:
+def _state(job: JobRow) -> TextSpan:
     is_good = job.state in (JobState.RUNNING, JobState.OUTPUT, JobState.SETTLED)
-    return Span(job.state.name.lower(), Style.GOOD if is_good else Style.CARE)
+    return TextSpan(job.state.name.lower(), SpanStyle.GOOD if is_good else SpanStyle.CARE)
 
 
-def _money(job: JobRow) -> list[Span]:
-    slashed = Span(f"{format_credits(job.slashed)} slashed" if job.slashed else "", Style.BAD)
+def _money(job: JobRow) -> list[TextSpan]:
+    slashed = TextSpan(f"{format_credits(job.slashed)} slashed" if job.slashed else "", SpanStyle.BAD)
     return [
         plain(f"{format_credits(job.escrow)} in escrow"),
         plain(f"{format_credits(job.paid)} paid"),
@@ -209,7 +212,7 @@ def _money(job: JobRow) -> list[Span]:
     ]
 
 
-def _leases(checker: Checker, name: str, job: JobRow) -> Iterator[LeaseRow]:
+def _leases(checker: ProofChecker, name: str, job: JobRow) -> Iterator[LeaseRow]:
     start: int | None = 0
     while start is not None:
         form = checker.source.get(f"/v1/jobs/{name}?leases_from={start}&rounds_from={job.round}")
@@ -218,20 +221,20 @@ def _leases(checker: Checker, name: str, job: JobRow) -> Iterator[LeaseRow]:
         start = form["next_lease"]
 
 
-def _life(checker: Checker, name: str, columns: int) -> list[Row]:
+def _life(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     """All transactions that name the job, in their order, with their blocks."""
-    rows: list[Row] = []
+    rows: list[ScreenRow] = []
     for signed, proof, code in _steps(checker, name):
         for op in signed.tx.ops:
             if (job_of(op) or b"").hex() != name:
                 continue
             when = f"block {proof.header.height}  {told(op)}".replace(f" of job {name[:12]}", "")
-            refused = Span(f"refused: {code[:20]}" if code else "", Style.BAD)
+            refused = TextSpan(f"refused: {code[:20]}" if code else "", SpanStyle.BAD)
             rows += block("" if rows else "Life", [plain(when), refused], columns)
     return rows
 
 
-def _steps(checker: Checker, name: str) -> Iterator[tuple[SignedTx, Inclusion, str]]:
+def _steps(checker: ProofChecker, name: str) -> Iterator[tuple[SignedTx, InclusionProof, str]]:
     height, head = 0, 1
     while height < head:
         form = checker.source.get(f"/v1/jobs/{name}/life?from={height}")
@@ -242,7 +245,7 @@ def _steps(checker: Checker, name: str) -> Iterator[tuple[SignedTx, Inclusion, s
         height, head = form["height"], form["head"]
 
 
-def _validators(checker: Checker, _: str, columns: int) -> list[Row]:
+def _validators(checker: ProofChecker, _: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get("/v1/validators")["committee"]
     held = checker.row(form, CommitteeRow)
     since = f"since block {held.first}, {moment(held.opened)}"
@@ -258,18 +261,18 @@ def _validators(checker: Checker, _: str, columns: int) -> list[Row]:
     return [*rows, *block("Proof", [_PROVED, plain(f"as of block {form['height']}")], columns)]
 
 
-def _bonded(row: ValidatorRow) -> list[Span]:
+def _bonded(row: ValidatorRow) -> list[TextSpan]:
     is_lost = row.state == ValidatorState.JAILED
     return [
         plain(f"{short(row.validator)} of {short(row.owner)}"),
-        Span(row.state.name.lower(), Style.BAD if is_lost else Style.PLAIN),
+        TextSpan(row.state.name.lower(), SpanStyle.BAD if is_lost else SpanStyle.PLAIN),
         plain(f"{format_credits(row.stake)} at stake"),
-        Span(f"{format_credits(row.burnt)} burnt for ever" if row.burnt else "", Style.BAD),
+        TextSpan(f"{format_credits(row.burnt)} burnt for ever" if row.burnt else "", SpanStyle.BAD),
         plain(row.address[:60]),
     ]
 
 
-def _params(checker: Checker, _: str, columns: int) -> list[Row]:
+def _params(checker: ProofChecker, _: str, columns: int) -> list[ScreenRow]:
     form = checker.source.get("/v1/params")["params"]
     held = checker.row(form, ParamsRow)
     rows = block("Params", [plain(f"version {held.version}, since epoch {held.epoch}")], columns)
@@ -288,7 +291,7 @@ PATHS: Final = {
     "nodes": "/v1/nodes/{}",
     "accounts": "/v1/accounts/{}",
 }
-_SCREENS: Final[dict[str, Callable[[Checker, str, int], list[Row]]]] = {
+_SCREENS: Final[dict[str, Callable[[ProofChecker, str, int], list[ScreenRow]]]] = {
     "head": _head,
     "validators": _validators,
     "params": _params,
@@ -300,10 +303,10 @@ _SCREENS: Final[dict[str, Callable[[Checker, str, int], list[Row]]]] = {
 }
 
 
-def facts(checker: Checker, place: Place) -> dict[str, Any]:
+def facts(checker: ProofChecker, place: LookupTarget) -> dict[str, Any]:
     """The same for programs: the source's answer, once what is in it was proved as for a screen."""
     screen(checker, place, 80)
-    is_genesis = place == Place("block", "0")
+    is_genesis = place == LookupTarget("block", "0")
     form = checker.source.get("/v1/genesis" if is_genesis else PATHS[place.kind].format(place.name))
     return {
         "what": place.kind,

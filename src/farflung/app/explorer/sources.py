@@ -1,4 +1,4 @@
-"""Where `farflung ledger` reads from: a run's folder, a ledger's file, an export, or the interface of a validator.
+"""Defines the sources of `farflung ledger`: run folder, ledger file, export, or a validator's HTTP interface.
 
 Whatever it is, what it says is worth what its proofs prove (explorer.checking). An export is executed again.
 """
@@ -19,22 +19,23 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from farflung.app import asking, folder
-from farflung.app.classing import read_terms
-from farflung.app.explorer import routes
-from farflung.app.explorer.answers import Form
-from farflung.app.explorer.exports import Growing, chain_of
-from farflung.app.explorer.shapes import fault_of
-from farflung.app.local import genesis_in
+from farflung.app.explorer.job_class import read_terms
+from farflung.app.explorer.ledger_export import ChainBuilder, chain_of
+from farflung.app.explorer.schema_check import fault_of
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError
 from farflung.core.ids import Hash
-from farflung.job.spec import Terms
+from farflung.job.spec import JobTerms
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.store import Store
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.local.jobs import resolve
+from farflung.local.network.process_config import genesis_in
+from farflung.peers.ledger_http import routes
+from farflung.peers.ledger_http.handlers import Form
+from farflung.peers.rundir import folder
 
 CHAIN: Final = "chain.db"
 PATIENCE_SECONDS: Final = 20.0
@@ -43,23 +44,23 @@ TRIES: Final = 5
 _CODE: Final = re.compile(r"FF-[A-Z]{2,5}-[0-9]{3}")
 
 
-class Source(Protocol):
+class LedgerSource(Protocol):
     """Answers paths of the interface. `known`: the genesis hash, where it is no hearsay."""
 
     name: str
     known: Hash | None
-    terms: Terms | None  # of a job that this ledger is about, where they are at hand
+    terms: JobTerms | None  # of a job that this ledger is about, where they are at hand
 
     def get(self, path: str) -> Form:
         """The answer; raises a FarflungError."""
         ...
 
 
-class FileSource:
+class FileLedgerSource:
     """A chain on this computer."""
 
     def __init__(
-        self, name: str, chain: Chain, known: Hash | None = None, terms: Terms | None = None
+        self, name: str, chain: Chain, known: Hash | None = None, terms: JobTerms | None = None
     ) -> None:
         """`known`: the genesis hash that follows from a run's own folder; `terms`: of the run's job."""
         self.name, self.chain, self.known, self.terms = name, chain, known, terms
@@ -70,13 +71,13 @@ class FileSource:
         return route.answer(partial(queries.answer, self.chain), words)
 
 
-class WebSource:
+class HttpLedgerSource:
     """The interface of a validator."""
 
     def __init__(self, url: str) -> None:
         self.name = url
         self.known: Hash | None = None
-        self.terms: Terms | None = None
+        self.terms: JobTerms | None = None
         parts = urllib.parse.urlsplit(url)
         is_web = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/")
         if not is_web or parts.query:
@@ -144,28 +145,28 @@ def _told(said: Form) -> FarflungError:
     return PolicyError(code if _CODE.fullmatch(code) else "FF-APP-278", message, cause=cause, hint=hint)
 
 
-def open_source(named: str | None) -> Source:
+def open_source(named: str | None) -> LedgerSource:
     """What `--from` names: a URL, a file, a run; the newest run by default."""
     if named is not None and "://" in named:
-        return WebSource(named)
+        return HttpLedgerSource(named)
     return open_file(named)
 
 
-def open_file(named: str | None) -> FileSource:
+def open_file(named: str | None) -> FileLedgerSource:
     """A source whose every block is at hand. Raises what reading and executing raise."""
     path = Path(named) if named is not None else None
     if path is not None and path.is_file():
         with path.open("rb") as file:
             is_database = file.read(16).startswith(b"SQLite format 3")
-        return FileSource(path.name, _load(path) if is_database else chain_of(path))
+        return FileLedgerSource(path.name, _load(path) if is_database else chain_of(path))
     if path is not None and (path / CHAIN).is_file():
-        return FileSource(path.name, _load(path / CHAIN))
-    run = folder.find(asking.runs_folder(), named)
-    genesis = genesis_in(run, asking.resolve_again(run).spec)
-    return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain, _terms_of(run))
+        return FileLedgerSource(path.name, _load(path / CHAIN))
+    run = folder.find(resolve.runs_folder(), named)
+    genesis = genesis_in(run, resolve.resolve_again(run).spec)
+    return FileLedgerSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain, _terms_of(run))
 
 
-def _terms_of(run: folder.RunFolder) -> Terms | None:
+def _terms_of(run: folder.RunFolder) -> JobTerms | None:
     """The terms of a run's job; None where they are not there yet, or damaged: a ledger is read without them."""
     try:
         return read_terms(run.terms_file)
@@ -177,7 +178,7 @@ def _load(path: Path, genesis: Genesis | None = None) -> Chain:
     """The chain in a ledger's file, which stays open. Raises RunError FF-APP-279, and what opening raises."""
     if not path.is_file():
         raise _no_ledger(path, "it is not there")
-    return Store.open(path, genesis or _genesis_in(path)).load()
+    return LedgerStore.open(path, genesis or _genesis_in(path)).load()
 
 
 def _genesis_in(path: Path) -> Genesis:
@@ -201,11 +202,11 @@ def _no_ledger(path: Path, cause: str) -> RunError:
     )
 
 
-def chain_from(source: Source, genesis: Genesis) -> Chain:
+def chain_from(source: LedgerSource, genesis: Genesis) -> Chain:
     """The chain of a source; blocks that come over a network are executed again here."""
-    if isinstance(source, FileSource):
+    if isinstance(source, FileLedgerSource):
         return source.chain
-    growing = Growing(genesis)
+    growing = ChainBuilder(genesis)
     start: int | None = 1
     while start is not None:
         said = source.get(f"/v1/blocks?from={start}&whole=1")
@@ -215,7 +216,7 @@ def chain_from(source: Source, genesis: Genesis) -> Chain:
     return growing.chain
 
 
-def pages(source: Source, path: str, name: str) -> Iterator[Form]:
+def pages(source: LedgerSource, path: str, name: str) -> Iterator[Form]:
     """All items of a list that comes in pages."""
     start: int | None = 0
     while start is not None:

@@ -1,1 +1,1 @@
-"""Simulations that span crafts: nothing here waits or is random, all follows from a seed."""
+"""Contains simulations that combine several packages: nothing waits, and all randomness comes from a seed."""

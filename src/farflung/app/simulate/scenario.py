@@ -1,4 +1,4 @@
-"""A scenario of `farflung simulate`, as people write it: units in the names of its keys, a bound for each.
+"""Parses a scenario of `farflung simulate`: keys named with their units, each value within a bound.
 
 What is not named has the defaults, which are a network of home computers; docs/plan/simulate.md shows the table `KEYS`.
 Nothing is allocated before `check` has said that it fits.
@@ -11,17 +11,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from farflung.advice.simulation.simulation_rules import FASTEST, KINDS
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.job import toml
+from farflung.job import toml_parser
 from farflung.job.keys import expected, nearest
-from farflung.plan.sim.rules import FASTEST, KINDS
 
 DAY_MS: Final = 86_400_000
 MOST: Final = 1 << 62  # of any number that a period adds up
 
 
-class Key(NamedTuple):
+class ScenarioKey(NamedTuple):
     """One value: its type is its default's; `low` and `high` are allowed."""
 
     default: float | int
@@ -30,41 +30,41 @@ class Key(NamedTuple):
     about: str
 
 
-KEYS: Final[Mapping[str, Key]] = {
-    "network.nodes": Key(10_000, 1, limits.SIMULATED_NODES, "nodes that there are"),
-    "network.days": Key(30, 1, 3650, "days, each with one auction"),
-    "network.hidden": Key(0.7, 0, 1, "share behind routers that let nobody in"),
-    "network.relays": Key(16, 1, 1024, "relays; each hidden node uses one"),
-    "churn.up_hours": Key(10.0, 0.01, 1e7, "mean time until a node goes away"),
-    "churn.down_hours": Key(2.0, 0.01, 1e6, "mean time until it is back"),
-    "churn.death": Key(1e-4, 0, 1, "share of nodes that are up whose hardware dies in a day"),
-    "round.train_seconds": Key(2280.0, 0.001, 80_000, "training of a round"),
-    "round.exchange_seconds": Key(120.0, 0, 80_000, "for payloads to go round; who takes longer is not hired"),
-    "round.payload_mb": Key(25.0, 0, 10_000, "of one contribution, 10^6 bytes"),
-    "round.state_mb": Key(400.0, 0, 1e6, "that who joins fetches, 10^6 bytes"),
-    "round.late": Key(0.01, 0, 1, "chance that a contribution misses its round though its line is fast enough"),
-    "round.speed_spread": Key(0.4, 0, 2, "sigma of the logarithm of speeds"),
-    "line.up_mbit": Key(20.0, 0.001, 1e6, "upload of the middle node"),
-    "line.down_mbit": Key(100.0, 0.001, 1e6, "download of the middle node"),
-    "line.spread": Key(0.8, 0, 2, "sigma of the logarithm of both"),
-    "market.members": Key(16, 1, limits.PEERS, "nodes of one job"),
-    "market.wanted": Key(0.5, 0, 1, "share of all nodes that jobs ask for"),
-    "market.ask": Key(0.02, 0.001, 1000, "credits that the middle node asks for a round of nominal speed"),
-    "market.ask_spread": Key(0.3, 0, 2, "sigma of the logarithm of asks"),
-    "market.ceiling": Key(0.1, 0.001, 1000, "credits for the same that no job goes beyond"),
-    "market.budget": Key(0.0, 0, 1e9, "credits that jobs set aside for a day; 0: what all wanted may cost"),
-    "market.relay_price": Key(0.01, 0, 1000, "credits a GiB that a relay gives on"),
-    "audit.rate": Key(0.1, 0, 1, "share of contributions that is drawn"),
-    "audit.probation": Key(2, 0, 1000, "first contributions of a node, which are all drawn"),
-    "audit.segments": Key(5, 1, limits.PLANNED_SEGMENTS, "of a round; one of them is repeated"),
-    "audit.verifiers": Key(3, 1, 16, "of a job: two must agree, a third decides"),
-    "audit.seen": Key(1.0, 0, 1, "chance that a false segment lies beyond the tolerances"),
-    "audit.absent": Key(0.0, 0, 1, "share of verifiers that do not look"),
-    "audit.cheaters": Key(0.02, 0, 1, "share of nodes that cheat whenever they work"),
-    "audit.false": Key(1.0, 0.001, 1, "share of a round's segments that they leave out"),
-    "audit.stake": Key(20.0, 0, 10_000, "stake, in rounds' pay at the ceiling"),
-    "audit.funded": Key(1.0, 0, 1, "share of nodes that own a stake, and one more, at the beginning"),
-    "audit.silence": Key(0.5, 0, 1, "share of the stake that showing nothing costs"),
+KEYS: Final[Mapping[str, ScenarioKey]] = {
+    "network.nodes": ScenarioKey(10_000, 1, limits.SIMULATED_NODES, "nodes that there are"),
+    "network.days": ScenarioKey(30, 1, 3650, "days, each with one auction"),
+    "network.hidden": ScenarioKey(0.7, 0, 1, "share behind routers that let nobody in"),
+    "network.relays": ScenarioKey(16, 1, 1024, "relays; each hidden node uses one"),
+    "churn.up_hours": ScenarioKey(10.0, 0.01, 1e7, "mean time until a node goes away"),
+    "churn.down_hours": ScenarioKey(2.0, 0.01, 1e6, "mean time until it is back"),
+    "churn.death": ScenarioKey(1e-4, 0, 1, "share of nodes that are up whose hardware dies in a day"),
+    "round.train_seconds": ScenarioKey(2280.0, 0.001, 80_000, "training of a round"),
+    "round.exchange_seconds": ScenarioKey(120.0, 0, 80_000, "for payloads to go round; who takes longer is not hired"),
+    "round.payload_mb": ScenarioKey(25.0, 0, 10_000, "of one contribution, 10^6 bytes"),
+    "round.state_mb": ScenarioKey(400.0, 0, 1e6, "that who joins fetches, 10^6 bytes"),
+    "round.late": ScenarioKey(0.01, 0, 1, "chance that a contribution misses its round though its line is fast enough"),
+    "round.speed_spread": ScenarioKey(0.4, 0, 2, "sigma of the logarithm of speeds"),
+    "line.up_mbit": ScenarioKey(20.0, 0.001, 1e6, "upload of the middle node"),
+    "line.down_mbit": ScenarioKey(100.0, 0.001, 1e6, "download of the middle node"),
+    "line.spread": ScenarioKey(0.8, 0, 2, "sigma of the logarithm of both"),
+    "market.members": ScenarioKey(16, 1, limits.PEERS, "nodes of one job"),
+    "market.wanted": ScenarioKey(0.5, 0, 1, "share of all nodes that jobs ask for"),
+    "market.ask": ScenarioKey(0.02, 0.001, 1000, "credits that the middle node asks for a round of nominal speed"),
+    "market.ask_spread": ScenarioKey(0.3, 0, 2, "sigma of the logarithm of asks"),
+    "market.ceiling": ScenarioKey(0.1, 0.001, 1000, "credits for the same that no job goes beyond"),
+    "market.budget": ScenarioKey(0.0, 0, 1e9, "credits that jobs set aside for a day; 0: what all wanted may cost"),
+    "market.relay_price": ScenarioKey(0.01, 0, 1000, "credits a GiB that a relay gives on"),
+    "audit.rate": ScenarioKey(0.1, 0, 1, "share of contributions that is drawn"),
+    "audit.probation": ScenarioKey(2, 0, 1000, "first contributions of a node, which are all drawn"),
+    "audit.segments": ScenarioKey(5, 1, limits.PLANNED_SEGMENTS, "of a round; one of them is repeated"),
+    "audit.verifiers": ScenarioKey(3, 1, 16, "of a job: two must agree, a third decides"),
+    "audit.seen": ScenarioKey(1.0, 0, 1, "chance that a false segment lies beyond the tolerances"),
+    "audit.absent": ScenarioKey(0.0, 0, 1, "share of verifiers that do not look"),
+    "audit.cheaters": ScenarioKey(0.02, 0, 1, "share of nodes that cheat whenever they work"),
+    "audit.false": ScenarioKey(1.0, 0.001, 1, "share of a round's segments that they leave out"),
+    "audit.stake": ScenarioKey(20.0, 0, 10_000, "stake, in rounds' pay at the ceiling"),
+    "audit.funded": ScenarioKey(1.0, 0, 1, "share of nodes that own a stake, and one more, at the beginning"),
+    "audit.silence": ScenarioKey(0.5, 0, 1, "share of the stake that showing nothing costs"),
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return self.values[key]
 
 
-class _Said(NamedTuple):
+class _ScenarioEntry(NamedTuple):
     key: str
     value: Any
     origin: str
@@ -93,17 +93,17 @@ def read(text: str | None, name: str, flags: Mapping[str, str]) -> Scenario:
 
     Raises SpecError FF-JOB-003 (no TOML), UsageError FF-APP-430 (no such key), -431 (no such value), -432 (too large).
     """
-    entries = toml.read(text, name) if text is not None else []
+    entries = toml_parser.read(text, name) if text is not None else []
     said = [
-        _Said(e.key, e.value, f"{name} line {e.line}" if e.line else name, False)
+        _ScenarioEntry(e.key, e.value, f"{name} line {e.line}" if e.line else name, False)
         for e in entries
         if e.value != {} or e.key not in SECTIONS  # a table that is empty
     ]
-    said += [_Said(key, value, "--set", True) for key, value in flags.items()]
+    said += [_ScenarioEntry(key, value, "--set", True) for key, value in flags.items()]
     return made(said)
 
 
-def made(said: Iterable[_Said] = ()) -> Scenario:
+def made(said: Iterable[_ScenarioEntry] = ()) -> Scenario:
     """The defaults, and what is said instead; checked."""
     values: dict[str, float | int] = {key: of.default for key, of in KEYS.items()}
     for one in said:
@@ -116,11 +116,13 @@ def made(said: Iterable[_Said] = ()) -> Scenario:
 
 def with_values(scenario: Scenario, **values: float | int) -> Scenario:
     """The same with other values, of keys that are written with `__` for the dot; checked."""
-    said = [_Said(key.replace("__", "."), value, "a variant", False) for key, value in values.items()]
-    return made([*(_Said(key, value, "", False) for key, value in scenario.values.items()), *said])
+    said = [
+        _ScenarioEntry(key.replace("__", "."), value, "a variant", False) for key, value in values.items()
+    ]
+    return made([*(_ScenarioEntry(key, value, "", False) for key, value in scenario.values.items()), *said])
 
 
-def _known(said: _Said) -> str:
+def _known(said: _ScenarioEntry) -> str:
     if said.key in KEYS:
         return said.key
     if said.key in SECTIONS:
@@ -138,7 +140,7 @@ def _known(said: _Said) -> str:
     )
 
 
-def _table(said: _Said) -> UsageError:
+def _table(said: _ScenarioEntry) -> UsageError:
     first = next(key for key in KEYS if key.startswith(f"{said.key}."))
     name, default = first.partition(".")[2], KEYS[first].default
     line = f"`{name} = {default}`"
@@ -152,7 +154,7 @@ def _table(said: _Said) -> UsageError:
     )
 
 
-def _typed(said: _Said) -> float | int:
+def _typed(said: _ScenarioEntry) -> float | int:
     key = KEYS[said.key]
     kind = type(key.default)
     try:
@@ -164,7 +166,7 @@ def _typed(said: _Said) -> float | int:
     return value
 
 
-def _wrong(said: _Said, cause: str) -> UsageError:
+def _wrong(said: _ScenarioEntry, cause: str) -> UsageError:
     return UsageError(
         "FF-APP-431",
         f"{said.key} cannot be {str(said.value)[:40]!r}: {KEYS[said.key].about}",

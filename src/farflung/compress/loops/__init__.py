@@ -1,1 +1,1 @@
-"""Compiled twins of NumPy functions in farflung.compress: importing this package's modules imports numba."""
+"""Holds compiled twins of NumPy functions in farflung.compress: importing its modules imports numba."""

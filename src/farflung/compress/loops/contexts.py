@@ -1,4 +1,4 @@
-"""Two-bit values by those before them; twins in compress/context, which says what the numbers mean."""
+"""Codes two-bit values by those before them; twins in compress/context_model, which explains the numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from farflung.compress.loops.coding import taken
-from farflung.compress.loops.compiling import loop, part
+from farflung.compress.loops.entropy_coder import taken
+from farflung.compress.loops.numba_compile import loop, part
 
 _BITS, _BLOCK, _FIRST, _SEEN, _GUESS = 14, 4096, 256, 16, 4
 _SIZE, _LAST = 4, 8

@@ -1,4 +1,4 @@
-"""Values to symbols and back; twins in compress/values and compress/quantise, which say what the numbers mean."""
+"""Converts values to symbols and back; twins in compress/values and compress/quantise, which explain the numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from farflung.compress.loops.compiling import loop
+from farflung.compress.loops.numba_compile import loop
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _LARGEST_BF16 = np.uint32(0x7F80)

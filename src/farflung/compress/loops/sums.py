@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from farflung.compress.loops.compiling import loop
+from farflung.compress.loops.numba_compile import loop
 
 _EXPONENT = np.uint32(0x7F800000)
-_FRACTION = float(1 << 24)  # core.canon.steps: one unit is 2^-24, |x| ≤ 2^30 units
+_FRACTION = float(1 << 24)  # core.canon.float_operations: one unit is 2^-24, |x| ≤ 2^30 units
 _SATURATION = float(1 << 30)
 _FACTOR_BITS = 30
 _HALF = 36

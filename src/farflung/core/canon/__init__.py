@@ -1,1 +1,4 @@
-"""Arithmetic whose bits are the same on every machine: a round's last steps, and graphs of whole training steps."""
+"""Defines arithmetic with the same bits on every machine.
+
+It covers the last steps of a round, and graphs of whole training steps.
+"""

@@ -1,7 +1,9 @@
-"""What a job's terms fix of its canonical execution, so that a dispute over one segment has one right answer.
+"""Defines the part of a job's terms that fixes its canonical execution.
+
+Thus a dispute over one segment has one right answer.
 
 The execution of a segment of k steps is the step graph k times, then the judging graph once. Every value, inputs too,
-has tiles (`core.canon.tiles`); all tiles in their order are the leaves of a tree (`core.canon.tree`):
+has tiles (`core.canon.tiles`); all tiles in their order are the leaves of a tree (`core.canon.tile_tree`):
 
     leaves of step 0 | ... | leaves of step k - 1 | leaves of the judging part, the last of which is the verdict
 
@@ -28,7 +30,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from farflung.core import limits
-from farflung.core.canon.graph import Graph
+from farflung.core.canon.graph import CanonicalGraph
 from farflung.core.canon.tiles import tile_count
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_SPEC, digest
@@ -48,7 +50,7 @@ SOURCES: Final = (STATE, BUFFER, BATCH, BY_STEP, BY_COUNT, START, CLAIMED, FINAL
 Source = tuple[str, tuple[int, ...]]  # an input's op and attrs
 
 
-class Entry(Wire, frozen=True):
+class ProgramEntry(Wire, frozen=True):
     """One value of a graph: a node, or an input with its source. `args`: numbers of values of the same graph.
 
     `first`: the number of its first leaf within its part.
@@ -63,7 +65,7 @@ class Entry(Wire, frozen=True):
     first: int
 
 
-class Program(Wire, frozen=True):
+class CanonicalProgram(Wire, frozen=True):
     """What the terms fix. A job without one has `Program()`: its disputes stay with the jury.
 
     `listing`: core.merkle root over the encoded entries, `values` of the step graph, then `judged` of the judging
@@ -91,7 +93,7 @@ class Program(Wire, frozen=True):
     step_tokens: int = 0
 
 
-class Place(NamedTuple):
+class LeafPosition(NamedTuple):
     """Where a leaf lies: in which step (that behind the last one: the judging part), and at which offset there."""
 
     step: int
@@ -99,19 +101,19 @@ class Place(NamedTuple):
     is_judged: bool
 
 
-class Run(NamedTuple):
+class SegmentSteps(NamedTuple):
     """The steps of one segment of one contribution."""
 
     first: int  # within the round
     steps: int
 
 
-def job_id(rest: Hash, program: Program) -> Hash:
+def job_id(rest: Hash, program: CanonicalProgram) -> Hash:
     """A job's id, from the hash of all else that its terms say: H(NS_SPEC; rest, program)."""
     return digest(NS_SPEC, rest, encode(program))
 
 
-def is_sound(program: Program) -> bool:
+def is_sound(program: CanonicalProgram) -> bool:
     """Whether every number is within its bounds; `Program()` is not."""
     return (
         0 < program.values <= limits.GRAPH_INPUTS + limits.GRAPH_NODES
@@ -127,7 +129,7 @@ def is_sound(program: Program) -> bool:
     )
 
 
-def run_of(program: Program, weight: int, segment: int) -> Run | None:
+def run_of(program: CanonicalProgram, weight: int, segment: int) -> SegmentSteps | None:
     """The steps of `segment` of a contribution of `weight` tokens; None: it has no such segment, or none with a step.
 
     Border i lies after step floor(H i / K) of H = weight / step_tokens steps (docs/protocol/audit.md).
@@ -136,28 +138,28 @@ def run_of(program: Program, weight: int, segment: int) -> Run | None:
     if not (0 <= segment < program.segments and 0 < steps <= program.round_steps):
         return None
     first, end = (steps * border // program.segments for border in (segment, segment + 1))
-    return Run(first, end - first) if first < end else None
+    return SegmentSteps(first, end - first) if first < end else None
 
 
-def leaf_count(program: Program, steps: int) -> int:
+def leaf_count(program: CanonicalProgram, steps: int) -> int:
     """Leaves of the execution of so many steps."""
     return steps * program.leaves + program.closing
 
 
-def place_of(program: Program, steps: int, leaf: int) -> Place:
+def place_of(program: CanonicalProgram, steps: int, leaf: int) -> LeafPosition:
     """Where leaf `leaf` lies. Raises ProtocolError FF-CORE-072: there is no such leaf."""
     if not 0 <= leaf < leaf_count(program, steps):
         raise ProtocolError("FF-CORE-072", f"the execution has no leaf {leaf}")
     step = min(steps, leaf // program.leaves)
-    return Place(step, leaf - step * program.leaves, step == steps)
+    return LeafPosition(step, leaf - step * program.leaves, step == steps)
 
 
-def entry_index(program: Program, value: int, *, is_judged: bool) -> int:
+def entry_index(program: CanonicalProgram, value: int, *, is_judged: bool) -> int:
     """Where the entry of a graph's value stands under `listing`."""
     return program.values + value if is_judged else value
 
 
-def tile_at(program: Program, index: int, entry: Entry, place: Place) -> int:
+def tile_at(program: CanonicalProgram, index: int, entry: ProgramEntry, place: LeafPosition) -> int:
     """Which tile of the value, whose entry stands at `index`, lies at this place.
 
     Raises ProtocolError FF-CORE-073: none does; the entry is of another value.
@@ -169,15 +171,15 @@ def tile_at(program: Program, index: int, entry: Entry, place: Place) -> int:
     return tile
 
 
-def listed(graph: Graph, sources: Mapping[str, Source]) -> tuple[Entry, ...]:
+def listed(graph: CanonicalGraph, sources: Mapping[str, Source]) -> tuple[ProgramEntry, ...]:
     """The entries of a checked graph, whose inputs `sources` tells by name. Raises KeyError for one that is missing."""
-    made: list[Entry] = []
+    made: list[ProgramEntry] = []
     first = 0
     for each in graph.inputs:
         op, attrs = sources[each.name]
-        made.append(Entry(op, (), each.kind, each.shape, attrs, each.name, first))
+        made.append(ProgramEntry(op, (), each.kind, each.shape, attrs, each.name, first))
         first += tile_count(each.shape)
     for node in graph.nodes:
-        made.append(Entry(node.op, node.args, node.kind, node.shape, node.attrs, "", first))
+        made.append(ProgramEntry(node.op, node.args, node.kind, node.shape, node.attrs, "", first))
         first += tile_count(node.shape)
     return tuple(made)

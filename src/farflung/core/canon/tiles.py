@@ -1,4 +1,4 @@
-"""One tile of one node, from nothing but the elements it needs: what a referee would compute.
+"""Computes one tile of one graph node from only the elements that it needs, as a referee would.
 
 A tensor is seen as a matrix: its last side are the columns, all others together the rows (1 x 1 without sides). Its
 tiles are 64 x 64, row by row, the last ones smaller. A player runs `compute` with a fetch that remembers which elements
@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from farflung.core.canon import elements
-from farflung.core.canon.elements import DTYPES, ELEMENTWISE, Array
-from farflung.core.canon.graph import Graph, Node
-from farflung.core.canon.rules import Shape, Tensor
+from farflung.core.canon import array_operations
+from farflung.core.canon.array_operations import DTYPES, ELEMENTWISE, Array
+from farflung.core.canon.graph import CanonicalGraph, GraphNode
+from farflung.core.canon.operation_rules import Shape, TensorType
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import Float32
+from farflung.core.tensor_layout import Float32
 
 SIDE: Final = 64
 
@@ -30,7 +30,7 @@ Fetch = Callable[
 ]  # which argument, which of its elements (any shape) → their values
 
 
-class Box(NamedTuple):
+class TileBounds(NamedTuple):
     """The rows and columns of a tile in its tensor's matrix: from, and up to but without."""
 
     top: int
@@ -55,13 +55,15 @@ def tile_count(shape: Shape) -> int:
     return -(-rows // SIDE) * -(-columns // SIDE)
 
 
-def box(shape: Shape, tile: int) -> Box:
+def box(shape: Shape, tile: int) -> TileBounds:
     """The place of a tensor's tile. Raises ProtocolError FF-CORE-068 when there is no such tile."""
     if not 0 <= tile < tile_count(shape):
         raise ProtocolError("FF-CORE-068", f"there is no tile {tile}", cause=f"of a tensor {list(shape)}")
     rows, columns = matrix(shape)
     row, column = divmod(tile, -(-columns // SIDE))
-    return Box(row * SIDE, min(rows, (row + 1) * SIDE), column * SIDE, min(columns, (column + 1) * SIDE))
+    return TileBounds(
+        row * SIDE, min(rows, (row + 1) * SIDE), column * SIDE, min(columns, (column + 1) * SIDE)
+    )
 
 
 def tile_of(shape: Shape, places: Places) -> Places:
@@ -70,13 +72,13 @@ def tile_of(shape: Shape, places: Places) -> Places:
     return places // columns // SIDE * -(-columns // SIDE) + places % columns // SIDE
 
 
-def places_of(shape: Shape, at: Box) -> Places:
+def places_of(shape: Shape, at: TileBounds) -> Places:
     """The elements of a tile: shape (rows, columns)."""
     rows = np.arange(at.top, at.bottom, dtype=np.int64)
     return rows[:, None] * matrix(shape)[1] + np.arange(at.left, at.right, dtype=np.int64)
 
 
-def compute(graph: Graph, number: int, tile: int, fetch: Fetch) -> Array:
+def compute(graph: CanonicalGraph, number: int, tile: int, fetch: Fetch) -> Array:
     """Tile `tile` of value `number`, shape (rows, columns) of that tile; the graph has been checked.
 
     Raises ProtocolError FF-CORE-068 (no such tile), -069 (the value is no node), -070 (fetch gave something else
@@ -85,26 +87,26 @@ def compute(graph: Graph, number: int, tile: int, fetch: Fetch) -> Array:
     if not len(graph.inputs) <= number < len(graph.inputs) + len(graph.nodes):
         raise ProtocolError("FF-CORE-069", f"value {number} is not computed: it is no node of the graph")
     node = graph.nodes[number - len(graph.inputs)]
-    args = [Tensor(value.kind, value.shape) for value in map(graph.value, node.args)]
+    args = [TensorType(value.kind, value.shape) for value in map(graph.value, node.args)]
     return _computed(node, args, box(node.shape, tile), fetch)
 
 
-def element(node: Node, args: Sequence[Tensor], place: int, fetch: Fetch) -> Array:
+def element(node: GraphNode, args: Sequence[TensorType], place: int, fetch: Fetch) -> Array:
     """The one element of a node at flat place `place`, shape (1, 1): a tile of its own, so that no more is asked for.
 
     The node is what `rules.infer` makes of `args`, and has that place. Raises ProtocolError FF-CORE-070.
     """
     row, column = divmod(place, matrix(node.shape)[1])
-    return _computed(node, args, Box(row, row + 1, column, column + 1), fetch)
+    return _computed(node, args, TileBounds(row, row + 1, column, column + 1), fetch)
 
 
-def _computed(node: Node, args: Sequence[Tensor], at: Box, fetch: Fetch) -> Array:
-    work = Work(node, [arg.shape for arg in args], at, _exact(args, fetch))
+def _computed(node: GraphNode, args: Sequence[TensorType], at: TileBounds, fetch: Fetch) -> Array:
+    work = TileComputation(node, [arg.shape for arg in args], at, _exact(args, fetch))
     with np.errstate(all="ignore"):
         return _elementwise(work) if node.op in ELEMENTWISE else _KERNELS[node.op](work)
 
 
-def _exact(values: Sequence[Tensor], fetch: Fetch) -> Fetch:
+def _exact(values: Sequence[TensorType], fetch: Fetch) -> Fetch:
     """`fetch`, whose answers have the shape and the kind that was asked for."""
 
     def checked(which: int, places: Places) -> NDArray[Any]:
@@ -116,12 +118,12 @@ def _exact(values: Sequence[Tensor], fetch: Fetch) -> Fetch:
     return checked
 
 
-class Work(NamedTuple):
+class TileComputation(NamedTuple):
     """One tile to compute: the node, its arguments' shapes, which tile, and where elements come from."""
 
-    node: Node
+    node: GraphNode
     shapes: list[Shape]
-    at: Box
+    at: TileBounds
     fetch: Fetch
 
     @property
@@ -145,30 +147,30 @@ def _walked(places: Places, shape: Shape, strides: list[int]) -> Places:
     return made
 
 
-def _elementwise(work: Work) -> Array:
+def _elementwise(work: TileComputation) -> Array:
     out, args = work.node.shape, []
     for which, shape in enumerate(work.shapes):
         sides = (1,) * (len(out) - len(shape)) + shape
         strides = [0 if side == 1 else step for side, step in zip(sides, _steps(sides), strict=True)]
         args.append(work.fetch(which, _walked(work.places, out, strides)))
-    return elements.elementwise(work.node.op, work.node.kind, *args)
+    return array_operations.elementwise(work.node.op, work.node.kind, *args)
 
 
-def _const(work: Work) -> Array:
-    return elements.const(work.node.kind, work.at.shape, work.node.attrs[0])
+def _const(work: TileComputation) -> Array:
+    return array_operations.const(work.node.kind, work.at.shape, work.node.attrs[0])
 
 
-def _iota(work: Work) -> Array:
+def _iota(work: TileComputation) -> Array:
     return work.places
 
 
-def _moved(work: Work) -> Array:
+def _moved(work: TileComputation) -> Array:
     offset, *strides = work.node.attrs
     return work.fetch(0, offset + _walked(work.places, work.node.shape, strides))
 
 
-def _folded(fold: Callable[[Float32], Float32]) -> Callable[[Work], Array]:
-    def kernel(work: Work) -> Array:
+def _folded(fold: Callable[[Float32], Float32]) -> Callable[[TileComputation], Array]:
+    def kernel(work: TileComputation) -> Array:
         n = work.shapes[0][-1]
         along = np.arange(n, dtype=np.int64)
         rows = [
@@ -179,7 +181,7 @@ def _folded(fold: Callable[[Float32], Float32]) -> Callable[[Work], Array]:
     return kernel
 
 
-def _matmul(work: Work) -> Array:
+def _matmul(work: TileComputation) -> Array:
     """A batch at a time: acc + a b, k ascending."""
     _, m, inner = work.shapes[0]
     n = work.node.shape[2]
@@ -197,7 +199,7 @@ def _matmul(work: Work) -> Array:
     return made
 
 
-def _placed(work: Work) -> Array:
+def _placed(work: TileComputation) -> Array:
     """What lies in the piece's box comes from the piece, the rest from the base."""
     places, shape, piece = work.places, work.node.shape, work.shapes[1]
     is_inside = np.ones(places.shape, np.bool_)
@@ -215,7 +217,7 @@ def _placed(work: Work) -> Array:
     return made
 
 
-def _taken(work: Work) -> Array:
+def _taken(work: TileComputation) -> Array:
     """The rows' indices first, then of the table what they name."""
     height, width = work.shapes[0]
     index = work.fetch(1, np.arange(work.at.top, work.at.bottom, dtype=np.int64))
@@ -227,7 +229,7 @@ def _taken(work: Work) -> Array:
     return made
 
 
-def _put(work: Work) -> Array:
+def _put(work: TileComputation) -> Array:
     """All indices; then the rows that fall into the tile, added one after the other."""
     count, width = work.shapes[1]
     columns = np.arange(work.at.left, work.at.right, dtype=np.int64)
@@ -241,11 +243,11 @@ def _put(work: Work) -> Array:
     return made
 
 
-_KERNELS: Final[dict[str, Callable[[Work], Array]]] = {
+_KERNELS: Final[dict[str, Callable[[TileComputation], Array]]] = {
     "const": _const,
     "iota": _iota,
-    "sum": _folded(elements.tree_sum),
-    "max": _folded(elements.maximum),
+    "sum": _folded(array_operations.tree_sum),
+    "max": _folded(array_operations.maximum),
     "matmul": _matmul,
     "move": _moved,
     "place": _placed,

@@ -1,1 +1,1 @@
-"""The shells of `core`: the only files of the package that wait or touch the machine."""
+"""Contains the I/O shells of `core`: the only files of the package that wait or touch the machine."""

@@ -1,4 +1,4 @@
-"""A control group of its own for each worker: memory, processes, processors; v1, v2, both at once, or none.
+"""Creates a control group for each worker: memory, processes, processors; v1, v2, both at once, or none.
 
 The kernel says where this process stands (/proc/self/cgroup) and where the hierarchies are mounted
 (/proc/self/mountinfo). v1: a group below our own in each controller's hierarchy. v2: controllers are given to a
@@ -20,16 +20,16 @@ from typing import Final
 
 import msgspec
 
-from farflung.host.limits import CPU_PERIOD, Limits
+from farflung.host.worker_limits import CPU_PERIOD, WorkerLimits
 
 CONTROLLERS: Final = ("memory", "pids", "cpu")
 PREFIX: Final = "farflung-"
 REMOVE_SECONDS: Final = 1.0  # a large process takes this long to be torn down at worst
 _count = itertools.count()
-_left: list[Group] = []
+_left: list[WorkerCgroup] = []
 
 
-class Place(msgspec.Struct, frozen=True):
+class CgroupRoot(msgspec.Struct, frozen=True):
     """Where groups can be made, and the controllers that act there. `version` 1 or 2."""
 
     version: int
@@ -37,17 +37,17 @@ class Place(msgspec.Struct, frozen=True):
     controllers: tuple[str, ...]
 
 
-class Broken(msgspec.Struct, frozen=True):
+class CgroupLimitCounts(msgspec.Struct, frozen=True):
     """What the kernel counted of a group's attempts to go over its bounds."""
 
     memory: bool = False
     processes: bool = False
 
 
-class Group:
+class WorkerCgroup:
     """One worker's group: a folder in each hierarchy."""
 
-    def __init__(self, folders: Mapping[Path, Place]) -> None:
+    def __init__(self, folders: Mapping[Path, CgroupRoot]) -> None:
         self._folders = dict(folders)
 
     @property
@@ -59,7 +59,7 @@ class Group:
         """Files into which a process writes its number to join."""
         return [str(folder / "cgroup.procs") for folder in self._folders]
 
-    def broken(self) -> Broken:
+    def broken(self) -> CgroupLimitCounts:
         """Which bounds the kernel had to enforce."""
         memory = processes = False
         for folder, place in self._folders.items():
@@ -68,7 +68,7 @@ class Group:
                 memory |= _counter(folder / name, "oom_kill") > 0
             if "pids" in place.controllers:
                 processes |= _counter(folder / "pids.events", "max") > 0
-        return Broken(memory, processes)
+        return CgroupLimitCounts(memory, processes)
 
     def cpu_seconds(self) -> float:
         """Processor time of all processes that were ever in the group; 0 where nobody counts it."""
@@ -101,10 +101,10 @@ class Group:
         return True
 
 
-def places(proc: Path = Path("/proc/self")) -> list[Place]:
+def places(proc: Path = Path("/proc/self")) -> list[CgroupRoot]:
     """Where this process may make groups, by the two tables in `proc`; none where there are no control groups."""
     mounts = _mounts(_read(proc / "mountinfo"))
-    found: dict[Path, Place] = {}
+    found: dict[Path, CgroupRoot] = {}
     for line in _read(proc / "cgroup").splitlines():
         _, names, path = [*line.split(":", 2), "", ""][:3]
         wanted = [c for c in names.split(",") if c in (*CONTROLLERS, "cpuacct")]
@@ -115,7 +115,7 @@ def places(proc: Path = Path("/proc/self")) -> list[Place]:
         elif wanted and wanted[0] in mounts:
             folder = _below(*mounts[wanted[0]], path)
             if folder is not None:
-                found[folder] = Place(1, folder, tuple(wanted))
+                found[folder] = CgroupRoot(1, folder, tuple(wanted))
     return list(found.values())
 
 
@@ -141,7 +141,7 @@ def _below(root: str, mount: str, path: str) -> Path | None:
     return Path(mount) if path == "/" else None
 
 
-def _place_v2(own: Path | None) -> Place | None:
+def _place_v2(own: Path | None) -> CgroupRoot | None:
     if own is None:
         return None
     for folder in (own, own.parent):
@@ -151,15 +151,15 @@ def _place_v2(own: Path | None) -> Place | None:
             _write(folder / "cgroup.subtree_control", f"+{name}")
         given = offered & {n.lstrip("+") for n in _read(folder / "cgroup.subtree_control").split()}
         if given and os.access(folder, os.W_OK):
-            return Place(2, folder, tuple(c for c in CONTROLLERS if c in given))
+            return CgroupRoot(2, folder, tuple(c for c in CONTROLLERS if c in given))
     return None
 
 
-def create(limits: Limits, at: Iterable[Place] | None = None) -> Group | None:
+def create(limits: WorkerLimits, at: Iterable[CgroupRoot] | None = None) -> WorkerCgroup | None:
     """A group with the bounds of `limits`; None where there is none to be had."""
     _left[:] = [group for group in list(_left) if not group.remove(0)]
     name = f"{PREFIX}{os.getpid()}-{next(_count)}"
-    made: dict[Path, Place] = {}
+    made: dict[Path, CgroupRoot] = {}
     for place in places() if at is None else at:
         sweep(place.folder)
         folder = place.folder / name
@@ -169,14 +169,14 @@ def create(limits: Limits, at: Iterable[Place] | None = None) -> Group | None:
             continue
         set_here = tuple(c for c in place.controllers if _bound(folder, place.version, c, limits))
         made[folder] = msgspec.structs.replace(place, controllers=set_here)
-    group = Group(made)
+    group = WorkerCgroup(made)
     if not group.controllers:
         group.remove()
         return None
     return group
 
 
-def _bound(folder: Path, version: int, controller: str, limits: Limits) -> bool:
+def _bound(folder: Path, version: int, controller: str, limits: WorkerLimits) -> bool:
     """Writes one controller's bounds; False when the kernel does not take them."""
     memory = limits.data + limits.disk_bytes  # scratch is memory too
     quota = limits.cores * CPU_PERIOD + CPU_PERIOD // 10 if limits.cores else -1

@@ -2,7 +2,7 @@
 
     RLIMIT_X=N[:M]   a resource limit, soft (and hard, where it is another)
     parent=PID       end when the agent with this number ends
-    tether=FD        end when the other end of this pipe is closed (host.io.tether)
+    tether=FD        end when the other end of this pipe is closed (host.io.parent_death_pipe)
     read= write= device= list=PATH   Landlock: what may be read and run, written, used, listed; the rest is closed
     seccomp=MACHINE  the filter of host.seccomp for this machine
 

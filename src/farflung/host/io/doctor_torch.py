@@ -1,4 +1,4 @@
-"""Tries PyTorch in a process of its own: a broken one must not end the check, and a slow one must not hold it up."""
+"""Tries PyTorch in a separate process: a broken one must not end the check, and a slow one must not delay it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from farflung.host import ending
-from farflung.host.limits import scrubbed
-from farflung.host.readings import Missed, Torch
+from farflung.host import exit_reason
+from farflung.host.machine_readings import MissingReading, TorchReading
+from farflung.host.worker_limits import scrubbed
 
 # The interpreter's options are those of a worker: no user site, no script folder. Products of 12-bit numbers and
 # signs, 96 of them summed, are whole numbers below 2^24: float32 holds them exactly in any order of summation, and
@@ -49,7 +49,7 @@ def _environment() -> dict[str, str]:
     return {**scrubbed(os.environ, Path("/")), **({"PYTHONPATH": path} if path else {})}
 
 
-def torch(seconds: float) -> Torch | Missed:
+def torch(seconds: float) -> TorchReading | MissingReading:
     """What PyTorch is and does here, or why it does not come up within `seconds`."""
     command = [sys.executable, "-s", "-P", "-c", CODE]
     has_path = bool(os.environ.get("PYTHONPATH"))
@@ -57,11 +57,13 @@ def torch(seconds: float) -> Torch | Missed:
         done = subprocess.run(command, env=_environment(), capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         why = f"PyTorch did not load within {seconds:.0f} s: a slow disk, or busy cores"
-        return Missed(why, "python -c 'import torch', which takes what it takes; then farflung check")
+        return MissingReading(why, "python -c 'import torch', which takes what it takes; then farflung check")
     if done.returncode == 0:
         try:
-            return msgspec.json.decode(done.stdout.splitlines()[-1], type=Torch)
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=TorchReading)
         except (msgspec.DecodeError, IndexError):
-            return Torch(error="it says something else than its version", has_python_path=has_path)
-    words = ending.last_line(done.stderr) if done.returncode > 0 else ""
-    return Torch(error=words or ending.reason(done.returncode, done.stderr), has_python_path=has_path)
+            return TorchReading(error="it says something else than its version", has_python_path=has_path)
+    words = exit_reason.last_line(done.stderr) if done.returncode > 0 else ""
+    return TorchReading(
+        error=words or exit_reason.reason(done.returncode, done.stderr), has_python_path=has_path
+    )

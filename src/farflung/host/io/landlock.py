@@ -1,4 +1,4 @@
-"""Landlock from Python: closes the file system for this process and all that it becomes. No dependency, no root.
+"""Restricts the file system with Landlock for this process and its descendants. No dependency, no root.
 
 Sources: kernel Documentation/userspace-api/landlock.rst; landlock(7). Every right that the running kernel knows is
 handled, so what no rule allows is refused; newer kernels also refuse TCP, abstract Unix sockets and signals here,

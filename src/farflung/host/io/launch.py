@@ -1,4 +1,4 @@
-"""Starts a command in a sandbox tier: the one place that knows how a tier's parts are put together on this machine.
+"""Starts a command in a sandbox tier: the one place that assembles the parts of a tier on this machine.
 
     [sh: join the control group] [bwrap ...] python -m farflung.host.io.confine ITEMS -- COMMAND
 
@@ -22,9 +22,9 @@ from typing import Final
 import msgspec
 
 from farflung.host import sandbox
-from farflung.host.io.cgroup import Group
-from farflung.host.io.tether import Tether
-from farflung.host.limits import Limits, scrubbed
+from farflung.host.io.cgroup import WorkerCgroup
+from farflung.host.io.parent_death_pipe import ParentDeathPipe
+from farflung.host.worker_limits import WorkerLimits, scrubbed
 
 # `-I` would ignore PYTHONHASHSEED. With a scrubbed environment these two leave nothing else of it: no user site,
 # no script folder on the path.
@@ -40,7 +40,7 @@ JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; don
 shift; unset PWD OLDPWD; exec "$@" """
 
 
-class Started(msgspec.Struct, frozen=True):
+class LaunchedProcess(msgspec.Struct, frozen=True):
     """A process and the folder that it writes, as the host sees it; None: its own memory, gone with it.
 
     `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `tether`.
@@ -49,7 +49,7 @@ class Started(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     folder: Path | None
     is_ours: bool
-    tether: Tether
+    tether: ParentDeathPipe
 
     def end(self, grace: float) -> None:
         """SIGTERM, after `grace` seconds SIGKILL, to its group; returns when it has ended.
@@ -109,14 +109,14 @@ def _memory_folder() -> Path:
 def launch(
     tier: str,
     command: Sequence[str],
-    limits: Limits,
+    limits: WorkerLimits,
     scratch: Path,
     environment: Mapping[str, str],
     *,
     log: int,
     descriptors: Sequence[int] = (),
-    group: Group | None = None,
-) -> Started:
+    group: WorkerCgroup | None = None,
+) -> LaunchedProcess:
     """Starts `command` confined; the caller owns the descriptors. Raises OSError."""
     folder: Path | None = None
     if tier != sandbox.BWRAP:
@@ -131,7 +131,7 @@ def launch(
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
         before += sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
-    tether = Tether()
+    tether = ParentDeathPipe()
     items = [f"tether={tether.far}", *_items(tier, limits, str(seen))]
     try:
         process = subprocess.Popen(
@@ -151,10 +151,10 @@ def launch(
         raise
     finally:
         os.close(tether.far)
-    return Started(process, folder, folder not in (None, scratch), tether)
+    return LaunchedProcess(process, folder, folder not in (None, scratch), tether)
 
 
-def _items(tier: str, limits: Limits, scratch: str) -> list[str]:
+def _items(tier: str, limits: WorkerLimits, scratch: str) -> list[str]:
     """What `host.io.confine` is to do in this tier."""
     items = list(limits.arguments())
     if tier != sandbox.BWRAP:  # which sees to it by itself, once it is up

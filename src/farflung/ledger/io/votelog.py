@@ -1,6 +1,8 @@
-"""The votes of one validator, on disk before they leave: who forgets a vote may vote twice, and lose its stake.
+"""Writes the votes of one validator to disk before they are sent.
 
-What its bytes are, and how a torn write is told from damage: ledger.sdbft.frames.
+A validator that forgets a vote may vote twice, and lose its stake.
+
+What its bytes are, and how a torn write is told from damage: ledger.sdbft.votelog_format.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from typing import Final
 from farflung.core import limits
 from farflung.core.errors import RunError
 from farflung.core.ids import PeerId
-from farflung.core.io.durable import append_whole, write_atomic
-from farflung.ledger.io.store import Store
-from farflung.ledger.sdbft.frames import begun, framed, read_frames, too_large
+from farflung.core.io.durable_files import append_whole, write_atomic
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.sdbft.votelog_format import begun, framed, read_frames, too_large
 
 _LABEL: Final = "ledger.votes"
 
 
-def open_votes(store: Store, key: PeerId) -> VoteLog:
+def open_votes(store: LedgerStore, key: PeerId) -> VoteLog:
     """The vote log of a key, beside the store and under its lock.
 
     Raises RunError FF-LEDG-332 when there was one and it is gone, and what `VoteLog` raises.

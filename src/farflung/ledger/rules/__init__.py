@@ -1,1 +1,1 @@
-"""One file for each part of the law: money, nodes, jobs, settlement."""
+"""Contains the rules of the law, one file for each part: money, nodes, jobs, settlement."""

@@ -1,4 +1,4 @@
-"""Who may enter a block, and how free money moves.
+"""Decides which senders may enter a block, and moves free money between accounts.
 
 A transaction that cannot be charged is not let in (`refusal`), so that a block holds only what pays its fee and
 uses up its nonce, whether its operations then succeed or not.
@@ -13,14 +13,14 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX, is_signed, is_small_order
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.form import fault_of
-from farflung.ledger.params import Params
-from farflung.ledger.rows import AccountRow
-from farflung.ledger.tables import Draft
-from farflung.ledger.tx import SignedTx, Transfer, Tx
+from farflung.ledger.ledger_state import StateDraft
+from farflung.ledger.params import LedgerParams
+from farflung.ledger.table_rows import AccountRow
+from farflung.ledger.transactions import SignedTx, Transfer, Tx
+from farflung.ledger.tx_checks import fault_of
 
 
-def refusal(draft: Draft, signed: SignedTx, *, is_judged: bool) -> tuple[str, str] | None:
+def refusal(draft: StateDraft, signed: SignedTx, *, is_judged: bool) -> tuple[str, str] | None:
     """Code and message when the transaction may not enter the block, None when it may."""
     fault = unsound(draft.law.chain, signed, holds=is_judged or None)
     return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.params)
@@ -42,7 +42,7 @@ def unsound(chain: Hash, signed: SignedTx, *, holds: bool | None = None) -> tupl
     return None
 
 
-def unpayable(tx: Tx, account: AccountRow, now: int, params: Params) -> tuple[str, str] | None:
+def unpayable(tx: Tx, account: AccountRow, now: int, params: LedgerParams) -> tuple[str, str] | None:
     """Why the sender's account cannot be charged for it in a block of time `now`: nonce, expiry, fee."""
     if tx.nonce != account.nonce:
         return "FF-LEDG-004", f"nonce {tx.nonce}, but the sender's next is {account.nonce}"
@@ -66,14 +66,14 @@ def check_key(key: PeerId) -> None:
         )
 
 
-def charge(draft: Draft, tx: Tx) -> None:
+def charge(draft: StateDraft, tx: Tx) -> None:
     """Uses up the nonce and moves the fee to who earns those of the block."""
     account = draft.account(tx.sender)
     draft.put(replace(account, nonce=account.nonce + 1, balance=account.balance - tx.fee))
     deposit(draft, draft.payee, tx.fee)
 
 
-def withdraw(draft: Draft, owner: PeerId, amount: int) -> None:
+def withdraw(draft: StateDraft, owner: PeerId, amount: int) -> None:
     """Takes free money; raises PolicyError FF-LEDG-010 when there is too little."""
     account = draft.account(owner)
     if amount > account.balance:
@@ -81,14 +81,14 @@ def withdraw(draft: Draft, owner: PeerId, amount: int) -> None:
     draft.put(replace(account, balance=account.balance - amount))
 
 
-def deposit(draft: Draft, owner: PeerId, amount: int) -> None:
+def deposit(draft: StateDraft, owner: PeerId, amount: int) -> None:
     """Gives free money; opens the account if it is new, unless there is nothing to give."""
     if amount:
         account = draft.account(owner)
         draft.put(replace(account, balance=money.checked(account.balance + amount)))
 
 
-def transfer(draft: Draft, sender: PeerId, op: Transfer) -> None:
+def transfer(draft: StateDraft, sender: PeerId, op: Transfer) -> None:
     """Moves free money. Codes: FF-LEDG-010 too little, FF-LEDG-011 nothing to move."""
     if op.amount < 1:
         raise PolicyError("FF-LEDG-011", "a transfer moves at least 1 micro-credit")

@@ -1,4 +1,6 @@
-"""What becomes of money that a lie cost: half is bounty of those who found it, the rest is burnt. Silence is all burnt.
+"""Divides the money that a lie cost: half is bounty of those who found it, the rest is burnt.
+
+Silence is all burnt.
 
 Were all of it bounty, a worker could have itself accused by a friend and lose nothing (verify: incentives). Burnt
 money stays in the accused's row, so that the sum over all rows is still what genesis minted; it backs nothing, and
@@ -11,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farflung.core.ids import PeerId
-from farflung.ledger.rows import LeaseRow
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import deposit
-from farflung.ledger.tables import Draft
+from farflung.ledger.table_rows import LeaseRow
 
 
 def share_of(taken: int, finders: int) -> int:
@@ -32,7 +34,7 @@ def finders_of(lease: LeaseRow, taken: int, accusers: Sequence[PeerId]) -> Seque
     return accusers if is_lie(lease, taken) else ()
 
 
-def spend(draft: Draft, accused: PeerId, taken: int, finders: Sequence[PeerId]) -> None:
+def spend(draft: StateDraft, accused: PeerId, taken: int, finders: Sequence[PeerId]) -> None:
     """Gives each finder its share of `taken`, and burns all that is left of it in the accused's row."""
     share = share_of(taken, len(finders))
     for finder in finders:

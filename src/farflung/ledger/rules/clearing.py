@@ -1,4 +1,4 @@
-"""Whether the price of a schedule is one that the market may have set (docs/concepts/market.md).
+"""Checks that the price of a schedule is one that the market may have set (docs/concepts/market.md).
 
 For each role among the offers, over the asks that stand in the nodes' rows at this block:
 
@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.turns import turn
+from farflung.core.tie_break import turn
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules import exclusions, nodes
-from farflung.ledger.tables import Draft
-from farflung.ledger.tx import Clearing, JobSchedule, Offer
+from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseOffer
 
 
-def check(draft: Draft, op: JobSchedule) -> None:
+def check(draft: StateDraft, op: JobSchedule) -> None:
     """Codes: FF-LEDG-374 not one setter for each role, -375 no ask of its sets the price, -376 it stands before others.
 
     FF-LEDG-020 and -365 where the setter lends no longer, or is excluded.
@@ -38,7 +38,7 @@ def check(draft: Draft, op: JobSchedule) -> None:
         _check_price(draft, op.job, offers, clearing)
 
 
-def _check_price(draft: Draft, job: Hash, offers: Sequence[Offer], clearing: Clearing) -> None:
+def _check_price(draft: StateDraft, job: Hash, offers: Sequence[LeaseOffer], clearing: ClearingPrice) -> None:
     ask, named = _ask(draft, clearing.setter), clearing.setter[:4].hex()
     if any(offer.unit_price != ask for offer in offers):
         prices = ", ".join(str(price) for price in sorted({offer.unit_price for offer in offers})[:3])
@@ -53,7 +53,7 @@ def _check_price(draft: Draft, job: Hash, offers: Sequence[Offer], clearing: Cle
             )
 
 
-def _ask(draft: Draft, node: PeerId) -> int:
+def _ask(draft: StateDraft, node: PeerId) -> int:
     """What a node asks for a unit, as it stands."""
     row = nodes.standing(draft, node)
     exclusions.check(draft, node)

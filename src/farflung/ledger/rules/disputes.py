@@ -1,4 +1,4 @@
-"""The referee's record of a dispute: who may say what until when, and where the money goes.
+"""Keeps the referee's record of a dispute: the sides' rights and deadlines, and the distribution of the money.
 
 Theory: as in `jobs`, each edge has one operation, one signer and one deadline, and the clock is an edge out of every
 state that holds money. The dispute row holds all that it is about, so a job that ends meanwhile is settled without
@@ -30,18 +30,18 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
-from farflung.ledger.exclusions import Fault
-from farflung.ledger.pinpoint import PinpointRow, Stage
-from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.ledger.exclusions import ExclusionFault
+from farflung.ledger.ledger_state import LedgerState, StateDraft, params_of
+from farflung.ledger.pinpoint_game import PinpointRow, PinpointStage
 from farflung.ledger.rules import bounties, exclusions, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import known
 from farflung.ledger.rules.validators import owners
-from farflung.ledger.tables import Draft, State, params_of
+from farflung.ledger.table_rows import JobRow, LeaseRow, lease_key
 
 
 def open_(
-    draft: Draft, job: JobRow, lease: LeaseRow, taken: int, accusers: Sequence[PeerId], evidence: Hash
+    draft: StateDraft, job: JobRow, lease: LeaseRow, taken: int, accusers: Sequence[PeerId], evidence: Hash
 ) -> DisputeRow:
     """Ends the accused's lease and keeps `taken` of its stake, and all that it may be paid, until the decision."""
     pay = lease.units_max * lease.unit_price
@@ -58,7 +58,7 @@ def open_(
     return row
 
 
-def answer(draft: Draft, sender: PeerId, op: DisputeAnswer) -> None:
+def answer(draft: StateDraft, sender: PeerId, op: DisputeAnswer) -> None:
     """The accused denies. Codes: FF-LEDG-010, FF-LEDG-231 nothing to answer, -232 bond too small or no evidence."""
     row = draft.find(DisputeRow, lease_key(op.job, sender))
     if row is None or row.state != DisputeState.OPEN:
@@ -72,7 +72,7 @@ def answer(draft: Draft, sender: PeerId, op: DisputeAnswer) -> None:
     draft.put(replace(row, answer=op.evidence, bond=op.bond, state=state, deadline=deadline))
 
 
-def vote(draft: Draft, sender: PeerId, op: JuryVote) -> None:
+def vote(draft: StateDraft, sender: PeerId, op: JuryVote) -> None:
     """A juror finds; decided when more than two thirds of the jury's seats find the same.
 
     Codes: FF-LEDG-233 not before the jury, -234 not a juror of it, -235 has voted.
@@ -95,7 +95,7 @@ def vote(draft: Draft, sender: PeerId, op: JuryVote) -> None:
             acquit(draft, row, DisputeState.OVERTURNED, row.accusers)
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: who did not answer has lost, what no jury decided falls to the accused."""
     for row in draft.due(DisputeRow, draft.now):
         if row.state == DisputeState.OPEN:
@@ -104,19 +104,19 @@ def expire(draft: Draft) -> None:
             acquit(draft, row, DisputeState.LAPSED, ())
 
 
-def jurors(draft: Draft) -> tuple[PeerId, ...]:
+def jurors(draft: StateDraft) -> tuple[PeerId, ...]:
     """The accounts that judge, one for each seat of the committee."""
     return owners(draft)
 
 
-def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
+def _jury(draft: StateDraft, row: DisputeRow) -> list[PeerId]:
     """Nobody judges its own case."""
     parties = {row.node, *row.accusers, known(draft, row.job).requester}
     return [juror for juror in jurors(draft) if juror not in parties]
 
 
 def uphold(
-    draft: Draft,
+    draft: StateDraft,
     row: DisputeRow,
     finders: Sequence[PeerId],
     losers: Sequence[PeerId] = (),
@@ -132,24 +132,24 @@ def uphold(
     _end_guilty(draft, row, DisputeState.UPHELD, losers, is_final=is_final)
 
 
-def forfeit(draft: Draft, row: DisputeRow, losers: Sequence[PeerId]) -> None:
+def forfeit(draft: StateDraft, row: DisputeRow, losers: Sequence[PeerId]) -> None:
     """Both sides were wrong, or silent: the same for the accused, `losers` lose their stakes, nobody gets anything."""
     nodes.burn(draft, row.node, row.taken + row.bond)
     _end_guilty(draft, row, DisputeState.FORFEIT, losers, is_final=True)
 
 
 def _end_guilty(
-    draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId], *, is_final: bool
+    draft: StateDraft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId], *, is_final: bool
 ) -> None:
     lease = _lease(draft, row.job, row.node)
     draft.put(replace(lease, slashed=row.taken, evidence=row.evidence))
-    fault = Fault.FALSE if bounties.is_lie(lease, row.taken) else Fault.WITHHELD
+    fault = ExclusionFault.FALSE if bounties.is_lie(lease, row.taken) else ExclusionFault.WITHHELD
     exclusions.record(draft, row.job, row.node, fault, row.evidence, is_final=is_final)
     lost = sum(_punish(draft, row, loser, gained=False) for loser in losers)
     _close(draft, row, state, due=0, slashed=row.taken + lost)
 
 
-def acquit(draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId]) -> None:
+def acquit(draft: StateDraft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId]) -> None:
     """Stake, bond and pay go to the accused's account: its node may have left meanwhile. `losers`: of its accusers."""
     lease = _lease(draft, row.job, row.node)
     due = lease.earned * lease.unit_price
@@ -159,7 +159,7 @@ def acquit(draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[
     _close(draft, row, state, due=due, slashed=lost)
 
 
-def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slashed: int) -> None:
+def _close(draft: StateDraft, row: DisputeRow, state: DisputeState, *, due: int, slashed: int) -> None:
     """The rest of what was kept for the lease is the requester's, whether the job still runs or not."""
     job = known(draft, row.job)
     deposit(draft, job.requester, row.pay - due)
@@ -174,12 +174,12 @@ def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slas
     draft.put(replace(row, state=state))
     game = draft.find(PinpointRow, row.key)
     if game:
-        draft.put(replace(game, stage=Stage.CLOSED))
+        draft.put(replace(game, stage=PinpointStage.CLOSED))
     for accuser in row.accusers:
         _let_go(draft, row, accuser)
 
 
-def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> int:
+def _punish(draft: StateDraft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> int:
     """The stake of an accuser's lease, if it is still locked, is burnt, but for the accused's half where it gains."""
     lease = _lease(draft, row.job, accuser)
     if not is_locked(draft, lease):
@@ -192,7 +192,7 @@ def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> 
         job = known(draft, row.job)
         draft.put(replace(job, reserved=job.reserved - lease.units_max * lease.unit_price))
     draft.put(replace(lease, slashed=lease.stake, evidence=_against(row), is_open=False))
-    exclusions.record(draft, row.job, accuser, Fault.FALSE, _against(row), is_final=True)
+    exclusions.record(draft, row.job, accuser, ExclusionFault.FALSE, _against(row), is_final=True)
     return lease.stake
 
 
@@ -201,7 +201,7 @@ def _against(row: DisputeRow) -> Hash:
     return row.evidence if row.answer == ZERO_HASH else row.answer
 
 
-def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:
+def _let_go(draft: StateDraft, row: DisputeRow, accuser: PeerId) -> None:
     """One dispute less; frees the stake of a lease that was closed while this was the last one."""
     before = _lease(draft, row.job, accuser)
     lease = replace(before, disputes=before.disputes - 1)
@@ -210,7 +210,7 @@ def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:
     draft.put(lease)
 
 
-def is_locked(view: State | Draft, lease: LeaseRow) -> bool:
+def is_locked(view: LedgerState | StateDraft, lease: LeaseRow) -> bool:
     """Whether the stake is behind this lease still. What an accusation of its own node took away is not."""
     if lease.is_open:
         return True
@@ -218,7 +218,7 @@ def is_locked(view: State | Draft, lease: LeaseRow) -> bool:
     return is_accuser and view.find(DisputeRow, lease.key) is None
 
 
-def _lease(draft: Draft, job: Hash, node: PeerId) -> LeaseRow:
+def _lease(draft: StateDraft, job: Hash, node: PeerId) -> LeaseRow:
     """A lease that a dispute is about, or that an accuser holds: rows are never deleted."""
     lease = draft.find(LeaseRow, lease_key(job, node))
     assert lease is not None

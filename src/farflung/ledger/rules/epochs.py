@@ -1,4 +1,4 @@
-"""The boundary between two epochs: who certifies next, and by which parameters.
+"""Decides the next committee and the next parameters at the boundary between two epochs.
 
 Every `epoch_blocks` blocks of an epoch there is a boundary. The epoch ends there if the next committee or the next
 parameters differ; else it goes on. A committee is never empty: if nobody is left to follow, the old one stays.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from farflung.core.ids import PeerId
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.motions import ParamsRow
-from farflung.ledger.seats import CommitteeRow, ValidatorRow, ValidatorState, count_key
-from farflung.ledger.tables import Draft
+from farflung.ledger.validators import CommitteeRow, ValidatorRow, ValidatorState, count_key
 
 
-def turn(draft: Draft) -> None:
+def turn(draft: StateDraft) -> None:
     """The last step of a block: at a boundary, writes the next epoch's row if it is another, and ends seats."""
     reign = draft.committee
     if (draft.height - reign.first + 1) % draft.params.epoch_blocks:

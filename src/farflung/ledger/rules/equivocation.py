@@ -1,4 +1,6 @@
-"""Two votes that no honest validator signs both of: the proof is in the signatures, and the stake is lost at once.
+"""Punishes two votes that no honest validator signs both of.
+
+The proof is in the signatures, and the stake is lost at once.
 
 What excludes each other, in one view of one epoch (docs/protocol/sdbft.md, "Accountability"): NOTARIZE for two blocks,
 FINALIZE for two blocks, FINALIZE and NULLIFY. NOTARIZE and NULLIFY is what an honest validator may sign. Half of the
@@ -11,13 +13,19 @@ from msgspec.structs import replace
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.accounts import deposit
-from farflung.ledger.seats import CommitteeRow, ValidatorAccuse, ValidatorRow, ValidatorState, count_key
-from farflung.ledger.tables import Draft
+from farflung.ledger.validators import (
+    CommitteeRow,
+    ValidatorAccuse,
+    ValidatorRow,
+    ValidatorState,
+    count_key,
+)
 from farflung.ledger.votes import excludes, is_vote_signed
 
 
-def accuse(draft: Draft, sender: PeerId, op: ValidatorAccuse) -> None:
+def accuse(draft: StateDraft, sender: PeerId, op: ValidatorAccuse) -> None:
     """Takes the stake of a seat that contradicted itself. Codes: FF-LEDG-261 to -263."""
     first, second = op.first, op.second
     if (

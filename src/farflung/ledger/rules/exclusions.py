@@ -1,4 +1,4 @@
-"""Who holds no lease for a while, by whose word, and how it gets its place back (requirement S2).
+"""Excludes nodes from leases for a while, and readmits them after an appeal (requirement S2).
 
 Theory: a slash takes the stake of one lease; a node with much stake could pay that and go on. So whoever was found out
 is out for `exclusion_ms`: at once for a lie, and for silence at the `exclusion_faults`-th time, as silence can be
@@ -23,16 +23,16 @@ from msgspec.structs import replace
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionRow, Fault, HostTampered
-from farflung.ledger.params import Params
-from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionFault, ExclusionRow, HostTampered
+from farflung.ledger.ledger_state import StateDraft, exclusion_of, params_of
+from farflung.ledger.params import LedgerParams
 from farflung.ledger.rules import bounties
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.validators import owners
-from farflung.ledger.tables import Draft, exclusion_of, params_of
+from farflung.ledger.table_rows import JobRow, LeaseRow, lease_key
 
 
-def check(draft: Draft, node: PeerId) -> None:
+def check(draft: StateDraft, node: PeerId) -> None:
     """Raises PolicyError FF-LEDG-365 for a node that is excluded."""
     row = exclusion_of(draft, node, draft.now)
     if row:
@@ -44,14 +44,20 @@ def check(draft: Draft, node: PeerId) -> None:
 
 
 def record(
-    draft: Draft, job: Hash, node: PeerId, fault: Fault, evidence: Hash, *, is_final: bool = False
+    draft: StateDraft,
+    job: Hash,
+    node: PeerId,
+    fault: ExclusionFault,
+    evidence: Hash,
+    *,
+    is_final: bool = False,
 ) -> None:
     """What was found of a node in a job: it is out, or has one fault more. `is_final`: by a jury or a game."""
     terms = _terms(draft, job)
     if not terms.exclusion_ms:
         return
     row = draft.find(ExclusionRow, node) or ExclusionRow(node)
-    if fault == Fault.WITHHELD and row.faults + 1 < terms.exclusion_faults:
+    if fault == ExclusionFault.WITHHELD and row.faults + 1 < terms.exclusion_faults:
         draft.put(replace(row, faults=row.faults + 1))
         return
     deposit(draft, node, row.bond)
@@ -59,7 +65,7 @@ def record(
     draft.put(ExclusionRow(node, job, fault, evidence, until, is_final=is_final))
 
 
-def tampered(draft: Draft, sender: PeerId, op: HostTampered) -> None:
+def tampered(draft: StateDraft, sender: PeerId, op: HostTampered) -> None:
     """A node reports its own machine. Code: FF-LEDG-366 it has no open lease in the job, or names no evidence.
 
     Its lease stays, with its stake behind it: what it did before can still be found false.
@@ -67,10 +73,10 @@ def tampered(draft: Draft, sender: PeerId, op: HostTampered) -> None:
     lease = draft.find(LeaseRow, lease_key(op.job, sender))
     if lease is None or not lease.is_open or op.evidence == ZERO_HASH:
         raise PolicyError("FF-LEDG-366", "the sender has no open lease in this job, or names no evidence")
-    record(draft, op.job, sender, Fault.TAMPERED, op.evidence)
+    record(draft, op.job, sender, ExclusionFault.TAMPERED, op.evidence)
 
 
-def appeal(draft: Draft, sender: PeerId, op: Appeal) -> None:
+def appeal(draft: StateDraft, sender: PeerId, op: Appeal) -> None:
     """Asks for another look. Codes: FF-LEDG-010, -367 not excluded or asked before, -368 final, -369 bond, evidence."""
     row = exclusion_of(draft, sender, draft.now)
     if row is None or row.deadline:
@@ -86,7 +92,7 @@ def appeal(draft: Draft, sender: PeerId, op: Appeal) -> None:
     draft.put(asked)
 
 
-def vote(draft: Draft, sender: PeerId, op: AppealVote) -> None:
+def vote(draft: StateDraft, sender: PeerId, op: AppealVote) -> None:
     """A juror says what it found; decided when more than two thirds of the jury's seats found the same.
 
     Codes: FF-LEDG-370 no appeal is pending, -371 not a juror of it, -372 has voted.
@@ -105,14 +111,14 @@ def vote(draft: Draft, sender: PeerId, op: AppealVote) -> None:
     draft.put(row if not is_decided else _decided(draft, row, is_guilty=op.is_guilty))
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: what no jury decided stays as it was, and costs nothing."""
     for row in draft.due(ExclusionRow, draft.now):
         deposit(draft, row.node, row.bond)
         draft.put(replace(row, bond=0, deadline=0))
 
 
-def _decided(draft: Draft, row: ExclusionRow, *, is_guilty: bool) -> ExclusionRow:
+def _decided(draft: StateDraft, row: ExclusionRow, *, is_guilty: bool) -> ExclusionRow:
     """Guilty: half of the bond is the jurors' that executed the evidence again, the rest is burnt."""
     closed = replace(row, bond=0, deadline=0)
     if is_guilty:
@@ -122,7 +128,7 @@ def _decided(draft: Draft, row: ExclusionRow, *, is_guilty: bool) -> ExclusionRo
     return replace(closed, until=0)
 
 
-def _jury(draft: Draft, row: ExclusionRow) -> list[PeerId]:
+def _jury(draft: StateDraft, row: ExclusionRow) -> list[PeerId]:
     """The owners of the committee's seats that had no part in the job: none paid for it, worked or accused there."""
     job = draft.find(JobRow, row.job)
     assert job is not None
@@ -133,7 +139,7 @@ def _jury(draft: Draft, row: ExclusionRow) -> list[PeerId]:
     ]
 
 
-def _terms(draft: Draft, job: Hash) -> Params:
+def _terms(draft: StateDraft, job: Hash) -> LedgerParams:
     row = draft.find(JobRow, job)
     assert row is not None
     return params_of(draft, row.terms)

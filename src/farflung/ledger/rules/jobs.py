@@ -1,4 +1,4 @@
-"""The life of a job, up to its output. Settlement, cancelling and the time-out are in `settle`.
+"""Applies the life cycle of a job up to its output. Settlement, cancelling and the time-out are in `settlement`.
 
 Theory: each edge has one operation, one signer and one set of states it starts from, and the deadline is an edge
 out of every state that holds money; so no state can hold money for ever.
@@ -32,16 +32,24 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import clearing, exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
-from farflung.ledger.tables import Draft, params_of
-from farflung.ledger.tx import JobCreate, JobDraw, JobFinish, JobSchedule, Offer, Progress, SignedOffer
+from farflung.ledger.table_rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.transactions import (
+    JobCreate,
+    JobDraw,
+    JobFinish,
+    JobSchedule,
+    LeaseOffer,
+    Progress,
+    SignedLeaseOffer,
+)
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
 
 
-def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
+def create(draft: StateDraft, sender: PeerId, op: JobCreate) -> None:
     """Puts money into escrow. Codes: FF-LEDG-010, FF-LEDG-030 id in use, FF-LEDG-034 terms out of range."""
     if draft.find(JobRow, op.job):
         raise PolicyError("FF-LEDG-030", f"job {op.job[:4].hex()} exists already")
@@ -53,7 +61,7 @@ def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
     draft.put(JobRow(op.job, sender, op.escrow, op.unit_price_max, op.rounds, op.deadline, terms=terms))
 
 
-def known(draft: Draft, job: Hash) -> JobRow:
+def known(draft: StateDraft, job: Hash) -> JobRow:
     """The job; raises PolicyError FF-LEDG-031."""
     row = draft.find(JobRow, job)
     if row is None:
@@ -67,7 +75,7 @@ def check_state(row: JobRow, *sources: JobState) -> None:
         raise PolicyError("FF-LEDG-033", f"the job is {row.state.name.lower()}")
 
 
-def check_accusable(draft: Draft, row: JobRow) -> None:
+def check_accusable(draft: StateDraft, row: JobRow) -> None:
     """Raises PolicyError FF-LEDG-033 unless the job runs, or has ended and its window is open."""
     if row.state not in ENDING or draft.now >= row.until:
         check_state(row, JobState.RUNNING)
@@ -79,7 +87,7 @@ def check_recent(row: JobRow, round: int, rounds: int = limits.ACCUSABLE_ROUNDS)
         raise PolicyError("FF-LEDG-356", f"round {round} is too old to be disputed: {row.round} comes next")
 
 
-def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
+def step(draft: StateDraft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
     """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
     row = known(draft, job)
     if sender != row.requester:
@@ -88,7 +96,7 @@ def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
     return row
 
 
-def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
+def schedule(draft: StateDraft, sender: PeerId, op: JobSchedule) -> None:
     """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042, -365, -374 to -376."""
     row = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING)
     if not op.offers or row.leases + len(op.offers) > limits.LEASES_PER_JOB:
@@ -102,7 +110,7 @@ def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
     draft.put(replace(row, state=JobState.RUNNING))
 
 
-def _check_offer(draft: Draft, job: JobRow, signed: SignedOffer) -> None:
+def _check_offer(draft: StateDraft, job: JobRow, signed: SignedLeaseOffer) -> None:
     offer = signed.offer
     if offer.chain != draft.law.chain or offer.job != job.job:
         raise PolicyError("FF-LEDG-036", "the offer is for another job or chain")
@@ -114,7 +122,7 @@ def _check_offer(draft: Draft, job: JobRow, signed: SignedOffer) -> None:
         raise PolicyError("FF-LEDG-038", f"price {offer.unit_price} is above {job.unit_price_max}")
 
 
-def _lease(draft: Draft, job: JobRow, offer: Offer) -> JobRow:
+def _lease(draft: StateDraft, job: JobRow, offer: LeaseOffer) -> JobRow:
     if draft.find(LeaseRow, lease_key(job.job, offer.node)):
         raise PolicyError("FF-LEDG-040", f"node {offer.node[:4].hex()} has a lease in this job")
     reserved = job.reserved + offer.units_max * offer.unit_price
@@ -126,7 +134,7 @@ def _lease(draft: Draft, job: JobRow, offer: Offer) -> JobRow:
     return replace(job, reserved=reserved, leases=job.leases + 1, last=offer.node)
 
 
-def progress(draft: Draft, sender: PeerId, op: Progress) -> None:
+def progress(draft: StateDraft, sender: PeerId, op: Progress) -> None:
     """Records one round.
 
     Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice, -057 the lease has ended.
@@ -142,7 +150,7 @@ def progress(draft: Draft, sender: PeerId, op: Progress) -> None:
     draft.put(replace(row, round=op.round + 1, root=op.root))
 
 
-def _credit(draft: Draft, job: Hash, node: PeerId, units: int) -> None:
+def _credit(draft: StateDraft, job: Hash, node: PeerId, units: int) -> None:
     lease = draft.find(LeaseRow, lease_key(job, node))
     if lease is None:
         raise PolicyError("FF-LEDG-044", f"node {node[:4].hex()} has no lease in this job")
@@ -153,7 +161,7 @@ def _credit(draft: Draft, job: Hash, node: PeerId, units: int) -> None:
     draft.put(replace(lease, units=lease.units + units))
 
 
-def draw(draft: Draft, sender: PeerId, op: JobDraw) -> None:
+def draw(draft: StateDraft, sender: PeerId, op: JobDraw) -> None:
     """Fixes what was committed to in the next round. Codes: FF-LEDG-031 to -033, -373 another round, or after the last.
 
     A digest stands for ever: who could name a second one would wait for a block, and keep what suits it.
@@ -164,7 +172,7 @@ def draw(draft: Draft, sender: PeerId, op: JobDraw) -> None:
     draft.put(replace(row, drawn=op.round + 1, drawn_of=op.commitments))
 
 
-def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
+def finish(draft: StateDraft, sender: PeerId, op: JobFinish) -> None:
     """Names the output. Code: FF-LEDG-047 no round is recorded, or the root is not the last one's."""
     row = step(draft, sender, op.job, JobState.RUNNING)
     if not row.round or op.root != row.root:
@@ -172,6 +180,6 @@ def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
     draft.put(replace(row, state=JobState.OUTPUT, output=op.output, until=window_end(draft, row)))
 
 
-def window_end(draft: Draft, row: JobRow) -> int:
+def window_end(draft: StateDraft, row: JobRow) -> int:
     """When the window of a job that ends now is over: its deadline at the latest, which ends everything."""
     return min(draft.now + params_of(draft, row.terms).window_ms, row.deadline)

@@ -1,7 +1,7 @@
-"""Node keys: which key speaks for an account on the network, and which do so no more.
+"""Certifies and revokes node keys, the keys that speak for an account on the network.
 
 Epochs only grow, and `void` only grows: what was replaced or revoked never comes back. The law moves no money here and
-asks no clock: `expires` and `until` are seconds since 1970 for whoever meets the key (net.keyring), and ledger time may
+asks no clock: `expires` and `until` are seconds since 1970 for whoever meets the key (net.node_keyring), and ledger time may
 be counted rather than read.
 """
 
@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
-from farflung.ledger.rows import NOBODY, KeyRow
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.accounts import check_key
-from farflung.ledger.tables import Draft
-from farflung.ledger.tx import KeyCertify, KeyRevoke
+from farflung.ledger.table_rows import NOBODY, KeyRow
+from farflung.ledger.transactions import KeyCertify, KeyRevoke
 
 LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 
 
-def certify(draft: Draft, sender: PeerId, op: KeyCertify) -> None:
+def certify(draft: StateDraft, sender: PeerId, op: KeyCertify) -> None:
     """The sender's next node key. Codes: FF-LEDG-086 epoch, -087 no new key, -088 no time, -203 anybody's key."""
     row = key_row(draft, sender)
     if not max(row.epoch + 1, row.void) <= op.epoch < limits.EPOCHS:
@@ -49,7 +49,7 @@ def certify(draft: Draft, sender: PeerId, op: KeyCertify) -> None:
     )
 
 
-def revoke(draft: Draft, sender: PeerId, op: KeyRevoke) -> None:
+def revoke(draft: StateDraft, sender: PeerId, op: KeyRevoke) -> None:
     """Voids all epochs of the sender up to one, the account's own key (epoch 0) included. Code: FF-LEDG-089."""
     row = key_row(draft, sender)
     if not row.void <= op.epoch < limits.EPOCHS - 1:
@@ -61,6 +61,6 @@ def revoke(draft: Draft, sender: PeerId, op: KeyRevoke) -> None:
     draft.put(replace(row, void=op.epoch + 1))
 
 
-def key_row(draft: Draft, account: PeerId) -> KeyRow:
+def key_row(draft: StateDraft, account: PeerId) -> KeyRow:
     """An account's keys; before it says anything its own key is epoch 0."""
     return draft.find(KeyRow, account) or KeyRow(account, account, account)

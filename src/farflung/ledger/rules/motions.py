@@ -1,4 +1,4 @@
-"""Motions: more than two thirds of the seats of the moment decide who has a seat, and by which numbers.
+"""Applies motions: more than two thirds of the current seats decide on seats and parameters.
 
 | edge       | signer            | from | to     | deadline |
 |------------|-------------------|------|--------|----------|
@@ -17,26 +17,26 @@ from msgspec.structs import replace
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.motions import (
-    Admit,
-    Amend,
+    AdmitValidator,
+    AmendParams,
     Motion,
     MotionRow,
     MotionState,
     MotionVote,
     ParamsRow,
-    Remove,
+    RemoveValidator,
     What,
     motion_id,
 )
 from farflung.ledger.params import fault_of_params
 from farflung.ledger.rules.validators import end_seat, owners
-from farflung.ledger.seats import ValidatorRow, ValidatorState
-from farflung.ledger.tables import Draft
+from farflung.ledger.validators import ValidatorRow, ValidatorState
 from farflung.ledger.votes import is_quorum
 
 
-def move(draft: Draft, sender: PeerId, op: Motion) -> None:
+def move(draft: StateDraft, sender: PeerId, op: Motion) -> None:
     """Makes a motion, and votes for it. Codes: FF-LEDG-264 to -267."""
     if not draft.now < op.deadline <= draft.now + draft.params.motion_ms:
         raise PolicyError("FF-LEDG-265", f"deadline {op.deadline} is past or too far ahead")
@@ -47,7 +47,7 @@ def move(draft: Draft, sender: PeerId, op: Motion) -> None:
     _vote(draft, sender, MotionRow(name, sender, op.what, op.deadline, ()))
 
 
-def vote(draft: Draft, sender: PeerId, op: MotionVote) -> None:
+def vote(draft: StateDraft, sender: PeerId, op: MotionVote) -> None:
     """Votes for a motion. Codes: FF-LEDG-264, -267 as `move`, -268 no such motion, -269 voted."""
     row = draft.find(MotionRow, op.motion)
     if row is None or row.state != MotionState.OPEN:
@@ -58,27 +58,27 @@ def vote(draft: Draft, sender: PeerId, op: MotionVote) -> None:
     _vote(draft, sender, row)
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: what is not passed lapses."""
     for row in draft.due(MotionRow, draft.now):
         draft.put(replace(row, state=MotionState.LAPSED))
 
 
-def _check_what(draft: Draft, what: What) -> None:
+def _check_what(draft: StateDraft, what: What) -> None:
     fault = _fault(draft, what)
     if fault:
         raise PolicyError("FF-LEDG-267", f"this cannot be moved: {fault}")
 
 
-def _fault(draft: Draft, what: What) -> str:
-    if isinstance(what, Amend):
+def _fault(draft: StateDraft, what: What) -> str:
+    if isinstance(what, AmendParams):
         return fault_of_params(what.params)
     row = draft.find(ValidatorRow, what.validator)
-    needed = ValidatorState.CANDIDATE if isinstance(what, Admit) else ValidatorState.ADMITTED
+    needed = ValidatorState.CANDIDATE if isinstance(what, AdmitValidator) else ValidatorState.ADMITTED
     return "" if row and row.state == needed else f"the validator is not {needed.name.lower()}"
 
 
-def _vote(draft: Draft, sender: PeerId, row: MotionRow) -> None:
+def _vote(draft: StateDraft, sender: PeerId, row: MotionRow) -> None:
     seats = owners(draft)
     if sender not in seats:
         raise PolicyError("FF-LEDG-264", "only the owner of a seat of the present committee moves and votes")
@@ -89,19 +89,19 @@ def _vote(draft: Draft, sender: PeerId, row: MotionRow) -> None:
     draft.put(row)
 
 
-def _pass(draft: Draft, what: What) -> None:
+def _pass(draft: StateDraft, what: What) -> None:
     match what:
-        case Admit(validator):
+        case AdmitValidator(validator):
             row = _validator(draft, validator)
             draft.put(replace(row, state=ValidatorState.ADMITTED, admitted=draft.height, until=0))
-        case Remove(validator):
+        case RemoveValidator(validator):
             end_seat(draft, _validator(draft, validator))
-        case Amend(params):
+        case AmendParams(params):
             reign = draft.committee
             draft.put(ParamsRow(reign.params + 1, reign.epoch + 1, params))
 
 
-def _validator(draft: Draft, validator: PeerId) -> ValidatorRow:
+def _validator(draft: StateDraft, validator: PeerId) -> ValidatorRow:
     row = draft.find(ValidatorRow, validator)
     assert row is not None
     return row

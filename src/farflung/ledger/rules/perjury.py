@@ -1,4 +1,4 @@
-"""What it costs a verifier to say that a segment holds which was planted as a false one (ledger.canaries).
+"""Punishes a verifier who states that a planted false segment holds (ledger.canaries).
 
 As a slash for a lie (`slash`), with a node that planted in the place of the accusers: half of the stake is its reward,
 so that it does not warn the verifier, and the rest is burnt. Hashes show that the verdict is wrong if the node's own
@@ -16,16 +16,16 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger import canaries
-from farflung.ledger.exclusions import Fault
-from farflung.ledger.rows import JobRow, LeaseRow
+from farflung.ledger.exclusions import ExclusionFault
+from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes
 from farflung.ledger.rules.jobs import check_accusable, check_recent, known
 from farflung.ledger.rules.verifiers import open_lease
-from farflung.ledger.tables import Draft, params_of
-from farflung.ledger.tx import JobPerjury, Role, Verdict
+from farflung.ledger.table_rows import JobRow, LeaseRow
+from farflung.ledger.transactions import JobPerjury, LeaseRole, Verdict
 
 
-def perjury(draft: Draft, sender: PeerId, op: JobPerjury) -> None:
+def perjury(draft: StateDraft, sender: PeerId, op: JobPerjury) -> None:
     """Ends the lease of a verifier that did not look. Codes: FF-LEDG-031, -033, -356, -385 to -390."""
     job, said = known(draft, op.job), op.canary.verdict.verdict
     if sender not in (job.requester, said.node):
@@ -46,20 +46,20 @@ def perjury(draft: Draft, sender: PeerId, op: JobPerjury) -> None:
     nodes.seize(draft, lease.node, lease.stake, lease.stake)
     bounties.spend(draft, lease.node, lease.stake, (said.node,))
     draft.put(replace(lease, slashed=lease.stake, evidence=said.trace, is_open=False))
-    exclusions.record(draft, op.job, lease.node, Fault.FALSE, said.trace)
+    exclusions.record(draft, op.job, lease.node, ExclusionFault.FALSE, said.trace)
     freed = lease.units_max * lease.unit_price
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + lease.stake))
 
 
-def _lease(draft: Draft, job: JobRow, said: Verdict) -> LeaseRow:
+def _lease(draft: StateDraft, job: JobRow, said: Verdict) -> LeaseRow:
     """The verifier's, which ends here, so that it is punished once.
 
     Codes: FF-LEDG-386 the node that planted does not train here (any more), -387 no verifier of the job, -388 its stake
     is owed to a dispute.
     """
-    if open_lease(draft, job.job, said.node, Role.TRAIN) is None:
+    if open_lease(draft, job.job, said.node, LeaseRole.TRAIN) is None:
         raise PolicyError("FF-LEDG-386", f"node {said.node[:4].hex()} does not train in this job")
-    lease = open_lease(draft, job.job, said.verifier, Role.AUDIT)
+    lease = open_lease(draft, job.job, said.verifier, LeaseRole.AUDIT)
     if lease is None:
         raise PolicyError("FF-LEDG-387", f"{said.verifier[:4].hex()} is no verifier of this job")
     if lease.disputes:

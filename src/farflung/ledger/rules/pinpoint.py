@@ -1,4 +1,4 @@
-"""The pinpoint game: whether a segment leads where its node claims is decided by one element, and no jury is asked.
+"""Applies the pinpoint game: one element decides whether a segment leads to the claimed state, without a jury.
 
 Theory: both sides executed the segment canonically, so whoever is honest has the only right tree, and the first leaf
 in which the trees differ is wrong in at least one of them while all it depends on is agreed (refereed delegation:
@@ -36,51 +36,55 @@ from msgspec.structs import replace
 
 from farflung.core import limits, merkle
 from farflung.core.canon import program as programs
-from farflung.core.canon import referee, tree
-from farflung.core.canon.program import Program, Run
-from farflung.core.canon.referee import Case
-from farflung.core.claims import commitment_digest, is_commitment_signed, leaf_count
+from farflung.core.canon import referee, tile_tree
+from farflung.core.canon.program import CanonicalProgram, SegmentSteps
+from farflung.core.canon.referee import RefereeCase
 from farflung.core.codec import encode
+from farflung.core.commitments import commitment_digest, is_commitment_signed, leaf_count
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.disputes import DisputeRow, DisputeState
-from farflung.ledger.pinpoint import (
+from farflung.ledger.ledger_state import StateDraft, leases_of, params_of
+from farflung.ledger.pinpoint_game import (
     ACCUSED,
     CHALLENGER,
     NO_ACCOUNT,
+    BorderProof,
     Challenge,
     Descend,
     FirstMove,
-    OpenedBorder,
     OpenVerdict,
     Pinpoint,
     PinpointRow,
-    Referee,
-    Show,
-    Stage,
+    PinpointStage,
+    ProveElement,
+    ShowTile,
 )
-from farflung.ledger.rows import lease_key
 from farflung.ledger.rules import disputes, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import check_accusable, check_recent, known
 from farflung.ledger.rules.verifiers import open_lease
-from farflung.ledger.tables import Draft, leases_of, params_of
-from farflung.ledger.tx import Role
+from farflung.ledger.table_rows import lease_key
+from farflung.ledger.transactions import LeaseRole
 
 T = TypeVar("T")
 
-PLAYED_IN: Final = (Stage.FIRST, Stage.DESCEND, Stage.SHOW)  # in which both sides have to move
+PLAYED_IN: Final = (
+    PinpointStage.FIRST,
+    PinpointStage.DESCEND,
+    PinpointStage.SHOW,
+)  # in which both sides have to move
 
 
-def offer(draft: Draft, dispute: DisputeRow, about: tuple[int, int, Hash], weight: int) -> None:
+def offer(draft: StateDraft, dispute: DisputeRow, about: tuple[int, int, Hash], weight: int) -> None:
     """An accusation of distance was made of `about` (round, segment, trace): its job may have a program."""
     draft.put(PinpointRow(dispute.job, dispute.node, *about, weight))
 
 
-def pinpoint(draft: Draft, sender: PeerId, op: Pinpoint) -> None:
+def pinpoint(draft: StateDraft, sender: PeerId, op: Pinpoint) -> None:
     """A party opens the program. Codes: FF-LEDG-031, -338 nothing to play for, -339 no party to it, -340, -341."""
     game = draft.find(PinpointRow, op.job + op.node)
-    if game is None or game.stage != Stage.OFFERED:
+    if game is None or game.stage != PinpointStage.OFFERED:
         raise PolicyError("FF-LEDG-338", "there is no accusation of distance here that waits for a program")
     dispute = _dispute(draft, game)
     if sender != dispute.node and sender not in dispute.accusers:
@@ -88,7 +92,7 @@ def pinpoint(draft: Draft, sender: PeerId, op: Pinpoint) -> None:
     _begin(draft, game, op.terms, op.program)
 
 
-def challenge(draft: Draft, sender: PeerId, op: Challenge) -> None:
+def challenge(draft: StateDraft, sender: PeerId, op: Challenge) -> None:
     """Whoever puts up a bond accuses: as a slash for a lie, and at once with a program.
 
     The bond is twice what the dispute holds at least: half of it is burnt when the challenger loses, so nobody evades
@@ -99,7 +103,7 @@ def challenge(draft: Draft, sender: PeerId, op: Challenge) -> None:
     """
     job = known(draft, op.job)
     check_accusable(draft, job)
-    lease = open_lease(draft, op.job, op.node, Role.TRAIN)
+    lease = open_lease(draft, op.job, op.node, LeaseRole.TRAIN)
     if lease is None or sender == op.node:
         raise PolicyError("FF-LEDG-342", f"node {op.node[:4].hex()} does not train here, or is the sender")
     terms = params_of(draft, job.terms)
@@ -122,50 +126,52 @@ def _check_claim(op: Challenge) -> None:
         raise PolicyError("FF-LEDG-345", f"node {op.node[:4].hex()} did not sign this claim")
 
 
-def _begin(draft: Draft, game: PinpointRow, terms: Hash, program: Program) -> None:
+def _begin(draft: StateDraft, game: PinpointRow, terms: Hash, program: CanonicalProgram) -> None:
     """First moves are due. Codes: FF-LEDG-340 not the job's program, -341 it has no such segment."""
     if programs.job_id(terms, program) != game.job:
         raise PolicyError("FF-LEDG-340", "this is not the program of the job's terms")
     run = programs.run_of(program, game.weight, game.segment) if programs.is_sound(program) else None
     total = programs.leaf_count(program, run.steps) if run else 0
-    if run is None or not tree.is_size(total):
+    if run is None or not tile_tree.is_size(total):
         raise PolicyError("FF-LEDG-341", "the program is out of bounds, or the claim has no such segment")
     dispute = _dispute(draft, game)
     draft.put(replace(dispute, state=DisputeState.PLAYED))
     begun = replace(game, program=program, seat=_seat(draft, game), begin=run.first, steps=run.steps)
-    _wait(draft, replace(begun, stage=Stage.FIRST, level=tree.depth(total)))
+    _wait(draft, replace(begun, stage=PinpointStage.FIRST, level=tile_tree.depth(total)))
 
 
-def _seat(draft: Draft, game: PinpointRow) -> int:
+def _seat(draft: StateDraft, game: PinpointRow) -> int:
     """The number of the accused's lease among those of its job that train, in the order in which they were made."""
-    newest = [lease.node for lease in leases_of(draft, known(draft, game.job)) if lease.role == Role.TRAIN]
+    newest = [
+        lease.node for lease in leases_of(draft, known(draft, game.job)) if lease.role == LeaseRole.TRAIN
+    ]
     return len(newest) - 1 - newest.index(game.node)
 
 
 # Moves
 
 
-def first_move(draft: Draft, sender: PeerId, op: FirstMove) -> None:
+def first_move(draft: StateDraft, sender: PeerId, op: FirstMove) -> None:
     """A side's root. Codes: FF-LEDG-010, -346 to -349, -357 not the root's children, -358 borders, -359 bond."""
-    game, side = _turn(draft, sender, op.job, op.node, Stage.FIRST)
+    game, side = _turn(draft, sender, op.job, op.node, PinpointStage.FIRST)
     _check_count(game, op.children)
     if side == ACCUSED:
         game = _with_borders(game, op.borders)
         _add_bond(draft, game, op.bond)
     else:
         game = replace(game, challenger=sender)
-    root = tree.node_hash(game.level, 0, op.children)
+    root = tile_tree.node_hash(game.level, 0, op.children)
     game = replace(game, roots=_put(game.roots, side, root), children=_put(game.children, side, op.children))
     if not all(game.children):
         draft.put(game)
     elif game.roots[ACCUSED] == game.roots[CHALLENGER]:
         last = _total(game) - 1
-        _wait(draft, replace(game, stage=Stage.VERDICT, level=0, first=last, children=((), ())))
+        _wait(draft, replace(game, stage=PinpointStage.VERDICT, level=0, first=last, children=((), ())))
     else:
         _wait(draft, deeper(game))
 
 
-def _with_borders(game: PinpointRow, shown: Sequence[OpenedBorder]) -> PinpointRow:
+def _with_borders(game: PinpointRow, shown: Sequence[BorderProof]) -> PinpointRow:
     """The accused's own borders. Code: FF-LEDG-358: they do not stand in what it had committed to."""
     count = leaf_count(game.program.segments)
     places = [(each.border.round, each.border.index) for each in shown]
@@ -176,7 +182,7 @@ def _with_borders(game: PinpointRow, shown: Sequence[OpenedBorder]) -> PinpointR
     return replace(game, start=shown[0].border, claimed=shown[1].border)
 
 
-def _add_bond(draft: Draft, game: PinpointRow, bond: int) -> None:
+def _add_bond(draft: StateDraft, game: PinpointRow, bond: int) -> None:
     """What the accused puts up, with what it did in an answer. Code: FF-LEDG-359."""
     dispute, least = _dispute(draft, game), params_of(draft, known(draft, game.job).terms).bond_min
     if dispute.bond + bond < least:
@@ -185,11 +191,11 @@ def _add_bond(draft: Draft, game: PinpointRow, bond: int) -> None:
     draft.put(replace(dispute, bond=dispute.bond + bond))
 
 
-def descend(draft: Draft, sender: PeerId, op: Descend) -> None:
+def descend(draft: StateDraft, sender: PeerId, op: Descend) -> None:
     """The children of one node. Codes: FF-LEDG-346 to -349, -357."""
-    game, side = _turn(draft, sender, op.job, op.node, Stage.DESCEND, (op.level, op.first))
+    game, side = _turn(draft, sender, op.job, op.node, PinpointStage.DESCEND, (op.level, op.first))
     _check_count(game, op.children)
-    if tree.node_hash(game.level, game.first, op.children) != game.nodes[side]:
+    if tile_tree.node_hash(game.level, game.first, op.children) != game.nodes[side]:
         raise _other_children()
     game = replace(game, children=_put(game.children, side, op.children))
     if all(game.children):
@@ -203,28 +209,28 @@ def deeper(game: PinpointRow) -> PinpointRow:
     pairs = list(zip(*game.children, strict=True))
     place = next(at for at, (mine, theirs) in enumerate(pairs) if mine != theirs)
     level = game.level - 1
-    first = game.first + place * tree.WIDTH**level
-    stage = Stage.DESCEND if level else Stage.SHOW
+    first = game.first + place * tile_tree.WIDTH**level
+    stage = PinpointStage.DESCEND if level else PinpointStage.SHOW
     return replace(game, stage=stage, level=level, first=first, nodes=pairs[place], children=((), ()))
 
 
-def show(draft: Draft, sender: PeerId, op: Show) -> None:
+def show(draft: StateDraft, sender: PeerId, op: ShowTile) -> None:
     """A side's tile, for all to read. Codes: FF-LEDG-346 to -349, -384 not the tile that was committed to."""
-    game, side = _turn(draft, sender, op.job, op.node, Stage.SHOW, (0, op.leaf))
-    if len(op.data) > limits.TILE_BYTES or tree.leaf_hash(op.leaf, op.data) != game.nodes[side]:
+    game, side = _turn(draft, sender, op.job, op.node, PinpointStage.SHOW, (0, op.leaf))
+    if len(op.data) > limits.TILE_BYTES or tile_tree.leaf_hash(op.leaf, op.data) != game.nodes[side]:
         raise PolicyError("FF-LEDG-384", f"this is not the sender's tile at leaf {op.leaf}")
     game = replace(game, shown=_put(game.shown, side, True))
     if all(game.shown):
-        _wait(draft, replace(game, stage=Stage.REFEREE))
+        _wait(draft, replace(game, stage=PinpointStage.REFEREE))
     else:
         draft.put(game)
 
 
-def open_verdict(draft: Draft, _sender: PeerId, op: OpenVerdict) -> None:
+def open_verdict(draft: StateDraft, _sender: PeerId, op: OpenVerdict) -> None:
     """Both have the same tree: its last leaf decides. Codes: FF-LEDG-346, -354 another leaf."""
-    game = _waiting(draft, op.job, op.node, Stage.VERDICT)
+    game = _waiting(draft, op.job, op.node, PinpointStage.VERDICT)
     total = _total(game)
-    if not tree.holds(game.roots[ACCUSED], total, total - 1, bytes([op.is_guilty]), op.path):
+    if not tile_tree.holds(game.roots[ACCUSED], total, total - 1, bytes([op.is_guilty]), op.path):
         raise PolicyError("FF-LEDG-354", "the last leaf of the tree is another one")
     if op.is_guilty:
         _uphold(draft, game)
@@ -232,9 +238,9 @@ def open_verdict(draft: Draft, _sender: PeerId, op: OpenVerdict) -> None:
         _overturn(draft, game)
 
 
-def decide(draft: Draft, _sender: PeerId, op: Referee) -> None:
+def decide(draft: StateDraft, _sender: PeerId, op: ProveElement) -> None:
     """The law computes the first element that differs. Codes: FF-LEDG-346, -355 the exhibit proves nothing."""
-    game = _waiting(draft, op.job, op.node, Stage.REFEREE)
+    game = _waiting(draft, op.job, op.node, PinpointStage.REFEREE)
     try:
         ruling = referee.ruling(case_of(game), referee.read(op.data))
     except ProtocolError as error:
@@ -247,13 +253,13 @@ def decide(draft: Draft, _sender: PeerId, op: Referee) -> None:
         _forfeit(draft, game)
 
 
-def case_of(game: PinpointRow) -> Case:
+def case_of(game: PinpointRow) -> RefereeCase:
     """What is fixed of the leaf at which a game stands, before anything of it is shown."""
-    run, borders = Run(game.begin, game.steps), (game.start, game.claimed)
-    return Case(game.program, game.round, game.seat, run, *borders, game.roots, game.first, game.nodes)
+    run, borders = SegmentSteps(game.begin, game.steps), (game.start, game.claimed)
+    return RefereeCase(game.program, game.round, game.seat, run, *borders, game.roots, game.first, game.nodes)
 
 
-def _waiting(draft: Draft, job: Hash, node: PeerId, stage: Stage) -> PinpointRow:
+def _waiting(draft: StateDraft, job: Hash, node: PeerId, stage: PinpointStage) -> PinpointRow:
     """The game, if this is what it waits for. Code: FF-LEDG-346."""
     game = draft.find(PinpointRow, lease_key(job, node))
     if game is None or game.stage != stage:
@@ -262,7 +268,12 @@ def _waiting(draft: Draft, job: Hash, node: PeerId, stage: Stage) -> PinpointRow
 
 
 def _turn(
-    draft: Draft, sender: PeerId, job: Hash, node: PeerId, stage: Stage, at: tuple[int, int] | None = None
+    draft: StateDraft,
+    sender: PeerId,
+    job: Hash,
+    node: PeerId,
+    stage: PinpointStage,
+    at: tuple[int, int] | None = None,
 ) -> tuple[PinpointRow, int]:
     """The game and the sender's side in it, if that has not moved yet.
 
@@ -281,13 +292,13 @@ def _turn(
 
 
 def _has_moved(game: PinpointRow) -> tuple[bool, bool]:
-    moved = game.shown if game.stage == Stage.SHOW else game.children
+    moved = game.shown if game.stage == PinpointStage.SHOW else game.children
     return bool(moved[ACCUSED]), bool(moved[CHALLENGER])
 
 
 def _check_count(game: PinpointRow, children: Sequence[Hash]) -> None:
     """Code: FF-LEDG-357."""
-    if len(children) != tree.child_count(_total(game), game.level, game.first):
+    if len(children) != tile_tree.child_count(_total(game), game.level, game.first):
         raise _other_children()
 
 
@@ -303,7 +314,7 @@ def _total(game: PinpointRow) -> int:
     return programs.leaf_count(game.program, game.steps)
 
 
-def _wait(draft: Draft, game: PinpointRow) -> None:
+def _wait(draft: StateDraft, game: PinpointRow) -> None:
     """The next stage has a deadline of its own."""
     draft.put(replace(game, deadline=draft.now + params_of(draft, known(draft, game.job).terms).dispute_ms))
 
@@ -311,10 +322,10 @@ def _wait(draft: Draft, game: PinpointRow) -> None:
 # Ends
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: silence loses."""
     for game in draft.due(PinpointRow, draft.now):
-        moved = _has_moved(game) if game.stage in PLAYED_IN else (False, game.stage == Stage.VERDICT)
+        moved = _has_moved(game) if game.stage in PLAYED_IN else (False, game.stage == PinpointStage.VERDICT)
         is_let_off = bool(game.beaten) and game.challenger == NO_ACCOUNT  # it has won, and nobody else plays
         if moved == (True, False) or is_let_off:
             _overturn(draft, game)
@@ -324,7 +335,7 @@ def expire(draft: Draft) -> None:
             _forfeit(draft, game)
 
 
-def _uphold(draft: Draft, game: PinpointRow) -> None:
+def _uphold(draft: StateDraft, game: PinpointRow) -> None:
     """As a slash; a bonded challenger is the finder, and has its bond back."""
     dispute = _dispute(draft, game)
     deposit(draft, game.challenger, game.bond)
@@ -332,7 +343,7 @@ def _uphold(draft: Draft, game: PinpointRow) -> None:
     disputes.uphold(draft, dispute, finders, game.beaten)
 
 
-def _overturn(draft: Draft, game: PinpointRow) -> None:
+def _overturn(draft: StateDraft, game: PinpointRow) -> None:
     """Who played against the accused pays: half to the accused, half burnt; where nobody did, every accuser."""
     dispute = _dispute(draft, game)
     if game.challenger in dispute.accusers and set(_rest(dispute, game)) != {game.challenger}:
@@ -343,7 +354,7 @@ def _overturn(draft: Draft, game: PinpointRow) -> None:
     disputes.acquit(draft, dispute, DisputeState.OVERTURNED, _losers(dispute, game))
 
 
-def _forfeit(draft: Draft, game: PinpointRow) -> None:
+def _forfeit(draft: StateDraft, game: PinpointRow) -> None:
     """Both lose, and nobody gets anything."""
     dispute = _dispute(draft, game)
     nodes.burn(draft, game.node, game.bond)
@@ -355,7 +366,9 @@ def _anew(game: PinpointRow) -> PinpointRow:
     fresh = PinpointRow(game.job, game.node, game.round, game.segment, game.trace, game.weight)
     fixed = {"program": game.program, "seat": game.seat, "begin": game.begin, "steps": game.steps}
     beaten = (*game.beaten, game.challenger)
-    return replace(fresh, stage=Stage.FIRST, level=tree.depth(_total(game)), beaten=beaten, **fixed)
+    return replace(
+        fresh, stage=PinpointStage.FIRST, level=tile_tree.depth(_total(game)), beaten=beaten, **fixed
+    )
 
 
 def _rest(dispute: DisputeRow, game: PinpointRow) -> Sequence[PeerId]:
@@ -369,7 +382,7 @@ def _losers(dispute: DisputeRow, game: PinpointRow) -> Sequence[PeerId]:
     return played or dispute.accusers
 
 
-def _dispute(draft: Draft, game: PinpointRow) -> DisputeRow:
+def _dispute(draft: StateDraft, game: PinpointRow) -> DisputeRow:
     """The dispute that a game is about; its row is as old as the game's."""
     dispute = draft.find(DisputeRow, game.key)
     assert dispute is not None

@@ -1,4 +1,4 @@
-"""Channels: a payer's money for one relay, and how the relay is paid by what both ends of its ways signed.
+"""Applies relay channels: a payer's money for one relay, which is paid for traffic that both ends signed.
 
 Theory: one channel for each payer and relay. Money leaves it by three edges, each with one signer and one time:
 
@@ -10,7 +10,7 @@ Theory: one channel for each payer and relay. Money leaves it by three edges, ea
 | (time-out)   | the clock | open   | closed | at `expires` + GRACE_MS: the rest goes back |
 
 So the payer cannot take its money away under a relay that carries for it, and no relay can keep it for ever. A pass
-is claimed once, with the last receipts under it (`core.tolls`); passes are claimed in the order of their serials, so
+is claimed once, with the last receipts under it (`core.relay_passes`); passes are claimed in the order of their serials, so
 that the row remembers one number and not every pass. The price counts over the whole opening and rounds down.
 """
 
@@ -20,19 +20,19 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from farflung.core import limits, money, tolls
+from farflung.core import limits, money, relay_passes
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
-from farflung.core.tolls import Pass, SignedReceipt
-from farflung.ledger.rows import ChannelRow, KeyRow, channel_key
+from farflung.core.relay_passes import RelayPass, SignedRelayReceipt
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.accounts import deposit, withdraw
-from farflung.ledger.tables import Draft
-from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
+from farflung.ledger.table_rows import ChannelRow, KeyRow, channel_key
+from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
 
 GRACE_MS: Final = 600_000  # after `expires`: for the relay to claim what was carried until then
 
 
-def open_(draft: Draft, sender: PeerId, op: ChannelOpen) -> None:
+def open_(draft: StateDraft, sender: PeerId, op: ChannelOpen) -> None:
     """Opens a channel, or adds to one that is open. Codes: FF-LEDG-010, -090 terms, -092 an open one's price or end."""
     latest = draft.now + draft.params.job_ms_max
     if not (op.amount and op.relay != sender and draft.now < op.expires <= latest):
@@ -46,7 +46,7 @@ def open_(draft: Draft, sender: PeerId, op: ChannelOpen) -> None:
     draft.put(replace(row, held=money.checked(row.held + op.amount), expires=op.expires))
 
 
-def claim(draft: Draft, sender: PeerId, op: ChannelClaim) -> None:
+def claim(draft: StateDraft, sender: PeerId, op: ChannelClaim) -> None:
     """Pays the relay for passes that are over. Codes: FF-LEDG-091, and -093 to -097 (see `_billed`)."""
     row = _open_channel(draft, op.payer, sender)
     receipts = sum(len(passage.receipts) for passage in op.passages)
@@ -58,42 +58,42 @@ def claim(draft: Draft, sender: PeerId, op: ChannelClaim) -> None:
             raise PolicyError("FF-LEDG-095", "this pass was settled, or passes are out of order")
         carried = money.checked(carried + _billed(draft, row, passage))
         serial = passage.signed.toll.serial + 1
-    total = min(tolls.cost(carried, row.price), row.paid + row.held)
+    total = min(relay_passes.cost(carried, row.price), row.paid + row.held)
     due = total - row.paid
     deposit(draft, row.relay, due)
     draft.put(replace(row, serial=money.checked(serial), carried=carried, paid=total, held=row.held - due))
 
 
-def close(draft: Draft, sender: PeerId, op: ChannelClose) -> None:
+def close(draft: StateDraft, sender: PeerId, op: ChannelClose) -> None:
     """The relay is done: the rest goes back to the payer. Code: FF-LEDG-091 no open channel."""
     _give_back(draft, _open_channel(draft, op.payer, sender))
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: closes channels whose time and grace are over."""
     for row in draft.due(ChannelRow, draft.now - GRACE_MS):
         _give_back(draft, row)
 
 
-def _give_back(draft: Draft, row: ChannelRow) -> None:
+def _give_back(draft: StateDraft, row: ChannelRow) -> None:
     deposit(draft, row.payer, row.held)
     draft.put(replace(row, held=0, is_open=False))
 
 
-def _open_channel(draft: Draft, payer: PeerId, relay: PeerId) -> ChannelRow:
+def _open_channel(draft: StateDraft, payer: PeerId, relay: PeerId) -> ChannelRow:
     row = draft.find(ChannelRow, channel_key(payer, relay))
     if row is None or not row.is_open:
         raise PolicyError("FF-LEDG-091", "there is no open channel between this payer and the sender")
     return row
 
 
-def _billed(draft: Draft, row: ChannelRow, passage: Passage) -> int:
+def _billed(draft: StateDraft, row: ChannelRow, passage: PassReceipts) -> int:
     """Bytes of one pass. Codes: FF-LEDG-093 of another channel, -094 not the payer's, -096 a receipt does not fit."""
     toll = passage.signed.toll
     named = (toll.chain, toll.payer, toll.relay, toll.opening)
-    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not tolls.is_well_formed(toll):
+    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not relay_passes.is_well_formed(toll):
         raise PolicyError("FF-LEDG-093", "the pass is not one of this channel")
-    if not tolls.is_pass_signed(passage.signed):
+    if not relay_passes.is_pass_signed(passage.signed):
         raise PolicyError("FF-LEDG-094", "the pass is not signed by the payer")
     last: dict[PeerId, tuple[int, int]] = {}
     for signed in passage.receipts:
@@ -101,14 +101,16 @@ def _billed(draft: Draft, row: ChannelRow, passage: Passage) -> int:
         if said.party in last or not _is_sound(draft, toll, signed):
             raise PolicyError("FF-LEDG-096", "a receipt is not of this pass, or not signed by its party")
         last[said.party] = (said.sent, said.received)
-    return tolls.billed(toll.quota, last, toll.lost)
+    return relay_passes.billed(toll.quota, last, toll.lost)
 
 
-def _is_sound(draft: Draft, toll: Pass, signed: SignedReceipt) -> bool:
+def _is_sound(draft: StateDraft, toll: RelayPass, signed: SignedRelayReceipt) -> bool:
     """Whether a receipt counts under the pass, by the signature of its party or of a node key that is not revoked."""
     party = signed.receipt.party
     keys = draft.find(KeyRow, party) or KeyRow(party, party, party)
-    return tolls.is_of(signed.receipt, toll) and tolls.is_receipt_signed(signed, party, *signers(keys))
+    return relay_passes.is_of(signed.receipt, toll) and relay_passes.is_receipt_signed(
+        signed, party, *signers(keys)
+    )
 
 
 def signers(keys: KeyRow) -> tuple[PeerId, ...]:

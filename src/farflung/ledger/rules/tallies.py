@@ -1,4 +1,4 @@
-"""How a node is paid that nobody recorded: by a tally that the job's requester or a quorum of its verifiers signed.
+"""Pays a node without recorded units by a tally that the job's requester or a quorum of verifiers signed.
 
 So neither the requester nor any single verifier can withhold or change the pay for work that was checked: what a
 tally says can only raise what a lease counts, never above its `units_max`, which the escrow has reserved. What
@@ -16,15 +16,23 @@ from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.disputes import DisputeRow
-from farflung.ledger.rows import JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.earnings_tally import (
+    EarningsVoucher,
+    JobAttest,
+    OutputAttestation,
+    SettleMany,
+    SignedEarningsTally,
+    is_marked,
+    is_of,
+)
+from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.jobs import ENDING, check_state, known
 from farflung.ledger.rules.verifiers import check_marks
-from farflung.ledger.tables import Draft
-from farflung.ledger.tallies import Attest, JobAttest, SettleMany, SignedTally, Voucher, is_marked, is_of
-from farflung.ledger.tx import Role
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.transactions import LeaseRole
 
 
-def settle_many(draft: Draft, _sender: PeerId, op: SettleMany) -> None:
+def settle_many(draft: StateDraft, _sender: PeerId, op: SettleMany) -> None:
     """Leases count what their vouchers say. Codes: FF-LEDG-031, -033, and -220 to -228."""
     tally = op.signed.tally
     job = known(draft, tally.job)
@@ -39,16 +47,16 @@ def settle_many(draft: Draft, _sender: PeerId, op: SettleMany) -> None:
     for voucher in op.vouchers:
         if not is_of(tally, voucher):
             raise PolicyError("FF-LEDG-224", f"voucher {voucher.index} is not of this tally")
-        _credit(draft, job, voucher, tuple(Role) if is_requesters else (Role.TRAIN,))
+        _credit(draft, job, voucher, tuple(LeaseRole) if is_requesters else (LeaseRole.TRAIN,))
 
 
-def _is_of_requester(job: JobRow, signed: SignedTally) -> bool:
+def _is_of_requester(job: JobRow, signed: SignedEarningsTally) -> bool:
     return [mark.signer for mark in signed.marks] == [job.requester] and is_marked(
         signed.marks[0], signed.tally
     )
 
 
-def _credit(draft: Draft, job: JobRow, voucher: Voucher, roles: tuple[Role, ...]) -> None:
+def _credit(draft: StateDraft, job: JobRow, voucher: EarningsVoucher, roles: tuple[LeaseRole, ...]) -> None:
     node, units = voucher.credit.node, voucher.credit.units
     lease = draft.find(LeaseRow, lease_key(job.job, node))
     if lease is None:
@@ -62,15 +70,15 @@ def _credit(draft: Draft, job: JobRow, voucher: Voucher, roles: tuple[Role, ...]
     draft.put(replace(lease, vouched=max(lease.vouched, units)))
 
 
-def _is_disputed(draft: Draft, lease: LeaseRow) -> bool:
+def _is_disputed(draft: StateDraft, lease: LeaseRow) -> bool:
     """Whether it is not decided yet if the lease is paid: then vouchers for it still count."""
     dispute = draft.find(DisputeRow, lease.key)
     return dispute is not None and dispute.is_pending
 
 
-def attest(draft: Draft, _sender: PeerId, op: JobAttest) -> None:
+def attest(draft: StateDraft, _sender: PeerId, op: JobAttest) -> None:
     """Ends the verification window. Codes: FF-LEDG-031, -033, -222, -223."""
     job = known(draft, op.job)
     check_state(job, *ENDING)
-    check_marks(draft, job, op.marks, Attest(draft.law.chain, job.job, job.root, job.output))
+    check_marks(draft, job, op.marks, OutputAttestation(draft.law.chain, job.job, job.root, job.output))
     draft.put(replace(job, until=min(job.until, draft.now)))

@@ -1,4 +1,4 @@
-"""Validators: who asks for a seat, whose it is, and how the stake behind it comes back.
+"""Applies the rules for validators: requests for a seat, its ownership, and the return of the stake behind it.
 
 Theory: a seat is given and taken by motions (`motions`) or given back by its owner; the stake outlives the seat by
 `unbonding_ms`, so that whoever signed a second history of an old epoch can still be accused (`equivocation`).
@@ -24,12 +24,18 @@ from msgspec.structs import replace
 from farflung.core.crypto import NS_SEAT, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
+from farflung.ledger.ledger_state import LedgerState, StateDraft
 from farflung.ledger.rules.accounts import check_key, deposit, withdraw
-from farflung.ledger.seats import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
-from farflung.ledger.tables import Draft, State
+from farflung.ledger.validators import (
+    ValidatorJoin,
+    ValidatorLeave,
+    ValidatorRow,
+    ValidatorState,
+    join_parts,
+)
 
 
-def join(draft: Draft, sender: PeerId, op: ValidatorJoin) -> None:
+def join(draft: StateDraft, sender: PeerId, op: ValidatorJoin) -> None:
     """Asks for a seat, or bonds more. Codes: FF-LEDG-010, -255 key, -256 another's, -257 state, -258 stake, -203."""
     check_key(op.validator)
     if not is_signed(op.validator, op.signature, NS_SEAT, *join_parts(draft.law.chain, sender)):
@@ -52,7 +58,7 @@ def join(draft: Draft, sender: PeerId, op: ValidatorJoin) -> None:
     draft.put(row)
 
 
-def leave(draft: Draft, sender: PeerId, op: ValidatorLeave) -> None:
+def leave(draft: StateDraft, sender: PeerId, op: ValidatorLeave) -> None:
     """The owner gives the seat back, or asks for none any more. Code: FF-LEDG-259 not its own, or there is none."""
     row = draft.find(ValidatorRow, op.validator)
     if row is None or row.owner != sender:
@@ -63,7 +69,7 @@ def leave(draft: Draft, sender: PeerId, op: ValidatorLeave) -> None:
         end_seat(draft, row)
 
 
-def end_seat(draft: Draft, row: ValidatorRow) -> None:
+def end_seat(draft: StateDraft, row: ValidatorRow) -> None:
     """An admitted validator gets no seat any more. Code: FF-LEDG-260 it is not admitted."""
     if row.state != ValidatorState.ADMITTED:
         raise PolicyError("FF-LEDG-260", f"the validator is {row.state.name.lower()}, not admitted")
@@ -72,23 +78,23 @@ def end_seat(draft: Draft, row: ValidatorRow) -> None:
     draft.put(replace(row, state=ValidatorState.LEAVING, until=until))
 
 
-def expire(draft: Draft) -> None:
+def expire(draft: StateDraft) -> None:
     """Time-out at the begin of a block: frees the stakes whose time has come."""
     for row in draft.due(ValidatorRow, draft.now):
         _let_go(draft, row)
 
 
-def _let_go(draft: Draft, row: ValidatorRow) -> None:
+def _let_go(draft: StateDraft, row: ValidatorRow) -> None:
     draft.put(replace(row, stake=0, until=0, state=ValidatorState.GONE))
     deposit(draft, row.owner, row.stake)
 
 
-def owner_of(view: State | Draft, validator: PeerId) -> PeerId:
+def owner_of(view: LedgerState | StateDraft, validator: PeerId) -> PeerId:
     """The account behind a consensus key; the key itself where it is none that ever joined."""
     row = view.find(ValidatorRow, validator)
     return row.owner if row else validator
 
 
-def owners(draft: Draft) -> tuple[PeerId, ...]:
+def owners(draft: StateDraft) -> tuple[PeerId, ...]:
     """The accounts behind the seats of the present committee, in seat order."""
     return tuple(owner_of(draft, member) for member in draft.committee.members)

@@ -1,1 +1,4 @@
-"""SDBFT, how a committee agrees (docs/protocol/sdbft.md): events in, effects out, no clock and no I/O."""
+"""Implements SDBFT, the consensus protocol of a committee (docs/protocol/sdbft.md).
+
+Events come in, effects go out; there is no clock and no I/O.
+"""

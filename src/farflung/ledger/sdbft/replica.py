@@ -1,4 +1,6 @@
-"""One seat of a committee, or one that follows: SDBFT as a function from events to effects (docs/protocol/sdbft.md).
+"""Implements one seat of a committee, or a follower.
+
+It is SDBFT as a function from events to effects (docs/protocol/sdbft.md).
 
 The rules are numbered as on that page. All of them are taken up in `_step`, one after another, until none has anything
 to do; what the rest of the class does is believe or disbelieve messages (`Inbox`), and keep within bounds.
@@ -17,41 +19,41 @@ from collections.abc import Iterable
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.block import Block
-from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.checks import Checks
-from farflung.ledger.sdbft.inbox import Inbox
-from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Ballot, Proposal, Quorum
-from farflung.ledger.sdbft.pulls import entry, spoken
-from farflung.ledger.sdbft.records import Record
-from farflung.ledger.sdbft.restraint import may_finalize, may_notarize, may_nullify
-from farflung.ledger.sdbft.rotation import Reign
-from farflung.ledger.votes import Kind, SignedVote, Vote, sign_vote
+from farflung.ledger.sdbft import replica_events as ev
+from farflung.ledger.sdbft.block_tree import FinalHead
+from farflung.ledger.sdbft.catch_up import entry, spoken
+from farflung.ledger.sdbft.leaders import EpochCommittee
+from farflung.ledger.sdbft.replica_checks import ReplicaChecks
+from farflung.ledger.sdbft.replica_inbox import ReplicaInbox
+from farflung.ledger.sdbft.replica_messages import BlockProposal, VoteMessage, VoteQuorum
+from farflung.ledger.sdbft.vote_rules import may_finalize, may_notarize, may_nullify
+from farflung.ledger.sdbft.votelog_records import Record
+from farflung.ledger.votes import SignedVote, Vote, VoteKind, sign_vote
 
 EARLY_NULLIFY = 64  # views ahead at most: votes for later ones count nowhere
 
 
-class Replica(Inbox):
+class Replica(ReplicaInbox):
     """The rules. Without a key of the committee it follows, and signs nothing."""
 
     def __init__(
         self,
-        reign: Reign,
-        head: Head,
+        reign: EpochCommittee,
+        head: FinalHead,
         key: SigningKey | None,
         records: Iterable[Record] = (),
-        checks: Checks | None = None,
+        checks: ReplicaChecks | None = None,
     ) -> None:
-        super().__init__(reign, head, reign.seat(key.public) if key else None, checks or Checks())
+        super().__init__(reign, head, reign.seat(key.public) if key else None, checks or ReplicaChecks())
         self._key = key
         self._judging: set[tuple[Hash, bool]] = set()
-        self._built: ev.Built | None = None
+        self._built: ev.BlockBuiltEvent | None = None
         self._building = 0  # the view for which a block was asked
         self._pending = self._was_working = False
         self._entered = self._worked = self._fired = 0
         self._wake: int | None = None
         self._records: list[Record] = []  # of votes signed while this event is handled
-        self._logged: set[tuple[int, Kind]] = set()  # quorums that are in the vote log
+        self._logged: set[tuple[int, VoteKind]] = set()  # quorums that are in the vote log
         self._restore(records)
 
     # What a shell may ask
@@ -61,32 +63,32 @@ class Replica(Inbox):
         kept: list[Record] = []
         for _, tally in self._tallies:
             kept += [*tally.quorums.values(), *tally.proposals]
-        return (*kept, *(Ballot(signed) for _, votes in sorted(self._cast.items()) for signed in votes))
+        return (*kept, *(VoteMessage(signed) for _, votes in sorted(self._cast.items()) for signed in votes))
 
     def handle(self, event: ev.Event, now_ms: int) -> list[ev.Effect]:
         """Takes one event; what is to be done now, in this order."""
         self._now = now_ms
         match event:
-            case ev.Started():
+            case ev.ReplicaStartEvent():
                 self._entered = self._fired = now_ms
                 self._broadcast(self.status())
-            case ev.Received(peer, message):
+            case ev.ReplicaMessageEvent(peer, message):
                 self._receive(peer, message)
-            case ev.Connected(peer):
-                self._out.append(ev.Send(peer, self.status()))
-            case ev.Work(is_pending):
+            case ev.ReplicaPeerEvent(peer):
+                self._out.append(ev.SendEffect(peer, self.status()))
+            case ev.WaitingTxsEvent(is_pending):
                 self._pending = is_pending
-            case ev.Built():
+            case ev.BlockBuiltEvent():
                 self._built = event
-            case ev.Judged():
+            case ev.BlockCheckedEvent():
                 self._branches.judge(event)
-            case ev.Adopted(block, closes):
+            case ev.BlocksStoredEvent(block, closes):
                 self._adopted(block, closes)
-            case ev.Tick():
+            case ev.ReplicaTickEvent():
                 self._tick()
         while not self.is_over and self._adopting is None and self._step():
             pass
-        if isinstance(event, ev.Received):
+        if isinstance(event, ev.ReplicaMessageEvent):
             self._ask(event.peer)
         self._plan()
         return self._effects()
@@ -95,16 +97,16 @@ class Replica(Inbox):
         """Rule 7: votes, with all that they rest on, are logged before anything leaves."""
         out, self._out = self._out, []
         records, self._records = self._records, []
-        return [ev.Log(tuple(records)), *out] if records else out
+        return [ev.LogVotesEffect(tuple(records)), *out] if records else out
 
     def _account(self, signed: SignedVote) -> list[Record]:
         """A vote as the log holds it: NOTARIZE behind the proposal that it is for."""
         said = spoken(self._tallies, [signed])
         tally = self._tallies.find(signed.vote.view)
-        rests = tally.proposal(signed.vote.block) if tally and signed.vote.kind == Kind.NOTARIZE else None
+        rests = tally.proposal(signed.vote.block) if tally and signed.vote.kind == VoteKind.NOTARIZE else None
         return [rests, *said] if rests is not None and rests not in said else [*said]
 
-    def _is_unlogged(self, quorum: Quorum) -> bool:
+    def _is_unlogged(self, quorum: VoteQuorum) -> bool:
         name = (quorum.vote.view, quorum.vote.kind)
         is_new = name not in self._logged
         self._logged.add(name)
@@ -113,7 +115,7 @@ class Replica(Inbox):
     def _restore(self, records: Iterable[Record]) -> None:
         """Rule 7: a restarted replica holds its votes and what they rest on, and is where they say."""
         for record in records:
-            if isinstance(record, Quorum):
+            if isinstance(record, VoteQuorum):
                 if record.vote.view > self._branches.head.view and self._tallies.hold(record):
                     self._logged.add((record.vote.view, record.vote.kind))
                     self._note_quorum(record)
@@ -122,10 +124,10 @@ class Replica(Inbox):
         self._view = self._tallies.open_after(self._branches.head.view)
         self._activity.note(range(len(self.reign.members)), self._view - 1)
 
-    def _restore_vote(self, record: Ballot | Proposal) -> None:
+    def _restore_vote(self, record: VoteMessage | BlockProposal) -> None:
         signed = record.signed
         view, tally = signed.vote.view, self._tallies.at(signed.vote.view)
-        if isinstance(record, Proposal):
+        if isinstance(record, BlockProposal):
             self._tallies.keep(record)
         if signed.seat == self._seat and signed not in self._cast.get(view, ()):
             self._cast.setdefault(view, []).append(signed)
@@ -153,13 +155,13 @@ class Replica(Inbox):
     def _final(self, blocks: tuple[Block, ...], view: int) -> None:
         header = blocks[-1].header if blocks else self._branches.head.header
         verdict = self._branches.verdict(header.id)
-        self._branches.move(Head(header, view))
+        self._branches.move(FinalHead(header, view))
         self._pulls.drop_runs()
         self._cast = {at: votes for at, votes in self._cast.items() if at > view}
         self._logged = {(at, kind) for at, kind in self._logged if at > view}
         self._judging = {name for name in self._judging if self._tallies.block(name[0]) is not None}
         if blocks:
-            self._out.append(ev.Final(blocks))
+            self._out.append(ev.FinalBlocksEffect(blocks))
             if verdict is None or not verdict.is_valid:
                 self._adopting = header.id  # rule 8: whether the epoch is over is not known yet
             else:
@@ -184,7 +186,7 @@ class Replica(Inbox):
             leader = self.reign.leader(view)
             is_gone = leader != self._seat and self._activity.is_inactive(leader, view)
             if is_gone and may_nullify(self._kinds(view)):
-                self._vote(view, Kind.NULLIFY, ZERO_HASH)
+                self._vote(view, VoteKind.NULLIFY, ZERO_HASH)
             elif not is_gone and view > self._view:
                 return
 
@@ -194,7 +196,7 @@ class Replica(Inbox):
             quorum = self._notarized.pop()
             view = quorum.vote.view
             if view > self._branches.head.view and may_finalize(self._kinds(view)):
-                self._vote(view, Kind.FINALIZE, quorum.vote.block)
+                self._vote(view, VoteKind.FINALIZE, quorum.vote.block)
                 return True
         return False
 
@@ -209,7 +211,7 @@ class Replica(Inbox):
             return False
         if self._seat is None or self._seat == self.reign.leader(self._view):
             return False
-        self._vote(self._view, Kind.NOTARIZE, block)
+        self._vote(self._view, VoteKind.NOTARIZE, block)
         return True
 
     def _execute(self, block: Hash) -> bool:
@@ -223,7 +225,7 @@ class Replica(Inbox):
         judged = self._branches.verdict(lowest)
         if (lowest, is_new) not in self._judging and (judged is None or not judged.is_valid):
             self._judging.add((lowest, is_new))
-            self._out.append(ev.Judge(ev.Draft(proposal.header, proposal.txs), is_new))
+            self._out.append(ev.CheckBlockEffect(ev.DraftBlock(proposal.header, proposal.txs), is_new))
         return False
 
     def _lead(self) -> bool:
@@ -235,26 +237,26 @@ class Replica(Inbox):
             return False
         if self._branches.closes(parent):
             proposal = self._tallies.block(parent)
-            return proposal is not None and self._propose(ev.Draft(proposal.header, proposal.txs))
+            return proposal is not None and self._propose(ev.DraftBlock(proposal.header, proposal.txs))
         if self._built is not None and self._built.view == self._view:
             built, self._built, self._building = self._built, None, 0
             return built.draft.header.parent == parent and self._propose_built(built)
         header = self._branches.header(parent)
         if self._building < self._view and header is not None and self._now >= self._due():
             self._building = self._view
-            self._out.append(ev.Build(self._view, header))
+            self._out.append(ev.BuildBlockEffect(self._view, header))
         return False
 
-    def _propose_built(self, built: ev.Built) -> bool:
+    def _propose_built(self, built: ev.BlockBuiltEvent) -> bool:
         is_proposed = self._propose(built.draft)
-        self._branches.judge(ev.Judged(built.draft.header.id, True, built.closes, built.works))
+        self._branches.judge(ev.BlockCheckedEvent(built.draft.header.id, True, built.closes, built.works))
         return is_proposed
 
-    def _propose(self, draft: ev.Draft) -> bool:
-        vote = self._statement(self._view, Kind.NOTARIZE, draft.header.id)
+    def _propose(self, draft: ev.DraftBlock) -> bool:
+        vote = self._statement(self._view, VoteKind.NOTARIZE, draft.header.id)
         if self._key is None or self._seat is None:
             return False
-        proposal = Proposal(draft.header, draft.txs, sign_vote(self._key, self._seat, vote))
+        proposal = BlockProposal(draft.header, draft.txs, sign_vote(self._key, self._seat, vote))
         if self._tallies.at(self._view).takes(vote.block):
             self._tallies.keep(proposal)
         self._note_own(proposal.signed)
@@ -263,19 +265,19 @@ class Replica(Inbox):
 
     # Own votes
 
-    def _kinds(self, view: int) -> list[Kind]:
+    def _kinds(self, view: int) -> list[VoteKind]:
         """What this seat has signed in a view."""
         return [signed.vote.kind for signed in self._cast.get(view, ())]
 
-    def _statement(self, view: int, kind: Kind, block: Hash) -> Vote:
+    def _statement(self, view: int, kind: VoteKind, block: Hash) -> Vote:
         """Rule 8: every vote names the epoch."""
         return Vote(self.reign.chain, self.reign.epoch, view, kind, block)
 
-    def _vote(self, view: int, kind: Kind, block: Hash) -> None:
+    def _vote(self, view: int, kind: VoteKind, block: Hash) -> None:
         if self._key is None or self._seat is None:
             return
         signed = sign_vote(self._key, self._seat, self._statement(view, kind, block))
-        self._broadcast(Ballot(signed))
+        self._broadcast(VoteMessage(signed))
         self._note_own(signed)
 
     def _note_own(self, signed: SignedVote) -> None:
@@ -315,7 +317,7 @@ class Replica(Inbox):
         self._fired = self._now
         self._repeat()
         if may_nullify(self._kinds(self._view)):
-            self._vote(self._view, Kind.NULLIFY, ZERO_HASH)
+            self._vote(self._view, VoteKind.NULLIFY, ZERO_HASH)
 
     def _repeat(self) -> None:
         quorums = entry(self._tallies, self._view)
@@ -338,4 +340,4 @@ class Replica(Inbox):
             wake = min(wake, self._due())
         if not self.is_over and wake != self._wake:
             self._wake = wake
-            self._out.append(ev.Wake(wake))
+            self._out.append(ev.WakeEffect(wake))

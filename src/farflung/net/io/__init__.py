@@ -1,1 +1,1 @@
-"""The shells of `net`: the only files of the package that wait or touch the machine."""
+"""The `io` modules of `net` do its input and output: no other file of the package waits or touches the machine."""

@@ -1,4 +1,4 @@
-"""One connection between two keys: joins TLS, frames, streams and counters to an asyncio transport.
+"""Joins TLS, frames, streams and counters to an asyncio transport: one connection between two keys.
 
 Reading never pauses: every buffer behind it is bounded by rules that the peer must keep (see `streams`). Writing
 hands over a portion at a time, and only while the kernel takes it (`outlet`), so that control can overtake bulk
@@ -17,19 +17,26 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Identity
-from farflung.net.counters import Meter
+from farflung.net.counters import ConnectionMeter
 from farflung.net.frames import FrameReader
-from farflung.net.io.listening import again, left, stuck, unanswered
-from farflung.net.io.outlet import Outlet
-from farflung.net.io.owner import Owner
-from farflung.net.io.rooms import Rooms
-from farflung.net.io.silence import Silence
-from farflung.net.io.tuning import Tuned
-from farflung.net.messages import Kind
-from farflung.net.paths import MEETING, Way
-from farflung.net.receipts import Tally
-from farflung.net.streams import Answered, Asked, Event, Refused, Streams, Welcomed
-from farflung.net.tls import Session
+from farflung.net.io.connection_backpressure import Backpressure
+from farflung.net.io.connection_idle import IdleTimer
+from farflung.net.io.connection_owner import ConnectionHost
+from farflung.net.io.connection_writer import ConnectionWriter
+from farflung.net.io.listen_errors import again, left, stuck, unanswered
+from farflung.net.io.socket_options import SocketTuning
+from farflung.net.messages import MessageKind
+from farflung.net.paths import MEETING, PathType
+from farflung.net.relay_receipts import ReceiptTally
+from farflung.net.streams import (
+    Event,
+    StreamErrorReply,
+    StreamMultiplexer,
+    StreamReply,
+    StreamRequest,
+    StreamWelcome,
+)
+from farflung.net.tls import TlsSession
 
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
 
@@ -38,23 +45,31 @@ class Connection(asyncio.BufferedProtocol):
     """A proved peer, to call and to be called by. Made by an Endpoint; `peer` is known once it is open."""
 
     def __init__(
-        self, owner: Owner[Connection], session: Session, meter: Meter, *, idle_seconds: float
+        self,
+        owner: ConnectionHost[Connection],
+        session: TlsSession,
+        meter: ConnectionMeter,
+        *,
+        idle_seconds: float,
     ) -> None:
         self._owner, self._session, self._meter = owner, session, meter
         self._is_dialer = session.is_dialer
-        self._streams = Streams(is_dialer=self._is_dialer)
+        self._streams = StreamMultiplexer(is_dialer=self._is_dialer)
         self._reader, self._loop = FrameReader(), asyncio.get_running_loop()
-        self._outlet: Outlet | None = None
+        self._outlet: ConnectionWriter | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._waiting: tuple[deque[Asked], deque[Asked]] = (deque(), deque())  # control, bulk: not started
-        self._rooms, self._gone = Rooms(self._streams), asyncio.Event()
+        self._waiting: tuple[deque[StreamRequest], deque[StreamRequest]] = (
+            deque(),
+            deque(),
+        )  # control, bulk: not started
+        self._rooms, self._gone = Backpressure(self._streams), asyncio.Event()
         self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
         dumb = stuck(f"nothing came for {idle_seconds:.0f} s")
-        self._silence = Silence(idle_seconds, self._still, lambda: self.drop(dumb))
+        self._silence = IdleTimer(idle_seconds, self._still, lambda: self.drop(dumb))
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
-        self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
+        self.place, self.way = MEETING, PathType.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
         self.widened: asyncio.Future[None] = self._loop.create_future()  # done when `ways` have become more
         self.round_trip: float | None = None  # seconds, the least of the last, where `roads` measures it
@@ -89,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._meter.total >= limits.CONNECTION_BYTES
 
     @property
-    def tally(self) -> Tally | None:
+    def tally(self) -> ReceiptTally | None:
         """Where it counts, if somebody pays for its way."""
         return self._meter.tally
 
@@ -124,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._doubted = self.heard
 
     @property
-    def tuned(self) -> Tuned | None:
+    def tuned(self) -> SocketTuning | None:
         """What the kernel gave this connection; None before TCP stands."""
         return None if self._outlet is None else self._outlet.tuned
 
@@ -145,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         method: str,
         body: bytes,
         *,
-        kind: Kind = Kind.CONTROL,
+        kind: MessageKind = MessageKind.CONTROL,
         timeout: float | None = 30.0,  # noqa: ASYNC109 - it is turned into an error with a code
     ) -> bytes:
         """Asks the peer and waits for its reply.
@@ -164,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._ping()
             raise unanswered(self.peer, method, timeout) from None
 
-    async def tell(self, method: str, body: bytes, *, kind: Kind = Kind.CONTROL) -> None:
+    async def tell(self, method: str, body: bytes, *, kind: MessageKind = MessageKind.CONTROL) -> None:
         """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, 046, 150."""
         await self._wait_for_room(kind)
         self._streams.tell(method, body, kind)
@@ -181,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(NetworkError("FF-NET-046", "the connection was closed"))
         if self._outlet is not None:
             self._session.finish()
-            self._outlet.write(Kind.CONTROL, self._session.outgoing())
+            self._outlet.write(MessageKind.CONTROL, self._session.outgoing())
             self._outlet.close()
             self._loop.call_later(_LINGER_SECONDS, self._outlet.abort)
 
@@ -206,19 +221,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._outlet is not None:
             self._outlet.abort()
 
-    def answer(self, asked: Asked, body: bytes) -> None:
+    def answer(self, asked: StreamRequest, body: bytes) -> None:
         """Replies to a request. Raises NetworkError FF-NET-030 for a body over the limit."""
         if self._reason is None:
             self._streams.reply(asked, body)
             self._send()
 
-    def refuse(self, asked: Asked, error: FarflungError) -> None:
+    def refuse(self, asked: StreamRequest, error: FarflungError) -> None:
         """Replies with an error."""
         if self._reason is None:
             self._streams.fail(asked, error)
             self._send()
 
-    def check(self, kind: Kind) -> None:
+    def check(self, kind: MessageKind) -> None:
         """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
         if self._outlet is not None:
             self._outlet.check(kind)
@@ -234,12 +249,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = Outlet(transport, self._meter, self._owner.manners, self._pump, self._ping)
+        self._outlet = ConnectionWriter(transport, self._meter, self._owner.manners, self._pump, self._ping)
         if self._reason is not None:
             transport.abort()
             return
         self._silence.begin()
-        self._write(Kind.CONTROL, self._session.outgoing())
+        self._write(MessageKind.CONTROL, self._session.outgoing())
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """asyncio: where to read."""
@@ -287,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, data: memoryview) -> None:
         was_ready = self._session.is_ready
         records = self._session.receive(data)
-        self._write(Kind.CONTROL, self._session.outgoing())
+        self._write(MessageKind.CONTROL, self._session.outgoing())
         if self._reason is not None:
             return
         if self._session.is_ready and not was_ready:
@@ -307,19 +322,19 @@ class Connection(asyncio.BufferedProtocol):
             self.close() if self._streams.is_welcome else self.drop(left(self._refuser, "it said good-bye"))
 
     def _happened(self, event: Event) -> None:
-        if isinstance(event, Asked):
+        if isinstance(event, StreamRequest):
             self._waiting[event.kind.is_bulk].append(event)
             self.serve()
-        elif isinstance(event, Welcomed):
+        elif isinstance(event, StreamWelcome):
             if not self._opened.done():  # the dial may have been given up
                 self._opened.set_result(None)
         elif (call := self._calls.pop(event.ticket, None)) is not None and not call.done():
-            if isinstance(event, Refused):
+            if isinstance(event, StreamErrorReply):
                 call.set_exception(event.error)
-            elif isinstance(event, Answered):
+            elif isinstance(event, StreamReply):
                 call.set_result(event.body)
 
-    async def _wait_for_room(self, kind: Kind) -> None:
+    async def _wait_for_room(self, kind: MessageKind) -> None:
         await self._rooms.wait(kind)
         self._check_open()
         self.check(kind)
@@ -364,10 +379,10 @@ class Connection(asyncio.BufferedProtocol):
         self._streams.ping()
         self._pump()
 
-    def _may_serve(self, kind: Kind) -> bool:
+    def _may_serve(self, kind: MessageKind) -> bool:
         return self._streams.has_room(kind) and self._owner.has_place(self.peer, kind)
 
-    def _write(self, kind: Kind, data: bytes) -> None:
+    def _write(self, kind: MessageKind, data: bytes) -> None:
         if self._outlet is not None and data:
             self._outlet.write(kind, data)
             if self._outlet.is_overfull:

@@ -1,4 +1,4 @@
-"""The listener and dialler of one key: who may connect, how many, and how long they may take to prove a key.
+"""Listens and dials for one key; bounds who may connect, how many, and how long they may take to prove a key.
 
     accepted socket --> half open --(handshake within its time, admitted, a place free)--> open --> gone
                            | over limits.HALF_OPEN the oldest half-open one is dropped, so a flood of silent
@@ -23,28 +23,28 @@ from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
-from farflung.core.io.tasks import Tasks
+from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.net.certificates import Credential, Identity, credential_of
-from farflung.net.counters import Counter, Meter
-from farflung.net.endpoints import DIRECT, Place
-from farflung.net.io.attachment import SUMMON, Attachment, first_there
+from farflung.net.counters import ByteCounter, ConnectionMeter
+from farflung.net.endpoint_records import DIRECT, EndpointAddress
 from farflung.net.io.connection import Connection
-from farflung.net.io.credentials import FileCredentials
-from farflung.net.io.door import Door
-from farflung.net.io.handlers import Handler, Handlers, OnError
-from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import LOOPBACK, too_slow, turned_away, unreachable
-from farflung.net.io.manners import Manners
-from farflung.net.io.purse import SIGN, Purse
-from farflung.net.io.spares import keep_spare
-from farflung.net.io.summoned import Summoned
-from farflung.net.keyring import Keyring
-from farflung.net.messages import Kind
-from farflung.net.paths import MEETING, Way
-from farflung.net.receipts import Tally
-from farflung.net.streams import Asked
-from farflung.net.tickets import Purpose, Summons
-from farflung.net.tls import Session
+from farflung.net.io.listen_errors import LOOPBACK, too_slow, turned_away, unreachable
+from farflung.net.io.rate_limiter import LinePacer
+from farflung.net.io.relay_callback import RelayCallback
+from farflung.net.io.relay_dialer import knock, new_ticket
+from farflung.net.io.relay_payer import SIGN, RelayPayer
+from farflung.net.io.relay_registration import SUMMON, RelayRegistration, first_there
+from farflung.net.io.request_handlers import Handler, OnError, RequestHandlers
+from farflung.net.io.spare_connections import keep_spare
+from farflung.net.io.tcp_listener import TcpListener
+from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.messages import MessageKind
+from farflung.net.node_keyring import Keyring
+from farflung.net.paths import MEETING, PathType
+from farflung.net.relay_receipts import ReceiptTally
+from farflung.net.relay_tickets import CallbackRequest, TicketPurpose
+from farflung.net.streams import StreamRequest
+from farflung.net.tls import TlsSession
 
 _READ_BYTES = 256 * limits.KIB
 
@@ -59,7 +59,7 @@ class Endpoint:
         self,
         own: SigningKey | Credential,
         handler: Handler,
-        counter: Counter,
+        counter: ByteCounter,
         *,
         host: str = LOOPBACK,
         port: int = 0,
@@ -70,7 +70,7 @@ class Endpoint:
         idle_seconds: float = limits.IDLE_SECONDS,
         keyring: Keyring | None = None,
         clock: Callable[[], float] = time.time,
-        manners: Manners | None = None,
+        manners: LinePacer | None = None,
     ) -> None:
         """`own`: the account's key, or a certified node key. `admit` says which accounts may stay (None: all).
 
@@ -79,22 +79,25 @@ class Endpoint:
         """
         self.credential, self.counter = credential_of(own), counter
         self.keyring, self._clock = keyring or Keyring(), clock
-        self.manners: Manners | None = manners or Manners()
+        self.manners: LinePacer | None = manners or LinePacer()
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
-        self._handlers = Handlers(self._handle, on_error or _report, self._freed)
-        self._door, self._entering = Door(host, port, self._enter, allow_remote=allow_remote), Tasks()
+        self._handlers = RequestHandlers(self._handle, on_error or _report, self._freed)
+        self._door, self._entering = (
+            TcpListener(host, port, self._enter, allow_remote=allow_remote),
+            OwnedTasks(),
+        )
         self._admit = admit
         self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
-        self._credentials = FileCredentials(self.credential)
+        self._credentials = FileTlsCredentials(self.credential)
         self._half_open: dict[Connection, asyncio.TimerHandle] = {}
         self._connections: dict[Connection, None] = {}  # the oldest first
         self._accepted: dict[PeerId, list[Connection]] = {}
         self._open: dict[PeerId, list[Connection]] = {}
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
-        self._attachments: dict[PeerId, Attachment] = {}
-        self.purse = Purse(self.credential, self._reach_relay, clock)
-        self._summoned = Summoned(self, self._arriving, admit, handshake_seconds)
+        self._attachments: dict[PeerId, RelayRegistration] = {}
+        self.purse = RelayPayer(self.credential, self._reach_relay, clock)
+        self._summoned = RelayCallback(self, self._arriving, admit, handshake_seconds)
         self._is_closed = False
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
         self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
@@ -154,10 +157,10 @@ class Endpoint:
         self._check_not_closed()
         if relay not in self._attachments:
             place, own = (host, port), lambda: self.credential
-            made = functools.partial(self._arriving, b"", Place(host, port, relay), Way.RELAY)
+            made = functools.partial(self._arriving, b"", EndpointAddress(host, port, relay), PathType.RELAY)
             beside = functools.partial(keep_spare, own, self.counter, relay, place, made, self.purse)
             dial = lambda fresh: self.dial(relay, host, port, fresh=fresh)  # noqa: E731
-            self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
+            self._attachments[relay] = RelayRegistration(relay, place, dial, beside if spare else None)
 
     async def detach(self, relay: PeerId) -> None:
         """Is known at this relay no more. Circuits that stand live on."""
@@ -178,7 +181,7 @@ class Endpoint:
 
     async def adopt(self, accepted: socket.socket, first: bytes) -> None:
         """Takes a connection that another listener accepted, and of which it has read the `first` bytes."""
-        self.counter.received[Kind.CONTROL] += len(first)
+        self.counter.received[MessageKind.CONTROL] += len(first)
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self._arriving(first), accepted)
 
@@ -194,7 +197,7 @@ class Endpoint:
                 cause=f"the new key speaks for {short(own.account)}",
                 hint="make a new endpoint",
             )
-        old, self.credential, self._credentials = self._credentials, own, FileCredentials(own)
+        old, self.credential, self._credentials = self._credentials, own, FileTlsCredentials(own)
         old.close()
         self.purse.renew(own)
 
@@ -210,12 +213,12 @@ class Endpoint:
                 ended += 1
         return ended
 
-    def fresh(self, peer: PeerId | None, way: Way) -> Connection:
+    def fresh(self, peer: PeerId | None, way: PathType) -> Connection:
         """What takes a connected socket over (`opening.over`). `peer`: who is dialled, None: the other end dials."""
         self._check_not_closed()
         if peer is None:
             return self._arriving(way=way)
-        return self._connection(Session.client(self._credentials, peer, self._trusts), way=way)
+        return self._connection(TlsSession.client(self._credentials, peer, self._trusts), way=way)
 
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
@@ -261,13 +264,13 @@ class Endpoint:
         peer, host, port, relay, _ = place
         self._check_not_closed()
         loop = asyncio.get_running_loop()
-        session = Session.client(self._credentials, peer, self._trusts)
-        way = Way.DIRECT if relay is None else Way.RELAY
-        made = functools.partial(self._connection, session, Place(host, port, relay or DIRECT), way)
+        session = TlsSession.client(self._credentials, peer, self._trusts)
+        way = PathType.DIRECT if relay is None else PathType.RELAY
+        made = functools.partial(self._connection, session, EndpointAddress(host, port, relay or DIRECT), way)
         if relay is not None:
             toll = self.purse.find(relay, peer)
             made = functools.partial(made, self.purse.shown(toll, relay, (host, port)))
-            ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer, toll=toll)
+            ticket = new_ticket(self.credential, TicketPurpose.DIAL, relay, peer, toll=toll)
             own, early = self.credential, session.outgoing()
             return await knock(own, self.counter, ticket, (host, port), made, early)
         try:
@@ -298,9 +301,13 @@ class Endpoint:
         self._entering.begin(self.adopt(stranger, b""))
 
     def _connection(
-        self, session: Session, place: Place = MEETING, way: Way = Way.DIRECT, tally: Tally | None = None
+        self,
+        session: TlsSession,
+        place: EndpointAddress = MEETING,
+        way: PathType = PathType.DIRECT,
+        tally: ReceiptTally | None = None,
     ) -> Connection:
-        meter = Meter(self.counter, tally)
+        meter = ConnectionMeter(self.counter, tally)
         self.purse.opened(tally)
         connection = Connection(self, session, meter, idle_seconds=self._idle_seconds)
         connection.place, connection.way = place, way
@@ -308,12 +315,16 @@ class Endpoint:
         return connection
 
     def _arriving(
-        self, first: bytes = b"", place: Place = MEETING, way: Way = Way.DIRECT, tally: Tally | None = None
+        self,
+        first: bytes = b"",
+        place: EndpointAddress = MEETING,
+        way: PathType = PathType.DIRECT,
+        tally: ReceiptTally | None = None,
     ) -> Connection:
         """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
-        session = Session.server(self._credentials, self._trusts)
+        session = TlsSession.server(self._credentials, self._trusts)
         session.receive(first)
         connection = self._connection(session, place, way, tally)
         loop = asyncio.get_running_loop()
@@ -336,7 +347,7 @@ class Endpoint:
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:
             return await self.services.get(method, self._handler)(connection, method, body)
-        await self._summoned.come(attachment, decode(body, Summons, limits.TICKET_BYTES))
+        await self._summoned.come(attachment, decode(body, CallbackRequest, limits.TICKET_BYTES))
         return b""
 
     # Called by connections (connection.Owner)
@@ -362,11 +373,11 @@ class Endpoint:
             raise NetworkError("FF-NET-050", f"no place for {short(peer)}", cause="the listener is full")
         self._accepted.setdefault(peer, []).append(connection)
 
-    def has_place(self, peer: PeerId, kind: Kind) -> bool:
+    def has_place(self, peer: PeerId, kind: MessageKind) -> bool:
         """Whether another request of this key may start."""
         return self._handlers.has_place(peer, kind)
 
-    def work(self, connection: Connection, asked: Asked) -> None:
+    def work(self, connection: Connection, asked: StreamRequest) -> None:
         """Starts the handler of a request."""
         self._handlers.start(connection, asked)
 

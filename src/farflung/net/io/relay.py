@@ -1,4 +1,4 @@
-"""A relay: one port where peers that cannot reach each other meet, and where nobody reads what they say.
+"""A relay joins, at one port, peers that cannot reach each other, and reads nothing of what they say.
 
 What an accepted socket is shows in its first four bytes:
 
@@ -31,25 +31,32 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
-from farflung.core.io.tasks import Tasks
-from farflung.net import groups, measures, tickets, tls
+from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.net import multicast_groups, relay_probe, relay_tickets, tls
 from farflung.net.certificates import Credential, Identity, credential_of
-from farflung.net.counters import Counter
-from farflung.net.io.attachment import ATTACH, SUMMON
+from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
-from farflung.net.io.fanout import Hub, Rules
-from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
-from farflung.net.io.junction import Bounds, Junction, Waiting
-from farflung.net.io.listening import LOOPBACK
-from farflung.net.io.measuring import Measures
-from farflung.net.io.pacing import Pacer
-from farflung.net.io.spares import Spares, part
-from farflung.net.io.tollgate import Tollgate
-from farflung.net.keyring import Keyring
-from farflung.net.messages import Kind, RemoteError
-from farflung.net.metering import Books
-from farflung.net.tickets import Presented, Purpose, Spent, Status, Summons, Ticket
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.multicast_relay import GroupAdmissionRules, GroupHub
+from farflung.net.io.pacer import UploadPacer
+from farflung.net.io.relay_circuits import CircuitLimits, CircuitTable, PendingDial
+from farflung.net.io.relay_listener import Greeter, RelayListener, exactly
+from farflung.net.io.relay_metering_gate import RelayMeteringGate
+from farflung.net.io.relay_probe_server import RelayProbeServer
+from farflung.net.io.relay_registration import ATTACH, SUMMON
+from farflung.net.io.spare_connections import SpareConnections, part
+from farflung.net.messages import MessageKind, RemoteError
+from farflung.net.node_keyring import Keyring
+from farflung.net.relay_meter import PassMeter
+from farflung.net.relay_tickets import (
+    AdmittedTicket,
+    CallbackRequest,
+    Ticket,
+    TicketPurpose,
+    TicketReplayCache,
+    TicketStatus,
+)
 
 _LOOKS: Final = 3  # at all circuits, in their idle time
 
@@ -67,7 +74,7 @@ class RelayServer:
         port: int = 0,
         admit: Admit | None = None,
         on_traffic: Callable[[int], None] | None = None,
-        counter: Counter | None = None,
+        counter: ByteCounter | None = None,
         allow_remote: bool = False,
         may_splice: bool = True,
         handshake_seconds: float = limits.HANDSHAKE_SECONDS,
@@ -76,7 +83,7 @@ class RelayServer:
         uplink: int | None = None,
         keyring: Keyring | None = None,
         circuit_rate: int = 0,
-        toll: Tollgate | None = None,
+        toll: RelayMeteringGate | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
@@ -86,7 +93,7 @@ class RelayServer:
         node keys count (None: all that are certified). `circuit_rate`: bytes a second that one circuit may forward each
         way (0: no bound). `toll`: asks for passes (None: carries for nothing).
         """
-        self.counter, self._own, self._admit = counter or Counter(), credential_of(own), admit
+        self.counter, self._own, self._admit = counter or ByteCounter(), credential_of(own), admit
         self._clock, self.keyring = clock, keyring or Keyring()
         self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
         self._endpoint = Endpoint(
@@ -99,33 +106,36 @@ class RelayServer:
             clock=clock,
         )
         self._endpoint.manners = None  # a socket has one pacer: the relay's uplink, or none
-        self._toll, self._uplink = toll, None if uplink is None else Pacer(uplink)
-        bounds = Bounds(circuit_rate, may_splice, self._uplink, toll)
-        self._junction = Junction(bounds, self._tell, on_traffic, self._release)
-        self._spent = Spent()
-        rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock, toll)
-        self._hub = Hub(rules, self._junction.moved, self.counter, self._uplink)
-        self._door = FrontDoor(
+        self._toll, self._uplink = toll, None if uplink is None else UploadPacer(uplink)
+        bounds = CircuitLimits(circuit_rate, may_splice, self._uplink, toll)
+        self._junction = CircuitTable(bounds, self._tell, on_traffic, self._release)
+        self._spent = TicketReplayCache()
+        rules = GroupAdmissionRules(self._own.account, self._serves, self.keyring, self._spent, clock, toll)
+        self._hub = GroupHub(rules, self._junction.moved, self.counter, self._uplink)
+        self._door = RelayListener(
             host,
             port,
             self._greeters(),
             allow_remote=allow_remote,
             handshake_seconds=handshake_seconds,
         )
-        self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
-        self._spares = Spares(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
-        self._tasks = Tasks()
+        self._methods: dict[str, Method] = {
+            ATTACH: self._attach,
+            **RelayProbeServer(clock, self._uplink).methods(),
+        }
+        self._spares = SpareConnections(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
+        self._tasks = OwnedTasks()
         self._attached: dict[PeerId, Connection] = {}
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingDial] = {}
         self._owned = collections.Counter[PeerId]()  # waiting or joined, by dialer
 
     def _greeters(self) -> dict[bytes, Greeter]:
         """Whom a stranger wants, by what it says first."""
         return {
             tls.MAGIC: self._meet,
-            tickets.MAGIC: self._hear,
-            groups.MAGIC: self._hub.hear,
-            measures.FAMILY: self._name,
+            relay_tickets.MAGIC: self._hear,
+            multicast_groups.MAGIC: self._hub.hear,
+            relay_probe.FAMILY: self._name,
         }
 
     async def start(self) -> tuple[str, int]:
@@ -180,74 +190,74 @@ class RelayServer:
 
     async def _name(self, stranger: socket.socket, magic: bytes) -> bool:
         """Another version of ours, or one that asks for ours."""
-        self._tell(stranger, measures.answer(self._own.account))
+        self._tell(stranger, relay_probe.answer(self._own.account))
         return False
 
     async def _hear(self, stranger: socket.socket, magic: bytes) -> bool:
         """Reads a ticket and does what it says; whether the socket was kept."""
-        head = magic + await exactly(stranger, tickets.HEAD_BYTES - len(magic))
-        size = tickets.read_head(head)
+        head = magic + await exactly(stranger, relay_tickets.HEAD_BYTES - len(magic))
+        size = relay_tickets.read_head(head)
         if size is None:
-            return await self._refuse(stranger, Status.MALFORMED)
+            return await self._refuse(stranger, TicketStatus.MALFORMED)
         body = await exactly(stranger, size)
-        self.counter.received[Kind.CONTROL] += len(head) + size
+        self.counter.received[MessageKind.CONTROL] += len(head) + size
         found = self._judge(body)
-        if isinstance(found, Status):
+        if isinstance(found, TicketStatus):
             return await self._refuse(stranger, found)
         ticket, identity = found
-        if ticket.purpose is Purpose.DIAL:
+        if ticket.purpose is TicketPurpose.DIAL:
             refusal = await self._dial(ticket, identity, stranger)
         else:
-            act = self._join if ticket.purpose is Purpose.ACCEPT else self._spare
+            act = self._join if ticket.purpose is TicketPurpose.ACCEPT else self._spare
             refusal = act(ticket, identity, stranger)
         return refusal is None or await self._refuse(stranger, refusal)
 
-    def _judge(self, body: bytes) -> Presented | Status:
+    def _judge(self, body: bytes) -> AdmittedTicket | TicketStatus:
         now = int(self._clock())
-        found = tickets.judge(body, self._own.account, now)
-        if isinstance(found, Status):
+        found = relay_tickets.judge(body, self._own.account, now)
+        if isinstance(found, TicketStatus):
             return found
         if not self._serves(found.ticket.presenter):
-            return Status.BARRED
+            return TicketStatus.BARRED
         if not self.keyring.counts(found.who, now):
-            return Status.VOID
+            return TicketStatus.VOID
         return self._spent.spend(found.ticket, now) or found
 
     def _serves(self, peer: PeerId) -> bool:
         return self._admit is None or self._admit(peer)
 
-    async def _refuse(self, stranger: socket.socket, status: Status) -> bool:
+    async def _refuse(self, stranger: socket.socket, status: TicketStatus) -> bool:
         """Says why not, and closes; False, because the socket is not kept."""
         with contextlib.suppress(OSError):
             self._say(stranger, status)
         await part(stranger)
         return False
 
-    def _say(self, to: socket.socket, status: Status) -> None:
+    def _say(self, to: socket.socket, status: TicketStatus) -> None:
         """One small message into an empty send buffer: it fits or the socket is broken."""
-        self._tell(to, tickets.answer(status))
+        self._tell(to, relay_tickets.answer(status))
 
     def _tell(self, to: socket.socket, word: bytes) -> None:
-        self.counter.sent[Kind.CONTROL] += len(word)
+        self.counter.sent[MessageKind.CONTROL] += len(word)
         if to.send(word) < len(word):
             raise ConnectionError("the socket took half of a few bytes")
 
     # Circuits
 
-    async def _dial(self, ticket: Ticket, identity: Identity, dialer: socket.socket) -> Status | None:
-        books: Books | None = None
+    async def _dial(self, ticket: Ticket, identity: Identity, dialer: socket.socket) -> TicketStatus | None:
+        books: PassMeter | None = None
         if self._toll is not None:
             found = await self._toll.admit(ticket.toll, ticket.presenter, ticket.peer)
-            if isinstance(found, Status):
+            if isinstance(found, TicketStatus):
                 return found
             books = found
         target = self._attached.get(ticket.peer)
         if target is None or not target.is_open:
-            return Status.ABSENT
+            return TicketStatus.ABSENT
         is_full = len(self._waiting) + len(self._junction.circuits) >= limits.CIRCUITS
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
-            return Status.FULL
-        waiting = Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
+            return TicketStatus.FULL
+        waiting = PendingDial(ticket.presenter, ticket.peer, dialer, identity, books)
         self._owned[ticket.presenter] += 1
         if (spare := self._spares.take(ticket.peer)) is not None:
             self._junction.join(waiting, *spare, is_spare=True)
@@ -259,33 +269,33 @@ class RelayServer:
 
     async def _summon(self, target: Connection, number: int) -> None:
         """Tells the dialled peer; it comes by `_join`, or the dialer hears why not."""
-        status = Status.SILENT
+        status = TicketStatus.SILENT
         try:
             asked = self._waiting[number]
             toll = asked.books.signed if asked.books is not None else None
-            body = encode(Summons(number, asked.dialer, toll))
+            body = encode(CallbackRequest(number, asked.dialer, toll))
             await target.call(SUMMON, body, timeout=self._circuit_seconds)
         except RemoteError:
-            status = Status.DECLINED
+            status = TicketStatus.DECLINED
         except NetworkError as error:
-            status = Status.SILENT if error.code == "FF-NET-047" else Status.ABSENT
+            status = TicketStatus.SILENT if error.code == "FF-NET-047" else TicketStatus.ABSENT
         finally:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 self._release(waiting.dialer)
                 await self._refuse(waiting.socket, status)
 
-    def _join(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
+    def _join(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> TicketStatus | None:
         waiting = self._waiting.get(ticket.circuit)
         if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
-            return Status.UNKNOWN
+            return TicketStatus.UNKNOWN
         del self._waiting[ticket.circuit]
         self._junction.join(waiting, comer, identity, is_spare=False)
         return None
 
-    def _spare(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
+    def _spare(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> TicketStatus | None:
         if ticket.presenter not in self._attached:
-            return Status.ABSENT
+            return TicketStatus.ABSENT
         self._spares.keep(ticket.presenter, comer, identity)
         return None
 

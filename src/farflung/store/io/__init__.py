@@ -1,1 +1,1 @@
-"""The shells of `store`: the only files of the package that wait or touch the machine."""
+"""Contains the I/O code of `store`: the only files of the package that wait or touch the machine."""

@@ -1,1 +1,1 @@
-"""How much memory a module's step takes, found by going through it without numbers."""
+"""Computes how much memory a module's step takes, by tracing it without numbers."""

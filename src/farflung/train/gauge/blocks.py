@@ -1,4 +1,5 @@
-"""A module's repeated blocks: where they are, who of them is at work, and how they are computed again (T6, P2).
+"""Finds a module's repeated blocks: where they are, which of them runs, and how they are computed again (T6,
+P2).
 
 Blocks are what stands in an nn.ModuleList or nn.Sequential with others of its class, outermost first. Recomputed in
 full, a block keeps its inputs (Chen et al. 2016, section 4.2). Selectively, it keeps what matrix products with weights,
@@ -19,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from farflung.plan.parallel.shapes import Recompute
-from farflung.train.gauge.living import AFTER, Living
+from farflung.advice.traffic.transformer_shapes import Recomputation
+from farflung.train.gauge.live_tensors import AFTER, LiveTensorTracker
 
 aten: Final = torch.ops.aten
 BATCHED: Final = frozenset({aten.bmm.default, aten.baddbmm.default})  # of weights, or of two activations
@@ -59,7 +60,7 @@ def _find(prefix: str, module: nn.Module, found: dict[str, nn.Module]) -> None:
 
 
 @contextlib.contextmanager
-def marked(blocks: dict[str, nn.Module], living: Living) -> Iterator[None]:
+def marked(blocks: dict[str, nn.Module], living: LiveTensorTracker) -> Iterator[None]:
     """Books under place k + 1 what block k makes, under 0 what comes before the first, under AFTER what lies between
     and after them. The backward pass of what went forward inside goes through the same places the other way.
     `living.handed` grows to the most that a block returns.
@@ -93,20 +94,20 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _come_back(living: Living, tensor: Tensor, place: int) -> None:
+def _come_back(living: LiveTensorTracker, tensor: Tensor, place: int) -> None:
     """With its gradient the backward pass is back where the tensor was made."""
     if tensor.requires_grad:
         tensor.register_hook(lambda _: setattr(living, "at", place))  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def recomputed(blocks: dict[str, nn.Module], how: Recompute) -> Iterator[None]:
+def recomputed(blocks: dict[str, nn.Module], how: Recomputation) -> Iterator[None]:
     """Inside, each block's forward pass is checkpointed."""
-    if how is Recompute.NONE:
+    if how is Recomputation.NONE:
         yield
         return
     contexts: dict[str, Any] = {}
-    if how is Recompute.SELECTIVE:
+    if how is Recomputation.SELECTIVE:
         own = frozenset(_storage(p) for block in blocks.values() for p in block.parameters())
         contexts["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, own))
     for block in blocks.values():

@@ -1,4 +1,4 @@
-"""What the gauging process is asked (train.io.gauger); no torch is needed to ask it."""
+"""Defines the requests to the memory-tracing process (train.io.memory_process); no torch is needed to send them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from farflung.core.codec import Wire
 from farflung.job.spec import JobSpec
 
 
-class Gauge(Wire, frozen=True, tag="gauge"):
+class StepMemoryRequest(Wire, frozen=True, tag="gauge"):
     """For the memory of one step of a job; `module` is the source of its model, empty for a built-in one."""
 
     spec: JobSpec
     module: bytes
 
 
-class Heap(Wire, frozen=True, tag="heap"):
+class HeapMemoryRequest(Wire, frozen=True, tag="heap"):
     """For what the heap keeps beside the tensors of steps of so many rows."""
 
     spec: JobSpec
@@ -21,4 +21,4 @@ class Heap(Wire, frozen=True, tag="heap"):
     rows: int
 
 
-Request = Gauge | Heap
+Request = StepMemoryRequest | HeapMemoryRequest

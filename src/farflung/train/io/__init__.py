@@ -1,1 +1,1 @@
-"""The shells of `train`: the only files of the package that wait or touch the machine."""
+"""Contains the shells of `train`: the only files of the package that wait or touch the machine."""

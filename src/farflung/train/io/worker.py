@@ -1,10 +1,10 @@
-"""The worker process: reads requests from its agent, answers each, ends when the agent does.
+"""Runs the worker process: it reads requests from its agent, answers each, and ends when the agent does.
 
-While none has come it trains ahead, where a job's next round can be known (train.ahead); a request waits for the step
+While none has come it trains ahead, where a job's next round can be known (train.prefetched_round); a request waits for the step
 that is under way.
 
 `python -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
-A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.messages` struct.
+A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.worker_messages` struct.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
-from farflung.train import messages
-from farflung.train.io.loading import uncollected
+from farflung.train import worker_messages
+from farflung.train.io.import_without_gc import uncollected
 
 HEAD_BYTES = 8
 Wait = Callable[[int, int], None]
 
 
-class Channel:
+class WorkerChannel:
     """A blocking, framed channel over two file descriptors."""
 
     def __init__(self, incoming: int, outgoing: int, wait: Wait | None = None) -> None:
@@ -91,7 +91,7 @@ def too_long(size: int) -> ProtocolError:
     )
 
 
-def broken(error: Exception) -> messages.Broken:
+def broken(error: Exception) -> worker_messages.WorkerFailure:
     """Any failure as the reply that carries it; an unexpected one as FF-TRAIN-099."""
     if os.environ.get("FARFLUNG_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
@@ -105,15 +105,15 @@ def broken(error: Exception) -> messages.Broken:
             cause,
             "run again with FARFLUNG_DEBUG=1",
         )
-    return messages.Broken(*(word.encode("utf-8", "replace").decode() for word in words))
+    return worker_messages.WorkerFailure(*(word.encode("utf-8", "replace").decode() for word in words))
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the agent is gone."""
     with uncollected():
-        from farflung.train.engine import Engine  # torch takes seconds to load: only here
+        from farflung.train.engine import WorkerEngine  # torch takes seconds to load: only here
 
-    engine = Engine(time.perf_counter, lambda: _go_on(channel))
+    engine = WorkerEngine(time.perf_counter, lambda: _go_on(channel))
     while True:
         while not channel.is_waiting() and not channel.is_closed() and engine.ahead():
             pass  # one step after another, until the agent says something
@@ -121,11 +121,11 @@ def serve(channel: Channel) -> None:
         if raw is None:
             return
         try:
-            request = decode(raw, cast(type[Any], messages.Said), limits.PIPE_BYTES)
-            if isinstance(request, messages.Abandon):
+            request = decode(raw, cast(type[Any], worker_messages.Said), limits.PIPE_BYTES)
+            if isinstance(request, worker_messages.AbandonCommand):
                 engine.rest()  # the round before it will not be among the merged ones
                 continue  # it was the reason of the answer before, or came too late
-            reply: messages.Reply = engine.handle(request)
+            reply: worker_messages.Reply = engine.handle(request)
         except Exception as error:
             reply = broken(error)
         del raw
@@ -133,7 +133,7 @@ def serve(channel: Channel) -> None:
         del reply  # it may hold as many vectors as a step ahead needs
 
 
-def _go_on(channel: Channel) -> None:
+def _go_on(channel: WorkerChannel) -> None:
     """Ends the process when its agent is gone, and the work under way when the agent speaks before the answer."""
     if channel.is_closed():
         raise SystemExit(0)
@@ -146,16 +146,16 @@ def _go_on(channel: Channel) -> None:
         )
 
 
-def _open(arguments: list[str]) -> Channel:
+def _open(arguments: list[str]) -> WorkerChannel:
     if arguments:
         connection = socket.socket(fileno=int(arguments[0]))
         connection.setblocking(True)
         descriptor = connection.detach()
         os.set_inheritable(descriptor, False)
-        return Channel(descriptor, descriptor)
+        return WorkerChannel(descriptor, descriptor)
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # a user's print must not reach the agent as a message
-    return Channel(incoming, outgoing)
+    return WorkerChannel(incoming, outgoing)
 
 
 def main() -> int:

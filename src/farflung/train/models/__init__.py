@@ -1,1 +1,1 @@
-"""Models that farflung builds by itself, each one file."""
+"""Holds the models that farflung builds by itself, each one file."""

@@ -1,4 +1,4 @@
-"""A small GPT over tokens, written to be read: pre-norm blocks, learned positions, head tied to the embedding.
+"""Defines a small, readable GPT over tokens: pre-norm blocks, learned positions, head tied to the embedding.
 
 After Radford et al. 2019 (GPT-2), with Press & Wolf 2017 for the tied head. Shapes are in the names:
 
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from farflung.core.errors import SpecError
-from farflung.core.layout import Float32, Layout
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import ModelSpec
 
 INIT_STD = 0.02
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward network four times as wide; each adds to the stream."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -57,7 +57,7 @@ class GPT(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(spec.vocabulary, spec.width)
         self.position = nn.Embedding(spec.context, spec.width)
-        self.blocks = nn.ModuleList(Block(spec.width, spec.heads) for _ in range(spec.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(spec.width, spec.heads) for _ in range(spec.layers))
         self.norm = nn.LayerNorm(spec.width)
 
     def logits(self, x_BT: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def build(spec: ModelSpec) -> GPT:
     return GPT(spec)
 
 
-def initial(spec: ModelSpec, seed: int, layout: Layout) -> Float32:
+def initial(spec: ModelSpec, seed: int, layout: TensorLayout) -> Float32:
     """First weights, flat (size,): normal with std 0.02, residual projections / sqrt(2 * layers), norms at 1.
 
     Runs once, at the requester; every other peer gets the file. Not torch.randn: it differs between CPUs.

@@ -1,1 +1,1 @@
-"""Whole canonical graphs: what core/canon says tile by tile, done with whole tensors by the two sides of a dispute."""
+"""Executes canonical graphs on whole tensors, for both sides of a dispute; core/canon defines them tile by tile."""

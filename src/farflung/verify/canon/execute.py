@@ -12,18 +12,18 @@ from typing import Final
 
 import numpy as np
 
-from farflung.core.canon import elements
-from farflung.core.canon.elements import DTYPES, Array
-from farflung.core.canon.graph import Graph, Input, Node, check
+from farflung.core.canon import array_operations
+from farflung.core.canon.array_operations import DTYPES, Array
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, check
 from farflung.core.errors import RunError, UsageError
-from farflung.verify.canon import kernels
+from farflung.verify.canon import tensor_kernels
 
 Seen = Callable[[int, Array], None]
 
 WORK: Final = 8  # times a result's own bytes: what NumPy's forms of exp, log, erf and tanh need meanwhile
 
 
-def execute(graph: Graph, inputs: Mapping[str, Array], seen: Seen | None = None) -> dict[str, Array]:
+def execute(graph: CanonicalGraph, inputs: Mapping[str, Array], seen: Seen | None = None) -> dict[str, Array]:
     """Every output of a graph by its name: C-contiguous arrays of the stated kind and shape.
 
     `inputs`: an array for each of the graph's inputs. An output that is an input, or another output, is the same array.
@@ -39,7 +39,7 @@ def execute(graph: Graph, inputs: Mapping[str, Array], seen: Seen | None = None)
         for number in range(len(graph.inputs) + len(graph.nodes)):
             made = graph.value(number)
             dying = {number}
-            if isinstance(made, Node):
+            if isinstance(made, GraphNode):
                 values[number] = _value(made, [values[arg] for arg in made.args])
                 dying |= set(made.args)
             if seen is not None:
@@ -50,7 +50,7 @@ def execute(graph: Graph, inputs: Mapping[str, Array], seen: Seen | None = None)
     return {output.name: values[output.value] for output in graph.outputs}
 
 
-def peak(graph: Graph) -> int:
+def peak(graph: CanonicalGraph) -> int:
     """Bytes that `execute` holds at most, inputs included: what is alive at once, and a function's work in binary64.
 
     A bound that is computed from shapes alone, before anything is allocated; torch and Python themselves come on top.
@@ -67,7 +67,7 @@ def peak(graph: Graph) -> int:
     return most
 
 
-def last_uses(graph: Graph) -> list[int]:
+def last_uses(graph: CanonicalGraph) -> list[int]:
     """For each value the last value that is made of it; itself if none is, and one past all of them for an output."""
     end = len(graph.inputs) + len(graph.nodes)
     uses = list(range(end))
@@ -79,7 +79,7 @@ def last_uses(graph: Graph) -> list[int]:
     return uses
 
 
-def _taken(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
+def _taken(graph: CanonicalGraph, inputs: Mapping[str, Array]) -> list[Array]:
     """The inputs in the graph's order."""
     wanted, given = {each.name for each in graph.inputs}, set(inputs)
     if wanted != given:
@@ -93,7 +93,7 @@ def _taken(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
     return [_fitting(each, inputs[each.name]) for each in graph.inputs]
 
 
-def _fitting(stated: Input, array: Array) -> Array:
+def _fitting(stated: GraphInput, array: Array) -> Array:
     """An input as it stands in memory, if it is what the graph says."""
     if array.dtype != DTYPES[stated.kind] or array.shape != stated.shape:
         raise UsageError(
@@ -119,63 +119,63 @@ def _check_denormals() -> None:
             )
 
 
-def _value(node: Node, args: list[Array]) -> Array:
+def _value(node: GraphNode, args: list[Array]) -> Array:
     """What a node makes of its arguments, which are C-contiguous, as it is itself."""
     if node.op in KERNELS:
         return KERNELS[node.op](node, *args)
-    return np.require(elements.elementwise(node.op, node.kind, *args), requirements="C")
+    return np.require(array_operations.elementwise(node.op, node.kind, *args), requirements="C")
 
 
-def _const(node: Node) -> Array:
-    return elements.const(node.kind, node.shape, node.attrs[0])
+def _const(node: GraphNode) -> Array:
+    return array_operations.const(node.kind, node.shape, node.attrs[0])
 
 
-def _iota(node: Node) -> Array:
+def _iota(node: GraphNode) -> Array:
     return np.arange(node.shape[0], dtype=np.int64)
 
 
-def _function(node: Node, x: Array) -> Array:
-    return kernels.FUNCTIONS[node.op](x.reshape(-1)).reshape(node.shape)
+def _function(node: GraphNode, x: Array) -> Array:
+    return tensor_kernels.FUNCTIONS[node.op](x.reshape(-1)).reshape(node.shape)
 
 
-def _sum(node: Node, x: Array) -> Array:
-    return np.ascontiguousarray(kernels.tree_sum(x.reshape(-1, x.shape[-1]))).reshape(node.shape)
+def _sum(node: GraphNode, x: Array) -> Array:
+    return np.ascontiguousarray(tensor_kernels.tree_sum(x.reshape(-1, x.shape[-1]))).reshape(node.shape)
 
 
-def _max(node: Node, x: Array) -> Array:
-    return np.ascontiguousarray(elements.maximum(x)).reshape(node.shape)
+def _max(node: GraphNode, x: Array) -> Array:
+    return np.ascontiguousarray(array_operations.maximum(x)).reshape(node.shape)
 
 
-def _matmul(_node: Node, left: Array, right: Array) -> Array:
-    return kernels.matmul(left, right)
+def _matmul(_node: GraphNode, left: Array, right: Array) -> Array:
+    return tensor_kernels.matmul(left, right)
 
 
-def _move(node: Node, x: Array) -> Array:
+def _move(node: GraphNode, x: Array) -> Array:
     """A view by strides, copied unless it is the whole argument in its order. NumPy checks that it lies inside."""
     offset, *strides = (each * x.itemsize for each in node.attrs)
     view: Array = np.ndarray(node.shape, x.dtype, x, offset, strides)
     return view if view.size == x.size and view.flags.c_contiguous else view.copy()
 
 
-def _place(node: Node, base: Array, piece: Array) -> Array:
+def _place(node: GraphNode, base: Array, piece: Array) -> Array:
     out = base.copy()
     out[tuple(slice(at, at + side) for at, side in zip(node.attrs, piece.shape, strict=True))] = piece
     return out
 
 
-def _take(_node: Node, table: Array, index: Array) -> Array:
+def _take(_node: GraphNode, table: Array, index: Array) -> Array:
     inside = (index >= 0) & (index < len(table))
     return np.where(inside[:, None], table[np.where(inside, index, 0)], np.float32(0))
 
 
-def _put_add(node: Node, index: Array, rows: Array) -> Array:
-    return kernels.put_add(rows, index, node.attrs[0])
+def _put_add(node: GraphNode, index: Array, rows: Array) -> Array:
+    return tensor_kernels.put_add(rows, index, node.attrs[0])
 
 
 KERNELS: Final[dict[str, Callable[..., Array]]] = {
     "const": _const,
     "iota": _iota,
-    **dict.fromkeys(kernels.FUNCTIONS, _function),
+    **dict.fromkeys(tensor_kernels.FUNCTIONS, _function),
     "sum": _sum,
     "max": _max,
     "matmul": _matmul,

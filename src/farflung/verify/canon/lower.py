@@ -1,4 +1,5 @@
-"""From torch's graph of a step to the canonical one, operation by operation; what has no canonical form is refused.
+"""Lowers torch's graph of a step to the canonical one, operation by operation; refuses what has no canonical
+form.
 
 Every refusal is a SpecError that names the operation, the model's own line where torch knows it, and what to change:
 such a job can still run, but its work cannot be checked down to one operation ("outcome only").
@@ -17,12 +18,12 @@ import torch
 from torch import fx
 
 from farflung.core import limits
-from farflung.core.canon.graph import Graph, Input
-from farflung.core.canon.rules import BOOL, F32, I64
+from farflung.core.canon.graph import CanonicalGraph, GraphInput
+from farflung.core.canon.operation_rules import BOOL, F32, I64
 from farflung.core.errors import SpecError
-from farflung.verify.canon.draft import Draft, Value
-from farflung.verify.canon.pointwise import Out, RefusedError
-from farflung.verify.canon.table import ODD_FORMS, RULES
+from farflung.verify.canon.aten_table import ODD_FORMS, RULES
+from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
+from farflung.verify.canon.pointwise import OutputSpec, RefusedError
 
 KINDS: Final = {torch.float32: F32, torch.int64: I64, torch.bool: BOOL}
 # What torch says about storage, and the kind of the result, which stands in `Out`.
@@ -32,28 +33,30 @@ _TORCH: Final = os.path.dirname(torch.__file__)
 UNCHECKED: Final = "change the model, or run the job as outcome only: then no dispute looks into a step"
 
 
-def lowered(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], optional: str) -> Graph:
+def lowered(
+    module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], optional: str
+) -> CanonicalGraph:
     """The canonical graph of a traced function whose arguments are called `names`, and its results `outputs`.
 
     Arguments whose names begin with `optional` are left out when nothing needs them. Raises SpecError FF-VERI-080 to
     FF-VERI-085.
     """
-    return _Lowering(module, names).graph(outputs, optional)
+    return _GraphLowering(module, names).graph(outputs, optional)
 
 
-class _Lowering:
+class _GraphLowering:
     def __init__(self, module: fx.GraphModule, names: Sequence[str]) -> None:
         self.module = module
         self.known: dict[fx.Node, Any] = {}
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         usable = [(n, name) for n, name in zip(places, names, strict=True) if n.meta["val"].dtype in KINDS]
-        entries = [Input(name, *_out(node.meta["val"], node)) for node, name in usable]
-        self.draft = Draft(entries)
+        entries = [GraphInput(name, *_out(node.meta["val"], node)) for node, name in usable]
+        self.draft = GraphBuilder(entries)
         for number, (node, _) in enumerate(usable):
             self.known[node] = self.draft.input(number)
 
-    def graph(self, outputs: Sequence[str], optional: str) -> Graph:
-        found: Sequence[Value] = ()
+    def graph(self, outputs: Sequence[str], optional: str) -> CanonicalGraph:
+        found: Sequence[GraphTensor] = ()
         for node in self.module.graph.nodes:
             if node.op == "call_function":
                 self.known[node] = self._call(node)
@@ -85,7 +88,7 @@ class _Lowering:
         except RefusedError as refused:
             raise _bad_form(node, str(refused)) from None
 
-    def _constant(self, node: fx.Node) -> Value:
+    def _constant(self, node: fx.Node) -> GraphTensor:
         """A tensor that forward made from numbers of its own: one number, or the same everywhere."""
         tensor = getattr(self.module, str(node.target))
         out = _out(node.meta["val"], node)
@@ -105,18 +108,18 @@ def _rule(node: fx.Node, target: torch._ops.OpOverload) -> Any:
     return RULES[name]
 
 
-def _outs(node: fx.Node) -> Out | list[Out]:
+def _outs(node: fx.Node) -> OutputSpec | list[OutputSpec]:
     value = node.meta["val"]
     return [_out(one, node) for one in value] if isinstance(value, tuple | list) else _out(value, node)
 
 
-def _out(value: torch.Tensor, node: fx.Node) -> Out:
+def _out(value: torch.Tensor, node: fx.Node) -> OutputSpec:
     shape = tuple(int(side) for side in value.shape)
     if value.dtype not in KINDS:
         raise _bad_kind(node, value.dtype)
     if math.prod(shape) == 0 or len(shape) > limits.TENSOR_DIMENSIONS:
         raise _bad_shape(node, shape)
-    return Out(KINDS[value.dtype], shape)
+    return OutputSpec(KINDS[value.dtype], shape)
 
 
 def _name(node: fx.Node) -> str:
@@ -177,7 +180,7 @@ def _bad_shape(node: fx.Node, shape: tuple[int, ...]) -> SpecError:
     )
 
 
-def _bad_constant(node: fx.Node, out: Out) -> SpecError:
+def _bad_constant(node: fx.Node, out: OutputSpec) -> SpecError:
     return SpecError(
         "FF-VERI-085",
         f"a tensor of shape {out.shape} is written into forward",

@@ -1,4 +1,5 @@
-"""Element by element: arithmetic, comparisons, logic, conversions and activations of aten as canonical operations.
+"""Lowers element-wise arithmetic, comparisons, logic, conversions and activations of aten to canonical
+operations.
 
 Formulas are written out in float32, one rounding each, in one order; they are the textbook's, not torch's kernels.
 """
@@ -11,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from farflung.core.canon.rules import BOOL, F32, I64, Shape
-from farflung.verify.canon.draft import Draft, Value
+from farflung.core.canon.operation_rules import BOOL, F32, I64, Shape
+from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
 
-Operand = Value | float | int | bool
+Operand = GraphTensor | float | int | bool
 RANK = {BOOL: 0, I64: 1, F32: 2}
 INTEGERS = {"add": "iadd", "sub": "isub", "mul": "imul"}
 
 
-class Out(NamedTuple):
+class OutputSpec(NamedTuple):
     """What torch says that an operation gives."""
 
     kind: str
@@ -30,7 +31,7 @@ class RefusedError(Exception):
     """A known operation in a form that has no canonical one; says which, for the person."""
 
 
-def convert(d: Draft, x: Value, kind: str) -> Value:
+def convert(d: GraphBuilder, x: GraphTensor, kind: str) -> GraphTensor:
     """Another kind, as torch converts: to bool is "not 0", to i64 cuts toward zero."""
     if x.kind == kind:
         return x
@@ -41,12 +42,12 @@ def convert(d: Draft, x: Value, kind: str) -> Value:
     return d.add("convert", (x,), kind, x.shape)
 
 
-def lift(d: Draft, x: Operand, kind: str) -> Value:
+def lift(d: GraphBuilder, x: Operand, kind: str) -> GraphTensor:
     """An operand as a tensor of `kind`."""
-    return convert(d, x, kind) if isinstance(x, Value) else d.const(x, kind)
+    return convert(d, x, kind) if isinstance(x, GraphTensor) else d.const(x, kind)
 
 
-def binary(d: Draft, op: str, a: Value, b: Value, kind: str | None = None) -> Value:
+def binary(d: GraphBuilder, op: str, a: GraphTensor, b: GraphTensor, kind: str | None = None) -> GraphTensor:
     """A node of two arguments of one kind, whose shapes broadcast; constants are given as one element."""
     shape = tuple(np.broadcast_shapes(a.shape, b.shape))
     a = _narrow(d, a, b, shape)
@@ -59,20 +60,22 @@ def binary(d: Draft, op: str, a: Value, b: Value, kind: str | None = None) -> Va
     return d.add(op, (a, b), kind or a.kind, shape)
 
 
-def _narrow(d: Draft, x: Value, other: Value, shape: Shape) -> Value:
+def _narrow(d: GraphBuilder, x: GraphTensor, other: GraphTensor, shape: Shape) -> GraphTensor:
     bits = d.filled(x)
     return x if bits is None or other.shape != shape else d.add("const", (), x.kind, (), bits)
 
 
-def unary(d: Draft, op: str, x: Value) -> Value:
+def unary(d: GraphBuilder, op: str, x: GraphTensor) -> GraphTensor:
     """A node of one float32 argument."""
     return d.add(op, (x,), F32, x.shape)
 
 
-def arithmetic(op: str) -> Callable[..., Value]:
+def arithmetic(op: str) -> Callable[..., GraphTensor]:
     """add, sub, mul with torch's `alpha`; integers wrap."""
 
-    def lower(d: Draft, out: Out, a: Operand, b: Operand, alpha: float = 1, **_: object) -> Value:
+    def lower(
+        d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand, alpha: float = 1, **_: object
+    ) -> GraphTensor:
         if out.kind == BOOL:
             if op == "sub":
                 raise RefusedError("it subtracts truth values")
@@ -85,15 +88,15 @@ def arithmetic(op: str) -> Callable[..., Value]:
     return lower
 
 
-def divided(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+def divided(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
     """True division."""
     return binary(d, "div", lift(d, a, F32), lift(d, b, F32))
 
 
-def compared(op: str, is_swapped: bool, is_negated: bool) -> Callable[..., Value]:
+def compared(op: str, is_swapped: bool, is_negated: bool) -> Callable[..., GraphTensor]:
     """lt, le, eq of the wider of both kinds, with the arguments swapped or the answer turned."""
 
-    def lower(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+    def lower(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
         kind = max((_kind(a), _kind(b), I64), key=RANK.__getitem__)
         x, y = lift(d, a, kind), lift(d, b, kind)
         x, y = (y, x) if is_swapped else (x, y)
@@ -104,20 +107,20 @@ def compared(op: str, is_swapped: bool, is_negated: bool) -> Callable[..., Value
 
 
 def _kind(x: Operand) -> str:
-    if isinstance(x, Value):
+    if isinstance(x, GraphTensor):
         return x.kind
     return F32 if isinstance(x, float) else I64
 
 
-def negated(d: Draft, x: Value) -> Value:
+def negated(d: GraphBuilder, x: GraphTensor) -> GraphTensor:
     """not."""
     return d.add("not", (x,), BOOL, x.shape)
 
 
-def logical(op: str) -> Callable[..., Value]:
+def logical(op: str) -> Callable[..., GraphTensor]:
     """and, or of what is not 0."""
 
-    def lower(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+    def lower(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
         if out.kind != BOOL:
             raise RefusedError("it works on the bits of whole numbers")
         return binary(d, op, lift(d, a, BOOL), lift(d, b, BOOL))
@@ -125,25 +128,25 @@ def logical(op: str) -> Callable[..., Value]:
     return lower
 
 
-def either(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+def either(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
     """xor: one of both, not both."""
     return binary(d, "and", logical("or")(d, out, a, b), negated(d, logical("and")(d, out, a, b)))
 
 
-def inverted(d: Draft, out: Out, a: Value) -> Value:
+def inverted(d: GraphBuilder, out: OutputSpec, a: GraphTensor) -> GraphTensor:
     """logical_not, bitwise_not of truth values."""
     if out.kind != BOOL:
         raise RefusedError("it works on the bits of whole numbers")
     return negated(d, convert(d, a, BOOL))
 
 
-def chosen(d: Draft, condition: Value, a: Value, b: Value) -> Value:
+def chosen(d: GraphBuilder, condition: GraphTensor, a: GraphTensor, b: GraphTensor) -> GraphTensor:
     """select: `a` where the condition holds, else `b`."""
     shape = tuple(np.broadcast_shapes(condition.shape, a.shape, b.shape))
     return d.add("select", (condition, a, b), a.kind, shape)
 
 
-def where(d: Draft, out: Out, condition: Value, a: Operand, b: Operand) -> Value:
+def where(d: GraphBuilder, out: OutputSpec, condition: GraphTensor, a: Operand, b: Operand) -> GraphTensor:
     """where; arguments of one element stay so, and the first to have the whole shape gives it."""
     x, y = lift(d, a, out.kind), lift(d, b, out.kind)
     whole = (condition, x, y)
@@ -154,90 +157,92 @@ def where(d: Draft, out: Out, condition: Value, a: Operand, b: Operand) -> Value
     return chosen(d, condition, x, y)
 
 
-def larger(d: Draft, a: Value, b: Value) -> Value:
+def larger(d: GraphBuilder, a: GraphTensor, b: GraphTensor) -> GraphTensor:
     """max(a, b) = select(a < b, b, a)."""
     return chosen(d, binary(d, "lt", a, b, BOOL), b, a)
 
 
-def smaller(d: Draft, a: Value, b: Value) -> Value:
+def smaller(d: GraphBuilder, a: GraphTensor, b: GraphTensor) -> GraphTensor:
     """min(a, b) = select(b < a, b, a)."""
     return chosen(d, binary(d, "lt", b, a, BOOL), b, a)
 
 
-def maximum(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+def maximum(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
     """maximum."""
     return larger(d, lift(d, a, out.kind), lift(d, b, out.kind))
 
 
-def minimum(d: Draft, out: Out, a: Operand, b: Operand) -> Value:
+def minimum(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand) -> GraphTensor:
     """minimum."""
     return smaller(d, lift(d, a, out.kind), lift(d, b, out.kind))
 
 
-def clamped(d: Draft, out: Out, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+def clamped(
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, low: Operand | None = None, high: Operand | None = None
+) -> GraphTensor:
     """clamp: not below `low`, then not above `high`."""
     x = convert(d, x, out.kind)
     x = x if low is None else larger(d, x, lift(d, low, out.kind))
     return x if high is None else smaller(d, x, lift(d, high, out.kind))
 
 
-def relu(d: Draft, out: Out, x: Value) -> Value:
+def relu(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """max(x, 0)."""
     return larger(d, x, d.const(0, out.kind))
 
 
-def converted(d: Draft, out: Out, x: Value, *_: object, **__: object) -> Value:
+def converted(d: GraphBuilder, out: OutputSpec, x: GraphTensor, *_: object, **__: object) -> GraphTensor:
     """_to_copy."""
     return convert(d, x, out.kind)
 
 
-def function(op: str) -> Callable[..., Value]:
+def function(op: str) -> Callable[..., GraphTensor]:
     """exp, log, erf, tanh, sqrt: whole numbers are converted first."""
 
-    def lower(d: Draft, out: Out, x: Value) -> Value:
+    def lower(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
         return unary(d, op, convert(d, x, F32))
 
     return lower
 
 
-def turned(d: Draft, out: Out, x: Value) -> Value:
+def turned(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """neg."""
     return unary(d, "neg", x) if out.kind == F32 else binary(d, "isub", d.const(0, I64), convert(d, x, I64))
 
 
-def magnitude(d: Draft, out: Out, x: Value) -> Value:
+def magnitude(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """abs."""
     if out.kind == F32:
         return unary(d, "abs", x)
     return chosen(d, binary(d, "lt", x, d.const(0, I64), BOOL), turned(d, out, x), x)
 
 
-def sign(d: Draft, out: Out, x: Value) -> Value:
+def sign(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """1, -1 or 0."""
     return convert(d, unary(d, "sign", convert(d, x, F32)), out.kind)
 
 
-def inverse(d: Draft, out: Out, x: Value) -> Value:
+def inverse(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """1 / x."""
     return binary(d, "div", d.const(1.0), convert(d, x, F32))
 
 
-def inverse_root(d: Draft, out: Out, x: Value) -> Value:
+def inverse_root(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """1 / sqrt(x): two roundings."""
     return inverse(d, out, unary(d, "sqrt", convert(d, x, F32)))
 
 
-def sigmoid(d: Draft, out: Out, x: Value) -> Value:
+def sigmoid(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """1 / (1 + exp(-x))."""
     return inverse(d, out, binary(d, "add", unary(d, "exp", unary(d, "neg", x)), d.const(1.0)))
 
 
-def silu(d: Draft, out: Out, x: Value) -> Value:
+def silu(d: GraphBuilder, out: OutputSpec, x: GraphTensor) -> GraphTensor:
     """x sigmoid(x)."""
     return binary(d, "mul", x, sigmoid(d, out, x))
 
 
-def gelu(d: Draft, out: Out, x: Value, approximate: str = "none") -> Value:
+def gelu(d: GraphBuilder, out: OutputSpec, x: GraphTensor, approximate: str = "none") -> GraphTensor:
     """x/2 (1 + erf(x/√2)), or the tanh form (Hendrycks & Gimpel 2016, section 2)."""
     if approximate == "none":
         bell = unary(d, "erf", binary(d, "mul", x, d.const(math.sqrt(0.5))))
@@ -248,7 +253,7 @@ def gelu(d: Draft, out: Out, x: Value, approximate: str = "none") -> Value:
     return binary(d, "mul", binary(d, "mul", x, d.const(0.5)), binary(d, "add", bell, d.const(1.0)))
 
 
-def power(d: Draft, out: Out, x: Value, exponent: float) -> Value:
+def power(d: GraphBuilder, out: OutputSpec, x: GraphTensor, exponent: float) -> GraphTensor:
     """x^2, x^3, x^4, roots and inverses, as products, sqrt and quotients."""
     if out.kind != F32:
         raise RefusedError("it raises whole numbers to a power; convert them to float32 first")

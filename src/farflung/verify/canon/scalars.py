@@ -1,4 +1,5 @@
-"""The inputs of a step's graph beside its state and its batch: constants of the module, and scalars by two counts.
+"""Provides the other inputs of a step's graph, besides state and batch: module constants, and scalars by two
+counts.
 
 No torch: a graph is executed where no model is loaded.
 """
@@ -9,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from farflung.core.layout import Float32
+from farflung.core.tensor_layout import Float32
 from farflung.job.spec import JobSpec
-from farflung.train.inner import VECTORS
+from farflung.train.inner_state import VECTORS
 from farflung.train.rates import rates
 from farflung.train.schedule import learning_rate
 

@@ -1,32 +1,32 @@
-"""Views, joins and fillings of aten as moves, places and constants. Nothing here rounds."""
+"""Lowers views, joins and fillings of aten to moves, places and constants. Nothing here rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farflung.core.canon.rules import F32, I64, Shape
-from farflung.verify.canon.draft import Draft, Value, contiguous
-from farflung.verify.canon.pointwise import Out, RefusedError, convert, lift
+from farflung.core.canon.operation_rules import F32, I64, Shape
+from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor, contiguous
+from farflung.verify.canon.pointwise import OutputSpec, RefusedError, convert, lift
 
 
-def reshape(d: Draft, x: Value, shape: Shape) -> Value:
+def reshape(d: GraphBuilder, x: GraphTensor, shape: Shape) -> GraphTensor:
     """The same elements in the same order."""
     return d.move(x, shape, 0, contiguous(shape))
 
 
-def permute(d: Draft, x: Value, sides: Sequence[int]) -> Value:
+def permute(d: GraphBuilder, x: GraphTensor, sides: Sequence[int]) -> GraphTensor:
     """Side j of the result is side `sides[j]` of x."""
     steps, sides = contiguous(x.shape), [side % len(x.shape) for side in sides]
     return d.move(x, tuple(x.shape[s] for s in sides), 0, [steps[s] for s in sides])
 
 
-def expand(d: Draft, x: Value, shape: Shape) -> Value:
+def expand(d: GraphBuilder, x: GraphTensor, shape: Shape) -> GraphTensor:
     """Sides of 1, and missing ones at the left, repeated."""
     lead = len(shape) - len(x.shape)
     return d.move(x, shape, 0, (0,) * lead + contiguous(x.shape))
 
 
-def part(d: Draft, x: Value, side: int, start: int, count: int, step: int = 1) -> Value:
+def part(d: GraphBuilder, x: GraphTensor, side: int, start: int, count: int, step: int = 1) -> GraphTensor:
     """`count` places of a side from `start`."""
     steps = list(contiguous(x.shape))
     offset = start * steps[side]
@@ -35,7 +35,7 @@ def part(d: Draft, x: Value, side: int, start: int, count: int, step: int = 1) -
     return d.move(x, shape, offset, steps)
 
 
-def place(d: Draft, base: Value, piece: Value, side: int, start: int) -> Value:
+def place(d: GraphBuilder, base: GraphTensor, piece: GraphTensor, side: int, start: int) -> GraphTensor:
     """`base` with `piece` laid over it from `start` of a side on."""
     if piece.shape == base.shape:
         return piece
@@ -43,7 +43,7 @@ def place(d: Draft, base: Value, piece: Value, side: int, start: int) -> Value:
     return d.add("place", (base, piece), base.kind, base.shape, at)
 
 
-def padded(d: Draft, x: Value, side: int, length: int, fill: float) -> Value:
+def padded(d: GraphBuilder, x: GraphTensor, side: int, length: int, fill: float) -> GraphTensor:
     """A side made as long as `length`, with `fill` behind."""
     if x.shape[side] == length:
         return x
@@ -51,22 +51,22 @@ def padded(d: Draft, x: Value, side: int, length: int, fill: float) -> Value:
     return place(d, d.const(fill, x.kind, shape), x, side, 0)
 
 
-def same(d: Draft, out: Out, x: Value, *_: object, **__: object) -> Value:
+def same(d: GraphBuilder, out: OutputSpec, x: GraphTensor, *_: object, **__: object) -> GraphTensor:
     """alias, clone, detach: the tensor itself."""
     return x
 
 
-def viewed(d: Draft, out: Out, x: Value, *_: object, **__: object) -> Value:
+def viewed(d: GraphBuilder, out: OutputSpec, x: GraphTensor, *_: object, **__: object) -> GraphTensor:
     """view, squeeze, unsqueeze: torch has worked out the shape."""
     return reshape(d, x, out.shape)
 
 
-def permuted(d: Draft, out: Out, x: Value, sides: Sequence[int]) -> Value:
+def permuted(d: GraphBuilder, out: OutputSpec, x: GraphTensor, sides: Sequence[int]) -> GraphTensor:
     """permute."""
     return permute(d, x, sides)
 
 
-def transposed(d: Draft, out: Out, x: Value, a: int = 0, b: int = 1) -> Value:
+def transposed(d: GraphBuilder, out: OutputSpec, x: GraphTensor, a: int = 0, b: int = 1) -> GraphTensor:
     """transpose, t."""
     sides = list(range(len(x.shape)))
     if sides:
@@ -74,33 +74,33 @@ def transposed(d: Draft, out: Out, x: Value, a: int = 0, b: int = 1) -> Value:
     return permute(d, x, sides)
 
 
-def expanded(d: Draft, out: Out, x: Value, *_: object, **__: object) -> Value:
+def expanded(d: GraphBuilder, out: OutputSpec, x: GraphTensor, *_: object, **__: object) -> GraphTensor:
     """expand."""
     return expand(d, x, out.shape)
 
 
 def sliced(
-    d: Draft,
-    out: Out,
-    x: Value,
+    d: GraphBuilder,
+    out: OutputSpec,
+    x: GraphTensor,
     side: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Value:
+) -> GraphTensor:
     """slice: torch has worked out how many places there are."""
     side %= len(x.shape)
     first, _, _ = slice(start, end, step).indices(x.shape[side])
     return part(d, x, side, first, out.shape[side], step)
 
 
-def selected(d: Draft, out: Out, x: Value, side: int, index: int) -> Value:
+def selected(d: GraphBuilder, out: OutputSpec, x: GraphTensor, side: int, index: int) -> GraphTensor:
     """select: one place of a side, which goes."""
     side %= len(x.shape)
     return reshape(d, part(d, x, side, index % x.shape[side], 1), out.shape)
 
 
-def flipped(d: Draft, out: Out, x: Value, sides: Sequence[int]) -> Value:
+def flipped(d: GraphBuilder, out: OutputSpec, x: GraphTensor, sides: Sequence[int]) -> GraphTensor:
     """flip."""
     steps, offset = list(contiguous(x.shape)), 0
     for side in {side % len(x.shape) for side in sides}:
@@ -109,7 +109,7 @@ def flipped(d: Draft, out: Out, x: Value, sides: Sequence[int]) -> Value:
     return d.move(x, x.shape, offset, steps)
 
 
-def repeated(d: Draft, out: Out, x: Value, times: Sequence[int]) -> Value:
+def repeated(d: GraphBuilder, out: OutputSpec, x: GraphTensor, times: Sequence[int]) -> GraphTensor:
     """repeat."""
     lead = len(times) - len(x.shape)
     sides = (1,) * lead + x.shape
@@ -120,7 +120,9 @@ def repeated(d: Draft, out: Out, x: Value, times: Sequence[int]) -> Value:
     return reshape(d, d.move(x, shape, 0, [s for step in steps for s in (0, step)]), out.shape)
 
 
-def split(d: Draft, out: Sequence[Out], x: Value, sizes: int | Sequence[int], side: int = 0) -> list[Value]:
+def split(
+    d: GraphBuilder, out: Sequence[OutputSpec], x: GraphTensor, sizes: int | Sequence[int], side: int = 0
+) -> list[GraphTensor]:
     """split, split_with_sizes."""
     side %= len(x.shape)
     starts, at = [], 0
@@ -130,12 +132,12 @@ def split(d: Draft, out: Sequence[Out], x: Value, sizes: int | Sequence[int], si
     return [part(d, x, side, start, one.shape[side]) for start, one in zip(starts, out, strict=True)]
 
 
-def unbound(d: Draft, out: Sequence[Out], x: Value, side: int = 0) -> list[Value]:
+def unbound(d: GraphBuilder, out: Sequence[OutputSpec], x: GraphTensor, side: int = 0) -> list[GraphTensor]:
     """unbind."""
     return [selected(d, one, x, side, index) for index, one in enumerate(out)]
 
 
-def joined(d: Draft, out: Out, parts: Sequence[Value], side: int = 0) -> Value:
+def joined(d: GraphBuilder, out: OutputSpec, parts: Sequence[GraphTensor], side: int = 0) -> GraphTensor:
     """cat."""
     side %= len(out.shape)
     result, at = d.const(0, out.kind, out.shape), 0
@@ -146,15 +148,15 @@ def joined(d: Draft, out: Out, parts: Sequence[Value], side: int = 0) -> Value:
 
 
 def slice_scattered(
-    d: Draft,
-    out: Out,
-    x: Value,
-    piece: Value,
+    d: GraphBuilder,
+    out: OutputSpec,
+    x: GraphTensor,
+    piece: GraphTensor,
     side: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Value:
+) -> GraphTensor:
     """slice_scatter without gaps."""
     if step != 1:
         raise RefusedError(f"it writes every {step}th place; write into neighbouring places")
@@ -163,14 +165,18 @@ def slice_scattered(
     return place(d, x, piece, side, first)
 
 
-def select_scattered(d: Draft, out: Out, x: Value, piece: Value, side: int, index: int) -> Value:
+def select_scattered(
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, piece: GraphTensor, side: int, index: int
+) -> GraphTensor:
     """select_scatter."""
     side %= len(x.shape)
     shape = tuple(1 if at == side else n for at, n in enumerate(x.shape))
     return place(d, x, reshape(d, piece, shape), side, index % x.shape[side])
 
 
-def bordered(d: Draft, out: Out, x: Value, widths: Sequence[int], fill: float = 0) -> Value:
+def bordered(
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, widths: Sequence[int], fill: float = 0
+) -> GraphTensor:
     """constant_pad_nd: widths (left, right) from the last side on, negative ones cut."""
     for at in range(len(widths) // 2):
         side = len(x.shape) - 1 - at
@@ -185,34 +191,36 @@ def bordered(d: Draft, out: Out, x: Value, widths: Sequence[int], fill: float = 
     return x
 
 
-def full(d: Draft, out: Out, _: object, fill: float = 0, **__: object) -> Value:
+def full(d: GraphBuilder, out: OutputSpec, _: object, fill: float = 0, **__: object) -> GraphTensor:
     """full, full_like, scalar_tensor's shape: a constant."""
     return d.const(fill, out.kind, out.shape)
 
 
-def scalar(d: Draft, out: Out, value: float, **_: object) -> Value:
+def scalar(d: GraphBuilder, out: OutputSpec, value: float, **_: object) -> GraphTensor:
     """scalar_tensor."""
     return d.const(value, out.kind, ())
 
 
-def zeros(d: Draft, out: Out, *_: object, **__: object) -> Value:
+def zeros(d: GraphBuilder, out: OutputSpec, *_: object, **__: object) -> GraphTensor:
     """zeros; also `empty`, whose values a step that is right never reads."""
     return d.const(0, out.kind, out.shape)
 
 
-def ones(d: Draft, out: Out, *_: object, **__: object) -> Value:
+def ones(d: GraphBuilder, out: OutputSpec, *_: object, **__: object) -> GraphTensor:
     """ones."""
     return d.const(1, out.kind, out.shape)
 
 
-def copied(d: Draft, out: Out, x: Value, source: Value, *_: object) -> Value:
+def copied(d: GraphBuilder, out: OutputSpec, x: GraphTensor, source: GraphTensor, *_: object) -> GraphTensor:
     """copy: what the second tensor holds, in the first one's shape and kind."""
     return expand(d, convert(d, source, x.kind), x.shape)
 
 
-def counted(d: Draft, out: Out, start: float, end: float, step: float = 1, **_: object) -> Value:
+def counted(
+    d: GraphBuilder, out: OutputSpec, start: float, end: float, step: float = 1, **_: object
+) -> GraphTensor:
     """arange of whole numbers, or of floats as torch's own formula start + i step gives them."""
-    places: Value = d.add("iota", (), I64, out.shape)
+    places: GraphTensor = d.add("iota", (), I64, out.shape)
     if out.kind == I64 and not all(float(n).is_integer() for n in (start, step)):
         raise RefusedError("it counts in fractions, rounded to whole numbers")
     x = convert(d, places, out.kind)

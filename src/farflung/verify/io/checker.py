@@ -1,6 +1,7 @@
-"""The checker: a process of its own in which every foreign payload is parsed before anybody else looks inside it.
+"""Runs the checker, a separate process in which every foreign payload is parsed before any other process reads
+it.
 
-`python -m farflung.verify.io.checker FD` reads requests of verify.check from an inherited socket, framed as those of
+`python -m farflung.verify.io.checker FD` reads requests of verify.submission_checks from an inherited socket, framed as those of
 train.io.worker, and answers each. It holds no key, opens nothing and loads no torch, so that a narrow address space
 is enough for it. A payload that kills it is refused, and another one is started (`Checker` raises FF-VERI-065).
 """
@@ -14,55 +15,63 @@ import sys
 from typing import Any, cast
 
 from farflung.compress import kernels
-from farflung.compress.merge import Part
+from farflung.compress.merge import WeightedUpdate
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
-from farflung.train.io.worker import HEAD_BYTES, Channel
-from farflung.train.sync import Sync
-from farflung.train.trace import Stated
-from farflung.verify import check as rules
-from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags, Reply, Request
+from farflung.train.contribution_trace import LoggedStatistics
+from farflung.train.io.worker import HEAD_BYTES, WorkerChannel
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify import submission_checks as rules
+from farflung.verify.submission_checks import (
+    CheckerSetup,
+    PayloadCheckReply,
+    PayloadCheckRequest,
+    Reply,
+    Request,
+    RoundFlagsReply,
+    RoundFlagsRequest,
+)
 
 
-class Desk:
+class CheckerState:
     """What the checker process holds: the job's rules, and the updates of rounds that are not concluded."""
 
     def __init__(self) -> None:
         self._setup: CheckerSetup | None = None
-        self._seen: dict[int, dict[PeerId, tuple[Part, Stated]]] = {}
+        self._seen: dict[int, dict[PeerId, tuple[WeightedUpdate, LoggedStatistics]]] = {}
 
     def handle(self, request: Request) -> Reply:
         """Answers one request. Raises RunError FF-VERI-064 when nothing was set up."""
         if isinstance(request, CheckerSetup):
             self._setup, self._seen = request, {}
             kernels.settle(request.layout.size)
-            return Flags(())
+            return RoundFlagsReply(())
         if self._setup is None:
             raise RunError("FF-VERI-064", "the checker was asked before it knew the job")
-        if isinstance(request, Check):
+        if isinstance(request, PayloadCheckRequest):
             return self._check(self._setup, request)
         seen = self._seen.pop(request.round, {})
         parts = [seen[peer][0] for peer in request.peers if peer in seen]
         stated = {peer: seen[peer][1] for peer in request.peers if peer in seen}
         is_chosen = self._setup.spec.sync.codec == "topk"
         found = rules.flags(self._setup.layout, parts, is_chosen=is_chosen, stated=stated)
-        return Flags(tuple(found.items()))
+        return RoundFlagsReply(tuple(found.items()))
 
-    def _check(self, setup: CheckerSetup, request: Check) -> Checked:
+    def _check(self, setup: CheckerSetup, request: PayloadCheckRequest) -> PayloadCheckReply:
         try:
             values = rules.decoded(Sync.of(setup.spec), setup.layout, request, setup.weight)
         except ProtocolError as error:
-            return Checked(error.code, f"{error.message} ({error.cause})"[:500], ())
+            return PayloadCheckReply(error.code, f"{error.message} ({error.cause})"[:500], ())
         c = request.contribution
-        part = Part(c.peer, c.weight, values)
+        part = WeightedUpdate(c.peer, c.weight, values)
         self._seen.setdefault(request.round, {})[c.peer] = (part, c.stated)
         squares = rules.tensor_squares(setup.layout, values)
-        return Checked("", "", rules.norms(squares))
+        return PayloadCheckReply("", "", rules.norms(squares))
 
 
-class Checker:
+class CheckerClient:
     """The coordinator's end of the socket, which it owns. One request at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -75,14 +84,14 @@ class Checker:
         """Must come first. Raises RunError FF-VERI-065 when the process is gone, as all the others."""
         await self._ask(setup)
 
-    async def check(self, request: Check) -> Checked:
+    async def check(self, request: PayloadCheckRequest) -> PayloadCheckReply:
         """Judges one payload. When this raises FF-VERI-065, the payload is to be refused."""
-        return cast(Checked, await self._ask(request))
+        return cast(PayloadCheckReply, await self._ask(request))
 
     async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
         """Who of `peers`, whose contributions of `round` are accepted, is suspicious, and why."""
-        reply = await self._ask(Conclude(round, peers))
-        return dict(cast(Flags, reply).flags)
+        reply = await self._ask(RoundFlagsRequest(round, peers))
+        return dict(cast(RoundFlagsReply, reply).flags)
 
     def close(self) -> None:
         """Closes the socket: the process then ends by itself."""
@@ -98,7 +107,7 @@ class Checker:
                 reply = await self._exchange(encode(request))
             except (ConnectionError, EOFError, ProtocolError) as error:
                 raise _gone(str(error) or type(error).__name__) from None
-            expected = Checked if isinstance(request, Check) else Flags
+            expected = PayloadCheckReply if isinstance(request, PayloadCheckRequest) else RoundFlagsReply
             if not isinstance(reply, expected):
                 raise _gone("it answers something else")
             self._usable = True
@@ -134,9 +143,9 @@ def _gone(cause: str) -> RunError:
     )
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the other end is gone."""
-    desk = Desk()
+    desk = CheckerState()
     while (raw := channel.read()) is not None:
         request = decode(raw, cast(type[Any], Request), limits.PIPE_BYTES)
         channel.write(encode(desk.handle(request)))
@@ -150,7 +159,7 @@ def main() -> int:
     os.set_inheritable(descriptor, False)
     try:
         kernels.use(os.environ.get("FARFLUNG_KERNELS") or "auto")
-        serve(Channel(descriptor, descriptor))
+        serve(WorkerChannel(descriptor, descriptor))
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except FarflungError as error:

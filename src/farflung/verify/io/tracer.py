@@ -1,4 +1,5 @@
-"""The tracer: a process of its own that turns a job's model into the canonical graph of one step, once, and ends.
+"""Runs the tracer, a separate process that turns a job's model into the canonical graph of one step, once, and
+ends.
 
 `python -m farflung.verify.io.tracer FD` answers one request from an inherited socket, framed as those of
 train.io.worker. It runs the user's module in the sandbox that workers have, and no other process traces: torch's
@@ -18,29 +19,29 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.job.spec import JobSpec
-from farflung.train.io.loading import uncollected
-from farflung.train.io.worker import HEAD_BYTES, Channel, broken
-from farflung.train.messages import Broken
-from farflung.verify.canon.shipping import SHIPPED_BYTES, Shipped, shipped
+from farflung.train.io.import_without_gc import uncollected
+from farflung.train.io.worker import HEAD_BYTES, WorkerChannel, broken
+from farflung.train.worker_messages import WorkerFailure
+from farflung.verify.canon.graph_file import SHIPPED_BYTES, GraphFile, shipped
 
 REPLY_BYTES = SHIPPED_BYTES + 64 * limits.KIB
 
 
-class TraceStep(Wire, frozen=True, tag="trace-step"):
+class TraceStepRequest(Wire, frozen=True, tag="trace-step"):
     """The job, and the source of its model, empty for a built-in one."""
 
     spec: JobSpec
     module: bytes
 
 
-class Tracer:
+class TracerClient:
     """The submitter's end of the socket, which it owns: one request."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
 
-    async def trace(self, request: TraceStep) -> Shipped:
+    async def trace(self, request: TraceStepRequest) -> GraphFile:
         """The graph's bytes and constants, not looked into.
 
         Raises VerificationError with the tracer's own code when the model has no canonical graph, RunError FF-VERI-110
@@ -55,11 +56,11 @@ class Tracer:
                 cause=str(error) or type(error).__name__,
                 hint="tracer.log in the run's folder says more; without its graph a job is outcome only",
             ) from None
-        if isinstance(reply, Broken):
+        if isinstance(reply, WorkerFailure):
             raise VerificationError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
         return reply
 
-    async def _exchange(self, data: bytes) -> Shipped | Broken:
+    async def _exchange(self, data: bytes) -> GraphFile | WorkerFailure:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
         await loop.sock_sendall(self._connection, data)
@@ -67,7 +68,9 @@ class Tracer:
         if size > REPLY_BYTES:
             raise EOFError(f"it answers with {size} bytes")
         raw = await self._exactly(size)
-        return cast(Shipped | Broken, decode(raw, cast(type[Any], Shipped | Broken), REPLY_BYTES))
+        return cast(
+            GraphFile | WorkerFailure, decode(raw, cast(type[Any], GraphFile | WorkerFailure), REPLY_BYTES)
+        )
 
     async def _exactly(self, size: int) -> bytes:
         loop = asyncio.get_running_loop()
@@ -80,13 +83,13 @@ class Tracer:
         return bytes(data)
 
 
-def answer(request: TraceStep) -> Shipped | Broken:
+def answer(request: TraceStepRequest) -> GraphFile | WorkerFailure:
     """The graph of one step with its constants, or why there is none. Loads torch."""
-    from farflung.train import model  # torch takes seconds to load: only here
-    from farflung.verify.canon.trace import buffers, traced
+    from farflung.train import flat_model  # torch takes seconds to load: only here
+    from farflung.verify.canon.step_graph import buffers, traced
 
     try:
-        built = model.build(request.spec, request.module)
+        built = flat_model.build(request.spec, request.module)
         found = shipped(traced(built, request.spec), buffers(built))
         constants = sum(map(len, found.constants))
         if len(found.graph) > limits.GRAPH_BYTES or constants > limits.CONSTANTS_BYTES:
@@ -108,11 +111,11 @@ def main() -> int:
     connection.setblocking(True)
     descriptor = connection.detach()
     os.set_inheritable(descriptor, False)
-    channel = Channel(descriptor, descriptor)
+    channel = WorkerChannel(descriptor, descriptor)
     try:
         if (raw := channel.read()) is not None:
             with uncollected():  # torch loads what its tracing needs when that begins
-                reply = answer(decode(raw, TraceStep, limits.PIPE_BYTES))
+                reply = answer(decode(raw, TraceStepRequest, limits.PIPE_BYTES))
             channel.write(encode(reply))
     except (BrokenPipeError, ConnectionResetError):
         return 0

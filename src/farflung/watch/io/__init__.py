@@ -1,1 +1,1 @@
-"""The shells of `watch`: the only files of the package that wait or touch the machine."""
+"""Contains the I/O code of `watch`: the only files of the package that wait or touch the machine."""

@@ -1,0 +1,1 @@
+"""Searches layouts of a job over hosts: pipelines, shards, replicas."""

@@ -1,0 +1,198 @@
+"""Computes in closed form the activations that a layer stores for its backward pass (P2, T6).
+
+This is the quick way, where nothing can be traced.
+
+Korthikanti et al. 2022, sections 4 and 5, for b sequences of s tokens, width h, a heads, t-way tensor parallelism;
+16-bit values, masks of dropout in a byte each:
+
+    no parallelism            s b h (34 + 5 a s/h)             equation 1
+    tensor parallel           s b h (10 + 24/t + 5 a s/(h t))  equation 2
+    and sequence parallel     s b h / t (34 + 5 a s/h)         equation 4
+    selective recomputation   34 s b h / t                     section 5: attention's own is computed again
+    full recomputation        2 s b h                          a layer's input
+    embedding, norm, logits   s b h/t + s b h/t (2 + 2 + 4 V/h)  section 4.3: dropout's mask; norm, head, float32 logits
+
+They count the products that were materialised in 2022. A module of today keeps other tensors: with fused attention no
+s x s matrix, without dropout no masks, with float32 four bytes, gated inner networks four inner vectors for two.
+`kept` counts those: of one token in one layer, values
+
+    norms 2 h, input of the projections 2 h, queries h, keys and values 2 h k/a, attention's result h,
+    inner 2 f, gated 4 f, and a float32 logsumexp a head
+
+Recomputed selectively, `kept` counts what train.gauge keeps, which is another rule than the paper's: a layer's input
+and what products with weights and fused attention gave. Norms, steps inside the inner network and scores are made
+again:
+
+    input h, queries h, keys and values 2 h k/a, attention's result h where it is fused, its projection h,
+    inner f, gated 2 f, its projection h
+
+`passing` and `passing_head` are what lies beside that at most while a layer, or the head, is gone through backward. A
+trace of the module itself is exact (train.gauge): it is what a plan should use.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from farflung.advice.memory.breakdown import MemoryPart, chosen
+from farflung.advice.memory.transformer import Transformer
+from farflung.advice.traffic import input_checks
+from farflung.advice.traffic.transformer_shapes import Recomputation
+from farflung.core.units import format_count
+
+KORTHIKANTI: Final = "Korthikanti et al. 2022"
+COUNTED: Final = "Korthikanti et al. 2022, section 4.1, counted for this layer"
+TENSOR: Final = 2  # bytes of a value there
+SINGLE: Final = 4.0  # bytes of a value of the loss, whatever the layers' are
+LOGIT_COPIES: Final = (
+    3  # their log-softmax, its gradient and theirs: alive at once when the backward pass begins
+)
+
+
+class AttentionMemory(StrEnum):
+    """Whether the s x s scores are ever in memory."""
+
+    EAGER = "eager"
+    FUSED = "fused"
+
+
+class MicroBatch(msgspec.Struct, frozen=True):
+    """One micro-batch on one card. Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-059."""
+
+    batch: int
+    sequence: int
+    tensor: int = 1
+    is_sequence_parallel: bool = False
+    recompute: Recomputation = Recomputation.NONE
+    element: float = TENSOR  # bytes of a value
+    attention: AttentionMemory = AttentionMemory.FUSED
+    has_dropout: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence", "tensor"):
+            input_checks.count(name, getattr(self, name))
+        input_checks.amount("element", self.element, most=16.0, above=True)
+        chosen("recompute", self.recompute, Recomputation)
+        chosen("attention", self.attention, AttentionMemory)
+
+    @property
+    def tokens(self) -> int:
+        """Of the micro-batch."""
+        return self.batch * self.sequence
+
+    @property
+    def spread(self) -> int:
+        """Ways over which what tensor parallelism copies is split."""
+        return self.tensor if self.is_sequence_parallel else 1
+
+
+def korthikanti(load: MicroBatch, width: int, heads: int) -> MemoryPart:
+    """One layer by the paper's own formulas, whatever `element`, `attention` and `has_dropout` say.
+
+    Full recomputation keeps the input whole, or its t-th with sequence parallelism.
+    """
+    input_checks.count("width", width, most=1 << 24)
+    input_checks.count("heads", heads, most=1 << 24)
+    t, spread = load.tensor, load.spread
+    sbh = float(load.tokens) * width
+    scores = 5.0 * heads * load.sequence / width
+    if load.recompute is Recomputation.FULL:
+        factor, text, where = 2 / spread, f"2 / {spread}", "section 5"
+    elif load.recompute is Recomputation.SELECTIVE:
+        factor, text, where = 10 / spread + 24 / t, f"(10/{spread} + 24/{t})", "section 5"
+    else:
+        factor = 10 / spread + 24 / t + scores / t
+        text, where = f"(10/{spread} + 24/{t} + 5 a s/(h {t}))", "equations 1, 2 and 4"
+    formula = f"s b h {text}, s b h = {format_count(sbh)}, 5 a s/h = {scores:.4g}"
+    return MemoryPart("activations of a layer", sbh * factor, formula, f"{KORTHIKANTI}, {where}")
+
+
+def edges(load: MicroBatch, width: int, vocabulary: int) -> tuple[MemoryPart, MemoryPart]:
+    """What the first and the last stage keep beside their layers (section 4.3). Raises UsageError FF-PLAN-020."""
+    input_checks.count("width", width, most=1 << 24)
+    input_checks.count("vocabulary", vocabulary, most=1 << 24)
+    sbh, t = float(load.tokens) * width, load.tensor
+    first = MemoryPart(
+        "activations of the embedding",
+        sbh / load.spread,
+        f"s b h / {load.spread}, a mask",
+        f"{KORTHIKANTI}, section 4.3",
+    )
+    last = MemoryPart(
+        "activations of the head",
+        sbh * (4 / load.spread + 4 * vocabulary / width / t),
+        f"s b h (4/{load.spread} + 4 V/(h {t})), V/h = {vocabulary / width:.4g}",
+        f"{KORTHIKANTI}, section 4.3",
+    )
+    return first, last
+
+
+def kept(load: MicroBatch, model: Transformer) -> MemoryPart:
+    """One layer of `model` as it is written today: fused or eager attention, gated or not, masks where it drops out."""
+    h, t, spread = model.width, load.tensor, load.spread
+    masks, extra = 0.0, 0.0  # bytes a token
+    queries = h + 2 * model.narrow
+    if load.recompute is Recomputation.FULL:
+        values = h / spread
+    elif load.recompute is Recomputation.SELECTIVE:
+        is_fused = load.attention is AttentionMemory.FUSED
+        values = 3 * h / spread + (queries + h * is_fused + _inner(model)) / t
+        extra = _scores(load, model) / t if is_fused else 0.0
+    else:
+        values = 4 * h / spread + (queries + h + 2 * _inner(model)) / t
+        masks = 2.0 * h / spread if load.has_dropout else 0.0
+        extra = _scores(load, model) / t
+    each = load.element * values + masks + extra
+    formula = f"{each:.4g} B a token x {load.tokens}"
+    return MemoryPart("activations of a layer", each * load.tokens, formula, COUNTED)
+
+
+def passing(load: MicroBatch, model: Transformer) -> float:
+    """Bytes beside what one layer keeps, at most, while its backward pass goes through it.
+
+    What is made again; gradients of what the layer gave and of inner values, in whose place nothing is freed yet; where
+    scores are in memory, those of them and of their softmax, when what the inner network kept is gone. And the gradient
+    of one weight, before it is added to the others'.
+    """
+    whole = kept(replace(load, recompute=Recomputation.NONE), model).bytes - kept(load, model).bytes
+    stream, inner = model.width / load.spread, _inner(model) / load.tensor
+    if load.recompute is Recomputation.SELECTIVE:  # a projection's result, which nothing else keeps
+        whole += load.element * load.tokens * stream
+    scores = 0.0
+    if load.attention is AttentionMemory.EAGER:
+        scores = 2.0 * model.heads * load.sequence / load.tensor - 2 * inner - 2 * stream
+    weight = model.width * max(model.wide, 3 * model.width) / load.tensor
+    return whole + load.element * (load.tokens * (stream + max(inner, scores)) + weight)
+
+
+def _inner(model: Transformer) -> float:
+    """Values that a token's way into its inner networks gives, as wide as these are."""
+    return float((2 if model.is_gated else 1) * model.wide * max(1, model.chosen))
+
+
+def _scores(load: MicroBatch, model: Transformer) -> float:
+    """Bytes a token that attention itself keeps: a logsumexp a head; or softmax, its mask and what is left of it."""
+    if load.attention is AttentionMemory.FUSED:
+        return SINGLE * model.heads
+    each = load.element if not load.has_dropout else 2 * load.element + 1
+    return each * model.heads * load.sequence
+
+
+def logits(load: MicroBatch, model: Transformer) -> MemoryPart:
+    """The head's input and the float32 log-probabilities of each token; one copy, as cross-entropy keeps it."""
+    each = load.element * 2 * model.width / load.spread + SINGLE * model.vocabulary / load.tensor
+    formula = f"{each:.4g} B a token x {load.tokens}"
+    return MemoryPart("activations of the head", each * load.tokens, formula, COUNTED)
+
+
+def passing_head(load: MicroBatch, model: Transformer) -> float:
+    """Bytes beside what the head keeps, at most: first the other copies of its logits, then a gradient of its weight
+    and of its input.
+    """
+    copies = (LOGIT_COPIES - 1) * SINGLE * load.tokens * model.vocabulary / load.tensor
+    table = float(model.width) * model.vocabulary / load.tensor
+    return max(copies, load.element * (load.tokens * model.width / load.spread + table))

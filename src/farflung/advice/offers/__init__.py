@@ -1,0 +1,1 @@
+"""Reads files of offers and chooses hosts for a job."""

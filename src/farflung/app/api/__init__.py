@@ -1,0 +1,1 @@
+"""The Python API: runs, callbacks, loggers and the table that a notebook shows."""

@@ -1,0 +1,52 @@
+"""Defines the command group `ledger`, for operators and readers of a ledger."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+# Each verb's place: the module is imported when the verb is used.
+PLACES: Final[Mapping[str, str]] = {
+    "init": "ledger_founding:init",
+    "validator": "ledger_founding:validator",
+    "audit": "ledger_auditing:audit",
+    "status": "ledger_seating:status",
+    "join": "ledger_seating:join",
+    "leave": "ledger_seating:leave",
+    "motion": "ledger_moving:motion",
+    "dispute": "ledger_disputing:dispute",
+    "exclusion": "ledger_excluding:exclusion",
+    "pay": "ledger_moving:pay",
+    "show": "ledger_showing:show",
+    "statement": "ledger_stating:statement",
+    "export": "ledger_stating:export",
+    "serve": "ledger_serving:serve",
+}
+
+
+class LedgerCommandGroup(click.Group):
+    """A group whose commands are imported one at a time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, operators' first."""
+        return list(PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, or None."""
+        if cmd_name not in PLACES:
+            return None
+        module, _, name = PLACES[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs alone, so that they fit a screen: the one option is how one came here."""
+        self.format_commands(ctx, formatter)
+
+
+@click.group(cls=LedgerCommandGroup, epilog="Example: farflung ledger show head")
+def ledger() -> None:
+    """Run a ledger, look into it, check its proofs, and keep books by it."""

@@ -1,0 +1,155 @@
+"""Implements `ledger init` and `ledger validator`: creates a private ledger and runs one of its validators."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import UsageError
+from farflung.core.ids import PeerId
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.money import MICRO
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import LedgerParams
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.keys.files import new_account
+from farflung.peers.validator.bootstrap import JoinStatus, Places
+from farflung.peers.validator.config import PORT, read_config
+from farflung.peers.validator.returning import CatchUpService
+from farflung.peers.validator.service import ValidatorConfig
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
+
+
+def say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
+    """An answer, as an object or as lines."""
+    sys.stdout.write((msgspec.json.encode(facts).decode() if as_json else "\n".join(text)) + "\n")
+    sys.stdout.flush()
+
+
+@click.command(epilog="Example: farflung ledger init my-ledger --validators 4")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--validators", type=click.IntRange(1, 100), default=1, show_default=True, help="Seats.")
+@click.option("--host", multiple=True, help="Of each validator in turn. Default: 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65000), default=PORT, show_default=True, help="Of the first.")
+@click.option("--name", default="ledger", show_default=True, help="Of the ledger.")
+@click.option(
+    "--credits", "money", type=click.IntRange(1), default=1_000_000, show_default=True, help="In all."
+)
+@click.option("--fee", type=click.IntRange(0), default=10, show_default=True, help="Least, micro-credits.")
+@_JSON
+def init(
+    folder: Path,
+    validators: int,
+    host: tuple[str, ...],
+    port: int,
+    name: str,
+    money: int,
+    fee: int,
+    as_json: bool,
+) -> None:
+    """Write a new ledger: its genesis, a treasury that owns its credits, and
+    a folder with key and configuration for each validator.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(
+            "FF-APP-301",
+            f"{folder} is not empty",
+            cause="a genesis is written once, and keys are never written over",
+            hint="name a new folder",
+        )
+    hosts = [host[i % len(host)] if host else LOOPBACK for i in range(validators)]
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = [_made(folder / f"validator-{i + 1}") for i in range(validators)]
+    treasury = new_account(folder / "treasury.key")
+    given = MICRO if money > validators else 0
+    seats = tuple((key.public, given) for key in keys if given)
+    genesis = Genesis(
+        name,
+        int(time.time() * 1000),
+        ((treasury.public, money * MICRO - given * validators), *seats),
+        tuple(key.public for key in keys),
+        LedgerParams(fee_min=fee),
+    )
+    places = {key.public: f"{hosts[i]}:{port + i}" for i, key in enumerate(keys)}
+    for i, key in enumerate(keys):
+        _write(folder / f"validator-{i + 1}", genesis, key.public, hosts[i], port + i, places)
+    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    facts = {"chain": genesis.chain.hex(), "validators": [key.public.hex() for key in keys]}
+    start = f"farflung ledger validator {folder}/validator-1/validator.toml"
+    text = [f"Ledger   {name}, chain {genesis.chain.hex()}"]
+    text += [f"Seat     {key.public.hex()} at {places[key.public]}" for key in keys]
+    text += [
+        f"Money    {money} credits, owned by {folder}/treasury.key (keep it safe)"
+        + (", but one for each seat's fees" if given else ""),
+        f"Next     {start}" + (", and each other folder on its own computer" if validators > 1 else ""),
+    ]
+    say(as_json, facts, text)
+
+
+def _made(folder: Path) -> SigningKey:
+    folder.mkdir()
+    return new_account(folder / "validator.key")
+
+
+def _write(
+    folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]
+) -> None:
+    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    lines = [f'host = "{host}"', f"port = {port}", "readers = 0", "", "[validators]"]
+    lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]
+    write_atomic(folder / "validator.toml", ("\n".join(lines) + "\n").encode(), "ledger.init")
+
+
+@click.command(epilog="Example: farflung ledger validator my-ledger/validator-1/validator.toml")
+@click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+@_JSON
+def validator(config: Path, as_json: bool) -> None:
+    """Run a validator, until Ctrl-C.
+
+    CONFIG: its TOML file, as `farflung ledger init` writes it.
+    """
+    _, setting, places = read_config(config)
+    asyncio.run(_serve(setting, places, as_json))
+
+
+def _talk(tidings: JoinStatus) -> None:
+    sys.stderr.write("".join(f"{line}\n" for line in tidings.lines()))
+    sys.stderr.flush()
+
+
+async def _serve(setting: ValidatorConfig, places: Places, as_json: bool) -> None:
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    tenure = CatchUpService(setting, places, _talk)
+    try:
+        host, port = await tenure.open()
+        service = tenure.service
+        key, height = setting.key.public.hex(), service.chain.head.height
+        readers = f"http://{LOOPBACK}:{service.readers_port}" if service.readers_port else ""
+        facts = {"validator": key, "host": host, "port": port, "height": height, "readers": readers}
+        text = [f"validator {key}", f"at        {host}:{port}, block {height}"]
+        text += [f"readers   {readers}"] if readers else []
+        text += ["Ctrl-C ends it."]
+        say(as_json, facts, text)
+        ending, running = asyncio.ensure_future(is_over.wait()), asyncio.ensure_future(tenure.run())
+        either: set[asyncio.Future[Any]] = {ending, running}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if running.done():
+            running.result()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    finally:
+        await tenure.close()

@@ -1,0 +1,273 @@
+"""Implements `ledger motion` and `ledger pay`: votes of validator seats' owners, and transfers of money."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from msgspec.structs import replace
+
+from farflung.app.cli.ledger_init import say
+from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import UsageError
+from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.money import MICRO, format_credits
+from farflung.ledger.motions import (
+    AdmitValidator,
+    AmendParams,
+    Motion,
+    MotionRow,
+    MotionVote,
+    RemoveValidator,
+    What,
+    motion_id,
+)
+from farflung.ledger.params import LedgerParams, fault_of_params
+from farflung.ledger.transactions import Transfer
+from farflung.peers.keys.files import read_account
+from farflung.peers.ledger_client.client import LedgerClient
+
+_DAY_MS: Final = 86_400_000
+_DAYS = click.option(
+    "--days", type=click.IntRange(1, 366), help="Then it lapses. Default: as long as the ledger lets it."
+)
+
+
+@click.group(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
+def motion() -> None:
+    """Decide, with the owners of the other seats, who has a seat and by which numbers.
+
+    A motion passes when owners of more than two thirds of the seats voted for it; what it says holds from
+    the next boundary of an epoch on.
+    """
+
+
+def name_in(text: str, what: str) -> bytes:
+    """32 bytes from hex. Raises UsageError FF-APP-315."""
+    try:
+        name = bytes.fromhex(text)
+    except ValueError:
+        name = b""
+    if len(name) != ID_BYTES:
+        raise UsageError(
+            "FF-APP-315",
+            f"{text[:70]!r} is no {what}",
+            cause=f"a {what} has {2 * ID_BYTES} hexadecimal digits",
+            hint="copy it whole: `farflung ledger join`, `motion` and `show` print such names",
+        )
+    return name
+
+
+def _told(row: MotionRow) -> str:
+    """What a motion says."""
+    match row.what:
+        case AdmitValidator(validator):
+            return f"admit {validator.hex()}"
+        case RemoveValidator(validator):
+            return f"remove {validator.hex()}"
+        case AmendParams(params):
+            fields = LedgerParams.__struct_fields__
+            return "amend " + ", ".join(f"{name}={getattr(params, name)}" for name in fields)
+
+
+async def _row(client: LedgerClient, name: Hash) -> MotionRow:
+    """Raises UsageError FF-APP-316 where there is no such motion."""
+    row = await client.row(MotionRow, name)
+    if row is None:
+        raise UsageError(
+            "FF-APP-316",
+            f"no motion {name.hex()[:16]} is on this ledger",
+            hint="ask who moved it for its whole name",
+        )
+    return row
+
+
+def _carried(row: MotionRow, seats: int) -> tuple[dict[str, Any], list[str]]:
+    facts = {
+        "motion": row.motion.hex(),
+        "says": _told(row),
+        "state": row.state.name.lower(),
+        "voters": [voter.hex() for voter in row.voters],
+        "seats": seats,
+    }
+    text = [f"Motion   {row.motion.hex()}", f"Says     {_told(row)}"]
+    text.append(f"State    {row.state.name.lower()}: {len(row.voters)} voted for it, {seats} seats")
+    if facts["state"] == "open":
+        text.append(f"Next     others: farflung ledger motion vote CONFIG {row.motion.hex()} --owner FILE")
+    return facts, text
+
+
+def _run(
+    config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]
+) -> None:
+    async def work() -> tuple[MotionRow, int]:
+        async with client_of(config, signer) as (client, _, _):
+            row = await step(client)
+            return row, len((await client.reign()).committee.members)
+
+    say(as_json, *_carried(*asyncio.run(work())))
+
+
+def _move(
+    config: Path,
+    owner: Path,
+    days: int | None,
+    as_json: bool,
+    said: Callable[[LedgerClient], Awaitable[What]],
+) -> None:
+    async def step(client: LedgerClient) -> MotionRow:
+        what, most = await said(client), (await client.reign()).params.motion_ms
+        span = most if days is None else min(days * _DAY_MS, most)
+        # The block that holds it is later than the head, so that a deadline counted from here is never too far ahead.
+        moved = Motion(what, (await client.head()).header.time + span)
+        await client.submit(moved)
+        return await _row(client, motion_id(client.chain, client.own, moved))
+
+    _run(config, read_account(owner), as_json, step)
+
+
+@motion.command(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
+@CONFIG
+@click.argument("validator")
+@OWNER
+@_DAYS
+@JSON
+def admit(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
+    """Move that a validator which asked for a seat gets one."""
+    key = PeerId(name_in(validator, "validator"))
+
+    async def said(_: LedgerClient) -> What:
+        return AdmitValidator(key)
+
+    _move(config, owner, days, as_json, said)
+
+
+@motion.command(epilog="Example: farflung ledger motion remove my.toml 3f9a... --owner my.key")
+@CONFIG
+@click.argument("validator")
+@OWNER
+@_DAYS
+@JSON
+def remove(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
+    """Move that a validator loses its seat, and gets its stake back as if it had left."""
+    key = PeerId(name_in(validator, "validator"))
+
+    async def said(_: LedgerClient) -> What:
+        return RemoveValidator(key)
+
+    _move(config, owner, days, as_json, said)
+
+
+@motion.command(epilog="Example: farflung ledger motion amend my.toml fee_min=20 --owner my.key")
+@CONFIG
+@click.argument("numbers", nargs=-1, required=True, metavar="NAME=NUMBER...")
+@OWNER
+@_DAYS
+@JSON
+def amend(config: Path, numbers: tuple[str, ...], owner: Path, days: int | None, as_json: bool) -> None:
+    """Move that parameters change. Jobs keep those under which they were made."""
+
+    async def said(client: LedgerClient) -> What:
+        return AmendParams(_amended((await client.reign()).params, numbers))
+
+    _move(config, owner, days, as_json, said)
+
+
+def _amended(params: LedgerParams, numbers: tuple[str, ...]) -> LedgerParams:
+    """Raises UsageError FF-APP-317."""
+    changes: dict[str, int] = {}
+    fault = ""
+    for each in numbers:
+        name, _, number = each.partition("=")
+        if name not in LedgerParams.__struct_fields__ or not number.isdecimal():
+            fault = f"{each[:60]!r} is not NAME=NUMBER with a name of: {', '.join(LedgerParams.__struct_fields__)}"
+        else:
+            changes[name] = int(number)
+    made = params if fault else replace(params, **changes)
+    fault = fault or fault_of_params(made)
+    if fault:
+        raise UsageError(
+            "FF-APP-317",
+            "these parameters cannot be moved",
+            cause=fault,
+            hint="docs/protocol/ledger.md lists what each number may be",
+        )
+    return made
+
+
+@motion.command(epilog="Example: farflung ledger motion vote my.toml 77ab... --owner my.key")
+@CONFIG
+@click.argument("name", metavar="MOTION")
+@OWNER
+@JSON
+def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
+    """Vote for a motion. There are no votes against: what is not passed lapses."""
+    wanted = Hash(name_in(name, "motion"))
+
+    async def step(client: LedgerClient) -> MotionRow:
+        await _row(client, wanted)
+        await client.submit(MotionVote(wanted))
+        return await _row(client, wanted)
+
+    _run(config, read_account(owner), as_json, step)
+
+
+@motion.command(epilog="Example: farflung ledger motion look my.toml 77ab...")
+@CONFIG
+@click.argument("name", metavar="MOTION")
+@JSON
+def look(config: Path, name: str, as_json: bool) -> None:
+    """Show what a motion says and how far it is."""
+    wanted = Hash(name_in(name, "motion"))
+    # Nothing is signed: who only looks needs no account.
+    _run(config, SigningKey(secrets.token_bytes(ID_BYTES)), as_json, lambda client: _row(client, wanted))
+
+
+def amount_in(text: str) -> int:
+    """Micro-credits. Raises UsageError FF-APP-318."""
+    try:
+        micro = Decimal(text) * MICRO
+    except InvalidOperation:
+        micro = Decimal(0)
+    if not micro.is_finite() or micro < 1 or micro != micro.to_integral_value():
+        raise UsageError(
+            "FF-APP-318",
+            f"{text[:40]!r} is no amount",
+            cause="an amount is in credits, above 0, with six decimals at most",
+            hint="farflung ledger pay CONFIG ACCOUNT 12.5 --owner FILE",
+        )
+    return int(micro)
+
+
+@click.command(epilog="Example: farflung ledger pay validator.toml 3f9a... 12.5 --owner treasury.key")
+@CONFIG
+@click.argument("account")
+@click.argument("amount")
+@OWNER
+@JSON
+def pay(config: Path, account: str, amount: str, owner: Path, as_json: bool) -> None:
+    """Send credits to an account. It is opened if it is new.
+
+    CONFIG: of a validator of the ledger.
+    """
+    to, micro = PeerId(name_in(account, "account")), amount_in(amount)
+    payer = read_account(owner)
+
+    async def work() -> int:
+        async with client_of(config, payer) as (client, _, _):
+            await client.submit(Transfer(to, micro))
+            return (await client.account(payer.public)).balance
+
+    left = asyncio.run(work())
+    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
+    say(
+        as_json,
+        facts,
+        [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"],
+    )

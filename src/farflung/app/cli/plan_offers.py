@@ -1,0 +1,296 @@
+"""Implements `farflung plan --offers`: finds the best ways to train a job on the offered hosts (P1).
+
+If there is none it names the binding constraint; it always proposes the next command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from farflung.advice import method_loss_table
+from farflung.advice.hardware import hardware_text
+from farflung.advice.hardware.card import Card, with_profile
+from farflung.advice.hardware.value_per_watt import prices_of
+from farflung.advice.io import card_files
+from farflung.advice.job_work import JobWork, work
+from farflung.advice.layouts import layout_search, machine_admission
+from farflung.advice.layouts.energy_value import worth
+from farflung.advice.layouts.layout_search import Advice, AdviceGoal
+from farflung.advice.layouts.training_options import TrainingOption, memory_of
+from farflung.advice.layouts.user_limits import UserLimits
+from farflung.advice.offers import offer_file
+from farflung.advice.offers.energy_terms import EnergyTerms
+from farflung.advice.offers.offer_file import OfferedHost
+from farflung.app.cli import plan_link
+from farflung.app.cli.gauged import JobModel
+from farflung.core import limits
+from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.money import MICRO, parse_credits
+from farflung.core.units import Seconds
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.spec import JobSpec
+from farflung.local.model.load import read_file
+from farflung.plan.run_price import price
+
+DEFAULT: Final = "default"
+PRESET: Final = "local"  # which is what a job is based on where nothing is said
+
+Loads = Callable[[Mapping[str, str]], JobSpec]
+
+
+def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool, is_own: bool) -> None:
+    """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
+    said = {
+        "--goal": goal is not None,
+        "--deadline": deadline is not None,
+        "--explain": explains,
+        "--own": is_own,
+    }
+    named = [option for option, is_said in said.items() if is_said]
+    if named:
+        raise UsageError(
+            "FF-APP-429",
+            f"{named[0]} is of a plan over offers, and none are named",
+            cause="it is told with --offers",
+            hint="farflung plan --offers examples/offers/six_hosts.toml",
+        )
+
+
+def allowed(resolved: ResolvedJob, seconds: float | None) -> UserLimits:
+    """What a job may cost and take. A preset's budget is nobody's word: what is over it is told, and advised."""
+    origin = resolved.origins.get("budget", DEFAULT)
+    is_said = not origin.startswith((DEFAULT, "preset"))
+    return UserLimits(
+        parse_credits(resolved.spec.budget) if is_said else None,
+        None if seconds is None else Seconds(seconds),
+    )
+
+
+def plan(
+    file: Path,
+    goal: str | None,
+    spec: JobSpec,
+    model: JobModel,
+    most: UserLimits,
+    *,
+    base: Path,
+    is_own: bool,
+) -> tuple[JobWork, Advice]:
+    """The advice on a job whose data lie in `base`; `is_own`: all hosts are the planner's.
+
+    Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
+    """
+    asks, hosts = read(file, spec, model)
+    asks = msgspec.structs.replace(asks, examples=_examples(spec, base))
+    found = layout_search.search(asks, hosts, AdviceGoal(goal or AdviceGoal.TIME), is_own=is_own, most=most)
+    if not found.best:
+        raise _refused(found)
+    return asks, found
+
+
+def _examples(spec: JobSpec, base: Path) -> int:
+    """Windows of the job's data that do not overlap; 0 where the data are not here, or are what this Python has."""
+    if spec.data.path == "stdlib":
+        return 0
+    try:
+        return len(read_dataset(spec.data, spec.model, base).train) // spec.model.context
+    except FarflungError:
+        return 0
+
+
+def read(file: Path, spec: JobSpec, model: JobModel) -> tuple[JobWork, tuple[OfferedHost, ...]]:
+    """A job and the hosts that are offered for it. Raises UsageError FF-APP-161, FF-APP-426 (the file), FF-PLAN-060 and
+    -061 (what it says).
+    """
+    hosts = offer_file.parse(_text(file), card_files.read(), lambda name: _text(file.parent / name))
+    return work(spec, model.layout, model.traced), hosts
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, 4 * limits.OFFERS_CHARACTERS).decode()
+    except UnicodeDecodeError:
+        raise UsageError(
+            "FF-APP-426",
+            f"{path.name} is no text",
+            cause="offers are TOML, in UTF-8",
+            hint="docs/plan/advise.md shows a file of offers",
+        ) from None
+
+
+def terms(file: Path) -> EnergyTerms:
+    """What a file of offers says beside its hosts. Raises what `read` raises."""
+    return offer_file.terms_of(_text(file), card_files.read())
+
+
+def _refused(found: Advice) -> FarflungError:
+    """None of all ways fits: the constraint that comes nearest, and what would lift it."""
+    nearest = found.binding[0]
+    if nearest.constraint == machine_admission.CLASS:
+        return machine_admission.refusal(nearest)
+    return PolicyError(
+        "FF-APP-428",
+        f"none of {found.tried} ways to train this fits these {len(found.hosts)} hosts: {nearest.constraint} binds",
+        cause=f"{nearest.kind}: {nearest.cause}",
+        hint=f"what would make it fit: {nearest.help}",
+    )
+
+
+class NextCommand(NamedTuple):
+    """The words of a command; none where there is none. `lacking`: why no command, or what it still takes."""
+
+    words: tuple[str, ...] = ()
+    lacking: str = ""
+
+
+def command(
+    found: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
+) -> NextCommand:
+    """The words of `farflung run` that train as the best way that runs today; none where there is none.
+
+    `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give. A job that
+    no run may have is no reason to keep the advice back.
+    """
+    today = found.today
+    if today is None or today.sync is None:
+        return NextCommand()
+    rounds = -(-today.steps // today.sync.steps)
+    try:
+        said = plan_link.settings(today.sync, len(today.hosts), load, {"rounds": str(rounds)})
+    except FarflungError as error:
+        return NextCommand(
+            lacking=f"{error.message} ({error.cause.partition(';')[0]})" if error.cause else error.message
+        )
+    kept = [
+        f"{key}={value}" for key, value in flags.items() if not any(s.startswith(f"{key}=") for s in said)
+    ]
+    start = [
+        "farflung run",
+        *([str(job)] if job else []),
+        *([f"--preset {preset}"] if preset != PRESET else []),
+    ]
+    words = (*start, *(f"--set {each}" for each in (*kept, *said)))
+    return NextCommand(words, _unpaid(load(dict(each.split("=", 1) for each in said))))
+
+
+def _unpaid(spec: JobSpec) -> str:
+    """Why a run of this job would be refused for its price; empty: it would not."""
+    try:
+        price(spec)
+    except PolicyError as error:
+        return f"{error.message}: {error.hint}"
+    return ""
+
+
+def json(asks: JobWork, found: Advice, said: EnergyTerms, command: NextCommand) -> str:
+    """One line; bytes, seconds, micro-credits, kWh."""
+    facts = {
+        "parameters": asks.parameters,
+        "model": asks.model.kind,
+        "tokens": asks.tokens,
+        "goal": found.goal,
+        "tried": found.tried,
+        "is_for_one": found.is_for_one,
+        "saved_seconds": found.saved,
+        "budget": asks.budget,
+        "next": " ".join(command.words),
+        "next_lacks": command.lacking,
+        "best": [_option(option) | _worth(asks, option, said) for option in found.best],
+        "dropped": [_option(option) for option in found.dropped],
+        "useless": [host.name for host in found.useless],
+        "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
+    }
+    return msgspec.json.encode(facts).decode()
+
+
+def _option(option: TrainingOption) -> dict[str, Any]:
+    return {
+        "kind": option.kind,
+        "how": option.how,
+        "hosts": [host.name for host in option.hosts],
+        "seconds": option.seconds,
+        "price": option.price,
+        "price_of_million": option.price_of_million,
+        "step_seconds": option.step,
+        "exchange_seconds": option.exchange,
+        "steps": option.steps,
+        "efficiency": option.efficiency,
+        "up_bytes": option.up,
+        "down_bytes": option.down,
+        "sequences": option.sequences,
+        "memory_bytes": option.worst.footprint.card,
+        "ram_bytes": option.ram,
+        "classes": [each.admission.grade for each in machine_admission.admitted(option)],
+        "memory_of": [memory_of(host) for host in option.hosts],
+        "recompute": option.recompute,
+        "micro_batch": option.micro,
+        "pipelines": option.ways,
+        "method_runs_today": option.is_run_today,
+        "only_planned": option.only_planned,
+        "checkpoint_bytes": option.stored.bytes if option.stored else None,
+        "checkpoint_seconds": option.stored.every if option.stored else None,
+        "loss_above_dense_measured": method_loss_table.above(option.sync)
+        if option.sync
+        else None,  # per cent
+        "facts": [msgspec.structs.asdict(fact) for fact in option.derived],
+    }
+
+
+def _worth(asks: JobWork, option: TrainingOption, said: EnergyTerms) -> dict[str, Any]:
+    """What is not known is null."""
+    found = worth(asks, option, said)
+    is_dark = found.per_watt is None
+    return {
+        "energy_kwh": None if is_dark else found.energy,
+        "energy_price": None if is_dark or said.kilowatt_hour is None else MICRO * found.power,
+        "energy_of": None if is_dark else hardware_text.drawn(found),
+        "rate_of_hosts": [share.share for share in found.shares],
+        "audited": asks.audited,
+        "price_of_million_verified": MICRO * found.per_token * 1e6,
+        "lost": found.loss,
+        "reference": said.reference.name,
+        "per_watt_of_reference": found.per_watt,
+        "price_of_reference": found.ratio if said.is_priced else None,
+    }
+
+
+def refuse_two_names(name: str, job: Path | None) -> None:
+    """Raises UsageError FF-APP-438 where a card's name was written without quotes: what follows it looks like a job."""
+    if job is not None:
+        raise UsageError(
+            "FF-APP-438",
+            f"--cards takes one name and no job, and here are {name!r} and {str(job)!r}",
+            cause="a name of several words stands in quotes",
+            hint=f'farflung plan --cards "{name} {job}"',
+        )
+
+
+def cards_of(asked: str, *, as_json: bool) -> list[str]:
+    """The table of cards, or one card with its worth beside an A100; `asked`: a card's name, or a TOML file of what was
+    measured on one, and prices after an @. Raises UsageError FF-PLAN-031 and -032, of a file FF-PLAN-033 and -038, of
+    prices FF-PLAN-035 and -039.
+    """
+    table = card_files.read()
+    name, at = asked.partition("@")[0].strip(), asked.partition("@")[2]
+    if name.endswith(".toml"):
+        measured = card_files.read_profile(Path(name))
+        found: tuple[Card, ...] = (with_profile(table.find(measured.card, measured.memory_bytes), measured),)
+    else:
+        found = (table.find(name),) if name else table.cards
+    prices = prices_of(at)
+    if as_json:
+        return [msgspec.json.encode(msgspec.structs.asdict(card), enc_hook=sorted).decode() for card in found]
+    if not name:
+        return hardware_text.listing(found)
+    one = prices.value(found[0], hardware_text.best(found[0]))
+    return [
+        *hardware_text.sheet(found[0]),
+        "",
+        *hardware_text.worth([one]),
+        *hardware_text.at_prices(one, prices.reference),
+    ]

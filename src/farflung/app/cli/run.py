@@ -1,0 +1,258 @@
+"""Implements the commands `run`, `resume` and `plan`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from farflung.advice.layouts.layout_search import AdviceGoal
+from farflung.app.cli import gauged, plan_article_text, plan_link, plan_offers, plan_offers_text, quote
+from farflung.app.cli.completion import run_names
+from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
+from farflung.app.cli.run_display import watcher
+from farflung.core.events import to_json
+from farflung.core.money import MICRO
+from farflung.host.io.machine_probe import machine
+from farflung.job import cheat_names, dataset, job_toml
+from farflung.job.io.job_files import read_dataset
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.spec import JobSpec
+from farflung.local.jobs import memory_trace, resolve
+from farflung.local.network import prepare, session
+from farflung.local.network.placement import MOST_RELAYS, MOST_VALIDATORS
+from farflung.peers.requester import relay_fees
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.journal import read_timeline
+from farflung.plan.run_plan import advise
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout.")
+
+
+@click.command(epilog="Example: farflung run job.toml --rounds 12 --json")
+@JOB
+@PRESET
+@SET
+@SEED
+@ROUNDS
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
+@click.option(
+    "--cheat",
+    type=click.Choice(cheat_names.KINDS),
+    help="One cheats so. Default: skip if no JOB.",
+)
+@click.option("--dispute", is_flag=True, help="Who cheats contests it, down to one element.")
+@click.option(
+    "--baseline/--no-baseline",
+    default=None,
+    help="Train one machine too. Default: if no JOB.",
+)
+@click.option(
+    "--lab",
+    is_flag=True,
+    help="Through simulated homes. Linux, as root.",
+)
+@click.option(
+    "--relays",
+    type=click.IntRange(1, MOST_RELAYS),
+    default=2,
+    metavar="N",
+    help="For hidden peers. Default: 2.",
+)
+@click.option(
+    "--validators",
+    type=click.IntRange(1, MOST_VALIDATORS),
+    default=1,
+    metavar="N",
+    help="Of its ledger. Default: 1.",
+)
+@click.option(
+    "--relay-price",
+    type=int,
+    metavar="MICRO",
+    help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}.",
+)
+@click.option(
+    "--relay-most",
+    type=float,
+    metavar="CREDITS",
+    help="To all relays. Default: what the plan says.",
+)
+@_JSON
+def run(
+    job: Path | None,
+    preset: str,
+    settings: tuple[str, ...],
+    seed: int | None,
+    rounds: int | None,
+    out: Path | None,
+    cheat: str | None,
+    dispute: bool,
+    baseline: bool | None,
+    lab: bool,
+    relays: int,
+    validators: int,
+    relay_price: int | None,
+    relay_most: float | None,
+    as_json: bool,
+) -> None:
+    """Train a JOB file (none: a small GPT) on a local network, in test credits."""
+    if lab and validators > 1:
+        raise click.UsageError("--lab has a ledger of one validator")
+    resolved, identity = resolve.resolve(
+        job,
+        preset,
+        flags_of(settings, seed, rounds),
+        cheat=cheat,
+        baseline=baseline,
+        relay_price=relay_price,
+        relay_most=None if relay_most is None else round(relay_most * MICRO),
+        disputes=dispute,
+    )
+    identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
+    root = resolve.new_root(out, resolved.spec.name)
+    with watcher(as_json, root) as see:
+        session.start(root, resolved, identity, [see])
+
+
+@click.command(epilog="Example: farflung resume")
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
+@_JSON
+def resume(name: str | None, as_json: bool) -> None:
+    """Go on with a run that was stopped or killed.
+
+    RUN: its name or folder; the newest by default. Nothing that was logged is computed again.
+    """
+    found = folder.find(resolve.runs_folder(), name)
+    done = read_timeline(found)
+    if done.result is not None:  # said before the screen is there, which others must not write into
+        sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
+    with watcher(as_json, found.root) as see:
+        if done.result is not None:
+            see(done.result, done)
+            return
+        session.resume(found, resolve.resolve_again(found), [see])
+
+
+@click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")
+@JOB
+@PRESET
+@SET
+@click.option("--seed", type=int, hidden=True, help="Of a run: a plan is the same for all.")
+@ROUNDS
+@click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
+@click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")
+@click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
+@click.option("--step", type=float, help="With --link: seconds of one step. Default: here.")
+@click.option("--fan-out", is_flag=True, hidden=True, help="With --link: a server copies what is sent once.")
+@click.option(
+    "--offers", type=click.Path(path_type=Path), metavar="FILE", help="The best ways on the hosts in FILE."
+)
+@click.option(
+    "--goal", type=click.Choice([goal.value for goal in AdviceGoal]), help="With --offers. Default: time."
+)
+@click.option("--own", is_flag=True, help="With --offers: all hosts are yours.")
+@click.option("--deadline", metavar="WHEN", help="With --offers: 36h, 3d, or a time (UTC).")
+@click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
+@click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
+@click.option(
+    "--article", is_flag=True, hidden=True, help="The source article's figures of traffic, beside right ones."
+)
+@click.option(
+    "--cards",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="A card's worth; at prices: NAME@HOUR/KWH/LOSS/A100.",
+)
+@_JSON
+def plan(
+    job: Path | None,
+    preset: str,
+    settings: tuple[str, ...],
+    seed: int | None,
+    rounds: int | None,
+    show_config: bool,
+    link: str | None,
+    peers: int | None,
+    step: float | None,
+    fan_out: bool,
+    offers: Path | None,
+    goal: str | None,
+    deadline: str | None,
+    own: bool,
+    explain: bool,
+    trace: bool,
+    article: bool,
+    cards: str | None,
+    as_json: bool,
+) -> None:
+    """Say what a job takes before anything is spent: bytes, memory, time, price."""
+    if cards is not None:
+        plan_offers.refuse_two_names(cards, job)
+        sys.stdout.write("\n".join(plan_offers.cards_of(cards, as_json=as_json)) + "\n")
+        return
+    if article:
+        sys.stdout.write("\n".join(plan_article_text.lines(as_json=as_json)) + "\n")
+        return
+    flags = flags_of(settings, seed, rounds)
+    resolved, identity = resolve.resolve(job, preset, flags)
+    if link is None and not show_config:
+        plan_link.refuse_without_link(peers, step, fan_out)
+    if offers is None and not show_config:
+        plan_offers.refuse_without_offers(goal, deadline, explain, own)
+    base = Path(identity.base)
+    model = partial(gauged.known, resolved.spec, base, traces=trace)
+    if show_config:
+        values = {"spec": prepare.plain(resolved.spec), "origins": resolved.origins}
+        text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
+    elif offers is not None:
+        most = plan_offers.allowed(resolved, quote.seconds_until(deadline))
+        asks, found = plan_offers.plan(offers, goal, resolved.spec, model(), most, base=base, is_own=own)
+        after = plan_offers.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
+        terms, width = plan_offers.terms(offers), plan_offers_text.columns()
+        if as_json:
+            text = [plan_offers.json(asks, found, terms, after)]
+        else:
+            text = plan_offers_text.lines(asks, found, terms, after, explains=explain, width=width)
+    elif link is not None:
+        asked = plan_link.LinkOptions(link, peers, step, fan_out)
+        choice = plan_link.plan(asked, resolved.spec, model().layout, machine)
+        sync, each = choice.chosen.sync, choice.setting.peers
+        said = plan_link.settings(sync, each, lambda more: _again(job, preset, flags, more))
+        facts = msgspec.json.encode(plan_link.facts(choice, said)).decode()
+        text = [facts] if as_json else plan_link.lines(choice, said, is_measured=step is None)
+    else:
+        text = _here(resolved, identity, model(), as_json=as_json)
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+def _again(job: Path | None, preset: str, flags: Mapping[str, str], more: Mapping[str, str]) -> JobSpec:
+    """The job with more flags than were said."""
+    return resolve.resolve(job, preset, {**flags, **more})[0].spec
+
+
+def _here(
+    resolved: ResolvedJob, identity: folder.RunIdentity, model: gauged.JobModel, *, as_json: bool
+) -> list[str]:
+    """The plan of a run on this computer."""
+    spec, here = resolved.spec, machine()
+    known = spec, model.source, here.memory_bytes, model.traced
+    found = asyncio.run(memory_trace.stepped(*known)) if model.traced is not None else None
+    size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
+    plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
+    relays = identity.relays if spec.hidden else 0
+    event = relay_fees.planned(
+        plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most
+    )
+    if as_json:
+        return [to_json(event)]
+    traced = gauged.lines(found) if found is not None else []
+    return lines(event, RunTimeline()) + traced + plan_link.by_default(resolved)

@@ -1,0 +1,94 @@
+"""Displays a run to the user who started it: as JSON, as plain lines on a pipe, or as a screen on a terminal.
+
+All three show the same facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from farflung.app.views.live import LiveScreen
+from farflung.app.views.replay import EventDisplay
+from farflung.app.views.terminal import is_screen, sayable
+from farflung.core.events import AnyEvent, RunFailureEvent, to_json
+from farflung.local.jobs import resolve
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import Watcher
+from farflung.watch.event_lines import lines
+from farflung.watch.fold import RunTimeline
+from farflung.watch.screen import LIVE
+
+
+def is_verbose() -> bool:
+    """Whether `farflung -v` was asked for."""
+    return bool(os.environ.get("FARFLUNG_DEBUG"))
+
+
+class LineOutput:
+    """Each event as an object or as plain lines. `tells_errors`: else an error ends the command, on stderr."""
+
+    def __init__(self, out: TextIO, run: str, *, as_json: bool, tells_errors: bool) -> None:
+        self._out, self._run, self._as_json, self._tells_errors = out, run, as_json, tells_errors
+
+    def show(self, event: AnyEvent, timeline: RunTimeline) -> None:
+        """Writes one event."""
+        if isinstance(event, RunFailureEvent) and not (self._as_json or self._tells_errors):
+            return
+        for line in [to_json(event)] if self._as_json else lines(event, timeline, self._run):
+            self._out.write(sayable(line, self._out) + "\n")
+        self._out.flush()
+
+    def hold(self, until: float | None) -> None:
+        """Lines have no clock."""
+
+
+@contextlib.contextmanager
+def surface(
+    as_json: bool,
+    run: str,
+    *,
+    note: tuple[str, ...] = LIVE,
+    speed: float = 1.0,
+    tells_errors: bool = False,
+) -> Iterator[EventDisplay]:
+    """What events are shown on until the block is left; a screen draws its first row at once. `run`: see View."""
+    if as_json or not is_screen(sys.stdout):
+        yield LineOutput(sys.stdout, run, as_json=as_json, tells_errors=tells_errors)
+        return
+    with LiveScreen(sys.stdout, verbose=is_verbose(), note=note, speed=speed, run=run) as live:
+        yield live
+
+
+@contextlib.contextmanager
+def watcher(as_json: bool, root: Path) -> Iterator[Watcher]:
+    """The watcher of the run in `root`, that this command works on."""
+    with surface(as_json, resolve.must_be_named(RunFolder(root))) as on:
+        yield _while_somebody_reads(on.show)
+
+
+def _while_somebody_reads(show: Watcher) -> Watcher:
+    """Stops the run, as `farflung stop --now` does, when whoever read its lines is gone (`| head`)."""
+    is_read = True
+
+    def told(event: AnyEvent, timeline: RunTimeline) -> None:
+        nonlocal is_read
+        if not is_read:
+            return
+        try:
+            show(event, timeline)
+        except BrokenPipeError:
+            is_read = False
+            with open(os.devnull, "w") as nobody:
+                os.dup2(nobody.fileno(), sys.stdout.fileno())  # what is buffered still goes somewhere
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                raise  # there is no run yet that could be stopped
+            sys.stderr.write("note: whoever read these lines is gone; the run stops\n")
+            signal.raise_signal(signal.SIGTERM)
+
+    return told

@@ -1,0 +1,1 @@
+"""Measures codecs on recorded and made vectors for `farflung bench`."""

@@ -1,0 +1,1 @@
+"""Checks what is wrong between two computers: peers, relays, routes."""

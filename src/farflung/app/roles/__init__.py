@@ -1,1 +1,0 @@
-"""One file for each role; it joins cores and shells from top to bottom."""

@@ -1,1 +1,0 @@
-"""Renderings for people: the terminal's screen, replays, reports. They show events and decide nothing."""

@@ -1,0 +1,1 @@
+"""Draws runs and simulations: terminal screens, replay, reports and charts."""

@@ -1,0 +1,49 @@
+"""Defines the events for a run's forecast: the planned quantities, and their comparison with measured ones."""
+
+from __future__ import annotations
+
+from farflung.core.events.base import Event
+
+
+class PlanEvent(Event, frozen=True, tag="plan"):
+    """What the run will take, before anything is spent. Compared with what happened in `Compared`."""
+
+    name: str
+    run: str
+    model: str
+    parameters: int
+    rounds: int
+    steps: int
+    peers: int
+    tokens: int
+    sync_bytes: int
+    ring_bytes: int
+    memory_bytes: int
+    seconds: float
+    price: int
+    escrow: int
+    data_bytes: int
+    sync: str
+    cores: int = 0  # of this computer, which all local workers share; 0: not told
+    baseline_seconds: float = 0.0  # that one machine will take on the same tokens; 0: none will
+    sync_most: int = 0  # if rounds choose another way than the one that is foreseen; 0: not told
+    way: str = ""  # how a round's payloads go, as far as it is foreseen
+    up_round: int = 0  # of these, up the line of the member that sends most
+    down_round: int = 0
+    lines: str = ""  # which lines the plan reckons with
+    relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
+    relay_funds: int = 0  # micro-credits that are put aside for them
+    validators: int = 1  # of the ledger
+    committee_bytes: int = 0  # that are sent because there are several of them
+    proof: str = ""  # the class that is foreseen (job.proof_class), in words
+
+
+class PlanComparisonEvent(Event, frozen=True, tag="compared"):
+    """One planned quantity against the measured one."""
+
+    quantity: str
+    unit: str
+    planned: float
+    measured: float
+    most: float = 0.0  # planned at most; 0: there is no such bound
+    cause: str = ""  # the likeliest of what lies off the plan; empty: nothing does, or the run shows none

@@ -1,0 +1,261 @@
+"""Writes files so that they survive a crash, and defines the points at which a test may cause one.
+
+`write_atomic` replaces a whole file; `AppendLog` adds checksummed records. Each write, fsync and rename passes
+a named *failpoint*: with FARFLUNG_FAILPOINT=NAME[@N] the N-th passing kills the whole process group with
+SIGKILL (at a write, after half of the bytes went out), and FARFLUNG_FAILPOINT_LOG=FILE lists the points passed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.errors import RunError, VerificationError
+
+_HEAD: Final = 8  # bytes of a record's length and checksum
+
+_passed: Counter[str] = Counter()
+
+
+def _armed() -> tuple[str, int]:
+    name, _, count = os.environ.get("FARFLUNG_FAILPOINT", "").partition("@")
+    return name, int(count or "1")
+
+
+def _is_due(name: str) -> bool:
+    log = os.environ.get("FARFLUNG_FAILPOINT_LOG")
+    if log:
+        with open(log, "a", encoding="ascii") as file:
+            file.write(name + "\n")
+    wanted, count = _armed()
+    if name != wanted:
+        return False
+    _passed[name] += 1
+    return _passed[name] == count
+
+
+def _die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def failpoint(name: str) -> None:
+    """A place where a test may kill the whole tree."""
+    if _is_due(name):
+        _die()
+
+
+def _full_disk(path: Path, error: OSError) -> RunError:
+    return RunError(
+        "FF-CORE-050",
+        f"cannot write {path.name}",
+        cause=error.strerror or str(error),
+        hint=f"free some space or choose another folder than {path.parent}, then run `farflung resume`",
+    )
+
+
+def _write(file: int, data: bytes | memoryview, name: str) -> None:
+    view = memoryview(data)
+    if _is_due(name):
+        os.write(file, view[: len(view) // 2])
+        _die()
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def sync_folder(folder: Path, label: str) -> None:
+    """Makes names created or replaced in `folder` durable."""
+    failpoint(f"{label}.dirsync")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
+    """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # a folder may be a stranger's
+        handle = os.open(temporary, how, 0o600 if private else 0o644)
+        try:
+            _write(handle, data, f"{label}.write")
+            failpoint(f"{label}.fsync")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        failpoint(f"{label}.rename")
+        os.replace(temporary, path)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _full_disk(path, error) from error
+
+
+def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
+    """Writes inside a file, made if missing; durable after `sync_file`. Raises RunError FF-CORE-050."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600 if private else 0o644)
+        try:
+            os.lseek(handle, offset, os.SEEK_SET)
+            _write(handle, data, f"{label}.write")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def sync_file(path: Path, label: str) -> None:
+    """Makes a file written by `write_at`, and its name, durable. Raises RunError FF-CORE-050."""
+    failpoint(f"{label}.fsync")
+    try:
+        handle = os.open(path, os.O_WRONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def remove(path: Path, label: str) -> None:
+    """Deletes a file, if it is there; durable on return. Raises RunError FF-CORE-050."""
+    failpoint(f"{label}.unlink")
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def append_whole(handle: int, path: Path, data: bytes, label: str, *, sync: bool = True) -> None:
+    """Adds `data` at the end of the open file, where it stands; with `sync` it is durable on return.
+
+    When the disk is full the part that was written is cut off again. Raises RunError FF-CORE-050.
+    """
+    end = os.lseek(handle, 0, os.SEEK_END)
+    try:
+        _write(handle, data, f"{label}.write")
+        if sync:
+            failpoint(f"{label}.fsync")
+            os.fsync(handle)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise _full_disk(path, error) from error
+
+
+class AppendLog:
+    """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn last record is cut off when opened.
+
+    The CRC finds torn writes and damage, not tampering: what must not be altered carries its own hash chain and
+    signature. Raises VerificationError FF-CORE-052 (`read_records`) before anything is changed.
+    """
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path, self._label = path, label
+        is_new = not path.exists()
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _full_disk(path, error) from error
+        try:
+            if is_new:
+                sync_folder(path.parent, label)
+            self.records, end = self._scan()
+            self._cut(end)
+        except OSError as error:
+            os.close(self._handle)
+            raise _full_disk(path, error) from error
+        except VerificationError:
+            os.close(self._handle)
+            raise
+
+    def _scan(self) -> tuple[list[bytes], int]:
+        records: list[bytes] = []
+        end = 0
+        for record, place in read_records(self.path):
+            records.append(record)
+            end = place
+        return records, end
+
+    def _cut(self, end: int) -> None:
+        """Drops the torn tail durably: else bytes of it could stand behind a record that is torn next."""
+        if os.fstat(self._handle).st_size > end:
+            failpoint(f"{self._label}.cut")
+            os.ftruncate(self._handle, end)
+            os.fsync(self._handle)
+        os.lseek(self._handle, end, os.SEEK_SET)
+
+    def append(self, record: bytes) -> None:
+        """Adds one record of 1 byte or more; durable on return. Raises RunError FF-CORE-050, FF-CORE-051."""
+        if not 0 < len(record) <= limits.LOG_RECORD_BYTES:
+            raise RunError("FF-CORE-051", f"log record of {len(record)} bytes is empty or over the limit")
+        head = len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little")
+        append_whole(self._handle, self.path, head + record, self._label)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._handle)
+
+
+def read_records(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The whole records of a log with the offset behind each; a torn last one is left out.
+
+    A record is durable before the next one is written, so only the last can be torn. Raises VerificationError
+    FF-CORE-052 when there is more behind a bad record: that is damage, and what follows must not be dropped.
+    """
+    with open(path, "rb") as file:
+        place = 0
+        while True:
+            head = file.read(_HEAD)
+            size = int.from_bytes(head[:4], "little")
+            body = file.read(size) if 0 < size <= limits.LOG_RECORD_BYTES else b""
+            if not _is_record(head, body):
+                break
+            place += _HEAD + size
+            yield body, place
+        file.seek(place)
+        rest = file.read(_HEAD + limits.LOG_RECORD_BYTES + 1)
+    if not _is_torn(rest):
+        raise _damaged(path, place)
+
+
+def _is_record(head: bytes, body: bytes) -> bool:
+    size, check = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
+    return len(head) == _HEAD and 0 < size == len(body) and zlib.crc32(body) == check
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Whether `rest`, which does not begin with a whole record, can be what a crash left of one write."""
+    size = int.from_bytes(rest[:4], "little")
+    if not any(rest):
+        return True  # the file grew, and its data never came
+    if len(rest) > _HEAD + limits.LOG_RECORD_BYTES:
+        return False
+    if 0 < size <= limits.LOG_RECORD_BYTES and any(rest[_HEAD + size :]):
+        return False
+    return not any(_begins_record(rest, place) for place in range(1, len(rest) - _HEAD))
+
+
+def _begins_record(rest: bytes, place: int) -> bool:
+    start = place + _HEAD
+    size = int.from_bytes(rest[place : place + 4], "little")
+    return 0 < size <= len(rest) - start and _is_record(rest[place:start], rest[start : start + size])
+
+
+def _damaged(path: Path, place: int) -> VerificationError:
+    return VerificationError(
+        "FF-CORE-052",
+        f"{path.name} is damaged",
+        cause=f"the record at byte {place} is not what was written, and others follow it",
+        hint="restore the file from a copy; nothing was changed, and nothing was computed from this record",
+    )

@@ -1,0 +1,117 @@
+"""Defines named logical tensors: their names, shapes and roots.
+
+A `Layout` fixes the order (sorted by name) and the flat offsets of all public tensors. Public state is one
+flat float32 vector in that order; its root is Merkle over fixed chunks of each *named tensor*, so that a
+site that holds a part of the tensors can compute its part of the root (docs/architecture, law 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farflung.core import limits, merkle
+from farflung.core.codec import Wire, encode
+from farflung.core.crypto import NS_LAYOUT, NS_STATE, NS_TENSOR_CHUNK, digest, digests
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import Hash
+
+Float32 = NDArray[np.float32]
+
+ROOT_CHUNK: Final = (
+    1 << 12
+)  # elements of one Merkle leaf of a tensor: one fits into a transaction with its path
+
+
+class TensorSpec(Wire, frozen=True):
+    """One named logical tensor; all public tensors are float32, little-endian, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class TensorLayout(Wire, frozen=True):
+    """The public tensors of a model, sorted by name. Build with `Layout.of`."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> TensorLayout:
+        """A checked layout from names and shapes; raises ProtocolError FF-CORE-040."""
+        layout = cls(tuple(TensorSpec(name, tuple(shape)) for name, shape in sorted(shapes.items())))
+        layout.check()
+        return layout
+
+    def check(self) -> None:
+        """Raises ProtocolError FF-CORE-040 when names, shapes or sizes break a bound."""
+        names = [t.name for t in self.tensors]
+        good = (
+            0 < len(names) <= limits.TENSORS
+            and names == sorted(set(names))
+            and all(0 < len(n.encode()) <= limits.TENSOR_NAME_BYTES for n in names)
+            and all(len(t.shape) <= limits.TENSOR_DIMENSIONS for t in self.tensors)
+            and all(0 < side <= limits.ELEMENTS for t in self.tensors for side in t.shape)
+            and self.size <= limits.ELEMENTS
+        )
+        if not good:
+            raise ProtocolError(
+                "FF-CORE-040", "bad tensor layout", cause="names unsorted, or a bound is broken"
+            )
+
+    @property
+    def size(self) -> int:
+        """Elements of all tensors together."""
+        return sum(t.size for t in self.tensors)
+
+    @property
+    def id(self) -> Hash:
+        """Names, shapes and dtype, hashed: payloads carry it, and no other layout decodes them."""
+        return digest(NS_LAYOUT, encode(self))
+
+    def slices(self) -> Iterator[tuple[TensorSpec, slice]]:
+        """Each tensor with its place in the flat vector."""
+        start = 0
+        for tensor in self.tensors:
+            yield tensor, slice(start, start + tensor.size)
+            start += tensor.size
+
+    def flatten(self, arrays: Mapping[str, NDArray[np.generic]]) -> Float32:
+        """Named arrays → flat float32 vector of shape (size,); raises ProtocolError FF-CORE-041."""
+        flat = np.empty(self.size, np.float32)
+        for tensor, place in self.slices():
+            array = arrays.get(tensor.name)
+            if array is None or tuple(array.shape) != tensor.shape:
+                raise ProtocolError("FF-CORE-041", f"tensor {tensor.name!r} is missing or has another shape")
+            flat[place] = array.reshape(-1)
+        return flat
+
+    def unflatten(self, flat: Float32) -> dict[str, Float32]:
+        """Flat vector → named views of it (no copy)."""
+        return {tensor.name: flat[place].reshape(tensor.shape) for tensor, place in self.slices()}
+
+
+def tensor_root(tensor: TensorSpec, values: Float32) -> Hash:
+    """Merkle root of one tensor over chunks of ROOT_CHUNK elements."""
+    data = np.ascontiguousarray(values.reshape(-1), dtype="<f4").data.cast("B")
+    step = ROOT_CHUNK * np.dtype("<f4").itemsize
+    chunks = digests(NS_TENSOR_CHUNK, (data[i : i + step] for i in range(0, len(data), step)))
+    return digest(NS_STATE, encode(tensor), merkle.root(chunks))
+
+
+def state_root(layout: TensorLayout, sections: Mapping[str, Float32]) -> Hash:
+    """Root of public state: each section (`params`, `momentum`, ...) is a flat vector under the same layout."""
+    leaves = [
+        encode((section, tensor_root(tensor, flat[place])))
+        for section, flat in sorted(sections.items())
+        for tensor, place in layout.slices()
+    ]
+    return merkle.root(leaves)

@@ -1,0 +1,205 @@
+"""Measures a machine and a process: what may be used here, how fast it is, what a process took."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import psutil
+
+from farflung.core.errors import RunError
+from farflung.host.worker_limits import THREAD_VARIABLES
+from farflung.plan.machine import Capabilities, MachineMeasurements
+
+SIDE: Final = 384  # matrices of this side fit a core's cache and reach the library's full rate
+BENCH_SECONDS: Final = 0.1
+CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def _cgroup(name: str) -> list[str]:
+    try:
+        return (CGROUP / name).read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def cores() -> int:
+    """Cores that this process may use: affinity mask and container quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        allowed = min(allowed, math.ceil(int(quota[0]) / max(1, int(quota[1]))))
+    return max(1, allowed)
+
+
+def memory_bytes() -> int:
+    """Memory that can be used now: available in the machine, and left in the container."""
+    available = int(psutil.virtual_memory().available)
+    bound, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if bound and used and bound[0].isdigit():
+        available = min(available, max(0, int(bound[0]) - int(used[0])))
+    return available
+
+
+def disk_bytes(folder: Path) -> int:
+    """Free bytes where `folder` lies; it, or a parent of it, exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def sgemm_flops(seconds: float = BENCH_SECONDS) -> float:
+    """float32 FLOP/s of one core in NumPy's matrix product, per second of processor time.
+
+    Measured with one thread: the threads of a library that wait for each other count as busy. Where this process
+    was not started with one thread, a child is (0.3 s); raises RunError FF-HOST-002 when it fails.
+    """
+    if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+        return _measure_sgemm(seconds)
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+    command = [sys.executable, "-s", "-P", "-m", "farflung.host.io.machine_probe", repr(seconds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    try:
+        return float(done.stdout)
+    except ValueError:
+        raise RunError(
+            "FF-HOST-002",
+            "this machine's speed cannot be measured",
+            cause=done.stderr.strip()[-200:] or f"the benchmark ended with status {done.returncode}",
+            hint="see that processes may be started here",
+        ) from None
+
+
+def _measure_sgemm(seconds: float) -> float:
+    left = np.ones((SIDE, SIDE), np.float32)
+    right, out = left.copy(), left.copy()
+    np.matmul(left, right, out=out)
+    stop = time.perf_counter() + seconds
+    start, count = time.process_time(), 0
+    while count < 3 or time.perf_counter() < stop:
+        np.matmul(left, right, out=out)
+        count += 1
+    return 2.0 * SIDE**3 * count / max(1e-9, time.process_time() - start)
+
+
+def machine() -> MachineMeasurements:
+    """This machine as a plan reckons with it."""
+    return MachineMeasurements(cores=cores(), flops_per_core=sgemm_flops(), memory_bytes=memory_bytes())
+
+
+def _torch_version() -> str:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def capabilities(folder: Path, flops: int | None = None) -> Capabilities:
+    """What a provider here declares of a slot that keeps its data in `folder`. `flops`: as it was measured before."""
+    return Capabilities(
+        cores=cores(),
+        memory_bytes=memory_bytes(),
+        disk_bytes=disk_bytes(folder),
+        flops=int(sgemm_flops()) if flops is None else flops,
+        threads=1,
+        system=platform.system(),
+        machine=platform.machine(),
+        torch=_torch_version(),
+    )
+
+
+def usage(pid: int) -> tuple[int, float]:
+    """Peak resident bytes and processor seconds of process `pid`; zeros when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return max(_peak_resident(pid), process.memory_info().rss), times.user + times.system
+    except psutil.Error:
+        return 0, 0.0
+
+
+class ProcessUsage(NamedTuple):
+    """What a process and those that it started take."""
+
+    peak_bytes: int
+    resident_bytes: int
+    cpu_seconds: float
+
+
+def use_of_tree(pid: int) -> ProcessUsage:
+    """The sum over process `pid` and all below it, of those that are there; children that ended count as theirs."""
+    peak = resident = 0
+    seconds = 0.0
+    for one in [pid, *_descendants(pid)]:
+        try:
+            process = psutil.Process(one)
+            times, now = process.cpu_times(), process.memory_info().rss
+        except psutil.Error:
+            continue
+        peak, resident = peak + max(_peak_resident(one), now), resident + now
+        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        seconds += times.user + times.system + ended
+    return ProcessUsage(peak, resident, seconds)
+
+
+def statuses_of_tree(pid: int) -> list[str]:
+    """What /proc says of process `pid` and all below it, of those that are there."""
+    found: list[str] = []
+    for one in [pid, *_descendants(pid)]:
+        with suppress(OSError):
+            found.append(Path(f"/proc/{one}/status").read_text("utf-8", "replace"))
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    """Numbers of all processes below `pid`, by /proc alone where the kernel lists them, else by a walk of all."""
+    try:
+        named = [Path(f"{task}/children").read_text("ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        try:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        except psutil.Error:
+            return []
+    children = [int(number) for line in named for number in line.split()]
+    return children + [below for child in children for below in _descendants(child)]
+
+
+def folder_use(folder: Path, most: int) -> tuple[int, int]:
+    """Bytes on disk and number of entries below `folder`; stops counting after `most` entries."""
+    held = entries = 0
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entries += 1
+            try:
+                held += os.lstat(os.path.join(place, name)).st_blocks * 512
+            except OSError:
+                continue
+        if entries > most:
+            break
+    return held, entries
+
+
+def _peak_resident(pid: int) -> int:
+    """VmHWM of /proc (Linux), 0 elsewhere: psutil knows the present size only."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.write(repr(_measure_sgemm(float(sys.argv[1]))))

@@ -1,0 +1,92 @@
+"""Defines the resource limits of a worker process, as data, and the environment variables it is given.
+
+The kernel enforces the bounds, by setrlimit and, where there is one, by a control group: they hold before the
+worker's first import. Processor seconds have no bound unless one is set, since a lease ends by time and not by
+work. Alone this is the weakest sandbox tier: it stops accidents and floods, not a determined intruder; those that
+close file system and network come on top of it (host.sandbox, docs/threats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from farflung.core.limits import MIB
+
+GIB: Final = 1 << 30
+THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG", "FARFLUNG_KERNELS")
+CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
+MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
+LOG_BYTES: Final = 16 * MIB  # what standard error may grow to: `file_bytes` bounds every file, this one too
+
+
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """Bounds of one worker. `processes` counts all of the user's processes and threads, so it is wide; `threads`
+    counts the worker's own, and `cores` its processors: both need a control group.
+    """
+
+    # RLIMIT_AS: reserved, not used; a GPU runtime maps far more than it touches.
+    address_space: int = 64 * GIB
+    data: int = 8 * GIB  # RLIMIT_DATA: private writable memory, which on Linux is heap and anonymous maps
+    open_files: int = 256
+    processes: int = 16384
+    file_bytes: int = LOG_BYTES
+    core_bytes: int = 0  # a memory image would put the tenant's weights on disk
+    cpu_seconds: int = 0  # 0: no bound
+    disk_bytes: int = 256 * MIB  # of scratch, which is memory where the tier can have it so
+    threads: int = 256
+    cores: int = 1  # 0: no bound
+
+    def arguments(self) -> tuple[str, ...]:
+        """`NAME=VALUE` for `host.io.confine`, by the kernel's names."""
+        # a second between soft and hard: SIGXCPU first, which says why; who ignores it is killed
+        cpu = (f"RLIMIT_CPU={self.cpu_seconds}:{self.cpu_seconds + 1}",) if self.cpu_seconds else ()
+        return (
+            f"RLIMIT_AS={self.address_space}",
+            f"RLIMIT_DATA={self.data}",
+            f"RLIMIT_NOFILE={self.open_files}",
+            f"RLIMIT_NPROC={self.processes}",
+            f"RLIMIT_FSIZE={self.file_bytes}",
+            f"RLIMIT_CORE={self.core_bytes}",
+            *cpu,
+        )
+
+
+def limits_for(worker_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
+    """Limits for a worker that is planned to peak at `worker_bytes`: twice that, and 1 GiB.
+
+    `cpu_seconds`: most processor time of its whole lease; 0: none.
+    """
+    return WorkerLimits(data=2 * worker_bytes + GIB, cpu_seconds=cpu_seconds)
+
+
+def cpu_bound(parameters: int, tokens: int, flops: int) -> int:
+    """Processor seconds after which training so many tokens is no training any more (V5).
+
+    Ten minutes, fifty times 6 N operations a token (Kaplan et al. 2020, section 2.1) at the core's measured rate, and a
+    fiftieth of a second a token for models that reuse their weights. Slowness is not punished: seconds that a worker
+    waits do not count.
+    """
+    return 600 + 50 * (6 * parameters * tokens // max(1, flops)) + tokens // 50
+
+
+def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """The worker's whole environment: what is not named here (tokens, proxies, library paths) does not pass."""
+    kept = {name: environment[name] for name in PASSED if name in environment}
+    fixed = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONHASHSEED": "0"}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        **kept,
+        **fixed,
+        **dict.fromkeys(THREAD_VARIABLES, "1"),
+    }

@@ -1,0 +1,100 @@
+"""Renders a job as readable TOML, every value with its origin, and describes each key in a few words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.keys import KEYS, value_of
+
+ABOUT: Final[Mapping[str, str]] = {
+    "name": "what the run's folder is called",
+    "seed": "fixes initial weights, data order and the local network's keys",
+    "rounds": "how often the peers agree",
+    "batch": "sequences in one step of one peer",
+    "budget": "the most that may be spent, in credits",
+    "unit_price": "offered for one trained token, in credits",
+    "model.kind": "the built-in gpt, or module",
+    "model.layers": "blocks of the gpt",
+    "model.width": "numbers that describe one token",
+    "model.heads": "attention heads; a divisor of width",
+    "model.context": "tokens of one sequence",
+    "model.vocabulary": "how many different tokens there are; 256 for text",
+    "model.module": 'your own: "file.py:function" that returns an nn.Module (needs kind = "module")',
+    "model.start": 'a finished run whose final weights this one begins with; "" for weights from the seed',
+    "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
+    "data.heldout": "share that is kept out of training, to measure the loss on",
+    "data.limit": "bytes of text files to take at most, whole files; 0 for all",
+    "optimizer.name": "inner optimizer of each peer: adamw, sgd, muon, or gradient (the gradient itself is sent)",
+    "optimizer.lr": "peak learning rate",
+    "optimizer.beta1": "adamw, muon: decay of the first moment",
+    "optimizer.beta2": "adamw, muon: decay of the second moment",
+    "optimizer.eps": "adamw, muon: added to the denominator",
+    "optimizer.weight_decay": "decoupled from the gradient",
+    "optimizer.momentum": "sgd and gradient: heavy ball; muon: of matrices",
+    "optimizer.clip": "largest L2 norm of a gradient; 0 for none",
+    "schedule.kind": "after warm-up: cosine falls to `final`, constant stays",
+    "schedule.warmup": "steps from zero up to the peak",
+    "schedule.final": "share of the peak that is left at the end",
+    "sync.method": "a method of the shelf; it sets what you leave out (docs/train/methods)",
+    "sync.steps": "local steps of one round (H)",
+    "sync.codec": "dense: every element; topk: the largest of each chunk; low_rank: factors of matrices",
+    "sync.value_bits": "of one value before entropy coding: 1, 2, 4, 8, 16 (bfloat16) or 32 (exact)",
+    "sync.topk": "coefficients kept of each chunk",
+    "sync.chunk": "elements of a chunk",
+    "sync.transform": "raw values, dct of each chunk, or auto: whichever keeps more",
+    "sync.rank": "low_rank: columns of each factor",
+    "sync.error_decay": "how much of what was not sent is kept for the next round",
+    "sync.outer": "what is done with the merged change: sgd adds it, adamw, sign",
+    "sync.outer_lr": "times the merged change (gradient methods: times optimizer.lr)",
+    "sync.outer_momentum": "0 for plain averaging",
+    "sync.nesterov": "look ahead, when there is momentum",
+    "sync.warmup_rounds": "dgc: rounds over which density falls from 25 % to topk / chunk",
+    "sync.fragments": "parts of the tensors, one of which a round sends; 1 for all at once",
+    "sync.delay": "1: what a round sends is applied a round later, and travels while the next one is trained",
+    "sync.merge": "clip: no norm counts for more than the median one; centered: around the centre of all, in 3 steps",
+    "network.providers": "peers of the local network",
+    "network.verifiers": "peers that repeat parts of others' work, and are paid for it; 0 for no audits",
+    "network.hidden": "how many of the providers listen nowhere and are reached through a relay",
+    "network.port": "of the requester; 0 for any free one",
+    "network.image": "mine: only nodes that attest the requester's farflung, their word and no proof of work; any",
+    "network.machines": "A, B or C: the least class that plans and quotes over offers take of a machine; any",
+    "evaluate.every": "rounds between two measurements of the held-out loss",
+    "evaluate.tokens": "held-out tokens of each measurement",
+    "evaluate.final_tokens": "held-out tokens of the last one",
+    "audit.segments": "parts of a round's steps, of which an audit repeats one",
+    "audit.rate": "share of the contributions that are audited, drawn after all have committed",
+    "audit.probation": "a peer's first contributions, also after an absence: all are audited",
+    "audit.speed": "who commits so many times sooner than its benchmark allows is audited; 0: not judged",
+    "audit.canaries": "share of the drawn contributions with which a verifier is tested first; needs 4 segments",
+    "audit.jackpot": "for who finds the false end: so many times the pay of the segment, besides that",
+    "audit.proof": "proven: refused unless its steps can be disputed; outcome: not proven; auto: as far as it goes",
+    "audit.probe": "tokens for measuring what each contribution does to the loss; outcome only: 512 at least",
+    "churn.quorum": "share of a round's tokens whose arrival ends the wait for all; 1: all are waited for",
+    "churn.grace": "then the rest is waited for so many times the median arrival, and left out",
+    "churn.adaptive": "assign each peer as many steps as it makes in the others' time, from measurements",
+    "churn.exchange": "adaptive: steps shrink as long as exchanging takes no more than this share of a round; 0: never",
+}
+
+
+def lines(resolved: ResolvedJob) -> list[str]:
+    """Every value as `key = value   # origin` under its [section]: itself a job file that loads."""
+    spec, rows = resolved.spec, list[str]()
+    section = ""
+    width = max(len(key.name) + len(toml_value(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
+    for dotted, key in KEYS.items():
+        if key.section != section:
+            section = key.section
+            rows += ["", f"[{section}]"]
+        pair = f"{key.name} = {toml_value(value_of(spec, dotted))}"
+        rows.append(f"{pair.ljust(min(width, 40))}   # {resolved.origins.get(dotted, '')}")
+    return rows
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,108 @@
+"""Decides the work class of a job: what can be proven of its work, and what a token of it may cost.
+
+| class        | its terms              | what is said of the work                                            |
+|--------------|------------------------|---------------------------------------------------------------------|
+| proven       | name a program         | every segment can be checked, down to one operation                 |
+| outcome only | name none, and say why | filters, tolerances of audits, loss probes: nothing is proven       |
+
+A model outside the whitelist of operations (docs/protocol/canon) can still be trained, and so can one by a method whose
+steps start from what nobody committed to; but what nobody can prove is worth less to cheat for: a token of it costs at
+most OUTCOME_PRICE.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from farflung.core import limits
+from farflung.core.canon.program import CanonicalProgram, is_sound
+from farflung.core.money import Credits
+from farflung.job.spec import JobSpec, JobTerms
+
+OUTCOME_PRICE: Final = Credits(10)  # micro-credits a token: ten times what a job offers by default
+OUTCOME_PROBE: Final = 512  # tokens of each loss probe at least, where nothing else is known of the work
+PROBE_WINDOWS: Final = 8
+PROBE_SHARE: Final = 16
+ODDS: Final = 1 << 32  # a round is scored in so many of them
+PROVEN: Final = "proven: each step can be checked down to one operation"
+UNPROVEN: Final = "outcome only: not proven"
+ASKED: Final = "the job asks for no more"
+NOT_AUDITED: Final = "none of its work is audited"
+
+
+def known(spec: JobSpec) -> str:
+    """Why a job is outcome only whatever its model is; the empty text: its model decides."""
+    if spec.audit.proof == "outcome":
+        return ASKED
+    return hidden_start(spec) if spec.is_audited else NOT_AUDITED
+
+
+def hidden_start(spec: JobSpec) -> str:
+    """Why what a step does does not follow from its border's weights and vectors alone; empty where it does."""
+    if spec.sync.method == "dgc":
+        return "sync.method = dgc masks the momentum by what is unsent"
+    if spec.sync.fragments > 1:
+        return "sync.fragments over 1 starts from weights that nobody committed to"
+    return "sync.delay starts from weights that nobody committed to" if spec.sync.delay > 0 else ""
+
+
+def foreseen(spec: JobSpec) -> str:
+    """What a plan says of the class before the model is traced."""
+    if why := known(spec):
+        return f"{UNPROVEN} ({why})"
+    return (
+        "proven, or refused"
+        if spec.audit.proof == "proven"
+        else f"proven if its model can be traced, else {UNPROVEN}"
+    )
+
+
+class LossProbeConfig(NamedTuple):
+    """How a job's contributions are scored: on so many windows, in so many of ODDS rounds, drawn one by one."""
+
+    windows: int
+    odds: int
+
+    def tokens(self, contributions: int, context: int) -> int:
+        """What a verifier is paid for the scores of a round: tokens read forward, three for one that is trained on."""
+        return self.windows * (1 + 3 * contributions) * context // 3
+
+
+def probe_of(spec: JobSpec, *, is_proven: bool) -> LossProbeConfig | None:
+    """How each contribution's loss is measured (train.scores); None: it is not.
+
+    Always in an outcome-only job that has verifiers; elsewhere where `audit.probe` asks for it. Fewer windows than
+    PROBE_WINDOWS say nothing. To score a contribution takes about as long as to train on as many tokens as are looked
+    at: where these are more than a PROBE_SHARE of its own, a share of the rounds is scored.
+    """
+    tokens = spec.audit.probe if is_proven else max(spec.audit.probe, OUTCOME_PROBE)
+    if not (tokens and spec.verifiers):
+        return None
+    windows = max(PROBE_WINDOWS, tokens // spec.model.context)
+    looked_at = PROBE_SHARE * windows * spec.model.context
+    return LossProbeConfig(windows, min(ODDS, ODDS * spec.round_tokens // looked_at))
+
+
+def may_be_outcome(spec: JobSpec) -> bool:
+    """Whether a job can still turn out to be outcome only when its model is traced: a plan reckons with it."""
+    return bool(known(spec)) or (spec.audit.proof == "auto" and spec.model.kind == "module")
+
+
+def label(terms: JobTerms) -> str:
+    """The class in words, with the reason why it is no better."""
+    return PROVEN if terms.is_proven else f"{UNPROVEN} ({terms.unproven})"
+
+
+def fault(terms: JobTerms, unit_price: int) -> str:
+    """What keeps terms from being of their class at this price (micro-credits a token), or the empty text."""
+    if terms.is_proven != (terms.unproven == "") or len(terms.unproven) > limits.REASON_LENGTH:
+        return "a job is proven, or says in a few words why it is not"
+    if terms.is_proven and known(terms.spec):
+        return f"a program is named, although {known(terms.spec)}"
+    if terms.program != CanonicalProgram() and not is_sound(terms.program):
+        return "its program is out of bounds"
+    if not terms.is_proven and terms.spec.audit.proof == "proven":
+        return "it asks to be proven, and names no program"
+    if not terms.is_proven and unit_price > OUTCOME_PRICE:
+        return f"{unit_price} micro-credits a token for work that is {UNPROVEN}; the most is {OUTCOME_PRICE}"
+    return ""

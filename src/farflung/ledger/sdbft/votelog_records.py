@@ -1,0 +1,24 @@
+"""Defines the records of a vote log: own votes, and the proposals and quorums that they rest on (rule 7).
+
+How these bytes lie in a file, and how a torn write is told from damage: `frames`; how they get there:
+ledger.io.votelog.
+"""
+
+from __future__ import annotations
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.ledger.sdbft.replica_messages import BlockProposal, VoteMessage, VoteQuorum
+
+Record = VoteMessage | VoteQuorum | BlockProposal
+
+
+def read_record(data: bytes) -> Record:
+    """Reads what `encode(record)` wrote; raises ProtocolError FF-CORE-020..023."""
+    record: Record = decode(data, Record, limits.COMMITTEE_BYTES)  # type: ignore[arg-type]
+    return record
+
+
+def epoch_of(record: Record) -> int:
+    """The epoch that a record is of."""
+    return record.vote.epoch if isinstance(record, VoteQuorum) else record.signed.vote.epoch

@@ -1,0 +1,1 @@
+"""Runs that are started on this computer."""

@@ -1,0 +1,1 @@
+"""Resolves what a person asks for into a job."""

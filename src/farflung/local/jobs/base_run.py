@@ -1,0 +1,112 @@
+"""Loads the run that a new one builds on (V4), after proving it from its own log, and stores it.
+
+What is kept (`base.bin`) are its final weights and what the new run's terms say of it; nothing outside the folder is
+read again. The new run begins with fresh state in all other respects: momentum and moments belong to another
+schedule and perhaps to another method, and what peers held privately left with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.errors import FarflungError, SpecError, VerificationError
+from farflung.core.events import LineageEvent
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import AncestorRun, JobSpec
+from farflung.local.jobs import resolve
+from farflung.local.network.process_config import chain_of
+from farflung.peers.rundir.export import read_export
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.train.public_state import PublicState
+from farflung.train.sync_arithmetic import Sync
+from farflung.verify.run_replay import ReplayResult, prove_base
+
+_GENESIS: Final = "genesis.bin"
+
+
+class BaseWeights(Wire, frozen=True):
+    """Final weights of a proven run, float32 of shape (layout.size,) as bytes, and the lineage of who begins there."""
+
+    lineage: tuple[AncestorRun, ...]
+    layout: TensorLayout
+    params: bytes
+
+
+async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: EventEmitter) -> None:
+    """Proves the run that `model.start` names, unless that was done, and keeps what it came to in the run's folder.
+
+    Raises SpecError FF-APP-350 (there is no such run), VerificationError FF-APP-351 (it does not hold).
+    """
+    if not spec.model.start or folder.base_file.exists():
+        return
+    began = time.monotonic()
+    parent = find_exported(spec.model.start, base)
+    proven = await asyncio.to_thread(_proved, parent)
+    lineage = (proven.itself, *proven.terms.lineage)
+    kept = BaseWeights(lineage, proven.terms.layout, proven.public.params.tobytes())
+    write_atomic(folder.base_file, encode(kept), "run.base")
+    jobs = tuple(ancestor.job.hex() for ancestor in lineage)
+    report, took = proven.report, round(time.monotonic() - began, 3)
+    journal.emit(
+        LineageEvent(
+            run=parent.name, jobs=jobs, root=lineage[0].root.hex(), rounds=proven.public.round,
+            merges=report.merges, signatures=report.signatures, seconds=took,
+        )
+    )  # fmt: skip
+
+
+def find_exported(start: str, base: Path | None = None) -> RunFolder:
+    """A run with its exported log: by its name, or by a path that starts at `base`. Raises SpecError FF-APP-350."""
+    for root in (resolve.runs_folder() / start, (base or Path()) / start):
+        if (root / "export" / _GENESIS).is_file():
+            return RunFolder(root)
+    raise SpecError(
+        "FF-APP-350",
+        f"there is no finished run {start[:100]!r} to start from",
+        cause="its folder must hold its exported log: a fetched model alone proves nothing",
+        hint="`farflung status` lists runs; `farflung resume` finishes one",
+    )
+
+
+def _proved(parent: RunFolder) -> ReplayResult:
+    try:
+        spec = resolve.resolve_again(parent).spec if parent.identity_file.exists() else None
+        return prove_base(read_export(parent), chain_of(parent, spec) if spec is not None else None)
+    except FarflungError as error:
+        raise VerificationError(
+            "FF-APP-351",
+            f"run {parent.name} cannot be stood on",
+            cause=f"{error.code}: {error.message}",
+            hint=f"farflung verify-run {resolve.called(parent)}",
+        ) from error
+
+
+def kept_base(folder: RunFolder) -> BaseWeights | None:
+    """What the run stands on, if it stands on one."""
+    if not folder.base_file.exists():
+        return None
+    return decode(folder.base_file.read_bytes(), BaseWeights, limits.PIPE_BYTES)
+
+
+def first_state(base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> PublicState:
+    """Round 0's public state: the weights of `base`, all else fresh. Raises SpecError FF-APP-352: another layout."""
+    if base.layout != layout:
+        here, there = ({t.name: t.shape for t in each.tensors} for each in (layout, base.layout))
+        odd = sorted(set(here.items()) ^ set(there.items()))[:1]
+        raise SpecError(
+            "FF-APP-352",
+            "this model cannot start with the weights of that run",
+            cause=f"{odd[0][0]} is in one of them only, or of another shape there",
+            hint="give [model] the sizes that it had there, or leave model.start out",
+        )
+    params = np.frombuffer(base.params, np.float32)
+    return Sync.of(spec).initial(params)

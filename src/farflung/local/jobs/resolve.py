@@ -1,0 +1,187 @@
+"""Resolves a job from flags, environment and file into a run that can be started."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.job import cheat_names, job_toml
+from farflung.job.io.job_files import read_job
+from farflung.job.job_loader import ResolvedJob, load
+from farflung.job.spec import JobSpec
+from farflung.peers.requester import relay_fees
+from farflung.peers.rundir import folder as folders
+from farflung.peers.rundir.folder import RunFolder, RunIdentity
+
+# Variables that steer the program, not a job.
+_OURS = frozenset(
+    {
+        "FARFLUNG_RUNS",
+        "FARFLUNG_SANDBOX",
+        "FARFLUNG_DEBUG",
+        "FARFLUNG_KERNELS",
+        "FARFLUNG_FAILPOINT",
+        "FARFLUNG_FAILPOINT_LOG",
+    }
+)
+
+SHOWN = "local"  # the preset that shows everything, a caught cheater included
+
+
+def runs_folder() -> Path:
+    """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder. Raises UsageError FF-APP-173 (no folder)."""
+    found = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
+    if not found.is_dir() and _is_in_the_way(found):
+        raise UsageError(
+            "FF-APP-173",
+            f"{found} is not a folder",
+            cause="runs are kept in it"
+            + (": FARFLUNG_RUNS names it" if "FARFLUNG_RUNS" in os.environ else ""),
+            hint="set FARFLUNG_RUNS to a folder, or unset it: export FARFLUNG_RUNS=runs",
+        )
+    return found
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether no folder can be made there: there is something else, a link to nowhere, a circle of links."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return path.is_symlink()
+    except OSError as error:
+        return error.errno == errno.ELOOP  # of all else says whoever makes the folder
+    return True
+
+
+def resolve(
+    job: Path | str | None,
+    preset: str,
+    flags: Mapping[str, str],
+    base: Path | None = None,
+    cheat: str | None = None,
+    baseline: bool | None = None,
+    relay_price: int | None = None,
+    relay_most: int | None = None,
+    disputes: bool = False,
+) -> tuple[ResolvedJob, RunIdentity]:
+    """The resolved configuration and the identity of a new run, from a job file's path or its text.
+
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay), -387 (no dispute).
+    Relative paths in the job start from the file's folder, else from `base`. `cheat` names what one of the providers
+    does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for, and nobody
+    cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to compare with; None:
+    only in that first run.
+    `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
+    `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
+    guilty contests it; then somebody cheats, unless `cheat` names nobody.
+    """
+    text = read_job(job) if isinstance(job, Path) else job
+    name = job.name if isinstance(job, Path) else "the given text"
+    start = job.parent if isinstance(job, Path) else base or Path()
+    environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
+    resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
+    whole = "\n".join(job_toml.lines(resolved)) + "\n"
+    is_shown = job is None and preset == SHOWN
+    if cheat is None:
+        cheat = (
+            cheat_names.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheat_names.HONEST
+        )
+    elif cheat not in cheat_names.KINDS:
+        raise UsageError(
+            "FF-APP-019",
+            f"nobody knows how to cheat by {cheat[:40]!r}",
+            cause=f"there are {', '.join(cheat_names.KINDS)}",
+            hint=f"farflung run --cheat {cheat_names.DEFAULT}",
+        )
+    if disputes:
+        _must_be_caught(resolved.spec, cheat)
+    compares = is_shown if baseline is None else baseline
+    fare = _fare(resolved.spec, relay_price)
+    begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
+    most = _most(relay_most)
+    return resolved, RunIdentity(
+        *begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes
+    )
+
+
+def _must_be_caught(spec: JobSpec, cheat: str) -> None:
+    """A dispute begins with a verdict. Raises UsageError FF-APP-387, -396."""
+    if spec.audit.canaries:
+        raise UsageError(
+            "FF-APP-396",
+            "a run with disputes has no canaries",
+            cause="a verifier that is found out could not be accused while it plays for an accusation of its own",
+            hint="set audit.canaries = 0, or leave --dispute out",
+        )
+    if cheat != cheat_names.HONEST and spec.is_audited:
+        return
+    raise UsageError(
+        "FF-APP-387",
+        "there is nothing to dispute in this run",
+        cause="nobody cheats in it" if spec.is_audited else "its job has no audits, so nobody is accused",
+        hint=f"--dispute --cheat {cheat_names.DEFAULT}, with audit.rate or audit.probation above 0",
+    )
+
+
+def _fare(spec: JobSpec, asked: int | None) -> int:
+    """What a run's relays are paid, micro-credits a GiB."""
+    fits = relay_fees.can_pay(spec)
+    if asked is None:
+        return relay_fees.PRICE if fits else 0
+    if 0 <= asked <= limits.RELAY_PRICE and (fits or not asked):
+        return asked
+    raise UsageError(
+        "FF-APP-243",
+        f"relays cannot be paid {asked} micro-credits a GiB",
+        cause=f"it is a number from 0 to {limits.RELAY_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
+        hint="--relay-price 0: they carry for nothing",
+    )
+
+
+def _most(asked: int | None) -> int:
+    """What a run's relays may cost together, micro-credits; 0: what its plan says."""
+    if asked is None or relay_fees.LEAST <= asked <= relay_fees.FUNDS:
+        return asked or 0
+    raise UsageError(
+        "FF-APP-247",
+        f"relays cannot cost {asked} micro-credits",
+        cause=f"it is a number from {relay_fees.LEAST} to {relay_fees.FUNDS}",
+        hint="--relay-most 1: a credit; or --relay-price 0: they carry for nothing",
+    )
+
+
+def called(run: RunFolder) -> str:
+    """The word by which a verb finds the run: its name in the runs' folder, else its folder."""
+    is_here = (runs_folder() / run.name).resolve() == run.root.resolve()
+    return shlex.quote(run.name if is_here else str(run.root))
+
+
+def must_be_named(run: RunFolder) -> str:
+    """How commands name the run, where one without a name would take another, or its name would not find it."""
+    word = called(run)
+    others = [
+        other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()
+    ]
+    is_newest = not run.identity_file.exists() or not any(
+        other.identity_file.stat().st_mtime > run.identity_file.stat().st_mtime for other in others
+    )
+    return "" if word == run.name and is_newest else word
+
+
+def resolve_again(folder: RunFolder) -> ResolvedJob:
+    """The configuration of an existing run, from its own folder and from nowhere else."""
+    return load(folder.read_identity().text, origin_name="run.json")
+
+
+def new_root(out: Path | None, name: str) -> Path:
+    """The folder of a new run: as asked, or the first free one of today."""
+    if out is not None:
+        return out
+    return folders.new_root(runs_folder(), datetime.date.today().isoformat(), name)

@@ -1,0 +1,1 @@
+"""Loads, samples and exports the model of a finished run."""

@@ -1,0 +1,221 @@
+"""Loads a saved model by its run, folder or file, and compares it with the ledger's record."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from numpy.typing import NDArray
+
+from farflung.core import limits
+from farflung.core.crypto import NS_OBJECT, digest
+from farflung.core.errors import RunError, UsageError, VerificationError
+from farflung.core.ids import ZERO_HASH
+from farflung.core.io.durable_files import write_atomic
+from farflung.ledger.receipt_file import MAGIC, check_receipt_file, read_receipt_file
+from farflung.ledger.table_rows import JobRow
+from farflung.local.jobs import resolve
+from farflung.local.network.process_config import chain_of
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import read_timeline
+from farflung.train import model_file
+from farflung.train.artefact import model_hash
+from farflung.train.model_file import ModelFileHeader
+
+MODEL: Final = "model.safetensors"
+MODULE: Final = "module.py"
+
+
+class SavedModel(NamedTuple):
+    """A model file with its bytes, and the source of the module beside it (b"" for the built-in GPT)."""
+
+    path: Path
+    data: bytes
+    card: ModelFileHeader
+    tensors: Mapping[str, NDArray[Any]]
+    source: bytes
+    run: RunFolder | None
+
+
+def open_model(what: str | None) -> SavedModel:
+    """The model of a run (by name or folder; None: the newest finished one), of a fetched folder, or of a file.
+
+    Raises UsageError FF-APP-014 (no such run), FF-TRAIN-100 and -101 (no such file), RunError FF-APP-160 (the run is
+    not finished), FF-APP-161 (cannot be read), VerificationError FF-TRAIN-102 (other tensors than it claims),
+    FF-APP-165 (another source beside it).
+    """
+    path = Path(what) if what is not None else None
+    if path is not None and path.is_dir() and not (path / "run.json").is_file() and (path / MODEL).is_file():
+        path = path / MODEL
+    if path is not None and path.is_file():
+        return _read(path, None)
+    run = finished(what)
+    return _read(run.model_file, run)
+
+
+def finished(name: str | None) -> RunFolder:
+    """A finished run; without a name the newest. Raises UsageError FF-APP-014, RunError FF-APP-160."""
+    base = resolve.runs_folder()
+    if name is None:
+        done = [run for run in folder.all_runs(base) if run.model_file.is_file() and run.owner() is None]
+        if done:
+            return done[-1]
+    run = folder.find(base, name)
+    if not run.model_file.is_file() or read_timeline(run).result is None:
+        is_running = run.owner() is not None
+        raise RunError(
+            "FF-APP-160",
+            f"run {run.name} has no model yet",
+            cause="it is running" if is_running else "it was stopped before its end",
+            hint=f"farflung {'watch' if is_running else 'resume'} {run.name}",
+        )
+    return run
+
+
+def _read(path: Path, run: RunFolder | None) -> SavedModel:
+    data = read_file(path, limits.PIPE_BYTES)
+    said, tensors = model_file.read(data)
+    if said.kind == "gpt":
+        # What follows builds it by the sizes that the file claims.
+        model_file.fit(said, model_file.gpt_layout(said), tensors)
+    beside = path.parent / MODULE
+    source = _source(beside, said) if said.kind == "module" else b""
+    return SavedModel(path, data, said, tensors, source, run)
+
+
+def _source(path: Path, said: ModelFileHeader) -> bytes:
+    """The source of a model of the user's own. Raises RunError FF-APP-161, VerificationError FF-APP-165 (another)."""
+    source = read_file(path, limits.MODULE_BYTES)
+    if digest(NS_OBJECT, source).hex() != said.source:
+        raise VerificationError(
+            "FF-APP-165",
+            f"{path} is not the source that this model was trained with",
+            cause=f"the model names the one whose hash is {said.source[:16]}...",
+            hint="restore it from a copy, or fetch the model again with `farflung fetch`",
+        )
+    return source
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """An ordinary file of at most `limit` bytes; raises RunError FF-APP-161."""
+    data = b""
+    try:
+        # A pipe does not make us wait.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                cause = "it is a folder, a pipe or a device"
+            elif status.st_size > limit:
+                cause = f"it has more than {limit} bytes"
+            else:
+                data, cause = file.read(status.st_size), ""  # no more memory than it has bytes
+    except OSError as error:
+        cause = error.strerror or str(error)
+    if cause:
+        raise _unreadable(path, cause)
+    return data
+
+
+def _unreadable(path: Path, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-161",
+        f"cannot read {path}",
+        cause=cause,
+        hint="see that the file is there and yours to read",
+    )
+
+
+def settings(run: RunFolder) -> bytes:
+    """The resolved configuration for whoever gets the model: of the data and the source the names, not the folders.
+
+    Raises RunError FF-APP-161.
+    """
+    text = read_file(run.resolved_file, 4 * limits.SPEC_BYTES)
+    try:
+        said = msgspec.json.decode(text)
+        model, data = said["spec"]["model"], said["spec"]["data"]
+        file, colon, function = model["module"].rpartition(":")
+        model["module"] = f"{PurePath(file).name}{colon}{function}"
+        data["path"] = PurePath(data["path"]).name
+        if model.get("start"):
+            model["start"] = PurePath(model["start"]).name
+        return msgspec.json.format(msgspec.json.encode(said), indent=2)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _unreadable(run.resolved_file, f"it is damaged: {error}"[:200]) from error
+
+
+class ModelRecord(NamedTuple):
+    """A model's hash, and whether the ledger names it: a job that ended before its first round has no model there."""
+
+    model: str
+    is_named: bool
+
+
+def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
+    """The hash of a run's model file, compared with what the ledger recorded, by the run's own receipt.
+
+    Raises VerificationError FF-APP-162 (another file than the recorded one), FF-LEDG-07x (the receipt does not hold).
+    """
+    said = model_hash(data)
+    held = read_receipt_file(read_file(receipt_of(run), len(MAGIC) + limits.RECEIPT_FILE_BYTES))
+    rows = check_receipt_file(held, chain_of(run, resolve.resolve_again(run).spec))
+    jobs = [row for row in rows if isinstance(row, JobRow) and row.requester == held.party]
+    recorded = {row.output for row in jobs} - {ZERO_HASH}
+    if recorded and said not in recorded:
+        raise VerificationError(
+            "FF-APP-162",
+            f"the model file of run {run.name} is not the one on the ledger",
+            cause=f"its hash is {said.hex()[:16]}..., the ledger says {min(recorded).hex()[:16]}...",
+            hint=f"farflung verify-run {run.name}",
+        )
+    return ModelRecord(said.hex(), bool(recorded))
+
+
+def receipt_of(run: RunFolder) -> Path:
+    """What the requester of a run keeps as proof of what was paid."""
+    return run.export / "receipts" / "requester.receipt"
+
+
+def check_free(out: Path) -> None:
+    """Raises UsageError FF-APP-163 when `out` is no folder to write into: a file, or not empty."""
+    if (out.is_dir() and not any(out.iterdir())) or not os.path.lexists(out):
+        return
+    raise UsageError(
+        "FF-APP-163",
+        f"{out} is in use",
+        cause="it is a folder that is not empty" if out.is_dir() else "it is a file",
+        hint=f"choose another with --out {out.name or 'model'}-2",
+    )
+
+
+def write_files(out: Path, files: Mapping[str, bytes]) -> None:
+    """Writes whole files into a new or empty folder, all or none. Raises UsageError FF-APP-163, RunError FF-APP-164."""
+    try:
+        check_free(out)
+        is_new = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_room(out, error.strerror or str(error)) from error
+    try:
+        for name, data in files.items():
+            write_atomic(out / name, data, "run.fetch")
+    except RunError as error:
+        for name in files:
+            (out / name).unlink(missing_ok=True)
+        if is_new:
+            out.rmdir()
+        raise _no_room(out, error.cause) from error
+
+
+def _no_room(out: Path, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-164",
+        f"cannot make the folder {out}",
+        cause=cause,
+        hint="choose another with --out",
+    )

@@ -1,0 +1,101 @@
+"""Generates text with a saved model: the built-in GPT in this process, a user's own model in a sandboxed one."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import RunError
+from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
+from farflung.local.model.load import SavedModel
+from farflung.peers.process.interrupts import InterruptHandler
+from farflung.train.inference_messages import (
+    Answer,
+    GenerateReply,
+    GenerateRequest,
+    ModelEvaluationReply,
+    Request,
+)
+from farflung.train.io import inference_process
+from farflung.train.io.worker import WorkerChannel
+from farflung.train.worker_messages import WorkerFailure
+
+TOKENS: Final = 256  # a sampled token is a byte
+WORDS: Final = 2000  # characters of what a process says of its failure
+_CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
+
+
+def ask(handed: SavedModel, request: Request, interrupts: InterruptHandler | None = None) -> Iterator[Answer]:
+    """The model's answers as they come. Raises what train.inference raises, RunError FF-APP-167 (the process ended).
+
+    `interrupts`: those that the caller hears; None: as Python has it.
+    """
+    interrupts = interrupts or InterruptHandler()
+    with interrupts.held():
+        from farflung.train import inference  # torch takes seconds to load
+    if handed.card.kind == "gpt":
+        for answer in inference.answers(request):
+            interrupts.check()
+            yield answer
+        return
+    folder = Path(tempfile.mkdtemp(prefix="farflung-teller-"))
+    log = folder / "teller.log"
+    worker: WorkerProcess | None = None
+    try:
+        with interrupts.held():
+            worker = start_worker(folder / "scratch", log, command=(*PYTHON, "-m", inference_process.MODULE))
+        yield from _answers(worker, request, log, interrupts)
+    finally:
+        if worker is not None:
+            worker.terminate(0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(
+    worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler
+) -> Iterator[Answer]:
+    kind = cast(type[Any], GenerateReply | ModelEvaluationReply | WorkerFailure)
+    channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
+    left = request.count if isinstance(request, GenerateRequest) else 1
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.write(encode(request))
+        while left and (raw := channel.read()) is not None:
+            answer = decode(raw, kind, limits.PIPE_BYTES)
+            if isinstance(answer, WorkerFailure):
+                raise _said(answer)
+            if isinstance(answer, GenerateReply) is not isinstance(
+                request, GenerateRequest
+            ) or not _is_possible(answer):
+                raise _ended("it answered what was not asked")
+            left -= 1
+            yield answer
+    if left:
+        raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
+
+
+def _said(answer: WorkerFailure) -> RunError:
+    """What went wrong in the process, in its own words; a page of them is not read."""
+    code = answer.code if _CODE.fullmatch(answer.code) else "FF-TRAIN-099"
+    message, cause, hint = (text[:WORDS] for text in (answer.message, answer.cause, answer.hint))
+    return RunError(code, message, cause=cause, hint=hint)
+
+
+def _is_possible(answer: Answer) -> bool:
+    """The process runs somebody's program: what it says is looked at before it is used."""
+    return not isinstance(answer, GenerateReply) or 0 <= answer.token < TOKENS
+
+
+def _ended(cause: str) -> RunError:
+    return RunError(
+        "FF-APP-167",
+        "the model's process ended without its answer",
+        cause=cause,
+        hint="see that the model fits into memory, and that its source runs",
+    )

@@ -1,0 +1,1 @@
+"""A whole network of processes on this computer, started, watched and ended."""

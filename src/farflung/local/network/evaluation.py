@@ -1,0 +1,74 @@
+"""Evaluates held-out loss during the run: the requester's own worker scores public states in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from farflung.core.events import BaselineEvent, BaselineProgressEvent, EvaluationEvent
+from farflung.job.spec import JobTerms
+from farflung.peers.node.workspace import WorkerHandle, ask
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.train import worker_messages
+
+
+class Evaluator:
+    """At most one evaluation at a time; a state that comes while one runs is left out."""
+
+    def __init__(self, worker: WorkerHandle, terms: JobTerms, journal: EventEmitter) -> None:
+        self._worker, self._terms, self._journal = worker, terms, journal
+        self._running: asyncio.Task[None] | None = None
+
+    def offer(self, round: int, stored: Path) -> None:
+        """Evaluates the state before `round` in the background, if it is that round's turn and the worker is free.
+
+        The coordinator stores what is due before it tells of the round; a state that is gone again is left out.
+        """
+        spec = self._terms.spec
+        is_due = round % spec.evaluate.every == 0 and round < spec.rounds
+        if is_due and (self._running is None or self._running.done()):
+            try:
+                packed = stored.read_bytes()
+            except OSError:
+                return
+            self._running = asyncio.create_task(self._score(round, packed))
+
+    async def _score(self, round: int, packed: bytes) -> None:
+        score = await self.score(packed, self._terms.spec.evaluate.tokens)
+        self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
+
+    async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:
+        """Held-out loss of a state (train.public_state form) on the first `tokens` held-out tokens."""
+        return await ask(
+            self._worker, worker_messages.EvaluateCommand(packed, tokens), worker_messages.LossResult
+        )
+
+    async def baseline(self, initial: bytes, threads: int) -> float:
+        """Held-out loss of one machine on the same tokens, from public state in train.public_state form.
+
+        Every few rounds' worth of steps it tells how far that is, with the loss on as many tokens as in a run.
+        """
+        spec = self._terms.spec
+        members, seconds = spec.network.providers, 0.0
+
+        async def train(until: int, tokens: int) -> worker_messages.LossResult:
+            asked = worker_messages.BaselineCommand(initial, members, until, tokens, threads)
+            return await ask(self._worker, asked, worker_messages.LossResult)
+
+        for rounds in range(spec.evaluate.every, spec.rounds, spec.evaluate.every):
+            until = rounds * spec.sync.steps
+            score = await train(until, spec.evaluate.tokens)
+            initial, seconds = b"", seconds + score.seconds
+            trained = rounds * spec.round_tokens * members
+            said = BaselineProgressEvent(
+                step=until, steps=spec.steps, tokens=trained, loss=score.loss, seconds=seconds
+            )
+            self._journal.emit(said)
+        last = await train(spec.steps, spec.evaluate.final_tokens)
+        self._journal.emit(BaselineEvent(loss=last.loss, steps=last.steps, seconds=seconds + last.seconds))
+        return last.loss
+
+    async def idle(self) -> None:
+        """Waits until the worker is free."""
+        if self._running is not None:
+            await self._running

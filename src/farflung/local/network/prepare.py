@@ -1,0 +1,215 @@
+"""Prepares a run: turns the user's job into terms that can be hashed, and stores every file it names.
+
+`terms.bin` is written last: a run that has it resumes from its own folder and reads nothing outside it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_OBJECT, digest
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.events import WarningEvent
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.tensor_layout import TensorLayout
+from farflung.host.io.code_digest import image_digest
+from farflung.job import dataset
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.io.job_files import read_dataset, read_module
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
+from farflung.local.jobs import base_run
+from farflung.local.network.process_config import LocalNetwork
+from farflung.peers.node.workspace import WorkerHandle, ask
+from farflung.peers.program import trace
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import EventEmitter, Journal
+from farflung.train import public_state, worker_messages
+from farflung.verify.tolerance import tolerance_of
+from farflung.verify.tolerance_margin import check_margins
+
+
+class RunInputs(msgspec.Struct, frozen=True):
+    """What a run starts from."""
+
+    terms: JobTerms
+    ready: worker_messages.SetupResult
+
+
+async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: EventEmitter) -> None:
+    """Reads data, module and the run that this one stands on once, and keeps them in the run's folder."""
+    if not folder.dataset_file.exists():
+        data = read_dataset(spec.data, spec.model, base)
+        write_atomic(folder.dataset_file, dataset.pack(data), "run.dataset")
+    if spec.model.kind == "module" and not folder.module_file.exists():
+        source, _ = read_module(spec.model.module, base)
+        write_atomic(folder.module_file, source, "run.module")
+    if not folder.terms_file.exists():
+        await base_run.read_base(folder, spec, base, journal)
+
+
+def module_source(folder: RunFolder) -> bytes:
+    """The user's model source, or nothing."""
+    return folder.module_file.read_bytes() if folder.module_file.exists() else b""
+
+
+def known_layout(spec: JobSpec) -> TensorLayout | None:
+    """The model's tensors as far as they are known without building it: of the built-in GPT."""
+    return TensorLayout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
+
+
+async def prepare(
+    folder: RunFolder, worker: WorkerHandle, network: LocalNetwork, journal: Journal
+) -> RunInputs:
+    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there, and tells the
+    job's class.
+
+    Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since), and what
+    tracing.classify raises.
+    """
+    spec, key = network.spec, network.keys.requester
+    data, module = folder.dataset_file.read_bytes(), module_source(folder)
+    terms = read_terms(folder, spec) if folder.terms_file.exists() else None
+    if terms is not None:
+        _check_inputs(folder, terms, data, module)
+    ready = await ask(
+        worker, worker_messages.SetupCommand(spec, data, module, 0, key.public), worker_messages.SetupResult
+    )
+    if terms is not None:
+        _tell_class(journal, terms)
+        return RunInputs(terms, ready)
+    tracer = asyncio.create_task(trace.trace(folder, spec, module))
+    try:
+        state = await ask(worker, worker_messages.InitializeCommand(), worker_messages.StateResult)
+        layout = TensorLayout.of(dict(state.shapes))
+        initial, root, lineage = _first(folder, spec, state, layout)
+        write_atomic(folder.initial_file, initial, "run.initial")
+        tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
+        made = (folder, spec, layout, tolerance, data, await tracer)
+        program, unproven = await asyncio.to_thread(trace.classify, *made)
+    finally:
+        tracer.cancel()
+        await asyncio.gather(tracer, return_exceptions=True)
+    terms = JobTerms(
+        spec,
+        digest(NS_OBJECT, data),
+        _module_hash(module),
+        layout,
+        key.public,
+        root,
+        tolerance,
+        lineage,
+        stake=network.stake,
+        program=program,
+        unproven=unproven,
+        image=image_digest() if spec.network.image == "mine" else ZERO_HASH,
+    )
+    write_atomic(folder.terms_file, encode(terms), "run.terms")
+    _tell_class(journal, terms)
+    _tell_speed(journal, spec)
+    return RunInputs(terms, ready)
+
+
+def _tell_class(journal: Journal, terms: JobTerms) -> None:
+    """Once in a run, however often it is resumed."""
+    if journal.timeline.classed is None:
+        journal.emit(trace.told(terms))
+
+
+def _tell_speed(journal: Journal, spec: JobSpec) -> None:
+    """Nodes of a local run share their machine, which no benchmark of one of them knows."""
+    if spec.audit.speed:
+        text = "audit.speed judges machines, and all nodes of this run share one"
+        hint = "whom it has audited may differ when the run is repeated; 0 judges nobody"
+        journal.emit(WarningEvent(code="FF-APP-415", message=text, hint=hint))
+
+
+def _first(
+    folder: RunFolder, spec: JobSpec, made: worker_messages.StateResult, layout: TensorLayout
+) -> tuple[bytes, Hash, tuple[AncestorRun, ...]]:
+    """Round 0's public state, its root, and what it stands on: weights of a proven run, or those that were made."""
+    base = base_run.kept_base(folder)
+    if base is None:
+        return made.snapshot, made.root, ()
+    state = base_run.first_state(base, spec, layout)
+    return public_state.pack(state, layout), state.root(layout), base.lineage
+
+
+async def _profile(worker: WorkerHandle, initial: bytes, layout: TensorLayout) -> Tolerance:
+    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works.
+
+    Raises PolicyError FF-VERI-050 or -115 when audits could not tell work from none, or from less of it.
+    """
+    profiled = await ask(worker, worker_messages.ProfileCommand(initial), worker_messages.ProfileResult)
+    tolerance = tolerance_of(profiled.noise)
+    check_margins(tolerance, layout, profiled.shortcuts)
+    return tolerance
+
+
+def _module_hash(module: bytes) -> Hash:
+    return digest(NS_OBJECT, module) if module else ZERO_HASH
+
+
+def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
+    """The terms that were fixed for this spec; raises RunError FF-APP-022, VerificationError FF-APP-023."""
+    path = folder.terms_file
+    try:
+        terms = decode(path.read_bytes(), JobTerms, limits.LOG_RECORD_BYTES)
+    except ProtocolError as error:
+        raise _damaged(path, f"{error.message}: {error.cause}") from error
+    if terms.spec != spec:
+        raise RunError(
+            "FF-APP-022",
+            "the run was started with another configuration",
+            cause="terms.bin does not agree with run.json",
+            hint="start a new run with `farflung run`",
+        )
+    return terms
+
+
+def _check_inputs(folder: RunFolder, terms: JobTerms, data: bytes, module: bytes) -> None:
+    """What a run is resumed from is what its terms say, to the bit; and by that the terms are what they were."""
+    if digest(NS_OBJECT, data) != terms.dataset:
+        raise _damaged(folder.dataset_file, "its hash is not the one in the run's terms")
+    if _module_hash(module) != terms.module:
+        raise _damaged(folder.module_file, "its hash is not the one in the run's terms")
+    try:
+        trace.parts(terms, data, trace.graph_bytes(folder))
+    except FarflungError as error:
+        raise _damaged(folder.graph_file, error.message) from error
+    try:
+        initial = public_state.unpack(folder.initial_file.read_bytes(), terms.layout)
+        public_state.check(initial, terms.layout, 0, terms.initial_root)
+    except (OSError, FarflungError) as error:
+        raise _damaged(folder.initial_file, str(error)) from error
+
+
+def _damaged(path: Path, cause: str) -> VerificationError:
+    return VerificationError(
+        "FF-APP-023",
+        f"{path.name} is damaged",
+        cause=cause[:300],
+        hint=f"restore {path} from a copy; without one, start a new run with `farflung run`",
+    )
+
+
+def plain(value: Any) -> Any:
+    """Structs as dictionaries, for files that people and their tools read."""
+    if isinstance(value, Wire):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value
+
+
+def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
+    """The resolved configuration with the origin of each value."""
+    text = {"spec": plain(resolved.spec), "origins": resolved.origins}
+    write_atomic(
+        folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved"
+    )

@@ -1,0 +1,274 @@
+"""Configures the processes of a whole network on this computer.
+
+It has validators, relays, verifiers, providers with a worker each, and the requester.
+
+Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
+strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
+with one seed give the same bits (docs/architecture, law 4). Such keys are unsafe anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
+from farflung.core.ids import Hash, PeerId
+from farflung.core.money import MICRO, Credits, parse_credits, times
+from farflung.job.cheat_names import HONEST
+from farflung.job.spec import JobSpec
+from farflung.ledger.block import LOGICAL_MS, Genesis
+from farflung.ledger.params import DAY_MS, HOUR_MS, LedgerParams
+from farflung.local.network.placement import (
+    MOST_RELAYS,
+    RELAY,
+    REQUESTER,
+    LoopbackPlacement,
+    relay_names,
+    validator_names,
+)
+from farflung.net import endpoint_records as net
+from farflung.net.certificates import Credential, certify
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.process.channel import Report
+from farflung.peers.requester import relay_fees
+from farflung.peers.rundir.folder import RunFolder
+
+FEE = Credits(10)  # micro-credits a transaction
+# A provider stakes the price of this many rounds: more than it could save by cheating in one.
+STAKE_ROUNDS = 20
+# Who contests puts up the price of this many: about what executing a segment canonically costs both sides.
+BOND_ROUNDS = 10
+# A side of a dispute has so many blocks for a move: who computes it on a busy computer is in time, who is silent loses.
+DISPUTE_BLOCKS = 240
+POCKET = MICRO  # credits for fees, beyond budget or stake
+DELTA_MS = 500  # by which validators of one computer hear each other, however busy it is
+JOB_MS = 30 * DAY_MS
+NODE_MS = 60 * DAY_MS
+
+
+def stake_of(spec: JobSpec) -> Credits:
+    """What each provider and verifier of a local network puts at stake."""
+    return times(parse_credits(spec.unit_price), STAKE_ROUNDS * spec.round_tokens)
+
+
+def cheater_of(spec: JobSpec) -> int:
+    """Which provider cheats, when one does: drawn, and told to nobody but its own process."""
+    drawn = digest(NS_LOCAL_KEY, spec.seed.to_bytes(8, "little"), b"cheater")
+    return int.from_bytes(drawn, "little") % spec.network.providers
+
+
+def bond_of(spec: JobSpec) -> Credits:
+    """What who contests puts up at least, where there are disputes."""
+    return times(parse_credits(spec.unit_price), BOND_ROUNDS * spec.round_tokens)
+
+
+def genesis_of(spec: JobSpec, validators: int = 1, *, disputes: bool = False) -> Genesis:
+    """The genesis of a job's local ledger: it follows from the job, the number of validators, and whether whoever is
+    accused may contest.
+    """
+    keys, pocket, stake = NetworkKeys(spec, MOST_RELAYS, validators), POCKET, stake_of(spec)
+    if disputes:
+        pocket = Credits(pocket + bond_of(spec))
+    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + relay_fees.FUNDS)]
+    accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
+    accounts += [(key.public, pocket) for key in keys.relays]
+    law = LedgerParams(fee_min=FEE)
+    if validators > 1:  # without work there are no blocks: what the run proves at its end is of one of them
+        law = replace(law, delta_ms=DELTA_MS, idle_ms=HOUR_MS)
+    if disputes:
+        law = replace(law, dispute_ms=DISPUTE_BLOCKS * LOGICAL_MS, bond_min=bond_of(spec))
+    seats = tuple(key.public for key in keys.validators)
+    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), seats, law)
+
+
+def machine_of(account: SigningKey) -> Credential:
+    """The node key of a local account, of epoch 1 and without an end: what its process proves on the network."""
+    node = SigningKey(account.secret(NS_LOCAL_KEY, b"node"))
+    return Credential(node, certify(account, node.public, 1))
+
+
+def chain_of(run: RunFolder, spec: JobSpec) -> Hash:
+    """The chain of a run's local ledger."""
+    return genesis_in(run, spec).chain
+
+
+def genesis_in(run: RunFolder, spec: JobSpec) -> Genesis:
+    """The genesis of a run's local ledger."""
+    identity = run.read_identity()
+    return genesis_of(spec, identity.validators, disputes=identity.disputes)
+
+
+class NetworkKeys:
+    """Everybody's account; a machine proves the node key that belongs to it (`machine_of`)."""
+
+    def __init__(self, spec: JobSpec, relays: int = 1, validators: int = 1) -> None:
+        seed = spec.seed
+        self.requester = local_key(seed, "requester")
+        self.validators = [local_key(seed, "validator", i) for i in range(validators)]
+        self.relays = [local_key(seed, "relay", i) for i in range(relays)]
+        self.verifiers = [local_key(seed, "verifier", i) for i in range(spec.verifiers)]
+        self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
+
+    @property
+    def parties(self) -> dict[str, PeerId]:
+        """All that a job may pay or refund, by name."""
+        found = {"requester": self.requester.public}
+        found |= {f"provider-{i}": key.public for i, key in enumerate(self.providers)}
+        found |= {
+            name: key.public for name, key in zip(relay_names(len(self.relays)), self.relays, strict=True)
+        }
+        return found | {f"verifier-{i}": key.public for i, key in enumerate(self.verifiers)}
+
+    @property
+    def nodes(self) -> list[PeerId]:
+        """All that put a stake on the ledger."""
+        return [key.public for key in (*self.providers, *self.verifiers)]
+
+    @property
+    def guests(self) -> list[PeerId]:
+        """All that the relays serve."""
+        return [self.requester.public, *self.nodes]
+
+
+class ProcessAddress:
+    """Where a process listens, as the others are told: its key, host and port; and `others` that do the same."""
+
+    def __init__(self, peer: PeerId, host: str, port: int, others: Sequence[ProcessAddress] = ()) -> None:
+        self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
+        if others:
+            self.config["others"] = [other.config for other in others]
+        self.of_net = net.EndpointAddress(host, port, peer)
+
+
+class LocalNetwork:
+    """What each process of a local network is given when it starts (see peers.process.channel: keys included)."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        cheat: str = HONEST,
+        housing: LoopbackPlacement | None = None,
+        relays: int = 1,
+        relay_price: int = 0,
+        validators: int = 1,
+        *,
+        disputes: bool = False,
+    ) -> None:
+        """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
+
+        `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
+        `disputes`: whether its law has them; then the cheater contests.
+        """
+        self.housing = housing or LoopbackPlacement()
+        self.spec, self.keys = spec, NetworkKeys(spec, relays, validators)
+        self.genesis, self._disputes = genesis_of(spec, validators, disputes=disputes), disputes
+        self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
+        self._cheat, self._relay_price = cheat, relay_price
+
+    @property
+    def relay_price(self) -> int:
+        """What each relay is paid, in micro-credits a GiB; 0: nothing, or there is none."""
+        return self._relay_price if self.relays else 0
+
+    @property
+    def relays(self) -> dict[str, PeerId]:
+        """The relays by name; none where nobody needs one."""
+        keys = self.keys.relays if self.reached.hidden else []
+        return {name: key.public for name, key in zip(relay_names(len(keys)), keys, strict=True)}
+
+    @property
+    def validators(self) -> dict[str, PeerId]:
+        """The ledger's validators by name."""
+        keys = self.keys.validators
+        return {name: key.public for name, key in zip(validator_names(len(keys)), keys, strict=True)}
+
+    @property
+    def reached(self) -> JobSpec:
+        """The job as its network is reached, for plans: nobody reaches into a home. Its terms do not know of that."""
+        if not self.housing.homes:
+            return self.spec
+        network = replace(self.spec.network, hidden=self.spec.network.providers)
+        return replace(self.spec, network=network)
+
+    def _base(self, name: str, key: SigningKey) -> Report:
+        return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
+
+    def _machine(self, account: SigningKey) -> Report:
+        own = machine_of(account)
+        return {"node": own.node.seed.hex(), "certificate": encode(own.certificate).hex()}
+
+    def _listening(self, name: str) -> Report:
+        host = self.housing.host(name)
+        return {"host": host, "remote": host != LOOPBACK}
+
+    def ledger(self, index: int, folder: str) -> Report:
+        """A validator's configuration."""
+        name = validator_names(index + 1)[index]
+        base = {**self._base(name, self.keys.validators[index]), **self._listening(name)}
+        return {**base, "folder": folder, "local": True}
+
+    def relay(self, index: int, ledger: ProcessAddress | None = None, folder: str = "") -> Report:
+        """A relay's configuration: whom it serves, its price, and where it hears of node keys that are withdrawn.
+
+        `folder`: where it keeps what it may claim.
+        """
+        allow, key = [peer.hex() for peer in self.keys.guests], self.keys.relays[index]
+        name = relay_names(index + 1)[index]
+        base = {"name": name, "key": key.seed.hex(), "port": 0, **self._listening(name)}
+        paid = {"ledger": ledger.config if ledger else None, "price": self.relay_price, "folder": folder}
+        return {**base, "allow": allow, **paid}
+
+    def node(self, name: str, key: SigningKey, folder: str, ledger: ProcessAddress, flops: int) -> Report:
+        """What providers and verifiers have in common."""
+        return {
+            **self._base(name, key),
+            **self._machine(key),
+            "folder": folder,
+            "ledger": ledger.config,
+            "unit_price": self.unit_price,
+            "stake": self.stake,
+            "expires": NODE_MS,
+            "flops": flops,
+        }
+
+    def provider(
+        self, index: int, folder: str, ledger: ProcessAddress, relays: Sequence[ProcessAddress], flops: int
+    ) -> Report:
+        """A provider's configuration: the first ones are reached at relays only, and one may cheat."""
+        is_cheater = self._cheat != HONEST and index == cheater_of(self.spec)
+        return {
+            **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
+            "relays": [relay.config for relay in relays] if index < self.reached.hidden else [],
+            "cheat": self._cheat if is_cheater else HONEST,
+            "contests": self._disputes and is_cheater,
+        }
+
+    def verifier(
+        self, index: int, folder: str, ledger: ProcessAddress, relays: Sequence[ProcessAddress], flops: int
+    ) -> Report:
+        """A verifier's configuration: one in a home stays at relays."""
+        name = f"verifier-{index}"
+        return {
+            **self.node(name, self.keys.verifiers[index], folder, ledger, flops),
+            "relays": [relay.config for relay in relays] if name in self.housing.homes else [],
+        }
+
+    def requester(self, root: str, ledger: ProcessAddress, relays: Sequence[ProcessAddress]) -> Report:
+        """The requester's configuration, but for what the plan says."""
+        return {
+            **self._base(REQUESTER, self.keys.requester),
+            **self._machine(self.keys.requester),
+            **self._listening(REQUESTER),
+            "root": root,
+            "ledger": ledger.config,
+            "relays": [relay.config for relay in relays],
+            "relay_price": self.relay_price,
+            "lines": {name: self.housing.line(name) for name in ("provider-0", REQUESTER, RELAY)},
+            "relayed": self.reached.hidden == self.spec.network.providers,
+            "port": self.spec.network.port,
+            "unit_price": self.unit_price,
+            "deadline": JOB_MS,
+        }

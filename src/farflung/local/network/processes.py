@@ -1,0 +1,315 @@
+"""Manages the processes of a run: starts, monitors, restarts and ends them.
+
+Ledger and relays first, then verifiers and providers at once; these register in turn, so that the ledger is
+reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in local.network.process_config.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import (
+    AnyEvent,
+    ProcessStartEvent,
+    ProcessUsageEvent,
+    SandboxEvent,
+    SentBytesByKind,
+    TrafficEvent,
+    ValidatorKillEvent,
+    WarningEvent,
+    from_json,
+)
+from farflung.core.ids import PeerId
+from farflung.host.io.machine_probe import sgemm_flops
+from farflung.host.io.worker_process import WorkerProcess, start_worker
+from farflung.host.worker_limits import WorkerLimits
+from farflung.ledger.votes import faults
+from farflung.local.network.path_counts import PathCounts
+from farflung.local.network.placement import REQUESTER
+from farflung.local.network.process_config import LocalNetwork, ProcessAddress
+from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
+from farflung.peers.ledger_client.connect import validators_in
+from farflung.peers.process.channel import ChildProcess, Report
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import Journal
+from farflung.train.io.worker_pipe import WorkerPipe
+
+OnEvent = Callable[[AnyEvent, bool], None]
+
+
+class RunProcesses:
+    """All processes of a run but this one."""
+
+    def __init__(self, folder: RunFolder, network: LocalNetwork, journal: Journal, on_event: OnEvent) -> None:
+        """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable."""
+        self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
+        self._session = journal.timeline.sessions
+        self._keeper = ProcessSupervisor(self, journal)
+        self._own_worker: WorkerProcess | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._ledger: ProcessAddress | None = None
+        self._relays: list[ProcessAddress] = []
+        self._outcome: asyncio.Future[Report] | None = None
+        self._stop_asked = False
+        self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
+        self._before: dict[str, dict[str, int]] = {}  # by those that died before them
+        keys = network.keys
+        self._providers = {f"provider-{i}": key.public for i, key in enumerate(keys.providers)}
+        self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
+        self._peers: dict[str, PeerId] = {REQUESTER: keys.requester.public}
+        self._peers |= network.validators | network.relays | self._providers | self._verifiers
+        self.guard, self.ways = self._keeper.guard, PathCounts()
+
+    @property
+    def validators(self) -> list[tuple[PeerId, str, int]]:
+        """Key, host and port of each validator."""
+        assert self._ledger is not None
+        return validators_in(self._ledger.config)
+
+    @property
+    def relays(self) -> tuple[ProcessAddress, ...]:
+        """Where relays listen."""
+        return tuple(self._relays)
+
+    def start_own_worker(self) -> WorkerPipe:
+        """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
+        scratch = self._folder.root / "scratch"
+        # all cores: when the others are done it trains the one machine to compare with
+        self._own_worker = start_worker(scratch, self._folder.root / "worker.log", WorkerLimits(cores=0))
+        tier = self._own_worker.tier
+        self._note_tier(tier.name, tier.gaps)
+        self._announce("worker", "requester worker", self._own_worker.pid, b"")
+        return WorkerPipe(self._own_worker.socket)
+
+    def start(self) -> asyncio.Task[None]:
+        """Starts all processes that need no terms; `stop` ends this too, wherever it is."""
+        self._starting = asyncio.create_task(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        network, folder = self._network, self._folder
+        ledger = self._ledger = await self._start_ledger()
+        for index, name in enumerate(network.relays):
+            config = network.relay(index, ledger, str(folder.till(name)))
+            await self._keeper.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
+        self._relays = [await self._place(name) for name in network.relays]
+        flops = int(sgemm_flops())
+        for index, name in enumerate(self._providers):
+            place = _made(folder.provider(index))
+            config = network.provider(index, str(place), ledger, self._relays, flops)
+            await self._keeper.launch(self._post(name, "provider", config, place / "process.log"))
+        for index, name in enumerate(self._verifiers):
+            place = _made(folder.verifier(index))
+            config = network.verifier(index, str(place), ledger, self._relays, flops)
+            await self._keeper.launch(self._post(name, "verifier", config, place / "process.log"))
+        for name in self._nodes:
+            self._announce_child(await self._keeper.ready(name))
+        for name in self._nodes:
+            await self._keeper.ask(name, {"do": "register"}, "registered")
+
+    async def _start_ledger(self) -> ProcessAddress:
+        """All validators, which are told of each other."""
+        for index, name in enumerate(self._network.validators):
+            place = _made(self._folder.validator(index))
+            config = self._network.ledger(index, str(place))
+            await self._keeper.launch(self._post(name, "validator", config, place / "process.log"))
+        first, *others = [await self._place(name) for name in self._network.validators]
+        ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)
+        for name in self._network.validators if others else ():
+            self._keeper.tell(name, _meeting(ledger))
+        return ledger
+
+    @property
+    def _nodes(self) -> list[str]:
+        return [*self._providers, *self._verifiers]
+
+    def _post(self, name: str, role: str, config: Report, log: Path) -> SupervisedProcess:
+        return SupervisedProcess(name, role, config, log, self._network.housing.way(name))
+
+    async def _first(self, post: SupervisedProcess) -> ProcessAddress:
+        await self._keeper.launch(post)
+        return await self._place(post.name)
+
+    async def _place(self, name: str) -> ProcessAddress:
+        """Where a launched process listens, once it is ready."""
+        child = await self._keeper.ready(name)
+        self._announce_child(child)
+        ready = child.first.result()
+        return ProcessAddress(self._peers[name], str(ready["host"]), int(ready["port"]))
+
+    # The requester
+
+    async def coordinate(self, plan: Report) -> Report:
+        """Starts the requester's process and waits until it tells how the job ended; then it is ended."""
+        assert self._ledger is not None
+        self._outcome = asyncio.get_running_loop().create_future()
+        config = {**self._network.requester(str(self._folder.root), self._ledger, self._relays), **plan}
+        post = self._post(REQUESTER, "requester", config, self._folder.root / "requester.log")
+        await self._first(post)
+        if self._stop_asked:
+            self._keeper.tell(REQUESTER, {"do": "stop"})
+        outcome = await self._outcome
+        await self._keeper.dismiss(REQUESTER)
+        return outcome
+
+    def ask_to_stop(self) -> bool:
+        """Lets the requester finish the open round and settle; False when it is not at work, or was asked before."""
+        if self._stop_asked or self._outcome is None:
+            return False
+        self._stop_asked = True
+        self._keeper.tell(REQUESTER, {"do": "stop"})
+        return True
+
+    def kill_validator(self, rounds: int) -> None:
+        """Kills one of four or more validators, which the keeper starts again: to show that the others go on."""
+        name = list(self._network.validators)[-1]
+        child = self._keeper.child(name)
+        if child is not None and faults(len(self._network.validators)):
+            os.kill(child.pid, signal.SIGKILL)
+            self._journal.emit(ValidatorKillEvent(name=name, round=rounds))
+
+    # What the keeper asks (keeping.Owner)
+
+    def heard(self, child: ChildProcess, said: Report) -> None:
+        """A process reported something."""
+        facts = {key: value for key, value in said.items() if key != "kind"}
+        with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+            match said.get("kind"):
+                case "event":
+                    self._on_event(from_json(str(said["event"])), bool(said.get("durable")))
+                case "outcome" if self._outcome is not None and not self._outcome.done():
+                    self._outcome.set_result(said)
+                case "bytes":
+                    self.count(child.name, {kind: int(size) for kind, size in facts.items()})
+                case "way":
+                    self.ways.hear(self._peers[child.name], said)
+                case "usage":
+                    self._journal.emit(ProcessUsageEvent(**facts))
+                case "worker":
+                    self._note_tier(str(said.get("tier", "")), ())
+                    self._announce("worker", f"{child.name} worker", int(said["pid"]), b"")
+                case "warning":
+                    self._journal.emit(
+                        WarningEvent(code=str(said.get("code")), message=str(said.get("message")))
+                    )
+
+    def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
+        """Evidence for the requester, at once; and whether the process is started again."""
+        self._before[name] = _sum(self._before.get(name, {}), self._sent.pop(name, {}))
+        is_crash = failure is None or failure.code == PORT_TAKEN
+        peer = self._providers.get(name)
+        if peer is not None:
+            self._keeper.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
+            return is_crash and not self._is_out(peer)
+        if name == REQUESTER and self._outcome is not None and self._outcome.done():
+            return False  # its work is done
+        if failure is not None and not is_crash:
+            if self.may_miss(name, why):
+                return False
+            raise failure if name == REQUESTER else _ended(name, why)
+        return True
+
+    def _is_out(self, peer: PeerId) -> bool:
+        """Whether a provider was caught, and has no dispute to play any more: silent, it would lose it."""
+        caught = self._journal.timeline.caught.get(peer.hex())
+        return caught is not None and not caught.pending
+
+    def may_miss(self, name: str, why: str) -> bool:
+        """Whether the run goes on without this process: it is a relay, and another one is there."""
+        relays = self._network.relays
+        if name not in relays or all(self._keeper.is_given_up(other) for other in relays if other != name):
+            return False
+        said = f"{name} is not started again: {why}"
+        self._journal.emit(
+            WarningEvent(code="FF-APP-200", message=said, hint="nothing: another relay is there")
+        )
+        return True
+
+    async def revived(self, child: ChildProcess) -> None:
+        """A process that died is ready again."""
+        self._announce_child(child)
+        if child.name in self._network.validators and self._ledger is not None:
+            child.order(_meeting(self._ledger))
+        if child.name in self._nodes:
+            await child.ask({"do": "register"}, "registered")
+            peer = self._peers[child.name]
+            # A verifier is dialled when there is work for it, who was caught has a dispute left and no work.
+            if child.name in self._providers and peer.hex() not in self._journal.timeline.caught:
+                self._keeper.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
+        elif child.name == REQUESTER and self._stop_asked:
+            child.order({"do": "stop"})
+
+    # What is told
+
+    def _announce(self, role: str, name: str, pid: int, peer: bytes) -> None:
+        self._journal.emit(ProcessStartEvent(role=role, name=name, pid=pid, peer=peer.hex()))
+
+    def _announce_child(self, child: ChildProcess) -> None:
+        self._announce(child.role, child.name, child.pid, self._peers[child.name])
+
+    def _note_tier(self, tier: str, gaps: tuple[str, ...]) -> None:
+        """Said once for all workers that run alike."""
+        if tier not in {told.tier for told in self._journal.timeline.sandboxes}:
+            self._journal.emit(SandboxEvent(tier=tier, gaps=gaps))
+
+    def count(self, process: str, sent: dict[str, int]) -> None:
+        """Records what a process has sent so far in this session, those that died before it included."""
+        named = (*SentBytesByKind.__struct_fields__, "received")
+        self._sent[process] = {kind: sent[kind] for kind in named if kind in sent}
+        whole = _sum(self._before.get(process, {}), self._sent[process])
+        self._journal.emit(TrafficEvent(session=self._session, process=process, **whole))
+
+    # The end
+
+    async def leave(self) -> None:
+        """Every provider and verifier takes its stake back, in turn; one that was caught takes what is left of it."""
+        for name in self._nodes:
+            with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
+                if self._keeper.is_given_up(name):
+                    await self._keeper.bring_back(name)
+                await self._keeper.ask(name, {"do": "leave"}, "left")
+
+    async def stop(self) -> None:
+        """Ends all processes; the ledger last, so that it hears the others out."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._keeper.dismiss(REQUESTER)
+        await self._keeper.stop(last=self._network.validators)
+        if self._own_worker is not None:
+            used = self._own_worker.usage()
+            peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
+            self._own_worker.terminate()
+            self._own_worker = None  # nobody is left behind, whatever becomes of the journal
+            self._journal.emit(
+                ProcessUsageEvent(process="requester worker", peak_bytes=peak, cpu_seconds=seconds)
+            )
+
+
+def _meeting(ledger: ProcessAddress) -> Report:
+    """Where all validators are."""
+    return {"do": "meet", "validators": [ledger.config, *ledger.config.get("others", ())]}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
+
+
+def _ended(name: str, why: str) -> RunError:
+    """A process that all others need said that it cannot go on."""
+    return RunError(
+        "FF-APP-021", f"{name} ended", cause=why, hint="`farflung resume` starts it again from its disk"
+    )

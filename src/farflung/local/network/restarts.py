@@ -1,0 +1,259 @@
+"""Restarts processes that die (requirement: deaths), each from its folder and on its former port.
+
+    launched --(ready)--> up --(it dies)--> vacant --(started, ready)--> up
+                           |                  |--(too many deaths)--> the run fails with FF-APP-025
+                           |--(it said itself why it cannot go on, or nobody wants it back)--> given up
+
+A death is an end without a word: killed, out of memory, crashed. Whoever said why would say the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import ProcessRestartEvent
+from farflung.peers.process.channel import ChildProcess, Report
+from farflung.peers.rundir.journal import EventEmitter
+
+WINDOW_SECONDS: Final = 60.0
+RESTARTS: Final = 5  # of one process within the window
+PORT_TAKEN: Final = "FF-NET-040"  # by an outgoing connection, say, while nobody listened there
+PORT_PAUSE: Final = 0.3  # seconds until it is tried again
+
+T = TypeVar("T")
+
+
+class RestartPolicy(Protocol):
+    """What a keeper asks of the network whose processes it keeps."""
+
+    def heard(self, child: ChildProcess, said: Report) -> None:
+        """A process reported something."""
+
+    def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
+        """A process ended, with `failure` when it said why: whether to start it again. May raise: the run ends."""
+
+    def may_miss(self, name: str, why: str) -> bool:
+        """A process cannot be kept: whether all goes on without it."""
+
+    async def revived(self, child: ChildProcess) -> None:
+        """A process that died is ready again: brings it back to where it was."""
+
+
+class SupervisedProcess:
+    """One process of a run, whoever fills it at the moment."""
+
+    def __init__(self, name: str, role: str, config: Report, log: Path, way: Sequence[str] = ()) -> None:
+        """`way`: what its command begins with, each time that it is started (local.network.placement)."""
+        self.name, self.role, self.config, self.log, self.way = name, role, config, log, way
+        self.child: ChildProcess | None = None
+        self.is_given_up = False
+        self.deaths: list[float] = []  # loop times
+        self.watch: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def fill(self, child: ChildProcess | None, *, give_up: bool = False) -> None:
+        """Another process, or none, stands here from now on."""
+        self.child, self.is_given_up = child, give_up
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Waits until another process, or none, stands here."""
+        await self._changed.wait()
+
+
+class ProcessSupervisor:
+    """Starts the processes of a run, watches them, and starts again what dies."""
+
+    def __init__(self, owner: RestartPolicy, emitter: EventEmitter) -> None:
+        self._owner, self._emitter = owner, emitter
+        self._posts: dict[str, SupervisedProcess] = {}
+        self._failed: asyncio.Future[None] | None = None
+
+    async def launch(self, post: SupervisedProcess) -> None:
+        """Starts a process; `ready` waits for it."""
+        self._posts[post.name] = post
+        post.fill(await self._start(post))
+
+    async def ready(self, name: str) -> ChildProcess:
+        """Waits until a launched process is ready; from then on it is kept. Raises what it failed with."""
+        post = self._posts[name]
+        child = post.child
+        assert child is not None
+        _keep_port(post, await child.first)
+        post.watch = asyncio.create_task(self._watch(post))
+        return child
+
+    def tell(self, name: str, order: Report) -> None:
+        """Gives an order to a process; whoever is started next hears nothing of it."""
+        post = self._posts.get(name)
+        if post is not None and post.child is not None:
+            post.child.order(order)
+
+    async def ask(self, name: str, order: Report, answer: str) -> Report:
+        """Gives an order and waits for its report, of the next process too when one dies over it."""
+        post = self._posts[name]
+        while True:
+            child = post.child
+            if child is None and post.is_given_up:
+                raise RunError(
+                    "FF-APP-020",
+                    f"{name} ended before it did what it was asked",
+                    cause="it was not started again",
+                    hint="look into its log in the run's folder",
+                )
+            if child is not None:
+                try:
+                    return await child.ask(order, answer)
+                except FarflungError:
+                    if child.failure is not None:
+                        raise
+            if post.child is child:
+                await post.change()
+
+    def child(self, name: str) -> ChildProcess | None:
+        """Who stands at a post now."""
+        post = self._posts.get(name)
+        return post.child if post is not None else None
+
+    def is_given_up(self, name: str) -> bool:
+        """Whether a process ended and is not wanted back."""
+        return self._posts[name].is_given_up
+
+    async def bring_back(self, name: str) -> None:
+        """Starts a process that was given up once more."""
+        post = self._posts[name]
+        await self.launch(post)
+        await self.ready(name)
+
+    async def guard(self, work: Awaitable[T]) -> T:
+        """Does the work; raises what ended the run when a process cannot be kept."""
+        self._failed = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, self._failed}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._failed.result()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if self._failed.done():
+                self._failed.exception()  # the work may have ended first, or of the same cause
+            self._failed.cancel()
+
+    async def dismiss(self, name: str) -> None:
+        """Ends one process, which is not needed any more."""
+        post = self._posts.pop(name, None)
+        if post is not None:
+            await _end([post])
+
+    async def stop(self, last: Iterable[str]) -> None:
+        """Ends all processes, `last` after all others, so that they hear them out."""
+        posts, self._posts = self._posts, {}
+        final = [posts.pop(name) for name in last if name in posts]
+        await _end(posts.values())
+        await _end(final)
+
+    async def _start(self, post: SupervisedProcess) -> ChildProcess:
+        return await ChildProcess.start(
+            post.name, post.role, post.config, post.log, self._owner.heard, post.way
+        )
+
+    async def _watch(self, post: SupervisedProcess) -> None:
+        """Until the run ends, or until the process is given up."""
+        try:
+            while await self._again(post):
+                pass
+        except FarflungError as error:
+            self._fail(error)
+        except Exception as error:  # the task's boundary: without this watch nothing would be started again
+            self._fail(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+
+    def _fail(self, error: FarflungError) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def _again(self, post: SupervisedProcess) -> bool:
+        """Waits for the end of the process and starts it again; False when it is given up."""
+        child = post.child
+        assert child is not None
+        status = await child.gone()
+        noticed = _now()
+        why = _why(child, status)
+        post.fill(None)
+        if not self._owner.died(post.name, why, child.failure):
+            post.fill(None, give_up=True)
+            return False
+        try:
+            _count(post, why)
+        except RunError as error:
+            if not self._owner.may_miss(post.name, error.cause):
+                raise
+            post.fill(None, give_up=True)
+            return False
+        fresh = await self._start(post)
+        post.fill(fresh)
+        try:
+            _keep_port(post, await fresh.first)
+        except FarflungError:
+            if fresh.failure is not None and fresh.failure.code == PORT_TAKEN:
+                await asyncio.sleep(PORT_PAUSE)
+            return True  # it died at once: the next turn sees to it
+        self._emitter.emit(ProcessRestartEvent(name=post.name, why=why, seconds=round(_now() - noticed, 3)))
+        await self._bring_up(fresh)
+        return True
+
+    async def _bring_up(self, child: ChildProcess) -> None:
+        try:
+            await self._owner.revived(child)
+        except RunError as error:
+            if error.code != "FF-APP-020":  # died over it: the next turn sees to that
+                raise
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _keep_port(post: SupervisedProcess, ready: Report) -> None:
+    """The next process of this post listens where this one does: nobody needs to be told."""
+    if not post.config.get("relays") and ready.get("port"):  # at a relay it listens nowhere itself
+        post.config = {**post.config, "port": int(ready["port"])}
+
+
+def _why(child: ChildProcess, status: int) -> str:
+    if child.failure is not None:
+        return f"{child.failure.code} {child.failure.message}"
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process ended with status {status}"
+
+
+def _count(post: SupervisedProcess, why: str) -> None:
+    """Raises RunError FF-APP-025 when a process dies again and again."""
+    post.deaths = [at for at in post.deaths if at > _now() - WINDOW_SECONDS]
+    if len(post.deaths) >= RESTARTS:
+        raise RunError(
+            "FF-APP-025",
+            f"{post.name} dies again and again",
+            cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time {why}",
+            hint=f"look into {post.log}, then run `farflung resume`",
+        )
+    post.deaths.append(_now())
+
+
+async def _end(posts: Iterable[SupervisedProcess]) -> None:
+    """Nobody is started again from now on; then all end, side by side."""
+    posts = list(posts)
+    watches = [post.watch for post in posts if post.watch is not None]
+    for watch in watches:
+        watch.cancel()
+    await asyncio.gather(*watches, return_exceptions=True)
+    await asyncio.gather(*(post.child.stop() for post in posts if post.child is not None))

@@ -1,0 +1,224 @@
+"""Finishes a run on its ledger: pays relays, checks proofs and money totals, writes the export."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from farflung.core.crypto import NS_JOB_KEY
+from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.events import ChainComparisonEvent, RelayPaymentEvent, WarningEvent
+from farflung.core.ids import Hash
+from farflung.job.spec import JobTerms
+from farflung.ledger.block import worked_state
+from farflung.ledger.pinpoint_game import PinpointRow
+from farflung.ledger.receipt_checks import LedgerReceipt, read_row
+from farflung.ledger.receipt_file import write_receipt_file
+from farflung.ledger.table_rows import (
+    AccountRow,
+    ChannelRow,
+    JobRow,
+    LeaseRow,
+    NodeRow,
+    channel_key,
+    lease_key,
+)
+from farflung.local.network.process_config import LocalNetwork
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.connect import client_in_run
+from farflung.peers.ledger_client.disputing import dispute_of
+from farflung.peers.ledger_client.quorum_read import Reach
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.process.channel import Report
+from farflung.peers.rundir.archive import Archive, RunLog
+from farflung.peers.rundir.export import write_export
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.store.io.disk_store import DiskObjectStore
+
+_TRIES: Final = 5  # to have all proofs of one block
+
+
+class JobEndReport(msgspec.Struct, frozen=True):
+    """How the job ended, as the requester's process tells it. Money in micro-credits, hashes in hex."""
+
+    rounds: int
+    root: str
+    reason: str
+    escrow: int
+    paid: int
+    refunded: int
+    output: str
+
+
+class FinalLedgerSummary(msgspec.Struct, frozen=True):
+    """What the ledger says when everybody has left: its root before relays were paid (`ledger.block.worked_state`),
+    and money found minus money minted."""
+
+    ledger_root: str
+    sum: int
+
+
+def read_outcome(said: Report) -> JobEndReport:
+    """An outcome from the report that carries it."""
+    return msgspec.convert(said, JobEndReport)
+
+
+async def pay_relays(
+    network: LocalNetwork,
+    endpoint: Endpoint,
+    ledger: LedgerClient,
+    places: Sequence[EndpointAddress],
+    journal: EventEmitter,
+) -> None:
+    """Lets each relay claim what is signed, and says what it got; whatever is not claimed now lies in its channel.
+
+    Last of all: what it is paid for was measured, and the ledger's root before this follows from the job alone.
+    """
+    key = network.keys.requester
+    for place in places:
+        try:
+            await RelayChannelPayer(key, endpoint, ledger, place.relay, (place.host, place.port)).settle()
+        except FarflungError as error:
+            told = f"a relay is not paid yet: {error.code} {error.message}"
+            journal.emit(
+                WarningEvent(code="FF-APP-242", message=told, hint="its channel holds the money until then")
+            )
+        row = await ledger.channel(key.public, place.relay)
+        if row is not None:
+            journal.emit(_carried(row))
+
+
+def _carried(row: ChannelRow) -> RelayPaymentEvent:
+    return RelayPaymentEvent(
+        peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held
+    )
+
+
+async def conclude(
+    folder: RunFolder, network: LocalNetwork, terms: JobTerms, ledger: LedgerClient
+) -> FinalLedgerSummary:
+    """Receipts of every party, then the export: all blocks are in it."""
+    receipts, files = await _all_proved(ledger, network, terms)
+    blocks = await ledger.blocks()
+    key = network.keys.requester
+    log = RunLog(folder.rounds_file, key)
+    try:
+        disk = DiskObjectStore(folder.store, "requester.store")
+        archive = Archive(disk, folder.snapshots, key.secret(NS_JOB_KEY, terms.id), key.public)
+        write_export(folder, network.genesis, terms, log, archive, blocks, receipts, files)
+    finally:
+        log.close()
+    minted = sum(amount for _, amount in network.genesis.accounts)
+    found = await _total_money(ledger, network) + await _disputed(ledger, network, terms)
+    return FinalLedgerSummary(worked_state(blocks).hex(), found - minted)
+
+
+async def _all_proved(
+    ledger: LedgerClient, network: LocalNetwork, terms: JobTerms
+) -> tuple[list[LedgerReceipt], dict[str, bytes]]:
+    """All receipts, of one block: of several validators an empty one may still follow the last that held work."""
+    for _ in range(_TRIES):
+        receipts = [*await _receipts(ledger, terms), *await _channels(ledger, network)]
+        if len({receipt.header.height for receipt in receipts}) == 1:
+            with contextlib.suppress(VerificationError):
+                return receipts, await _receipt_files(ledger, network, terms, receipts)
+    receipts = [*await _receipts(ledger, terms), *await _channels(ledger, network)]
+    return receipts, await _receipt_files(ledger, network, terms, receipts)
+
+
+async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], journal: EventEmitter) -> None:
+    """Says that all validators hold one chain. Raises VerificationError FF-APP-298 where one holds another."""
+    heights, longest = [], list[Hash]()
+    for reach in reaches:
+        ledger = client_in_run([reach], network.keys.requester, network.genesis, journal.emit)
+        chain = [block.header.id for block in await ledger.blocks()]
+        shared = min(len(chain), len(longest))
+        if chain[:shared] != longest[:shared]:
+            raise VerificationError(
+                "FF-APP-298",
+                "the ledger's validators hold different chains",
+                cause=f"they differ within {shared} blocks",
+                hint="keep the run's folder and report this: a committee must never fork",
+            )
+        heights.append(len(chain))
+        longest = max(longest, chain, key=len)
+    journal.emit(ChainComparisonEvent(validators=len(heights), blocks=max(heights), least=min(heights)))
+
+
+async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[LedgerReceipt]:
+    """Proof of what each relay got: its channel with the requester, where there is one."""
+    payer = network.keys.requester.public
+    found = [
+        await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()
+    ]
+    return [receipt for receipt in found if receipt is not None]
+
+
+async def _receipts(ledger: LedgerClient, terms: JobTerms) -> list[LedgerReceipt]:
+    """Proof of the job's end, of every party's pay, and of what became of its stake."""
+    leases = await ledger.leases(terms.id)
+    wanted = [(JobRow.TABLE, bytes(terms.id))]
+    wanted += [(LeaseRow.TABLE, lease_key(terms.id, lease.node)) for lease in leases]
+    wanted += [(NodeRow.TABLE, bytes(lease.node)) for lease in leases]
+    return [await _proved(ledger, table, key) for table, key in wanted]
+
+
+async def _receipt_files(
+    ledger: LedgerClient, network: LocalNetwork, terms: JobTerms, receipts: Sequence[LedgerReceipt]
+) -> dict[str, bytes]:
+    """What each party keeps, by name: its own rows and the job's, all of the last block."""
+    rows = [(receipt, read_row(receipt)) for receipt in receipts]
+    steps = await ledger.steps()
+    files = {}
+    for name, party in network.keys.parties.items():
+        own = [r for r, row in rows if isinstance(row, LeaseRow | NodeRow) and row.node == party]
+        channels = [r for r, row in rows if isinstance(row, ChannelRow) and party in (row.payer, row.relay)]
+        if own or party == terms.requester:
+            own += [r for r, row in rows if isinstance(row, JobRow)]
+        own += channels
+        if own:
+            own.append(await _proved(ledger, AccountRow.TABLE, party))
+            files[name] = write_receipt_file(network.genesis, party, own, steps)
+    return files
+
+
+async def _proved(ledger: LedgerClient, table: str, key: bytes) -> LedgerReceipt:
+    receipt = await ledger.receipt(table, key)
+    if receipt is None:
+        raise RunError(
+            "FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again"
+        )
+    return receipt
+
+
+async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
+    """All money of the local network after everybody has left: it must be what genesis gave.
+
+    What was burnt stays with its node's row for good, what no relay claimed in its channel. A stake that nobody took
+    back is missing here.
+    """
+    owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
+    balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
+    rows = [await ledger.node(node) for node in network.keys.nodes]
+    channels = [
+        await ledger.channel(network.keys.requester.public, relay) for relay in network.relays.values()
+    ]
+    burnt = sum(row.burnt for row in rows if row is not None)
+    return balances + burnt + sum(row.held for row in channels if row is not None)
+
+
+async def _disputed(ledger: LedgerClient, network: LocalNetwork, terms: JobTerms) -> int:
+    """What disputes that are not decided hold: their own money, their games', and the stakes of their accusers."""
+    rows = [await dispute_of(ledger, terms.id, node) for node in network.keys.nodes]
+    pending = [row for row in rows if row is not None and row.is_pending]
+    accusers = sorted({accuser for row in pending for accuser in row.accusers})
+    stakes = [await ledger.node(accuser) for accuser in accusers]
+    games = [await ledger.row(PinpointRow, row.key) for row in pending]
+    held = sum(row.money for row in (*pending, *games) if row is not None)
+    return held + sum(row.free + row.locked for row in stakes if row is not None)

@@ -1,0 +1,393 @@
+"""Runs a job end to end: plan, network, training, settlement, result.
+
+`farflung run` and `farflung resume` use it.
+
+This process supervises: it reads the inputs, fixes the terms, starts all others and starts again what dies, keeps the
+journal, and measures loss with a worker of its own. The job itself is the requester's (peers.requester.main).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farflung.app.views import report_page
+from farflung.core import events
+from farflung.core.codec import describe
+from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
+from farflung.core.events import AnyEvent
+from farflung.core.tensor_layout import TensorLayout
+from farflung.host.io.machine_probe import machine
+from farflung.job.job_loader import ResolvedJob
+from farflung.local.jobs import memory_trace, resolve
+from farflung.local.network import background, history, prepare, run_end
+from farflung.local.network.evaluation import Evaluator
+from farflung.local.network.forecast import RunForecast
+from farflung.local.network.placement import housed, housing_of
+from farflung.local.network.prepare import RunInputs
+from farflung.local.network.process_config import LocalNetwork, machine_of
+from farflung.local.network.processes import RunProcesses
+from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport
+from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import serve_nothing
+from farflung.peers.ledger_client.connect import client_in_run, reaches_of
+from farflung.peers.process import bandwidth_limits
+from farflung.peers.process.channel import by_name, report_usage
+from farflung.peers.rundir import folder as folders
+from farflung.peers.rundir.folder import RunFolder, RunIdentity
+from farflung.peers.rundir.journal import Journal, Watcher
+from farflung.plan.run_duration import ALONE_THREADS
+from farflung.plan.run_plan import RunPlan
+from farflung.plan.run_traffic import ring_bytes
+from farflung.plan.worker_memory import StepMemory
+from farflung.train.rounds import REASON_STOPPED
+
+
+class RunStoppedError(FarflungError):
+    """The person stopped the run; it can be resumed."""
+
+    exit_code = 130
+
+
+class RunLosses(msgspec.Struct, frozen=True):
+    """Held-out losses of a run, nats per token."""
+
+    end: float
+    start: float
+    unigram: float
+    baseline: float | None
+
+
+class RunSession:
+    """One session of one run, in this process and those that it starts."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        identity: RunIdentity,
+        resolved: ResolvedJob,
+        watchers: Sequence[Watcher],
+    ) -> None:
+        self._folder, self._identity, self._resolved = folder, identity, resolved
+        self._spec = resolved.spec
+        self._housing = housing_of(self._spec, identity.relays, in_homes=identity.lab)
+        self._journal = Journal(folder.events_file, identity.created, watchers)
+        self._note_session()
+        made = (identity.cheat, self._housing, identity.relays, identity.relay_price, identity.validators)
+        self._network = LocalNetwork(self._spec, *made, disputes=identity.disputes)
+        self._processes = RunProcesses(folder, self._network, self._journal, self._hear)
+        self._scorer: Evaluator | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._alone: asyncio.Future[float] | None = None  # one machine on the same tokens
+        self._is_alone_left_out = False
+        self._began = time.monotonic()
+        self._foreseen: RunForecast | None = None
+        self._plan: RunPlan | None = None
+
+    def _note_session(self) -> None:
+        """A run whose events name processes had a session before this one."""
+        timeline = self._journal.timeline
+        if timeline.result is None:
+            self._journal.emit(history.began(self._folder, self._spec))
+        if timeline.processes and timeline.result is None:
+            closed = timeline.last_round.round + 1 if timeline.last_round is not None else 0
+            self._journal.emit(events.RunResumeEvent(round=closed, session=timeline.sessions + 1))
+
+    async def execute(self) -> events.RunResultEvent:
+        """Runs to the end and returns the result; emits Failed before it raises."""
+        done = self._journal.timeline.result
+        if done is not None:
+            return done
+        self._main = asyncio.current_task()
+        self._catch_signals()
+        is_over = True
+        try:
+            return await self._through()
+        except asyncio.CancelledError:
+            is_over = False
+            raise RunStoppedError(
+                "FF-APP-130",
+                f"run {self._folder.name} was stopped",
+                cause=f"nothing is lost: what was logged stays, and {self._paid()}",
+                hint=f"farflung resume {resolve.called(self._folder)}",
+            ) from None
+        except RunStoppedError:
+            raise  # its result is out already, and it is no failure
+        except FarflungError as error:
+            said = events.RunFailureEvent(
+                code=error.code, message=error.message, cause=error.cause, hint=error.hint
+            )
+            self._journal.emit(said, durable=True)
+            raise
+        finally:
+            if is_over:  # who stops now does not wait for a page
+                report_page.keep(self._folder, self._journal)
+            self._journal.close()
+
+    def _catch_signals(self) -> None:
+        """First Ctrl-C: finish the round and settle. Second, or SIGTERM: stop now."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+            loop.add_signal_handler(signal.SIGTERM, self.cancel)
+
+    def interrupt(self) -> None:
+        """The open round is finished and settled; where none is open, or asked again: stops now.
+
+        When all is settled, only the one machine to compare with is left out.
+        """
+        is_settling = self._identity.baseline and bool(self._journal.timeline.settled)
+        if is_settling and not self._is_alone_left_out:
+            self._is_alone_left_out = True
+            if self._alone is not None:
+                self._alone.cancel()
+            return
+        if not self._processes.ask_to_stop():
+            self.cancel()
+            return
+        self._is_alone_left_out = True
+        text = "the open round will be finished and settled; Ctrl-C again stops now"
+        self._journal.emit(events.WarningEvent(code="FF-APP-131", message=text))
+
+    def _paid(self) -> str:
+        """How far settlement is, for who stops now."""
+        is_paid = any(s.paid for s in self._journal.timeline.settled.values())
+        return "who was paid keeps it" if is_paid else "nobody was paid yet"
+
+    def cancel(self) -> None:
+        """Stops now; the run can be resumed."""
+        if self._main is not None:
+            self._main.cancel()
+
+    def _hear(self, event: AnyEvent, durable: bool) -> None:
+        """What the requester's process tells. It sees no other process's bytes, and no held-out loss."""
+        if isinstance(event, events.RoundEndEvent):
+            sync = self._journal.timeline.bytes_by().sync
+            event = msgspec.structs.replace(event, sync_bytes=sync)
+        self._journal.emit(event, durable=durable)
+        if isinstance(event, events.RoundEndEvent) and event.round + 1 == max(1, self._spec.rounds // 2):
+            self._processes.kill_validator(event.round + 1)
+        if isinstance(event, events.RoundEndEvent) and self._scorer is not None:
+            self._scorer.offer(event.round + 1, self._folder.snapshot(event.round + 1))
+
+    async def _through(self) -> events.RunResultEvent:
+        if not self._folder.resolved_file.exists():
+            prepare.write_resolved(self._folder, self._resolved)
+        await prepare.read_inputs(self._folder, self._spec, Path(self._identity.base), self._journal)
+        layout = prepare.known_layout(self._spec)
+        if layout is not None:
+            self._show_plan(layout)
+        homes = housed(self._housing.homes)
+        if homes is not None:
+            self._journal.emit(homes)
+        with self._housing.open():
+            try:
+                return await self._processes.guard(self._with_network(layout))
+            finally:
+                await self._processes.stop()
+
+    def _show_plan(self, layout: TensorLayout, step: StepMemory | None = None) -> None:
+        size = self._folder.dataset_file.stat().st_size
+        known = (self._network, self._housing, self._identity, layout, size)
+        self._foreseen = RunForecast(*known, machine(), step)
+        self._plan = self._foreseen.plan()
+        if self._journal.timeline.plan is None:
+            self._journal.emit(self._foreseen.event(self._plan, self._folder.name))
+
+    async def _with_network(self, layout: TensorLayout | None) -> events.RunResultEvent:
+        worker = self._processes.start_own_worker()
+        started = self._processes.start()
+        module = prepare.module_source(self._folder)
+        async with memory_trace.beside(self._spec, module, self._journal, is_wanted=layout is None) as step:
+            prepared = await prepare.prepare(self._folder, worker, self._network, self._journal)
+            if layout is None:
+                self._show_plan(prepared.terms.layout, await step)
+        await started
+        scorer = self._scorer = Evaluator(worker, prepared.terms, self._journal)
+        initial = self._folder.initial_file.read_bytes()
+        before = asyncio.create_task(self._score(scorer, 0, initial))
+        outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
+        await scorer.idle()
+        loss_start = await before
+        ending = await self._conclude(prepared)
+        loss = await self._score(scorer, outcome.rounds, self._last_state(outcome))
+        took = time.monotonic() - self._began  # the baseline is not part of the job
+        baseline = await self._baseline(scorer, initial, outcome)
+        await self._processes.stop()  # so that the last bytes are counted
+        self._journal.emit(self._processes.ways.event())
+        self._journal.emit(report_usage("supervisor"))
+        assert self._foreseen is not None
+        for row in self._foreseen.compared(self._journal.timeline, outcome, took):
+            self._journal.emit(row)
+        losses = RunLosses(loss, loss_start, prepared.ready.loss_unigram, baseline)
+        result = self._result(outcome, prepared.terms.layout, losses, ending)
+        repeated = history.repeated(self._folder, self._journal.timeline, result)
+        if repeated is not None:
+            self._journal.emit(repeated)
+        self._journal.emit(result, durable=True)
+        if outcome.reason == REASON_STOPPED:
+            raise self._stopped(outcome)
+        return result
+
+    def _allowed(self) -> dict[str, Any]:
+        """What the plan says that the requester may spend, and what it may ask of providers and verifiers."""
+        assert self._plan is not None
+        assert self._foreseen is not None
+        plan, reserve = self._plan, self._foreseen.reserve(self._plan)
+        return {
+            "escrow": plan.price.escrow,
+            "memory_bytes": plan.memory.worker,
+            "dataset_bytes": plan.data_bytes,
+            "answer_seconds": plan.answer,
+            "relay_funds": reserve.funds,
+            "relay_most": reserve.most,
+        }
+
+    def _last_state(self, outcome: JobEndReport) -> bytes:
+        """The public state that the job ended with."""
+        try:
+            return self._folder.snapshot(outcome.rounds).read_bytes()
+        except OSError as error:
+            raise RunError(
+                "FF-APP-026",
+                "the last public state of the run is not there",
+                cause=str(error),
+                hint="`farflung resume` computes it again from the log",
+            ) from error
+
+    async def _score(self, scorer: Evaluator, round: int, packed: bytes) -> float:
+        score = await scorer.score(packed, self._spec.evaluate.final_tokens)
+        self._journal.emit(events.EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
+        return score.loss
+
+    async def _conclude(self, prepared: RunInputs) -> FinalLedgerSummary:
+        """Everybody takes the stake back and relays their pay; then what the ledger says is proved and exported."""
+        await self._processes.leave()
+        counter = ByteCounter()
+        endpoint = Endpoint(
+            machine_of(self._network.keys.requester),
+            serve_nothing,
+            counter,
+            manners=bandwidth_limits.manners(),
+        )
+        reaches = reaches_of(self._processes.validators, endpoint)
+        network, tell = self._network, self._journal.emit
+        ledger = client_in_run(reaches, network.keys.requester, network.genesis, tell)
+        try:
+            if self._network.relay_price:
+                places = [place.of_net for place in self._processes.relays]
+                await run_end.pay_relays(self._network, endpoint, ledger, places, self._journal)
+            ending = await run_end.conclude(self._folder, self._network, prepared.terms, ledger)
+            if len(reaches) > 1:
+                await run_end.compare_validators(self._network, reaches, self._journal)
+            return ending
+        finally:
+            await endpoint.close()
+            self._processes.count("supervisor", by_name(counter))
+
+    def _result(
+        self, outcome: JobEndReport, layout: TensorLayout, losses: RunLosses, ending: FinalLedgerSummary
+    ) -> events.RunResultEvent:
+        timeline, rounds, peers = self._journal.timeline, outcome.rounds, self._spec.network.providers
+        slashed, bounty, burnt = timeline.lost
+        return events.RunResultEvent(
+            loss=losses.end,
+            loss_start=losses.start,
+            loss_unigram=losses.unigram,
+            loss_baseline=losses.baseline,
+            bytes_sent=timeline.bytes_sent(),
+            bytes_by=timeline.bytes_by(),
+            bytes_ring_bf16=ring_bytes(layout.size, steps=rounds * self._spec.sync.steps, members=peers),
+            segments_audited=len(timeline.audits),
+            caught=tuple(timeline.caught),
+            probed=timeline.probed,
+            paid=outcome.paid,
+            slashed=slashed,
+            bounty=bounty,
+            burnt=burnt,
+            refunded=outcome.refunded,
+            sum=ending.sum,
+            model_hash=outcome.output,
+            ledger_root=ending.ledger_root,
+            seconds=round(time.monotonic() - self._began, 3),
+            run=self._folder.name,
+            rounds=rounds,
+            tokens=sum(r.tokens for r in timeline.rounds.values()),
+            reexecuted=sum(timeline.reexecuted.values()),
+        )
+
+    def _stopped(self, outcome: JobEndReport) -> RunStoppedError:
+        return RunStoppedError(
+            "FF-APP-132",
+            f"run {self._folder.name} was stopped after {outcome.rounds} of {self._spec.rounds} rounds",
+            cause="all that was trained is paid, so it cannot go on; the model so far is in its folder",
+            hint=f"farflung sample {resolve.called(self._folder)}",
+        )
+
+    async def _baseline(self, scorer: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
+        """One machine's loss, where it was asked for and the run trained on all of its tokens."""
+        is_whole = outcome.rounds == self._spec.rounds
+        if not self._identity.baseline or not is_whole or self._plan is None:
+            return None
+        threads = min(self._plan.cores, ALONE_THREADS)
+        alone = self._alone = asyncio.ensure_future(scorer.baseline(initial, threads))
+        try:
+            if not self._is_alone_left_out:
+                await asyncio.wait({alone})
+            if not self._is_alone_left_out:
+                return alone.result()
+        finally:
+            alone.cancel()
+            self._alone = None
+        said = "the one machine to compare with is left out, as was asked"
+        self._journal.emit(events.WarningEvent(code="FF-APP-133", message=said))
+        return None
+
+
+def start(
+    root: Path, resolved: ResolvedJob, identity: RunIdentity, watchers: Sequence[Watcher]
+) -> events.RunResultEvent:
+    """Creates a run's folder and runs it to its end."""
+    folder = folders.create(root, identity)
+    try:
+        return _to_end(folder, identity, resolved, watchers)
+    except (SpecError, PolicyError, VerificationError):
+        if not folder.terms_file.exists():
+            shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
+        raise
+
+
+def resume(folder: RunFolder, resolved: ResolvedJob, watchers: Sequence[Watcher]) -> events.RunResultEvent:
+    """Goes on with a run from its log."""
+    folder.lock()
+    return _to_end(folder, folder.read_identity(), resolved, watchers)
+
+
+def _to_end(
+    folder: RunFolder, identity: RunIdentity, resolved: ResolvedJob, watchers: Sequence[Watcher]
+) -> events.RunResultEvent:
+    """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
+    describe()
+    try:
+        if _is_in_loop():
+            return background.run(lambda ours: RunSession(folder, identity, resolved, ours), watchers)
+        return asyncio.run(RunSession(folder, identity, resolved, watchers).execute())
+    finally:
+        folder.unlock()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

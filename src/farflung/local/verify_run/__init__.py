@@ -1,0 +1,1 @@
+"""Verifies a finished run from its files."""

@@ -1,0 +1,350 @@
+"""Relays multicast groups: takes each member's frames once, gives them to all others, and reads none of them.
+
+    stranger --- "FFG1", a join that holds ---> member        (an older connection of the same member is cut)
+    member   --- DATA ---> one buffer, in the queue of every other member; freed when the last one has it
+             --- ROSTER of a newer epoch ---> who is not in it is cut
+             --- end of file, a broken rule, limits.CIRCUIT_IDLE_SECONDS without a byte ---> cut
+
+While limits.FAN_GROUP_BYTES wait in a group, none of its members is read, so TCP stops the senders. Who holds a group
+up (`groups.skipped`) loses what waits for it, is told so by a GAP, and is given nothing until it takes something again.
+A member is never in the middle of two frames at once: the one that it has begun to take it takes to the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import Hash, PeerId
+from farflung.net import multicast_groups
+from farflung.net.certificates import Identity
+from farflung.net.counters import ByteCounter
+from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
+from farflung.net.io.pacer import UploadPacer
+from farflung.net.io.relay_listener import exactly
+from farflung.net.io.relay_metering_gate import RelayMeteringGate
+from farflung.net.messages import MessageKind
+from farflung.net.multicast_frames import HEAD_BYTES, GroupFrameHead, GroupFrameKind
+from farflung.net.multicast_groups import AdmittedJoin, GroupJoinStatus, Roster, SignedRoster
+from farflung.net.node_keyring import Keyring
+from farflung.net.relay_meter import PassMeter
+from farflung.net.relay_tickets import TicketReplayCache, TicketStatus
+
+LOOK_SECONDS: Final = 0.5
+# What a group's member is told when its owner's pass is not taken: the word that a circuit's dialer would hear.
+_WELCOMES: Final = {
+    status: GroupJoinStatus[status.name]
+    for status in (
+        TicketStatus.MALFORMED,
+        TicketStatus.ELSEWHERE,
+        TicketStatus.FORGED,
+        TicketStatus.FULL,
+        TicketStatus.UNPAID,
+        TicketStatus.NO_HOLDER,
+        TicketStatus.LAPSED,
+        TicketStatus.USED_UP,
+        TicketStatus.UNFUNDED,
+        TicketStatus.OWING,
+    )
+}
+
+
+class _RelayedGroup:
+    """The members of one group that are connected."""
+
+    def __init__(self, hub: GroupHub, id: Hash) -> None:
+        self._hub, self.id = hub, id
+        self.books: PassMeter | None = None  # that all its members are carried under, at a relay that is paid
+        self.roster: Roster | None = None
+        self._before: Roster | None = None
+        self.legs: dict[PeerId, GroupLeg] = {}
+        self.held = 0
+        self._full_since: float | None = None
+        self._due: dict[GroupLeg, None] = {}  # those with something new in their queues
+        self._flushing: asyncio.Handle | None = None
+
+    def follow(self, signed: SignedRoster) -> bool:
+        """Counts a roster whose signature holds; False: it is out of date."""
+        newer = multicast_groups.is_newer(self.roster, signed.roster)
+        if newer:
+            self._before, self.roster = self.roster, signed.roster
+            for leg in [leg for leg in self.legs.values() if leg.member not in signed.roster.members]:
+                leg.close()
+        return newer is not None
+
+    def add(self, leg: GroupLeg) -> None:
+        """A member has joined; an older connection of the same one makes room."""
+        older, self.legs[leg.member] = self.legs.get(leg.member), leg
+        if older is not None:
+            older.close()
+        leg.read(should=not self.is_full)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits here, or in all groups, as may."""
+        return self.held >= limits.FAN_GROUP_BYTES or self._hub.held >= limits.FAN_BYTES
+
+    def heard(self, leg: GroupLeg, head: GroupFrameHead, frame: bytearray) -> None:
+        """A whole frame of a member. Raises ProtocolError FF-NET-132."""
+        match head.kind:
+            case GroupFrameKind.DATA:
+                if self._may_send(leg, head):
+                    if self._hub.toll is not None:
+                        self._hub.toll.taken(leg, leg.member, len(frame))
+                    self._spread(leg, frame)
+            case GroupFrameKind.PING:
+                self.own(leg, GroupFrameHead(0, GroupFrameKind.PING))
+                leg.flush()
+            case GroupFrameKind.ROSTER:
+                self._hear_roster(leg, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES))
+            case _:
+                raise ProtocolError("FF-NET-132", "malformed frame of a group", cause=head.kind.name)
+
+    def _may_send(self, leg: GroupLeg, head: GroupFrameHead) -> bool:
+        """Frames of a roster that is not known any more are dropped; in another's name nobody sends twice."""
+        for roster in (self.roster, self._before):
+            if roster is not None and roster.epoch == head.epoch:
+                if head.sender < len(roster.members) and roster.members[head.sender] == leg.member:
+                    return True
+                raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="another's name")
+        return False
+
+    def _spread(self, leg: GroupLeg, frame: bytearray) -> None:
+        shared = QueuedFrame(frame)
+        self._hold(len(frame))
+        others = [other for other in self.legs.values() if other is not leg]
+        for other in others:
+            if other.give(shared):
+                shared.left += 1
+        self._due.update(dict.fromkeys(other for other in others if not other.is_writing))
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+        self.done(shared)
+
+    def _flush(self) -> None:
+        """Once for all frames that came in one turn of the loop: many senders are many small writes otherwise."""
+        self._flushing, due, self._due = None, self._due, {}
+        for leg in due:
+            if not leg.is_writing:  # else it is called when it takes something
+                leg.flush()
+
+    def _hear_roster(self, leg: GroupLeg, signed: SignedRoster) -> None:
+        if signed.roster.group != self.id or not self._hub.is_sound(signed):
+            raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="no roster of this group")
+        self.follow(signed)
+        if self.roster is not None:
+            self.own(leg, GroupFrameHead(0, GroupFrameKind.ROSTER, epoch=self.roster.epoch))
+            leg.flush()
+
+    def own(self, leg: GroupLeg, head: GroupFrameHead) -> None:
+        """Puts a word of the relay's own into a member's queue."""
+        shared = QueuedFrame(head.encode())
+        self._hold(len(shared.data))
+        if not leg.give(shared):
+            self.done(shared)
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        self._hub.held += size
+        if self.is_full:
+            if self._full_since is None:
+                self._full_since = asyncio.get_running_loop().time()
+            for leg in self.legs.values():
+                leg.read(should=False)
+
+    def done(self, shared: QueuedFrame) -> None:
+        """One of those that a frame is for has it, or will not get it."""
+        shared.left -= 1
+        if shared.left:
+            return
+        self.held -= len(shared.data)
+        self._hub.held -= len(shared.data)
+        if self._full_since is not None and not self.is_full:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._full_since = None
+        for leg in self.legs.values():
+            leg.read(should=True)
+
+    def look(self, now: float) -> None:
+        """Cuts who says nothing, or whose key was revoked, and skips who holds the others up."""
+        for leg in [x for x in self.legs.values() if x.is_silent(now) or not self._hub.counts(x.who)]:
+            leg.close()
+        if self._full_since is None:
+            return
+        if not self.is_full:  # what was held in other groups is gone
+            self._go_on()
+            return
+        legs = list(self.legs.values())
+        waiting, quiet = {leg: leg.waiting for leg in legs}, {leg: now - leg.took for leg in legs}
+        for leg in multicast_groups.skipped(waiting, quiet, now - self._full_since):
+            leg.skip()
+            leg.flush()
+
+    def moved(self, leg: GroupLeg, size: int) -> None:
+        """A member took `size` bytes."""
+        self._hub.moved(leg.socket, size)
+
+    def took(self, leg: GroupLeg, shared: QueuedFrame) -> None:
+        """A member has the whole of a frame; the relay's own words cost nothing."""
+        if self._hub.toll is not None and len(shared.data) > HEAD_BYTES:
+            self._hub.toll.copied(leg, leg.member, len(shared.data))
+        self.done(shared)
+
+    def released(self, leg: GroupLeg) -> None:
+        """A member that was held goes on."""
+        leg.read(should=not self.is_full)
+
+    def left(self, leg: GroupLeg) -> None:
+        """A connection was cut."""
+        self._hub.closed(leg)
+        if self.legs.get(leg.member) is leg:
+            del self.legs[leg.member]
+        if not self.legs:
+            self._hub.empty(self)
+
+
+class GroupAdmissionRules(NamedTuple):
+    """Whom a relay lets into groups."""
+
+    me: PeerId
+    serves: Callable[[PeerId], bool]
+    keyring: Keyring  # which node keys count
+    spent: TicketReplayCache  # the nonces of joins
+    clock: Callable[[], float]  # seconds since 1970
+    toll: RelayMeteringGate | None = None  # asks for passes; None: copies for nothing
+
+
+class GroupHub:
+    """All groups of one relay. `held`: bytes taken from members and not yet given to all others."""
+
+    def __init__(
+        self,
+        rules: GroupAdmissionRules,
+        on_moved: Callable[[socket.socket, int], None],
+        counter: ByteCounter,
+        uplink: UploadPacer | None,
+    ) -> None:
+        """`on_moved` hears what the sockets took; `counter` counts what the relay itself says and hears."""
+        self._rules, self.toll = rules, rules.toll
+        self.moved, self._counter, self._uplink = on_moved, counter, uplink
+        self.held = 0
+        self.groups: dict[Hash, _RelayedGroup] = {}
+        self._by_owner = collections.Counter[PeerId]()
+
+    async def hear(self, stranger: socket.socket, magic: bytes) -> bool:
+        """Reads a join and follows it; whether the socket was kept. Raises OSError, EOFError."""
+        head = magic + await exactly(stranger, multicast_groups.HEAD_BYTES - len(magic))
+        size = multicast_groups.read_head(head)
+        status = GroupJoinStatus.MALFORMED
+        if size is not None:
+            body = await exactly(stranger, size)
+            self._counter.received[MessageKind.CONTROL] += len(head) + size
+            found = self._judge(body)
+            status = found if isinstance(found, GroupJoinStatus) else await self._admit(found, stranger)
+        if status is not GroupJoinStatus.JOINED:
+            with contextlib.suppress(OSError):
+                self._say(stranger, status)
+        return status is GroupJoinStatus.JOINED
+
+    def counts(self, who: Identity) -> bool:
+        """Whether a node key counts now."""
+        return self._rules.keyring.counts(who, self._rules.clock())
+
+    def is_sound(self, signed: SignedRoster) -> bool:
+        """Whether a roster is its owner's, by a key that counts."""
+        owner = multicast_groups.owner_of(signed)
+        return owner is not None and self.counts(owner)
+
+    def _judge(self, body: bytes) -> AdmittedJoin | GroupJoinStatus:
+        now = int(self._rules.clock())
+        found = multicast_groups.judge(body, self._rules.me, now)
+        if isinstance(found, GroupJoinStatus):
+            return found
+        if not self._rules.serves(found.join.presenter) or not self._rules.serves(found.roster.roster.owner):
+            return GroupJoinStatus.BARRED
+        if not self.counts(found.who) or not self.is_sound(found.roster):
+            return GroupJoinStatus.VOID
+        match self._rules.spent.spend(found.join, now):
+            case None:
+                return found
+            case TicketStatus.REPLAYED:
+                return GroupJoinStatus.REPLAYED
+            case _:
+                return GroupJoinStatus.FULL
+
+    async def _admit(self, found: AdmittedJoin, sock: socket.socket) -> GroupJoinStatus:
+        """Asks for the owner's pass where the relay is paid: whoever lets others in pays for all of them."""
+        if self.toll is None:
+            return self._join(found, sock, None)
+        shown = found.join.toll
+        if shown is not None and shown.toll.payer != found.roster.roster.owner:
+            return GroupJoinStatus.MISMATCHED
+        books = await self.toll.admit(shown, found.join.presenter)
+        return _WELCOMES[books] if isinstance(books, TicketStatus) else self._join(found, sock, books)
+
+    def _join(self, found: AdmittedJoin, sock: socket.socket, books: PassMeter | None) -> GroupJoinStatus:
+        roster, id = found.roster.roster, found.join.group
+        group = self.groups.get(id) or _RelayedGroup(self, id)
+        if multicast_groups.is_newer(group.roster, roster) is None:
+            return GroupJoinStatus.OUTDATED
+        if group.books is not None and group.books is not books:
+            # What one signs under this pass would not answer what others sign under that.
+            return GroupJoinStatus.MISMATCHED
+        is_new = id not in self.groups
+        is_full = len(self.groups) >= limits.FAN_GROUPS
+        if is_new and (is_full or self._by_owner[roster.owner] >= limits.FAN_GROUPS_PER_OWNER):
+            return GroupJoinStatus.FULL
+        self._say(sock, GroupJoinStatus.JOINED)
+        group.follow(found.roster)
+        if id not in self.groups:  # it is new, or those that have left were all it had
+            self.groups[id] = group
+            self._by_owner[roster.owner] += 1
+        leg, group.books = GroupLeg(group, found.who, sock), books
+        if self.toll is not None and books is not None:
+            self.toll.opened(leg, books, leg.member)
+        if self._uplink is not None and not leg.tuned.is_local:
+            self._uplink.open(sock)
+        group.add(leg)
+        return GroupJoinStatus.JOINED
+
+    def _say(self, to: socket.socket, status: GroupJoinStatus) -> None:
+        word = multicast_groups.answer(status)
+        self._counter.sent[MessageKind.CONTROL] += len(word)
+        if to.send(word) < len(word):
+            raise ConnectionError("the socket took half of five bytes")
+
+    def closed(self, leg: GroupLeg) -> None:
+        """A member's connection needs no share of the line any more, and costs nothing."""
+        if self._uplink is not None:
+            self._uplink.close(leg.socket)
+        if self.toll is not None:
+            self.toll.ended(leg)
+
+    def empty(self, group: _RelayedGroup) -> None:
+        """Nobody is in it."""
+        if self.groups.get(group.id) is group and group.roster is not None:
+            del self.groups[group.id]
+            self._by_owner[group.roster.owner] -= 1
+
+    async def watch(self) -> None:
+        """Looks after all groups, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for group in list(self.groups.values()):
+                group.look(loop.time())
+
+    def close(self) -> None:
+        """Cuts everybody."""
+        for group in list(self.groups.values()):
+            for leg in list(group.legs.values()):
+                leg.close()

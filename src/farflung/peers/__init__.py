@@ -1,0 +1,1 @@
+"""The processes of a network and what they say to each other."""

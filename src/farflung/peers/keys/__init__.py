@@ -1,0 +1,1 @@
+"""Key files of accounts and nodes."""

@@ -1,0 +1,1 @@
+"""Reads and writes a ledger through one validator or several."""

@@ -1,0 +1,1 @@
+"""Serves a ledger over HTTP: routes, forms, metrics."""

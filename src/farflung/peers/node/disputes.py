@@ -1,0 +1,206 @@
+"""Watches for disputes about the work that a node has files of, and plays each to its end.
+
+For its own work it is the accused, for a node that it found false an accuser. Where the ledger has no disputes nothing
+is kept and nobody looks. What is kept goes when its game is closed, and when nobody can be accused of it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, NetworkError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.host.io.machine_probe import memory_bytes
+from farflung.ledger.motions import ParamsRow
+from farflung.ledger.pinpoint_game import PinpointRow, PinpointStage
+from farflung.ledger.table_rows import JobState, lease_key
+from farflung.ledger.transactions import LeaseRole
+from farflung.ledger.validators import count_key
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.node.dispute_files import DisputeFileStore, DisputeJob, Place, found_brief, own_brief
+from farflung.peers.node.dispute_game import LOOK_SECONDS, DisputeGame
+from farflung.peers.process.channel import report
+from farflung.peers.program import trace as program_trace
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, open_object
+from farflung.train import worker_messages
+from farflung.train.contribution_trace import ContributionTrace
+from farflung.verify.canon.dispute_execution import check_memory
+from farflung.verify.canon.job_program import JobProgramParts
+from farflung.verify.dispute_player import Move
+from farflung.verify.segment_audit import SegmentAudit
+
+REST_LOOKS: Final = 20  # looks for a game between two at the job
+
+PartsOf = Callable[[DisputeJob, DiskObjectStore], Awaitable[JobProgramParts]]
+
+
+class DisputeAgent:
+    """One node's. `contests`: it denies what it is guilty of, as no honest one does."""
+
+    def __init__(self, folder: Path, key: SigningKey, parts_of: PartsOf, *, contests: bool = False) -> None:
+        self._briefs, self._key, self._parts_of, self._contests = (
+            DisputeFileStore(folder, key),
+            key,
+            parts_of,
+            contests,
+        )
+        self._ledger: LedgerClient | None = None
+        self._cases: dict[Hash, tuple[DisputeJob, DiskObjectStore]] = {}
+        self._games: dict[tuple[Hash, PeerId], DisputeGame] = {}
+        self._lost: set[tuple[Hash, PeerId]] = set()  # games that this process cannot play
+        self._tasks = OwnedTasks()
+        self._playing: set[tuple[Hash, PeerId]] = set()
+        self._turn = asyncio.Lock()  # one execution at a time: it takes all the memory that is left
+
+    def follow(self, ledger: LedgerClient) -> None:
+        """Where games are played, with this node's key."""
+        self._ledger = ledger
+
+    async def attend(self, case: DisputeJob, store: DiskObjectStore) -> None:
+        """A lease of this job begins: from now on its segments are kept, if it may be disputed down to one tile.
+
+        Raises VerificationError FF-APP-383: as who it is told to train, its work would be false by the law.
+        """
+        if self._ledger is None or not case.terms.is_proven:
+            return
+        if not (await self._ledger.reign()).params.dispute_ms:
+            return
+        leases = await self._ledger.leases(case.terms.id)
+        seats = [lease.node for lease in leases if lease.role is LeaseRole.TRAIN]
+        if self._key.public in seats and seats.index(self._key.public) != case.start.member:
+            raise VerificationError(
+                "FF-APP-383",
+                "a lease begins with the batches of another seat",
+                cause=f"the ledger has seat {seats.index(self._key.public)}, the start says {case.start.member}",
+                hint="take no part: honest work on these batches would be found false",
+            )
+        self._cases[case.terms.id] = case, store
+
+    def own(
+        self, job: Hash, place: Place, trace: ContributionTrace, states: worker_messages.OpenSegmentResult
+    ) -> None:
+        """Keeps a drawn segment of this node's own work; durable on return. `states`: as its worker gives them."""
+        if job in self._cases:
+            case, store = self._cases[job]
+            self._briefs.keep(case, own_brief(case, self._key.public, place, trace, states), store)
+
+    def found(self, job: Hash, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> None:
+        """Keeps a segment that this node found false by its distance; durable on return. Both as they were opened."""
+        if job in self._cases:
+            case, store = self._cases[job]
+            self._briefs.keep(case, found_brief(case.terms, seat, audit, start, claimed), store)
+
+    async def stay(self) -> None:
+        """Looks, until it is cancelled."""
+        looks = 0
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                try:
+                    await self._look(self._briefs.accusable, is_due=looks % REST_LOOKS == 0)
+                except FarflungError as error:
+                    _warn(error)
+                looks += 1
+        finally:
+            await self._tasks.close()
+
+    async def clear(self) -> None:
+        """Before this node leaves: what is kept of jobs that are over goes. Raises what the ledger's client raises."""
+        await self._look(self._briefs.accusable, is_due=True)
+
+    async def _look(self, accusable: tuple[tuple[Hash, PeerId], ...], *, is_due: bool) -> None:
+        assert self._ledger is not None
+        for job, node in accusable:
+            if (job, node) in self._playing | self._lost:
+                continue
+            row = await self._ledger.row(PinpointRow, lease_key(job, node))
+            if row is not None and row.stage == PinpointStage.CLOSED:
+                self._briefs.drop(job, node)
+            elif row is not None:
+                self._begin(row)
+            elif is_due:
+                await self._clear(self._ledger, job, node)
+
+    async def _clear(self, ledger: LedgerClient, job: Hash, node: PeerId) -> None:
+        """Drops what nobody can be accused of any more."""
+        row = await ledger.job(job)
+        if row is None:
+            return
+        is_over = row.state in (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
+        self._briefs.drop(job, node, limits.ROUNDS if is_over else row.round - limits.ACCUSABLE_ROUNDS)
+
+    def _begin(self, row: PinpointRow) -> None:
+        named = row.job, row.node
+        self._playing.add(named)
+        self._tasks.begin(self._play(row)).add_done_callback(lambda _: self._playing.discard(named))
+
+    async def _play(self, row: PinpointRow) -> None:
+        """One game to its end. What goes wrong in it is told, and ends nothing else."""
+        named = row.job, row.node
+        try:
+            contest = self._games.get(named) or await self._contest(row)
+            if contest is None:
+                self._lost.add(named)
+                return
+            self._games[named] = contest
+            await contest.play()
+        except NetworkError as error:  # the next look goes on
+            _warn(error)
+        except FarflungError as error:
+            self._lost.add(named)
+            _warn(error)
+        except Exception as error:  # the task's boundary: an execution may raise anything
+            self._lost.add(named)
+            text = f"a dispute is not played on: {type(error).__name__}: {error}"
+            report("warning", code="FF-APP-380", message=text[:300])
+
+    async def _contest(self, row: PinpointRow) -> DisputeGame | None:
+        """A side of this game; None where nothing is kept of what it is about."""
+        assert self._ledger is not None
+        brief = self._briefs.find(row.job, row.node, row.round, row.segment)
+        case, job = self._briefs.case(row.job), await self._ledger.job(row.job)
+        if brief is None or case is None or job is None:
+            if row.node == self._key.public:
+                about = f"segment {row.segment} of round {row.round} is disputed, and is not kept here"
+                report("warning", code="FF-APP-382", message=about)
+            return None
+        law = await self._ledger.row(ParamsRow, count_key(job.terms))
+        bond_min = law.params.bond_min if law is not None else 0
+        parts = partial(self._parts, case)
+        lent = self._ledger, case.terms, brief, parts, self._executed, bond_min
+        return DisputeGame(*lent, contests=self._contests)
+
+    async def _parts(self, case: DisputeJob) -> JobProgramParts:
+        parts = await self._parts_of(case, self._briefs.disk)
+        check_memory(parts, memory_bytes())
+        return parts
+
+    async def _executed(self, work: Callable[[], Move | None]) -> Move | None:
+        async with self._turn:
+            return await asyncio.to_thread(work)
+
+
+def _warn(error: FarflungError) -> None:
+    text = f"a dispute is not played on: {error.message}: {error.cause}"
+    report("warning", code=error.code, message=text[:300])
+
+
+async def parts_of(case: DisputeJob, disk: DiskObjectStore) -> JobProgramParts:
+    """The job's program with its parts, out of what is kept. Raises what tracing.parts raises."""
+    data, shipped = (_opened(case, each, disk) for each in (case.start.dataset, case.start.graph))
+    parts = await asyncio.to_thread(program_trace.parts, case.terms, data, shipped)
+    assert parts is not None  # such jobs alone are attended
+    return parts
+
+
+def _opened(case: DisputeJob, manifest: ObjectManifest, disk: DiskObjectStore) -> bytes:
+    chunks = [disk.chunk(manifest.id, index) for index in range(len(manifest.chunks))]
+    return open_object(case.job_key, manifest, chunks)

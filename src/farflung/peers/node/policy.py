@@ -1,0 +1,122 @@
+"""Decides which jobs a lending node accepts, and which passes it shows at relays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from farflung.core import limits, relay_passes
+from farflung.core.errors import PolicyError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.relay_passes import SignedRelayPass
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job import proof_class
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import JobTerms
+from farflung.job.spec_checks import check
+from farflung.ledger.transactions import LeaseRole
+from farflung.net.relay_pass_checks import is_current
+from farflung.peers.protocol import messages
+from farflung.plan.worker_memory import memory
+
+
+class LeasePolicy(NamedTuple):
+    """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, memory, and its image: the
+    digest of its farflung, looked up where a job asks for one.
+    """
+
+    chain: Hash
+    role: LeaseRole
+    unit_price: int
+    stake: int
+    memory_bytes: int
+    image: Callable[[], Hash]
+
+    def judge(self, proposer: PeerId, proposal: messages.LeaseOfferRequest) -> None:
+        """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
+        if proposal.chain != self.chain:
+            raise PolicyError("FF-APP-044", "the job is on another ledger")
+        if proposal.terms.requester != proposer:
+            raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
+        if proposal.role is not self.role:
+            raise PolicyError(
+                "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name
+            )
+        if proposal.unit_price < self.unit_price:
+            raise PolicyError(
+                "FF-APP-045",
+                "the job pays less than this node asks",
+                cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self.unit_price}",
+                hint="raise unit_price, or hire another provider",
+            )
+        proposal.terms.layout.check()
+        check(proposal.terms.spec)
+        if (fault := self._fault(proposal)) is not None:
+            raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
+        check_image(proposal.terms, self.image)
+        if needs(proposal) > self.memory_bytes:
+            raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
+
+    def _fault(self, proposal: messages.LeaseOfferRequest) -> str | None:
+        """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""
+        spec = proposal.terms.spec
+        if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
+            return f"a data set of {proposal.dataset_bytes} bytes"
+        if not 0 <= proposal.stake <= self.stake:
+            return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
+        if proposal.stake != proposal.terms.stake:
+            return f"a stake of {proposal.stake} micro-credits, and {proposal.terms.stake} in the terms"
+        if (spec.network.image == "mine") != (proposal.terms.image != ZERO_HASH):
+            return "an image is named in the terms or asked for in the job, and not in both"
+        if fault := proof_class.fault(proposal.terms, proposal.unit_price):
+            return fault
+        if self.role is LeaseRole.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
+            return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
+        if spec.model.kind == "gpt" and proposal.terms.layout != TensorLayout.of(gpt_shapes(spec.model)):
+            return "the layout is not that of the model"
+        return None
+
+
+def check_image(terms: JobTerms, image: Callable[[], Hash]) -> None:
+    """Whether a node with this image may work on the job. It is the node's word, not a proof of work.
+
+    Raises PolicyError FF-APP-417.
+    """
+    if terms.image != ZERO_HASH and (own := image()) != terms.image:
+        raise PolicyError(
+            "FF-APP-417",
+            "the job is for nodes with its requester's farflung",
+            cause=f"it names the image {terms.image[:4].hex()}, the node runs {own[:4].hex()}",
+            hint='install the same version here; the requester may set network.image = "any"',
+        )
+
+
+def needs(proposal: messages.LeaseOfferRequest) -> int:
+    """Bytes of memory that a job's worker takes."""
+    return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+
+
+def check_passes(passes: tuple[SignedRelayPass, ...], payer: PeerId, own: PeerId, now: int) -> None:
+    """A requester hands out what it pays for itself, and for this node: a relay would bill others otherwise.
+
+    `now`: this node's clock, seconds since 1970; relays serve nobody for a pass that does not count now.
+    Raises PolicyError FF-APP-241.
+    """
+    if len(passes) > limits.PLACES or not all(_is_for(s, payer, own, now) for s in passes):
+        raise PolicyError(
+            "FF-APP-241",
+            "a pass is none of this lease's",
+            cause=f"more than {limits.PLACES}, or one is not its requester's, or not for this node, or not for now",
+            hint="clocks that differ by more than a minute show as this, too",
+        )
+
+
+def _is_for(signed: SignedRelayPass, payer: PeerId, own: PeerId, now: int) -> bool:
+    toll = signed.toll
+    return (
+        toll.payer == payer
+        and own in toll.holders
+        and is_current(toll, now)
+        and relay_passes.is_well_formed(toll)
+        and relay_passes.is_pass_signed(signed)
+    )

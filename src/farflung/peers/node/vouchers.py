@@ -1,0 +1,129 @@
+"""Issues vouchers to a job's nodes with each recorded round; nodes store them, and claim by them if need be.
+
+What a node has earned it holds under the requester's mark (ledger.earnings_tally). When the ledger does not say as much a
+moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.ledger.earnings_tally import (
+    SettleMany,
+    SignedEarningsTally,
+    check_voucher,
+    make_tally,
+    mark_tally,
+)
+from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.process.channel import report
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.calls import Dial
+
+HAND_SECONDS: Final = 10.0  # for one node to take its voucher; the next one holds what this one held
+RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
+
+
+class VoucherIssuer:
+    """The requester's side: one tally a recorded round, and everybody's voucher to everybody that is there."""
+
+    def __init__(self, key: SigningKey, job: Hash, dial: Dial) -> None:
+        self._key, self._job, self._dial = key, job, dial
+        self._tasks = OwnedTasks()
+
+    def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
+        """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
+        tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
+        signed = SignedEarningsTally(tally, (mark_tally(self._key, tally),))
+        self._tasks.cancel()  # who was not reached yet gets the newer one
+        for voucher in vouchers:
+            said = messages.VoucherUpdate(self._job, signed, voucher)
+            self._tasks.begin(self._give(voucher.credit.node, encode(said)))
+
+    async def _give(self, node: PeerId, body: bytes) -> None:
+        with contextlib.suppress(FarflungError):  # one that is away gets the next one
+            await (await self._dial(node)).call(messages.VOUCH, body, timeout=HAND_SECONDS)
+
+    async def close(self) -> None:
+        """Hands out no more."""
+        await self._tasks.close()
+
+
+class VoucherStore:
+    """A node's side: the newest voucher of each job, on disk, and what becomes of it."""
+
+    def __init__(self, folder: Path, key: PeerId, chain: Hash) -> None:
+        self._folder, self._key, self._chain = folder, key, chain
+        self._ledger: LedgerClient | None = None
+        self._tasks = OwnedTasks()
+
+    def follow(self, ledger: LedgerClient) -> None:
+        """Where claims are made, with this node's key."""
+        self._ledger = ledger
+
+    def take(self, requester: PeerId, said: messages.VoucherUpdate) -> None:
+        """Keeps a voucher, unless the one that is held says more. Raises VerificationError FF-LEDG-240."""
+        check_voucher(said.signed, said.voucher, (self._chain, said.job, requester, self._key))
+        held = self._held(said.job)
+        if held is None or held.voucher.credit.units < said.voucher.credit.units:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self._file(said.job), encode(said), "provider.voucher")
+        if self._ledger is not None:
+            self._tasks.begin(self._watch(self._ledger, said.job))
+
+    async def _watch(self, ledger: LedgerClient, job: Hash) -> None:
+        """Claims what the ledger does not say, and goes on not saying."""
+        try:
+            if await self._missing(ledger, job) is not None:
+                await asyncio.sleep(RECORD_SECONDS)
+                await self._claim(ledger, job)
+        except FarflungError as error:
+            report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
+
+    async def claim_all(self) -> None:
+        """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""
+        for path in sorted(self._folder.glob("*")):
+            if self._ledger is not None and not path.suffix:  # of a write that was cut off
+                await self._claim(self._ledger, Hash(bytes.fromhex(path.name)))
+
+    async def _claim(self, ledger: LedgerClient, job: Hash) -> None:
+        missing = await self._missing(ledger, job)
+        if missing is not None:
+            await ledger.submit(SettleMany(missing.signed, (missing.voucher,)))
+
+    async def _missing(self, ledger: LedgerClient, job: Hash) -> messages.VoucherUpdate | None:
+        """What is held of a job whose lease says less. Of one that is proved to be over nothing is held any longer."""
+        held, row = self._held(job), await ledger.job(job)
+        if row is None:  # one validator's word, which nobody can prove: money is not thrown away for it
+            return None
+        if row.state not in HOLDS_MONEY:
+            self._file(job).unlink(missing_ok=True)
+            return None
+        lease = await ledger.row(LeaseRow, lease_key(job, self._key))
+        is_less = lease and held and lease.earned < held.voucher.credit.units
+        return held if is_less else None
+
+    def _held(self, job: Hash) -> messages.VoucherUpdate | None:
+        try:
+            return decode(self._file(job).read_bytes(), messages.VoucherUpdate, limits.CONTROL_BYTES)
+        except (OSError, ProtocolError):  # none, or damaged: the next one is whole again
+            return None
+
+    def _file(self, job: Hash) -> Path:
+        return self._folder / job.hex()
+
+    async def close(self) -> None:
+        """Watches no more."""
+        await self._tasks.close()

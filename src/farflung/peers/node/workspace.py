@@ -1,0 +1,161 @@
+"""Sets up a lease's workspace, to train or to audit: the job's data on disk, and a worker set up for the job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from farflung.core import limits
+from farflung.core.crypto import NS_TRIAL, SigningKey
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.job.cheat_names import HONEST
+from farflung.job.spec import JobTerms
+from farflung.net.messages import MessageKind
+from farflung.peers.program import trace
+from farflung.peers.protocol.job_key import KEY_BYTES
+from farflung.peers.protocol.messages import LeaseStartRequest
+from farflung.peers.transfer import objects
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, open_object
+from farflung.train import public_state, segments, worker_messages
+from farflung.train.public_state import PublicState
+from farflung.train.segments import BorderState
+from farflung.verify.canon import step_check
+from farflung.verify.canon.graph_file import SHIPPED_BYTES
+from farflung.verify.canon.job_program import JobProgramParts
+
+ReplyT = TypeVar("ReplyT", bound=worker_messages.Reply)
+
+
+class WorkerHandle(Protocol):
+    """A worker process, as those who use it see it."""
+
+    async def request(self, message: worker_messages.Request) -> worker_messages.Reply:
+        """Sends one request and waits for its reply."""
+
+    async def abandon(self) -> None:
+        """Lets it give up what it trains."""
+
+
+async def ask(worker: WorkerHandle, message: worker_messages.Request, kind: type[ReplyT]) -> ReplyT:
+    """The worker's reply. Raises RunError FF-APP-037 when it is of another kind."""
+    reply = await worker.request(message)
+    if not isinstance(reply, kind):
+        raise RunError(
+            "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
+        )
+    return reply
+
+
+class JobWorkspace:
+    """One job's on one node. `job_key` and `worker` are there once the lease has started."""
+
+    def __init__(
+        self, key: SigningKey, terms: JobTerms, disk: DiskObjectStore, dial: objects.Dial, dataset_bytes: int
+    ) -> None:
+        """`dataset_bytes`: what the proposal said of the data set's size."""
+        self._me, self._draw = key.public, key.secret(NS_TRIAL, terms.id)
+        self._terms, self._disk, self._dial = terms, disk, dial
+        self._dataset_bytes = dataset_bytes
+        self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
+        self.job_key = b""
+        self.worker: WorkerHandle | None = None
+
+    def is_set_up(self, worker: WorkerHandle, job_key: bytes) -> bool:
+        """Whether this very worker knows the job already."""
+        return worker is self.worker and job_key == self.job_key
+
+    def check(self, start: LeaseStartRequest, job_key: bytes, further: Mapping[str, bool]) -> None:
+        """Only what the terms name, and no more bytes than they can need; `further`: faults by what is at fault.
+
+        Raises VerificationError FF-APP-058.
+        """
+        faults = {
+            "the job's key": len(job_key) != KEY_BYTES,
+            "the data set": start.dataset.content != self._terms.dataset
+            or start.dataset.size > self._dataset_bytes,
+            "the module": not self._is_module(start.module),
+            "the graph": start.graph.size > (SHIPPED_BYTES if self._terms.is_proven else 0),
+            **further,
+        }
+        for what, is_wrong in faults.items():
+            if is_wrong:
+                raise VerificationError(
+                    "FF-APP-058", "a start does not keep to the job's terms", cause=f"{what} is another"
+                )
+
+    def _is_module(self, module: ObjectManifest) -> bool:
+        if self._terms.module == ZERO_HASH:
+            return module.size == 0
+        return module.content == self._terms.module and module.size <= limits.MODULE_BYTES
+
+    async def enter(
+        self,
+        start: LeaseStartRequest,
+        job_key: bytes,
+        worker: WorkerHandle,
+        requester: PeerId,
+        cheat: str = HONEST,
+    ) -> JobProgramParts | None:
+        """Brings data, module and graph here, checks the job's program, and sets the worker up; until that is done it
+        does not count as set up. Returns the program with its parts; raises what tracing.parts raises.
+        """
+        self.job_key, self.worker = job_key, None
+        dataset = await self.bring(start.dataset, (requester,), MessageKind.JOIN)
+        module = await self.bring(start.module, (requester,), MessageKind.JOIN)
+        graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
+        self._lists = start.dataset, start.graph
+        parts = await asyncio.to_thread(trace.parts, self._terms, dataset, graph)
+        setup = worker_messages.SetupCommand(
+            self._terms.spec, dataset, module, start.member, self._me, cheat=cheat
+        )
+        await ask(worker, setup, worker_messages.SetupResult)
+        self.worker = worker
+        return parts
+
+    async def parts(self) -> JobProgramParts | None:
+        """The job's program with its parts, made again of what lies on this disk; None: the job has none."""
+        if not self._lists:
+            return None
+        data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
+        return await asyncio.to_thread(trace.parts, self._terms, data, graph)
+
+    async def try_graph(self, parts: JobProgramParts | None, packed: bytes, member: int) -> None:
+        """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
+
+        `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), and what the worker raises of
+        training that fails.
+        """
+        if parts is None:
+            return
+        terms, spec = self._terms, self._terms.spec
+        held = public_state.unpack(packed, terms.layout)
+        public = PublicState(int.from_bytes(self._draw, "little") % spec.rounds, held.params, held.vectors)
+        data = public_state.pack(public, terms.layout)
+        ends = [BorderState(public.round, 0)]
+        for _ in range(2):  # the second step has what the optimizer made of the first
+            start = segments.pack(replace(ends[-1], params=None), spec.optimizer, terms.layout)
+            # So many steps as segments: the first segment is one step.
+            reran = await self.ask(
+                worker_messages.RerunCommand(data, member, 0, start, spec.segments),
+                worker_messages.RerunResult,
+            )
+            ends.append(segments.unpack(reran.end, spec.optimizer, terms.layout, public.round))
+        begin = replace(ends[1], params=None)
+        about = parts, terms.layout, terms.tolerance, public.params, member, (begin, ends[2])
+        await asyncio.to_thread(step_check.check_step, *about)
+
+    async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> bytes:
+        """An object of the job, from the first source that has it; it stays in the node's store."""
+        others = tuple(dict.fromkeys(p for p in sources if p != self._me))
+        await objects.fetch(self._disk, manifest, others, self._dial, kind)
+        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        return open_object(self.job_key, manifest, chunks)
+
+    async def ask(self, message: worker_messages.Request, kind: type[ReplyT]) -> ReplyT:
+        """What the worker that was set up replies. Raises RunError FF-APP-037."""
+        assert self.worker is not None
+        return await ask(self.worker, message, kind)

@@ -1,0 +1,1 @@
+"""Traces the canonical graph of a step and caches it."""

@@ -1,0 +1,72 @@
+"""Caches the graphs of steps that this machine has traced for this user; a trace follows from its request alone.
+
+A trace takes some six seconds of a processor, and a job is often submitted again with another name, price or number of
+rounds. A file is named by the hash of all that its graph follows from: the step's part of the spec, the model's source,
+the sources of farflung, the versions of torch and Python. It begins with the hash of what it holds; one that does not
+agree, is too large or cannot be read is as none. Like any graph, it is looked at before it is used, and each node tries
+one step of the program it makes (decision 052), so a wrong one is refused; and the folder is this user's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_TRACED, digest
+from farflung.core.errors import FarflungError
+from farflung.core.folder_owner import is_private
+from farflung.core.ids import ID_BYTES, Hash
+from farflung.host.io.code_digest import image_digest
+from farflung.local.model.load import read_file
+from farflung.peers.process.user_dirs import cache_folder
+from farflung.verify.canon.graph_file import SHIPPED_BYTES
+from farflung.verify.io.tracer import TraceStepRequest
+
+KEPT: Final = 16  # graphs; who keeps one more drops the one that was not asked for the longest
+
+
+def find(request: TraceStepRequest) -> bytes | None:
+    """What was shipped for this very step; None: it was never traced here, or what is kept is damaged."""
+    path = _file(request)
+    if path is None or not path.exists():
+        return None
+    try:
+        data = read_file(path, ID_BYTES + SHIPPED_BYTES)
+    except FarflungError:
+        return None
+    shipped = data[ID_BYTES:]
+    if data[:ID_BYTES] != digest(NS_TRACED, shipped):
+        return None
+    with contextlib.suppress(OSError):  # another process dropped it meanwhile
+        os.utime(path)
+    return shipped
+
+
+def keep(request: TraceStepRequest, shipped: bytes) -> None:
+    """Keeps what a trace gave, for the next submission. Where that cannot be, nothing is kept, and nothing is said."""
+    path = _file(request)
+    if path is None:
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        temporary.write_bytes(digest(NS_TRACED, shipped) + shipped)
+        os.replace(temporary, path)
+        found = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        for old in found[KEPT:]:
+            old.unlink()
+
+
+def _file(request: TraceStepRequest) -> Path | None:
+    """Where its graph is kept; None: nowhere, for others could write there."""
+    folder = cache_folder() / "graphs"
+    return folder / f"{_name(request).hex()}.graph" if is_private(str(folder)) else None
+
+
+def _name(request: TraceStepRequest) -> Hash:
+    made_by = f"torch {version('torch')}, Python {platform.python_version()}"
+    return digest(NS_TRACED, encode(request), image_digest(), made_by.encode())

@@ -1,0 +1,1 @@
+"""The messages between peers, their checks, and calls with their failures."""

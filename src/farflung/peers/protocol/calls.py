@@ -1,0 +1,58 @@
+"""Sends requests to members without a time limit; a lost connection is no evidence of a fault, and is redialled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from farflung.core.errors import NetworkError, ProtocolError
+from farflung.core.ids import PeerId
+from farflung.net.io.connection import Connection
+from farflung.net.messages import RemoteError
+
+REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
+STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
+# Then it counts as lost: nobody is counted on for more than 3 s after its death.
+PATIENCE_SECONDS: Final = 2.0
+
+Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
+ResultT = TypeVar("ResultT")
+
+
+class MemberCalls:
+    """The way to each member. `patience`: seconds for a broken line; `is_wanted`: whether a peer is waited for."""
+
+    def __init__(
+        self, dial: Dial, patience: Callable[[PeerId], float], is_wanted: Callable[[PeerId], bool]
+    ) -> None:
+        self.dial, self._patience, self._is_wanted = dial, patience, is_wanted
+
+    async def ask(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        """A request and its answer.
+
+        Members answer a repeated request with what they answered, or are about to answer, the first time.
+        """
+
+        async def ask() -> bytes:
+            return await (await self.dial(peer)).call(method, body, timeout=None)
+
+        return await self.patiently(peer, ask)
+
+    async def patiently(self, peer: PeerId, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Work with a member, tried again while its line is broken: each break has its own time to mend."""
+        until = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                return await work()
+            except NetworkError as error:
+                if isinstance(error, RemoteError | ProtocolError) or not self._is_wanted(peer):
+                    raise
+                now = time.monotonic()
+                if not until or now - began > STOOD_SECONDS:
+                    until = now + self._patience(peer)
+                if now >= until:
+                    raise
+            await asyncio.sleep(REDIAL_SECONDS)

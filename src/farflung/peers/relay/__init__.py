@@ -1,0 +1,1 @@
+"""A relay process, and its link to the ledger."""

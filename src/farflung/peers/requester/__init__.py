@@ -1,0 +1,1 @@
+"""The requester: it hires, coordinates rounds, sees audits through and settles."""

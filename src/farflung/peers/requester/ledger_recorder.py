@@ -1,0 +1,195 @@
+"""Records closed rounds on the ledger: in order, each once, while training goes on.
+
+What is recorded follows from the run log alone, so a crash between a round's end and its transaction loses
+nothing: whoever comes next records what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.core.events import PerjuryEvent, SlashEvent
+from farflung.core.ids import Hash, PeerId
+from farflung.job.spec import JobTerms
+from farflung.ledger.rules.bounties import finders_of, share_of
+from farflung.ledger.table_rows import JobState, LeaseRow
+from farflung.ledger.transactions import JobPerjury, JobSlash, Progress, VerdictFinding
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.disputing import dispute_of
+from farflung.peers.requester.audits import evidence_file
+from farflung.peers.rundir.archive import RunLog, roots_by_round
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.train.run_log import AuditsRecord, RunEndRecord, contributions_root
+from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
+from farflung.verify.disqualified_verifiers import PerjuryRecord
+from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
+
+Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
+Follow = Callable[[PeerId, int, int], None]
+
+
+class LedgerRecorder:
+    """Tells the ledger of one job's rounds: each when its audits are over, and of whom they found guilty."""
+
+    def __init__(
+        self,
+        ledger: LedgerClient,
+        terms: JobTerms,
+        log: RunLog,
+        evidence: Path,
+        verifiers: int,
+        journal: EventEmitter,
+        hand: Hand = lambda chain, epoch, earned: None,
+        follow: Follow = lambda node, round, segment: None,
+    ) -> None:
+        """`hand` is told of what is recorded, as (chain, newest round, units since the job began): vouchers go out.
+
+        `follow` hears of each dispute about a segment of a node, pending or decided.
+        """
+        self._ledger, self._terms, self._log = ledger, terms, log
+        self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
+        self._hand, self._handed, self._follow = hand, -1, follow
+        self._told: set[PeerId] = set()  # of whose end this process has told
+        self._news = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    def wake(self) -> None:
+        """A round was closed or judged."""
+        self._news.set()
+
+    async def run(self, on_failure: Callable[[FarflungError], None]) -> None:
+        """Records rounds as they come, until it is cancelled or the ledger refuses one."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                await self.catch_up()
+        except FarflungError as error:
+            on_failure(error)
+
+    async def catch_up(self) -> None:
+        """Records everything that the ledger does not have; raises RunError FF-APP-068."""
+        async with self._turn:
+            roots, accepted = roots_by_round(self._log.records), self._log.accepted
+            tally, earned = AuditAccounts(self._terms, self._verifiers), Counter[PeerId]()
+            job, recorded = await self._ledger.job(self._terms.id), -1
+            judged = self._judged(len(roots) - 1)
+            for audited in judged:
+                round = audited.round
+                units = tally.add(accepted[round], audited, self._log.promised[round])
+                earned.update(units)
+                if job is None or job.state is not JobState.RUNNING:
+                    if round >= (job.round if job is not None else 0):
+                        raise _closed_early(job.state.name.lower() if job is not None else "unknown")
+                    continue
+                if round >= job.round:
+                    root = contributions_root(accepted[round])
+                    said = Progress(self._terms.id, round, roots[round + 1], root, tuple(units.items()))
+                    await self._ledger.submit(said)
+                for guilty in [g for g in tally.guilty.values() if g.round == round]:
+                    await self._slash(guilty)
+                is_over = audited is judged[-1] and isinstance(self._log.records[-1], RunEndRecord)
+                await self._punish_guessers(tally, round if is_over else round - 1)
+                recorded = round
+            if recorded > self._handed:
+                self._handed = recorded
+                lost = tally.guilty.keys() | tally.perjurers.found.keys()
+                whole = {node: units for node, units in earned.items() if node not in lost}
+                self._hand(self._ledger.chain, recorded, whole)
+
+    def _judged(self, closed: int) -> list[AuditsRecord]:
+        """One for each round that may be recorded, in order; of a job without audits every closed round."""
+        if not self._terms.spec.is_audited:
+            return [AuditsRecord(round, ()) for round in range(closed)]
+        return [r for r in self._log.records if isinstance(r, AuditsRecord)]
+
+    async def _slash(self, guilty: SlashRecord) -> None:
+        """Takes the stake of a node that is guilty, unless that is done; tells of it once, whoever did it."""
+        if guilty.node in self._told:
+            return
+        evidence = self._read_evidence(evidence_file(self._evidence, guilty.round, guilty.node))
+        named = evidence_hash(evidence)
+        if (await self._lease(guilty.node)).is_open:
+            claim = claim_of(evidence)
+            await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
+        lease = await self._lease(guilty.node)
+        dispute = await dispute_of(self._ledger, self._terms.id, guilty.node)
+        taken, pending = lease.slashed if dispute is None else 0, 0 if dispute is None else dispute.taken
+        finders = finders_of(lease, taken, [signed.verdict.verifier for signed in guilty.verdicts])
+        bounty = share_of(taken, len(finders)) * len(finders)
+        self._told.add(guilty.node)
+        verdict = guilty.verdicts[0].verdict
+        if dispute is not None:
+            self._follow(guilty.node, guilty.round, verdict.segment)
+        self._journal.emit(
+            SlashEvent(
+                peer=guilty.node.hex(),
+                round=guilty.round,
+                segment=verdict.segment,
+                why="withheld its committed state"
+                if verdict.finding is VerdictFinding.WITHHELD
+                else "its work is false",
+                slashed=taken,
+                bounty=bounty,
+                burnt=taken - bounty,
+                evidence=named.hex(),
+                pending=pending,
+            ),
+            durable=True,
+        )
+
+    async def _punish_guessers(self, tally: AuditAccounts, round: int) -> None:
+        """Takes the stakes of verifiers that were found out up to `round`: the one before the newest, or the last.
+
+        A round later, because what such a verifier said of others meanwhile may be what condemns them (verify.disqualified_verifiers).
+        """
+        for perjury in [p for p in tally.perjurers.found.values() if p.round <= round]:
+            if perjury.verifier not in self._told and tally.owed(perjury.verifier) is not None:
+                await self._punish(perjury)
+
+    async def _punish(self, perjury: PerjuryRecord) -> None:
+        if (await self._lease(perjury.verifier)).is_open:
+            await self._ledger.submit(JobPerjury(self._terms.id, perjury.canary))
+        taken = (await self._lease(perjury.verifier)).slashed
+        bounty = share_of(taken, 1)
+        self._told.add(perjury.verifier)
+        self._journal.emit(
+            PerjuryEvent(
+                verifier=perjury.verifier.hex(),
+                round=perjury.round,
+                peer=perjury.planter.hex(),
+                slashed=taken,
+                bounty=bounty,
+                burnt=taken - bounty,
+            ),
+            durable=True,
+        )
+
+    async def _lease(self, node: PeerId) -> LeaseRow:
+        return next(x for x in await self._ledger.leases(self._terms.id) if x.node == node)
+
+    def _read_evidence(self, path: Path) -> AuditEvidence:
+        try:
+            return decode(path.read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
+        except (OSError, ProtocolError) as error:
+            raise RunError(
+                "FF-APP-092",
+                "the evidence of a verdict cannot be read",
+                cause=f"{path.name}: {error}"[:200],
+                hint="restore the run's evidence folder from a copy; without it nobody can be slashed",
+            ) from error
+
+
+def _closed_early(state: str) -> RunError:
+    return RunError(
+        "FF-APP-068",
+        "the ledger takes no more rounds of this job",
+        cause=f"the job is {state} there",
+        hint="the run's own log keeps the work; look at the job's deadline",
+    )

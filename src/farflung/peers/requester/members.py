@@ -1,0 +1,182 @@
+"""Tracks a job's members: the address of each, who is out, and who died and is being restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from farflung.core.codec import encode
+from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.events import WarningEvent
+from farflung.core.ids import PeerId
+from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.job.spec import JobTerms
+from farflung.net.io.connection import Connection
+from farflung.net.io.path_manager import PathManager
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.calls import PATIENCE_SECONDS
+from farflung.peers.protocol.failing import is_lost_line
+from farflung.peers.protocol.reaching import reach
+from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.lease_negotiation import LeaseBudget, LeaseNegotiation, dismiss
+from farflung.peers.requester.member_setup import MemberSetup, Passes, ProviderInputs
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.train.public_state import PublicState
+
+RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
+RETURN_TRIES: Final = 1200
+REFUSALS: Final = 5  # of a member that is there again: then it stays away
+RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
+
+SuppliesOf = Callable[[PublicState], tuple[ProviderInputs, tuple[messages.PastRound, ...]]]
+
+
+class Membership:
+    """The nodes of one job, as its requester reaches them."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        terms: JobTerms,
+        job_key: bytes,
+        roads: PathManager,
+        supplies: SuppliesOf,
+        journal: EventEmitter,
+        passes: Passes = lambda: (),
+    ) -> None:
+        """`passes`: what each node shows at relays."""
+        self._me, self._terms, self._job_key, self._roads = me, terms, job_key, roads
+        self._supplies, self._journal, self._passes = supplies, journal, passes
+        self._addresses: dict[PeerId, messages.PeerAddress] = {}
+        self._returning: dict[PeerId, asyncio.Task[None]] = {}
+        self._tasks = OwnedTasks()
+        self._coordinator: Coordinator | None = None
+        self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
+        self.starter = MemberSetup(terms, (), self.dial, journal, job_key, passes)
+
+    def hire(self, ledger: LedgerClient, budget: LeaseBudget) -> None:
+        """With whom and for how much leases are renewed."""
+        self._ledger, self._budget = ledger, budget
+
+    def know(self, addresses: Iterable[messages.PeerAddress]) -> None:
+        """Where nodes can be reached."""
+        self._addresses.update({a.peer: a for a in addresses})
+
+    def gather(self, seats: list[PeerId], verifiers: tuple[PeerId, ...]) -> None:
+        """These work on the job, nobody else; `seats` fixes each provider's index in it."""
+        known = {*seats, *verifiers, self._me}
+        self._addresses = {p: a for p, a in self._addresses.items() if p in known}
+        how = (self.dial, self._journal, self._job_key, self._passes)
+        self.starter = MemberSetup(self._terms, seats, *how)
+        self.starter.verifiers = verifiers
+        self._list_members()
+
+    def follow(self, coordinator: Coordinator) -> None:
+        """Members that return are counted by this coordinator from now on."""
+        self._coordinator = coordinator
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer may fetch from the requester and leave objects with it."""
+        return peer in self._addresses and peer not in self.barred
+
+    async def dial(self, peer: PeerId) -> Connection:
+        """A connection to a node of the job."""
+        address = self._addresses.get(peer)
+        if address is None:
+            raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+        return await reach(self._roads, address)
+
+    def patience(self, peer: PeerId) -> float:
+        """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
+        address = self._addresses.get(peer)
+        return RELAY_SECONDS if address is not None and address.relays else PATIENCE_SECONDS
+
+    def lost(self, peer: PeerId, may_return: bool) -> None:
+        """A member is gone: who died is brought back; who broke the rules loses access to objects everywhere."""
+        if may_return:
+            self.bring_back(peer)
+            return
+        self.barred.add(peer)
+        self._list_members()
+        self._tasks.begin(self._tell_members())
+
+    def _list_members(self) -> None:
+        everybody = tuple(self._addresses.values())
+        self.starter.everybody = everybody
+        self.starter.members = tuple(a for a in everybody if a.peer not in self.barred)
+
+    async def _tell_members(self) -> None:
+        """Verifiers go on to know who is out: its earlier work may still be under audit."""
+        for peer in [p for p in self._addresses if p != self._me]:
+            is_verifier = peer in self.starter.verifiers
+            known = self.starter.everybody if is_verifier else self.starter.members
+            with contextlib.suppress(FarflungError):  # who is away is told when it is started again
+                said = encode(messages.MembersUpdate(self._terms.id, known))
+                await (await self.dial(peer)).call(messages.MEMBERS, said)
+
+    async def hand_passes(self) -> None:
+        """Every node shows the newest passes; one that is away gets them when it is started again."""
+        said = encode(messages.RelayPassesUpdate(self._terms.id, self._passes()))
+        for peer in [p for p in self._addresses if p != self._me]:
+            with contextlib.suppress(FarflungError):
+                await (await self.dial(peer)).call(messages.PASSES, said)
+
+    def bring_back(self, peer: PeerId) -> None:
+        """Lets a member that died take part again, as soon as it can."""
+        task = self._returning.get(peer)
+        if peer not in self.barred and (task is None or task.done()):
+            self._returning[peer] = self._tasks.begin(self._until_back(peer))
+
+    async def _until_back(self, peer: PeerId) -> None:
+        refusals = 0
+        for _ in range(RETURN_TRIES):
+            await asyncio.sleep(RETURN_SECONDS)
+            if self._coordinator is None or not self._coordinator.may_join(peer):
+                continue
+            try:
+                await self._bring_once(peer, self._coordinator)
+                return
+            except FarflungError as error:
+                refusals += not is_lost_line(error)
+                if refusals >= REFUSALS:
+                    told = f"{peer[:4].hex()} stays away: {error.code} {error.message}"
+                    self._journal.emit(WarningEvent(code="FF-APP-095", message=told[:300]))
+                    return
+
+    async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
+        offered = await self._again(peer)
+        self.starter.attested[peer] = offered.offer.offer.attests
+        public = await asyncio.to_thread(coordinator.state_for, peer)
+        supplies, replay = await asyncio.to_thread(self._supplies, public)
+        await self.starter.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
+        await coordinator.join(peer, public.round)
+
+    async def _again(self, peer: PeerId) -> messages.LeaseOfferReply:
+        """Proposes an open lease of the job to its node once more, after it died.
+
+        Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
+        """
+        leases = await self._ledger.leases(self._terms.id)
+        lease = next((x for x in leases if x.node == peer and x.is_open), None)
+        if lease is None:
+            raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
+        bargain = LeaseNegotiation(self._ledger.chain, self._terms, self._budget, self.dial, self._journal)
+        return await bargain.again(lease)
+
+    async def rehire(self, verifier: PeerId, public: PublicState) -> None:
+        """Brings a verifier that died back into its lease."""
+        offered = await self._again(verifier)
+        supplies, _ = await asyncio.to_thread(self._supplies, public)
+        await self.starter.verifier(verifier, offered.lease_key, supplies)
+
+    async def dismiss(self) -> None:
+        """Tells every node that the lease is over; one that is gone needs no telling."""
+        await dismiss(self.dial, self._terms.id, [p for p in self._addresses if p != self._me])
+
+    async def rest(self) -> None:
+        """Gives up bringing anybody back, for now: a crew that is put together again rests first."""
+        tasks, self._tasks = self._tasks, OwnedTasks()
+        await tasks.close()

@@ -1,0 +1,395 @@
+"""Runs the requester: funds a job, hires providers, runs its rounds, settles, and saves the model.
+
+Top to bottom, the way of the data: terms → escrow → match → leases → rounds → settlement. It is the coordinator
+of its own job. Every step first looks at what is done already, so that all of it can be repeated after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from farflung.compress import kernels
+from farflung.core.attestations import attestation_hash
+from farflung.core.crypto import NS_JOB_KEY, SigningKey
+from farflung.core.errors import FarflungError, PolicyError, RunError
+from farflung.core.events import EscrowEvent, LeasePaymentEvent
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable_files import write_atomic
+from farflung.job.spec import JobTerms
+from farflung.ledger.table_rows import JobState
+from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
+from farflung.local.network.prepare import module_source
+from farflung.net.certificates import Credential
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.io.address_updates import AddressUpdates
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.path_manager import PathManager
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.key_registry import first_key
+from farflung.peers.node.vouchers import VoucherIssuer
+from farflung.peers.process import bandwidth_limits
+from farflung.peers.program.trace import graph_bytes
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.failing import as_failure, is_lost_line
+from farflung.peers.requester import settling
+from farflung.peers.requester.anchoring import CommitmentAnchors
+from farflung.peers.requester.audit_session import WORKER_GONE
+from farflung.peers.requester.audits import AuditCoordinator
+from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.disputes import DisputeMonitor
+from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
+from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.peers.requester.member_setup import ProviderInputs, all_ready, replay_plan
+from farflung.peers.requester.members import RETURN_SECONDS, Membership
+from farflung.peers.requester.payload_checks import CheckerSupervisor
+from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
+from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
+from farflung.peers.rundir import attestations
+from farflung.peers.rundir.archive import Archive, RunLog, roots_by_round
+from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.transfer import objects
+from farflung.peers.transfer.fanout import PayloadFanout
+from farflung.plan.run_price import audit_units, price
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.train import public_state, rounds
+from farflung.train.artefact import model_file, model_hash
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import RunEndRecord, RunStartRecord
+from farflung.train.sync_arithmetic import Sync
+
+ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
+ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
+
+OnClosed = Callable[[PublicState, ByteCounter], None]
+
+
+class JobOutcome(msgspec.Struct, frozen=True):
+    """How a job ended. Money in micro-credits."""
+
+    finished: RunEndRecord
+    public: PublicState
+    escrow: int
+    paid: int
+    refunded: int
+    output: Hash
+
+
+class Requester:
+    """One job, from its terms to its settlement."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        folder: RunFolder,
+        terms: JobTerms,
+        journal: EventEmitter,
+        on_closed: OnClosed = lambda _, __: None,
+        port: int = 0,
+        *,
+        host: str = LOOPBACK,
+        allow_remote: bool = False,
+        machine: Credential | None = None,
+        outlook: NetworkAssumptions | None = None,
+        fare: RelayFee = RelayFee(),  # noqa: B008 - immutable
+    ) -> None:
+        """`on_closed` hears after each round its public state, and what this process has sent and received so far.
+
+        `host`, `port` and `allow_remote`: where it listens, as an Endpoint does; `machine`: what it proves there (None:
+        the account's own key). `outlook`: what is said of the lines. `fare`: what relays are paid.
+        """
+        self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
+        self._folder = folder
+        self._job_key = key.secret(NS_JOB_KEY, terms.id)
+        kernels.settle(terms.layout.size)
+        self._disk = DiskObjectStore(folder.store, "requester.store")
+        self._shelf = objects.ObjectServer(self._disk, Sync.of(terms.spec).bound(terms.layout))
+        self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
+        self.log = RunLog(folder.rounds_file, key)
+        self._inspection = CheckerSupervisor(folder.root, terms)
+        self._coordinator: Coordinator | None = None
+        self._recording: LedgerRecorder | None = None
+        self._asks: StandingAsks | None = None
+        self._stop_asked = False
+        self.counter = ByteCounter()
+        self._outlook = outlook or NetworkAssumptions()
+        self._own = machine or key
+        self.endpoint = Endpoint(
+            self._own,
+            self._serve,
+            self.counter,
+            host=host,
+            port=port,
+            allow_remote=allow_remote,
+            manners=bandwidth_limits.manners(),
+        )
+        self._fanning = PayloadFanout(self.endpoint, self._shelf, self._disk)
+        self.roads = PathManager(self.endpoint)
+        self._whereabouts = AddressUpdates(self.endpoint, self.roads)  # hears where members are now
+        self._fares = RelayChannels(key, self.endpoint, fare, journal.emit)
+        how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
+        self._crew = Membership(key.public, terms, self._job_key, *how)
+        self._vouching = VoucherIssuer(key, terms.id, self._crew.dial)
+
+    async def open(self) -> None:
+        """Starts to listen."""
+        host, port = await self.endpoint.start()
+        self._crew.know([messages.PeerAddress(self._key.public, (EndpointAddress(host, port),))])
+
+    async def close(self) -> None:
+        """Closes the network side, the checker and the log."""
+        await self._crew.rest()
+        await self._vouching.close()
+        await self._fares.close()
+        self._inspection.close()
+        self._fanning.leave()
+        await self.roads.close()
+        await self.endpoint.close()
+        self.log.close()
+
+    def stop(self) -> None:
+        """Lets the round that is open finish, then settles."""
+        self._stop_asked = True
+        if self._coordinator is not None:
+            self._coordinator.post(rounds.StopInput())
+
+    def lost(self, peer: PeerId, reason: str) -> None:
+        """Evidence from outside the network that a provider is gone: its process ended."""
+        if self._coordinator is not None:
+            self._coordinator.lose(peer, reason)
+
+    def back(self, peer: PeerId) -> None:
+        """A provider that died was started again: it is brought back now."""
+        if self._coordinator is None or self._coordinator.may_join(peer):
+            self._crew.bring_back(peer)
+
+    async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
+        """Members of the job fetch data, public state and payloads here, and leave replicas."""
+        if not self._crew.is_member(connection.peer):
+            raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
+        if method == messages.HELD:
+            return await self._fanning.answer(body)
+        return self._shelf.serve(connection.peer, method, body)
+
+    async def run(self, ledger: LedgerClient, directory: Connection, budget: LeaseBudget) -> JobOutcome:
+        """The job, from its funding or from wherever its log ends, to its settlement."""
+        await self._fund(ledger, budget)
+        self._ledger, self._budget = ledger, self._with_audits(budget)
+        self._crew.hire(ledger, self._budget)
+        self._disputes = DisputeMonitor(
+            ledger, self._terms.id, self._journal, lambda: graph_bytes(self._folder)
+        )
+        following = asyncio.create_task(self._disputes.run())
+        try:
+            finished, public = await self._to_end(directory)
+            await (await self._recorder()).catch_up()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await self._disputes.over()
+        return await self._settle(ledger, finished, public)
+
+    async def _to_end(self, directory: Connection) -> tuple[RunEndRecord, PublicState]:
+        """Rounds until the log is finished. When death takes all members at once, those that return are waited for."""
+        alone_since: float | None = None
+        times_alone: dict[int, int] = {}  # by round
+        while True:
+            state = self._replayed()
+            public = self.archive.state(state.round, self._terms, self.log.records)
+            self.archive.remember(public)
+            if state.phase is rounds.RoundPhase.DONE:
+                return next(r for r in self.log.records if isinstance(r, RunEndRecord)), public
+            try:
+                state = await self._assemble(directory, state, public)
+                alone_since = None
+                finished, public = await self._drive(await self._recorder(), state, public)
+                if finished.reason != rounds.REASON_ALONE:
+                    return finished, public
+                times_alone[finished.rounds] = times_alone.get(finished.rounds, 0) + 1
+                error = self._coordinator.last_error if self._coordinator is not None else None
+                is_death = error is None or error.code in WORKER_GONE or is_lost_line(error)
+            except FarflungError as failed:
+                error, is_death = failed, alone_since is not None
+            alone_since = alone_since or time.monotonic()
+            is_repeated = max(times_alone.values(), default=0) > ALONE_TIMES
+            if not is_death or is_repeated or time.monotonic() - alone_since > ALONE_SECONDS:
+                raise as_failure(error)
+            await asyncio.sleep(RETURN_SECONDS)
+
+    def _with_audits(self, budget: LeaseBudget) -> LeaseBudget:
+        units = audit_units(self._terms.spec, price(self._terms.spec))
+        return msgspec.structs.replace(budget, audit_units=units)
+
+    async def _recorder(self) -> LedgerRecorder:
+        """The one of this process, so that it tells of everything once; first asked for when leases are there."""
+        if self._recording is None:
+            leases = await self._ledger.leases(self._terms.id)
+            verifiers = sum(lease.role is LeaseRole.AUDIT for lease in leases)
+            evidence = self._folder.evidence
+            kept = (self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
+            self._recording = LedgerRecorder(*kept, self._vouching.hand, self._disputes.follow)
+        return self._recording
+
+    async def _fund(self, ledger: LedgerClient, budget: LeaseBudget) -> None:
+        spec = self._terms.spec
+        job = await ledger.job(self._terms.id)
+        if job is not None and job.requester != self._key.public:
+            raise RunError(
+                "FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run"
+            )
+        if job is None:
+            price = budget.unit_price
+            create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
+            await ledger.submit(create, *await self._unregistered(ledger))
+        if job is None or job.state in (JobState.CREATED, JobState.RUNNING):
+            await self._fares.fund(ledger, budget.deadline)
+        stakes = spec.network.providers * self._terms.stake
+        self._journal.emit(EscrowEvent(job=self._terms.id.hex(), escrow=budget.escrow, stakes=stakes))
+
+    async def _unregistered(self, ledger: LedgerClient) -> tuple[KeyCertify, ...]:
+        """This machine's key, unless the account has said something of its keys before."""
+        known = await ledger.keys(self._key.public)
+        return () if known.epoch or known.void else first_key(self.endpoint.credential)
+
+    def _replayed(self) -> rounds.CoordinatorState:
+        spec, terms = self._terms.spec, self._terms
+        if not self.log.records:
+            self.log.write(RunStartRecord(terms.id, self._key.public, terms.initial_root, spec.rounds))
+        counts = (spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens)
+        quorum = spec.churn.quorum
+        fresh = rounds.CoordinatorState(terms.id, *counts, (), is_audited=spec.is_audited, quorum=quorum)
+        return rounds.replay(fresh, self.log.records)
+
+    async def _assemble(
+        self, directory: Connection, state: rounds.CoordinatorState, public: PublicState
+    ) -> rounds.CoordinatorState:
+        """Members with data and public state, verifiers with data. Members that do not come count as lost."""
+        await self._crew.rest()
+        if self._asks is None:
+            self._asks = await read_asks(self._ledger, directory)
+        crew, asks = self._crew, self._asks
+        crew.know(asks.addresses.values())
+        await self._fares.admit(asks.addresses, crew.hand_passes)
+        hired = await hire(self._ledger, self._terms, self._budget, asks, crew.dial, self._journal)
+        attestations.keep(self._folder, hired.attested)
+        leases = await self._ledger.leases(self._terms.id)
+        seats = [lease.node for lease in leases if lease.role is LeaseRole.TRAIN]
+        verifiers = tuple(sorted(lease.node for lease in leases if lease.role is LeaseRole.AUDIT))
+        crew.barred |= state.excluded
+        crew.gather(seats, verifiers)
+        crew.starter.attested |= {p: attestation_hash(said) for p, said in hired.attested.items()}
+        supplies, replay = self._supplies(public)
+        root = public.root(self._terms.layout)
+        wanted = [
+            p for p in hired.members if p not in crew.barred and (not state.members or p in state.members)
+        ]
+        start = crew.starter
+        work = {p: start.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
+        helpers = {p: start.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
+        (ready, error), _ = await asyncio.gather(
+            all_ready(work, self._journal), all_ready(helpers, self._journal)
+        )
+        if not ready and error is not None:
+            raise as_failure(error)
+        missing = set(state.members) - set(ready)
+        state = msgspec.structs.replace(state, members=state.members or tuple(ready))
+        for peer in missing:
+            state, _ = rounds.step(state, rounds.MemberLossInput(peer))
+        for peer in set(seats) - set(ready):
+            crew.bring_back(peer)
+        return state
+
+    def _supplies(self, public: PublicState) -> tuple[ProviderInputs, tuple[messages.PastRound, ...]]:
+        """Data, module and the newest stored public state, sealed in the own store for nodes to fetch, and the rounds
+        closed since.
+        """
+        roots = {r: root for r, root in roots_by_round(self.log.records).items() if r <= public.round}
+        stored = self.archive.latest_state(self._terms, roots)
+        packed = public_state.pack(stored, self._terms.layout)
+        put, dataset = self.archive.put, self._folder.dataset_file.read_bytes()
+        module, graph = module_source(self._folder), graph_bytes(self._folder)
+        supplies = ProviderInputs(put(dataset), put(module), put(graph), put(packed), stored.round)
+        return supplies, replay_plan(self.archive, self.log.records, stored.round, public.round)
+
+    async def _drive(
+        self, recorder: LedgerRecorder, state: rounds.CoordinatorState, public: PublicState
+    ) -> tuple[RunEndRecord, PublicState]:
+        def closed(after: PublicState) -> None:
+            recorder.wake()
+            for c in self.log.accepted[after.round - 1]:
+                self._shelf.keep(c.object)
+            self._on_closed(after, self.counter)
+
+        audits = self._audits()
+        coordinator = self._coordinator = Coordinator(
+            self._terms,
+            self.log,
+            self.archive,
+            state,
+            public,
+            audits,
+            self._inspection,
+            self._crew.dial,
+            self._exchange(),
+            CommitmentAnchors(self._ledger, self._terms.id).drop,
+            self._journal,
+            closed,
+            self._crew.lost,
+            self._crew.patience,
+            self._asks.benchmarks if self._asks is not None else {},
+            self._crew.starter.attested,
+        )
+        self._crew.follow(coordinator)
+        if self._stop_asked:
+            coordinator.post(rounds.StopInput())
+        recorder.wake()
+        recording = asyncio.create_task(recorder.run(coordinator.fail))
+        try:
+            return await coordinator.run()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, audits.close(), return_exceptions=True)
+
+    def _exchange(self) -> PayloadExchange:
+        keys, bound = self._crew.starter.lease_keys, Sync.of(self._terms.spec).bound(self._terms.layout)
+        held = (self._disk, self._fanning, keys, self._journal, self._outlook, bound)
+        return PayloadExchange(self._own, self._terms.id, *held)
+
+    def _audits(self) -> AuditCoordinator:
+        crew = self._crew
+        return AuditCoordinator(
+            self._key,
+            self._ledger.chain,
+            self._terms,
+            crew.starter.seats,
+            crew.starter.verifiers,
+            self.log,
+            self.archive,
+            self._folder.evidence,
+            crew.dial,
+            lambda verifier: crew.rehire(verifier, self.archive.state(0, self._terms, self.log.records)),
+            self._journal,
+            self._budget.answer,
+        )
+
+    async def _settle(self, ledger: LedgerClient, finished: RunEndRecord, public: PublicState) -> JobOutcome:
+        output = self.hand_over(public)
+        job = await settling.settle(ledger, self._terms.id, output, self._journal.emit)
+        for lease in await ledger.leases(self._terms.id):
+            self._journal.emit(LeasePaymentEvent(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
+        await self._crew.dismiss()
+        await self._fares.sign()
+        return JobOutcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
+
+    def hand_over(self, public: PublicState) -> Hash:
+        """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
+        data = model_file(self._terms, public)
+        write_atomic(self._folder.model_file, data, "run.model")
+        return model_hash(data)

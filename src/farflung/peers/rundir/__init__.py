@@ -1,0 +1,1 @@
+"""A run's folder: its log, journal, inputs, keys and exports."""

@@ -1,0 +1,171 @@
+"""Stores what the requester keeps of a run: its log, every accepted payload, and some public states."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable_files import AppendLog, remove, write_atomic
+from farflung.job.spec import JobTerms
+from farflung.peers.protocol import messages as protocol_messages
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest, open_object, seal
+from farflung.train import public_state, worker_messages
+from farflung.train.public_state import PublicState
+from farflung.train.run_log import (
+    CommitmentsRecord,
+    Contribution,
+    Record,
+    RoundEndRecord,
+    RunLogChain,
+    RunStartRecord,
+    accepted_by_round,
+    payload_hash,
+    promised_by_round,
+)
+from farflung.train.sync_arithmetic import Sync
+
+SNAPSHOT_EVERY: Final = 4  # rounds; a resume replays at most this many
+SNAPSHOTS_KEPT: Final = 2  # besides that of round 0: one to resume from, one in case it is damaged
+REMEMBERED: Final = 3  # public states in memory: the rounds that may be under audit
+
+
+class RunLog:
+    """The run's log on disk, checked as it is read."""
+
+    def __init__(self, path: Path, key: SigningKey) -> None:
+        self._key, self._chain = key, RunLogChain()
+        self._file = AppendLog(path, "run.log")
+        self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
+        self.accepted = accepted_by_round(self.records)  # round → its accept set; grows with the log
+        self.promised = promised_by_round(self.records)  # round → what was committed to; likewise
+
+    def write(self, record: Record) -> None:
+        """Appends a record; durable on return."""
+        self._file.append(self._chain.extend(self._key, record))
+        self.records.append(record)
+        self.accepted.update(accepted_by_round([record]))
+        self.promised.update(promised_by_round([record]))
+
+    def committed(self, round: int) -> CommitmentsRecord:
+        """The commitments of a round that has them: it lies near the end of the log."""
+        return next(
+            r for r in reversed(self.records) if isinstance(r, CommitmentsRecord) and r.round == round
+        )
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class PublishedState(NamedTuple):
+    """A public state as others can fetch it."""
+
+    root: Hash
+    manifest: ObjectManifest
+
+
+class Archive:
+    """The requester's own copy of every accepted payload, and of some public states."""
+
+    def __init__(self, disk: DiskObjectStore, snapshots: Path, job_key: bytes, me: PeerId) -> None:
+        self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
+        self._states: dict[int, PublicState] = {}
+        self._shown: dict[int, PublishedState] = {}
+        # One state is put by two threads at once where its round is audited while a peer begins from it.
+        self._putting = threading.Lock()
+
+    def payload(self, contribution: Contribution) -> bytes:
+        """An accepted payload, checked against the log."""
+        manifest = self.disk.manifest(contribution.object)
+        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        payload = open_object(self._job_key, manifest, chunks)
+        if payload_hash(payload) != contribution.payload:
+            raise VerificationError("FF-APP-050", "an archived payload is not the one that was accepted")
+        return payload
+
+    def share(self, contribution: Contribution) -> protocol_messages.StoredContribution:
+        """An accepted contribution as others can fetch it: from its maker or from here."""
+        return protocol_messages.StoredContribution(
+            contribution, self.disk.manifest(contribution.object), self._me
+        )
+
+    def parts(self, accepted: tuple[Contribution, ...]) -> list[worker_messages.AcceptedPayload]:
+        """The inputs of a round's merge."""
+        return [worker_messages.AcceptedPayload(c.peer, c.weight, self.payload(c)) for c in accepted]
+
+    def save_state(self, state: PublicState, terms: JobTerms) -> None:
+        """Keeps a public state; durable on return."""
+        data = public_state.pack(state, terms.layout)
+        write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
+        for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
+            remove(old, "run.snapshot")
+
+    def put(self, data: bytes) -> ObjectManifest:
+        """Seals data into the store, unless it lies there."""
+        manifest, chunks = seal(self._job_key, data)
+        with self._putting:
+            if not self.disk.has(manifest.id):
+                self.disk.put(manifest, chunks)
+        return manifest
+
+    def remember(self, state: PublicState) -> None:
+        """Holds a public state in memory while its round may be under audit."""
+        self._states[state.round] = state
+        for round in [r for r in self._states if r <= state.round - REMEMBERED]:
+            del self._states[round]
+
+    def state(self, round: int, terms: JobTerms, records: Sequence[Record]) -> PublicState:
+        """Public state before a round: remembered, or the newest stored one before it with the accept sets merged."""
+        if (held := self._states.get(round)) is not None:  # asked for once: another thread may forget it
+            return held
+        sync, layout = Sync.of(terms.spec), terms.layout
+        roots, accepted = roots_by_round(records), accepted_by_round(records)
+        public = self.latest_state(terms, {r: root for r, root in roots.items() if r <= round})
+        while public.round < round:
+            public = sync.apply(public, layout, self.parts(accepted[public.round]))
+        return public_state.check(public, layout, round, roots[round])
+
+    def show(self, round: int, terms: JobTerms, records: Sequence[Record]) -> PublishedState:
+        """Public state before a round, sealed in the store for a verifier to fetch."""
+        if round not in self._shown:
+            public = self.state(round, terms, records)
+            held = self.put(public_state.pack(public, terms.layout))
+            self._shown[round] = PublishedState(public.root(terms.layout), held)
+        return self._shown[round]
+
+    def hide(self, round: int) -> None:
+        """Audits and scores of a round are over. A stored state of the same content stays where others may need it."""
+        self._shown.pop(round, None)
+
+    def latest_state(self, terms: JobTerms, roots: Mapping[int, Hash]) -> PublicState:
+        """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
+        for path in sorted(self._snapshots.glob("*.bin"), reverse=True):
+            try:
+                state = public_state.unpack(path.read_bytes(), terms.layout)
+            except FarflungError:
+                continue
+            if roots.get(state.round) == state.root(terms.layout):
+                return state
+        raise VerificationError(
+            "FF-APP-051",
+            "no stored public state agrees with the run log",
+            cause="all snapshots are stale or damaged",
+            hint="restore the run's snapshots folder from a copy",
+        )
+
+
+def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:
+    """Round → root of the public state that the round starts from."""
+    roots: dict[int, Hash] = {}
+    for record in records:
+        if isinstance(record, RunStartRecord):
+            roots[0] = record.initial_root
+        elif isinstance(record, RoundEndRecord):
+            roots[record.round + 1] = record.root
+    return roots

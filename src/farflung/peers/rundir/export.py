@@ -1,0 +1,113 @@
+"""Writes and reads a finished run's exported log: all that a second reader needs, nothing it must trust."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.errors import VerificationError
+from farflung.core.io.durable_files import read_records, write_atomic
+from farflung.job.spec import JobTerms
+from farflung.ledger.block import Block, Genesis
+from farflung.ledger.receipt_checks import LedgerReceipt
+from farflung.ledger.receipt_file import MAGIC
+from farflung.peers.rundir.archive import Archive, RunLog
+from farflung.peers.rundir.folder import RunFolder
+from farflung.train.run_log import accepted_by_round
+from farflung.verify.run_replay import ExportedRun
+
+LABEL = "run.export"
+
+
+def write_export(
+    folder: RunFolder,
+    genesis: Genesis,
+    terms: JobTerms,
+    log: RunLog,
+    archive: Archive,
+    blocks: Sequence[Block],
+    receipts: Sequence[LedgerReceipt],
+    files: Mapping[str, bytes],
+) -> None:
+    """Writes `export/`: genesis, terms, run log, blocks, payloads, receipts, evidence, and round 0's state.
+
+    `files`: each party's receipt file (ledger.receipt_file) by the party's name.
+    """
+    root = folder.export
+    for part in (root, root / "payloads", root / "receipts", root / "blocks"):
+        part.mkdir(exist_ok=True)
+    write_atomic(root / "genesis.bin", encode(genesis), LABEL)
+    write_atomic(root / "terms.bin", encode(terms), LABEL)
+    write_atomic(root / "initial.bin", folder.initial_file.read_bytes(), LABEL)
+    write_atomic(root / "rounds.log", folder.rounds_file.read_bytes(), LABEL)
+    for block in blocks:
+        write_atomic(root / "blocks" / f"{block.header.height:08d}.bin", encode(block), LABEL)
+    for receipt in receipts:
+        write_atomic(root / "receipts" / f"{receipt.table}-{receipt.index:06d}.bin", encode(receipt), LABEL)
+    for name, data in files.items():
+        write_atomic(root / "receipts" / f"{name}.receipt", data, LABEL)
+    if folder.evidence.is_dir():
+        (root / "evidence").mkdir(exist_ok=True)
+        for path in sorted(folder.evidence.iterdir()):
+            write_atomic(root / "evidence" / path.name, path.read_bytes(), LABEL)
+    for contributions in accepted_by_round(log.records).values():
+        for c in contributions:
+            write_atomic(root / "payloads" / f"{c.payload.hex()}.bin", archive.payload(c), LABEL)
+
+
+def read_export(folder: RunFolder) -> ExportedRun:
+    """Reads `export/` and the model file; checks nothing but sizes. Raises VerificationError FF-APP-080."""
+    root = folder.export
+    try:
+        return ExportedRun(
+            genesis=_bounded(root / "genesis.bin", limits.TX_BYTES),
+            terms=_bounded(root / "terms.bin", limits.LOG_RECORD_BYTES),
+            initial=_bounded(root / "initial.bin", limits.PIPE_BYTES),
+            entries=tuple(record for record, _ in read_records(root / "rounds.log")),
+            log_bytes=(root / "rounds.log").stat().st_size,
+            blocks=tuple(_bounded(p, limits.BLOCK_BYTES) for p in sorted((root / "blocks").iterdir())),
+            receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
+            payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
+            model=_bounded(folder.model_file, limits.PIPE_BYTES),
+            receipt_files=tuple(
+                _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
+                for p in sorted((root / "receipts").glob("*.receipt"))
+            ),
+            evidence=tuple(
+                _bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))
+            ),
+        )
+    except OSError as error:
+        raise _missing(folder, error) from error
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    try:
+        if not path.is_file():  # a device or a pipe has no size that could be trusted
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise VerificationError(
+                "FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes"
+            )
+        return data
+    except OSError as error:
+        raise VerificationError(
+            "FF-APP-080",
+            "the exported log is not complete",
+            cause=f"{path.name}: {error.strerror}",
+            hint="finish the run with `farflung resume`, or copy the export folder again",
+        ) from error
+
+
+def _missing(folder: RunFolder, error: OSError) -> VerificationError:
+    return VerificationError(
+        "FF-APP-080",
+        "the exported log is not complete",
+        cause=f"{folder.name}: {error.strerror or error}",
+        hint="finish the run with `farflung resume`, or copy the export folder again",
+    )

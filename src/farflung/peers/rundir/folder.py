@@ -1,0 +1,310 @@
+"""Defines a run's folder: the path of each file, the lock of its only writer, and the list of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import RunError, UsageError
+from farflung.core.io.durable_files import write_atomic
+
+FORMAT = 1
+IDENTITY_BYTES = 4 * limits.SPEC_BYTES
+COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
+LOOK_SECONDS = 0.1
+
+
+class RunIdentity(msgspec.Struct, frozen=True):
+    """`run.json`: written first, never changed."""
+
+    format: int
+    created: float  # seconds since the epoch
+    text: str  # the whole resolved job, as a job file
+    base: str  # the folder that relative paths in it start from
+    cheat: str = "none"  # what one of the local providers does instead of its work (job.cheat_names)
+    baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
+    lab: bool = False  # whether providers and verifiers are in simulated homes (local.network.placement)
+    relays: int = (
+        2  # how many there are for those who cannot be reached, 1 to local.network.placement.MOST_RELAYS
+    )
+    relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (peers.requester.relay_fees)
+    validators: int = 1  # of its ledger, 1 to local.network.placement.MOST_VALIDATORS
+    relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
+    disputes: bool = False  # whether its ledger has disputes, and who cheats contests
+
+
+class RunFolder:
+    """Paths of one run. Opening for writing takes a lock that ends with the process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock: int | None = None
+        self._coordinator: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder's."""
+        return self.root.name
+
+    @property
+    def identity_file(self) -> Path:
+        """What the run is."""
+        return self.root / "run.json"
+
+    @property
+    def resolved_file(self) -> Path:
+        """The resolved configuration, for people and tools."""
+        return self.root / "resolved.json"
+
+    @property
+    def events_file(self) -> Path:
+        """All events, one JSON object a line."""
+        return self.root / "events.jsonl"
+
+    @property
+    def rounds_file(self) -> Path:
+        """The run log."""
+        return self.root / "rounds.log"
+
+    @property
+    def model_file(self) -> Path:
+        """The trained model, handed over at the end."""
+        return self.root / "model.safetensors"
+
+    @property
+    def evidence(self) -> Path:
+        """What was opened in audits that found somebody guilty."""
+        return self.root / "evidence"
+
+    @property
+    def attestations(self) -> Path:
+        """What the nodes that were hired say they run: their word, and not a proof of work."""
+        return self.root / "attestations"
+
+    @property
+    def module_file(self) -> Path:
+        """The user's model source, as it was when the run was created."""
+        return self.root / "module.py"
+
+    @property
+    def dataset_file(self) -> Path:
+        """The packed data set, as it was when the run was created."""
+        return self.root / "dataset.bin"
+
+    @property
+    def base_file(self) -> Path:
+        """The final weights of the run that this one stands on, as they were proved when it was created."""
+        return self.root / "base.bin"
+
+    @property
+    def graph_file(self) -> Path:
+        """The canonical graph of one step, which the terms of a proven job name."""
+        return self.root / "graph.bin"
+
+    @property
+    def terms_file(self) -> Path:
+        """What was fixed before the work: written last of all that a run is made from."""
+        return self.root / "terms.bin"
+
+    @property
+    def initial_file(self) -> Path:
+        """Public state of round 0."""
+        return self.snapshot(0)
+
+    @property
+    def snapshots(self) -> Path:
+        """Public states of some rounds."""
+        return self.root / "snapshots"
+
+    @property
+    def export(self) -> Path:
+        """The log of a finished run, for a second reader."""
+        return self.root / "export"
+
+    @property
+    def store(self) -> Path:
+        """The requester's own object store."""
+        return self.root / "store"
+
+    def validator(self, index: int) -> Path:
+        """A local validator's folder."""
+        return self.ledger if index == 0 else self.root / f"ledger-{index + 1}"
+
+    @property
+    def ledger(self) -> Path:
+        """The first local validator's folder."""
+        return self.root / "ledger"
+
+    def provider(self, index: int) -> Path:
+        """A local provider's folder."""
+        return self.root / "providers" / str(index)
+
+    def verifier(self, index: int) -> Path:
+        """A local verifier's folder."""
+        return self.root / "verifiers" / str(index)
+
+    def till(self, relay: str) -> Path:
+        """Where a local relay that is paid keeps its last receipts, by its name."""
+        return self.root / "relays" / relay
+
+    def snapshot(self, round: int) -> Path:
+        """Where the public state before `round` is kept, if it is."""
+        return self.snapshots / f"{round:06d}.bin"
+
+    def lock(self) -> None:
+        """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
+        handle = self._lock_file("lock")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another process"
+            os.close(handle)
+            raise RunError(
+                "FF-APP-010",
+                f"run {self.name} is in use",
+                cause=f"process {owner} is working on it",
+                hint=f"watch it with `farflung status {self.name}`, or end it with `farflung stop {self.name}`",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Lets go of the run: another process, or this one again, may work on it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def lock_coordinator(self) -> None:
+        """Takes the run log for this process: there is one coordinator at a time, whoever supervises it.
+
+        Waits for one that is about to end; raises RunError FF-APP-018 when it does not.
+        """
+        handle = self._lock_file("coordinator.lock")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + COORDINATOR_SECONDS
+        while self._coordinator is None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._coordinator = handle
+            except BlockingIOError:
+                if loop.time() > deadline:
+                    os.close(handle)
+                    raise RunError(
+                        "FF-APP-018",
+                        f"another process coordinates run {self.name}",
+                        cause="it holds coordinator.lock, and does not end",
+                        hint="end it, then run `farflung resume`",
+                    ) from None
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _lock_file(self, name: str) -> int:
+        try:
+            return os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RunError(
+                "FF-APP-017",
+                f"the lock of run {self.name} cannot be used",
+                cause=error.strerror or str(error),
+                hint=f"see that the run's folder is yours, and that `{name}` in it is no link",
+            ) from error
+
+    def owner(self) -> int | None:
+        """The process that works on this run now, if any."""
+        try:
+            handle = os.open(self.root / "lock", os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # none, a link, or somebody else's
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32)
+            # A signal is sent to what stands here: 0, 1 and -1 are no run's process but whole groups of processes.
+            return int(owner) if owner.isdigit() and int(owner) > 1 else None
+        finally:
+            os.close(handle)
+        return None
+
+    def read_identity(self) -> RunIdentity:
+        """Reads run.json, of IDENTITY_BYTES at most; raises RunError FF-APP-011."""
+        try:
+            with self.identity_file.open("rb") as file:
+                return msgspec.json.decode(file.read(IDENTITY_BYTES), type=RunIdentity)
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(
+                "FF-APP-011",
+                f"{self.root} is not a run's folder",
+                cause=str(error)[:200],
+                hint="list your runs with `farflung status`",
+            ) from error
+
+
+def create(root: Path, identity: RunIdentity) -> RunFolder:
+    """Makes a new run's folder and locks it; raises RunError FF-APP-012 when the place is taken."""
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        go_on = f", or go on with `farflung resume {root}`" if (root / "run.json").is_file() else ""
+        raise RunError(
+            "FF-APP-012",
+            f"the folder {root} is in use",
+            cause="it exists and is not empty",
+            hint=f"choose another with --out{go_on}",
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o700)  # the seed of all keys and the user's data lie here in clear
+        for name in ("snapshots", "store", "ledger", "providers"):
+            (root / name).mkdir()
+    except OSError as error:
+        raise RunError(
+            "FF-APP-013", f"cannot make the folder {root}", cause=str(error), hint="choose another with --out"
+        ) from error
+    folder = RunFolder(root)
+    folder.lock()
+    write_atomic(folder.identity_file, msgspec.json.encode(identity), "run.identity")
+    return folder
+
+
+def new_root(base: Path, day: str, name: str) -> Path:
+    """The first free `DAY-NAME`, `DAY-NAME-2`, ... below `base`."""
+    root, number = base / f"{day}-{name}", 1
+    while root.exists():
+        number += 1
+        root = base / f"{day}-{name}-{number}"
+    return root
+
+
+def all_runs(base: Path) -> list[RunFolder]:
+    """The runs below `base`, oldest first."""
+    if not base.is_dir():
+        return []
+    found = [RunFolder(p) for p in base.iterdir() if (p / "run.json").is_file()]
+    return sorted(found, key=lambda f: f.identity_file.stat().st_mtime)
+
+
+def find(base: Path, name: str | None) -> RunFolder:
+    """A run by name or path; the newest when no name is given. Raises UsageError FF-APP-014."""
+    runs = all_runs(base)
+    if name is None and runs:
+        return runs[-1]
+    if name is not None:
+        for root in (base / name, Path(name)):
+            if (root / "run.json").is_file():
+                return RunFolder(root)
+    known = ", ".join(r.name for r in runs[-3:]) or "none"
+    near = difflib.get_close_matches(name or "", [r.name for r in runs], 1, 0.5)
+    raise UsageError(
+        "FF-APP-014",
+        f"no run {name[:100]!r}" if name else "no run yet",
+        cause=f"runs in {base}: {'' if len(runs) <= 3 else '..., '}{known}",
+        hint=f"did you mean {near[0]}? `farflung status` lists all"
+        if near
+        else "`farflung status` lists all"
+        if runs
+        else "start one with `farflung run`",
+    )

@@ -1,0 +1,1 @@
+"""Moves objects between peers: downloads, fan-out, object serving."""

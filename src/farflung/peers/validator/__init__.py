@@ -1,0 +1,1 @@
+"""A validator: it answers requests and keeps one replica of the ledger."""

@@ -1,1 +1,0 @@
-"""How to train a job on the machines that are offered: which hosts, in which layout, how long, at what price (P1)."""

@@ -1,1 +1,0 @@
-"""The shells of `plan`: the only files of the package that read the disk."""

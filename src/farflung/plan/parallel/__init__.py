@@ -1,1 +1,0 @@
-"""What parallel training moves, waits for and loses: bytes, synchronisations and seconds, each with its formula."""

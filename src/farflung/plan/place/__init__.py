@@ -1,1 +1,0 @@
-"""Which device trains what: groups, pipelines, layers, and what changes when some are lost (requirement P4)."""

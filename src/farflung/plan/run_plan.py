@@ -1,0 +1,170 @@
+"""Plans a run before anything is spent: bytes, memory, time and price, or a refusal that says what to change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from farflung.core.errors import PolicyError
+from farflung.core.events import PlanEvent
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
+from farflung.job import proof_class
+from farflung.job.spec import JobSpec, SyncSpec
+from farflung.plan.committee_traffic import committee_bytes
+from farflung.plan.exchange_paths import HERE, RunLinks
+from farflung.plan.machine import MachineMeasurements
+from farflung.plan.run_duration import RunDuration, alone_seconds, answer_seconds, duration
+from farflung.plan.run_price import RunPrice, price
+from farflung.plan.run_traffic import RunTraffic, lasting, traffic
+from farflung.plan.state_vectors import EXACT_BITS, codec_of
+from farflung.plan.worker_memory import StepMemory, WorkerMemory, memory
+
+HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
+
+
+class PlannedFees(msgspec.Struct, frozen=True):
+    """Micro-credits: `price` that relays are paid for a GiB, `planned` for what the plan sends through them, and the
+    `most` that is put aside for them.
+    """
+
+    price: int
+    planned: int
+    most: int
+
+
+class RunPlan(msgspec.Struct, frozen=True):
+    """All that is foretold of a run. `event` is how screens and the event log see it."""
+
+    spec: JobSpec
+    parameters: int
+    tokens: Tokens
+    data_bytes: Bytes
+    traffic: RunTraffic
+    memory: WorkerMemory
+    duration: RunDuration
+    price: RunPrice
+    cores: int
+    alone: Seconds  # that one machine takes to train on all members' tokens
+    answer: Seconds  # within which a verifier answers
+    lines: str  # which lines this reckons with
+    validators: int = 1  # of the ledger
+    committee: Bytes = Bytes(0)  # of control: what is sent because there are several of them
+    fees: PlannedFees | None = None  # None: relays carry for nothing, or there are none
+
+    def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> PlanEvent:
+        """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.
+
+        `baseline`: one machine will be trained on the same tokens when the run is over.
+        """
+        spec = self.spec
+        return PlanEvent(
+            at=at,
+            name=spec.name,
+            run=run,
+            model=describe_model(spec),
+            parameters=self.parameters,
+            rounds=spec.rounds,
+            steps=spec.steps,
+            peers=spec.network.providers,
+            tokens=self.tokens,
+            sync_bytes=self.traffic.sync,
+            sync_most=self.traffic.sync_most,
+            way=self.traffic.forecast.way.value,
+            up_round=self.traffic.up_round,
+            down_round=self.traffic.down_round,
+            lines=self.lines,
+            ring_bytes=self.traffic.ring,
+            memory_bytes=self.memory.worker,
+            seconds=self.duration.total,
+            price=self.price.price,
+            escrow=self.price.escrow,
+            data_bytes=self.data_bytes,
+            sync=describe_sync(spec),
+            cores=self.cores,
+            baseline_seconds=self.alone if baseline else 0.0,
+            validators=self.validators,
+            committee_bytes=self.committee,
+            proof=proof_class.foreseen(spec),
+        )
+
+
+def describe_model(spec: JobSpec) -> str:
+    """The model in a few words: `gpt 4x128, 4 heads, context 128`, or the user's `file.py:function`."""
+    model = spec.model
+    if model.kind == "module":
+        return model.module
+    return f"gpt {model.layers}x{model.width}, {model.heads} heads, context {model.context}"
+
+
+def describe_sync(spec: JobSpec) -> str:
+    """The sync method in a few words: `sparse_loco H=15 topk 256/4096 2-bit`."""
+    sync = spec.sync
+    hidden = ", a round late" if sync.delay else ""
+    return f"{sync.method} H={sync.steps} {describe_codec(sync)}{hidden}"
+
+
+def describe_codec(sync: SyncSpec) -> str:
+    """The codec in a few words: `dense 2-bit`, `topk 32/4096 fp32 dct`, `low_rank 4`."""
+    if sync.codec == "low_rank":
+        return f"low_rank {sync.rank}"
+    density = f" {sync.topk}/{sync.chunk}" if sync.codec == "topk" else ""
+    bits = "fp32" if sync.value_bits == EXACT_BITS else f"{sync.value_bits}-bit"
+    transform = "" if sync.transform == "raw" else f" {sync.transform}"
+    return f"{sync.codec}{density} {bits}{transform}"
+
+
+def advise(
+    spec: JobSpec,
+    layout: TensorLayout,
+    dataset_bytes: int,
+    machine: MachineMeasurements,
+    network: RunLinks = HERE,
+    validators: int = 1,
+    step: StepMemory | None = None,
+) -> RunPlan:
+    """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget) or
+    FF-PLAN-002 (memory).
+    """
+    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
+    need = memory(spec, layout, dataset_bytes, step)
+    _refuse_too_little_memory(need, spec.network.providers, machine)
+    cost = price(spec)
+    took = duration(spec, layout, sent, machine, network)
+    sent = lasting(sent, spec, took.total, is_apart=network.is_apart)
+    agreed = committee_bytes(spec, validators)
+    sent = msgspec.structs.replace(sent, control=Bytes(sent.control + agreed))
+    return RunPlan(
+        spec=spec,
+        parameters=layout.size,
+        tokens=cost.units,
+        data_bytes=Bytes(dataset_bytes),
+        traffic=sent,
+        memory=need,
+        duration=took,
+        lines=network.told,
+        price=cost,
+        cores=machine.cores,
+        alone=alone_seconds(spec, layout, machine),
+        answer=answer_seconds(spec, layout, machine),
+        validators=validators,
+        committee=agreed,
+    )
+
+
+def _refuse_too_little_memory(need: WorkerMemory, members: int, machine: MachineMeasurements) -> None:
+    usable = int(machine.memory_bytes * HEADROOM)
+    if need.network <= usable:
+        return
+    fit = need.members_in(usable, members)
+    change = (
+        f"set network.providers = {fit}" if fit >= 1 else "set fewer network.verifiers, or a smaller model"
+    )
+    raise PolicyError(
+        "FF-PLAN-002",
+        f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",
+        cause=f"{need.workers} workers of {format_bytes(need.worker)}, and {format_bytes(need.agents)} for agents",
+        hint=f"{change}, or batch below its present value"
+        f" ({format_bytes(need.activations)} of a worker are activations)",
+    )

@@ -1,1 +1,0 @@
-"""Networks played from a seed, in whole numbers: who is there, who is hired, what is done, paid and relayed."""

@@ -1,0 +1,154 @@
+"""Computes how much memory one worker process takes at its peak, in bytes resident.
+
+States are counted as Rajbhandari et al. 2020 (ZeRO) do, activations by counting the tensors that PyTorch keeps for
+the backward pass of one block (after Korthikanti et al. 2022, who count half-precision ones). All in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from farflung.advice.memory.activations import LOGIT_COPIES
+from farflung.compress import kernels
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import Bytes
+from farflung.job.spec import JobSpec
+from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
+
+# A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
+# Linux). Fitted, with what stands below: eleven runs that peak at 0.29 to 1.31 GB measure 0.90 to 1.14 of this.
+BASELINE: Final = 285_000_000
+COMPILED: Final = 180_000_000  # numba and its loops, where the job's codecs are compiled
+# Pages of libraries, of both, that all workers of one machine share (resident less proportional set size).
+SHARED: Final = 90_000_000
+SHARED_COMPILED: Final = 70_000_000
+# The process of a node, the ledger, a relay, the requester, its checker or the supervisor: interpreter, NumPy and the
+# network, no torch. Those that move whole states hold a few of them at a time, and not all at the same one.
+AGENT: Final = 70_000_000
+AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds to seal, store and serve states
+OTHERS: Final = 3  # ledger, checker and supervisor
+RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
+DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
+# Values kept per token and channel of one GPT block (measured 16.97, fused attention).
+BLOCK_VALUES: Final = 17
+# What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
+HEAP_SLACK: Final = 1.25
+
+
+class StepMemory(msgspec.Struct, frozen=True):
+    """A training step as its trace found it: bytes alive at its peak; `heap`: resident bytes of one that is alive."""
+
+    peak: Bytes
+    heap: float = HEAP_SLACK
+
+
+class WorkerMemory(msgspec.Struct, frozen=True):
+    """Peak resident bytes of one worker by purpose, and of the whole local network."""
+
+    baseline: Bytes
+    parameters: Bytes
+    gradients: Bytes
+    optimizer: Bytes
+    public: Bytes  # the round's public state, and the merge's two 64-bit limbs
+    residual: Bytes  # and the offset of a streaming method
+    borders: Bytes  # a provider's states at a round's borders (of two, with a delay), and those opened for an audit
+    opened: Bytes  # of them, those that an audit opens: all that a verifier has
+    dataset: Bytes
+    activations: Bytes
+    agents: Bytes  # the other processes of a local network, together
+    agent: Bytes  # of them, one node's
+    workers: int  # of providers, of verifiers, and the supervisor's own
+    verifiers: int  # of them
+    shared: Bytes  # of each worker, what all have in common
+    heap: float = HEAP_SLACK
+
+    @property
+    def worker(self) -> Bytes:
+        """One worker process at its peak."""
+        step = self.parameters + self.gradients + self.optimizer + self.activations
+        beside = self.public + self.residual + self.borders
+        return Bytes(self.baseline + self.dataset + int(self.heap * step + HEAP_SLACK * beside))
+
+    @property
+    def network(self) -> Bytes:
+        """All processes of a local network: each node's worker, the supervisor's own, and the agents."""
+        lacking = int(HEAP_SLACK * (self.borders - self.opened))  # by a verifier's, beside a provider's
+        own = self.workers * (self.worker - self.shared) - self.verifiers * lacking
+        return Bytes(own + self.shared + self.agents)
+
+    def members_in(self, usable: int, members: int) -> int:
+        """How many providers instead of `members` a local network may have in `usable` bytes; below 1: none fits."""
+        return members + (usable - self.network) // (self.worker - self.shared + self.agent)
+
+
+def gpt_activations(spec: JobSpec) -> Bytes:
+    """Bytes kept for one backward pass of the built-in GPT: batch x context tokens of `width` channels."""
+    model, tokens = spec.model, spec.batch * spec.model.context
+    blocks = model.layers * BLOCK_VALUES * model.width
+    return Bytes(FLOAT * tokens * (blocks + LOGIT_COPIES * model.vocabulary + 2 * model.width))
+
+
+def module_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """The same for a user's module, from its shapes alone: each matrix keeps its input and its output."""
+    sides = sum(sum(tensor.shape) for tensor in layout.tensors if len(tensor.shape) >= 2)
+    return Bytes(FLOAT * spec.batch * spec.model.context * sides)
+
+
+def border_vectors(spec: JobSpec) -> int:
+    """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
+
+    Weights and optimizer at each of K borders: those of border 0 are held anyhow. With a delay the same once more, for
+    the round that is trained ahead, and the weights that it begins with. Where work is audited also the opened states
+    of one segment, packed: its start with what is carried (residual, offset), its end, and weights and what is carried
+    of the round's end.
+    """
+    held = 1 + inner_vectors(spec)
+    ahead = spec.segments * held + 1 if spec.sync.delay else 0
+    return spec.segments * held + ahead + opened_vectors(spec)
+
+
+def opened_vectors(spec: JobSpec) -> int:
+    """Of these, one segment's, as an audit opens it."""
+    held, carried = 1 + inner_vectors(spec), carried_vectors(spec.sync)
+    return (held + carried) + held + (1 + carried) if spec.is_audited else 0
+
+
+def memory(
+    spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMemory | None = None
+) -> WorkerMemory:
+    """Peak memory by purpose; what an exact dense codec or plain averaging does not keep is not counted.
+
+    With a traced `step` its activations are what is alive at its peak beside parameters, gradients and optimizer;
+    without one, they are a closed form's.
+    """
+    state = FLOAT * layout.size
+    if step is not None:
+        lasting = state * (2 + inner_vectors(spec))
+        activations = Bytes(max(0, step.peak - lasting))
+    else:
+        is_ours = spec.model.kind == "gpt"
+        activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
+    outer = 1 + outer_vectors(spec.sync)
+    nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(layout.size)
+    agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
+    others = OTHERS + (RELAYS if spec.hidden else 0)
+    return WorkerMemory(
+        baseline=Bytes(BASELINE + (COMPILED if is_compiled else 0)),
+        parameters=Bytes(state),
+        gradients=Bytes(state),
+        optimizer=Bytes(state * inner_vectors(spec)),
+        public=Bytes(state * (outer + 4)),
+        residual=Bytes(state * carried_vectors(spec.sync)),
+        borders=Bytes(state * border_vectors(spec)),
+        opened=Bytes(state * opened_vectors(spec)),
+        dataset=Bytes(DATA_COPIES * dataset_bytes),
+        activations=activations,
+        agents=Bytes((nodes + 1) * agent + others * AGENT),
+        agent=Bytes(agent),
+        workers=nodes + 1,
+        verifiers=spec.verifiers,
+        shared=Bytes(SHARED + (SHARED_COMPILED if is_compiled else 0)),
+        heap=step.heap if step is not None else HEAP_SLACK,
+    )

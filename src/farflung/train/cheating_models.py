@@ -1,0 +1,81 @@
+"""Provides models that compute a gradient in another way, on the job model's storage. train.shortcuts uses them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from farflung.train.flat_model import FlatModel
+
+FROZEN: Final = 0.25  # of the parameters, in the order of their registration
+FP8_MOST: Final = 448.0  # the largest number of float8_e4m3fn
+
+
+class CheatingModel(FlatModel):
+    """Another way to a gradient, on the same storage as the model that it stands for."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.__dict__.update(vars(model))
+
+
+class RoundedWeightsCheat(CheatingModel):
+    """Weights in 8 bits for each gradient (e4m3, one scale a tensor), kept in float32 between."""
+
+    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
+        """As Model.gradient, at rounded weights."""
+        kept = self.params.clone()
+        for _, place in self.layout.slices():
+            scale = kept[place].abs().max().clamp(min=1e-30) / FP8_MOST
+            self.params[place] = (kept[place] / scale).to(torch.float8_e4m3fn).float() * scale
+        loss = super().gradient(x_BT, y_BT)
+        self.params.copy_(kept)
+        return loss
+
+
+class Bfloat16ProductsCheat(CheatingModel):
+    """Products in bfloat16, weights in float32: mixed precision as torch.autocast has it."""
+
+    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
+        """As Model.gradient, with fewer bits."""
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().gradient(x_BT, y_BT)
+
+
+class FrozenLayersCheat(CheatingModel):
+    """Nothing flows back into the first layers."""
+
+    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
+        """As Model.gradient, but 0 there."""
+        loss = super().gradient(x_BT, y_BT)
+        for place in frozen(self):
+            self.grads[place] = 0.0
+        return loss
+
+
+class SkippedGradientsCheat(CheatingModel):
+    """A gradient every `every` steps; what was there last stands for the others. 0: none is ever made."""
+
+    def __init__(self, model: FlatModel, every: int) -> None:
+        super().__init__(model)
+        self.every, self.asked, self.loss_seen = every, 0, 0.0
+        self.grads.zero_()
+
+    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
+        """As Model.gradient in the steps that have one."""
+        if self.every and self.asked % self.every == 0:
+            self.loss_seen = super().gradient(x_BT, y_BT)
+        self.asked += 1
+        return self.loss_seen
+
+
+def frozen(model: FlatModel) -> list[slice]:
+    """Where the first layers lie: tensors that begin within the first FROZEN of the parameters as registered."""
+    places = {tensor.name: place for tensor, place in model.layout.slices()}
+    found, done = [], 0
+    for name, _ in model.module.named_parameters():
+        if done < FROZEN * model.layout.size:
+            found.append(places[name])
+        done += places[name].stop - places[name].start
+    return found

@@ -1,0 +1,186 @@
+"""Holds the model of a job as one flat vector: every parameter is a view into it, every gradient into another.
+
+Public tensors are all named parameters, sorted by name (core.tensor_layout), a tied weight once. A model is judged
+before anything is paid: its parameters are float32 and trained, its buffers constant, and on one batch its loss is
+a finite scalar with a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from farflung.core.errors import FarflungError, RunError, SpecError
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.spec import JobSpec
+from farflung.train import user_module
+from farflung.train.models import gpt
+from farflung.train.optim import ParameterLayout
+
+HEADS: Final = ("head", "lm_head", "unembed")
+
+
+class FlatModel:
+    """A module whose parameters live in `params` and whose gradients live in `grads`, both of shape (size,)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        named = dict(module.named_parameters())
+        _check_parameters(named)
+        self.module = module
+        self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
+        self.params = torch.empty(self.layout.size)
+        self.grads = torch.zeros(self.layout.size)
+        decay = torch.zeros(self.layout.size)  # 1 where weight decay applies: tensors of 2 or more sides
+        matrices: list[tuple[slice, tuple[int, int]]] = []
+        tables = looked_up(module)
+        self._places: list[tuple[Tensor, Tensor, Tensor]] = []
+        for tensor, place in self.layout.slices():
+            parameter = named[tensor.name]
+            view = self.params[place].view(tensor.shape)
+            view.copy_(parameter.detach())
+            parameter.data = view
+            parameter.grad = self.grads[place].view(tensor.shape)
+            decay[place] = float(len(tensor.shape) >= 2)
+            if len(tensor.shape) >= 2 and tensor.name not in tables:
+                matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
+            self._places.append((parameter, view, parameter.grad))
+        self.terrain = ParameterLayout(decay, tuple(matrices))
+
+    def put(self, params: Float32) -> None:
+        """Takes parameters of shape (size,), by copy."""
+        self.params.numpy()[:] = params
+
+    def take(self) -> Float32:
+        """A copy of the parameters, shape (size,)."""
+        copy: Float32 = self.params.numpy().copy()
+        return copy
+
+    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
+        """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059."""
+        self.grads.zero_()
+        loss = self.loss(x_BT, y_BT)
+        if not loss.requires_grad:
+            raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+        except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
+            raise user_module.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
+        self._check_views()
+        return float(loss.detach())
+
+    def _check_views(self) -> None:
+        if any(p.grad is not grad for p, _, grad in self._places):
+            raise _bad_loss(
+                "FF-TRAIN-059", "gives sparse or replaced gradients", "only dense ones can be flat"
+            )
+        if any(p.data_ptr() != view.data_ptr() or p.dtype != view.dtype for p, view, _ in self._places):
+            raise _bad_loss(
+                "FF-TRAIN-059", "moves its own parameters", "forward replaced a parameter's storage"
+            )
+
+    def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """The module's loss on a batch, finite and scalar. Raises RunError FF-TRAIN-055 to FF-TRAIN-058."""
+        loss = self.scalar(x_BT, y_BT)
+        value = loss.detach().item()
+        if not math.isfinite(value):
+            raise _bad_loss("FF-TRAIN-058", f"is {value}", "forward returned NaN or an infinity")
+        return loss
+
+    def scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """The same, whatever its value is: tensors without numbers have none. Raises FF-TRAIN-055 to FF-TRAIN-057."""
+        try:
+            loss = self.module(x_BT, y_BT)
+        except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
+            raise user_module.failure("FF-TRAIN-055", "the model's forward pass failed", error) from error
+        if not isinstance(loss, Tensor):
+            raise _bad_loss("FF-TRAIN-056", "is not a tensor", f"forward returned {type(loss).__name__}")
+        if loss.numel() != 1 or not loss.is_floating_point():
+            shape = tuple(loss.shape)
+            raise _bad_loss(
+                "FF-TRAIN-057", "is not a scalar", f"forward returned {loss.dtype} of shape {shape}"
+            )
+        return loss.reshape(())
+
+    def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
+        """Judges the model on one batch; parameters stay. Raises SpecError FF-TRAIN-054, RunError -055 to -059."""
+        before = {name: b.clone() for name, b in self.module.named_buffers()}
+        self.gradient(x_BT, y_BT)
+        after = dict(self.module.named_buffers())
+        for name, value in after.items():
+            if name not in before or not torch.equal(before[name], value):
+                raise _bad_buffer(name)
+
+
+def build(spec: JobSpec, module: bytes) -> FlatModel:
+    """The model of a job: built-in, or from the user's source `module`.
+
+    Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-053, ProtocolError FF-CORE-040 (names or sizes).
+    """
+    torch.manual_seed(spec.seed & ((1 << 63) - 1))
+    if spec.model.kind == "gpt":
+        return FlatModel(gpt.build(spec.model))
+    try:
+        return FlatModel(user_module.build(spec.model.module, module))
+    except FarflungError:
+        raise
+    except Exception as error:
+        raise user_module.failure("FF-TRAIN-052", f"{spec.model.module} cannot be trained", error) from error
+
+
+def initial(spec: JobSpec, model: FlatModel) -> Float32:
+    """Round 0's parameters, shape (size,): ours from the seed, or those the user's module came with.
+
+    Raises RunError FF-TRAIN-058 when one is not finite.
+    """
+    if spec.model.kind == "gpt":
+        return gpt.initial(spec.model, spec.seed, model.layout)
+    if not bool(torch.isfinite(model.params).all()):
+        raise _bad_loss("FF-TRAIN-058", "cannot be computed", "a parameter starts as NaN or an infinity")
+    return model.take()
+
+
+def looked_up(module: nn.Module) -> frozenset[str]:
+    """Names of embeddings and heads: tables of a row a token, which Muon leaves to AdamW (Jordan et al. 2024)."""
+    names = {
+        f"{prefix}.weight" if prefix else "weight"
+        for prefix, part in module.named_modules()
+        if isinstance(part, nn.Embedding) or prefix.rpartition(".")[2] in HEADS
+    }
+    return frozenset(names)
+
+
+def _check_parameters(named: dict[str, nn.Parameter]) -> None:
+    bad = [
+        f"{name} is {p.dtype}" + ("" if p.requires_grad else ", frozen")
+        for name, p in named.items()
+        if p.dtype != torch.float32 or not p.requires_grad
+    ]
+    if named and not bad:
+        return
+    raise SpecError(
+        "FF-TRAIN-054",
+        "these parameters cannot be shared",
+        cause="; ".join(bad[:3]) or "the module has none",
+        hint="every parameter must be float32 and require a gradient; make constants non-persistent buffers",
+    )
+
+
+def _bad_buffer(name: str) -> SpecError:
+    return SpecError(
+        "FF-TRAIN-054",
+        f"buffer {name!r} changes while training",
+        cause="peers share parameters only, so its value would differ between them",
+        hint="use layers without running statistics (LayerNorm, GroupNorm), or make the buffer constant",
+    )
+
+
+def _bad_loss(code: str, what: str, cause: str) -> RunError:
+    return RunError(
+        code,
+        f"the model's loss {what}",
+        cause=cause,
+        hint="forward(x_BT, y_BT) must return one finite scalar tensor that depends on the parameters",
+    )

@@ -1,0 +1,49 @@
+"""Builds a job's step as its worker does, with the flat vectors of train.flat_model and our own optimizers (P2)."""
+
+from __future__ import annotations
+
+import torch
+
+from farflung.job.spec import JobSpec
+from farflung.plan.heap import HeapGrowth
+from farflung.plan.step_trace import StepTrace
+from farflung.train import flat_model, optim
+from farflung.train.gauge.process_heap import risen
+from farflung.train.gauge.request import HeapMemoryRequest, Request
+from farflung.train.gauge.step_memory import Make, StepSubject, measure
+from farflung.train.inner_steps import clip_limit
+
+
+def answer(request: Request) -> StepTrace | HeapGrowth:
+    """The trace of a job's step, or what its steps raise this process by. Raises what train.model.build raises,
+    RunError FF-TRAIN-055 to -057, FF-PLAN-058.
+    """
+    make = step_of(request.spec, request.module)
+    if isinstance(request, HeapMemoryRequest):
+        return risen(make, request.rows)
+    return measure(make, request.spec.batch)
+
+
+def step_of(spec: JobSpec, source: bytes) -> Make:
+    """The step of a worker, for as many rows as are asked for."""
+
+    def make(rows: int) -> StepSubject:
+        built = flat_model.build(spec, source)
+        state = optim.fresh(spec.optimizer, built.params)
+        clips = clip_limit(spec) > 0
+        x_BT, y_BT = (torch.randint(0, spec.model.vocabulary, (rows, spec.model.context)) for _ in range(2))
+
+        def update() -> None:
+            nonlocal state
+            with torch.no_grad():
+                grad = built.grads * 1.0 if clips else built.grads  # a clip's result has a place of its own
+                moved, state = optim.step(
+                    spec.optimizer, built.params, grad, state, spec.optimizer.lr, built.terrain
+                )
+                built.params.copy_(moved)
+                del moved, grad
+                built.grads.zero_()
+
+        return StepSubject(built.module, (x_BT, y_BT), lambda: built.scalar(x_BT, y_BT), update)
+
+    return make

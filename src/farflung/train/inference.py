@@ -1,0 +1,71 @@
+"""Uses a handed-over model: generates tokens after a prompt, or measures its loss on a text.
+
+One request, its answers.
+
+The same code answers in the command's own process for the built-in GPT and in a sandboxed one (train.io.inference_process) for a
+model of the user's own, whose source is a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from farflung.core.errors import RunError
+from farflung.job.spec import JobSpec
+from farflung.train import flat_model as models
+from farflung.train import heldout, model_file, token_sampler
+from farflung.train.flat_model import FlatModel
+from farflung.train.inference_messages import (
+    PACKED,
+    Answer,
+    GenerateReply,
+    GenerateRequest,
+    ModelEvaluationReply,
+    Request,
+)
+from farflung.train.model_file import ModelFileHeader
+from farflung.train.token_sampler import SamplingOptions
+
+__all__ = ["Answer", "GenerateReply", "GenerateRequest", "ModelEvaluationReply", "Request", "answers"]
+
+
+def answers(request: Request) -> Iterator[Answer]:
+    """All answers to one request. Raises FarflungError: of train.model_file, of the model, FF-TRAIN-103 to -105."""
+    torch.set_num_threads(1)  # as the run's own worker: the same sums in the same order
+    said, model = _built(request)
+    if isinstance(request, GenerateRequest):
+        yield from _sampled(request, said, model)
+        return
+    tokens = np.frombuffer(request.tokens, PACKED)
+    found = heldout.measure(model, tokens, said.context, request.limit)
+    yield ModelEvaluationReply(found.loss, found.accuracy, found.tokens)
+
+
+def _built(request: Request) -> tuple[ModelFileHeader, FlatModel]:
+    said, tensors = model_file.read(request.data)
+    if said.kind == "gpt":
+        model_file.fit(said, model_file.gpt_layout(said), tensors)  # before memory is taken for it
+    model = models.build(JobSpec(model=said.model), request.source)
+    model.put(model_file.flat(said, model.layout, tensors))
+    model.module.eval()
+    return said, model
+
+
+def _sampled(request: GenerateRequest, said: ModelFileHeader, model: FlatModel) -> Iterator[GenerateReply]:
+    logits = token_sampler.logits_of(model.module)
+    if logits is None:
+        raise RunError(
+            "FF-TRAIN-105",
+            f"the model of {said.module} cannot write text",
+            cause="its class has no method logits(x_BT), which gives a score for each next token",
+            hint="add `def logits(self, x_BT)` of shape (B, T, vocabulary), let forward use it, and train again",
+        )
+    options = SamplingOptions(request.temperature, request.top_k, request.top_p, min(said.vocabulary, 256))
+    generator = torch.Generator().manual_seed(request.seed)
+    for token in token_sampler.stream(
+        logits, request.prompt, request.count, said.context, options, generator
+    ):
+        yield GenerateReply(token)

@@ -1,0 +1,169 @@
+"""Computes inner steps: those of one peer alone in a round, and those of the single-machine baseline.
+
+Inner steps run from P_r on the batches (round, member, 0..H-1) that `train.data_order` fixes; the optimizer's
+state goes on from the peer's last round, the parameters start anew from P_r each time (Douillard et al. 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from farflung.compress.dgc import local_limit
+from farflung.core.crypto import NS_DATA_ORDER, digest
+from farflung.core.errors import RunError
+from farflung.core.tensor_layout import Float32
+from farflung.job.spec import JobSpec
+from farflung.train import data_order, optim
+from farflung.train.data_order import Int64, Tokens
+from farflung.train.flat_model import FlatModel
+from farflung.train.optim import OptimState
+from farflung.train.schedule import learning_rate
+from farflung.train.segments import BorderState
+
+Pulse = Callable[[], None]
+# Step of the round -> inputs and targets, shape (rows, context).
+Batches = Callable[[int], tuple[Int64, Int64]]
+
+
+class StepRange(NamedTuple):
+    """Some steps of a round: the state after them, and what was seen."""
+
+    end: BorderState
+    losses: tuple[float, ...]
+    grad_norm: float  # largest L2 norm of a gradient, before the clip
+
+
+def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
+    """Fixes torch's own draws (a user's dropout) for one step, so that a repeated round repeats them."""
+    about = b"".join(n.to_bytes(8, "little") for n in (spec.seed, round, member, step))
+    number = int.from_bytes(digest(NS_DATA_ORDER, b"torch", about)[:7], "little")
+    # Workers compute on the CPU: manual_seed would visit all devices.
+    torch.default_generator.manual_seed(number)
+
+
+def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
+    """NumPy batches as torch tensors (no copy)."""
+    return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
+
+
+def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
+    """The batches that the spec gives a member in a round, by step."""
+    return lambda step: data_order.batch(tokens, spec, round, member, step)
+
+
+def leg(
+    model: FlatModel,
+    spec: JobSpec,
+    at: BorderState,
+    batches: Batches,
+    member: int,
+    steps: range,
+    pulse: Pulse,
+) -> StepRange:
+    """The `steps` of `member`'s round from the state `at`, whose weights are told; it is left as it is.
+
+    Nothing but the arguments decides the result: a leg of a round equals the same steps within the whole round.
+    Raises RunError FF-TRAIN-062 when the numbers are lost.
+    """
+    assert at.params is not None
+    model.put(at.params)
+    optimizer = _resumed(spec, model, at)
+    if spec.sync.method == "dgc" and at.residual is not None:
+        optimizer = optim.masked(optimizer, torch.from_numpy(at.residual))
+    losses: list[float] = []
+    largest = 0.0
+    for step in steps:
+        pulse()
+        seed(spec, at.round, member, step)
+        done = at.round * spec.sync.steps + step
+        loss, norm, optimizer = _step(model, spec, tensors(batches(step)), optimizer, done)
+        losses.append(loss)
+        largest = max(largest, norm)
+    params = model.take()
+    if not np.isfinite(params).all():
+        raise _diverged(at.round, "the parameters became NaN or infinite")
+    vectors = tuple(v.numpy() for v in optimizer.vectors)
+    end = BorderState(at.round, optimizer.step, params, vectors, at.residual, at.offset)
+    return StepRange(end, tuple(losses), largest)
+
+
+class SingleMachine(NamedTuple):
+    """One machine that trains on what all members are given: its weights, and its optimizer after `step` steps."""
+
+    step: int
+    params: Float32
+    optimizer: OptimState
+
+
+def alone(model: FlatModel, spec: JobSpec, params: Float32) -> SingleMachine:
+    """One machine before its first step."""
+    model.put(params)
+    return SingleMachine(0, params, optim.fresh(_of_one(spec).optimizer, model.params))
+
+
+def _of_one(spec: JobSpec) -> JobSpec:
+    """The job of one machine: where peers send gradients, it takes the optimizer that would have moved the weights."""
+    if spec.optimizer.name != "gradient":
+        return spec
+    name: Literal["sgd", "adamw"] = "sgd" if spec.sync.outer == "sgd" else "adamw"
+    return replace(spec, optimizer=replace(spec.optimizer, name=name))
+
+
+def baseline(
+    model: FlatModel, spec: JobSpec, tokens: Tokens, at: SingleMachine, members: int, until: int, pulse: Pulse
+) -> SingleMachine:
+    """One machine on the union of the members' batches, up to step `until` of as many as each of them makes."""
+    model.put(at.params)
+    optimizer, spec = at.optimizer, _of_one(spec)
+    for done in range(at.step, until):
+        pulse()
+        round, step = divmod(done, spec.sync.steps)
+        seed(spec, round, members, step)
+        each = [data_order.batch(tokens, spec, round, member, step) for member in range(members)]
+        batch = np.concatenate([x for x, _ in each]), np.concatenate([y for _, y in each])
+        _, _, optimizer = _step(model, spec, tensors(batch), optimizer, done)
+    return SingleMachine(max(at.step, until), model.take(), optimizer)
+
+
+def _step(
+    model: FlatModel, spec: JobSpec, batch: tuple[Tensor, Tensor], state: OptimState, done: int
+) -> tuple[float, float, OptimState]:
+    loss = model.gradient(*batch)
+    with torch.no_grad():
+        grad, norm = optim.clip(model.grads, clip_limit(spec))
+        if not math.isfinite(norm):
+            raise _diverged(
+                done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
+            )
+        lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
+        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.terrain)
+        model.params.copy_(params)
+    return loss, norm, state
+
+
+def clip_limit(spec: JobSpec) -> float:
+    """The most that a gradient's norm may be; DGC's local clipping (Lin et al. 2018, section 3.2) counts the peers."""
+    limit = spec.optimizer.clip
+    return local_limit(limit, spec.network.providers) if spec.sync.method == "dgc" else limit
+
+
+def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
+    if not at.vectors:
+        return optim.fresh(spec.optimizer, model.params)
+    return OptimState(at.step, tuple(torch.from_numpy(v) for v in at.vectors))  # optim never writes into them
+
+
+def _diverged(round: int, cause: str) -> RunError:
+    return RunError(
+        "FF-TRAIN-062",
+        f"training diverged in round {round}",
+        cause=cause,
+        hint="lower optimizer.lr, raise schedule.warmup, or set optimizer.clip",
+    )

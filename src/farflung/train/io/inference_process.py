@@ -1,0 +1,30 @@
+"""Runs the process that uses a user's own model: one request (train.io.one_shot_process)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.train import inference_messages
+from farflung.train.io import one_shot_process
+
+MODULE: Final = "farflung.train.io.inference_process"
+
+
+def load() -> one_shot_process.Answers:
+    """What answers."""
+    from farflung.train import inference
+
+    def answers(raw: bytes) -> Iterator[Any]:
+        yield from inference.answers(
+            decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES)
+        )
+
+    return answers
+
+
+if __name__ == "__main__":
+    sys.exit(one_shot_process.main(load))

@@ -1,0 +1,35 @@
+"""Runs the process that traces a job's step to find its memory.
+
+It serves one request (train.io.one_shot_process) and is started with `-m` and a descriptor.
+
+A user's module is a program, and nothing of it runs where it is planned.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.train.gauge.request import Request
+from farflung.train.io import one_shot_process
+from farflung.train.io.import_without_gc import uncollected
+
+MODULE: Final = "farflung.train.io.memory_process"
+
+
+def load() -> one_shot_process.Answers:
+    """What answers."""
+    with uncollected():
+        from farflung.train.gauge import job_step
+
+    def answers(raw: bytes) -> Iterator[Any]:
+        yield job_step.answer(decode(raw, cast(type[Any], Request), limits.PIPE_BYTES))
+
+    return answers
+
+
+if __name__ == "__main__":
+    sys.exit(one_shot_process.main(load))

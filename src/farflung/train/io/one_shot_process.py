@@ -1,0 +1,46 @@
+"""Runs a process that serves one request over its socket, answers and ends.
+
+Its users are train.io.inference_process and train.io.memory_process.
+
+Started like a worker (host.io.worker_process), in the same sandbox. Messages are framed as in train.io.worker; an error is a
+`train.worker_messages.Broken`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from farflung.core.codec import encode
+from farflung.train.io.worker import WorkerChannel, broken
+
+Answers = Callable[[bytes], Iterable[Any]]  # of a request's bytes
+
+
+def serve(channel: WorkerChannel, load: Callable[[], Answers]) -> None:
+    """Answers one request. `load` takes seconds, for torch: it has them while the request is on its way."""
+    answers = load()
+    raw = channel.read()
+    if raw is None:
+        return
+    try:
+        for answer in answers(raw):
+            channel.write(encode(answer))
+    except Exception as error:
+        channel.write(encode(broken(error)))
+
+
+def main(load: Callable[[], Answers]) -> int:
+    """Answers on the socket that the first argument names, and ends; also when nobody listens any more."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.setblocking(True)
+    descriptor = connection.detach()
+    os.set_inheritable(descriptor, False)
+    try:
+        serve(WorkerChannel(descriptor, descriptor), load)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    return 0

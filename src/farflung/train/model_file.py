@@ -1,0 +1,191 @@
+"""Writes and reads the header of a model file: one line of JSON with all that is needed to use the file alone.
+
+A safetensors file carries text beside its tensors. Ours is one key, `farflung`, with canonical JSON (sorted keys, no
+spaces, nothing left at its default): the same job gives the same bytes, whose hash is on the ledger. Nothing measured
+is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError, UsageError, VerificationError
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.proof_class import PROVEN, UNPROVEN
+from farflung.job.spec import JobSpec, JobTerms, ModelSpec
+from farflung.job.spec_checks import check
+from farflung.train.public_state import PublicState
+
+KEY: Final = "farflung"
+_HASH: Final = re.compile("[0-9a-f]{64}")
+# No folder: that is its maker's affair.
+_MODULE: Final = re.compile(r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}")
+FORMAT: Final = 1
+HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
+_TOKEN_FILES: Final = (".npy", ".safetensors")  # data that came as numbers (job.io.job_files)
+
+
+class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The model of a file. `tokens`: whether a token is a byte of text or a number that only its maker can read.
+
+    The sizes of blocks are the built-in GPT's; a model of the user's own has `module`, "file.py:function", and the
+    hash of its source instead. `lineage`: jobs of the runs whose weights it began with, nearest first.
+    """
+
+    format: int
+    kind: Literal["gpt", "module"]
+    context: int
+    vocabulary: int
+    tokens: Literal["bytes", "ids"]
+    name: str
+    job: str
+    rounds: int
+    layers: int = 0
+    width: int = 0
+    heads: int = 0
+    module: str = ""
+    source: str = ""
+    lineage: tuple[str, ...] = ()
+    proof: str = ""  # the class of the work (job.proof_class); a file that says nothing is not proven
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model as a job names it."""
+        if self.kind == "module":
+            return ModelSpec(
+                kind="module", context=self.context, vocabulary=self.vocabulary, module=self.module
+            )
+        return ModelSpec(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            context=self.context,
+            vocabulary=self.vocabulary,
+        )
+
+
+def of(terms: JobTerms, rounds: int) -> ModelFileHeader:
+    """The card of the model that these terms gave after so many rounds."""
+    spec, model = terms.spec, terms.spec.model
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": model.kind,
+        "context": model.context,
+        "vocabulary": model.vocabulary,
+        "tokens": "ids" if spec.data.path.endswith(_TOKEN_FILES) else "bytes",
+        "name": spec.name,
+        "job": terms.id.hex(),
+        "rounds": rounds,
+        "lineage": tuple(ancestor.job.hex() for ancestor in terms.lineage),
+        "proof": PROVEN if terms.is_proven else UNPROVEN,
+    }
+    if model.kind == "gpt":
+        return ModelFileHeader(**said, layers=model.layers, width=model.width, heads=model.heads)
+    file, _, function = model.module.rpartition(":")
+    return ModelFileHeader(**said, module=f"{PurePath(file).name}:{function}", source=terms.module.hex())
+
+
+def text(card: ModelFileHeader) -> str:
+    """The card as it stands in the file."""
+    return msgspec.json.encode(card, order="sorted").decode()
+
+
+def write(terms: JobTerms, public: PublicState) -> bytes:
+    """The model file of a public state: the same state gives the same bytes, in any process."""
+    tensors = dict(terms.layout.unflatten(public.params))
+    return bytes(safetensors.numpy.save(tensors, {KEY: text(of(terms, public.round))}))
+
+
+def read_text(data: bytes) -> str | None:
+    """The text of the card as it stands in a file's head, if there is one. Raises UsageError FF-TRAIN-100."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(HEAD_BYTES, len(data) - 8):
+        raise _no_model("it does not begin like a safetensors file")
+    try:
+        head = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
+        beside = msgspec.json.decode(head.get("__metadata__", b"{}"), type=dict[str, str])
+    except (ValueError, RecursionError) as error:
+        raise _no_model(f"its head is damaged: {error}") from None
+    if len(head) > limits.TENSORS:
+        raise _no_model(f"it has more than {limits.TENSORS} tensors")
+    return beside.get(KEY)
+
+
+def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
+    """The card and the tensors of a model file. Raises UsageError FF-TRAIN-100 (no such file), -101 (no card)."""
+    said = read_text(data)
+    if said is None:
+        raise UsageError(
+            "FF-TRAIN-101",
+            "this file does not say what model it holds",
+            cause=f"a model that farflung trained says so under the key `{KEY}` of its head",
+            hint="name a run, or the model.safetensors that `farflung fetch` wrote",
+        )
+    try:
+        card = msgspec.json.decode(said, type=ModelFileHeader)
+        check(JobSpec(name=card.name, model=card.model))
+        tensors = safetensors.numpy.load(data)
+    except FarflungError as error:
+        raise _no_model(error.message) from None
+    except Exception as error:  # safetensors raises its own untyped errors
+        raise _no_model(str(error)) from None
+    if card.format != FORMAT:
+        raise _no_model(f"its format is {card.format}, and this version reads {FORMAT}")
+    if not _is_sayable(card):
+        raise _no_model("it names no job, no number of rounds or no module that there can be")
+    return card, tensors
+
+
+def _is_sayable(card: ModelFileHeader) -> bool:
+    """Whether what is only shown of a card may be shown: it ends on terminals and in the README of an export."""
+    are_jobs = len(card.lineage) <= limits.LINEAGE and all(_HASH.fullmatch(job) for job in card.lineage)
+    is_named = are_jobs and _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
+    is_own = _HASH.fullmatch(card.source) and _MODULE.fullmatch(card.module)
+    is_classed = card.proof in ("", PROVEN, UNPROVEN)
+    return bool(
+        is_named and is_classed and (is_own if card.kind == "module" else not (card.source or card.module))
+    )
+
+
+def flat(card: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> Float32:
+    """The file's parameters in the order of the model's layout. Raises VerificationError FF-TRAIN-102."""
+    fit(card, layout, tensors)
+    return layout.flatten(tensors)
+
+
+def fit(card: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Raises VerificationError FF-TRAIN-102 where the tensors are not those of the layout; takes no memory."""
+    wanted = {tensor.name: tensor.shape for tensor in layout.tensors}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if wanted != found or any(tensor.dtype != np.float32 for tensor in tensors.values()):
+        odd = sorted(set(wanted.items()) ^ set(found.items()))[:1]
+        raise VerificationError(
+            "FF-TRAIN-102",
+            f"the tensors of this file are not those of its {card.kind}",
+            cause=f"{odd[0][0]} is missing, or has another shape" if odd else "they are not float32",
+            hint="fetch the model again with `farflung fetch`",
+        )
+
+
+def gpt_layout(card: ModelFileHeader) -> TensorLayout:
+    """The tensors of a built-in GPT, without building it."""
+    return TensorLayout.of(gpt_shapes(card.model))
+
+
+def _no_model(cause: str) -> UsageError:
+    return UsageError(
+        "FF-TRAIN-100",
+        "this is not a model file of farflung",
+        cause=cause[:200],
+        hint="name a run, or the model.safetensors that `farflung fetch` wrote",
+    )

@@ -1,0 +1,261 @@
+"""Implements one round's public arithmetic: a codec and an outer optimizer, built once for all peers.
+
+Workers, the requester, the second reader of `verify-run` and the library merge through `Sync.apply`: decode, merge in
+64-bit fixed point (compress.merge), one element-wise outer step (core.canon.float_operations). Every method of job.sync_methods
+is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the residual, u the change:
+
+    a = d e + u         payload = encode(a)        e' = a - decode(payload)       each peer        (compress.codecs)
+    A = merge(payloads)                            P' = outer(P, A)               everybody
+
+Where the inner optimizer is `gradient`, weights stay at P; u = -SCALE velocity, and the outer step takes A / SCALE: a
+power of two, so that small gradients keep their digits in fixed point.
+
+Streaming and delay. A round sends fragment f = round mod F alone (train.fragments). A peer's local weights start
+at P + offset: what it has changed and not sent, and with `delay` what it sent and P does not hold yet. With a delay
+the merged change A waits in public state (`pending`) and is applied at the end of the next round (Douillard et al.
+2025, section 2.2; Kale et al. 2025, arXiv 2502.12996); the last round applies both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from farflung.compress import registry
+from farflung.compress.dgc import kept
+from farflung.compress.merge import WeightedUpdate as Decoded
+from farflung.compress.merge import mean, merge
+from farflung.compress.payload import ContributionKey
+from farflung.compress.powersgd import LowRankCodec
+from farflung.compress.registry import Codec
+from farflung.core.canon.float_operations import apply_adamw, apply_outer, apply_sign, decayed
+from farflung.core.ids import PeerId
+from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.spec import JobSpec
+from farflung.train import fragments, powersgd_phases
+from farflung.train.fragments import Fragment
+from farflung.train.public_state import FIRST, MOMENTUM, PENDING, SECOND, PublicState
+from farflung.train.schedule import learning_rate
+from farflung.train.worker_messages import AcceptedPayload
+
+# A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
+SCALE: Final = 64.0
+GRADIENT: Final = "gradient"
+OUTER: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING})  # what the outer step keeps from round to round
+
+
+class EncodedUpdate(NamedTuple):
+    """What encoding left: residual and offset, each of shape (layout.size,) or None, and the payload."""
+
+    residual: Float32 | None
+    offset: Float32 | None
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A sync method, ready to use. Build with `Sync.of`."""
+
+    spec: JobSpec
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Sync:
+        """The method that a spec names. Raises SpecError FF-COMP-030, FF-COMP-031."""
+        made = cls(spec)
+        made.codec(0)
+        return made
+
+    def codec(self, round: int) -> Codec:
+        """The codec of a round."""
+        sync = self.spec.sync
+        return registry.make(
+            sync.codec,
+            value_bits=sync.value_bits,
+            topk=kept(round, sync.warmup_rounds, sync.topk, sync.chunk),
+            chunk=sync.chunk,
+            transform=sync.transform,
+            rank=sync.rank,
+            error_decay=sync.error_decay,
+        )
+
+    def fragment(self, round: int, layout: TensorLayout) -> Fragment:
+        """The tensors that a round sends."""
+        return fragments.of_round(layout, self.spec.sync.fragments, round)
+
+    def bound(self, layout: TensorLayout) -> int:
+        """The longest payload of any round, in bytes."""
+        parts = fragments.split(layout, self.spec.sync.fragments)
+        return max(self.codec(0).bound(part.layout) for part in parts)
+
+    @property
+    def phases(self) -> int:
+        """Rounds that one outer step takes (train.powersgd_phases)."""
+        return powersgd_phases.phases(self.spec.sync.codec)
+
+    @property
+    def is_offset(self) -> bool:
+        """Whether local weights go on from where they were."""
+        return self.spec.sync.fragments > 1 or self.spec.sync.delay > 0
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether gradients are sent, and the outer optimizer is the one that moves weights."""
+        return self.spec.optimizer.name == GRADIENT
+
+    def initial(self, params: Float32) -> PublicState:
+        """Public state of round 0 from weights of shape (size,); what the outer optimizer keeps starts at zero."""
+        sync = self.spec.sync
+        names = {
+            MOMENTUM: sync.outer == "sgd" and sync.outer_momentum > 0,
+            FIRST: sync.outer == "adamw",
+            SECOND: sync.outer == "adamw",
+            PENDING: sync.delay > 0,
+        }
+        vectors = {name: np.zeros_like(params) for name, is_kept in names.items() if is_kept}
+        return PublicState(0, params.copy(), vectors)
+
+    def about(self, state: PublicState, layout: TensorLayout, peer: PeerId) -> ContributionKey:
+        """What the payload of `peer` to `state`'s round is bound to."""
+        return ContributionKey(state.round, state.round % self.phases, state.root(layout), peer)
+
+    def start(self, state: PublicState, offset: Float32 | None) -> Float32:
+        """The weights that a peer's round begins with, shape (size,)."""
+        return state.params if offset is None else state.params + offset
+
+    def encode(
+        self,
+        state: PublicState,
+        residual: Float32 | None,
+        offset: Float32 | None,
+        end: Float32,
+        layout: TensorLayout,
+        peer: PeerId,
+    ) -> EncodedUpdate:
+        """The payload of a round that led a peer from P_r (and its offset) to `end`, and what it keeps.
+
+        Raises what Codec.encode raises.
+        """
+        change = end - state.params
+        sync = self.spec.sync
+        if sync.delay and offset is not None and state.round > 0:
+            before = self.fragment(state.round - 1, layout).place  # sent already, and still in the offset
+            change[before] -= offset[before]
+        part, about = self.fragment(state.round, layout), self.about(state, layout, peer)
+        held = None if residual is None else residual[part.place]
+        codec = self.codec(state.round)
+        if isinstance(codec, LowRankCodec):
+            codec = powersgd_phases.encoder(codec, state, layout, self.spec.seed)
+        left, payload = codec.encode(held, change[part.place], part.layout, about)
+        if not self.is_offset:
+            return EncodedUpdate(left, None, payload)
+        kept = None
+        if left is not None:
+            kept = np.zeros_like(end) if residual is None else residual.copy()
+            kept[part.place] = left
+        if not sync.delay:
+            change[part.place] = 0.0
+        return EncodedUpdate(kept, change, payload)
+
+    def decode(self, about: ContributionKey, layout: TensorLayout, payload: bytes) -> Float32:
+        """What a payload says, shape (fragment's size,). Raises ProtocolError."""
+        part = self.fragment(about.round, layout)
+        return self.codec(about.round).decode(payload, part.layout, about)
+
+    def spread(self, round: int, layout: TensorLayout, values: Float32) -> Float32:
+        """What a round's payload says of all tensors, shape (layout.size,): nothing of those that are not sent."""
+        whole = np.zeros(layout.size, np.float32)
+        whole[self.fragment(round, layout).place] = values
+        return whole
+
+    def merged(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> Float32:
+        """The aggregate of the accepted parts, at least one, in any order: shape (fragment's size,)."""
+        part = self.fragment(state.round, layout)
+        decoded = [
+            Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload))
+            for p in parts
+        ]
+        return mean(merge(part.layout, decoded, self.spec.sync.merge))
+
+    def apply(
+        self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]
+    ) -> PublicState:
+        """P_r and the accepted parts, in any order → P_{r+1}. Raises ProtocolError for a bad payload.
+
+        Without parts nothing changes but the round's number, and what is pending.
+        """
+        change = self.merged(state, layout, parts) if parts else None
+        return self.moved(state, layout, change)
+
+    def alone(self, state: PublicState, layout: TensorLayout, part: AcceptedPayload) -> Float32:
+        """The weights that P_r and one contribution alone lead to, shape (size,): the outer step, at once and begun
+        anew, since what earlier rounds left in it moves all alike. Raises ProtocolError for a bad payload.
+        """
+        at_once = Sync(replace(self.spec, sync=replace(self.spec.sync, delay=0)))
+        anew = {n: np.zeros_like(v) if n in OUTER else v for n, v in state.vectors.items()}
+        begun = PublicState(state.round, state.params, anew)
+        return at_once.moved(begun, layout, self.merged(state, layout, [part])).params
+
+    def moved(self, state: PublicState, layout: TensorLayout, change: Float32 | None) -> PublicState:
+        """P_r and the aggregate of its round, shape (fragment's size,) → P_{r+1}."""
+        shared, codec = state.vectors, self.codec(state.round)
+        if isinstance(codec, LowRankCodec):
+            change, shared = powersgd_phases.settled(codec, state, layout, change)
+        params, vectors = state.params.copy(), {name: v.copy() for name, v in shared.items()}
+        now = self.fragment(state.round, layout).place
+        if not self.spec.sync.delay:
+            if change is not None:
+                self._step(params, vectors, now, change, layout, state.round)
+            return PublicState(state.round + 1, params, vectors)
+        if state.round > 0:
+            before = self.fragment(state.round - 1, layout).place
+            self._step(params, vectors, before, vectors[PENDING][before].copy(), layout, state.round - 1)
+        vectors[PENDING][:] = 0.0
+        if change is not None and state.round + 1 == self.spec.rounds:
+            self._step(params, vectors, now, change, layout, state.round)
+        elif change is not None:
+            vectors[PENDING][now] = change
+        return PublicState(state.round + 1, params, vectors)
+
+    def _step(
+        self,
+        params: Float32,
+        vectors: Mapping[str, Float32],
+        place: slice,
+        change: Float32,
+        layout: TensorLayout,
+        round: int,
+    ) -> None:
+        """The outer step on `place` of params and vectors, in place; `round` decides the learning rate."""
+        sync, optimizer = self.spec.sync, self.spec.optimizer
+        rate, old = sync.outer_lr, params[place]
+        if self.is_stepwise:
+            rate *= learning_rate(round * sync.steps, self.spec.steps, optimizer.lr, self.spec.schedule)
+            change = change * np.float32(1.0 / SCALE)
+            mask = decay_mask(layout)[place]
+            old = decayed(old, mask, rate * optimizer.weight_decay)
+        if sync.outer == "sign":
+            params[place] = apply_sign(old, change, rate)
+        elif sync.outer == "adamw":
+            first, second = vectors[FIRST], vectors[SECOND]
+            betas = (optimizer.beta1, optimizer.beta2)
+            params[place], first[place], second[place] = apply_adamw(
+                old, first[place], second[place], change, round // self.phases + 1, rate, betas, optimizer.eps
+            )
+        else:
+            momentum = vectors.get(MOMENTUM)
+            held = None if momentum is None else momentum[place]
+            params[place], new = apply_outer(old, held, change, rate, sync.outer_momentum, sync.nesterov)
+            if momentum is not None and new is not None:
+                momentum[place] = new
+
+
+def decay_mask(layout: TensorLayout) -> Float32:
+    """1 where weight decay applies: tensors of two or more sides."""
+    mask = np.zeros(layout.size, np.float32)
+    for tensor, place in layout.slices():
+        mask[place] = float(len(tensor.shape) >= 2)
+    return mask

@@ -1,0 +1,82 @@
+"""Builds a user's model from its source text: runs it as a module, calls one function, returns an nn.Module.
+
+The source is the requester's own program; a worker runs it inside its sandbox (host) and nowhere else. Whatever
+it raises is shown with the user's own text and line.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import types
+from typing import Final
+
+from torch import nn
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError, RunError, SpecError
+
+MODULE_NAME: Final = "farflung_user_model"
+
+
+def build(module: str, source: bytes) -> nn.Module:
+    """Runs `source` and calls the function that `module` ("file.py:function") names, without arguments.
+
+    Raises SpecError FF-TRAIN-051 (no such function) or FF-TRAIN-053 (not an nn.Module), RunError FF-TRAIN-052
+    (the source raised).
+    """
+    file, _, function = module.partition(":")
+    if not file or not function.isidentifier() or len(source) > limits.MODULE_BYTES:
+        raise SpecError(
+            "FF-TRAIN-051",
+            f"not a model: {module[:80]!r}",
+            cause=f"a model is named file.py:function, in a file of at most {limits.MODULE_BYTES} bytes",
+            hint='write it like module = "model.py:build"',
+        )
+    built = _run(file, function, source)
+    if not isinstance(built, nn.Module):
+        raise SpecError(
+            "FF-TRAIN-053",
+            f"{module} did not return a model",
+            cause=f"it returned {type(built).__name__}, not a torch.nn.Module",
+            hint="return the module itself; it is called as module(x_BT, y_BT) and returns the loss",
+        )
+    return built
+
+
+def _run(file: str, function: str, source: bytes) -> object:
+    fresh = types.ModuleType(MODULE_NAME)
+    fresh.__file__ = file
+    sys.modules[MODULE_NAME] = fresh  # dataclasses and typing look a class's module up by name
+    try:
+        exec(compile(source, file, "exec"), fresh.__dict__)  # noqa: S102 - the user's model is a program
+        make = getattr(fresh, function, None)
+        if not callable(make):
+            raise _missing(file, function)
+        return make()
+    except FarflungError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise failure("FF-TRAIN-052", f"{file}:{function} failed", error) from error
+
+
+def _missing(file: str, function: str) -> SpecError:
+    return SpecError(
+        "FF-TRAIN-051",
+        f"{file} has no function {function!r}",
+        cause="the name after the colon is not defined there",
+        hint='name a function of that file: module = "model.py:build"',
+    )
+
+
+def failure(code: str, message: str, error: BaseException) -> RunError:
+    """An exception of the user's code as a RunError that says what and where in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.endswith(".py") and "farflung" not in f.filename]
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return RunError(
+        code,
+        message,
+        cause=f"{type(error).__name__}: {error}{where}"[:2000],
+        hint="correct the model's source",
+    )

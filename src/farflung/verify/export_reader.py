@@ -1,0 +1,29 @@
+"""Reads the bytes of an exported run, from a disk or from a stranger, and trusts nothing in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from farflung.core.ids import Hash
+
+
+class ExportedRun(msgspec.Struct, frozen=True):
+    """The bytes of an exported run. `payload` finds one payload by its content hash.
+
+    `evidence`: of each contribution that was found false or withheld; none where it was not handed on.
+    `receipt_files`: what the parties keep, as far as it is there.
+    """
+
+    genesis: bytes
+    terms: bytes
+    initial: bytes
+    entries: tuple[bytes, ...]
+    log_bytes: int
+    blocks: tuple[bytes, ...]
+    receipts: tuple[bytes, ...]
+    payload: Callable[[Hash], bytes]
+    model: bytes
+    evidence: tuple[bytes, ...] = ()
+    receipt_files: tuple[bytes, ...] = ()

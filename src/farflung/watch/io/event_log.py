@@ -1,0 +1,157 @@
+"""Appends the events of a run to a log, one JSON line each; a torn last line is dropped when it is opened.
+
+Events are for people and enter no root, so a log without a durable last line loses a view and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from farflung.core.errors import RunError
+from farflung.core.events import AnyEvent, from_json, to_json
+from farflung.core.io.durable_files import append_whole, sync_folder
+from farflung.watch import event_limits
+from farflung.watch.event_limits import EventFilter
+
+LABEL: Final = "watch.events"
+LINE_BYTES: Final = 1 << 20
+
+
+class EventLog:
+    """Appends events to a file. `events` are those that were whole when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates `path`; raises RunError FF-WATCH-001 when it cannot be written."""
+        self.path = path
+        is_new = not path.exists()
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunError(
+                "FF-WATCH-001",
+                f"the event log {path.name} cannot be opened",
+                cause=error.strerror or str(error),
+                hint=f"see that {path.parent} exists and can be written",
+            ) from error
+        if is_new:
+            sync_folder(path.parent, LABEL)
+        whole = list(_whole(path))
+        self.events: tuple[AnyEvent, ...] = tuple(event for event, _ in whole)
+        os.ftruncate(self._handle, whole[-1][1] if whole else 0)
+
+    def append(self, event: AnyEvent, *, durable: bool = False) -> None:
+        """Adds one event; with `durable` it survives a crash from then on. Raises RunError FF-CORE-050."""
+        append_whole(self._handle, self.path, to_json(event).encode() + b"\n", LABEL, sync=durable)
+
+    def sync(self) -> None:
+        """Makes all that was added durable."""
+        append_whole(self._handle, self.path, b"", LABEL)
+
+    def close(self) -> None:
+        """Makes all durable and closes the file."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._handle)
+
+
+def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
+    """Each whole event with the offset behind its line; lines that are torn or no event are passed over."""
+    place = 0
+    with open(path, "rb") as file:
+        while line := file.readline(LINE_BYTES):
+            place += len(line)
+            event = _event(line) if line.endswith(b"\n") else None
+            if event is not None:
+                yield event, place
+
+
+def _event(line: bytes) -> AnyEvent | None:
+    try:
+        return from_json(line)
+    except (ValueError, RecursionError):  # no JSON, no event, or nested deeper than the stack
+        return None
+
+
+class EventLogReader:
+    """Reads a log that another process may be writing, and goes on where it was; never changes the file.
+
+    The log may be a stranger's: what is beyond watch.event_limits is passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._gate = path, EventFilter()
+        self._place, self._good = 0, 0  # read so far; the end of the last event
+        self._file: tuple[int, int] | None = None
+
+    def new(self) -> list[AnyEvent]:
+        """The whole events that were added since the last call; none while there is no file.
+
+        Raises RunError FF-WATCH-002 (no ordinary file), -003 (replaced while it was read), -004 (too long).
+        """
+        return list(self.read())
+
+    def read(self) -> Iterator[AnyEvent]:
+        """As `new`, one by one."""
+        with contextlib.suppress(FileNotFoundError), _opened(self._path) as file:
+            self._find_place(os.fstat(file.fileno()))
+            file.seek(self._place)
+            while line := file.readline(LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES:
+                    break  # its writer is not done
+                self._place += len(line)
+                event = _event(line) if line.endswith(b"\n") else None
+                if event is not None:
+                    self._good = self._place
+                    event = self._gate.passed(event)
+                if self._place > event_limits.LOG_BYTES or self._gate.weight > event_limits.EVENTS:
+                    raise _too_long(self._path)
+                if event is not None:
+                    yield event
+
+    def _find_place(self, status: os.stat_result) -> None:
+        """A writer that starts again may cut off what is behind its last event, and nothing before."""
+        file = (status.st_dev, status.st_ino)
+        if self._file not in (None, file) or status.st_size < self._good:
+            raise RunError(
+                "FF-WATCH-003",
+                f"the event log {self._path.name} was replaced while it was read",
+                cause="a log is only ever added to",
+                hint="start `farflung watch` again",
+            )
+        self._file = file
+        if status.st_size < self._place or self._place - self._good < LINE_BYTES:
+            self._place = self._good  # what was no event may be gone, and another line begun there
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Opens an ordinary file; a pipe or a device that keeps its reader waiting is none."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise RunError(
+        "FF-WATCH-002",
+        f"the event log {path.name} is no ordinary file",
+        cause="it is a folder, a pipe or a device",
+        hint="see who put it there; `farflung status` lists your runs",
+    )
+
+
+def _too_long(path: Path) -> RunError:
+    return RunError(
+        "FF-WATCH-004",
+        f"the event log {path.name} is too long to be shown",
+        cause=f"at most {event_limits.EVENTS} events and entries of lists in {event_limits.LOG_BYTES >> 20} MiB are read",
+        hint="farflung verify-run reads the exported log, which has no such limit",
+    )
+
+
+def read(path: Path) -> Iterator[AnyEvent]:
+    """The events of a log so far. Raises as `Follower.new`."""
+    return EventLogReader(path).read()

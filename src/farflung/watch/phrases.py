@@ -1,0 +1,396 @@
+"""Turns facts of events into words in one place, so that the screen and the plain lines cannot disagree.
+
+Text that came from elsewhere passes `clean`: no control characters, nothing that moves a cursor, a width that is known.
+Rounds are named as in the event log, from 0; progress counts the rounds that are closed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from farflung.core import events
+from farflung.core.events import SentBytesByKind
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
+from farflung.ledger.votes import faults
+from farflung.watch.fold import RoundWait, RunTimeline
+
+HOLDS: Final = "holds"  # the finding of an audit of honest work
+FALSE: Final = "false"
+SHORT: Final = 8  # digits of a key or hash that are enough for the eye
+WHERE: Final = (
+    "a network of strangers on this computer; nothing leaves it",
+    "strangers on this computer; nothing leaves it",
+)
+TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
+OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
+DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"}
+ALSO: Final = "also: report, eval, watch, verify-run"  # further verbs that take a run
+UNFINISHED: Final = "none yet: the run was stopped before its end"
+LEFT_OUT: Final = "FF-APP-133"  # the warning that the one machine is not waited for
+ASKED_TO_STOP: Final = "FF-APP-131"  # the warning that the first Ctrl-C was heard
+# By the fields of events.WaysTaken, best first.
+WAYS: Final = {
+    "lan": "on the LAN",
+    "direct": "directly",
+    "opened": "by an opening through both routers",
+    "relay": "through a relay",
+}
+FEW: Final = 2  # so many who are late are named
+DID: Final = {"train": "trained", "reveal": "had sent its payload", "merge": "merged"}
+
+
+def columns_of(text: str) -> int:
+    """Cells that cleaned `text` takes on a terminal: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shown(char: str) -> str:
+    # The width of these depends on their neighbours.
+    is_joined = unicodedata.category(char) in ("Mn", "Me", "Mc", "Cf", "Lm", "Sk")
+    return "?" if (is_joined and ord(char) > 127) or not char.isprintable() else char
+
+
+def clean(text: str, size: int) -> str:
+    """`text` without what does not print, cut to `size` columns."""
+    if text.isascii() and text.isprintable():
+        return text if len(text) <= size else text[: max(0, size - 1)] + "…"[: max(0, size)]
+    whole = "".join(_shown(c) for c in text[: 4 * max(size, 1)])
+    if columns_of(whole) <= size:
+        return whole
+    kept = ""
+    for char in whole:
+        if columns_of(kept + char) > size - 1:
+            break
+        kept += char
+    return kept + "…"[: max(0, size)]
+
+
+def peer(key: str) -> str:
+    """A peer's key as it is shown."""
+    return clean(key[:SHORT], SHORT)
+
+
+def peers(keys: Sequence[str], most: int = 4) -> str:
+    """Some keys and how many more."""
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(peer(key) for key in keys[:most]) + more
+
+
+def many(count: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def credits_of(amount: int) -> str:
+    """An amount with its unit."""
+    return f"{format_credits(amount)} credits"
+
+
+def times(large: float, small: float) -> str:
+    """How many times as much."""
+    return f"{float(f'{large / small:.3g}'):,.15g} times" if small > 0 else "no multiple of"
+
+
+def clock(seconds: float) -> str:
+    """`2:05`, for a column that keeps its width."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A planned or measured value in the words of its unit."""
+    match unit:
+        case "B":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "micro-credits":
+            return credits_of(round(value))
+    return f"{value:.4g} {clean(unit, 20)}".rstrip()
+
+
+def warnings(t: RunTimeline, is_over: bool) -> tuple[events.WarningEvent, ...]:
+    """Those that still hold: of the session under way, and what Ctrl-C does only while there is a run to stop."""
+    told = (w for w in t.warnings if w.at >= t.session_at)
+    return tuple(w for w in told if not (is_over and w.code == ASKED_TO_STOP))
+
+
+def is_comparing(t: RunTimeline) -> bool:
+    """Whether one machine trains on the same tokens, and nothing else is left to do."""
+    planned = t.plan is not None and t.plan.baseline_seconds and t.settled
+    return bool(t.baseline_scores or planned) and t.baseline is None and not is_left_out(t)
+
+
+def is_left_out(t: RunTimeline) -> bool:
+    """Whether somebody would not wait for the one machine."""
+    return any(w.code == LEFT_OUT for w in warnings(t, is_over=False))
+
+
+def run_name(t: RunTimeline) -> str:
+    """The name by which a person finds the run again; empty when nobody said."""
+    told = t.result.run if t.result else t.plan.run if t.plan else t.began.run if t.began else ""
+    return clean(told, 60)
+
+
+# Plan
+
+
+def shape(plan: events.PlanEvent) -> str:
+    """What is trained, and how large it is."""
+    return f"{clean(plan.model, 60)}, {format_count(plan.parameters)} parameters"
+
+
+def schedule(plan: events.PlanEvent) -> str:
+    """How often the peers agree."""
+    each = plan.steps // plan.rounds if plan.rounds else 0
+    return f"{many(plan.rounds, 'round')} of {many(each, 'step')}"
+
+
+def agreement(plan: events.PlanEvent) -> tuple[str, str]:
+    """Who agrees by what, and over how much work."""
+    return (
+        f"{many(plan.peers, 'provider')} agree by {clean(plan.sync, 50)}",
+        f"{format_count(plan.tokens)} tokens",
+    )
+
+
+def committee(plan: events.PlanEvent) -> str:
+    """What several validators send to agree on the ledger; empty where there is one."""
+    if plan.validators == 1:
+        return ""
+    down = f"{faults(plan.validators)} may be down" if faults(plan.validators) else "none may be down"
+    return f"{plan.validators} validators agree by {format_bytes(plan.committee_bytes)} more, and {down}"
+
+
+def price(plan: events.PlanEvent) -> str:
+    """What the job may cost, and what is locked for it."""
+    return f"at most {credits_of(plan.price)}, {format_credits(plan.escrow)} locked"
+
+
+# Train
+
+
+def speed(closed: events.RoundEndEvent) -> str:
+    """Tokens a second that the accepted work of a round makes."""
+    return f"{format_count(closed.tokens / closed.seconds)} tokens/s" if closed.seconds > 0 else "? tokens/s"
+
+
+def total(by: SentBytesByKind) -> int:
+    """Bytes of all kinds."""
+    return by.sync + by.audit + by.join + by.control + by.relay
+
+
+def send_rate(t: RunTimeline) -> str:
+    """What all processes together sent during the round that closed last; empty before the second."""
+    last = t.last_round
+    if last is None or last.seconds <= 0 or last.round - 1 not in t.sent_at:
+        return ""
+    sent = total(t.sent_at[last.round]) - total(t.sent_at[last.round - 1])
+    return f"sends {format_rate(8 * max(0, sent) / last.seconds)}"
+
+
+def exchange(event: events.RoundEndEvent) -> str:
+    """How a round's payloads came to everybody, and the seconds of it; empty where that is not known."""
+    if not event.way:
+        return ""
+    way, seconds = clean(event.way, 20), (event.way_predicted, event.way_taken)
+    predicted, taken = (f"{each:.2f} s" for each in seconds)
+    return f"exchange: {way}, {predicted} predicted, {taken} taken"
+
+
+def wait(waiting: RoundWait, now: float, cores: int) -> str:
+    """Whom the open round waits for and since when, or why all take their time."""
+    count, late = waiting.members, waiting.late
+    if waiting.since is None:
+        if waiting.phase != "train":
+            return f"waiting for all {count} {OWES[waiting.phase]}"
+        shared = f": they share {many(cores, 'core')}" if 0 < cores < count else ""
+        return f"{many(count, 'worker')} train{shared}" if count != 1 else "1 worker trains"
+    behind = max(0.0, now - waiting.since)
+    if len(late) > FEW:
+        came = count - len(late)
+        return f"{came} of {count} {'has' if came == 1 else 'have'} {DONE[waiting.phase]}, the last {behind:.1f} s ago"
+    return f"waiting for {peers(late, FEW)} {OWES[waiting.phase]}: {behind:.1f} s after the others"
+
+
+def open_audits(t: RunTimeline) -> tuple[int, ...]:
+    """Rounds of the drawn segments without a finding, in order. Nobody looks further into who was caught."""
+    return tuple(sorted(key[0] for key in t.drawn if key not in t.audits and key[1] not in t.caught))
+
+
+def audits_wait(rounds: Sequence[int]) -> str:
+    """Why the next round does not open yet."""
+    return f"the audits of round {rounds[0]} are not over: {len(rounds)} open"
+
+
+def homes(event: events.SimulatedHomeEvent) -> str:
+    """How many simulated homes there are, and behind which lines and kinds of NAT."""
+    kinds = ", ".join(f"{number} {clean(kind, 16)}" for kind, number in Counter(event.routers).items())
+    line = f"{event.up:.4g}/{event.down:.4g} Mbit/s, {event.rtt:.4g} ms"
+    return f"{many(len(event.names), 'simulated home')} of {line}, NAT {kinds}"
+
+
+def restarted(event: events.ProcessRestartEvent) -> str:
+    """Who died, on what evidence, and what was done."""
+    name, why = clean(event.name, 30), clean(event.why, 60)
+    return f"{name} died ({why}); started again after {format_seconds(event.seconds)}"
+
+
+def left(event: events.ProcessExitEvent, t: RunTimeline) -> str:
+    """Who is gone, on what evidence, and what that means."""
+    return f"{peer(event.peer)} left: {clean(event.reason, 60)}; {_since(event, t)}"
+
+
+def _since(event: events.ProcessExitEvent, t: RunTimeline) -> str:
+    """Whether it came back."""
+    back = t.joined.get(event.peer, 0)
+    opened = t.openings.get(back)
+    is_back = back > 0 and opened is not None and opened.at >= event.at
+    return f"it is back from round {back} on" if is_back else "the others go on without it"
+
+
+def incidents(t: RunTimeline) -> tuple[tuple[str, str], ...]:
+    """Deaths and departures in order of time: who and why, then what came of it. A caught peer's are told elsewhere."""
+    told: list[tuple[float, str, str]] = []
+    gone = [event for event in t.left if event.peer not in t.caught]
+    for again in t.restarted:
+        process = t.processes.get(again.name)
+        own = [e for e in gone if process is not None and e.peer == process.peer and e.at <= again.at]
+        told.append((again.at, restarted(again), _since(own[-1], t) if own else ""))
+        gone = [e for e in gone if e not in own[-1:]]
+    told += [(e.at, f"{peer(e.peer)} left: {clean(e.reason, 60)}", _since(e, t)) for e in gone]
+    return tuple((who, then) for _, who, then in sorted(told))
+
+
+def baseline_step(event: events.BaselineProgressEvent) -> str:
+    """Where the one machine stands."""
+    return f"one machine on the same tokens: step {event.step}/{event.steps}, loss {event.loss:.3f}"
+
+
+def baseline_end(event: events.BaselineEvent) -> str:
+    """What the one machine came to."""
+    took = f"{many(event.steps, 'step')} in {format_seconds(event.seconds)}"
+    return f"one machine on the same tokens: {took}, loss {event.loss:.3f}"
+
+
+# Verify
+
+
+def excess(audit: events.AuditEndEvent) -> str:
+    """How far the claim lies from what verifiers found; empty when it is the same."""
+    if audit.excess <= 0:
+        return ""
+    size = f"{audit.excess:,.0f}" if audit.excess >= 100 else f"{audit.excess:.3g}"
+    return f"{size} times the tolerance"
+
+
+def repeated_by(audit: events.AuditEndEvent) -> str:
+    """Who did the work again."""
+    return f"repeated by {peers(audit.verifiers)}"
+
+
+def audit_of(caught: events.SlashEvent, t: RunTimeline) -> events.AuditEndEvent | None:
+    """The audit that found a peer out."""
+    return t.audits.get((caught.round, caught.peer, caught.segment))
+
+
+def disputes(t: RunTimeline) -> tuple[events.AuditEndEvent, ...]:
+    """Audits that did not simply hold at the first verifier, in the order of their end: `--dispute N` counts these."""
+    found = [a for a in t.audits.values() if a.finding != HOLDS or len(a.verifiers) > 1]
+    return tuple(sorted(found, key=lambda a: (a.at, a.round, a.peer, a.segment)))
+
+
+def caught_claim(caught: events.SlashEvent, t: RunTimeline) -> str:
+    """Who was found out, over what, and how far off it is."""
+    audit = audit_of(caught, t)
+    off = excess(audit) if audit is not None else ""
+    place = f"segment {caught.segment} of round {caught.round}" + (f", {off}" if off else "")
+    return f"{peer(caught.peer)} is caught: {clean(caught.why, 40)} ({place})"
+
+
+def caught_price(caught: events.SlashEvent) -> str:
+    """What it cost, or may cost."""
+    if caught.pending:
+        return f"{credits_of(caught.pending)} of its stake wait for a dispute"
+    return f"it loses {credits_of(caught.slashed)}"
+
+
+def bounties(bounty: int, burnt: int) -> str:
+    """Where slashed money went."""
+    return f"{format_credits(bounty)} to the verifiers, {format_credits(burnt)} burnt"
+
+
+# Settle and Result
+
+
+def settled(event: events.LeasePaymentEvent, t: RunTimeline) -> str:
+    """What a lease paid, and for what."""
+    work = f"{event.units} accepted tokens"
+    if not event.paid and event.peer in t.caught:
+        return f"{peer(event.peer)} is paid nothing: its pay for {work} is forfeited"
+    return f"{peer(event.peer)} is paid {credits_of(event.paid)} for {work}"
+
+
+def conserved(sum: int) -> str:
+    """Whether money was made or lost."""
+    return "sum 0: money is conserved" if sum == 0 else f"sum {sum}: money is not conserved"
+
+
+def gap(result: events.RunResultEvent) -> str:
+    """One machine's loss on the same tokens, and the gap even when it is bad; empty when it was not run."""
+    if result.loss_baseline is None:
+        return ""
+    apart = result.loss - result.loss_baseline
+    return f"one machine on the same tokens {result.loss_baseline:.3f} (gap {apart:+.3f})"
+
+
+def unigram(result: events.RunResultEvent) -> str:
+    """The least that training must beat: knowing how often each token occurs."""
+    side = "below" if result.loss < result.loss_unigram else "not below"
+    return f"{side} the unigram entropy of {result.loss_unigram:.3f}"
+
+
+def kinds(by: SentBytesByKind) -> str:
+    """Bytes by what they were for."""
+    return ", ".join(f"{name} {format_bytes(getattr(by, name))}" for name in by.__struct_fields__)
+
+
+def repeated(event: events.RepeatedRunEvent) -> str:
+    """Whether the same job gave the same bits as the time before."""
+    name = clean(event.run, 50)
+    if not event.differs:
+        return f"same as last time: {name}"
+    return f"not as last time ({name}): {clean(', '.join(event.differs), 60)} differ"
+
+
+def stands_on(event: events.LineageEvent) -> tuple[str, ...]:
+    """Which run this one goes on from, and how far the chain of such runs goes."""
+    behind = len(event.jobs) - 1
+    return (
+        f"starts from run {clean(event.run, 50)}, proved in {format_seconds(event.seconds)}",
+        f"{many(event.merges, 'merge')} recomputed, {many(event.signatures, 'signature')} checked",
+        f"it stands on {many(behind, 'run')} itself" if behind else "",
+    )
+
+
+def failed(event: events.RunFailureEvent) -> str:
+    """Why there is no result."""
+    return f"error[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+
+
+def warned(event: events.WarningEvent) -> str:
+    """What a person should know."""
+    return f"warning[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+
+
+def ways(event: events.PathCountsEvent) -> str:
+    """How the pairs of a run talked."""
+    told = ", ".join(f"{count} {how}" for name, how in WAYS.items() if (count := getattr(event, name)))
+    return f"pairs that talked: {told}" if told else "no pair talked"

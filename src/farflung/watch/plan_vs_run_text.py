@@ -1,0 +1,70 @@
+"""Describes the plan and its outcome in words: the lines it assumes, and planned against measured values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from farflung.core import events
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes
+from farflung.plan.plan_comparison import is_off, ratio
+from farflung.watch import phrases
+from farflung.watch.fold import RunTimeline
+
+CAUSE: Final = 300  # characters of one
+
+
+def lines_of(plan: events.PlanEvent) -> tuple[str, str]:
+    """What a round's exchange moves over the busiest member's line, and which lines the plan reckons with."""
+    if not plan.lines:
+        return "", ""
+    moved = (
+        f"a round {format_bytes(plan.up_round)} up and {format_bytes(plan.down_round)} down a provider's line"
+    )
+    return moved, f"lines: {phrases.clean(plan.lines, 120)}"
+
+
+def compared(row: events.PlanComparisonEvent) -> tuple[str, str]:
+    """One planned quantity against the measured one, with the ratio; and why, where it lies off the plan."""
+    planned, measured = phrases.amount(row.planned, row.unit), phrases.amount(row.measured, row.unit)
+    share = ratio(row)
+    told = f"{share:.2f} of the plan" if share is not None else "not planned"
+    most = f", at most {phrases.amount(row.most, row.unit)}" if row.most else ""
+    said = f"{phrases.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told})"
+    return said, phrases.clean(row.cause, CAUSE)
+
+
+def basis(t: RunTimeline) -> tuple[str, str]:
+    """What a comparison stands on, where it is not all of a run in one session; empty: it is."""
+    if not t.compared or t.result is None:
+        return "", ""
+    whole = t.plan.rounds if t.plan is not None else t.result.rounds
+    part = f"compared with the plan of {t.result.rounds} of {phrases.many(whole, 'round')}"
+    again = "time is not compared: nobody knows how long a run that is resumed lay"
+    return part if t.result.rounds < whole else "", again if t.sessions > 1 else ""
+
+
+def against(row: events.PlanComparisonEvent) -> str:
+    """The same, short: `sync 49.7 MB of 56.7 MB: 0.88 x`."""
+    share = ratio(row)
+    told = f"{share:.2f} x" if share is not None else "not planned"
+    if row.unit == "micro-credits":
+        measured, planned = format_credits(round(row.measured)), format_credits(round(row.planned))
+    else:
+        measured, planned = phrases.amount(row.measured, row.unit), phrases.amount(row.planned, row.unit)
+    most = f" (at most {phrases.amount(row.most, row.unit)})" if row.most else ""
+    return f"{phrases.clean(row.quantity, 14)} {measured} of {planned}{most}: {told}"
+
+
+def off_plan(rows: Sequence[events.PlanComparisonEvent]) -> list[str]:
+    """What lies off the plan by more than a quarter, in multiples of it, with its likeliest cause."""
+    told = []
+    for row in rows:
+        if is_off(row):
+            share, name = ratio(row), phrases.clean(row.quantity, 20)
+            why = f": {phrases.clean(row.cause, CAUSE)}" if row.cause else ""
+            told.append(
+                f"{name} {share:.2f} x the plan{why}" if share is not None else f"{name} was not planned{why}"
+            )
+    return told

@@ -1,0 +1,33 @@
+"""Describes in words the most that relays may cost and what they were paid."""
+
+from __future__ import annotations
+
+from farflung.core import events
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes
+from farflung.watch import phrases
+from farflung.watch.fold import RunTimeline
+
+
+def planned(plan: events.PlanEvent) -> str:
+    """What relays may cost beside the job; empty where they carry for nothing."""
+    if not plan.relay_price:
+        return ""
+    each = f"{format_credits(plan.relay_price)} a GiB"
+    return f"relays at {each}: at most {format_credits(plan.relay_funds)} more"
+
+
+def paid(event: events.RelayPaymentEvent) -> str:
+    """What a relay got, and for what."""
+    work = f"{format_bytes(event.bytes)} that both ends signed for"
+    rest = f"; {phrases.credits_of(event.held)} still in its channel" if event.held else ""
+    return f"relay {phrases.peer(event.peer)} is paid {phrases.credits_of(event.paid)} for {work}{rest}"
+
+
+def together(t: RunTimeline) -> str:
+    """What all relays of a run got; empty where they carry for nothing."""
+    if not t.relays:
+        return ""
+    money, carried = sum(r.paid for r in t.relays.values()), sum(r.bytes for r in t.relays.values())
+    whom = "the relay" if len(t.relays) == 1 else phrases.many(len(t.relays), "relay")
+    return f"{format_credits(money)} to {whom} for {format_bytes(carried)}"

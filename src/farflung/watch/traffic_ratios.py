@@ -1,0 +1,84 @@
+"""Computes the traffic of synchronization relative to a bf16 ring all-reduce, and the ratio that papers report.
+
+*The metric*: bytes that a peer sends and receives to agree (sync and control), each step, counted at its sockets with
+encryption and framing, against a ring all-reduce of every gradient in bf16 among as many peers, which is computed and
+never run: 2 (N - 1) / N x 2 bytes a parameter each way. *As papers count*: one float32 gradient a step over one
+payload, one way, which leaves out that N - 1 payloads come back; a payload is here what its N copies took at the
+sockets, divided by N; in a round whose payloads a relay copied, what they took once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from farflung.core import events
+from farflung.core.units import format_bytes, format_multiple
+from farflung.plan.exchange_choice import ExchangeWay
+from farflung.watch.fold import RunTimeline
+from farflung.watch.phrases import clean, times
+
+PROVIDER: Final = "provider"
+FLOAT: Final = 4
+
+
+class RatioPerPeer(NamedTuple):
+    """Bytes of one provider in one step, to agree; `ring`: each way in a bf16 ring. `papers`: their ratio, or 0."""
+
+    up: float
+    down: float
+    ring: float
+    papers: float
+
+    @property
+    def below(self) -> float:
+        """Times fewer bytes than the ring, in the direction that moves more: the metric."""
+        return self.ring / max(self.up, self.down)
+
+
+def traffic(plan: events.PlanEvent) -> tuple[str, str]:
+    """The bytes to agree, at most and by the way that is foreseen, and the yardstick: computed, never run."""
+    most = max(plan.sync_bytes, plan.sync_most)
+    ring = _ring(plan.ring_bytes, most)
+    if most == plan.sync_bytes:
+        return f"{format_bytes(plan.sync_bytes)} to agree", ring
+    foreseen = f"{format_bytes(plan.sync_bytes)} by {clean(plan.way, 30)}"
+    return f"at most {format_bytes(most)} to agree, {foreseen}", ring
+
+
+def sent_ring(result: events.RunResultEvent) -> tuple[str, str]:
+    """The bytes of agreement (sync and control), and the yardstick beside them."""
+    own = result.bytes_by.sync + result.bytes_by.control
+    return f"{format_bytes(own)} to agree", _ring(result.bytes_ring_bf16, own)
+
+
+def _ring(ring: int, own: int) -> str:
+    if not ring:
+        return ""
+    return f"a bf16 ring all-reduce: {format_bytes(ring)}, {times(ring, own)} as much (computed, not run)"
+
+
+def each(t: RunTimeline) -> RatioPerPeer | None:
+    """What one provider moved in one step so far; None where nobody counted, or before the first round closed."""
+    plan = t.plan
+    steps = len(t.rounds) * plan.steps // plan.rounds if plan is not None and plan.rounds else 0
+    names = {name for name, process in t.processes.items() if process.role == PROVIDER}
+    up = sum(by.sync + by.control for (_, name), by in t.traffic.items() if name in names)
+    down = sum(size for (_, name), size in t.received.items() if name in names)
+    if plan is None or min(steps, plan.peers, plan.steps, plan.parameters, plan.ring_bytes, up, down) <= 0:
+        return None
+    shares = plan.peers * steps
+    sent = sum(1 if each.way == ExchangeWay.FAN.value else plan.peers for each in t.rounds.values())
+    payload = t.sent.sync / (plan.peers * sent)
+    papers = FLOAT * plan.parameters * plan.steps / plan.rounds / payload if payload > 0 else 0.0
+    return RatioPerPeer(up / shares, down / shares, plan.ring_bytes / (plan.peers * plan.steps), papers)
+
+
+def each_step(t: RunTimeline) -> tuple[str, ...]:
+    """The metric in words, and the papers' ratio, labelled; empty where nobody counted."""
+    found = each(t)
+    if found is None:
+        return ()
+    moved = f"a provider sends {format_bytes(found.up)} and receives {format_bytes(found.down)} a step"
+    papers = f"as papers count, float32 gradients over payloads one way: {format_multiple(found.papers)}"
+    ring = f"that ring {format_bytes(found.ring)} each way: {format_multiple(found.below)} times"
+    return (moved, ring, *([papers] if found.papers else []))
