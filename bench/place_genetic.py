@@ -21,7 +21,7 @@ POPULATION = 100
 TRIALS = 4_900
 POINTS = 5
 
-weigh = loop("search_loops", "weigh")
+weigh = loop("group_search_loops", "weigh")
 
 
 @njit(fastmath=False)

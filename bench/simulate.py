@@ -5,7 +5,7 @@
 Processor seconds of one core, after the loops were compiled (that is told apart). Networks are those of
 `farflung simulate` without arguments, but for their size: everything is played, churn, market, audits, pay and relays.
 Bytes a node: by how much the process's peak grew beyond what it was after a network of 1,000. The oracle is
-tests/plan/plan_oracle.py. `--quick`: no million.
+tests/advice/plan_oracle.py. `--quick`: no million.
 """
 
 from __future__ import annotations

@@ -13,6 +13,22 @@ from hypothesis import settings
 
 from farflung.compress import kernels
 
+pytest.register_assert_rewrite(
+    "app_trees",
+    "attack_world",
+    "attack_lease",
+    "attack_run",
+    "attack_snapshot",
+    "attack_wire",
+    "net_relays",
+    "net_groups",
+    "net_tolls",
+    "sim_net",
+    "sim_net_story",
+)
+
+from app_trees import Ended, Farflung  # noqa: E402 - its assertions are rewritten by the line above
+
 SOURCES = Path(kernels.__file__).parents[1]
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and so all that it starts: the tests of what
@@ -41,9 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if (cache := getattr(config, "cache", None)) is not None:
         texts = [
             *sorted((SOURCES / "compress" / "loops").glob("*.py")),
-            SOURCES / "verify" / "canon" / "loops.py",
-            *sorted((SOURCES / "plan" / "place").glob("*_loops.py")),
-            *sorted((SOURCES / "plan" / "sim").glob("*.py")),
+            SOURCES / "verify" / "canon" / "numba_kernels.py",
+            *sorted((SOURCES / "advice" / "placement").glob("*_loops.py")),
+            *sorted((SOURCES / "advice" / "simulation").glob("*.py")),
         ]
         name = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:16]
         kernels.use("auto", cache=str(cache.mkdir("kernels") / name))
@@ -78,3 +94,19 @@ def pytest_runtest_protocol(
         if nextitem is not None and nextitem.path != item.path:
             gc.collect()
             gc.freeze()
+
+
+@pytest.fixture
+def farflung(tmp_path: Path) -> Farflung:
+    """The command, with a folder of runs of its own."""
+    return Farflung(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended]:
+    """One finished tiny run, shared by all tests that only look at it."""
+    command = Farflung(tmp_path_factory.mktemp("tiny") / "runs")
+    points = command.runs.parent / "failpoints"
+    ended = command("run", "--preset", "tiny", "--json", "--baseline", FARFLUNG_FAILPOINT_LOG=str(points))
+    assert ended.code == 0, ended.errors
+    return command, ended

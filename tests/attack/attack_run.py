@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from attack_world import (
     initial,
     start_order,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
-
 from sim_ledger import MemoryLedger, genesis_of
 
 from farflung.core import limits

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sdbft_stage import CHAIN, MEMBERS, ROOT, Stage, child, proposal, quorum, signed
 
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest
@@ -32,10 +31,6 @@ from farflung.ledger.sdbft.replica_messages import (
 from farflung.ledger.sdbft.votelog_records import read_record
 from farflung.ledger.transactions import SignedTx, Transfer, Tx
 from farflung.ledger.votes import SignedVote, Vote, VoteKind
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ledger"))
-
-from sdbft_stage import CHAIN, MEMBERS, ROOT, Stage, child, proposal, quorum, signed
 
 B = child(ROOT, maker=1)
 TX = SignedTx(Tx(1, CHAIN, MEMBERS[0], 0, 0, 0, (Transfer(MEMBERS[1], 1),)), Signature(bytes(64)))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
 from net_relays import C, R, relay, run, until
 

@@ -1,7 +1,6 @@
 """Who lies about bytes at a relay that is paid: the relay, a sender, a receiver, a payer, a thief of passes."""
 
 import asyncio
-import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from msgspec.structs import replace
 from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, R, echo, relay, run, until

@@ -1,17 +1,14 @@
-"""One Chromium for all tests that look at pages; makes the events of `tests/app/app_told.py` importable."""
+"""One Chromium for all tests that look at pages."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "app"))
 
 ARGUMENTS = (
     "--no-sandbox",

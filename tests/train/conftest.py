@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,8 +20,6 @@ from farflung.job.spec import (
 )
 from farflung.train import worker_messages
 from farflung.train.engine import WorkerEngine
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 TINY = JobSpec(
     seed=7,

@@ -3,7 +3,7 @@ others.
 
 `above` is how many per cent the held-out loss ended above that of the best dense run, on the same tokens, each method
 at its own best learning rate. A test holds the table to bench/results/train.jsonl, and writes it from there:
-tests/plan/test_plan_measured.py.
+tests/advice/test_advice_method_loss_table.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from farflung.advice.hardware.card_table import CardTable
 from farflung.core import limits
 from farflung.core.errors import UsageError
 
-FILE: Final = Path(__file__).resolve().parents[1] / "cards" / "cards.csv"
+FILE: Final = Path(__file__).resolve().parents[1] / "hardware" / "cards.csv"
 
 
 @cache

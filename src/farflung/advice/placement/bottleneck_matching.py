@@ -14,7 +14,7 @@ def matching(hop: Floats, left: Indices, right: Indices) -> tuple[Indices, float
     Bottleneck assignment by augmenting paths (Derigs & Zimmermann 1978), O(P^3).
     """
     pair = np.empty(len(left), np.int64)
-    slowest = loop("search_loops", "bottleneck")(
+    slowest = loop("group_search_loops", "bottleneck")(
         hop, np.ascontiguousarray(left), np.ascontiguousarray(right), pair
     )
     return pair, float(slowest)

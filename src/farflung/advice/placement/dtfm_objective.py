@@ -102,7 +102,7 @@ def score(of: DtfmCosts, groups: Indices) -> DtfmScore:
 def between(of: DtfmCosts, groups: Indices) -> Floats:
     """[W, W] seconds of the best hop between all pairs of groups."""
     out = np.zeros((len(groups), len(groups)))
-    loop("search_loops", "all_between")(of.hop, groups, out)
+    loop("group_search_loops", "all_between")(of.hop, groups, out)
     return out
 
 

@@ -30,7 +30,7 @@ def best(of: DtfmCosts) -> DtfmLayout:
             cause=f"{DEVICES} devices at most",
             hint="farflung.advice.placement.simulated_annealing.search",
         )
-    weigh, order = loop("search_loops", "weigh"), np.arange(of.stages)
+    weigh, order = loop("group_search_loops", "weigh"), np.arange(of.stages)
     least, cost = None, np.inf
     for groups in partitions(tuple(range(count)), of.ways):
         seen = np.array(groups, np.int64)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from farflung.compress.kernels import KernelRegistry
 
-PLAIN: Final = ("search_loops", "pipeline_loops", "grid_loops", "block_loops")
+PLAIN: Final = ("group_search_loops", "pipeline_loops", "grid_loops", "block_loops")
 _HOME: Final = "farflung.advice.placement."
 _shelves: Final = {name: KernelRegistry(_HOME + name, {}) for name in PLAIN}
 

@@ -22,7 +22,7 @@ def shortest(between: Floats) -> tuple[Indices, float]:
     count = len(between)
     if count <= EXACT:
         order = np.arange(count)
-        return order, float(loop("search_loops", "exact_tour")(between, order))
+        return order, float(loop("group_search_loops", "exact_tour")(between, order))
     found = [_polished(between, _nearest(between, start)) for start in range(count)]
     return min(found, key=lambda one: one[1])
 
@@ -38,11 +38,11 @@ def _nearest(between: Floats, start: int) -> Indices:
 
 
 def _polished(between: Floats, order: Indices) -> tuple[Indices, float]:
-    length = float(loop("search_loops", "improve_tour")(between, order))
+    length = float(loop("group_search_loops", "improve_tour")(between, order))
     for _ in range(len(order)):
         for first in range(len(order) - WINDOW + 1):
             _window(between, order, first)
-        shorter = float(loop("search_loops", "improve_tour")(between, order))
+        shorter = float(loop("group_search_loops", "improve_tour")(between, order))
         if shorter >= length - 1e-12:
             break
         length = shorter
@@ -65,7 +65,7 @@ def _window(between: Floats, order: Indices, first: int) -> None:
         part[end, :] += far
         part[:, end] += far
     best = np.arange(len(stages))
-    loop("search_loops", "exact_tour")(part, best)
+    loop("group_search_loops", "exact_tour")(part, best)
     if (ends and best[0] != 0) or (not ends and tail and best[-1] != len(stages) - 1):
         best = best[::-1]
     order[first:last] = stages[best[len(ends) : len(stages) - len(tail)]]

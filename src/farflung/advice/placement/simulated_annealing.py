@@ -49,7 +49,7 @@ def search(of: DtfmCosts, seed: int, effort: SearchEffort | None = None) -> Dtfm
     ):  # cheaper than a run of swaps, which misses the best of a few per cent of these
         return exhaustive_search.best(of)
     how = effort or SearchEffort()
-    weigh, run = loop("search_loops", "weigh"), loop("search_loops", "anneal")
+    weigh, run = loop("group_search_loops", "weigh"), loop("group_search_loops", "anneal")
     order = np.arange(of.stages)
     begun = [(float(sum(weigh(of.lateral, of.hop, groups, order.copy()))), groups) for groups in starts(of)]
     best, cost = min(begun, key=lambda one: one[0])[1].copy(), min(one[0] for one in begun)

@@ -10,20 +10,20 @@ import click
 
 # Each verb's place: the module is imported when the verb is used.
 PLACES: Final[Mapping[str, str]] = {
-    "init": "ledger_founding:init",
-    "validator": "ledger_founding:validator",
-    "audit": "ledger_auditing:audit",
-    "status": "ledger_seating:status",
-    "join": "ledger_seating:join",
-    "leave": "ledger_seating:leave",
-    "motion": "ledger_moving:motion",
-    "dispute": "ledger_disputing:dispute",
-    "exclusion": "ledger_excluding:exclusion",
-    "pay": "ledger_moving:pay",
-    "show": "ledger_showing:show",
-    "statement": "ledger_stating:statement",
-    "export": "ledger_stating:export",
-    "serve": "ledger_serving:serve",
+    "init": "ledger_init:init",
+    "validator": "ledger_init:validator",
+    "audit": "ledger_audit:audit",
+    "status": "ledger_seats:status",
+    "join": "ledger_seats:join",
+    "leave": "ledger_seats:leave",
+    "motion": "ledger_motion:motion",
+    "dispute": "ledger_dispute:dispute",
+    "exclusion": "ledger_exclusion:exclusion",
+    "pay": "ledger_motion:pay",
+    "show": "ledger_show:show",
+    "statement": "ledger_statement:statement",
+    "export": "ledger_statement:export",
+    "serve": "ledger_serve:serve",
 }
 
 

@@ -35,32 +35,32 @@ class CommandInfo(NamedTuple):
 
 
 VERBS: Mapping[str, CommandInfo] = {
-    "init": CommandInfo("Start", "making:init", "Write an example job that runs as it is"),
-    "plan": CommandInfo("", "jobs:plan", "Say what a job will take; `quote`: what a market asks"),
-    "quote": CommandInfo("", "quoting:quote", ""),  # the line above names it
-    "simulate": CommandInfo("", "simulating:simulate", "Play a network of up to a million nodes"),
-    "run": CommandInfo("", "jobs:run", "Train a job on a network of processes on this computer"),
-    "status": CommandInfo("Follow", "looking:status", "Show all runs, or one"),
-    "watch": CommandInfo("", "watching:watch", "Watch a run, live or again"),
-    "report": CommandInfo("", "reporting:report", "Write a run's report as one HTML page"),
-    "stop": CommandInfo("", "looking:stop", "Let a run finish its round and settle"),
-    "resume": CommandInfo("", "jobs:resume", "Go on with a run that was stopped or killed"),
-    "fetch": CommandInfo("Use", "fetching:fetch", "Copy a finished run's model and receipt"),
-    "sample": CommandInfo("", "using:sample", "Write text with a trained model"),
-    "eval": CommandInfo("", "using:evaluate", "Measure a trained model on unseen text"),
-    "export": CommandInfo("", "fetching:export", "Write a model for other programs"),
+    "init": CommandInfo("Start", "init:init", "Write an example job that runs as it is"),
+    "plan": CommandInfo("", "run:plan", "Say what a job will take; `quote`: what a market asks"),
+    "quote": CommandInfo("", "quote:quote", ""),  # the line above names it
+    "simulate": CommandInfo("", "simulate:simulate", "Play a network of up to a million nodes"),
+    "run": CommandInfo("", "run:run", "Train a job on a network of processes on this computer"),
+    "status": CommandInfo("Follow", "status:status", "Show all runs, or one"),
+    "watch": CommandInfo("", "watch:watch", "Watch a run, live or again"),
+    "report": CommandInfo("", "report:report", "Write a run's report as one HTML page"),
+    "stop": CommandInfo("", "status:stop", "Let a run finish its round and settle"),
+    "resume": CommandInfo("", "run:resume", "Go on with a run that was stopped or killed"),
+    "fetch": CommandInfo("Use", "fetch:fetch", "Copy a finished run's model and receipt"),
+    "sample": CommandInfo("", "sample:sample", "Write text with a trained model"),
+    "eval": CommandInfo("", "sample:evaluate", "Measure a trained model on unseen text"),
+    "export": CommandInfo("", "fetch:export", "Write a model for other programs"),
     "audit-plan": CommandInfo(
-        "Trust", "weighing:audit_plan", "Say whether cheating pays in a job, and what ends it"
+        "Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"
     ),
-    "verify-run": CommandInfo("", "verifying:verify_run", "Recompute a finished run from its log alone"),
-    "receipt": CommandInfo("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
-    "ledger": CommandInfo("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
-    "check": CommandInfo("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
-    "bench": CommandInfo("", "measuring:bench", "Measure codecs on your own tensors"),
-    "key": CommandInfo("", "keying:key", "Make, replace or revoke the key of a machine"),
-    "relay": CommandInfo("", "relaying:relay", "Forward bytes between peers behind routers"),
-    "version": CommandInfo("", "looking:version", ""),  # the line above all verbs names it
-    "completion": CommandInfo("", "completing:completion", ""),  # the line above all verbs names it
+    "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
+    "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
+    "ledger": CommandInfo("", "ledger:ledger", "Look into a ledger, and keep books by it"),
+    "check": CommandInfo("Machine", "check:check", "Show what this computer can do, and what it lacks"),
+    "bench": CommandInfo("", "bench:bench", "Measure codecs on your own tensors"),
+    "key": CommandInfo("", "key:key", "Make, replace or revoke the key of a machine"),
+    "relay": CommandInfo("", "relay:relay", "Forward bytes between peers behind routers"),
+    "version": CommandInfo("", "status:version", ""),  # the line above all verbs names it
+    "completion": CommandInfo("", "completion:completion", ""),  # the line above all verbs names it
 }
 
 # Words of other tools, and of those who think aloud, for our verbs.

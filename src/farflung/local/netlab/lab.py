@@ -25,7 +25,7 @@ from farflung.local.netlab.homes import EmulatedHome, NatType
 from farflung.local.netlab.topology import LabTopology
 
 ENGINES = ("auto", "c", "python")
-SOURCE = Path(__file__).with_name("line.c")
+SOURCE = Path(__file__).with_name("link_emulator.c")
 _PRIORITY = 5  # of lines among real-time processes: a delay must stay true while the machine works
 _NO_WORDS = 2  # the exit status of a line that is told nothing
 _ANSWER = 10.0  # seconds that a line has to answer

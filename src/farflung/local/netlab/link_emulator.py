@@ -8,7 +8,7 @@ A train is several packets of one connection that a network card is given at onc
 long on the line as they do, and arrives with the last of them. A device that carries trains says so, and puts Linux's
 struct virtio_net_hdr before each packet. On lines with loss there are none.
 
-All is counted in whole nanoseconds and drawn from SplitMix64, so `line.c` and this file decide alike, packet by packet.
+All is counted in whole nanoseconds and drawn from SplitMix64, so `link_emulator.c` and this file decide alike, packet by packet.
 The process reads commands from stdin, a byte each, and answers each with one line of JSON, its counters: `s` says them,
 `c` cuts the line, `r` restores it. It ends with its stdin, so no line outlives the laboratory that it belongs to.
 """

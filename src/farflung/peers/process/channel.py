@@ -37,6 +37,13 @@ from farflung.peers.process.compiling import choose_kernels
 
 LINE_BYTES = 1 << 20
 GRACE_SECONDS = 5.0
+_MODULES = {
+    "provider": "farflung.peers.node.provider",
+    "verifier": "farflung.peers.node.verifier",
+    "requester": "farflung.peers.requester.main",
+    "validator": "farflung.peers.validator.main",
+    "relay": "farflung.peers.relay.main",
+}
 
 Report = dict[str, Any]
 
@@ -140,7 +147,7 @@ async def _spawned(role: str, errors: int, *way: str) -> Process:
 
     Cancelled half-way, asyncio would wait for ever for its pipes: it is ended once it is up.
     """
-    words = (*way, sys.executable, "-I", "-m", f"farflung.app.roles.{role}")
+    words = (*way, sys.executable, "-I", "-m", _MODULES[role])
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES)
     )
@@ -179,7 +186,7 @@ class ChildProcess:
         on_report: Callable[[ChildProcess, Report], None],
         way: Sequence[str] = (),
     ) -> ChildProcess:
-        """Starts `farflung.app.roles.<role>` and gives it its configuration. Raises RunError FF-APP-024.
+        """Starts the role's module and gives it its configuration. Raises RunError FF-APP-024.
 
         `way`: what the command begins with (local.network.placement).
         """

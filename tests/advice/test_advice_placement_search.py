@@ -92,7 +92,7 @@ def test_longer_tours_are_found_where_stages_stand_in_a_line() -> None:
 def test_a_window_finds_what_two_opt_does_not_and_never_loses(seed: int) -> None:
     between = symmetric(seed, 12)
     rough = np.random.default_rng(seed).permutation(12)
-    improve, long = loop("search_loops", "improve_tour"), loop("search_loops", "tour_length")
+    improve, long = loop("group_search_loops", "improve_tour"), loop("group_search_loops", "tour_length")
     local = improve(between, rough)
     before = rough.copy()
     for first in range(12 - open_tsp.WINDOW + 1):
@@ -181,7 +181,7 @@ def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int
     groups = generator.permutation(shape[0] * shape[1]).reshape(shape)
     before = dtfm_objective.score(of, groups).total
     draws = generator.random((300, 4))
-    run = loop("search_loops", "anneal")
+    run = loop("group_search_loops", "anneal")
     said = run(of.lateral, of.hop, np.arange(groups.size), groups, draws, 0.5, 0.001, tie)
     assert sorted(groups.reshape(-1)) == list(range(groups.size))
     assert said == pytest.approx(dtfm_objective.score(of, groups).total)
@@ -191,7 +191,7 @@ def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int
 def plain(name: str) -> types.ModuleType:
     """A module of loops as it is where numba is not installed."""
     found = importlib.util.spec_from_file_location(
-        name, group_search_loops.__file__.replace("search_loops", name)
+        name, group_search_loops.__file__.replace("group_search_loops", name)
     )
     assert found is not None
     assert found.loader is not None
@@ -205,7 +205,7 @@ def test_without_numba_the_search_goes_the_same_way() -> None:
     generator = np.random.default_rng(11)
     draws = generator.random((80, 4))
     first, second = (np.arange(12).reshape(4, 3).copy() for _ in range(2))
-    compiled, as_it_stands = loop("search_loops", "anneal"), plain("search_loops").anneal
+    compiled, as_it_stands = loop("group_search_loops", "anneal"), plain("group_search_loops").anneal
     assert isinstance(as_it_stands, types.FunctionType)
     costs = [
         run(of.lateral, of.hop, np.arange(12), groups, draws, 0.5, 0.01, 0.1)
@@ -234,8 +234,8 @@ def test_no_reversal_and_no_move_of_a_stage_shortens_an_improved_tour(seed: int)
     count = 20
     between = symmetric(seed, count)
     order = np.random.default_rng(seed).permutation(count)
-    length = loop("search_loops", "improve_tour")(between, order)
-    long, tour_ = loop("search_loops", "tour_length"), list(order)
+    length = loop("group_search_loops", "improve_tour")(between, order)
+    long, tour_ = loop("group_search_loops", "tour_length"), list(order)
     for i, j in itertools.combinations(range(count), 2):
         turned = [*tour_[:i], *tour_[i : j + 1][::-1], *tour_[j + 1 :]]
         assert long(between, np.array(turned)) >= length - 1e-9
@@ -250,10 +250,12 @@ def test_devices_that_are_alike_are_not_swapped_and_less_is_tried_where_many_are
 ) -> None:
     of, groups = random_costs(5, 4, 3), np.arange(12).reshape(4, 3)
     draws = np.random.default_rng(0).random((300, 4))
-    loop("search_loops", "anneal")(of.lateral, of.hop, np.zeros(12, np.int64), groups, draws, 9.0, 1.0, 0.1)
+    loop("group_search_loops", "anneal")(
+        of.lateral, of.hop, np.zeros(12, np.int64), groups, draws, 9.0, 1.0, 0.1
+    )
     assert (groups == np.arange(12).reshape(4, 3)).all()
     tried = []
-    run = loop("search_loops", "anneal")
+    run = loop("group_search_loops", "anneal")
 
     def counted(module: str, name: str) -> Callable[..., Any]:
         def seen(*arguments: Any) -> Any:
@@ -280,7 +282,7 @@ def test_on_a_plateau_the_means_decide() -> None:
         (0.0, {(0, 1), (2, 3), (4, 5)}),
     ):
         groups = np.arange(6).reshape(3, 2)
-        loop("search_loops", "anneal")(far, np.ones((6, 6)), kinds, groups, draws, 1e-3, 1e-6, tie)
+        loop("group_search_loops", "anneal")(far, np.ones((6, 6)), kinds, groups, draws, 1e-3, 1e-6, tie)
         assert {tuple(sorted(int(i) for i in group)) for group in groups} == expected
 
 

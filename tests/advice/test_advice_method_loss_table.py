@@ -1,6 +1,6 @@
 """What was measured of methods: the plan's table is that of the committed results, and lines up in a terminal.
 
-After the runs: `FARFLUNG_BLESS=1 python -m pytest tests/plan/test_plan_measured.py` writes it from them.
+After the runs: `FARFLUNG_BLESS=1 python -m pytest tests/advice/test_advice_method_loss_table.py` writes it from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the processes of tests/app/test_app_sync_distributed.py do: `python app_sync_ranks.py CASE RANK SIZE FOLDER`."""
+"""What the processes of tests/sync/test_sync_torch_distributed_group.py do: `python app_sync_ranks.py CASE RANK SIZE FOLDER`."""
 
 from __future__ import annotations
 
