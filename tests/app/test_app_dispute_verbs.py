@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from core_asks import scheduled
-from test_app_ledger_verbs import free_ports
+from test_peers_ledger_verbs import free_ports
 
 from farflung.app.cli.ledger import ledger
 from farflung.app.cli.ledger_seats import client_of

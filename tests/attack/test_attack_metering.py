@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, R, echo, relay, run, until
-from net_tolls import CHAIN, NOW, PAYER, PRICE, Funds, Ledger, Paid, hidden, paid, paid_group, toll
+from net_tolls import CHAIN, NOW, PAYER, PRICE, ChannelBalance, Ledger, Paid, hidden, paid, paid_group, toll
 
 from farflung.core import limits, relay_passes
 from farflung.core.codec import decode, encode
@@ -332,7 +332,7 @@ def test_a_channel_that_others_have_emptied_carries_nothing_more() -> None:
     async def test() -> None:
         other = toll(A, C, serial=2)
         async with paid(toll(), other, held=0.2) as made:
-            made.ledger.funds = Funds(1, PRICE, 1 << 20)  # a micro-credit a byte
+            made.ledger.funds = ChannelBalance(1, PRICE, 1 << 20)  # a micro-credit a byte
             async with hidden(C, made.server.address, echo):
                 to_c = await made.a.dial(C.public, *made.server.address, relay=R.public)
                 with pytest.raises(NetworkError):
@@ -411,7 +411,7 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
     async def test() -> None:
         async with paid(window=WINDOW, held=0.1) as made:
             for opening in range(1, 7):
-                made.ledger.funds = Funds(opening, PRICE, 1 << 40)
+                made.ledger.funds = ChannelBalance(opening, PRICE, 1 << 40)
                 made.a.purse.drop(PAYER.public)
                 made.a.purse.put(toll(opening=opening))
                 with pytest.raises(NetworkError):
@@ -429,7 +429,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
     async def test() -> None:
         async with paid(window=WINDOW, held=0.1) as made:
             for opening in range(1, 6, 2):
-                made.ledger.funds = Funds(opening, PRICE, 1 << 40)
+                made.ledger.funds = ChannelBalance(opening, PRICE, 1 << 40)
                 made.a.purse.drop(PAYER.public)
                 made.a.purse.put(toll(opening=opening))
                 with pytest.raises(NetworkError):
@@ -437,7 +437,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
                 await made.gate.settle(PAYER.public)
                 before = made.gate._payers._owed[PAYER.public]
                 assert before > WINDOW // 2
-                made.ledger.funds = Funds(opening + 1, PRICE, 1000)  # a micro-credit a byte
+                made.ledger.funds = ChannelBalance(opening + 1, PRICE, 1000)  # a micro-credit a byte
                 lost = toll(opening=opening + 1, lost=limits.PASS_BYTES)
                 books = await made.gate.admit(lost, A.public, B.public)
                 assert isinstance(books, PassMeter)
@@ -529,7 +529,7 @@ def test_a_pass_of_a_channel_that_was_closed_opens_nothing_in_the_next_one() -> 
     async def test() -> None:
         async with paid() as made:
             await calls(made, 1)
-            made.ledger.funds = Funds(2, PRICE, 1 << 40)
+            made.ledger.funds = ChannelBalance(2, PRICE, 1 << 40)
             made.gate._payers.of(PAYER.public).know(made.ledger.funds, asyncio.get_running_loop().time())
             connection = await made.dial()
             connection.close()
@@ -745,7 +745,7 @@ def test_a_member_cannot_let_itself_in_by_a_pass_of_its_own_or_one_for_another_g
 
     async def test() -> None:
         async with paid() as made, hidden(thief, None) as station:
-            made.ledger.of = lambda _: asyncio.sleep(0, Funds(1, PRICE, 1 << 40))  # type: ignore[method-assign]
+            made.ledger.of = lambda _: asyncio.sleep(0, ChannelBalance(1, PRICE, 1 << 40))  # type: ignore[method-assign]
             made.gate._payers.ask = made.ledger.of
             place = meeting(made.server.address, roster(members=GROUP, owner=PAYER))
             for shown, cause in ((own, "not the one"), (others, "not for our key")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from ledger_committee import COUNCIL, LONG, SEATS, Admit, Amend, Reign, join
+from ledger_committee import COUNCIL, LONG, SEATS, AdmitValidator, AmendParams, Reign, join
 from ledger_world import REQUESTER, ROOTS
 from msgspec.structs import replace
 
@@ -135,7 +135,7 @@ def test_an_old_committee_cannot_certify_a_block_of_a_later_epoch():
     reign = Reign(4)
     old = reign.chain.state.committee.members
     reign.do(SEATS[4], join(reign.chain.id, SEATS[4], SEATS[4]))
-    reign.carry(Admit(SEATS[4].public))
+    reign.carry(AdmitValidator(SEATS[4].public))
     reign.to_boundary()
     made, _ = reign.made()
     stale = Block(made.header, made.txs, reign.certificate(made.header, old))
@@ -163,7 +163,7 @@ def test_a_closing_block_needs_a_finalize_of_its_own():
     reign = Reign(1, COUNCIL)
     assert reign.do(SEATS[0], transactions.Transfer(REQUESTER.public, 1))
     reign.do(SEATS[1], join(reign.chain.id, SEATS[1], SEATS[1]))
-    reign.carry(Admit(SEATS[1].public))
+    reign.carry(AdmitValidator(SEATS[1].public))
     closing, _ = reign.made()
     assert closing.state.closes
     weak = reign.certified(closing, VoteKind.NOTARIZE)
@@ -205,7 +205,7 @@ def test_what_is_not_final_is_judged_to_the_last_signature():
 def test_parameters_of_the_next_epoch_hold_from_its_first_block_on():
     reign = Reign(1)
     slow = replace(LONG, step_ms_max=500)
-    reign.carry(Amend(slow))
+    reign.carry(AmendParams(slow))
     reign.to_boundary()
     made, _ = reign.made()
     assert made.header.time == reign.chain.head.time + 500
@@ -239,7 +239,7 @@ def test_the_same_members_under_another_version_are_another_committee():
     reign = Reign(4)
     reign.step()
     early = prove(reign.chain, "accounts", REQUESTER.public)
-    reign.carry(Amend(replace(LONG, withheld_permille=5)))
+    reign.carry(AmendParams(replace(LONG, withheld_permille=5)))
     reign.to_boundary()
     reign.step()
     late = prove(reign.chain, "accounts", REQUESTER.public)
@@ -265,7 +265,7 @@ def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
     ):
         with pytest.raises(VerificationError, match="FF-LEDG-072"):
             light_client.check(trust, receipt)
-    reign.carry(Amend(replace(LONG, withheld_permille=5)))
+    reign.carry(AmendParams(replace(LONG, withheld_permille=5)))
     reign.to_boundary()
     step = reign.chain.steps[0]
     with pytest.raises(VerificationError, match="FF-LEDG-072"):

@@ -7,10 +7,10 @@ from ledger_committee import (
     COUNCIL,
     OWNERS,
     SEATS,
-    Admit,
-    Amend,
+    AdmitValidator,
+    AmendParams,
     MotionVote,
-    Remove,
+    RemoveValidator,
     ValidatorLeave,
     ValidatorState,
     carry,
@@ -49,7 +49,7 @@ def the_motion(world: World, motion: Motion, mover: int = 0) -> MotionRow:
 def test_more_than_two_thirds_pass_a_motion_and_no_fewer():
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    motion = move(world, Admit(FIVE.public))
+    motion = move(world, AdmitValidator(FIVE.public))
     vote = MotionVote(name(world.chain, SEATS[0], motion))
     assert world.do(SEATS[0], motion) == "ok"
     assert world.do(SEATS[0], vote) == "FF-LEDG-269"
@@ -63,7 +63,7 @@ def test_more_than_two_thirds_pass_a_motion_and_no_fewer():
 def test_only_owners_of_seats_move_and_vote():
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    motion = move(world, Admit(FIVE.public))
+    motion = move(world, AdmitValidator(FIVE.public))
     for key in (OWNER, FIVE, REQUESTER, SEATS[5]):
         assert world.do(key, motion) == "FF-LEDG-264"
     assert world.do(SEATS[0], motion) == "ok"
@@ -75,16 +75,16 @@ def test_only_owners_of_seats_move_and_vote():
 def test_the_owner_of_a_seat_votes_and_not_its_consensus_key():
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    carry(world, Admit(FIVE.public), SEATS[:3])
+    carry(world, AdmitValidator(FIVE.public), SEATS[:3])
     to_boundary(world)
-    motion = move(world, Amend(AMENDED))
+    motion = move(world, AmendParams(AMENDED))
     assert world.do(FIVE, motion) == "FF-LEDG-264"
     assert world.do(OWNER, motion) == "ok"
 
 
 def test_a_motion_lapses_at_its_deadline():
     world = council()
-    motion = move(world, Amend(AMENDED))
+    motion = move(world, AmendParams(AMENDED))
     assert world.do(SEATS[0], motion) == "ok"
     vote = MotionVote(name(world.chain, SEATS[0], motion))
     world.do(SEATS[1], vote)
@@ -100,19 +100,21 @@ def test_a_motion_lapses_at_its_deadline():
 @pytest.mark.parametrize("after", [-1000, 0, 30_001])
 def test_a_deadline_lies_ahead_and_not_too_far(after: int):
     world = council()
-    assert world.do(SEATS[0], move(world, Amend(AMENDED), after)) == "FF-LEDG-265"
-    assert world.do(SEATS[0], move(world, Amend(AMENDED), 30_000)) == "ok"
+    assert world.do(SEATS[0], move(world, AmendParams(AMENDED), after)) == "FF-LEDG-265"
+    assert world.do(SEATS[0], move(world, AmendParams(AMENDED), 30_000)) == "ok"
 
 
 def test_a_motion_is_made_once():
     world = council()
-    motion = move(world, Amend(AMENDED))
+    motion = move(world, AmendParams(AMENDED))
     assert world.do(SEATS[0], motion) == "ok"
     assert world.do(SEATS[0], motion) == "FF-LEDG-266"
     assert world.do(SEATS[1], motion) == "ok"
 
 
-@pytest.mark.parametrize("what", [Admit(FIVE.public), Remove(FIVE.public), Admit(SEATS[0].public)])
+@pytest.mark.parametrize(
+    "what", [AdmitValidator(FIVE.public), RemoveValidator(FIVE.public), AdmitValidator(SEATS[0].public)]
+)
 def test_what_cannot_be_done_cannot_be_moved(what: What):
     world = council()
     assert world.do(SEATS[0], move(world, what)) == "FF-LEDG-267"
@@ -121,7 +123,7 @@ def test_what_cannot_be_done_cannot_be_moved(what: What):
 def test_what_has_become_impossible_is_not_voted_for():
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    motion = move(world, Admit(FIVE.public))
+    motion = move(world, AdmitValidator(FIVE.public))
     world.do(SEATS[0], motion)
     world.do(OWNER, ValidatorLeave(FIVE.public))
     assert world.do(SEATS[1], MotionVote(name(world.chain, SEATS[0], motion))) == "FF-LEDG-267"
@@ -129,7 +131,7 @@ def test_what_has_become_impossible_is_not_voted_for():
 
 def test_votes_of_those_who_have_lost_their_seats_do_not_count():
     world = council()
-    motion = move(world, Amend(AMENDED), 30_000)
+    motion = move(world, AmendParams(AMENDED), 30_000)
     vote = MotionVote(name(world.chain, SEATS[0], motion))
     assert [world.do(SEATS[0], motion), world.do(SEATS[1], vote)] == ["ok", "ok"]
     for key in SEATS[:2]:
@@ -145,14 +147,14 @@ def test_votes_of_those_who_have_lost_their_seats_do_not_count():
 
 def test_parameters_change_at_the_boundary_and_every_version_is_kept():
     world = council()
-    assert carry(world, Amend(AMENDED), SEATS[:3]) == "ok"
+    assert carry(world, AmendParams(AMENDED), SEATS[:3]) == "ok"
     assert world.state.params == COUNCIL
     assert not world.state.closes
     to_boundary(world)
     assert (world.state.params, world.state.committee.epoch, world.state.committee.params) == (AMENDED, 1, 1)
     assert world.state.closes
     assert (params_of(world.state, 0), params_of(world.state, 1)) == (COUNCIL, AMENDED)
-    assert world.do(SEATS[0], Motion(Amend(COUNCIL), world.state.time + 2000)) == "FF-LEDG-006"
+    assert world.do(SEATS[0], Motion(AmendParams(COUNCIL), world.state.time + 2000)) == "FF-LEDG-006"
     world.send()
     assert not world.state.closes
 
@@ -160,7 +162,7 @@ def test_parameters_change_at_the_boundary_and_every_version_is_kept():
 def test_of_two_amendments_before_one_boundary_the_last_one_holds():
     world = council(1)
     for permille in (10, 20):
-        motion = move(world, Amend(replace(COUNCIL, withheld_permille=permille)))
+        motion = move(world, AmendParams(replace(COUNCIL, withheld_permille=permille)))
         assert world.do(SEATS[0], motion) == "ok"
     to_boundary(world)
     assert (world.state.params.withheld_permille, world.state.committee.params) == (20, 1)
@@ -170,7 +172,7 @@ def test_a_job_keeps_the_parameters_under_which_it_was_created():
     world = World(replace(PARAMS, epoch_blocks=2))
     slow = replace(PARAMS, epoch_blocks=2, withheld_permille=900, window_ms=5000, dispute_ms=5000)
     world.watched()
-    assert world.do(VALIDATOR, move(world, Amend(slow))) == "ok"
+    assert world.do(VALIDATOR, move(world, AmendParams(slow))) == "ok"
     world.send()
     assert world.state.params == slow
     assert world.job().terms == 0
@@ -211,7 +213,7 @@ def test_no_committee_can_vote_for_numbers_that_freeze_money(change: dict[str, i
     bad = replace(COUNCIL, **change)
     assert fault_of_params(bad)
     world = council()
-    assert world.do(SEATS[0], move(world, Amend(bad))) == "FF-LEDG-267"
+    assert world.do(SEATS[0], move(world, AmendParams(bad))) == "FF-LEDG-267"
     assert not fault_of_params(COUNCIL)
     assert not fault_of_params(LedgerParams())
 
@@ -242,9 +244,9 @@ def test_no_motion_touches_an_account_a_job_a_lease_or_a_channel():
     world.do(NODES[2], join(world.chain, FIVE, NODES[2], 400))
     guarded = set(KINDS) - {"committees", "params", "validators", "motions"}
     whats: list[What] = [
-        Admit(FIVE.public),
-        Amend(replace(PARAMS, epoch_blocks=1, withheld_permille=1000)),
-        Remove(FIVE.public),
+        AdmitValidator(FIVE.public),
+        AmendParams(replace(PARAMS, epoch_blocks=1, withheld_permille=1000)),
+        RemoveValidator(FIVE.public),
     ]
     assert {type(what) for what in whats} == set(What.__args__)
     movers = (VALIDATOR, NODES[2])

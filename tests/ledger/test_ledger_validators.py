@@ -9,9 +9,9 @@ from ledger_committee import (
     COUNCIL,
     OWNERS,
     SEATS,
-    Admit,
+    AdmitValidator,
     MotionVote,
-    Remove,
+    RemoveValidator,
     ValidatorLeave,
     ValidatorState,
     carry,
@@ -112,7 +112,7 @@ def seated() -> World:
     """A fifth validator that has had its seat for an epoch."""
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    assert carry(world, Admit(FIVE.public), SEATS[:3]) == "ok"
+    assert carry(world, AdmitValidator(FIVE.public), SEATS[:3]) == "ok"
     to_boundary(world)
     assert world.state.committee.members == tuple(key.public for key in SEATS[:5])
     return world
@@ -123,7 +123,7 @@ def test_a_stake_outlives_its_seat_and_then_comes_back(by_motion: bool):
     world = seated()
     wait(world, 1000)
     if by_motion:
-        assert carry(world, Remove(FIVE.public), SEATS[:4]) == "ok"
+        assert carry(world, RemoveValidator(FIVE.public), SEATS[:4]) == "ok"
     else:
         assert world.do(OWNER, ValidatorLeave(FIVE.public)) == "ok"
     assert of(world, FIVE).state == ValidatorState.LEAVING
@@ -144,11 +144,11 @@ def test_a_stake_outlives_its_seat_and_then_comes_back(by_motion: bool):
 def test_who_was_admitted_and_leaves_before_it_has_a_seat_is_bonded_from_then_on():
     world = council()
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    assert carry(world, Admit(FIVE.public), SEATS[:2]) == "ok"
+    assert carry(world, AdmitValidator(FIVE.public), SEATS[:2]) == "ok"
     world.do(SEATS[2], transactions.Transfer(OWNER.public, 1))
     world = council(1)
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    assert world.do(SEATS[0], move(world, Admit(FIVE.public))) == "ok"
+    assert world.do(SEATS[0], move(world, AdmitValidator(FIVE.public))) == "ok"
     assert world.do(OWNER, ValidatorLeave(FIVE.public)) == "ok"
     assert of(world, FIVE).until == world.state.time + 50_000
     to_boundary(world)
@@ -169,7 +169,7 @@ def test_a_committee_never_becomes_empty_and_its_stake_is_free_all_the_same():
 def test_a_large_committee_keeps_who_was_admitted_first():
     world = council(4, replace(COUNCIL, committee_max=4))
     world.do(OWNER, join(world.chain, FIVE, OWNER))
-    assert carry(world, Admit(FIVE.public), SEATS[:3]) == "ok"
+    assert carry(world, AdmitValidator(FIVE.public), SEATS[:3]) == "ok"
     to_boundary(world)
     assert world.state.committee.epoch == 0
     assert world.do(SEATS[1], ValidatorLeave(SEATS[1].public)) == "ok"
@@ -183,7 +183,7 @@ def test_seats_are_in_the_order_of_admission_and_not_of_asking():
     for seat in SEATS[4:6]:
         world.do(OWNER, join(world.chain, seat, OWNER))
     for seat in (SEATS[5], SEATS[4]):
-        assert world.do(SEATS[0], move(world, Admit(seat.public))) == "ok"
+        assert world.do(SEATS[0], move(world, AdmitValidator(seat.public))) == "ok"
     to_boundary(world)
     wait(world, 1000)
     to_boundary(world)
@@ -195,12 +195,12 @@ def test_one_account_may_own_several_seats_and_has_as_many_votes():
     for seat in SEATS[4:6]:
         world.do(OWNER, join(world.chain, seat, OWNER))
     for seat in SEATS[4:6]:
-        assert world.do(SEATS[0], move(world, Admit(seat.public))) == "ok"
+        assert world.do(SEATS[0], move(world, AdmitValidator(seat.public))) == "ok"
     to_boundary(world)
     assert len(world.state.committee.members) in (2, 3)
     while len(world.state.committee.members) < 3:
         wait(world, 1000)
-    motion = move(world, Remove(SEATS[4].public))
+    motion = move(world, RemoveValidator(SEATS[4].public))
     assert world.do(OWNER, motion) == "ok"
     assert of(world, SEATS[4]).state == ValidatorState.ADMITTED
     assert world.do(SEATS[0], MotionVote(name(world.chain, OWNER, motion))) == "ok"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from net_relays import R
-from net_tolls import CHAIN, NOW, PAYER, PRICE, Funds
+from net_tolls import CHAIN, NOW, PAYER, PRICE, ChannelBalance
 
 from farflung.core import relay_passes
 from farflung.core.ids import PeerId
@@ -14,8 +14,8 @@ from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore
 
 
-async def funds(payer: PeerId) -> Funds | None:
-    return Funds(1, PRICE, 1 << 40) if payer == PAYER.public else None
+async def funds(payer: PeerId) -> ChannelBalance | None:
+    return ChannelBalance(1, PRICE, 1 << 40) if payer == PAYER.public else None
 
 
 async def settle(payer: PeerId, claims: tuple[PassClaim, ...]) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, run, until
-from net_tolls import NOW, PAYER, Funds, Paid, hidden, paid, paid_group, toll
+from net_tolls import NOW, PAYER, ChannelBalance, Paid, hidden, paid, paid_group, toll
 
 from farflung.core import limits, relay_passes
 from farflung.core.errors import NetworkError
@@ -52,7 +52,7 @@ def test_an_upload_is_billed_once_for_each_member_that_got_it() -> None:
     run(test)
 
 
-async def refusal(signed: SignedRelayPass | None, funds: Funds | None = None) -> str:
+async def refusal(signed: SignedRelayPass | None, funds: ChannelBalance | None = None) -> str:
     """What the relay says to a first member that shows this."""
     async with paid() as made, hidden(ONE, None) as station:
         if funds is not None:
@@ -77,11 +77,11 @@ async def refusal(signed: SignedRelayPass | None, funds: Funds | None = None) ->
         (toll(ONE, TWO, relay=C.public), None, "another relay"),
         (toll(ONE, TWO, expires=NOW), None, "quarter of an hour"),
         (toll(ONE, TWO, quota=0), None, "used up"),
-        (toll(ONE, TWO), Funds(1, 5, 1 << 40), "has no channel"),  # below the relay's price
+        (toll(ONE, TWO), ChannelBalance(1, 5, 1 << 40), "has no channel"),  # below the relay's price
     ],
 )
 def test_a_member_is_let_in_under_a_good_pass_of_the_groups_owner_only(
-    signed: SignedRelayPass | None, funds: Funds | None, cause: str
+    signed: SignedRelayPass | None, funds: ChannelBalance | None, cause: str
 ) -> None:
     async def test() -> None:
         assert cause in await refusal(signed, funds)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from net_relays import A, B, C, R, echo, pair, relay, run, until
-from net_tolls import NOW, PAYER, Funds, Ledger, Paid, hidden, paid, toll
+from net_tolls import NOW, PAYER, ChannelBalance, Ledger, Paid, hidden, paid, toll
 
 from farflung.core import limits, relay_passes
 from farflung.core.codec import encode
@@ -84,12 +84,12 @@ def test_a_relay_that_is_paid_carries_for_good_passes_only(
     ("funds", "cause"),
     [
         (None, "has no channel"),
-        (Funds(1, 5, 1 << 40), "has no channel"),  # below the relay's price
-        (Funds(2, 1 << 30, 1 << 40), "has no channel"),  # opened anew since
-        (Funds(1, 1 << 30, 1 << 40, serial=2), "used up"),  # this pass is settled
+        (ChannelBalance(1, 5, 1 << 40), "has no channel"),  # below the relay's price
+        (ChannelBalance(2, 1 << 30, 1 << 40), "has no channel"),  # opened anew since
+        (ChannelBalance(1, 1 << 30, 1 << 40, serial=2), "used up"),  # this pass is settled
     ],
 )
-def test_the_payers_channel_has_to_pay_the_price(funds: Funds | None, cause: str) -> None:
+def test_the_payers_channel_has_to_pay_the_price(funds: ChannelBalance | None, cause: str) -> None:
     async def test() -> None:
         async with paid() as made:
             made.ledger.funds = funds
@@ -475,7 +475,7 @@ def test_the_ledger_is_asked_once_for_many_dials() -> None:
         asked = 0
 
         class Counting(Ledger):
-            async def of(self, payer: object) -> Funds | None:
+            async def of(self, payer: object) -> ChannelBalance | None:
                 nonlocal asked
                 asked += 1
                 return self.funds

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from core_asks import scheduled
-from test_app_committee import BOB, CAPS, World, run
+from test_peers_validator_committee import BOB, CAPS, World, run
 
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import RunError
