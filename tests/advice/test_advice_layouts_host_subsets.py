@@ -79,6 +79,7 @@ def counted_out(found: Sequence[OfferedHost], seed: int, goal: AdviceGoal) -> fl
     return least
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("goal", list(AdviceGoal))
 @pytest.mark.parametrize("seed", range(8))
 def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, goal: AdviceGoal) -> None:
@@ -86,6 +87,7 @@ def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, g
     assert advised(found, seed, goal) <= NEAR * counted_out(found, seed, goal)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("goal", list(AdviceGoal))
 @pytest.mark.parametrize("seed", range(6))
 def test_more_offers_never_make_the_best_worse(seed: int, goal: AdviceGoal) -> None:
@@ -94,6 +96,7 @@ def test_more_offers_never_make_the_best_worse(seed: int, goal: AdviceGoal) -> N
     assert each == sorted(each, reverse=True)
 
 
+@pytest.mark.whole
 def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
     large = tuple(host(f"big{at}", "M2 Ultra") for at in range(4))
     alone, beside = (layout_search.search(BIG, found) for found in (large, (*large, *hosts(30, "RTX 3070"))))
@@ -129,6 +132,7 @@ def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
                     assert layout.bound(work, crew, host_speed.rate, ways) <= one.seconds * (1 + 1e-9)
 
 
+@pytest.mark.whole
 def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,6 +56,7 @@ def played(fleet: Fleet, work: StepWork, grid: Indices, verdict: GridEvaluation)
     return slowest
 
 
+@pytest.mark.whole
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 40), st.integers(1, 4), st.booleans())
 @settings(max_examples=80)
 def test_a_pipeline_takes_what_a_timeline_of_it_takes(
@@ -91,6 +92,7 @@ def beside_timeline(seed: int, stages: int, micro: int, sites: int, *, lines: bo
     return float(verdict.step) / played(fleet, work, grid, verdict)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("between", [1e9, 1e8, 2e7, 5e6])
 def test_what_lies_between_sites_holds_up_every_micro_batch(between: float) -> None:
     rate = [[1e9, between], [between, 1e9]]
@@ -132,6 +134,7 @@ def test_of_two_layouts_the_one_is_better_that_a_timeline_says(between: float, e
     assert (said[0] < said[1]) == (true[0] < true[1])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("every", "best"), [(1, STAGES_INSIDE), (20, PIPELINES_INSIDE)])
 def test_sites_are_found_whichever_way_they_are_to_be_used(every: int, best: Indices) -> None:
     fleet, work = equal_nodes(5e7, every)
@@ -147,6 +150,7 @@ def test_swaps_find_what_no_grid_to_begin_with_has() -> None:
     assert swapped.verdict.tokens > 1.1 * still.verdict.tokens
 
 
+@pytest.mark.whole
 def test_what_is_worse_for_a_while_leads_to_what_is_better() -> None:
     """The same swaps, with temperatures and without."""
     totals = []

@@ -104,6 +104,7 @@ def test_a_window_finds_what_two_opt_does_not_and_never_loses(seed: int) -> None
     assert exactly <= long(between, rough) + 1e-9 <= local + 2e-9
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", range(5))
 def test_dtfm_cases_reach_the_least_known_cost_to_four_digits(number: int) -> None:
     of = dtfm_objective.costs(dtfm_cases.case(number), 8)

@@ -17,6 +17,8 @@ from plan_oracle import Network
 from farflung.advice.simulation.simulate import play, settled
 from farflung.compress import kernels
 
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("oracle")]
+
 CLOSE = 0.01
 NETWORKS = 6
 SEEN = (

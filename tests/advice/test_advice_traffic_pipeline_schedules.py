@@ -131,6 +131,7 @@ def test_asking_costs_never_less_than_sending_at_once(
         assert asked.alive == free.alive
 
 
+@pytest.mark.whole
 def test_a_pipeline_of_very_many_stages_comes_to_its_end() -> None:
     """Each of 2^17 operations is looked at a few times, not once for every other one."""
     found = timeline([StageTimes(1.0, 1.0)] * (1 << 16), 2, PipelineSchedule.GPIPE)

@@ -20,7 +20,7 @@ from farflung.core.events import AnyEvent, PlanEvent, RoundEndEvent, RunStartEve
 from farflung.core.io.durable_files import write_atomic
 from farflung.verify.replay_report import ReplayReport
 
-tree = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+tree = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 
 def marked(test: object) -> object:
@@ -38,7 +38,6 @@ def finished(tiny: tuple[Farflung, Ended]) -> ff.Run:
     return ff.load(run)
 
 
-@pytest.mark.tree
 @pytest.mark.slow
 def test_a_run_inside_a_running_loop_calls_back_in_our_thread_and_hands_over(tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
@@ -117,7 +116,7 @@ def interrupted(folder: Path, where: str, times: int) -> list[str]:
     return rest.splitlines()
 
 
-@pytest.mark.tree
+@pytest.mark.whole
 @pytest.mark.parametrize("where", ["script", "loop"])
 @pytest.mark.slow
 def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path) -> None:
@@ -130,7 +129,6 @@ def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path
     assert not run.model().training
 
 
-@pytest.mark.tree
 @pytest.mark.slow
 def test_a_second_interrupt_inside_a_loop_ends_the_run_at_once(tmp_path: Path) -> None:
     said = interrupted(tmp_path / "run", "loop", 2)
@@ -175,6 +173,7 @@ def test_a_share_or_a_seed_that_is_none_is_refused_before_anything_is_read(
         finished.verify(**asked)
 
 
+@pytest.mark.whole
 @marked
 def test_a_run_is_trained_again_in_samples_where_a_loop_runs_and_where_none_does(finished: ff.Run) -> None:
     async def cell() -> ReplayReport:

@@ -184,6 +184,7 @@ def test_a_damaged_file_ends_in_finite_vectors_or_in_one_of_two_errors(
 GAUSS = BenchVector("g", TensorLayout.of({"a": (256, 256), "b": (100,)}), noise(256 * 256 + 100))
 
 
+@pytest.mark.whole
 def test_every_codec_of_the_shelf_has_a_row_and_none_is_better_than_its_floor_on_gaussian_numbers() -> None:
     rows = measure([GAUSS])
     assert [row.codec for row in rows] == [way.name for way in SHELF]
@@ -195,6 +196,7 @@ def test_every_codec_of_the_shelf_has_a_row_and_none_is_better_than_its_floor_on
         assert row.below_float32 == pytest.approx(32 / row.bits)
 
 
+@pytest.mark.whole
 def test_float32_is_exact_and_fewer_bits_are_worse() -> None:
     rows = {row.codec: row for row in measure([GAUSS])}
     assert (rows["dense fp32"].error, rows["dense fp32"].cosine) == (0, pytest.approx(1))
@@ -289,6 +291,7 @@ def test_payloads_of_an_exact_codec_are_the_pseudo_gradients_themselves(tmp_path
     assert "exact" in found.drawn.notes[0]
 
 
+@pytest.mark.whole
 def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_path: Path) -> None:
     run = finished(
         tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512)
@@ -350,6 +353,7 @@ def model(tmp_path: Path) -> str:
     return str(saved(tmp_path / "m.safetensors", {"a": noise(64, 80), "b": noise(64, seed=3)}))
 
 
+@pytest.mark.whole
 def test_the_table_fits_80_columns_and_names_each_codec(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,6 +374,7 @@ def test_the_same_figures_are_an_object(model: str, capsys: pytest.CaptureFixtur
     assert {"codec", "bytes", "bits", "error", "cosine", "error_floor"} <= set(said["codecs"][0])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PNG", b"\x89PNG")])
 def test_the_picture_is_the_same_bytes_each_time(kind: str, start: bytes, model: str, tmp_path: Path) -> None:
     made = []

@@ -172,6 +172,7 @@ def test_a_wrong_key_fails_and_the_line_has_code_cause_step_and_side() -> None:
     assert "to be mended at this computer" in " ".join(done.stdout.split())
 
 
+@pytest.mark.whole
 def test_a_relay_that_serves_few_takes_in_the_key_that_is_named(tmp_path: Path) -> None:
     file = tmp_path / "own.key"
     file.write_text(A.private.private_bytes_raw().hex() + "\n")
@@ -238,6 +239,7 @@ def test_a_peer_whose_relay_is_gone_is_the_relays_and_a_ledger_that_is_gone_is_n
     assert looked_for(A, at)["record"][0] == "unknown"
 
 
+@pytest.mark.whole
 def test_the_check_of_the_other_side_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "theirs.json"
     with relay() as place:

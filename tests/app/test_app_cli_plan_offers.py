@@ -80,6 +80,7 @@ def test_lines_fit_a_terminal_and_say_what_was_offered_and_assumed() -> None:
     assert "6 hosts of 6 owners" in said()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("words", [(), MIDDLE, LARGE], ids=["none", "middle", "large"])
 def test_lines_are_as_wide_as_the_terminal(
@@ -101,6 +102,7 @@ def test_a_small_job_is_told_that_one_host_is_enough() -> None:
     assert found["best"][0]["step_seconds"] > 5e-4  # no card launches 136 kernels sooner
 
 
+@pytest.mark.whole
 def test_advice_compiles_nothing() -> None:
     """Placement's loops run as they stand: loading numba alone takes longer than six hosts do."""
     words = ["--offers", str(OFFERS), *LARGE]
@@ -193,6 +195,7 @@ def test_a_way_over_the_jobs_budget_says_so() -> None:
     assert "over the job's" not in said(*LARGE, "--set", "budget=100000")
 
 
+@pytest.mark.whole
 def test_a_budget_that_was_said_keeps_out_what_is_dearer_and_a_deadline_what_is_longer() -> None:
     poor = refused("--offers", str(OFFERS), *LARGE, "--set", "budget=1")
     assert poor.code == "FF-APP-428"
@@ -365,6 +368,7 @@ def test_options_of_offers_want_offers() -> None:
         assert refused(*words).code == "FF-APP-429"
 
 
+@pytest.mark.whole
 def test_a_module_of_ones_own_is_planned_by_its_trace() -> None:
     own = str(OFFERS.parents[1] / "own_module.toml")
     found = json.loads(said(own, "--json"))
@@ -374,6 +378,7 @@ def test_a_module_of_ones_own_is_planned_by_its_trace() -> None:
     assert "traced: no repeated blocks" in " ".join(said(own).split())
 
 
+@pytest.mark.whole
 def test_the_built_in_model_is_traced_if_asked_and_cut_like_its_closed_form() -> None:
     by_sizes, by_trace = (json.loads(said(*LARGE, "--json", *more)) for more in ((), ("--trace",)))
     assert (by_sizes["model"], by_trace["model"]) == ("", "traced: 32 repeated blocks")
@@ -384,6 +389,7 @@ def test_the_built_in_model_is_traced_if_asked_and_cut_like_its_closed_form() ->
         assert other["seconds"] == pytest.approx(one["seconds"], rel=0.3)
 
 
+@pytest.mark.whole
 def test_a_plan_here_says_what_the_trace_found() -> None:
     own = str(OFFERS.parents[1] / "own_module.toml")
     for words in ((own,), ("--trace", "--preset", "tiny")):
@@ -476,6 +482,7 @@ def test_every_rule_is_shown_where_it_is_asked_for() -> None:
     assert all(f": {rule}: " in text for rule in ("software", "cores", "memory", "lanes", "up", "down"))
 
 
+@pytest.mark.whole
 def test_a_job_that_asks_for_a_class_is_planned_with_it_or_refused() -> None:
     for way in json.loads(said(*MIDDLE, "--set", "network.machines=A", "--json"))["best"]:
         assert set(way["classes"]) == {"A"}

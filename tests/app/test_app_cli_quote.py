@@ -260,6 +260,7 @@ def test_offers_that_are_none_are_refused(tmp_path: Path) -> None:
         assert getattr(asked(*JOB, offers=tmp_path / path)[1], "code", "") == code
 
 
+@pytest.mark.whole
 def test_a_module_of_ones_own_is_quoted_by_its_trace() -> None:
     text, error = asked(str(OFFERS.parent / "own_module.toml"))
     assert error is None

@@ -103,6 +103,7 @@ def test_eval_measures_fewer_tokens_and_other_text(
     assert text["tokens"] == 480
 
 
+@pytest.mark.whole
 def test_a_model_of_the_users_own_is_used_in_a_process_of_its_own(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ if sys.argv[0].endswith("teller.py"):  # in the process that the command starts,
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("lie", [GenerateReply(4000), GenerateReply(-1), ModelEvaluationReply(0.0, 1.0, 9)])
 def test_a_model_that_speaks_in_the_name_of_its_process_is_not_believed(
     tmp_path: Path,
@@ -179,6 +181,7 @@ def test_a_models_own_words_in_an_error_are_one_harmless_line(
     assert max(map(len, lines)) <= 400
 
 
+@pytest.mark.whole
 def test_a_model_without_logits_says_what_to_add_and_is_still_measured(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Event, Farflung, outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.tree, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
 
 JOB = (
     "run", "--preset", "tiny", "--json", "--rounds", "7", "--set", "sync.steps=12", "--set", "network.hidden=1",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from app_trees import Ended, Farflung, stored_events
 
-pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900), pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900), pytest.mark.xdist_group("tree")]
 
 LIMIT_SECONDS = 600
 LOOK_SECONDS = 0.1

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from farflung.app.cli.run import plan
 
+pytestmark = pytest.mark.whole
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "offers"
 MIDDLE = {"layers": 12, "width": 768, "heads": 12, "context": 512}
 LARGE = {"layers": 32, "width": 4096, "heads": 32, "context": 1024}

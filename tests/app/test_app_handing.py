@@ -15,7 +15,7 @@ from app_trees import Ended, Farflung
 from farflung.app.cli.main import main
 from farflung.train import model_file
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 Called = Callable[..., tuple[int, str, str]]
 

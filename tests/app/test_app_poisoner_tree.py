@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from app_trees import Farflung
 
-pytestmark = [pytest.mark.tree, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SETTINGS = (
     "network.providers=3",

@@ -13,7 +13,7 @@ from farflung.core.codec import decode
 from farflung.core.crypto import NS_JOB_KEY, local_key
 from farflung.job.spec import JobTerms
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("bad input")]
 
 RUN_BYTES = 64  # a run of plaintext so long is a leak
 

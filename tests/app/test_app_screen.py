@@ -33,6 +33,7 @@ def on_terminal(
     return terminal, written
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("columns", "height"), [(140, 40), (100, 30), (80, 24), (60, 24), (40, 12)])
 def test_an_old_run_fits_the_terminal_and_stays_in_its_place(
     tmp_path: Path, columns: int, height: int
@@ -64,6 +65,7 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
     assert all(line.startswith(STAGES) for line in written.splitlines())
 
 
+@pytest.mark.whole
 def test_a_terminal_without_utf8_gets_letters_that_it_has(tmp_path: Path) -> None:
     kept(tmp_path, story(model="gpt 1x32 größe"))
     terminal, written = on_terminal(tmp_path, "watch", "--speed", "max", PYTHONIOENCODING="ascii", height=30)
@@ -93,6 +95,7 @@ def test_lines_and_json_on_a_pipe_tell_the_same_facts(farflung: Farflung) -> Non
         assert fact in text
 
 
+@pytest.mark.whole
 def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
     kept(farflung.runs, story())
     lines = farflung("watch", "--round", "0").lines
@@ -108,6 +111,7 @@ def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -198,7 +202,7 @@ def build():
 """
 
 
-@pytest.mark.tree
+@pytest.mark.whole
 def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(BROKEN)
     job = tmp_path / "job.toml"
@@ -220,7 +224,6 @@ def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> Non
     assert "Traceback" not in errors
 
 
-@pytest.mark.tree
 @pytest.mark.slow
 def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: Farflung) -> None:
     terminal, _ = on_terminal(

@@ -143,6 +143,7 @@ def test_what_an_accusation_before_a_jury_makes_good_is_half_of_what_it_costs(
     assert "loses 30 rounds' pay, and what it made others spend is made good up to 15" in shown
 
 
+@pytest.mark.whole
 def test_agents_play_the_same_from_one_seed_and_others_from_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

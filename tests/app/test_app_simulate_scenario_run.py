@@ -146,6 +146,7 @@ def llama(seed: int) -> float:
     return mean / 3600
 
 
+@pytest.mark.whole
 def test_the_interruptions_of_llama_3_come_every_3_09_hours() -> None:
     """Twelve times 419: a standard error of 1.4 %."""
     times = [llama(seed) for seed in range(12)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from app_trees import Farflung, stored_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.tree]
+pytestmark = pytest.mark.slow
 
 
 def compared(run: Path) -> set[str]:

@@ -17,7 +17,7 @@ from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.table_rows import KeyRow
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 ROUND_PRICE = 2 * 2 * 32 * 3  # peers, sequences, context, steps; one micro-credit a token
 

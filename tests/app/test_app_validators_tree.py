@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Event, Farflung
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree"), pytest.mark.timeout(300)]
 
 JOB = ("run", "--preset", "tiny", "--json")
 SETTLED = ("model_hash", "slashed", "sum", "rounds")

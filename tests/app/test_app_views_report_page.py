@@ -23,7 +23,7 @@ from farflung.peers.rundir.journal import Journal, read_timeline
 from farflung.watch import report_series
 from farflung.watch.fold import RunTimeline, fold
 
-pytestmark = pytest.mark.xdist_group("report")  # its pages are drawn once
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("report")]  # its pages are drawn once
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;</title><img src=x onerror=y>{{ 7*7 }}$x$"
 

@@ -12,7 +12,7 @@ import pytest
 
 from farflung.watch import report_series
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 
 def test_the_page_of_a_real_run_says_what_its_result_says(tiny: Any) -> None:

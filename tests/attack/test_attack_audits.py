@@ -166,6 +166,7 @@ class Hanging:
         return await self._obey(connection, method, order)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("twist", [refusing, babbling, None], ids=["refuses", "babbles", "hangs"])
 def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
     scene: Any, monkeypatch: pytest.MonkeyPatch, twist: Twist | None
@@ -198,6 +199,7 @@ def test_verifiers_are_waited_for_as_long_as_the_plan_says(
     assert set(bounds) == {PATIENCE}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
 def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(
     scene: Any, monkeypatch: pytest.MonkeyPatch, how: str
@@ -242,6 +244,7 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: ObjectManifest
 # A member that opens something else
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "twist",
     [
@@ -397,6 +400,7 @@ def hung_up(_judge: Judge, _order: Any, _said: Any) -> Any:
 BORDER_OF_ANOTHER = digest("test/another border")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("method", "bend"),
     [

@@ -199,6 +199,7 @@ def test_a_canary_decides_nothing_about_who_planted_it(scene: Any) -> None:
     assert run.out == []
 
 
+@pytest.mark.whole
 def test_the_same_run_again_has_the_same_canaries(scene: Any, tmp_path: Path) -> None:
     first = told(scene(guess))
     for path in tmp_path.iterdir():
@@ -206,6 +207,7 @@ def test_the_same_run_again_has_the_same_canaries(scene: Any, tmp_path: Path) ->
     assert told(scene(guess)) == first
 
 
+@pytest.mark.whole
 def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
     scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +291,7 @@ def _true_end(eve: Any, order: Any, said: messages.CanaryOpenReply) -> messages.
     return replace(said, plant=made)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "twist",
     [

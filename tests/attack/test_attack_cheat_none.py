@@ -32,6 +32,7 @@ def busy() -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_honest_peers_with_one_and_two_threads_are_never_accused(seed: int) -> None:

@@ -8,6 +8,7 @@ from cheat_play import SEEDS, SHORT, assert_found_and_nobody_else, is_measured, 
 from farflung.verify import audit_verdict
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_encodes_what_it_did_not_train_is_found_false_and_nobody_else(seed: int) -> None:
     run = play(seed, "poison-encoding", spec=SHORT)

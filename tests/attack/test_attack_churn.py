@@ -73,6 +73,7 @@ def passed_over(run: Run) -> list[tuple[int, str]]:
     return [(e.round, e.phase) for e in run.events if isinstance(e, SkippedMemberEvent)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
 def test_a_member_that_keeps_back_its_answer_loses_that_round_and_is_in_the_next(
     run: Run, phase: str
@@ -105,6 +106,7 @@ def test_a_worker_that_is_stuck_is_told_to_give_up(run: Run) -> None:
     within(60, test)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
 def test_a_member_that_never_answers_again_holds_nobody(run: Run, phase: str) -> None:
     async def test() -> None:
@@ -132,6 +134,7 @@ def test_a_member_that_merges_slowly_is_paid_and_comes_after(run: Run) -> None:
     within(60, test)
 
 
+@pytest.mark.whole
 def test_with_a_quorum_of_one_the_same_member_is_waited_for(run: Run) -> None:
     async def test() -> None:
         run.fresh = msgspec.structs.replace(run.fresh, quorum=1.0)

@@ -111,6 +111,7 @@ HASH = digest("test/1", b"a payload")
 OTHER_JOB = digest("test/1", b"another job")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "commitment",
     [
@@ -214,6 +215,7 @@ def changed(**fields: Any) -> Twist:
     return reveal
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "fields",
     [
@@ -274,6 +276,7 @@ def test_a_manifest_that_is_not_the_contributions_object(attacked: Any) -> None:
     attacked("FF-APP-054", reveal=reveal)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("manifest", "code"),
     [
@@ -294,6 +297,7 @@ def test_a_manifest_over_its_bounds(attacked: Any, manifest: ObjectManifest, cod
     attacked(code, reveal=reveal)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("make", "code"),
     [
@@ -407,6 +411,7 @@ def hanging_up(eve: Hostile, _order: Any, said: Any) -> Any:
     return said
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["train", "reveal", "merge"])
 @pytest.mark.parametrize(
     ("twist", "reason"),

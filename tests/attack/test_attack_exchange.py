@@ -155,6 +155,7 @@ def _flip(frame: bytearray) -> list[bytearray]:
     return [frame]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "attack",
     [_flip, lambda frame: []],

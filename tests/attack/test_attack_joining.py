@@ -133,6 +133,7 @@ def height_of(path: Path) -> int:
         store.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
@@ -159,6 +160,7 @@ def test_a_server_that_lies_or_says_nothing_is_told_and_left_for_the_next_one(
     assert height_of(tmp_path / "helped.db") == 4
 
 
+@pytest.mark.whole
 def test_who_drips_chunks_is_left_and_the_next_one_goes_on_where_it_stopped(tmp_path: Path):
     source = grown()
     whole, rest = Server(source), Server(source)

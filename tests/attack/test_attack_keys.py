@@ -113,6 +113,7 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("known", "stolen"),
     [

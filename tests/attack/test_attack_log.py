@@ -223,6 +223,7 @@ def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn
         follower.new()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("created", [1e308, -1e18, 1e12])
 def test_a_run_of_no_date_has_a_report(tmp_path: Path, created: float) -> None:
     run = a_run(tmp_path / "r", packed(whole()), created=created)
@@ -267,6 +268,7 @@ def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:
     assert "<b>" not in page
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("number", "real"),
     [(0, 0.0), (1, 1e30), (-1, -1e30), ((1 << 63) - 1, 1e30), (-(1 << 63), 5e-324), (limits.ROUNDS, 1e-30)],
@@ -286,6 +288,7 @@ def test_a_report_of_absurd_numbers_is_drawn(number: int, real: float) -> None:
     assert "</html>" in report_page.render(timeline, "r", CREATED, is_owned=False)
 
 
+@pytest.mark.whole
 def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
     timeline = RunTimeline()
     for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
@@ -319,6 +322,7 @@ def test_a_line_has_so_many_points_its_ends_among_them() -> None:
     assert loss_charts._thinned(points[:9]) == points[:9]
 
 
+@pytest.mark.whole
 def test_a_drawing_has_a_row_for_so_many_members_and_no_more() -> None:
     timeline = RunTimeline()
     for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
@@ -351,6 +355,7 @@ def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) ->
     assert not written.is_symlink()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
 def test_a_report_takes_the_place_of_ordinary_files_only(tmp_path: Path, kind: str) -> None:
     run, out = a_run(tmp_path / "r", packed(whole())), tmp_path / "out"

@@ -365,6 +365,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
     run(test)
 
 
+@pytest.mark.whole
 def test_many_passes_at_once_leave_no_more_unsigned_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
@@ -405,6 +406,7 @@ def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(
     run(test)
 
 
+@pytest.mark.whole
 def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 

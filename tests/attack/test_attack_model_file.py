@@ -355,6 +355,7 @@ def all_end(processes: list[psutil.Process]) -> None:
                 time.sleep(0.02)
 
 
+@pytest.mark.whole
 def test_ctrl_c_ends_a_program_that_never_returns(tmp_path: Path) -> None:
     folder = own(tmp_path, logits=ENDLESS)
     process = sampling(folder)
@@ -390,6 +391,7 @@ telling.Channel.write = written
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("also", [LOST, ELSEWHERE], ids=["in a library", "in another thread"])
 def test_an_interrupt_that_nobody_hears_of_ends_the_command_all_the_same(tmp_path: Path, also: str) -> None:
     folder = own(tmp_path, logits=ENDLESS)

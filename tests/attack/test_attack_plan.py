@@ -91,6 +91,7 @@ def strange(folder: Path) -> tuple[str, ...]:
     return ("endless.toml", "pipe.toml", "huge.toml", "bytes.toml", "folder.toml", "none.toml")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", [("simulate",), ("plan", "--cards"), ("plan", "--offers"), ("plan",)])
 def test_a_file_that_is_none_is_refused_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
     files = strange(tmp_path)

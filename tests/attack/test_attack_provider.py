@@ -245,6 +245,7 @@ def shaped(*shapes: tuple[int, ...]) -> messages.LeaseOfferRequest:
     return replace(PROPOSAL, terms=replace(terms(model=model), layout=layout))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("proposal", "code"),
     [

@@ -319,12 +319,14 @@ def test_one_large_file_is_refused(tmp_path: Path, tier: str) -> None:
     )
 
 
+@pytest.mark.whole
 def test_an_endless_loop_ends_with_its_processor_time(tmp_path: Path, tier: str) -> None:
     worker = start(tmp_path, tier, "while True: pass", limits=WorkerLimits(cpu_seconds=1))
     assert worker.wait(100) == -signal.SIGXCPU
     assert worker.reason() == f"{exit_reason.PROCESSOR} of 1 s; SIGXCPU: over its processor time"
 
 
+@pytest.mark.whole
 def test_who_ignores_the_first_warning_is_killed_for_it(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
     worker = start(tmp_path, sandbox_tiers.strongest().name, code, limits=WorkerLimits(cpu_seconds=1))

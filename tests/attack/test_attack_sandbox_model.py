@@ -99,6 +99,7 @@ def test_a_models_source_reaches_nothing(tmp_path: Path, tier: str) -> None:
     assert not weights.with_name("weights-planted").exists()
 
 
+@pytest.mark.whole
 def test_a_model_that_eats_memory_ends_its_worker_and_is_named(tmp_path: Path) -> None:
     tier = sandbox_tiers.strongest()
     if sandbox.SandboxGap.SHARED_MEMORY in tier.gaps:

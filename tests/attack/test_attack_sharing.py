@@ -170,6 +170,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert states == {"r": "unreadable", "good": "failed"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_leads_nowhere(tmp_path: Path, closed: str) -> None:
     run = a_run(tmp_path)

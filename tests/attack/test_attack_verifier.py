@@ -473,6 +473,7 @@ def replaced(value: float) -> BorderState:
     return BorderState(0, 1, vector, (vector, vector), None)
 
 
+@pytest.mark.whole
 def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         opened = order.opened
@@ -509,6 +510,7 @@ def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
     against(attack)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("reply", [None, b"", b"\xc1", b"\x91" * 5000, "unsealed"])
 def test_a_peer_that_answers_a_verifier_with_nothing_of_use_withholds(against: Any, reply: Any) -> None:
     """The coordinator got no opening: the verifier asks for itself."""

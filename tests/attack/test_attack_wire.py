@@ -165,6 +165,7 @@ async def drip(place: tuple[str, int], data: bytes, at_once: int) -> tuple[bytes
     return await back, was_cut_off
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("through_relay", [False, True], ids=["listener", "relay"])
 def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(through_relay: bool) -> None:
     """Every byte is in time for the one before; only all of them together are not."""
@@ -194,6 +195,7 @@ def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(thr
     run(test)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "said", [b"", b"F", SHOWN[:20], "begun"], ids=["silent", "one byte", "ticket", "begun"]
 )

@@ -222,6 +222,7 @@ def test_merging_is_the_same(values, weight, scale):
 SIZES = [1, 2, 64, 65, 4096, 4097, 8191, (1 << 15) + 1]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", ["normal", "tiny", "huge", "equal", "zero", "up", "down", "sparse"])
 def test_adversarial_sizes_and_values_are_the_same(size, shape):
@@ -271,6 +272,7 @@ def test_a_product_and_a_sum_are_rounded_twice():
     agree("accumulate", values, state, np.float32(0.1))
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1200)
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: code that was read from a cache cannot be looked into."""
@@ -320,6 +322,7 @@ def test_in_numpy_mode_nothing_is_compiled():
     assert run(WORK.format(before="kernels.use('numpy'); kernels.PAYS = 0")) == "552 False"
 
 
+@pytest.mark.whole
 @pytest.mark.extra
 def test_in_auto_mode_compiling_waits_until_it_pays():
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
@@ -327,6 +330,7 @@ def test_in_auto_mode_compiling_waits_until_it_pays():
     assert run(WORK.format(before="kernels.PAYS = 1")) == "552 True"
 
 
+@pytest.mark.whole
 @pytest.mark.extra
 def test_compiled_code_is_kept_only_where_nobody_else_may_write(tmp_path):
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")

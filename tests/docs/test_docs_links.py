@@ -212,6 +212,7 @@ def test_error_codes_that_pages_mention_are_in_the_source() -> None:
         assert set(CODE.findall(page.read_text(encoding="utf-8"))) <= known, name(page)
 
 
+@pytest.mark.whole
 def test_every_code_string_of_the_source_is_in_the_list_with_or_without_its_prefix() -> None:
     listed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     for path in sorted((ROOT / "src").rglob("*.py")):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -28,6 +28,7 @@ def said(name: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.whole
 def test_two_peers_with_a_plain_loop_end_alike(tmp_path: Path) -> None:
     rounds = re.findall(r"round (\d+): loss ([0-9.]+)", said("sync_plain.py", tmp_path))
     assert [int(number) for number, _ in rounds] == list(range(6))

@@ -209,6 +209,7 @@ def any_tiers() -> st.SearchStrategy[tuple[r.TierReading, ...]]:
     return st.tuples(*one)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", typing.get_args(r.Reading), ids=lambda kind: kind.__name__)
 @given(data=st.data(), size=st.integers(0, 1 << 34))
 def test_whatever_is_read_gets_a_complete_finding(kind: Any, data: st.DataObject, size: int) -> None:
@@ -250,6 +251,7 @@ def test_a_torch_that_takes_too_long_is_not_waited_for() -> None:
     assert "import torch" in reading.step
 
 
+@pytest.mark.whole
 def test_products_of_fewer_bits_are_seen() -> None:
     rounded = doctor_torch.CODE.replace("(x @ y)", "(x.bfloat16() @ y.bfloat16()).float()")
     assert rounded != doctor_torch.CODE
@@ -304,6 +306,7 @@ def test_a_probe_that_hangs_or_fails_is_told_as_not_measured() -> None:
     assert findings[2].cause == "KeyError: 'x'"
 
 
+@pytest.mark.whole
 def test_all_probes_measure_this_machine(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -71,6 +71,7 @@ def test_a_broken_torch_a_file_for_a_folder_and_a_taken_port_are_named(tmp_path:
     assert facts["sandbox"]["tier"] is None
 
 
+@pytest.mark.whole
 def test_low_limits_are_named_with_the_command_that_lifts_them(tmp_path: Path) -> None:
     def lower() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 4096))
@@ -97,6 +98,7 @@ probing.probes = lambda runs, port: [
 """
 
 
+@pytest.mark.whole
 def test_a_check_ends_where_a_probe_hangs_and_says_so() -> None:
     status, facts = check(code=HANG)
     found = findings_of(facts)
@@ -106,6 +108,7 @@ def test_a_check_ends_where_a_probe_hangs_and_says_so() -> None:
     assert facts["default_run_seconds"] is None
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_colours_are_for_terminals_that_want_them(variables: dict[str, str], is_coloured: bool) -> None:
     own, theirs = pty.openpty()

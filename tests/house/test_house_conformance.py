@@ -255,6 +255,7 @@ def bless(found: Frozen) -> None:
     FROZEN.write_text(f"{head}\n{''.join(lines)}", "utf-8")
 
 
+@pytest.mark.whole
 def test_no_wire_format_has_changed() -> None:
     if os.environ.get("FARFLUNG_BLESS"):
         bless(fingerprints())
@@ -272,6 +273,7 @@ def test_wire_types_are_frozen_arrays_without_unknown_fields() -> None:
         assert not config.omit_defaults, name
 
 
+@pytest.mark.whole
 def test_no_wire_type_hides_behind_torch() -> None:
     hidden = [
         f"{name}.{node.name}"

@@ -120,6 +120,7 @@ def kill_everywhere(folder: Path, blocks: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
 def test_a_kill_inside_any_write_of_a_block_loses_nothing_and_votes_once(tmp_path: Path):
     assert kill_everywhere(tmp_path, 1) >= 40

@@ -358,6 +358,7 @@ def test_failpoints_are_where_the_crash_tests_expect_them(tmp_path: Path):
     assert (tmp_path / "log").read_text().split() == create + block * len(batches())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("failpoint", "height"),
     [

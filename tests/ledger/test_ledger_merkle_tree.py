@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import merkle
 from farflung.ledger.merkle_tree import MerkleTree
+
+pytestmark = pytest.mark.whole
 
 BATCHES = st.lists(
     st.tuples(

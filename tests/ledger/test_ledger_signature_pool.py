@@ -75,6 +75,7 @@ def test_a_process_that_was_killed_is_replaced(judges: SignaturePool):
     assert process_of(judges) != first
 
 
+@pytest.mark.whole
 def test_a_process_that_hangs_is_replaced():
     with SignaturePool(1, seconds=2) as judges:
         assert judges.ask(MIXED).result(WAIT) == SAID
@@ -84,6 +85,7 @@ def test_a_process_that_hangs_is_replaced():
         assert process_of(judges) != first
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "program",
     [

@@ -10,7 +10,7 @@ from app_trees import Ended, Farflung
 
 from farflung.train import model_file
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 SHORT = ("--preset", "tiny", "--set", "rounds=1", "--set", "evaluate.every=1", "--json")
 

@@ -123,6 +123,7 @@ def test_words_that_are_no_trace_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert started[0].ended
 
 
+@pytest.mark.whole
 def test_the_process_traces_in_its_sandbox() -> None:
     found = gauge(SPEC, b"")
     assert found.rows == SPEC.batch
@@ -230,6 +231,7 @@ def test_a_run_that_is_over_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
     assert over.wait(10)
 
 
+@pytest.mark.whole
 def test_the_process_measures_its_heap_in_its_sandbox() -> None:
     """Resident memory holds the tensors, all of them at once, and less than a few times as much."""
     spec = load(None, flags={"model.context": "128", "batch": "24"}).spec

@@ -13,7 +13,7 @@ from farflung.local.network import history
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 
 @pytest.fixture

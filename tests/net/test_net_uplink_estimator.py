@@ -147,6 +147,7 @@ def test_what_another_process_of_the_home_sends_does_not_hold_us_back_after_it(
     assert home.run(5.0, [one])[0] >= 0.8
 
 
+@pytest.mark.whole
 @some
 @given(rates, trips)
 def test_two_processes_that_send_at_once_fill_the_line_between_them(rate: float, trip: float) -> None:

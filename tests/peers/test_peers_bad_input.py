@@ -22,7 +22,7 @@ from farflung.core.events import WarningEvent
 from farflung.core.io.durable_files import AppendLog, read_records
 from farflung.peers.rundir import journal
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("bad input"), pytest.mark.timeout(400)]
 
 TINY = ("run", "--preset", "tiny", "--json")
 MODULE = ("--set", "model.kind=module", "--set")

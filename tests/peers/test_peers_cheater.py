@@ -16,7 +16,7 @@ from farflung.local.network.process_config import cheater_of
 from farflung.peers.requester.audits import evidence_file
 from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
 SETTINGS = (
     "network.providers=3",

@@ -14,7 +14,7 @@ from app_trees import Farflung, kill_at_each, outcome
 from farflung.peers.rundir import export
 from farflung.watch.io import event_log
 
-pytestmark = pytest.mark.tree
+pytestmark = pytest.mark.whole
 
 SOURCES = Path(__file__).parents[2] / "src" / "farflung"
 TINY = ("--preset", "tiny")

@@ -135,6 +135,7 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
     run(tmp_path, test)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("is_made_good", [True, False])
 def test_what_was_lost_on_the_way_ends_no_run_whose_payer_makes_it_good_and_every_other(
     tmp_path: Path, is_made_good: bool

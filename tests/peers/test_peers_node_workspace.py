@@ -59,6 +59,7 @@ def start(disk: DiskObjectStore | None = None) -> LeaseStartRequest:
     return LeaseStartRequest(TERMS.id, b"", 0, (), (), data, nothing, nothing, nothing, 0, ())
 
 
+@pytest.mark.whole
 def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path: Path) -> None:
     disk, worker = DiskObjectStore(tmp_path, "provider.store"), Scripted(READY)
     place = JobWorkspace(ME, TERMS, disk, nobody, len(DATA))

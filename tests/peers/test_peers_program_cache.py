@@ -127,6 +127,7 @@ def test_nothing_is_read_from_a_folder_that_others_may_write_to(folder: Path) ->
     assert len(list(folder.iterdir())) == 1
 
 
+@pytest.mark.whole
 def test_the_oldest_are_dropped(folder: Path) -> None:
     for number in range(cache.KEPT + 3):
         cache.keep(replace(STEP, module=bytes([number])), DATA)
@@ -137,6 +138,7 @@ def test_the_oldest_are_dropped(folder: Path) -> None:
     ] == [*range(3, cache.KEPT + 3)]
 
 
+@pytest.mark.whole
 def test_what_is_asked_for_again_and_again_stays(folder: Path) -> None:
     for number in range(cache.KEPT + 3):
         cache.keep(replace(STEP, module=bytes([number])), DATA)

@@ -204,7 +204,6 @@ def test_the_class_is_told_as_an_event() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.tree
 def test_the_tracer_is_a_process_of_its_own_in_the_sandbox_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

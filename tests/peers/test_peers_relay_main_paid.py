@@ -203,6 +203,7 @@ def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.whole
 def test_a_relay_that_was_killed_claims_when_it_is_back_and_never_twice(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.start("--price", str(PRICE))
@@ -290,6 +291,7 @@ def test_a_relay_claims_from_a_channel_that_is_over(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.whole
 def test_a_relay_follows_the_ledgers_registry_with_and_without_a_price(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from app_trees import Farflung, outcome
 
-pytestmark = [pytest.mark.tree, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TESTED = (
     *("run", "--preset", "tiny", "--json", "--set", "sync.steps=5", "--set", "audit.rate=1"),

@@ -212,6 +212,7 @@ async def spend(world: World, own: RelayChannels, times: int) -> None:
         await own.look(own._payers[0])
 
 
+@pytest.mark.whole
 def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_run_is_told(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from farflung.core.money import format_credits
 from farflung.core.relay_passes import cost
 from farflung.local.network.process_config import FEE, POCKET
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
 
 PRICE = 50_000_000  # a GiB, so that a little is carried for some credits
 GOODBYES = 20_000  # bytes of connections that end, which nobody signs for any more

@@ -193,6 +193,7 @@ def test_one_of_four_may_die_and_comes_back_from_its_disk(tmp_path: Path) -> Non
     run(tmp_path, body)
 
 
+@pytest.mark.whole
 def test_two_of_four_stand_still_until_a_third_is_back(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         await made.stop(0)

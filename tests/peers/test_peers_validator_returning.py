@@ -21,6 +21,8 @@ from farflung.peers.validator.committee import CommitteeMember
 from farflung.peers.validator.returning import CatchUpService
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
+pytestmark = pytest.mark.whole
+
 SEATS = tuple(local_key(43, "seat", index) for index in range(4))
 LATE = SEATS[3]
 

@@ -40,6 +40,7 @@ def test_a_sample_of_four_rounds_with_a_twin_is_safe_and_live() -> None:
         play(SEATS, TWIN, script)
 
 
+@pytest.mark.whole
 def test_the_walk_over_the_tree_of_scripts_visits_all_and_each_as_if_it_were_played_alone() -> None:
     assert [script for script, _ in explore(SEATS, TWIN, 2)] == list(scripts(SEATS, TWIN, 2))
     for begun in random.Random(5).sample(list(scripts(SEATS, TWIN, ROUNDS - 1)), 3):

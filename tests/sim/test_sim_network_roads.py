@@ -142,6 +142,7 @@ def test_an_opened_path_that_is_cut_is_left_for_a_relay() -> None:
     journey(Nat.CONE, Nat.CONE, main)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", range(5))
 def test_a_home_whose_address_changes_is_met_again(seed: int) -> None:
     async def main(world: World, a: Traveller, b: Traveller) -> None:
@@ -227,6 +228,7 @@ def wander(seed: int) -> None:
 ALL = ("relay1", "relay2", "a", "b")
 
 
+@pytest.mark.whole
 def test_whatever_breaks_on_the_way_two_homes_find_another_way() -> None:
     for seed in (*range(6), 85, 95):
         wander(seed)

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 TOGETHER = 20
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("first", range(0, 100, TOGETHER))
 def test_whatever_breaks_calls_end_once_and_peers_meet_again(first: int) -> None:
     for seed in range(first, first + TOGETHER):

@@ -154,6 +154,7 @@ class Journey:
         return CREDIT * (len(self.lives[node.id]) - 1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("breaks", ["nothing", "lines", "programs", "one program, often"])
 def test_what_is_billed_was_carried_and_at_most_a_window_of_each_is_not(
     breaks: str, monkeypatch: pytest.MonkeyPatch

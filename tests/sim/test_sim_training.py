@@ -14,6 +14,8 @@ from sim_training import Training, job
 
 from farflung.compress import kernels
 
+pytestmark = pytest.mark.whole
+
 # A method's tests stay together: its undisturbed run is trained once for all of them.
 METHODS = [
     pytest.param(method, marks=pytest.mark.xdist_group(f"{method} trained"))

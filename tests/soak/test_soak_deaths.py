@@ -27,7 +27,7 @@ from farflung.core.io.durable_files import AppendLog
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, Record, RunLogEntry
 
-pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 KILLS = 20  # of each kind
 ROUNDS = 48

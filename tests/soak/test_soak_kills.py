@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Farflung, kill_tree, living, outcome, reexecuted, stored_events
 
-pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 JOB = ("--preset", "tiny", "--rounds", "6", "--set", "sync.steps=20")
 EARLIEST = 0.5  # seconds after the start

@@ -287,6 +287,7 @@ def test_every_kind_of_write_has_its_failpoint(points):
     }  # fmt: skip
 
 
+@pytest.mark.whole
 def test_death_at_any_write_leaves_only_whole_objects_and_a_store_that_goes_on(points, tmp_path):
     manifest, chunks = seal(KEY, b"x" * (limits.CHUNK_BYTES + 9))
     for number, point in enumerate(points):

@@ -47,6 +47,7 @@ def fails(code: str) -> Any:
     return pytest.raises(FarflungError, match=code)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [*LOCAL, *STEPWISE])
 def test_peers_end_with_the_same_bits_and_a_lower_loss(name: str) -> None:
     table = Table(3)
@@ -94,6 +95,7 @@ def test_one_peer_alone_without_a_group_is_its_inner_optimizer() -> None:
     assert torch.allclose(flat(model), flat(other), atol=1e-6)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["sparse_loco", "streaming and delayed", "delayed", "muloco", "dgc"])
 @pytest.mark.parametrize("stop", [1, H, 2 * H, 3 * H + 2])
 def test_a_run_goes_on_bit_for_bit_from_its_state_dict(name: str, stop: int) -> None:
@@ -279,6 +281,7 @@ def test_the_rate_of_a_method_that_is_its_own_optimizer_can_be_changed() -> None
         sync.set_lr(-1.0)
 
 
+@pytest.mark.whole
 def test_the_facade_is_an_attribute_that_is_loaded_when_it_is_used() -> None:
     code = "import sys, farflung; assert 'torch' not in sys.modules; farflung.sync.SparseLoCo"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -295,6 +298,7 @@ print("numba" in sys.modules)
 """
 
 
+@pytest.mark.whole
 def test_a_small_model_s_rounds_do_not_wait_for_a_compiler() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SMALL], capture_output=True, text=True, check=True, timeout=110

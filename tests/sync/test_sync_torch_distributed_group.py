@@ -64,6 +64,7 @@ def test_all_methods_end_with_the_same_bits_on_every_rank(ranks: Ranks) -> None:
         )
 
 
+@pytest.mark.whole
 def test_a_rank_with_other_parameters_is_named_and_a_broken_payload_is_left_out_by_all(ranks: Ranks) -> None:
     first, *others = ranks("trouble", 3)
     for other in others:

@@ -104,11 +104,13 @@ def run(setup, tiny):
     return lambda kind, **changes: Run(setup, msgspec.structs.replace(tiny, **changes), kind)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", DISHONEST)
 def test_a_cheat_is_honest_in_its_first_round(run, kind):
     assert run(kind).round(0) == run("none").round(0)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS)
 @pytest.mark.parametrize("kind", SPOILED)
 def test_every_segment_of_a_cheat_lies_far_from_the_work(run, kind, changes):
@@ -139,6 +141,7 @@ def test_poison_is_found_by_its_encoding_only(run):
         one.merge(number)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cheat_states_a_whole_plausible_trace(run, kind, changes):
@@ -162,6 +165,7 @@ def test_a_cheat_states_a_whole_plausible_trace(run, kind, changes):
         honest.merge(number)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", DISHONEST)
 def test_a_cheat_repeats_itself(run, kind):
     one, other = run(kind), run(kind)

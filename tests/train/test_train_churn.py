@@ -52,6 +52,7 @@ def held(engine):
     return inner_state.pack(engine._inner, job.spec.optimizer, job.model.layout)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_that_was_not_accepted_did_not_happen(engine, spec, kind):
     """Whether it was trained or not: private state and all that follows are the same bytes."""
@@ -69,6 +70,7 @@ def test_a_round_that_was_not_accepted_did_not_happen(engine, spec, kind):
         assert (held(late) == before) is is_out
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("accepted", ["1111", "1010", "0110", "0000"])
 def test_what_was_accepted_and_what_is_unsent_is_all_that_the_accepted_rounds_changed(engine, spec, accepted):
     """Error feedback telescopes over the accepted rounds: with a decay of 1 nothing is lost, and nothing sent twice."""

@@ -52,6 +52,7 @@ def test_training_a_round_twice_gives_the_same_bytes(net, changes):
     assert one.round(1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS)
 def test_two_networks_agree_whatever_the_order_of_parts(net, changes):
     one, other = net(**changes), net(**changes)
@@ -70,6 +71,7 @@ def test_another_seed_gives_another_state(net, tiny):
     assert net().round(0) != net(seed=tiny.seed + 1).round(0)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS)
 @pytest.mark.parametrize("stop", [1, 3])
 def test_resume_from_disk_equals_an_undisturbed_run(net, changes, stop):

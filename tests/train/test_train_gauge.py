@@ -103,6 +103,7 @@ def real() -> StepTrace:
     return step_memory.observed(lambda rows: subject(Stacked, rows), 4).traced
 
 
+@pytest.mark.whole
 def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(
     faked: StepTrace, real: StepTrace
 ) -> None:
@@ -140,6 +141,7 @@ def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: StepTrace)
     del loss
 
 
+@pytest.mark.whole
 def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: StepTrace) -> None:
     table = 4 * 50 * WIDTH
     assert (faked.ends, faked.copied) == ((table, table), table)
@@ -264,6 +266,7 @@ def traced_job(spec: JobSpec, source: bytes = b"") -> StepTrace:
     return found
 
 
+@pytest.mark.whole
 def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
     """Layers, tensors, cuts and FLOP of both ways to plan; bytes kept but for what norms tell of each token."""
     spec = load(None, flags={"model.layers": "3", "model.width": "64", "model.context": "32"}).spec
@@ -295,6 +298,7 @@ def passing(stack: ModelStack) -> float:
     return footprints(stack, alone)[0].card
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("layers", "width", "vocabulary", "context", "batch"),
     [(2, 128, 50_257, 128, 8), (3, 256, 256, 128, 4), (2, 128, 50_257, 32, 2)],
@@ -320,6 +324,7 @@ def test_a_footprint_has_room_for_the_peak_that_was_traced(
         assert other == pytest.approx(half, rel=0.05), how
 
 
+@pytest.mark.whole
 def test_of_fewer_rows_than_were_traced_a_footprint_has_room_for_the_peak_of_these() -> None:
     flags = {"model.layers": "2", "model.width": "128", "model.vocabulary": "50257", "model.context": "64"}
     many, few = (traced_job(load(None, flags={**flags, "batch": rows}).spec) for rows in ("8", "2"))
@@ -382,6 +387,7 @@ def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTra
     assert [name for name in apart.tail if "." in name] == list(apart.tail) != []
 
 
+@pytest.mark.whole
 def test_a_jobs_step_has_the_flat_vectors_of_its_worker() -> None:
     found = traced_job(TINY)
     vectors = 1 + 1 + 1 + 2  # weights, gradients, where decay applies, and Muon's two

@@ -141,6 +141,7 @@ ROUND = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS[:3])
 @given(rounds=st.lists(ROUND, min_size=ROUNDS, max_size=ROUNDS))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -160,6 +161,7 @@ def test_what_is_made_ahead_changes_no_bit_of_any_reply(twins, changes, rounds):
             twins.ahead(1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS[:-1])
 def test_a_round_that_was_made_ahead_is_answered_without_a_step(twins, changes):
     twins = twins(**changes)
@@ -170,6 +172,7 @@ def test_a_round_that_was_made_ahead_is_answered_without_a_step(twins, changes):
         twins.merge()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("made", range(STEPS + 1))
 @pytest.mark.parametrize("late", range(2))
 def test_a_round_goes_on_from_the_step_that_was_made_last(twins, made, late):
@@ -349,6 +352,7 @@ COUNTS = """        with open(%r, "a") as file:
         return loss"""
 
 
+@pytest.mark.whole
 def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, setup, engine, job, tmp_path):
     """Its model counts its forward passes: one that judges it, those of round 0, and those of round 1 unasked."""
     counted = tmp_path / "forwards"

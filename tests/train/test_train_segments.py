@@ -89,6 +89,7 @@ def peer(engine, tiny):
     return lambda member=0, **changes: Peer(engine, msgspec.structs.replace(tiny, **changes), member)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", [*METHODS, {"audit": AuditSpec(segments=1)}])
 def test_a_verifier_gets_the_bits_of_an_honest_peer_in_every_segment(peer, engine, changes):
     one = peer(member=1, **changes)
@@ -106,6 +107,7 @@ def test_a_verifier_repeats_a_users_dropout(user_job, engine):
     one.check(engine(spec, 3, source))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", [*METHODS, {"audit": AuditSpec(segments=1)}])
 def test_border_zero_goes_on_where_the_round_before_ended(peer, changes):
     one = peer(**changes)

@@ -191,6 +191,7 @@ def test_the_agents_side_loads_no_torch():
     assert subprocess.run([sys.executable, "-I", "-c", check], check=False).returncode == 0
 
 
+@pytest.mark.whole
 def test_a_worker_gives_up_a_round_and_holds_what_it_held(setup, engine, tiny):
     """An order to give up that comes when nothing is under way changes nothing."""
     job = msgspec.structs.replace(tiny, sync=msgspec.structs.replace(tiny.sync, steps=100_000))

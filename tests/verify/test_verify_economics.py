@@ -149,6 +149,7 @@ def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_
             assert pays is (share != silence)
 
 
+@pytest.mark.whole
 @given(draws, moneys, st.fractions(F(1, 200), F(1), max_denominator=200))
 def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
     audits: AuditDrawTerms, money: RoundStakes, bound: F

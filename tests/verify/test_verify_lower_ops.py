@@ -10,6 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from farflung.verify.canon.execute import execute
 from farflung.verify.canon.lower import lowered
 
+pytestmark = pytest.mark.whole
+
 X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 LONG = torch.randn(2, 9000, generator=torch.Generator().manual_seed(2))
 I = torch.tensor([[2, 0, 2, -1, 1], [1, 1, 0, 0, 3]])  # noqa: E741 - indices

@@ -70,6 +70,7 @@ def graph_of(optimizer):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("adamw", "gradient")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("optimizer", ["sgd", "muon", *SLOW])
 def test_one_graph_of_a_gpt_makes_the_steps_that_training_makes(optimizer):
     spec = spec_of(optimizer)
