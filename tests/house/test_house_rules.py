@@ -37,7 +37,9 @@ OWNERS = {
     "WATCH": "watch",
     "APP": "app",
 }
-RUNS_MODELS = SOURCE / "train" / "user_module.py"  # the one place that runs a model's source, inside the worker
+RUNS_MODELS = (
+    SOURCE / "train" / "user_module.py"
+)  # the one place that runs a model's source, inside the worker
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
