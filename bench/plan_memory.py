@@ -38,8 +38,7 @@ from torch import Tensor
 
 from farflung.advice.memory.activations import AttentionMemory, MicroBatch, kept, logits
 from farflung.advice.memory.transformer import Transformer
-from farflung.advice.traffic.transformer_shapes import Recomputation
-from farflung.plan.step_trace import StepTrace
+from farflung.plan.step_trace import Recomputation, StepTrace
 from farflung.train.gauge.process_heap import risen
 from farflung.train.gauge.step_memory import Make, StepSubject, measure, observed
 

@@ -16,7 +16,8 @@ from farflung.advice.memory.breakdown import Footprint, MemoryPart, MemoryPlace
 from farflung.advice.memory.deepspeed import DeepSpeedSetup
 from farflung.advice.memory.model_states import RECIPES, OffloadConfig, ZeroSplit
 from farflung.advice.memory.transformer import MODELS
-from farflung.advice.traffic.transformer_shapes import Recomputation, gpt_parameters
+from farflung.advice.traffic.transformer_shapes import gpt_parameters
+from farflung.plan.step_trace import Recomputation
 
 GB, GIB, MIB = 1e9, float(1 << 30), float(1 << 20)
 LARGEST = 32_128 * 2048  # the embedding of T0_3B, printed as 65 M

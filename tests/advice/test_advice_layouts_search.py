@@ -37,11 +37,11 @@ from farflung.advice.memory.worst_stage import (
 )
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.traffic.collectives import all_reduce, span
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core import limits
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Flop, Seconds
 from farflung.plan.link_syntax import Link
+from farflung.plan.step_trace import Recomputation
 
 TINY, BIG = sized(SMALL), sized(LARGE)
 MIDDLE = sized({"model.layers": "12", "model.width": "768", "model.heads": "12", "model.context": "512"})

@@ -21,8 +21,9 @@ from farflung.advice.memory.activations import (
     passing_head,
 )
 from farflung.advice.memory.transformer import MODELS, Transformer
-from farflung.advice.traffic.transformer_shapes import Recomputation, gpt_parameters
+from farflung.advice.traffic.transformer_shapes import gpt_parameters
 from farflung.core.errors import UsageError
+from farflung.plan.step_trace import Recomputation
 
 sizes = st.integers(1, 1 << 12)
 loads = st.builds(

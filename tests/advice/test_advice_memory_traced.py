@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from farflung.advice.memory.breakdown import Footprint
 from farflung.advice.memory.layer_slices import of_traced
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, footprints
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import UsageError
 from farflung.core.tensor_layout import TensorLayout
-from farflung.plan.step_trace import RecomputeTrace, StepTrace, TracedBlock, affine, check
+from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace, TracedBlock, affine, check
 
 LAYOUT = TensorLayout.of({"embed": (300,), "blocks.0.w": (250,), "blocks.1.w": (250,), "norm": (200,)})
 

@@ -17,8 +17,8 @@ from farflung.advice.memory.transformer import MODELS
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, fitting_layers, footprints
 from farflung.advice.traffic import pipeline_schedules
 from farflung.advice.traffic.pipeline_schedules import PipelineSchedule
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.errors import UsageError
+from farflung.plan.step_trace import Recomputation
 
 BARE = MemoryMargins(runtime=0.0, fragmentation=0.0)
 LLAMA = sliced(MODELS["llama3-8b"], MicroBatch(1, 4096))

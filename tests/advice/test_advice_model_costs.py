@@ -22,9 +22,8 @@ from farflung.advice.layouts.replica_layouts import OfferAssumptions
 from farflung.advice.layouts.training_options import InfeasibleOption, LayoutKind, TrainingOption
 from farflung.advice.memory.model_states import RECIPES, ZeroSplit
 from farflung.advice.model_costs import LAST, WIRE, TracedModel
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.tensor_layout import TensorLayout
-from farflung.plan.step_trace import RecomputeTrace, StepTrace, TracedBlock, check
+from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace, TracedBlock, check
 
 ROWS, CONTEXT, BLOCKS = 8, 128, 6
 BLOCK, TABLE = 40_000_000, 8_000_000  # parameters

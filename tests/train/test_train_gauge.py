@@ -17,12 +17,11 @@ from farflung.advice.memory.layer_slices import ModelStack, of_traced, sliced
 from farflung.advice.memory.model_states import StateRecipe
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, footprints
 from farflung.advice.model_costs import SizedModel
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.plan.step_trace import StepTrace
+from farflung.plan.step_trace import Recomputation, StepTrace
 from farflung.train.gauge import blocks, job_step, step_memory
 from farflung.train.gauge.live_tensors import LiveTensorTracker, SavedTensorTracker
 from farflung.train.gauge.request import StepMemoryRequest

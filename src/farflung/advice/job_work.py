@@ -18,14 +18,13 @@ from farflung.advice.memory.model_states import RECIPES, StateRecipe
 from farflung.advice.memory.transformer import Transformer
 from farflung.advice.method_costs import STEPS, steps_most
 from farflung.advice.model_costs import WIRE, SizedModel, TracedModel
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.money import MAX_CREDITS, Credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes, Flop
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.run_duration import optimizer_flop
 from farflung.plan.state_vectors import FLOAT, carried_vectors, outer_vectors
-from farflung.plan.step_trace import StepTrace
+from farflung.plan.step_trace import Recomputation, StepTrace
 
 __all__ = ["WIRE", "JobWork", "work"]
 

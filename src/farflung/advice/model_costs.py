@@ -14,9 +14,9 @@ import msgspec
 from farflung.advice.memory.activations import MicroBatch
 from farflung.advice.memory.layer_slices import ModelStack, of_traced, sliced
 from farflung.advice.memory.transformer import Transformer
-from farflung.advice.traffic.transformer_shapes import Recomputation, TransformerShape, gpt_flop
+from farflung.advice.traffic.transformer_shapes import TransformerShape, gpt_flop
 from farflung.core.units import Flop
-from farflung.plan.step_trace import RecomputeTrace, StepTrace
+from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace
 
 WIRE: Final = 2  # bytes of a bfloat16 value: weights, gradients and activations, kept or sent
 LAST: Final = -1

@@ -22,7 +22,6 @@ from typing import Final
 
 import msgspec
 
-from farflung.advice.traffic.collectives import RankSpan, all_reduce
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.tensor_layout import TensorLayout
@@ -130,7 +129,12 @@ def ring_bytes(parameters: int, steps: int, members: int, element: int = 2) -> B
 
 def ring_each(parameters: int, members: int, element: int = 2) -> float:
     """Bytes that each of `members` ranks sends, and receives, for one ring all-reduce: 2 (N - 1) / N of the buffer."""
-    return all_reduce(RankSpan(members), float(parameters * element)).sent
+    return ring_share(members) * float(parameters * element)
+
+
+def ring_share(ranks: int) -> float:
+    """Of a buffer that is summed, the part that each rank sends, and receives: 2 (n - 1) / n (Patarasuk & Yuan 2009)."""
+    return 2 * (ranks - 1) / ranks
 
 
 def snapshot_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:

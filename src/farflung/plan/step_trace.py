@@ -9,14 +9,20 @@ where they have a place of their own). Memory that a kernel takes and gives back
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
-from farflung.advice.memory.breakdown import MemoryPart
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.core.tensor_layout import TensorLayout
-from farflung.core.units import format_bytes
+
+
+class Recomputation(StrEnum):
+    """What the backward pass computes again instead of keeping it."""
+
+    NONE = "none"
+    SELECTIVE = "selective"  # attention
+    FULL = "full"
 
 
 class TracedBlock(Wire, frozen=True):
@@ -88,19 +94,6 @@ class StepTrace(Wire, frozen=True, tag="traced"):
     def peak(self, recompute: Recomputation = Recomputation.NONE) -> int:
         """The most that is alive at any time of a step."""
         return self.resident + max(self.mode(recompute).peak, self.update)
-
-    def parts(self, recompute: Recomputation = Recomputation.NONE) -> tuple[MemoryPart, ...]:
-        """The peak as a footprint's parts; `peak` is their sum."""
-        mode = self.mode(recompute)
-        how = "traced" if not self.ran_rows else f"run on up to {self.ran_rows} rows, extrapolated"
-        passing = max(mode.peak, self.update)
-        rest = passing - min(mode.live, passing)
-        text = f"{format_bytes(mode.live)} alive after the forward pass"
-        return (
-            MemoryPart("resident", self.resident, "parameters, optimizer, batch: alive between steps", how),
-            MemoryPart("activations", passing - rest, text, how),
-            MemoryPart("backward and update", rest, "most alive at once, less activations", how),
-        )
 
 
 def affine(first: StepTrace, second: StepTrace, at: tuple[int, int], rows: int) -> StepTrace:

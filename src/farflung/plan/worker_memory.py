@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from farflung.advice.memory.activations import LOGIT_COPIES
 from farflung.compress import kernels
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
@@ -33,6 +32,8 @@ RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the r
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 # Values kept per token and channel of one GPT block (measured 16.97, fused attention).
 BLOCK_VALUES: Final = 17
+# Of logits: their log-softmax, its gradient and theirs, alive at once when the backward pass begins.
+LOGIT_COPIES: Final = 3
 # What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
 HEAP_SLACK: Final = 1.25
 

@@ -25,8 +25,8 @@ from farflung.advice.offers.offer_file import HOUR, OfferedHost
 from farflung.advice.placement import device_clusters, grid_objective, layer_chain, node_selection
 from farflung.advice.placement.link_matrices import Indices, LinkMatrices, mesh
 from farflung.advice.placement.open_tsp import shortest
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.errors import PolicyError
+from farflung.plan.step_trace import Recomputation
 
 Grid = tuple[tuple[OfferedHost, ...], ...]
 

@@ -24,8 +24,8 @@ from farflung.advice.memory import offload
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.offload import OffloadTraffic
 from farflung.advice.offers.offer_file import OfferedHost
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.units import Seconds, format_bytes, format_count
+from farflung.plan.step_trace import Recomputation
 
 UTILISATION: Final = 0.4
 BUS: Final = 0.8  # of a bus, what transfers reach (assumed)

@@ -29,8 +29,8 @@ from farflung.advice.memory.worst_stage import (
 )
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.traffic.pipeline_schedules import PipelineSchedule
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.job.spec import SyncSpec
+from farflung.plan.step_trace import Recomputation
 
 SINGLE: Final = 4.0  # bytes of a float32
 

@@ -58,8 +58,8 @@ from farflung.advice.traffic.access_links import RankGroup
 from farflung.advice.traffic.collectives import RankSpan
 from farflung.advice.traffic.pipeline_schedules import CutTimes, StageTimes, timeline
 from farflung.advice.traffic.pipeline_traffic import tied_table
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.units import Seconds, format_bytes, format_count
+from farflung.plan.step_trace import Recomputation
 
 MICROS_MOST: Final = 256  # micro-batches of a step that are tried: more are as many small messages
 WAYS_MOST: Final = 16  # pipelines that are tried

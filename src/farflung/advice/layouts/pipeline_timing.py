@@ -11,8 +11,8 @@ from farflung.advice.layouts.grid_placement import Grid
 from farflung.advice.layouts.training_options import LayoutKind
 from farflung.advice.memory.worst_stage import WorstStage
 from farflung.advice.traffic.pipeline_schedules import PipelineTimeline
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.units import Seconds
+from farflung.plan.step_trace import Recomputation
 
 
 class StepTail(NamedTuple):

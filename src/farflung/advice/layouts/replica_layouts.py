@@ -44,11 +44,11 @@ from farflung.advice.traffic import collective_times
 from farflung.advice.traffic.access_links import RankGroup
 from farflung.advice.traffic.collectives import all_reduce, span
 from farflung.advice.traffic.traffic_terms import TrafficPhase
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.units import Seconds, format_bytes, format_count, format_rate
 from farflung.job.spec import SyncSpec
 from farflung.plan.link_syntax import Link
 from farflung.plan.run_plan import describe_codec
+from farflung.plan.step_trace import Recomputation
 
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
 CHURN: Final = (

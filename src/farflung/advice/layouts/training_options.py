@@ -12,10 +12,10 @@ import msgspec
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.worst_stage import WorstStage
 from farflung.advice.offers.offer_file import HOUR, OfferedHost
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.money import MICRO, Credits
 from farflung.core.units import Bytes, Seconds, format_bytes
 from farflung.job.spec import SyncSpec
+from farflung.plan.step_trace import Recomputation
 
 PLACES: Final = {MemoryPlace.RAM: "RAM", MemoryPlace.DISK: "a disk"}
 

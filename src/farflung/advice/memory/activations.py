@@ -41,16 +41,14 @@ from msgspec.structs import replace
 from farflung.advice.memory.breakdown import MemoryPart, chosen
 from farflung.advice.memory.transformer import Transformer
 from farflung.advice.traffic import input_checks
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.units import format_count
+from farflung.plan.step_trace import Recomputation
+from farflung.plan.worker_memory import LOGIT_COPIES
 
 KORTHIKANTI: Final = "Korthikanti et al. 2022"
 COUNTED: Final = "Korthikanti et al. 2022, section 4.1, counted for this layer"
 TENSOR: Final = 2  # bytes of a value there
 SINGLE: Final = 4.0  # bytes of a value of the loss, whatever the layers' are
-LOGIT_COPIES: Final = (
-    3  # their log-softmax, its gradient and theirs: alive at once when the backward pass begins
-)
 
 
 class AttentionMemory(StrEnum):

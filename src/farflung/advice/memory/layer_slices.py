@@ -13,8 +13,7 @@ from farflung.advice.memory import activations
 from farflung.advice.memory.activations import MicroBatch
 from farflung.advice.memory.transformer import Transformer
 from farflung.advice.traffic import input_checks
-from farflung.advice.traffic.transformer_shapes import Recomputation
-from farflung.plan.step_trace import StepTrace
+from farflung.plan.step_trace import Recomputation, StepTrace
 
 
 class ModelSlice(msgspec.Struct, frozen=True):

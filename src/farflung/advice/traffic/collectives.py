@@ -28,6 +28,7 @@ import msgspec
 from farflung.advice.traffic import input_checks
 from farflung.advice.traffic.traffic_terms import TrafficPhase, TrafficTerm, told
 from farflung.core import limits
+from farflung.plan.run_traffic import ring_share
 
 RING_SOURCE = "Patarasuk & Yuan 2009"
 TREE_SOURCE = "Sanders, Speck & Traeff 2009"
@@ -147,7 +148,7 @@ def all_reduce(
         AllReduceAlgorithm.TREE: (2 * (n - 1).bit_length(), group.ring, TREE_SOURCE),
         AllReduceAlgorithm.DIRECT: (2 * (n - 1), group.pairs, DIRECT_SOURCE),
     }[algorithm]
-    return _even(share, n, 2 * (n - 1) / n * bytes_, messages, f"2 (n - 1)/n S: {_with(n, bytes_)}", source)
+    return _even(share, n, ring_share(n) * bytes_, messages, f"2 (n - 1)/n S: {_with(n, bytes_)}", source)
 
 
 def reduce_scatter(
@@ -160,7 +161,7 @@ def reduce_scatter(
         return _alone()
     if backend is CollectiveBackend.GLOO:
         text = f"2 (n - 1)/n S, as an all-reduce: {_with(n, bytes_)}"
-        return _even(group.ring, n, 2 * (n - 1) / n * bytes_, 2 * (n - 1), text, GLOO_SOURCE)
+        return _even(group.ring, n, ring_share(n) * bytes_, 2 * (n - 1), text, GLOO_SOURCE)
     return _even(group.ring, n, (n - 1) / n * bytes_, n - 1, f"(n - 1)/n S: {_with(n, bytes_)}", RING_SOURCE)
 
 

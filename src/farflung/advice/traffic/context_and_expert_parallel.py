@@ -25,7 +25,8 @@ from farflung.advice.traffic import input_checks
 from farflung.advice.traffic.collectives import RankSpan, all_gather, all_to_all
 from farflung.advice.traffic.tensor_parallel import RECOMPUTED
 from farflung.advice.traffic.traffic_terms import TrafficPhase, TrafficTerm
-from farflung.advice.traffic.transformer_shapes import Recomputation, TransformerShape
+from farflung.advice.traffic.transformer_shapes import TransformerShape
+from farflung.plan.step_trace import Recomputation
 
 RING_ATTENTION = "Liu et al. 2023, section 3"
 EXPERTS = "Lepikhin et al. 2020, section 3.2"

@@ -31,7 +31,8 @@ from farflung.advice.traffic.pipeline_traffic import (
 )
 from farflung.advice.traffic.tensor_parallel import embedding, tensor_parallel
 from farflung.advice.traffic.traffic_terms import TrafficLoad, TrafficTerm
-from farflung.advice.traffic.transformer_shapes import Recomputation, TransformerShape
+from farflung.advice.traffic.transformer_shapes import TransformerShape
+from farflung.plan.step_trace import Recomputation
 
 
 class ParallelMesh(msgspec.Struct, frozen=True):

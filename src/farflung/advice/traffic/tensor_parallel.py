@@ -20,7 +20,8 @@ from farflung.advice.traffic.collectives import (
     reduce_scatter,
 )
 from farflung.advice.traffic.traffic_terms import TrafficPhase, TrafficTerm
-from farflung.advice.traffic.transformer_shapes import Recomputation, TransformerShape
+from farflung.advice.traffic.transformer_shapes import TransformerShape
+from farflung.plan.step_trace import Recomputation
 
 MEGATRON = "Shoeybi et al. 2019, section 3"
 SEQUENCE = "Korthikanti et al. 2022, section 4.2.2"

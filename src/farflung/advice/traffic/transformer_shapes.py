@@ -12,22 +12,13 @@ These hold for GPTs whose inner width is 4 h. Other modules are counted by traci
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
 from farflung.advice.traffic import input_checks
 from farflung.core.units import Flop
+from farflung.plan.step_trace import Recomputation
 
 _MOST_PARAMETERS = 1e18
-
-
-class Recomputation(StrEnum):
-    """What the backward pass computes again instead of keeping it."""
-
-    NONE = "none"
-    SELECTIVE = "selective"  # attention
-    FULL = "full"
 
 
 class TransformerShape(msgspec.Struct, frozen=True):

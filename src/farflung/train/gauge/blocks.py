@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from farflung.advice.traffic.transformer_shapes import Recomputation
+from farflung.plan.step_trace import Recomputation
 from farflung.train.gauge.live_tensors import AFTER, LiveTensorTracker
 
 aten: Final = torch.ops.aten

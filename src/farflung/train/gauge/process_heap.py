@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.plan.heap import HeapGrowth, unmeasured
+from farflung.plan.step_trace import Recomputation
 from farflung.train.gauge.step_memory import Make, measure
 
 STEPS: Final = 3  # the third begins with the heap that the second has left

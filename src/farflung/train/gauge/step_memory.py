@@ -22,9 +22,8 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from farflung.advice.traffic.transformer_shapes import Recomputation
 from farflung.core.tensor_layout import TensorLayout
-from farflung.plan.step_trace import RecomputeTrace, StepTrace, TracedBlock, affine
+from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace, TracedBlock, affine
 from farflung.train.gauge.blocks import blocks_of, marked, recomputed
 from farflung.train.gauge.live_tensors import (
     AFTER,
