@@ -1,8 +1,8 @@
 """Honest work of other environment classes, audited as in a run: who would be accused?
 
 For each seed a small job is profiled and its limits are fixed, as a requester does before the first round. Peers of all
-classes (train.noise_profile) then train it, and a verifier of the base class repeats every segment of every round, whatever
-the draw would have been, encodes again and judges. No process, no network: the functions that verifiers call.
+classes (train.noise_profile) then train it, and a verifier of the base class repeats every segment of every round,
+whatever the draw would have been, encodes again and judges. No process, no network: the functions that verifiers call.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each rank has a network namespace and a link of its own, not shaped, of MTU 1500; segments leave one by one, so that the
 interface's counter sees every header as a wire would. Foretold is a rank's payload by the formulas, with TCP/IP headers
-and acknowledgements (`advice.traffic.packet_overhead`). Told is the largest relative difference over ranks and both directions.
+and acknowledgements (`advice.traffic.packet_overhead`). Told is the largest relative difference over ranks and
+both directions.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ what is resident (VmRSS), clears the high-water mark (/proc/self/clear_refs) and
 it, where the threshold grows up to 32 MiB and the heap keeps what was freed below its top. What warming up has left in
 the heap is handed back first (malloc_trim): steps would use it again, and the mark would rise by less than they take.
 There the trace's peak is multiplied by what `farflung plan` measures for that: how much more than its tensors steps of
-half of the rows raise a process by (train.gauge.process_heap). Two runs of the same steps differ by up to a seventh, so both
-are medians of five processes. What `mmap` costs is told in processor seconds of a step: each large tensor's pages are
-made anew.
+half of the rows raise a process by (train.gauge.process_heap). Two runs of the same steps differ by up to a
+seventh, so both are medians of five processes. What `mmap` costs is told in processor seconds of a step: each
+large tensor's pages are made anew.
 """
 
 from __future__ import annotations

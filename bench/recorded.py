@@ -1,7 +1,7 @@
 """Real vectors to compress: what peers of the default job want to say after some rounds of training.
 
-Four peers train the default GPT (job.presets) as `train.in_process` does; recorded is what the codec is given: the change
-of the round and what was not sent before. The same seed gives the same vectors on one class of machine.
+Four peers train the default GPT (job.presets) as `train.in_process` does; recorded is what the codec is given: the
+change of the round and what was not sent before. The same seed gives the same vectors on one class of machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Small networks for tests of advice.simulation: rules with one thing changed, and what came of one as the oracle counts it."""
+"""Small networks for tests of advice.simulation: rules with one thing changed, and what came of one as the oracle
+counts it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The oracle: the same network as advice.simulation, written for reading, on SimPy's event heap, with other random numbers.
+"""The oracle: the same network as advice.simulation, written for reading, on SimPy's event heap, with other random
+numbers.
 
 It is given what nodes are (speed, ask, line, router), and draws for itself when they come and go, what comes late, and
 what is audited. Whose line is too slow, and when who joins has the public state, it reckons in seconds of its own.

@@ -1,5 +1,5 @@
-"""advice.simulation against a model on SimPy that shares nothing with it but the rules and what nodes are, and against what is
-known exactly.
+"""advice.simulation against a model on SimPy that shares nothing with it but the rules and what nodes are, and
+against what is known exactly.
 
 One thousand nodes for thirty days, so many networks that the standard errors of all sums of them are below 0.4 %, and
 their seeds are fixed. RARE is what happens to some hundreds of nodes: its standard error is its own.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import random
@@ -215,8 +216,16 @@ def test_a_temperature_next_to_zero_takes_the_likeliest(temperature: float) -> N
     assert draw(scores, options, torch.Generator().manual_seed(1)) == 2
 
 
-@pytest.mark.parametrize("options", [SamplingOptions(top_k=1 << 31), SamplingOptions(top_k=1 << 200), SamplingOptions(temperature=float("nan")),
-                                     SamplingOptions(top_p=float("nan")), SamplingOptions(top_p=float("inf"))])  # fmt: skip
+ABSURD = (
+    {"top_k": 1 << 31},
+    {"top_k": 1 << 200},
+    {"temperature": math.nan},
+    {"top_p": math.nan},
+    {"top_p": math.inf},
+)
+
+
+@pytest.mark.parametrize("options", [SamplingOptions(**each) for each in ABSURD])
 def test_options_without_a_meaning_are_refused(options: SamplingOptions) -> None:
     with pytest.raises(UsageError, match="FF-TRAIN-103"):
         options.check()

@@ -172,7 +172,8 @@ CASES: dict[str, tuple[str, list[RelayReading], dict[str, Any], NetworkFault, Fa
         "relay", [but(MET, **{**AWAY, "voice": ResponderKind.OTHER, "heard": "SSH-2.0-x"})], {},
         NetworkFault.NO_RELAY, FaultSide.RELAY, "ss -ltnp"),
     "not admitted": (
-        "relay", [but(MET, **LOST, code="FF-NET-046")], {}, NetworkFault.NOT_ADMITTED, FaultSide.RELAY, "admit your key"),
+        "relay", [but(MET, **LOST, code="FF-NET-046")], {},
+        NetworkFault.NOT_ADMITTED, FaultSide.RELAY, "admit your key"),
     "symmetric NAT": (
         "nat", [MET, but(SECOND, seen=ObservedAddress(HOME, (OUTSIDE[0], 51234)))], {},
         NetworkFault.SYMMETRIC_NAT, FaultSide.NETWORK, "nothing has to be done"),
@@ -204,7 +205,8 @@ CASES: dict[str, tuple[str, list[RelayReading], dict[str, Any], NetworkFault, Fa
         "reach", [MET], {"reach": PortReachReading(4511, answer="silent")},
         NetworkFault.NOT_FORWARDED, FaultSide.NETWORK, "forward TCP port 4511 of the router to 192.168.1.2"),
     "somebody else takes the port": (
-        "reach", [MET], {"reach": PortReachReading(4511, answer="yes")}, NetworkFault.NOT_FORWARDED, FaultSide.NETWORK, "--listen 4512"),
+        "reach", [MET], {"reach": PortReachReading(4511, answer="yes")},
+        NetworkFault.NOT_FORWARDED, FaultSide.NETWORK, "--listen 4512"),
     "name unknown, others known": (
         "relay 1", [but(MET, **AWAY, way=TcpConnectOutcome.NO_NAME, families=()), SECOND], {},
         NetworkFault.NO_NAME, FaultSide.RELAY, "getent hosts relay.example"),
@@ -231,7 +233,8 @@ CASES |= {
     "expired record that the directory has dropped": (
         "record", [MET], peer(is_listed=False), NetworkFault.EXPIRED_RECORD, FaultSide.PEER, "on the peer's computer"),
     "a key that the ledger does not know": (
-        "record", [], peer(is_listed=False, is_registered=False), NetworkFault.NO_RECORD, FaultSide.PEER, "ask the peer"),
+        "record", [], peer(is_listed=False, is_registered=False),
+        NetworkFault.NO_RECORD, FaultSide.PEER, "ask the peer"),
     "a record of the future": (
         "record", [MET], peer(ahead=900.0), NetworkFault.WRONG_CLOCK, FaultSide.PEER, "set-ntp"),
     "a record that somebody else wrote": (

@@ -189,7 +189,8 @@ events = st.one_of(moves, st.sampled_from([A, B, C]), st.integers(0, 2 * WINDOW)
 def test_under_all_passes_of_a_payer_one_window_cannot_be_claimed_at_most(
     events: list[tuple[object, int]], owed: int
 ) -> None:
-    """The relay stops at the first Standing that is not OPEN, as `net.io.relay_metering_gate` does, with 60 bytes under way.
+    """The relay stops at the first Standing that is not OPEN, as `net.io.relay_metering_gate` does, with 60 bytes
+    under way.
 
     An integer among the events: the payer makes so many bytes good.
     """

@@ -1,7 +1,8 @@
 """A network in virtual time whose members are slow, die, return, hang or lie; the shell is as thin as it can be.
 
-What is real: the core (train.rounds), the coordinator's clock (peers.requester.round_timing), pacing, the log. What stands for it:
-public state is a chain of hashes over accept sets, private state the tuple of the rounds that it went through.
+What is real: the core (train.rounds), the coordinator's clock (peers.requester.round_timing), pacing, the log.
+What stands for it: public state is a chain of hashes over accept sets, private state the tuple of the rounds that
+it went through.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Member:
         return Contribution(self.peer, weight, payload, payload, nonce, TRACE, "bwrap")
 
     def merge(self, round: int, accepted: tuple[Contribution, ...]) -> None:
-        """As peers.node.training_lease does: what weighs too much is not merged, and a round without it did not happen."""
+        """As peers.node.training_lease does: what weighs too much is not merged, and a round without it did not
+        happen.
+        """
         assert round == self.round
         assert all(c.weight <= self.told.get(c.peer, 20 * STEP) for c in accepted)
         if any(c.peer == self.peer for c in accepted):

@@ -1,4 +1,5 @@
-"""Whole validators (ledger.ledger_node) in the simulated world: the real law and its blocks, on the same disks and wires.
+"""Whole validators (ledger.ledger_node) in the simulated world: the real law and its blocks, on the same disks and
+wires.
 
 What is checked beside what `World` checks: money is whole after each block, the state root is the block's, and nobody
 honest loses its seat for what it signed.

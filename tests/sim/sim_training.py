@@ -1,6 +1,7 @@
 """Real training in simulated rounds: peers with text of their own, who come and go, and any order of arrival.
 
-Each peer does what the job engine does (train.inner_steps, train.sync_arithmetic); only the network between them is missing.
+Each peer does what the job engine does (train.inner_steps, train.sync_arithmetic); only the network between them
+is missing.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def _write_result(run: RunFolder, built: flat_model.FlatModel, tokens: int, name
     x, y = inner_steps.tensors(orders.windows(heldout, 24, tokens))
     loss = float(built.loss(x, y).detach())
     result = events.RunResultEvent(
-        loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000, bytes_by=events.SentBytesByKind(500, 100, 300, 50, 50),
+        loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000,
+        bytes_by=events.SentBytesByKind(500, 100, 300, 50, 50),
         bytes_ring_bf16=9000, segments_audited=4, caught=(), paid=1200, slashed=0, refunded=10, sum=0,
         model_hash=named, ledger_root="cd" * 32, seconds=9.0, run=run.name, rounds=3, tokens=1152, reexecuted=0,
     )  # fmt: skip

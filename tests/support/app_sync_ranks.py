@@ -1,4 +1,6 @@
-"""What the processes of tests/sync/test_sync_torch_distributed_group.py do: `python app_sync_ranks.py CASE RANK SIZE FOLDER`."""
+"""What the processes of tests/sync/test_sync_torch_distributed_group.py do: `python app_sync_ranks.py CASE RANK
+SIZE FOLDER`.
+"""
 
 from __future__ import annotations
 

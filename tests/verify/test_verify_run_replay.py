@@ -1,6 +1,7 @@
 """The second reader and a lying coordinator: peers and ledger sign whatever it wants, and still it is found out.
 
-One case for each check of the run log (verify.run_replay, verify.log_replay); those of the ledger are in test_verify_books.
+One case for each check of the run log (verify.run_replay, verify.log_replay); those of the ledger are in
+test_verify_books.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ CAUGHT = events.SlashEvent(
 TOTAL = 70_000
 PLAYED = (
     DisputeStageEvent(**ABOUT, stage="offered", turn="either", height=8),
-    DisputeStageEvent(**ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3, steps=3),
+    DisputeStageEvent(**ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3,
+                      steps=3),
     DisputeStageEvent(
         **ABOUT, stage="descend", turn="both", height=10, level=4, first=65_536, leaves=4464, total=TOTAL,
         step=2, until=3, steps=3, accused="aaaa" * 4, other="bbbb" * 4, challenger=OTHER,

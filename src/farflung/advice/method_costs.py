@@ -139,8 +139,8 @@ def shortest(setting: MethodSetting, method: str, **changes: Any) -> MethodEstim
 
 
 def shelf(setting: MethodSetting) -> tuple[MethodEstimate, ...]:
-    """Every method that this model can take, with its own codec, in the order of job.sync_methods; sparse_loco at its least
-    density.
+    """Every method that this model can take, with its own codec, in the order of job.sync_methods; sparse_loco at
+    its least density.
     """
     rows: list[MethodEstimate] = []
     for name in METHODS:

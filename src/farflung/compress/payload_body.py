@@ -2,7 +2,8 @@
 coding.
 
     1 byte      flags: bit 0, supports are coded (else gaps in Rice's code); bit 1, values are coded (else as they are);
-                bit 2, in the second way: many at a time (`dense`, compress.symbol_stream), or by context (compress.context_model)
+                bit 2, in the second way: many at a time (`dense`, compress.symbol_stream), or by context
+                (compress.context_model)
     transform   one bit a slab, where the codec chooses
     levels      of every slab
     supports    of every slab, where not all coefficients are sent

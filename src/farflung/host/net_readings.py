@@ -1,7 +1,7 @@
 """Defines the measurements of `farflung check --net` between this computer, relays and peers, as data.
 
-`app.netcheck.check*` fills these structs, `host.doctor_relays` and `host.doctor_line` judge them. Seconds, bytes, bytes per
-second and hexadecimal keys throughout.
+`app.netcheck.check*` fills these structs, `host.doctor_relays` and `host.doctor_line` judge them. Seconds, bytes,
+bytes per second and hexadecimal keys throughout.
 """
 
 from __future__ import annotations

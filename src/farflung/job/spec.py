@@ -72,7 +72,8 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.sync_methods) sets them.
+    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.sync_methods)
+    sets them.
 
     `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
     of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
@@ -114,8 +115,8 @@ class NetworkSpec(Wire, frozen=True):
 
     The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay. `image`:
     `mine` hires only nodes that say that they run the requester's own farflung: their word, not a proof of work.
-    `machines`: the class that a plan over offers and a quote ask of a machine (advice.hardware.admission): C refuses one
-    that misses a rule, `any` warns.
+    `machines`: the class that a plan over offers and a quote ask of a machine (advice.hardware.admission): C
+    refuses one that misses a rule, `any` warns.
     """
 
     providers: int = 5

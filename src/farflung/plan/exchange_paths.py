@@ -1,7 +1,8 @@
 """Assumes the lines of a run before anything is measured over them, and the exchange of a round that they allow.
 
-The same choice as a round's own (plan.exchange_choice), from the same assumptions (local.network.placement). In a run each member counts
-as it was seen to carry, so the way may change from round to round: what it moves then is bounded by `Moved.most`.
+The same choice as a round's own (plan.exchange_choice), from the same assumptions (local.network.placement). In a
+run each member counts as it was seen to carry, so the way may change from round to round: what it moves then is
+bounded by `Moved.most`.
 
 Of N members, h of them reached through a relay only, in payloads of a round:
 

@@ -9,8 +9,8 @@ what goes over a line is waited for unless training goes on beside it:
                the member's line, the public state down its own. They run beside the next round, which does not
                close before them; the last round's are waited for
 
-Each audit falls to one of V verifiers by lot (verify.audit_sample). Where a certain one gets a member's with chance p, the
-busiest has about N p + sqrt(N p (1 - p) ln V) of a round's: the mean, and the largest of V deviations.
+Each audit falls to one of V verifiers by lot (verify.audit_sample). Where a certain one gets a member's with
+chance p, the busiest has about N p + sqrt(N p (1 - p) ln V) of a round's: the mean, and the largest of V deviations.
 """
 
 from __future__ import annotations

@@ -63,11 +63,13 @@ CHUNK_HASH: Final = 34
 DIAL: Final = 2_200  # a pair of peers that talk: a TLS handshake, in which both show a certificate
 # More, by way of a relay: a ticket each, the summons, other paths that are tried, a connection for bulk.
 CIRCUIT: Final = 10_900
-# More of a pair whose lines are their own: other paths are tried, and bulk has connections of its own (net.io.parallel_connections).
+# More of a pair whose lines are their own: other paths are tried, and bulk has connections of its own
+# (net.io.parallel_connections).
 PAIR_APART: Final = 38_000
 # A second of a node on a line of its own: it shows itself at its relays, measures its paths and reads withdrawn keys.
 NODE_SECOND: Final = 1_000
-KEYS_SECOND: Final = 40  # a node, requester or relay asks every two seconds whose keys were withdrawn (peers.ledger_client.key_registry)
+# a node, requester or relay asks every two seconds whose keys were withdrawn (peers.ledger_client.key_registry)
+KEYS_SECOND: Final = 40
 KEYS_OTHERS: Final = 4  # who asks beside nodes
 HIDDEN_SECOND: Final = (
     170  # of a hidden node: what it and those that it talks to sign for its relay, every 10 s
@@ -133,7 +135,9 @@ def ring_each(parameters: int, members: int, element: int = 2) -> float:
 
 
 def ring_share(ranks: int) -> float:
-    """Of a buffer that is summed, the part that each rank sends, and receives: 2 (n - 1) / n (Patarasuk & Yuan 2009)."""
+    """Of a buffer that is summed, the part that each rank sends, and receives: 2 (n - 1) / n (Patarasuk & Yuan
+    2009).
+    """
     return 2 * (ranks - 1) / ranks
 
 
@@ -241,7 +245,7 @@ def all_relayed(sent: RunTraffic) -> RunTraffic:
 
 
 def _relayed(spec: JobSpec, sync: int, others: float) -> Bytes:
-    """Bytes of the h hidden of N members that pass the relay: of payloads as they go (plan.exchange_paths), and all of their
-    data, public state and opened states, because requester and verifiers dial them there.
+    """Bytes of the h hidden of N members that pass the relay: of payloads as they go (plan.exchange_paths), and
+    all of their data, public state and opened states, because requester and verifiers dial them there.
     """
     return Bytes(round(sync + others * spec.hidden / spec.network.providers))

@@ -5,9 +5,9 @@
             of N peers: only these and their places, or, where that is less, all weights
 
 Residual, offset, velocity and the weights that the round began with stay on the device; public state, whose bits all
-peers share, is merged and hashed on the host as ever. The arithmetic is train.sync_arithmetic's, one rounding for one rounding:
-multiplications, additions and subtractions of float32, none of them fused. So payloads, weights and checkpoints are
-the bytes of sync.peer_memory's HostMemory.
+peers share, is merged and hashed on the host as ever. The arithmetic is train.sync_arithmetic's, one rounding for
+one rounding: multiplications, additions and subtractions of float32, none of them fused. So payloads, weights and
+checkpoints are the bytes of sync.peer_memory's HostMemory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Runs one exchange, in the background if asked: sends the payload, collects all others, and aggregates them.
 
-The rules and the arithmetic are those of the job engine (train.sync_arithmetic): decode, merge in fixed point, outer step.
-Here is only what a library adds: a contribution that cannot be decoded is left out, by everybody alike, with its
-reason; and a rank that holds other parameters than the others is named, because every payload says from which
-public state it starts. Before the payload stand the tokens of the round, four bytes, little-endian: the weight of the
-contribution; 0 where the loop tells none, and then all weigh the same.
+The rules and the arithmetic are those of the job engine (train.sync_arithmetic): decode, merge in fixed point,
+outer step. Here is only what a library adds: a contribution that cannot be decoded is left out, by everybody
+alike, with its reason; and a rank that holds other parameters than the others is named, because every payload says
+from which public state it starts. Before the payload stand the tokens of the round, four bytes, little-endian: the
+weight of the contribution; 0 where the loop tells none, and then all weigh the same.
 """
 
 from __future__ import annotations

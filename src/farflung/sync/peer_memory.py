@@ -138,8 +138,8 @@ def has_residual(spec: JobSpec) -> bool:
 def pushed(
     spec: JobSpec, start: Tensor, grad: Tensor, velocity: Tensor, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Where a method that sends gradients ends, as weights (train.sync_arithmetic: they stay, the velocity is what is sent), and
-    its velocity.
+    """Where a method that sends gradients ends, as weights (train.sync_arithmetic: they stay, the velocity is what
+    is sent), and its velocity.
     """
     clipped, _ = optim.clip(grad, spec.optimizer.clip)
     held = OptimState(0, (velocity,))

@@ -2,8 +2,8 @@
 
 One request, its answers.
 
-The same code answers in the command's own process for the built-in GPT and in a sandboxed one (train.io.inference_process) for a
-model of the user's own, whose source is a program.
+The same code answers in the command's own process for the built-in GPT and in a sandboxed one
+(train.io.inference_process) for a model of the user's own, whose source is a program.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ PACKED: Final = "<u4"  # tokens in bytes
 
 
 class GenerateRequest(Wire, frozen=True, tag="sample"):
-    """Write `count` tokens after the prompt. `data`: a model file (train.model_file); `source`: of its module, or b""."""
+    """Write `count` tokens after the prompt. `data`: a model file (train.model_file); `source`: of its module, or
+    b"".
+    """
 
     data: bytes
     source: bytes

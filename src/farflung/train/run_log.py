@@ -56,9 +56,9 @@ class Commitment(Wire, frozen=True):
 class Contribution(Wire, frozen=True):
     """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge.
 
-    `trace` is the Merkle root over how it was made (train.contribution_trace), and `stated` sums up the statistics under it, which
-    the coordinator saw; `sandbox` names the tier in which it was made, and `attests` what its node says that it runs
-    (core.attestations: its word, and not a proof of work).
+    `trace` is the Merkle root over how it was made (train.contribution_trace), and `stated` sums up the statistics
+    under it, which the coordinator saw; `sandbox` names the tier in which it was made, and `attests` what its node
+    says that it runs (core.attestations: its word, and not a proof of work).
     """
 
     peer: PeerId
@@ -124,7 +124,8 @@ class AuditsRecord(Wire, frozen=True, tag="audited"):
     Whom a verdict finds false or withholding is out from here on; `node` and `verifier` ascend together.
 
     `canaries`: with what verifiers were tested in that round, and what they said (ledger.canaries); by node. They judge
-    no node. Who said that one holds is asked in no audit of the round after the next one, or later (verify.audit_accounts).
+    no node. Who said that one holds is asked in no audit of the round after the next one, or later
+    (verify.audit_accounts).
 
     `scores`, in the order in which they were asked for, where the job has loss probes and somebody answered.
     """

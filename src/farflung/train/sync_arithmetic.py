@@ -1,8 +1,9 @@
 """Implements one round's public arithmetic: a codec and an outer optimizer, built once for all peers.
 
 Workers, the requester, the second reader of `verify-run` and the library merge through `Sync.apply`: decode, merge in
-64-bit fixed point (compress.merge), one element-wise outer step (core.canon.float_operations). Every method of job.sync_methods
-is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the residual, u the change:
+64-bit fixed point (compress.merge), one element-wise outer step (core.canon.float_operations). Every method of
+job.sync_methods is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the
+residual, u the change:
 
     a = d e + u         payload = encode(a)        e' = a - decode(payload)       each peer        (compress.codecs)
     A = merge(payloads)                            P' = outer(P, A)               everybody

@@ -17,7 +17,8 @@ from farflung.train.scores import ContributionScore as ScoreOf
 class SetupCommand(Wire, frozen=True, tag="setup"):
     """First message: the job. `dataset` is job.dataset's packed form. `member` is the peer's index in the job.
 
-    `cheat` is what this provider does instead of its work (train.cheating_workers), known to nobody but its own processes.
+    `cheat` is what this provider does instead of its work (train.cheating_workers), known to nobody but its own
+    processes.
     """
 
     spec: JobSpec

@@ -2,8 +2,8 @@
 
     margin = max over tensors of distance / tau        a job is refused where one is 2 or less
 
-An audit finds a shortcut false where its worst tensor lies beyond twice the tolerance (verify.audit_verdict), so a margin of 2
-is the line between what is slashed and what is at most not paid. The distances are of the job's own model.
+An audit finds a shortcut false where its worst tensor lies beyond twice the tolerance (verify.audit_verdict), so a
+margin of 2 is the line between what is slashed and what is at most not paid. The distances are of the job's own model.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from farflung.watch.fold import RunTimeline
 
 def killed(event: events.ValidatorKillEvent) -> str:
     """Whom the run itself ended, and why."""
-    return f"validator {phrases.clean(event.name, 40)} is killed after round {event.round}, on purpose: the others go on"
+    name = phrases.clean(event.name, 40)
+    return f"validator {name} is killed after round {event.round}, on purpose: the others go on"
 
 
 def compared(event: events.ChainComparisonEvent) -> str:

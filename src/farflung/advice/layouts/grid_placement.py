@@ -3,8 +3,9 @@
     near    neighbours hand to each other: the shortest tour of all hosts, cut into whole pipelines. What is slow about
             a line, its way or its rate, then holds up one pipeline and not all of them
     alike   hosts sorted by rate, those of one rank in a stage: pipelines of equal make, none waits for another
-    swapped annealing by advice/placement's objective from a grid of the search, with the hosts that it leaves out as spares;
-            of few hosts also what advice/placement chooses of them all, fewer or more. For what has won, as it costs most
+    swapped annealing by advice/placement's objective from a grid of the search, with the hosts that it leaves out
+            as spares; of few hosts also what advice/placement chooses of them all, fewer or more. For what has
+            won, as it costs most
 
 A grid is pipelines x stages, each pipeline in the order of its stages.
 """
@@ -69,7 +70,8 @@ def swapped(
     work: JobWork, grid: Grid, micros: int, every: int, otherwise: float, others: Sequence[OfferedHost] = (), *,
     by_money: bool = False, is_own: bool = False,
 ) -> Iterator[Grid]:  # fmt: skip
-    """Grids that advice/placement's objective finds from one: verified tokens a second, or money for them, churn included.
+    """Grids that advice/placement's objective finds from one: verified tokens a second, or money for them, churn
+    included.
 
     `otherwise`: mean seconds until a host leaves that does not say. `others`: hosts that the grid does not use.
     """

@@ -2,9 +2,9 @@
 
 Every layout is tried with the crews that crews.py names, not with every subset of the hosts; each is a closed form or
 a timeline, and nothing is drawn. They are timed in the order of what they cannot go below (bounds.py), until none that
-is left could be the best. The places in the winning pipelines are then improved by advice/placement. Of each kind the best is
-kept, so that three answers are three ways and not one with three crews; a way that is much worse than another in time
-and in price is dropped. What `farflung run` trains by today is always among them.
+is left could be the best. The places in the winning pipelines are then improved by advice/placement. Of each kind
+the best is kept, so that three answers are three ways and not one with three crews; a way that is much worse than
+another in time and in price is dropped. What `farflung run` trains by today is always among them.
 
 Where a network saves less than it takes to stand, one host alone is the advice, and beside it only what runs today.
 """

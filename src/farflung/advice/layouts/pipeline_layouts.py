@@ -3,8 +3,8 @@
 There is one pipeline, or several that synchronise periodically (T7, P1).
 
 Stages hold runs of layers, the first the embedding, the last the head; 1F1B, event by event, with cuts as long as the
-slower of two lines takes (advice/traffic/pipeline_schedules). What is in flight on a stage decides its memory, so how many layers
-have room on a host is asked for its place. Who stands where: grids.
+slower of two lines takes (advice/traffic/pipeline_schedules). What is in flight on a stage decides its memory, so
+how many layers have room on a host is asked for its place. Who stands where: grids.
 
 Several pipelines are replicas of a method with rounds (DiLoCo: Douillard et al. 2023): the same stages in each, cut by
 their slowest and smallest members; the step's sequences are shared out among them; what a stage has changed goes among
@@ -87,11 +87,11 @@ def ways_of(work: JobWork, crew: Sequence[OfferedHost]) -> tuple[int, ...]:
 
 
 def improved(
-    work: JobWork, found: TrainingOption, assumed: OfferAssumptions, hosts: Sequence[OfferedHost] = (), *, by_money: bool = False,
-    is_own: bool = False, is_allowed: Callable[[TrainingOption], bool] = lambda _: True,
+    work: JobWork, found: TrainingOption, assumed: OfferAssumptions, hosts: Sequence[OfferedHost] = (), *,
+    by_money: bool = False, is_own: bool = False, is_allowed: Callable[[TrainingOption], bool] = lambda _: True,
 ) -> TrainingOption:  # fmt: skip
-    """The same after swaps of places, and with `hosts` that it does not use, by advice/placement's objective, where that is
-    better by this page's (seconds, or money) and allowed.
+    """The same after swaps of places, and with `hosts` that it does not use, by advice/placement's objective,
+    where that is better by this page's (seconds, or money) and allowed.
     """
     stages = len(found.hosts) // found.ways
     grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))

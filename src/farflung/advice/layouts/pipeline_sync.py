@@ -2,10 +2,10 @@
 P1).
 
 Each stage's hosts exchange what that stage has changed, all stages at the same time, so a round waits for the stage
-whose bytes are most for its lines. The method and H are those that suit that stage (advice.method_choice); the codec's payload
-goes from each member to each (Peng et al. 2024). A replica group is one pipeline. When one of its hosts leaves, that
-pipeline alone stops: it goes on from the last round, whose state the others hold, or from a checkpoint of its own,
-whichever loses less.
+whose bytes are most for its lines. The method and H are those that suit that stage (advice.method_choice); the
+codec's payload goes from each member to each (Peng et al. 2024). A replica group is one pipeline. When one of its
+hosts leaves, that pipeline alone stops: it goes on from the last round, whose state the others hold, or from a
+checkpoint of its own, whichever loses less.
 """
 
 from __future__ import annotations
@@ -184,7 +184,9 @@ def _coded(work: JobWork, laid: TimedPipelines) -> tuple[DerivedFact, ...]:
     if code.kept:
         mean = f"{code.first:.4g} x {precise(laid.plain)} + {coded:.4g} x {precise(laid.run.seconds)}"
         found += [
-            DerivedFact("until all are through", precise(laid.passed), f"{mean}; the first epoch is plain", code.source),
+            DerivedFact(
+                "until all are through", precise(laid.passed), f"{mean}; the first epoch is plain", code.source,
+            ),
             DerivedFact(
                 "kept at each end of a cut", format_bytes(code.kept),
                 f"{work.examples} x {format_bytes(work.model.handed(1))}; an example's activation, in RAM or on disk",

@@ -2,7 +2,8 @@
 
 They exchange periodically, at every step, or shard their states (T7).
 
-    rounds         each host steps on its own; the method is the one that suits the crew's slowest line (advice.method_choice)
+    rounds         each host steps on its own; the method is the one that suits the crew's slowest line
+                   (advice.method_choice)
     data parallel  a ring all-reduce of bfloat16 gradients each step, behind the backward pass: two thirds of compute
     sharded        FSDP over all cards: parameters gathered forward and backward, gradients reduced, for each
                    micro-batch, behind compute (Zhao et al. 2023, section 3.3)
@@ -272,7 +273,9 @@ def sharded(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumption
     )
     facts += [
         DerivedFact("parameters and gradients", format_bytes(moved), text, source),
-        DerivedFact("gathers", precise(taken), "rank by rank, over lines of their own", "advice/traffic/collective_times"),
+        DerivedFact(
+            "gathers", precise(taken), "rank by rank, over lines of their own", "advice/traffic/collective_times",
+        ),
         DerivedFact(
             "waiting of a step", precise(exchange),
             f"max(0, {precise(taken)} - {precise(compute)}); beside compute", source,
@@ -398,8 +401,8 @@ def _in_step(
 
 
 def _shares(
-    work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], sync: SyncSpec | None, up: float, down: float,
-    computes: float, tokens: float,
+    work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], sync: SyncSpec | None,
+    up: float, down: float, computes: float, tokens: float,
 ) -> tuple[HostLoad, ...]:  # fmt: skip
     def cores(host: OfferedHost, own: MemoryFit) -> float | None:
         if own.away.states.optimizer is not MemoryPlace.CARD or (sync is None and len(crew) > 1):
@@ -421,9 +424,9 @@ def _shares(
 
 
 def _option(
-    kind: LayoutKind, how: str, work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], *, step: Seconds,
-    exchange: Seconds, steps: int, up: float, down: float, kept: checkpoint_policy.CheckpointEfficiency, facts: Sequence[DerivedFact],
-    sequences: int, sync: SyncSpec | None = None, tail: Seconds = NO_TIME,
+    kind: LayoutKind, how: str, work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], *,
+    step: Seconds, exchange: Seconds, steps: int, up: float, down: float, kept: checkpoint_policy.CheckpointEfficiency,
+    facts: Sequence[DerivedFact], sequences: int, sync: SyncSpec | None = None, tail: Seconds = NO_TIME,
 ) -> TrainingOption:  # fmt: skip
     tight = min(rooms, key=lambda own: own.worst.spare)
     return TrainingOption(

@@ -10,7 +10,8 @@ of a mesh whose links need not be symmetric:
     cost       exchange + pipeline
 
 On symmetric links this is 2 (alpha + c_dp / (beta P)) and dp + 2 pp of the paper and of its code. It knows no
-computing, no memory, and that pairs share an access line only by that line's rate; advice.placement.grid_objective does.
+computing, no memory, and that pairs share an access line only by that line's rate; advice.placement.grid_objective
+does.
 """
 
 from __future__ import annotations

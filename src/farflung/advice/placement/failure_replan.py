@@ -55,8 +55,9 @@ class Replan(msgspec.Struct, frozen=True):
 
 
 def replan(
-    fleet: Fleet, work: StepWork, grid: Indices, begun: Indices, lost: Collection[int], wish: PlacementGoal | None = None, *,
-    spares: Collection[int] = (), room: float = ROOM, horizon: float = HORIZON, seed: int = 0, moves: int = MOVES,
+    fleet: Fleet, work: StepWork, grid: Indices, begun: Indices, lost: Collection[int],
+    wish: PlacementGoal | None = None, *, spares: Collection[int] = (), room: float = ROOM, horizon: float = HORIZON,
+    seed: int = 0, moves: int = MOVES,
 ) -> Replan:  # fmt: skip
     """Goes on without the nodes `lost`: the most pipelines for which at most `room` of the state has to be fetched.
 

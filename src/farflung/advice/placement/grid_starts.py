@@ -2,9 +2,9 @@
 positions.
 
 Taken are the fastest, the cheapest for what they do, the cheapest, those with the best lines, those of the largest
-sites. They then stand by rate, or by cliques of near sites as DT-FM's groups do (advice.placement.group_starts): a stage inside a
-clique, where its exchange is much, or one of each in every stage, so that pipelines stay inside, where what they hand
-on is. Nodes that are not alike are never mixed before what is alike has been dealt out.
+sites. They then stand by rate, or by cliques of near sites as DT-FM's groups do (advice.placement.group_starts): a
+stage inside a clique, where its exchange is much, or one of each in every stage, so that pipelines stay inside,
+where what they hand on is. Nodes that are not alike are never mixed before what is alike has been dealt out.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Some nodes cost more than they contribute.
 
 For each number of stages, numbers of pipelines are tried from as many as there are nodes for, geometrically down to
-one, and then between the best and its neighbours: each by the best of many grids to begin with (advice.placement.grid_starts).
-The few best are annealed, by swaps with each other and with the nodes that are left. Effort is a number of swaps that
-falls with what one takes, so that more nodes take hardly longer, and nothing here reads a clock.
+one, and then between the best and its neighbours: each by the best of many grids to begin with
+(advice.placement.grid_starts). The few best are annealed, by swaps with each other and with the nodes that are
+left. Effort is a number of swaps that falls with what one takes, so that more nodes take hardly longer, and
+nothing here reads a clock.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ or plain.
               that is not (Vickrey 1961; the (n+1)-th price of market.match)
     walk      one period: each node comes and goes, works where it is hired, is audited and paid
 
-A node's draws are counted (advice.simulation.random_draws): whatever becomes of one changes nothing for another. Coming and going is
-an alternating renewal process with exponential times, so what is left of one at the begin is exponential again.
+A node's draws are counted (advice.simulation.random_draws): whatever becomes of one changes nothing for another.
+Coming and going is an alternating renewal process with exponential times, so what is left of one at the begin is
+exponential again.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ def walk(
 
 
 def work(
-    nodes: SimulatedNodes, pace: PeriodRules, prices: _Ints, tally: _Ints, carried: _Ints, fetched: _Ints, totals: _Ints,
-    node: int, flags: int, change: int,
+    nodes: SimulatedNodes, pace: PeriodRules, prices: _Ints, tally: _Ints, carried: _Ints, fetched: _Ints,
+    totals: _Ints, node: int, flags: int, change: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """A hired node's rounds of one period, and its pay, which it gets at the end unless it was caught."""
     speed, relay, since = int(nodes.speed[node]), int(nodes.relay[node]), pace.begin

@@ -29,6 +29,7 @@ from farflung.core.money import MICRO
 from farflung.core.units import format_bytes, format_count, format_multiple, format_short
 
 STAGE: Final = 9
+PIPELINED: Final = (LayoutKind.PIPELINE, LayoutKind.PIPELINES)
 NARROWEST, USUAL, WIDEST = 50, 80, 120
 DEEPER: Final = 3  # columns that what belongs to a numbered way stands further in
 DAY: Final = 86_400.0
@@ -122,7 +123,7 @@ def _body(option: TrainingOption) -> list[str]:
         f" {credits(option.price_of_million)} a million tokens",
         f"{'host' if len(option.hosts) == 1 else 'hosts'}: {_named(option)}; {_classes(option)}",
         f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest"
-        f" {'card' if option.hosts[0].cards == 1 or option.kind not in (LayoutKind.PIPELINE, LayoutKind.PIPELINES) else 'host'}"
+        f" {'host' if option.hosts[0].cards > 1 and option.kind in PIPELINED else 'card'}"
         f" ({RECOMPUTED[option.recompute]}, micro-batches of {option.micro})",
     ]
     if option.up or option.down:

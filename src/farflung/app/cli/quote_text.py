@@ -271,9 +271,9 @@ def _day(told: JobQuote) -> str:
 
 def _assumed() -> str:
     return (
-        f"an ask is an hour's price over what the host's cards compute in it, {host_speed.UTILISATION:.0%} of their dense"
-        f" bfloat16 rate; each member holds the whole model and trains in rounds; verifiers' pay is not in it (farflung"
-        f" audit-plan)"
+        f"an ask is an hour's price over what the host's cards compute in it, {host_speed.UTILISATION:.0%} of their"
+        f" dense bfloat16 rate; each member holds the whole model and trains in rounds; verifiers' pay is not in it"
+        " (farflung audit-plan)"
     )
 
 

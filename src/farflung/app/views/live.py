@@ -21,7 +21,9 @@ PER_SECOND: Final = 8
 
 
 class LiveScreen:
-    """A watcher (peers.rundir.journal.Watcher) that paints. `speed`: seconds of the run in one second; `run`: see View."""
+    """A watcher (peers.rundir.journal.Watcher) that paints. `speed`: seconds of the run in one second; `run`: see
+    View.
+    """
 
     def __init__(
         self,

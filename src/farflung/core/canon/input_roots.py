@@ -1,7 +1,7 @@
 """Computes the Merkle roots over the inputs of an execution, and verifies one element opened from them.
 
-    state, buffers   Merkle root over encode((section, tensor root)); a tensor root as in core.tensor_layout, over chunks of
-                     ROOT_CHUNK elements, little-endian. ZERO_HASH: every element is zero
+    state, buffers   Merkle root over encode((section, tensor root)); a tensor root as in core.tensor_layout, over
+                     chunks of ROOT_CHUNK elements, little-endian. ZERO_HASH: every element is zero
     tokens           Merkle root over chunks of ROOT_CHUNK tokens, 4 bytes each, little-endian
     tables           Merkle root over rows of float32, little-endian
 
@@ -47,7 +47,9 @@ def _cut(data: bytes, item: int) -> list[bytes]:
 
 
 def _bytes(array: Array) -> bytes:
-    """As they stand under core.tensor_layout's roots: row-major, little-endian, a NaN with the bits that its owner gave it."""
+    """As they stand under core.tensor_layout's roots: row-major, little-endian, a NaN with the bits that its owner
+    gave it.
+    """
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 

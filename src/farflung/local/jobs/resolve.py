@@ -75,9 +75,9 @@ def resolve(
 
     Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay), -387 (no dispute).
     Relative paths in the job start from the file's folder, else from `base`. `cheat` names what one of the providers
-    does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for, and nobody
-    cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to compare with; None:
-    only in that first run.
+    does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for,
+    and nobody cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to
+    compare with; None: only in that first run.
     `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
     `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
     guilty contests it; then somebody cheats, unless `cheat` names nobody.

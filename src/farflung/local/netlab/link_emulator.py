@@ -8,9 +8,10 @@ A train is several packets of one connection that a network card is given at onc
 long on the line as they do, and arrives with the last of them. A device that carries trains says so, and puts Linux's
 struct virtio_net_hdr before each packet. On lines with loss there are none.
 
-All is counted in whole nanoseconds and drawn from SplitMix64, so `link_emulator.c` and this file decide alike, packet by packet.
-The process reads commands from stdin, a byte each, and answers each with one line of JSON, its counters: `s` says them,
-`c` cuts the line, `r` restores it. It ends with its stdin, so no line outlives the laboratory that it belongs to.
+All is counted in whole nanoseconds and drawn from SplitMix64, so `link_emulator.c` and this file decide alike,
+packet by packet. The process reads commands from stdin, a byte each, and answers each with one line of JSON, its
+counters: `s` says them, `c` cuts the line, `r` restores it. It ends with its stdin, so no line outlives the
+laboratory that it belongs to.
 """
 
 from __future__ import annotations
@@ -249,7 +250,9 @@ def emulate(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m farflung.local.netlab.link_emulator FD_HOME FD_UPSTREAM`, then the seven words of both Terms, up and down."""
+    """`python -m farflung.local.netlab.link_emulator FD_HOME FD_UPSTREAM`, then the seven words of both Terms, up
+    and down.
+    """
     if len(arguments) != 16:
         print(main.__doc__, file=sys.stderr)
         return 2

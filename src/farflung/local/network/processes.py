@@ -1,7 +1,8 @@
 """Manages the processes of a run: starts, monitors, restarts and ends them.
 
 Ledger and relays first, then verifiers and providers at once; these register in turn, so that the ledger is
-reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in local.network.process_config.
+reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in
+local.network.process_config.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def prove(
 ) -> ReplayReport:
     """Recomputes a run, and those that it stands on; trains a share of it again, or what its audits condemned.
 
-    `tell` hears how far the training is. Raises UsageError FF-APP-391, and VerificationError or RunError (peers.rundir.export,
-    local.verify_run.reexecute).
+    `tell` hears how far the training is. Raises UsageError FF-APP-391, and VerificationError or RunError
+    (peers.rundir.export, local.verify_run.reexecute).
     """
     if not 0 <= seed < 1 << 63 or (rate is not None and not 0 < rate <= 1):
         raise UsageError(

@@ -1,7 +1,7 @@
 """Issues vouchers to a job's nodes with each recorded round; nodes store them, and claim by them if need be.
 
-What a node has earned it holds under the requester's mark (ledger.earnings_tally). When the ledger does not say as much a
-moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
+What a node has earned it holds under the requester's mark (ledger.earnings_tally). When the ledger does not say as
+much a moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ lease.vouch     Vouched         b""               as a provider
 lease.end       End             b""               the lease is over
 
 verifier → provider: audit.open and audit.reveal, where the coordinator brought no answer; they give what lies on the
-provider's disk already. Members and verifiers fetch objects (peers.transfer.objects) from each other and from the requester.
-Member → replica: fan.held, an object's id; the answer is 1 once it is here, empty if it does not come by the group.
+provider's disk already. Members and verifiers fetch objects (peers.transfer.objects) from each other and from the
+requester. Member → replica: fan.held, an object's id; the answer is 1 once it is here, empty if it does not come
+by the group.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class LeaseOfferRequest(Wire, frozen=True):
 
 
 class LeaseOfferReply(Wire, frozen=True):
-    """The node's half of a lease, the key that this lease's secrets are wrapped for (peers.protocol.job_key), and what the node
-    says it runs, whose hash its offer names.
+    """The node's half of a lease, the key that this lease's secrets are wrapped for (peers.protocol.job_key), and
+    what the node says it runs, whose hash its offer names.
     """
 
     offer: SignedLeaseOffer

@@ -1,6 +1,7 @@
 """Takes one verifier through one audit (blind run, reveal, verdict), each part checked against the one before.
 
-Nothing here knows whether the case is a contribution or a canary (peers.requester.canaries): a verifier must not either.
+Nothing here knows whether the case is a contribution or a canary (peers.requester.canaries): a verifier must not
+either.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ class LedgerRecorder:
     async def _punish_guessers(self, tally: AuditAccounts, round: int) -> None:
         """Takes the stakes of verifiers that were found out up to `round`: the one before the newest, or the last.
 
-        A round later, because what such a verifier said of others meanwhile may be what condemns them (verify.disqualified_verifiers).
+        A round later, because what such a verifier said of others meanwhile may be what condemns them
+        (verify.disqualified_verifiers).
         """
         for perjury in [p for p in tally.perjurers.found.values() if p.round <= round]:
             if perjury.verifier not in self._told and tally.owed(perjury.verifier) is not None:

@@ -60,8 +60,8 @@ class RoundClock:
     def arrived(self, state: rounds.CoordinatorState, peer: PeerId, seconds: float = 0.0) -> None:
         """A member's part of the open phase is here; `seconds` is what it states that training took.
 
-        That is believed where rounds are trained ahead, before they are opened (train.prefetched_round), and only where it is more
-        than was seen: who overstates it is assigned less.
+        That is believed where rounds are trained ahead, before they are opened (train.prefetched_round), and only
+        where it is more than was seen: who overstates it is assigned less.
         """
         took = self._clock() - self._opened
         self._seen[peer] = max(took, seconds) if self._spec.sync.delay else took

@@ -1,9 +1,9 @@
 """Connects a node to its job's multicast group: sends its payload to all at once, stores what the others send.
 
-A message of the group is one request of peers.transfer.objects: which one (1 byte), and its body, as if its sender had made it
-over a connection of its own. So an object that comes this way passes the same checks and counts against the same
-bounds. Nobody depends on it: whoever needs an object looks here first, waits as long as the group still brings
-something, and then fetches what is missing.
+A message of the group is one request of peers.transfer.objects: which one (1 byte), and its body, as if its sender
+had made it over a connection of its own. So an object that comes this way passes the same checks and counts
+against the same bounds. Nobody depends on it: whoever needs an object looks here first, waits as long as the group
+still brings something, and then fetches what is missing.
 """
 
 from __future__ import annotations

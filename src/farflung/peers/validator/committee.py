@@ -2,8 +2,9 @@
 
 It holds no policy.
 
-Whatever a node asks for is done in order and in one go, its disk first (ledger.ledger_node), so that nothing that could be
-taken back is ever sent. A disk that fails ends the validator: it says nothing more, and begins again from its disk.
+Whatever a node asks for is done in order and in one go, its disk first (ledger.ledger_node), so that nothing that
+could be taken back is ever sent. A disk that fails ends the validator: it says nothing more, and begins again from
+its disk.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 While its head stands still it asks the others for the block behind it. Blocks that come are its replica's to judge.
 Where they are gone, it fetches a snapshot beside its own file while it still runs, with the checks of its start
-(ledger.io.state_sync); only a whole one, certified behind its own head, makes it end, put the snapshot in place and begin
-again: so nobody's word alone can stop it. Its vote log stays where it is and is read again, as after any start: what
-it signed it never signs against (docs/protocol/sdbft.md, rule 7).
+(ledger.io.state_sync); only a whole one, certified behind its own head, makes it end, put the snapshot in place
+and begin again: so nobody's word alone can stop it. Its vote log stays where it is and is read again, as after any
+start: what it signed it never signs against (docs/protocol/sdbft.md, rule 7).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Its users are train.io.inference_process and train.io.memory_process.
 
-Started like a worker (host.io.worker_process), in the same sandbox. Messages are framed as in train.io.worker; an error is a
-`train.worker_messages.Broken`.
+Started like a worker (host.io.worker_process), in the same sandbox. Messages are framed as in train.io.worker; an
+error is a `train.worker_messages.Broken`.
 """
 
 from __future__ import annotations

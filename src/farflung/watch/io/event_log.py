@@ -147,7 +147,8 @@ def _too_long(path: Path) -> RunError:
     return RunError(
         "FF-WATCH-004",
         f"the event log {path.name} is too long to be shown",
-        cause=f"at most {event_limits.EVENTS} events and entries of lists in {event_limits.LOG_BYTES >> 20} MiB are read",
+        cause=f"at most {event_limits.EVENTS} events and entries of lists"
+        f" in {event_limits.LOG_BYTES >> 20} MiB are read",
         hint="farflung verify-run reads the exported log, which has no such limit",
     )
 
