@@ -1,13 +1,21 @@
-"""What the coordinator's clock makes of when its members' parts of a round came."""
+"""What the coordinator's clock makes of when its members' parts of a round came, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pytest
 
+from farflung.core.events import ArrivalEvent, RoundEndEvent, RoundStartEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import ChurnSpec, JobSpec, SyncSpec
-from farflung.peers.requester.round_timing import LEAST, RoundClock
+from farflung.peers.requester import round_timing
+from farflung.peers.requester.payload_exchange import ExchangeReport
+from farflung.peers.requester.round_timing import LEAST, RoundClock, RoundEventEmitter
 from farflung.train import rounds
 from farflung.train.rounds import RoundPhase
+from farflung.train.run_log import RoundEndRecord
 
 A, B, C = (PeerId(bytes([n]) * 32) for n in range(3))
 STEPS = 20
@@ -42,3 +50,49 @@ def test_without_a_delay_only_the_coordinators_own_clock_counts() -> None:
 
 def test_nobody_is_believed_to_have_been_faster_than_it_was_seen_to_be() -> None:
     assert train(1, (0.0, 0.0, 0.0), seen=4.0) == train(1, (4.0, 4.0, 4.0), seen=4.0)
+
+
+class Heard(list[Any]):
+    """What was emitted."""
+
+    def emit(self, event: Any, *, durable: bool = False) -> None:
+        self.append(event)
+
+
+class State(msgspec.Struct):
+    """As much of the rounds' state as is looked at."""
+
+    round: int
+    phase: rounds.RoundPhase = rounds.RoundPhase.TRAIN
+    in_round: frozenset[PeerId] = frozenset((A, B))
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock, in a list of one."""
+    clock = [100.0]
+    monkeypatch.setattr(round_timing.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: list[float]) -> None:
+    told = Heard()
+    seen = RoundEventEmitter(told, 5)
+    seen.see(State(0))  # type: ignore[arg-type]
+    now[0] += 4
+    seen.arrived(0, A, "train")
+    now[0] += 1
+    seen.arrived(0, B, "train")
+    seen.see(State(0))  # type: ignore[arg-type]
+    now[0] += 2
+    seen.closed(RoundEndRecord(0, b"r" * 32, ()), (), {}, ExchangeReport("all-gather", 0.1, 0.2, 77))
+    seen.see(State(1, rounds.RoundPhase.AUDIT))  # type: ignore[arg-type]
+    now[0] += 3
+    seen.see(State(1))  # type: ignore[arg-type]
+    opened = [event for event in told if isinstance(event, RoundStartEvent)]
+    assert [(event.round, event.waited) for event in opened] == [(0, 0.0), (1, 3.0)]
+    assert opened[0].peers == (A.hex(), B.hex())
+    assert [event.seconds for event in told if isinstance(event, ArrivalEvent)] == [4.0, 5.0]
+    (closed,) = [event for event in told if isinstance(event, RoundEndEvent)]
+    assert (closed.seconds, closed.waited_for) == (7.0, B.hex())
+    assert (closed.way, closed.way_taken, closed.payload_bytes) == ("all-gather", 0.2, 77)

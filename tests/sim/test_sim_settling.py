@@ -15,7 +15,7 @@ from farflung.core.ids import ZERO_HASH
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import JobCancel, JobFinish, JobSettle, Progress
-from farflung.peers.requester.settling import settle
+from farflung.peers.requester.ledger_recorder import settle
 
 REQUESTER, NODES = local_key(8, "requester"), [local_key(8, "node", index) for index in range(2)]
 JOB, ROOT, OUTPUT = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"root"), digest(NS_SPEC, b"output")

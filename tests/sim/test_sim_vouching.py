@@ -20,8 +20,9 @@ from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make
 from farflung.ledger.transactions import JobFinish, JobSettle, Progress
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import vouchers as node_vouchers
-from farflung.peers.node.vouchers import VoucherIssuer, VoucherStore
+from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.protocol import messages
+from farflung.peers.requester.vouchers import VoucherIssuer
 
 replace = msgspec.structs.replace
 

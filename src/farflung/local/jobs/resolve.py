@@ -18,6 +18,7 @@ from farflung.job.job_loader import ResolvedJob, load
 from farflung.job.spec import JobSpec
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
+from farflung.peers.rundir import genesis
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 
 # Variables that steer the program, not a job.
@@ -147,12 +148,12 @@ def _fare(spec: JobSpec, asked: int | None) -> int:
 
 def _most(asked: int | None) -> int:
     """What a run's relays may cost together, micro-credits; 0: what its plan says."""
-    if asked is None or relay_fees.LEAST <= asked <= relay_fees.FUNDS:
+    if asked is None or relay_fees.LEAST <= asked <= genesis.FUNDS:
         return asked or 0
     raise UsageError(
         "FF-APP-247",
         f"relays cannot cost {asked} micro-credits",
-        cause=f"it is a number from {relay_fees.LEAST} to {relay_fees.FUNDS}",
+        cause=f"it is a number from {relay_fees.LEAST} to {genesis.FUNDS}",
         hint="--relay-most 1: a credit; or --relay-price 0: they carry for nothing",
     )
 

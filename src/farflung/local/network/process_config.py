@@ -33,8 +33,8 @@ from farflung.net import endpoint_records as net
 from farflung.net.certificates import Credential, certify
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.process.channel import Report
-from farflung.peers.requester import relay_fees
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.genesis import FUNDS
 
 FEE = Credits(10)  # micro-credits a transaction
 # A provider stakes the price of this many rounds: more than it could save by cheating in one.
@@ -72,7 +72,7 @@ def genesis_of(spec: JobSpec, validators: int = 1, *, disputes: bool = False) ->
     keys, pocket, stake = NetworkKeys(spec, MOST_RELAYS, validators), POCKET, stake_of(spec)
     if disputes:
         pocket = Credits(pocket + bond_of(spec))
-    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + relay_fees.FUNDS)]
+    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + FUNDS)]
     accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
     accounts += [(key.public, pocket) for key in keys.relays]
     law = LedgerParams(fee_min=FEE)

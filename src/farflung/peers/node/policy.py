@@ -12,8 +12,7 @@ from farflung.core.relay_passes import SignedRelayPass
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_shapes
-from farflung.job.spec import JobTerms
-from farflung.job.spec_checks import check
+from farflung.job.spec_checks import check, check_image
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.relay_pass_checks import is_current
 from farflung.peers.protocol import messages
@@ -75,20 +74,6 @@ class LeasePolicy(NamedTuple):
         if spec.model.kind == "gpt" and proposal.terms.layout != TensorLayout.of(gpt_shapes(spec.model)):
             return "the layout is not that of the model"
         return None
-
-
-def check_image(terms: JobTerms, image: Callable[[], Hash]) -> None:
-    """Whether a node with this image may work on the job. It is the node's word, not a proof of work.
-
-    Raises PolicyError FF-APP-417.
-    """
-    if terms.image != ZERO_HASH and (own := image()) != terms.image:
-        raise PolicyError(
-            "FF-APP-417",
-            "the job is for nodes with its requester's farflung",
-            cause=f"it names the image {terms.image[:4].hex()}, the node runs {own[:4].hex()}",
-            hint='install the same version here; the requester may set network.image = "any"',
-        )
 
 
 def needs(proposal: messages.LeaseOfferRequest) -> int:

@@ -53,7 +53,6 @@ from farflung.peers.protocol.messages import (
     TransferMeasurement,
     order,
 )
-from farflung.peers.requester.payload_exchange import REPLICA_AWAY
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
 from farflung.store.io.disk_store import DiskObjectStore
@@ -283,7 +282,7 @@ class TrainingLease:
                 )
         except FarflungError as error:
             raise NetworkError(
-                REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
+                objects.REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
             ) from error
         nonce = nonce_of(self._key, self._terms.id, request.round)
         trace, said = result.trace, result.trace.statistics

@@ -1,4 +1,4 @@
-"""Issues vouchers to a job's nodes with each recorded round; nodes store them, and claim by them if need be.
+"""Stores the newest voucher of each job that a node works on, and claims by it what the ledger does not say.
 
 What a node has earned it holds under the requester's mark (ledger.earnings_tally). When the ledger does not say as
 much a moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
@@ -7,62 +7,26 @@ much a moment later, the node lets the ledger know by itself: who takes work and
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.ledger.earnings_tally import (
-    SettleMany,
-    SignedEarningsTally,
-    check_voucher,
-    make_tally,
-    mark_tally,
-)
+from farflung.ledger.earnings_tally import SettleMany, check_voucher
 from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import report
 from farflung.peers.protocol import messages
-from farflung.peers.protocol.calls import Dial
 
-HAND_SECONDS: Final = 10.0  # for one node to take its voucher; the next one holds what this one held
 RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
 
 
-class VoucherIssuer:
-    """The requester's side: one tally a recorded round, and everybody's voucher to everybody that is there."""
-
-    def __init__(self, key: SigningKey, job: Hash, dial: Dial) -> None:
-        self._key, self._job, self._dial = key, job, dial
-        self._tasks = OwnedTasks()
-
-    def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
-        """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
-        tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
-        signed = SignedEarningsTally(tally, (mark_tally(self._key, tally),))
-        self._tasks.cancel()  # who was not reached yet gets the newer one
-        for voucher in vouchers:
-            said = messages.VoucherUpdate(self._job, signed, voucher)
-            self._tasks.begin(self._give(voucher.credit.node, encode(said)))
-
-    async def _give(self, node: PeerId, body: bytes) -> None:
-        with contextlib.suppress(FarflungError):  # one that is away gets the next one
-            await (await self._dial(node)).call(messages.VOUCH, body, timeout=HAND_SECONDS)
-
-    async def close(self) -> None:
-        """Hands out no more."""
-        await self._tasks.close()
-
-
 class VoucherStore:
-    """A node's side: the newest voucher of each job, on disk, and what becomes of it."""
+    """One node's newest voucher of each job, on disk, and what becomes of it."""
 
     def __init__(self, folder: Path, key: PeerId, chain: Hash) -> None:
         self._folder, self._key, self._chain = folder, key, chain

@@ -2,6 +2,9 @@
 
 Who is drawn in a committed round is judged, whether the round went on with it or not: it had committed to its work, and
 the coordinator knows to what. So it saves nobody anything to die, to be late or to break off when it is drawn.
+
+The requester tells the ledger the hash of all commitments before it knows of any draw, each round once; the id of the
+block that takes it is what nobody knew. Asked again after a crash, the ledger names the same block.
 """
 
 from __future__ import annotations
@@ -9,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobTerms
+from farflung.ledger.transactions import JobDraw
+from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.rundir.archive import RunLog
 from farflung.train.run_log import AuditsRecord, BeaconRecord, Commitment, Contribution
 from farflung.verify import audit_sample
@@ -69,3 +75,37 @@ class AuditDraws:
         judged = sum(isinstance(record, AuditsRecord) for record in self._log.records)
         rounds = sorted((r for r in self._log.promised if r >= judged), reverse=True)
         return [r for r in rounds if any(c.peer == peer for c in self.owed(r))]
+
+
+class CommitmentAnchors:
+    """The anchors of one job."""
+
+    def __init__(self, ledger: LedgerClient, job: Hash) -> None:
+        self._ledger, self._job = ledger, job
+
+    async def drop(self, round: int, commitments: Hash) -> Hash:
+        """What a round is drawn from: what was unforeseen of the block that holds the hash of its commitments.
+
+        Raises RunError FF-APP-389: the ledger holds another one, or has gone on; what the client raises.
+        """
+        op = JobDraw(self._job, round, commitments)
+        row = await self._ledger.job(self._job)
+        if row is not None and row.drawn == round:
+            try:
+                return await self._ledger.unforeseen(await self._ledger.submit(op))
+            except RunError:
+                row = await self._ledger.job(self._job)
+                if row is None or row.drawn == round:
+                    raise
+                # What a coordinator before this one had given up came in first.
+        if row is None or (row.drawn, row.drawn_of) != (round + 1, commitments):
+            raise RunError(
+                "FF-APP-389",
+                f"the ledger has another draw than round {round}'s",
+                cause="the run's log is older than what the ledger was told",
+                hint="restore the run's folder from its newest copy",
+            )
+        blocks = await self._ledger.blocks()
+        found = (b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
+        # Of height 0 there is no block: whoever was asked left ours out.
+        return await self._ledger.unforeseen(next(found, 0))

@@ -37,9 +37,18 @@ from farflung.ledger.transactions import Canary, SignedVerdict, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
 from farflung.peers.requester.audit_draw import AuditDraws
-from farflung.peers.requester.audit_session import OPEN_SECONDS, AuditSession, Dial, is_refusal
+from farflung.peers.requester.audit_session import (
+    OPEN_SECONDS,
+    AuditCase,
+    AuditSession,
+    Dial,
+    VerifierStatement,
+    confirmed,
+    encoded,
+    is_refusal,
+    is_unmatched,
+)
 from farflung.peers.requester.canaries import Canaries
-from farflung.peers.requester.cases import AuditCase, VerifierStatement, confirmed, encoded, is_unmatched
 from farflung.peers.requester.loss_scores import LossProbes
 from farflung.peers.rundir.archive import Archive, PublishedState, RunLog
 from farflung.peers.rundir.journal import EventEmitter

@@ -27,8 +27,7 @@ from farflung.ledger.canaries import plant_fault, planted_root
 from farflung.ledger.transactions import Canary, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
-from farflung.peers.requester.audit_session import OPEN_SECONDS, AuditSession, Dial, is_refusal
-from farflung.peers.requester.cases import AuditCase
+from farflung.peers.requester.audit_session import OPEN_SECONDS, AuditCase, AuditSession, Dial, is_refusal
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train.contribution_trace import are_opened
 from farflung.train.run_log import Contribution

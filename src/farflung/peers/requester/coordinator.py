@@ -26,7 +26,6 @@ from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import PATIENCE_SECONDS, Dial, MemberCalls
 from farflung.peers.protocol.failing import as_failure
 from farflung.peers.requester.audits import AuditCoordinator
-from farflung.peers.requester.chronicle import RoundEventEmitter
 from farflung.peers.requester.commitment_checks import (
     is_kept,
     is_possible,
@@ -36,7 +35,7 @@ from farflung.peers.requester.commitment_checks import (
 )
 from farflung.peers.requester.payload_checks import CheckerSupervisor
 from farflung.peers.requester.payload_exchange import PayloadExchange
-from farflung.peers.requester.round_timing import NO_BENCHMARKS, RoundClock
+from farflung.peers.requester.round_timing import NO_BENCHMARKS, RoundClock, RoundEventEmitter
 from farflung.peers.rundir.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import rounds

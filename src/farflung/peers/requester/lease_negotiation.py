@@ -26,6 +26,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
+from farflung.job.spec_checks import check_image
 from farflung.ledger.table_rows import LeaseRow, NodeRow
 from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseOffer, LeaseRole
 from farflung.market import match as market
@@ -33,7 +34,6 @@ from farflung.market.provider_offer import OfferListing as Ask
 from farflung.market.provider_offer import caps_hash, lasting
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.node.policy import check_image
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import Dial
 from farflung.peers.protocol.directory import LIST, DirectoryListing, sound

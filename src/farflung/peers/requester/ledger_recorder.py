@@ -1,25 +1,39 @@
-"""Records closed rounds on the ledger: in order, each once, while training goes on.
+"""Records closed rounds on the ledger, in order, each once, while training goes on; settles the job after the last.
 
 What is recorded follows from the run log alone, so a crash between a round's end and its transaction loses
 nothing: whoever comes next records what is missing.
+
+Where jobs have a verification window (docs/protocol/ledger, "The window") nobody is paid before it is over: who lied is
+still accused until then, and nodes claim by their vouchers. What is to be done next follows from the job's row alone,
+so whoever was stopped in `settle` goes on there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
-from farflung.core.events import PerjuryEvent, SlashEvent
+from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
+from farflung.core.units import Seconds, format_seconds
 from farflung.job.spec import JobTerms
 from farflung.ledger.rules.bounties import finders_of, share_of
-from farflung.ledger.table_rows import JobState, LeaseRow
-from farflung.ledger.transactions import JobPerjury, JobSlash, Progress, VerdictFinding
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
+from farflung.ledger.transactions import (
+    JobCancel,
+    JobFinish,
+    JobPerjury,
+    JobSettle,
+    JobSlash,
+    Progress,
+    VerdictFinding,
+)
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.disputing import dispute_of
 from farflung.peers.requester.audits import evidence_file
@@ -29,9 +43,6 @@ from farflung.train.run_log import AuditsRecord, RunEndRecord, contributions_roo
 from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
 from farflung.verify.disqualified_verifiers import PerjuryRecord
 from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
-
-Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
-Follow = Callable[[PeerId, int, int], None]
 
 
 class LedgerRecorder:
@@ -193,4 +204,66 @@ def _closed_early(state: str) -> RunError:
         "the ledger takes no more rounds of this job",
         cause=f"the job is {state} there",
         hint="the run's own log keeps the work; look at the job's deadline",
+    )
+
+
+IN_WINDOW: Final = (JobState.OUTPUT, JobState.STOPPED)  # the job waits for its verification window
+
+Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
+Follow = Callable[[PeerId, int, int], None]
+
+
+async def job_row(ledger: LedgerClient, job: Hash) -> JobRow:
+    """The job's row. Raises RunError FF-APP-066 where there is none."""
+    row = await ledger.job(job)
+    if row is None:
+        raise RunError("FF-APP-066", "the ledger does not know the job", hint="is this the run's own ledger?")
+    return row
+
+
+async def settle(
+    ledger: LedgerClient,
+    job: Hash,
+    output: Hash,
+    tell: Callable[[WarningEvent], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> JobRow:
+    """Ends the job, and returns its row when the ledger has paid; `tell` hears of a window that is waited for."""
+    row = await job_row(ledger, job)
+    if row.state is JobState.RUNNING and row.round:
+        await ledger.submit(JobFinish(job, row.root, output))
+    elif row.state in (JobState.CREATED, JobState.RUNNING):
+        await ledger.submit(JobCancel(job))
+    is_told = False
+    while (row := await job_row(ledger, job)).state in IN_WINDOW:
+        left = await _left(ledger, row)
+        if left > 0 and not is_told:
+            is_told = True
+            tell(_waits(left))
+        if left > 0 and not ledger.counts_blocks:
+            await sleep(left / 1000)
+        await _try(ledger, row)
+    return row
+
+
+async def _try(ledger: LedgerClient, row: JobRow) -> None:
+    """One try; a refusal counts only if the window is over. Even refused it is a block, by which time moves on."""
+    try:
+        await ledger.submit(JobSettle(row.job) if row.state is JobState.OUTPUT else JobCancel(row.job))
+    except RunError:
+        if await _left(ledger, row) <= 0 and (await job_row(ledger, row.job)).state in IN_WINDOW:
+            raise
+
+
+async def _left(ledger: LedgerClient, row: JobRow) -> int:
+    """Ledger milliseconds until the window is over."""
+    return row.until - (await ledger.head()).header.time
+
+
+def _waits(left: int) -> WarningEvent:
+    span = format_seconds(Seconds(left / 1000))
+    return WarningEvent(
+        code="FF-APP-330",
+        message=f"the ledger pays in {span}, when the job's verification window is over",
+        hint="nothing: stopped now, the run goes on from here when it is resumed",
     )

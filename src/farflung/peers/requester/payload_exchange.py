@@ -37,7 +37,6 @@ from farflung.plan.exchange_choice import ExchangeForecast, ExchangeMember, Exch
 from farflung.plan.link_syntax import Link
 from farflung.store.io.disk_store import DiskObjectStore
 
-REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
 HOME: Final = Link(20e6, 100e6, Seconds(0.04))  # of whom nobody says more
 TRIPS: Final = 4  # what took less than so many round trips tells of them, not of the line
 REMEMBERED: Final = 8  # transfers of which the fastest tells a line's rate
@@ -238,7 +237,7 @@ class PayloadExchange:
         try:
             return await self._ask(course, peer, self._replica(course, peer, in_round), lines)
         except NetworkError as error:
-            if error.code != REPLICA_AWAY:
+            if error.code != objects.REPLICA_AWAY:
                 raise
             return await self._ask(course, peer, self._me, lines)
 

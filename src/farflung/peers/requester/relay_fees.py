@@ -32,10 +32,10 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.rundir.genesis import FUNDS
 from farflung.plan.run_traffic import RunTraffic
 
 PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
-FUNDS: Final = 10_000 * MICRO  # what a local run's requester has for relays: no part of a job's budget
 ROOM: Final = 4  # times the most that the plan sends: what is put into each channel pays for so much
 LEAST: Final = MICRO // 1000  # a user's bound is no lower: every relay gets something
 # Between two looks: a circuit whose channel is spent is held for longer before it ends.

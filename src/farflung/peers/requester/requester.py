@@ -33,24 +33,23 @@ from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.path_manager import PathManager
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import first_key
-from farflung.peers.node.vouchers import VoucherIssuer
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.program.trace import graph_bytes
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.failing import as_failure, is_lost_line
-from farflung.peers.requester import settling
-from farflung.peers.requester.anchoring import CommitmentAnchors
+from farflung.peers.requester.audit_draw import CommitmentAnchors
 from farflung.peers.requester.audit_session import WORKER_GONE
 from farflung.peers.requester.audits import AuditCoordinator
 from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.requester.disputes import DisputeMonitor
 from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
-from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.peers.requester.ledger_recorder import LedgerRecorder, settle
 from farflung.peers.requester.member_setup import ProviderInputs, all_ready, replay_plan
 from farflung.peers.requester.members import RETURN_SECONDS, Membership
 from farflung.peers.requester.payload_checks import CheckerSupervisor
 from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
 from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
+from farflung.peers.requester.vouchers import VoucherIssuer
 from farflung.peers.rundir import attestations
 from farflung.peers.rundir.archive import Archive, RunLog, roots_by_round
 from farflung.peers.rundir.folder import RunFolder
@@ -381,7 +380,7 @@ class Requester:
 
     async def _settle(self, ledger: LedgerClient, finished: RunEndRecord, public: PublicState) -> JobOutcome:
         output = self.hand_over(public)
-        job = await settling.settle(ledger, self._terms.id, output, self._journal.emit)
+        job = await settle(ledger, self._terms.id, output, self._journal.emit)
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(LeasePaymentEvent(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
         await self._crew.dismiss()

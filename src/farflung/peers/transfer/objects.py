@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -23,7 +24,8 @@ FINISH = "object.finish"
 
 Dial = download.Dial
 
-LEFT_PER_PEER = 16  # objects that one peer may leave here at a time: replicas of a few rounds
+REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
+LEFT_PER_PEER: Final = 16  # objects that one peer may leave here at a time: replicas of a few rounds
 
 
 class ObjectServer:

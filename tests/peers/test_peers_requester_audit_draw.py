@@ -13,7 +13,7 @@ from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.transactions import JobCreate, JobDraw, LeaseOffer, NodeRegister, sign_offer
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.requester.anchoring import CommitmentAnchors
+from farflung.peers.requester.audit_draw import CommitmentAnchors
 
 JOB, ONE, OTHER = (digest(NS_SPEC, name) for name in (b"job", b"one", b"other"))
 HOUR = 3_600_000

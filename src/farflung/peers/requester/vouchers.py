@@ -1,0 +1,46 @@
+"""Issues vouchers to a job's nodes with each recorded round; nodes store them, and claim by them if need be.
+
+What a node has earned it holds under the requester's mark (ledger.earnings_tally).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, mark_tally
+from farflung.peers.protocol import messages
+from farflung.peers.protocol.calls import Dial
+
+HAND_SECONDS: Final = 10.0  # for one node to take its voucher; the next one holds what this one held
+
+
+class VoucherIssuer:
+    """Issues one tally a recorded round, and everybody's voucher to everybody that is there."""
+
+    def __init__(self, key: SigningKey, job: Hash, dial: Dial) -> None:
+        self._key, self._job, self._dial = key, job, dial
+        self._tasks = OwnedTasks()
+
+    def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
+        """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
+        tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
+        signed = SignedEarningsTally(tally, (mark_tally(self._key, tally),))
+        self._tasks.cancel()  # who was not reached yet gets the newer one
+        for voucher in vouchers:
+            said = messages.VoucherUpdate(self._job, signed, voucher)
+            self._tasks.begin(self._give(voucher.credit.node, encode(said)))
+
+    async def _give(self, node: PeerId, body: bytes) -> None:
+        with contextlib.suppress(FarflungError):  # one that is away gets the next one
+            await (await self._dial(node)).call(messages.VOUCH, body, timeout=HAND_SECONDS)
+
+    async def close(self) -> None:
+        """Hands out no more."""
+        await self._tasks.close()
