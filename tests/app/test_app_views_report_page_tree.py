@@ -52,7 +52,7 @@ def test_the_numbers_of_a_real_run_add_up(tiny: Any) -> None:
         sum(getattr(report_series.sent(timeline).by, kind) for kind in ended.result["bytes_by"])
         == ended.result["bytes_sent"]
     )
-    strips = report_series.strips(timeline)
+    strips = report_series.member_rows(timeline)
     assert len(strips) == sum(len(opening.peers) for opening in timeline.openings.values())
     spent = sum(closed.seconds for closed in timeline.rounds.values())
     assert max(block.end for strip in strips for block in strip.blocks) <= spent + 0.01

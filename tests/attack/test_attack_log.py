@@ -328,7 +328,7 @@ def test_a_drawing_has_a_row_for_so_many_members_and_no_more() -> None:
     for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
         timeline = fold(timeline, event)
     for chart in (
-        member_charts.lanes(report_series.strips(timeline), {}, ""),
+        member_charts.lanes(report_series.member_rows(timeline), {}, ""),
         member_charts.audits(report_series.audits(timeline), {}, ""),
     ):
         assert member_charts.MEMBERS < chart.wide.count("<text") < 2 * member_charts.MEMBERS

@@ -114,7 +114,7 @@ def test_a_worker_that_nobody_holds_any_more_ends(tmp_path: Path, tier: str, mar
     log = os.open(os.devnull, os.O_WRONLY)
     started = launch(tier, [*BUSY, mark], WorkerLimits(), tmp_path, os.environ, log=log)
     os.close(log)
-    started.tether.cut()
+    started.death_pipe.cut()
     started.process.wait(60)
     started.discard()
     all_end(mark)

@@ -178,7 +178,7 @@ def escapes(folder: Path, tier: str, world: str) -> set[str]:
 
 
 def test_what_gets_out_is_exactly_what_the_gaps_say(tmp_path: Path, tier: str, world: str) -> None:
-    gaps = sandbox_tiers.tried(tier).tier.gaps
+    gaps = sandbox_tiers.try_tier(tier).tier.gaps
     said: set[str] = set().union(*(ways for gap, ways in OPENED_BY.items() if gap in gaps))
     # root's worker has no capabilities, and some kernels let nobody trace: then even the weakest tier stops these
     perhaps = {"trace", "environ"} & said
@@ -247,7 +247,7 @@ channel.recv(1)
 if why is not None:
     raise why
 """
-    gaps = sandbox_tiers.tried(tier).tier.gaps
+    gaps = sandbox_tiers.try_tier(tier).tier.gaps
     if SandboxGap.FORKS in gaps or (tier == sandbox.LIMITS and SandboxGap.THREADS in gaps):
         pytest.skip("no cgroup bounds processes here, as the gaps say: not tried")
     worker = start(tmp_path, tier, code)
@@ -273,7 +273,7 @@ def test_a_memory_hog_is_refused(tmp_path: Path, tier: str) -> None:
 
 
 def test_a_hog_of_shared_memory_is_killed_by_its_group(tmp_path: Path, tier: str) -> None:
-    if SandboxGap.SHARED_MEMORY in sandbox_tiers.tried(tier).tier.gaps:
+    if SandboxGap.SHARED_MEMORY in sandbox_tiers.try_tier(tier).tier.gaps:
         pytest.skip("no cgroup bounds memory here, as the gaps say: not tried")
     code = """
 import mmap

@@ -59,12 +59,12 @@ def test_the_vectors_of_the_document_hold():
 
 BOTH_PHASES = """
 import hashlib, numpy as np
-from farflung.compress.lowrank import LowRank
-from farflung.compress.payload import About
-from farflung.core.layout import Layout
-layout, codec = Layout.of({"w": (300, 700)}), LowRank(4, 1.0)
+from farflung.compress.powersgd import LowRankCodec
+from farflung.compress.payload import ContributionKey
+from farflung.core.tensor_layout import TensorLayout
+layout, codec = TensorLayout.of({"w": (300, 700)}), LowRankCodec(4, 1.0)
 values = (((np.arange(layout.size) * 7919) % 100003 - 50000) / 7e6).astype(np.float32)
-places = [About(r, r % 2, bytes(32), bytes(32)) for r in (6, 7)]
+places = [ContributionKey(r, r % 2, bytes(32), bytes(32)) for r in (6, 7)]
 unsent, one = codec.starting(codec.query(layout, 1)).encode(None, values, layout, places[0])
 basis = codec.basis(codec.decode(one, layout, places[0]), layout)
 residual, two = codec.starting(basis).encode(unsent, 0 * values, layout, places[1])

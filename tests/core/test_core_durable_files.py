@@ -143,7 +143,7 @@ def test_a_missing_folder_is_a_run_error_with_a_way_on(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from farflung.core.io.durable import AppendLog, write_atomic
+from farflung.core.io.durable_files import AppendLog, write_atomic
 folder = Path(sys.argv[1])
 write_atomic(folder / "file", b"new" * 1000, "file")
 log = AppendLog(folder / "log", "log")
@@ -202,7 +202,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from farflung.core.errors import RunError, VerificationError
-from farflung.core.io.durable import AppendLog, read_records, write_atomic
+from farflung.core.io.durable_files import AppendLog, read_records, write_atomic
 folder = Path(sys.argv[1])
 log = AppendLog(folder / "log", "log")
 log.append(b"x" * 400)

@@ -27,7 +27,9 @@ def mount(kind: str, where: Path, options: str, root: str = "/") -> str:
 
 def test_v1_has_a_place_in_each_controllers_hierarchy(tmp_path: Path) -> None:
     mounts = mount("cgroup", tmp_path / "m", "memory") + mount("cgroup", tmp_path / "c", "cpu,cpuacct")
-    found = cgroup.places(tables(tmp_path, "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n", mounts))
+    found = cgroup.cgroup_roots(
+        tables(tmp_path, "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n", mounts)
+    )
     assert found == [
         CgroupRoot(1, tmp_path / "m" / "a" / "b", ("memory",)),
         CgroupRoot(1, tmp_path / "c", ("cpu", "cpuacct")),
@@ -41,20 +43,20 @@ def test_v2_has_a_place_below_or_beside_our_own(tmp_path: Path) -> None:
         (folder / "cgroup.controllers").write_text("cpu io memory pids")
         (folder / "cgroup.subtree_control").write_text("cpu memory pids")
     proc = tables(tmp_path, "0::/user/mine\n", mount("cgroup2", tmp_path / "top", "nsdelegate"))
-    assert cgroup.places(proc) == [CgroupRoot(2, own, ("memory", "pids", "cpu"))]
+    assert cgroup.cgroup_roots(proc) == [CgroupRoot(2, own, ("memory", "pids", "cpu"))]
     (own / "cgroup.subtree_control").unlink()
     (own / "cgroup.subtree_control").mkdir()  # cannot be written: the group holds processes
-    assert cgroup.places(proc) == [CgroupRoot(2, own.parent, ("memory", "pids", "cpu"))]
+    assert cgroup.cgroup_roots(proc) == [CgroupRoot(2, own.parent, ("memory", "pids", "cpu"))]
     (own.parent / "cgroup.subtree_control").write_text("pids")
     (own.parent / "cgroup.controllers").write_text("pids")
-    assert cgroup.places(proc) == [CgroupRoot(2, own.parent, ("pids",))]
+    assert cgroup.cgroup_roots(proc) == [CgroupRoot(2, own.parent, ("pids",))]
 
 
 def test_hybrid_takes_v1_where_v2_has_no_controllers(tmp_path: Path) -> None:
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified" / "cgroup.controllers").write_text("hugetlb")
     mounts = mount("cgroup", tmp_path / "pids", "pids") + mount("cgroup2", tmp_path / "unified", "")
-    assert cgroup.places(tables(tmp_path, "8:pids:/\n0::/\n", mounts)) == [
+    assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/\n0::/\n", mounts)) == [
         CgroupRoot(1, tmp_path / "pids", ("pids",))
     ]
 
@@ -62,14 +64,15 @@ def test_hybrid_takes_v1_where_v2_has_no_controllers(tmp_path: Path) -> None:
 def test_a_container_sees_its_part_of_the_hierarchy(tmp_path: Path) -> None:
     mounts = mount("cgroup", tmp_path, "pids", root="/docker/abc")
     assert (
-        cgroup.places(tables(tmp_path, "8:pids:/docker/abc/inner\n", mounts))[0].folder == tmp_path / "inner"
+        cgroup.cgroup_roots(tables(tmp_path, "8:pids:/docker/abc/inner\n", mounts))[0].folder
+        == tmp_path / "inner"
     )
-    assert cgroup.places(tables(tmp_path, "8:pids:/docker/abc\n", mounts))[0].folder == tmp_path
-    assert cgroup.places(tables(tmp_path, "8:pids:/elsewhere\n", mounts)) == []
+    assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/docker/abc\n", mounts))[0].folder == tmp_path
+    assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/elsewhere\n", mounts)) == []
 
 
 def test_without_control_groups_there_is_no_group(tmp_path: Path) -> None:
-    assert cgroup.places(tmp_path / "none") == []
+    assert cgroup.cgroup_roots(tmp_path / "none") == []
     assert cgroup.create(LIMITS, []) is None
     assert cgroup.create(LIMITS, [CgroupRoot(1, tmp_path / "not there", ("pids",))]) is None
 

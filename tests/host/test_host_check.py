@@ -17,7 +17,9 @@ from farflung.host.io import sandbox_tiers
 def _without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"bwrap": "bubblewrap is not installed", "landlock": "", "limits": ""}
     monkeypatch.setattr(sandbox_tiers, "probe", why.__getitem__)
-    monkeypatch.setattr(sandbox_tiers, "facts", lambda: sandbox.SandboxSupport(True, frozenset(), True))
+    monkeypatch.setattr(
+        sandbox_tiers, "sandbox_support", lambda: sandbox.SandboxSupport(True, frozenset(), True)
+    )
     monkeypatch.delenv(sandbox_tiers.VARIABLE, raising=False)
     whole = probing.probes  # the other probes have tests of their own
     monkeypatch.setattr(
@@ -44,7 +46,7 @@ def below(lines: list[str], word: str) -> list[str]:
 def test_check_tells_people_what_is_open_and_what_would_help() -> None:
     lines = CliRunner().invoke(check.check).stdout.splitlines()
     assert lines[0].startswith("ok       sandbox    Landlock + seccomp")
-    assert below(lines, "open") == list(sandbox.tier("landlock", sandbox_tiers.facts()).gaps)
+    assert below(lines, "open") == list(sandbox.tier("landlock", sandbox_tiers.sandbox_support()).gaps)
     assert below(lines, "bwrap") == ["not used: bubblewrap is not installed"]
     assert below(lines, "try") == ["apt-get install bubblewrap"]
     assert below(lines, "sees") == list(check.ROOT_SEES)
@@ -78,6 +80,6 @@ def test_check_speaks_json() -> None:
         "works": False,
         "why_not": "bubblewrap is not installed",
         "command": "apt-get install bubblewrap",
-        "not_stopped": list(sandbox.tier("bwrap", sandbox_tiers.facts()).gaps),
+        "not_stopped": list(sandbox.tier("bwrap", sandbox_tiers.sandbox_support()).gaps),
     }
     assert facts["root_sees"]

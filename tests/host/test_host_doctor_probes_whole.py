@@ -19,7 +19,7 @@ from farflung.host.findings import MISSED
 
 # How quick a probe is depends on what else the machine does: here each may take its time.
 PATIENT = """
-from farflung.host.io import doctor as probing
+from farflung.host.io import doctor_probes as probing
 measure = probing.measure
 probing.measure = lambda asked: measure(asked, 60.0)
 """
@@ -88,12 +88,12 @@ def test_low_limits_are_named_with_the_command_that_lifts_them(tmp_path: Path) -
 
 HANG = """
 import time
-from farflung.host.io import doctor as probing
+from farflung.host.io import doctor_probes as probing
 whole = probing.probes
 measure = probing.measure
 probing.measure = lambda asked: measure(asked, 2.0)
 probing.probes = lambda runs, port: [
-    probing.Probe("disk", lambda _: time.sleep(3600)), *(one for one in whole(runs, port) if one.name == "random")
+    probing.CheckProbe("disk", lambda _: time.sleep(3600)), *(one for one in whole(runs, port) if one.name == "random")
 ]
 """
 

@@ -91,7 +91,7 @@ def test_processor_time_is_bounded_only_if_asked() -> None:
     ],
 )
 def test_last_words_tell_which_limit_was_broken(words: str, limit: str) -> None:
-    assert exit_reason.told_by(words.encode()) == limit
+    assert exit_reason.limit_in_log(words.encode()) == limit
     told = exit_reason.reason(1, words.encode())
     assert told == (f"{limit}; " if limit else "") + f"exit status 1; its last words: {words}"
 

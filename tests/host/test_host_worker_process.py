@@ -96,8 +96,8 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     assert {given["HOME"], given["TMPDIR"], facts["cwd"]} == {given["HOME"]}
     assert (facts["hash"], facts["safe_path"], facts["user_site"]) == (0, True, 1)
     assert facts["sigint"]
-    tether, opened_by_listing = 1, 1
-    assert len(facts["files"]) == 3 + 1 + tether + opened_by_listing
+    death_pipe, opened_by_listing = 1, 1
+    assert len(facts["files"]) == 3 + 1 + death_pipe + opened_by_listing
     assert facts["fd"] in facts["files"]
 
 

@@ -1,6 +1,4 @@
-"""Whole validators (ledger.ledger_node) in virtual time: messages take a while, disks are lists, and the dead come
-back.
-"""
+"""Whole validators (ledger.ledger_node) in virtual time: messages take a while, disks are lists, the dead come back."""
 
 from __future__ import annotations
 

@@ -470,7 +470,7 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
     assert otherwise.most == most > 1.25 * otherwise.planned
     assert (is_within(otherwise), is_within(beyond)) == (True, False)
     assert is_off(otherwise)
-    said, why = plan_vs_run_text.compared(otherwise)
+    said, why = plan_vs_run_text.comparison(otherwise)
     assert said.startswith("sync: planned ")
     assert ", at most " in said
     assert "within what is planned at most" in why

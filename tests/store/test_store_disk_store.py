@@ -253,9 +253,9 @@ def test_a_store_that_cannot_be_used_says_so(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-from farflung.store.io.disk import Disk
-from farflung.store.objects import seal
-disk = Disk(Path(sys.argv[1]))
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
+disk = DiskObjectStore(Path(sys.argv[1]))
 manifest, chunks = seal(bytes(range(32)), b"x" * ((1 << 20) + 9))
 disk.put(manifest, chunks)
 old, old_chunks = seal(bytes(range(32)), b"old")

@@ -9,7 +9,7 @@ from farflung.core import events
 from farflung.core.events import DisputeEndEvent, DisputeStageEvent
 from farflung.watch import detail_rows, dispute_text
 from farflung.watch.event_lines import lines
-from farflung.watch.fold import RunTimeline, fold, is_told
+from farflung.watch.fold import RunTimeline, fold, is_repeated
 from farflung.watch.screen_result import verify
 
 ACCUSED, OTHER = "9ae58a6e" + "0" * 56, "57f8cbdf" + "1" * 56
@@ -23,8 +23,10 @@ CAUGHT = events.SlashEvent(
 TOTAL = 70_000
 PLAYED = (
     DisputeStageEvent(**ABOUT, stage="offered", turn="either", height=8),
-    DisputeStageEvent(**ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3,
-                      steps=3),
+    DisputeStageEvent(
+        **ABOUT, stage="first", turn="both", height=9, level=5, leaves=TOTAL, total=TOTAL, until=3,
+        steps=3,
+    ),
     DisputeStageEvent(
         **ABOUT, stage="descend", turn="both", height=10, level=4, first=65_536, leaves=4464, total=TOTAL,
         step=2, until=3, steps=3, accused="aaaa" * 4, other="bbbb" * 4, challenger=OTHER,
@@ -140,11 +142,11 @@ def test_a_stake_that_waited_is_slashed_when_it_is_ruled() -> None:
 def test_each_place_is_told_once() -> None:
     t = story(*PLAYED, RULED)
     for event in (*PLAYED, RULED, CAUGHT):
-        assert is_told(t, event)
+        assert is_repeated(t, event)
         assert fold(t, event).games == t.games
-    assert not is_told(story(), PLAYED[0])
-    assert not is_told(story(PLAYED[0]), PLAYED[1])
-    assert not is_told(story(), CAUGHT)
+    assert not is_repeated(story(), PLAYED[0])
+    assert not is_repeated(story(PLAYED[0]), PLAYED[1])
+    assert not is_repeated(story(), CAUGHT)
 
 
 def test_plain_lines_tell_every_move_in_the_screen_s_words() -> None:

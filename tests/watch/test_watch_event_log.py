@@ -79,11 +79,11 @@ def test_an_unwritable_folder_is_a_run_error(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from farflung.core.events import Evaluated
-from farflung.watch.io.eventlog import EventLog
+from farflung.core.events import EvaluationEvent
+from farflung.watch.io.event_log import EventLog
 log = EventLog(Path(sys.argv[1]))
 for i in range(3):
-    log.append(Evaluated(at=float(i), round=i, loss=1.5, tokens=10), durable=True)
+    log.append(EvaluationEvent(at=float(i), round=i, loss=1.5, tokens=10), durable=True)
 log.close()
 """
 

@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind
 from farflung.watch import report_series
 from farflung.watch.fold import RunTimeline, fold
-from farflung.watch.redaction import share
+from farflung.watch.redaction import redact
 
 A, B, C, V = (f"{i:02x}" * 32 for i in (0xA1, 0xB2, 0xC3, 0xD4))
 
@@ -134,7 +134,7 @@ def test_nothing_sent_has_no_ratio() -> None:
 
 def test_lanes_name_the_one_that_all_waited_for_and_leave_the_time_between_rounds_out() -> None:
     t = told(*a_round(0, (A, B)), *a_round(1, (A, B), waited=0.5))
-    first, second, third, _ = report_series.strips(t)
+    first, second, third, _ = report_series.member_rows(t)
     assert (first.peer, first.last, second.peer, second.last) == (A, False, B, True)
     parts = [(b.part, b.start, b.end) for b in first.blocks]
     assert parts == [
@@ -146,14 +146,17 @@ def test_lanes_name_the_one_that_all_waited_for_and_leave_the_time_between_round
         ("wait", 4.0, 4.0),
     ]
     assert third.blocks[0].start == 4.5  # the audits of the round before took half a second
-    a, b = report_series.shares(report_series.strips(t))
+    a, b = report_series.time_shares(report_series.member_rows(t))
     assert (a.compute, a.wait, a.send, a.merge, a.last) == (2.0, 2.0, 2.0, 2.0, 0)
     assert (b.compute, b.wait, b.last, b.rounds) == (4.0, 0.0, 2, 2)
     assert report_series.slowest((a, b)) == b
 
 
 def test_alone_nobody_is_waited_for() -> None:
-    assert report_series.slowest(report_series.shares(report_series.strips(told(*a_round(0, (A,)))))) is None
+    assert (
+        report_series.slowest(report_series.time_shares(report_series.member_rows(told(*a_round(0, (A,))))))
+        is None
+    )
 
 
 arrivals = st.lists(
@@ -169,7 +172,7 @@ def test_blocks_never_run_backwards_whatever_arrives(
     said: list[AnyEvent] = [events.RoundStartEvent(round=0, rounds=1, peers=(A, B, C), waited=waited)]
     said += [events.ArrivalEvent(round=0, peer=p, phase=phase, seconds=s) for p, phase, s in came]
     closed = msgspec.structs.replace(a_round(0, (A, B))[-1], seconds=seconds)
-    strips = report_series.strips(told(*said, closed))
+    strips = report_series.member_rows(told(*said, closed))
     assert [strip.peer for strip in strips] == [A, B, C]
     for strip in strips:
         edges = [edge for block in strip.blocks for edge in (block.start, block.end)]
@@ -268,13 +271,13 @@ def test_a_mark_stands_where_training_was_when_somebody_left() -> None:
     t = told(
         *a_round(0, (A, B)), events.ProcessExitEvent(at=4.0, peer=B, reason="gone"), *a_round(1, (A,), at=5.0)
     )
-    (mark,) = report_series.marks(t)
+    (mark,) = report_series.departures(t)
     assert mark.point is not None
     assert (mark.peer, mark.why, mark.point.round, mark.point.tokens) == (B, "gone", 0, 100)
 
 
 def test_somebody_who_leaves_before_the_first_round_has_no_place_on_the_curve() -> None:
-    (mark,) = report_series.marks(
+    (mark,) = report_series.departures(
         told(events.ProcessExitEvent(at=1.0, peer=B, reason="gone"), *a_round(0, (A,), at=2.0))
     )
     assert mark.point is None
@@ -303,11 +306,11 @@ def test_somebody_who_leaves_before_the_first_round_has_no_place_on_the_curve() 
     ],
 )
 def test_shared_text_names_no_folder_and_no_address(text: str, shared: str) -> None:
-    assert share(text) == shared
+    assert redact(text) == shared
 
 
 @given(st.text(max_size=2000))
 def test_shared_text_is_short_printable_and_stays_as_it_is_when_shared_again(text: str) -> None:
-    once = share(text)
+    once = redact(text)
     assert len(once) <= 400
     assert once.isprintable()

@@ -72,7 +72,7 @@ def told(*more: AnyEvent, way: str = "aggregating peer") -> RunTimeline:
 
 
 def seen(*more: AnyEvent, way: str = "aggregating peer") -> RunObservations:
-    return run_measurements.seen(told(*more, way=way), TOOK)
+    return run_measurements.observations(told(*more, way=way), TOOK)
 
 
 def plan(rounds: int = 3) -> RunPlan:
@@ -84,8 +84,10 @@ def plan(rounds: int = 3) -> RunPlan:
 
 def rows(*more: AnyEvent) -> dict[str, PlanComparisonEvent]:
     timeline = told(*more)
-    measured = run_measurements.measured(timeline, TOOK, 1408)
-    return {row.quantity: row for row in compare(plan(), measured, run_measurements.seen(timeline, TOOK))}
+    measured = run_measurements.measured_run(timeline, TOOK, 1408)
+    return {
+        row.quantity: row for row in compare(plan(), measured, run_measurements.observations(timeline, TOOK))
+    }
 
 
 @pytest.mark.parametrize("way", ["aggregating peer", "all-gather", "fan-out"])
@@ -140,9 +142,9 @@ def test_of_a_run_that_was_resumed_all_but_its_time_is_compared() -> None:
 
 
 def test_what_relays_got_is_compared_where_there_are_any() -> None:
-    assert run_measurements.measured(told(), TOOK, 1).fees is None
+    assert run_measurements.measured_run(told(), TOOK, 1).fees is None
     paid = [events.RelayPaymentEvent(peer=peer, bytes=1 << 20, price=100_000, paid=97) for peer in PEERS]
-    assert run_measurements.measured(told(*paid), TOOK, 1).fees == 194
+    assert run_measurements.measured_run(told(*paid), TOOK, 1).fees == 194
     assert seen(*paid).carried == 2 << 20
 
 

@@ -72,7 +72,7 @@ def test_a_payload_that_a_relay_copied_was_sent_once_and_counts_once() -> None:
         msgspec.structs.replace(e, sync=PAYLOAD) if isinstance(e, events.TrafficEvent) and e.sync else e
         for e in once
     ]
-    pairs, copied = traffic_ratios.each(told(*story())), traffic_ratios.each(told(*less))
+    pairs, copied = traffic_ratios.ratio_per_peer(told(*story())), traffic_ratios.ratio_per_peer(told(*less))
     assert pairs is not None
     assert copied is not None
     assert copied.papers == pytest.approx(pairs.papers)  # it is the same payload, however it went
@@ -80,14 +80,14 @@ def test_a_payload_that_a_relay_copied_was_sent_once_and_counts_once() -> None:
 
 def test_a_plan_promises_no_more_than_what_it_takes_at_most() -> None:
     plan = msgspec.structs.replace(PLAN, sync_bytes=1_000_000, sync_most=4_000_000, way="fan-out")
-    own, ring = traffic_ratios.traffic(plan)
+    own, ring = traffic_ratios.planned_traffic(plan)
     assert own == "at most 4 MB to agree, 1 MB by fan-out"
     assert f"{RING / 4_000_000:,.0f} times" in ring
 
 
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_the_metric_is_a_providers_bytes_a_step_against_what_a_ring_moves_each_way(rounds: int) -> None:
-    found = traffic_ratios.each(told(*story(rounds)))
+    found = traffic_ratios.ratio_per_peer(told(*story(rounds)))
     assert found is not None
     assert found.up == pytest.approx((PEERS * PAYLOAD + 1000) / STEPS)
     assert found.down == pytest.approx(3 * PAYLOAD / STEPS)
@@ -97,7 +97,7 @@ def test_the_metric_is_a_providers_bytes_a_step_against_what_a_ring_moves_each_w
 
 
 def test_both_ratios_are_said_and_the_papers_one_is_labelled() -> None:
-    words = "; ".join(traffic_ratios.each_step(told(*story())))
+    words = "; ".join(traffic_ratios.ratio_lines(told(*story())))
     assert "a provider sends 40 kB and receives 30 kB a step" in words
     assert "that ring 3 MB each way: 74.9 times" in words
     assert "as papers count, float32 gradients over payloads one way: 400" in words
@@ -108,19 +108,19 @@ def test_both_ratios_are_said_and_the_papers_one_is_labelled() -> None:
 )
 def test_where_nobody_counted_nothing_is_said(left_out: type[events.Event]) -> None:
     timeline = told(*[event for event in story() if not isinstance(event, left_out)])
-    assert traffic_ratios.each(timeline) is None
-    assert traffic_ratios.each_step(timeline) == ()
+    assert traffic_ratios.ratio_per_peer(timeline) is None
+    assert traffic_ratios.ratio_lines(timeline) == ()
 
 
 def test_an_old_log_without_received_bytes_says_nothing() -> None:
     without = [
         msgspec.structs.replace(e, received=0) if isinstance(e, events.TrafficEvent) else e for e in story()
     ]
-    assert traffic_ratios.each(told(*without)) is None
+    assert traffic_ratios.ratio_per_peer(told(*without)) is None
 
 
 def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
     once, again = told(*story()), told(*story(), *story()[-PEERS:])
-    assert traffic_ratios.each(once) == traffic_ratios.each(again)
+    assert traffic_ratios.ratio_per_peer(once) == traffic_ratios.ratio_per_peer(again)
     late = msgspec.structs.replace(story()[-1], received=1)
-    assert traffic_ratios.each(told(*story(), late)) == traffic_ratios.each(once)
+    assert traffic_ratios.ratio_per_peer(told(*story(), late)) == traffic_ratios.ratio_per_peer(once)

@@ -1,11 +1,11 @@
 """Codes two-bit values of chosen coefficients by a context model of those before them, because large ones
 cluster.
 
-A coefficient that is sent has a small or a large level, and which one its neighbours have says much: in recorded rounds
-the level takes 0.66 bits instead of 0.79. Coded are the same symbols as in compress.symbol_stream, in an order in
-which the symbols of a lane are neighbours: with L lanes, each has its own stretch of the values. A symbol's
-*context* is how many of the last 8 symbols of its lane are large. Each context has its own weights, which begin at
-4; blocks, shares and learning are those of compress.symbol_stream.
+A coefficient that is sent has a small or a large level, and which one its neighbours have says much: in recorded
+rounds the level takes 0.66 bits instead of 0.79. Coded are the same symbols as in compress.symbol_stream, in an order
+in which the symbols of a lane are neighbours: with L lanes, each has its own stretch of the values. A symbol's
+*context* is how many of the last 8 symbols of its lane are large. Each context has its own weights, which begin at 4;
+blocks, shares and learning are those of compress.symbol_stream.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.157
 so nobody is scaled up, and one peer among N ≥ 3 has no more weight than an honest one's norm gives it (up to half a
 unit an element from the rounding). With an honest majority the median is at most the largest honest norm.
 
-The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centered_clip);
-`mean` is the plain sum, for peers that trust each other (the library's groups; never a job). No rule stops a third
-of the peers that send the same bad direction at an honest size: that is for audits and exclusion
+The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centered_clip); `mean`
+is the plain sum, for peers that trust each other (the library's groups; never a job). No rule stops a third of the
+peers that send the same bad direction at an honest size: that is for audits and exclusion
 (docs/concepts/robust-merge).
 """
 

@@ -5,8 +5,8 @@ compress.centered_clip).
     f = floor(2^30 √(ceiling / s))                  for s > ceiling
     y = x f / 2^30                                  half to even
 
-Values are in fixed point, one unit is 2^-24 (core.canon.float_operations). |x| ≤ 2^31: the difference of two
-saturated values.
+Values are in fixed point, one unit is 2^-24 (core.canon.float_operations). |x| ≤ 2^31: the difference of two saturated
+values.
 """
 
 from __future__ import annotations

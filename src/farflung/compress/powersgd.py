@@ -21,8 +21,8 @@ the method), and P then has the size of M, which suits fixed point.
 
 r (n + m) < n m gives r < n and r < m: P and Q fit in the place of their own tensor. Everything here is therefore a
 vector of shape (layout.size,), each tensor's factors row by row at the start of its place, zeros behind them; public
-state, merge and clip need to know nothing of factors. Every product is canonical (compress.reproducible_matmul):
-an encoding is audited by repeating it.
+state, merge and clip need to know nothing of factors. Every product is canonical (compress.reproducible_matmul): an
+encoding is audited by repeating it.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class TopKCodec:
     def encode_chosen(
         self, indices: Int64, wanted: Float32, layout: TensorLayout, about: ContributionKey
     ) -> tuple[Float32, bytes]:
-        """What the payload says of coefficients that were chosen elsewhere (train.device_topk), and the payload:
-        the bytes that `encode` gives. Raw values only.
+        """What the payload says of coefficients chosen elsewhere (train.device_topk), and the payload: the bytes
+        that `encode` gives. Raw values only.
 
         `indices`: ascending, in the order of `plan`; `wanted`: their values; shape (count,) all three. Raises
         PolicyError FF-COMP-023, VerificationError FF-COMP-021 (not as many as are sent, or not raw), FF-COMP-035.

@@ -18,8 +18,8 @@ from farflung.core.ids import Hash, PeerId, Signature
 class BorderRoots(Wire, frozen=True):
     """Private state at the border before segment `index`. `steps`: what the optimizer has counted so far.
 
-    Each root is core.layout.state_root over the vectors of that part by their names in train.inner_state (`params`
-    for the weights); ZERO_HASH stands for no vectors (fresh).
+    Each root is core.layout.state_root over the vectors of that part by their names in train.inner_state (`params` for
+    the weights); ZERO_HASH stands for no vectors (fresh).
     """
 
     round: int

@@ -46,7 +46,7 @@ def last_line(log: bytes) -> str:
     return ""
 
 
-def told_by(log: bytes) -> str:
+def limit_in_log(log: bytes) -> str:
     """Which limit the last words of a worker tell of; "" for none."""
     words = last_line(log)
     return next((limit for sign, limit in _TELLING if sign in words), "")
@@ -65,7 +65,7 @@ def reason(status: int | None, log: bytes, broke: str = "") -> str:
     words = last_line(log)
     if not words or status in (-9, -15):
         return f"{broke}; {head}" if broke else head
-    broke = broke or told_by(log)
+    broke = broke or limit_in_log(log)
     said = f"{head}; its last words: {words}"
     return f"{broke}; {said}" if broke else said
 

@@ -67,7 +67,7 @@ class SandboxSupport(msgspec.Struct, frozen=True):
 
 
 class SandboxTier(msgspec.Struct, frozen=True):
-    """A tier as it runs here; `gaps` are sentences of `Gap`."""
+    """A tier as it runs here; `gaps` are sentences of `SandboxGap`."""
 
     name: str
     gaps: tuple[str, ...]

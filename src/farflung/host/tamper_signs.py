@@ -35,9 +35,9 @@ class TamperReport(Wire, frozen=True):
     signs: tuple[str, ...]
 
 
-def tampering_hash(said: TamperReport) -> Hash:
+def tampering_hash(report: TamperReport) -> Hash:
     """The evidence that the ledger's row names."""
-    return digest(NS_TAMPERING, encode(said))
+    return digest(NS_TAMPERING, encode(report))
 
 
 def signs_in(tier: str, statuses: Sequence[str]) -> tuple[str, ...]:

@@ -72,8 +72,7 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.sync_methods)
-    sets them.
+    """How peers agree: H local steps, one codec with error feedback, one outer step; job.sync_methods sets them.
 
     `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
     of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
@@ -115,8 +114,8 @@ class NetworkSpec(Wire, frozen=True):
 
     The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay. `image`:
     `mine` hires only nodes that say that they run the requester's own farflung: their word, not a proof of work.
-    `machines`: the class that a plan over offers and a quote ask of a machine (advice.hardware.admission): C
-    refuses one that misses a rule, `any` warns.
+    `machines`: the class that a plan over offers and a quote ask of a machine (advice.hardware.admission): C refuses
+    one that misses a rule, `any` warns.
     """
 
     providers: int = 5
@@ -282,7 +281,9 @@ class JobTerms(Wire, frozen=True):
     ] = ()  # what it stands on, nearest first: each stands on the ones behind it
     dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
     stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
-    program: CanonicalProgram = CanonicalProgram()  # of its canonical execution; Program(): outcome only
+    program: CanonicalProgram = (
+        CanonicalProgram()
+    )  # of its canonical execution; CanonicalProgram(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
     image: Hash = ZERO_HASH  # of the farflung that its nodes must say they run (core.attestations); zero: any
 
@@ -298,5 +299,5 @@ class JobTerms(Wire, frozen=True):
 
     @property
     def rest(self) -> Hash:
-        """The hash of all that the terms say but for the program: of the terms with `Program()`."""
+        """The hash of all that the terms say but for the program: of the terms with `CanonicalProgram()`."""
         return digest(NS_TERMS, encode(replace(self, program=CanonicalProgram())))

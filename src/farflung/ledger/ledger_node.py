@@ -6,8 +6,8 @@ Pure but for its keeper, which is handed in and writes to disk: `handle(event, a
 are left are what goes over the network and to clients. One object for the life of a process; a replica lives for one
 epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the committee that the closing block names.
 
-    a client's transaction   judged (here, or by other processes: ledger.verification_queue), kept in the pool,
-                             sent to all (Pending), answered when a block with it is final
+    a client's transaction   judged (here, or by other processes: ledger.verification_queue), kept in the pool, sent to
+                             all (Pending), answered when a block with it is final
     Build                    a block of what waits, on a parent that was executed here
     Judge                    its time must be near this validator's own; the block is executed when all of its
                              transactions are judged, and there is no vote for it before

@@ -2,8 +2,8 @@
 
 Who accuses a node of a false segment and the node itself have each executed it canonically (core.canon.program). They
 go down their trees of tiles (core.canon.tile_tree) to the first leaf that differs, and the referee computes one
-element. `ledger.rules.pinpoint` has the table of moves. The money at stake lies in the dispute's row; the bond of
-a challenger that is no verifier lies in this one.
+element. `ledger.rules.pinpoint` has the table of moves. The money at stake lies in the dispute's row; the bond of a
+challenger that is no verifier lies in this one.
 """
 
 from __future__ import annotations

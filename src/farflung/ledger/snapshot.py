@@ -4,9 +4,9 @@ It serves nodes that join late or were offline for long.
 
 A table's rows stand in chunks of 2^k by index, k fixed for each table so that a chunk has at most a mebibyte. The hash
 of a chunk is a node of the table's own Merkle tree (level k), so a manifest needs nobody's word but the certificate's:
-the chunks' hashes fold to the tables' roots, these to the header's `state`, and a committee that the reader
-trusts finalized the header (ledger.light_client). Hence the first wrong chunk shows who sent it. States are never
-changed (ledger.persistent_collections), so to serve a snapshot is to hold on to one: nothing is copied.
+the chunks' hashes fold to the tables' roots, these to the header's `state`, and a committee that the reader trusts
+finalized the header (ledger.light_client). Hence the first wrong chunk shows who sent it. States are never changed
+(ledger.persistent_collections), so to serve a snapshot is to hold on to one: nothing is copied.
 """
 
 from __future__ import annotations

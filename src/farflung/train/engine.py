@@ -97,9 +97,9 @@ class WorkerEngine:
                 return self.profile(request)
 
     def ahead(self) -> bool:
-        """Makes one step of the round that comes next, where it is known what that begins with
-        (train.prefetched_round); False when there is none to make. No reply depends on it, save for how long the
-        round took.
+        """Makes one step of the next round, where its start is known (train.prefetched_round); False: there is none.
+
+        No reply depends on it, save for how long the round took.
         """
         if self._ahead is None:
             return False
@@ -182,8 +182,9 @@ class WorkerEngine:
         return self._state(state)
 
     def merge(self, request: worker_messages.MergeCommand) -> worker_messages.StateResult:
-        """Moves to round + 1 (train.sync_arithmetic). The peer's own inner state moves with it when its work is
-        among the parts: a round that was not accepted did not happen, and what it would have sent is unsent still.
+        """Moves to round + 1 (train.sync_arithmetic). The peer's inner state moves with it when its work is accepted.
+
+        A round that was not accepted did not happen, and what it would have sent is unsent still.
         """
         job, state = self._at(request.round)
         merged = job.sync.apply(state, job.model.layout, request.parts)
@@ -233,9 +234,7 @@ class WorkerEngine:
         return worker_messages.ReencodeResult(*round_work.reencode(job, state, request.peer, last))
 
     def profile(self, request: worker_messages.ProfileCommand) -> worker_messages.ProfileResult:
-        """How far honest work and shortcuts lie apart (train.noise_profile); threads and libraries are set back
-        after it.
-        """
+        """How far honest work and shortcuts lie apart (train.noise_profile); threads and libraries are reset after."""
         job = self._setup_done()
         began = self._clock()
         state = public_state.unpack(request.snapshot, job.model.layout)

@@ -1,7 +1,7 @@
 """Measures how well a model predicts text that it has not seen: loss, and top-1 accuracy.
 
-The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.loss_probe), so
-that the same tokens give the same figure to the last bit.
+The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.loss_probe), so that
+the same tokens give the same figure to the last bit.
 """
 
 from __future__ import annotations

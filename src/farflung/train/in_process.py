@@ -1,8 +1,8 @@
 """Trains several peers of one job in one process, round by round: the method without the network.
 
-The same functions as in a worker (train.round_work, train.sync_arithmetic), hence the same bits as a run of as
-many processes on this class of machine. For benchmarks, tests and questions about a method; nothing here is paid,
-audited or secret.
+The same functions as in a worker (train.round_work, train.sync_arithmetic), hence the same bits as a run of as many
+processes on this class of machine. For benchmarks, tests and questions about a method; nothing here is paid, audited
+or secret.
 """
 
 from __future__ import annotations

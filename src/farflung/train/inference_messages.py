@@ -10,9 +10,7 @@ PACKED: Final = "<u4"  # tokens in bytes
 
 
 class GenerateRequest(Wire, frozen=True, tag="sample"):
-    """Write `count` tokens after the prompt. `data`: a model file (train.model_file); `source`: of its module, or
-    b"".
-    """
+    """Write `count` tokens after the prompt. `data`: a model file (train.model_file); `source`: its module, or b""."""
 
     data: bytes
     source: bytes

@@ -95,8 +95,7 @@ def sgd(
 
 
 def gradient(spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
-    """Weights less SCALE times the velocity, which is what the codec sends (train.sync_arithmetic): nothing is
-    trained on them.
+    """Weights less SCALE times the velocity: what the codec sends (train.sync_arithmetic); nothing is trained on them.
 
     With momentum the velocity is that of Deep Gradient Compression (Lin et al. 2018, equation 8), without it the
     gradient.

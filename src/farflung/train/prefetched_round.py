@@ -1,10 +1,10 @@
 """Trains the next round before it is requested, while the other peers' parts of a round travel.
 
-With a delay the weights that round r + 1 begins with do not depend on what round r brings (train.sync_arithmetic),
-and the private state that goes into it is the one that round r left, unless that round is not accepted. So both
-are known once round r is trained, and the steps of round r + 1 are made from them (Douillard et al. 2025, section
-2.2). What was made counts where the guess was right to the bit, and is dropped where it was not: nothing that
-anybody sees depends on it.
+With a delay the weights that round r + 1 begins with do not depend on what round r brings (train.sync_arithmetic), and
+the private state that goes into it is the one that round r left, unless that round is not accepted. So both are known
+once round r is trained, and the steps of round r + 1 are made from them (Douillard et al. 2025, section 2.2). What was
+made counts where the guess was right to the bit, and is dropped where it was not: nothing that anybody sees depends on
+it.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ bits, because peers keep what they computed before they say that they have it.
     MERGE       their roots                      Closed             its audits begin
     AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
 
-A phase waits for every live member, or for a quorum and a window (train.quorum_window); who is not in then is
-passed over and takes part again from the next round on. RoundOpened assigns each member its tokens before the
-work; none weighs more.
+A phase waits for every live member, or for a quorum and a window (train.quorum_window); who is not in then is passed
+over and takes part again from the next round on. RoundOpened assigns each member its tokens before the work; none
+weighs more.
 
 A member is lost only on evidence (`Lost`), never for being slow. What it committed but did not show is left
 out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all

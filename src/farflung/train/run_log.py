@@ -123,8 +123,8 @@ class AuditsRecord(Wire, frozen=True, tag="audited"):
 
     Whom a verdict finds false or withholding is out from here on; `node` and `verifier` ascend together.
 
-    `canaries`: with what verifiers were tested in that round, and what they said (ledger.canaries); by node. They judge
-    no node. Who said that one holds is asked in no audit of the round after the next one, or later
+    `canaries`: with what verifiers were tested in that round, and what they said (ledger.canaries); by node. They
+    judge no node. Who said that one holds is asked in no audit of the round after the next one, or later
     (verify.audit_accounts).
 
     `scores`, in the order in which they were asked for, where the job has loss probes and somebody answered.

@@ -1,9 +1,9 @@
 """Defines loss probes: what one contribution does to the loss, signed by a verifier (V2: a filter only).
 
 All losses are of the public state before the round, and of that state with one contribution merged alone
-(train.sync_arithmetic.Sync.alone), in units of 2^-20 nats per token (train.contribution_trace): on windows of
-held-out text, the same ones for everybody, and on windows of the contribution's own assigned data. Which windows
-follows from the round's beacon, so nobody knew them when the contributions were committed to.
+(train.sync_arithmetic.Sync.alone), in units of 2^-20 nats per token (train.contribution_trace): on windows of held-out
+text, the same ones for everybody, and on windows of the contribution's own assigned data. Which windows follows from
+the round's beacon, so nobody knew them when the contributions were committed to.
 
     gain       loss before - loss with the contribution: above 0 is better
     held-out   what the contribution is worth to others; own: what it is worth on what it should have been made from

@@ -1,8 +1,8 @@
 """Defines the state at the border of a segment: its roots, its byte form for an auditor, the distance of two
 states.
 
-A border's state is weights, optimizer and what is unsent (core.commitments.Border says which ones). Opened, it is
-a file of train.tensor_file; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh
+A border's state is weights, optimizer and what is unsent (core.commitments.Border says which ones). Opened, it is a
+file of train.tensor_file; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh
 optimizer with nothing unsent is no file at all.
 """
 

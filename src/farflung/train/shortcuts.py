@@ -3,9 +3,9 @@
 Audits must tell them from honest work.
 
 Whole-run cheats (train.cheating_workers) are made of them, the profile run measures on the job's own model how far
-those lie from honest work that save something (train.noise_profile), benchmarks and tests play all of them. Jia et
-al. 2021 (proof of learning), Zhang et al. 2022 and Fang et al. 2023 (how it is broken) give most of them; the
-others are what saves time.
+those lie from honest work that save something (train.noise_profile), benchmarks and tests play all of them. Jia et al.
+2021 (proof of learning), Zhang et al. 2022 and Fang et al. 2023 (how it is broken) give most of them; the others are
+what saves time.
 
 A shortcut claims an end of the right form: as many steps counted as were asked for, a vector for each of the
 optimizer's. What it takes is a `Segment`; what it gives is what an honest `local.leg` gives.
@@ -279,7 +279,7 @@ def _with(model: Callable[[FlatModel], FlatModel]) -> Play:
     return lambda segment: segment.made(model=model(segment.job.model))
 
 
-def _skipping(every: int) -> Play:
+def _seldom(every: int) -> Play:
     return _with(lambda model: SkippedGradientsCheat(model, every))
 
 
@@ -318,17 +318,17 @@ SHORTCUTS: Final[Mapping[str, Shortcut]] = {
         _other(_half_context),
     ),
     "stale": Shortcut(
-        "every second gradient again", lambda _, k: k // 2 / k, _skipping(2)
+        "every second gradient again", lambda _, k: k // 2 / k, _seldom(2)
     ),
     "one-gradient": Shortcut(
-        "the first gradient in every step", lambda _, k: (k - 1) / k, _skipping(1 << 60)
+        "the first gradient in every step", lambda _, k: (k - 1) / k, _seldom(1 << 60)
     ),
     "same-batch": Shortcut("the first batch in every step", _nothing, same_batch),
     "few-batches": Shortcut("the same few batches all the time", _nothing, few_batches),
     "other-data": Shortcut("another member's batches", _nothing, other_data),
     "chosen-data": Shortcut("data searched for, so that the end fits", _nothing, chosen_data),
     "frozen": Shortcut("the first layers stay", lambda *_: BACKWARD * FROZEN, _with(FrozenLayersCheat)),
-    "momentum": Shortcut("the optimizer alone, without gradients", _all, _skipping(0)),
+    "momentum": Shortcut("the optimizer alone, without gradients", _all, _seldom(0)),
     "idle": Shortcut("no update", _all, idle),
     "noise": Shortcut("a random change of the right length", _all, noise),
     "interpolated": Shortcut("a point on the straight way to a later end", _nothing, interpolated),

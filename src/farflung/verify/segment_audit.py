@@ -1,8 +1,8 @@
 """Audits one segment for a verifier: compares what it ran itself with what the peer opens.
 
 The order is the point of it: the verifier reruns from the committed start, commits to what came out
-(verify.blind_commitment), and only then is shown what the peer claims. Equal roots end it; else the claimed state
-is fetched and measured.
+(verify.blind_commitment), and only then is shown what the peer claims. Equal roots end it; else the claimed state is
+fetched and measured.
 """
 
 from __future__ import annotations

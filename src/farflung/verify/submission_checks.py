@@ -60,9 +60,7 @@ class CheckerSetup(Wire, frozen=True, tag="setup"):
 
 
 class TrainingStatement(Wire, frozen=True):
-    """What a peer said of its training when it committed; it stands under its trace
-    (train.contribution_trace.Statistics).
-    """
+    """What a peer said of its training when it committed; it stands under its trace (`TrainingStatistics`)."""
 
     losses: tuple[float, ...]
     tokens: int

@@ -33,19 +33,26 @@ class AttestationRecord(msgspec.Struct, frozen=True):
     label: str = NOT_A_PROOF
 
 
-def node_rows(stated: Sequence[AttestationRecord], columns: int) -> list[ScreenRow]:
+def node_rows(nodes: Sequence[AttestationRecord], columns: int) -> list[ScreenRow]:
     """One row a node, under the label; nothing that a node says moves a cursor or widens a column."""
-    images = len({each.image for each in stated})
-    counts = f"{many(len(stated), 'node')}, {many(images, 'image')}"
+    images = len({each.image for each in nodes})
+    counts = f"{many(len(nodes), 'node')}, {many(images, 'image')}"
     head = [plain(counts), plain("what each says that it runs:"), TextSpan(NOT_A_PROOF, SpanStyle.CARE)]
     rows = block("Nodes", head, columns)
     rows.append(_row(HEADS, columns, SpanStyle.QUIET))
-    return [*rows, *(_row(_cells(each), columns, SpanStyle.PLAIN) for each in stated)]
+    return [*rows, *(_row(_cells(each), columns, SpanStyle.PLAIN) for each in nodes)]
 
 
-def _cells(said: AttestationRecord) -> tuple[str, ...]:
-    machine = f"{said.system} {said.machine}"
-    return said.node[:SHORT], said.image[:SHORT], said.python, said.torch, machine, said.sandbox or "not said"
+def _cells(attestation: AttestationRecord) -> tuple[str, ...]:
+    machine = f"{attestation.system} {attestation.machine}"
+    return (
+        attestation.node[:SHORT],
+        attestation.image[:SHORT],
+        attestation.python,
+        attestation.torch,
+        machine,
+        attestation.sandbox or "not said",
+    )
 
 
 def _row(cells: Sequence[str], columns: int, style: SpanStyle) -> ScreenRow:

@@ -7,7 +7,7 @@ from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
 
 
-def shown(t: RunTimeline) -> str:
+def summary(t: RunTimeline) -> str:
     """How many canaries there were, and how many were found; empty where there was none."""
     if not t.canaries:
         return ""

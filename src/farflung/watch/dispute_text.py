@@ -89,7 +89,7 @@ def tiles(event: DisputeStageEvent) -> str:
     return f"tiles {event.first:,} to {event.first + event.leaves - 1:,}"
 
 
-def rung(event: DisputeStageEvent) -> str:
+def dispute_step(event: DisputeStageEvent) -> str:
     """One place of the game in a line."""
     where = steps(event.step, event.until, event.steps)
     match event.stage:
@@ -190,14 +190,14 @@ def now(t: RunTimeline, peer: str) -> str:
         return f"in {phrases.peer(peer)}'s dispute {end(ruled)}"
     if not played:
         return ""
-    return f"{phrases.peer(peer)}'s dispute is played: {rung(played[-1])}"
+    return f"{phrases.peer(peer)}'s dispute is played: {dispute_step(played[-1])}"
 
 
-def told(event: DisputeStageEvent | DisputeEndEvent) -> tuple[str, ...]:
+def event_text(event: DisputeStageEvent | DisputeEndEvent) -> tuple[str, ...]:
     """The event as parts of plain lines."""
     who = phrases.peer(event.peer)
     if isinstance(event, DisputeStageEvent):
-        return f"{who}, block {event.height}: {rung(event)}", hashes(event.accused, event.other)
+        return f"{who}, block {event.height}: {dispute_step(event)}", hashes(event.accused, event.other)
     return f"in {who}'s dispute {end(event)}", element(event), values(event), *money(event), size(event)
 
 
@@ -211,7 +211,7 @@ def rows(played: Sequence[DisputeStageEvent], ruled: DisputeEndEvent | None, col
     for each in played:
         pair = roots if each.stage == "first" and each.game == last else (each.accused, each.other)
         right = tuple(text for text in (hashes(*pair),) if text)
-        made += block("", [plain(f"{each.height:>5}  {rung(each)}")], columns, right=right)
+        made += block("", [plain(f"{each.height:>5}  {dispute_step(each)}")], columns, right=right)
     challenger = next((each.challenger for each in reversed(played) if each.challenger), "")
     if challenger:
         made += block("", [plain(f"{phrases.peer(challenger)} plays for the accusers")], columns)

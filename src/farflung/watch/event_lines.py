@@ -47,14 +47,14 @@ def say(stage: str, *parts: str, between: str = "; ") -> list[str]:
 
 
 def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
-    """The lines for `event`, where `timeline` already holds it; none for mere counters. `run`: as for a View."""
+    """The lines for `event`, where `timeline` already holds it; none for mere counters. `run`: as for a ScreenView."""
     match event:
         case events.RunStartEvent():
             return _began(event)
         case events.PlanEvent():
             return _planned(event)
         case events.JobClassEvent():
-            return say("Verify", *job_class_text.told(event))
+            return say("Verify", *job_class_text.class_and_reason(event))
         case events.ProcessStartEvent():
             peer = f", peer {phrases.peer(event.peer)}" if event.peer else ""
             return say("Network", f"{event.name} is up (pid {event.pid}{peer})")
@@ -78,11 +78,11 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.PathCountsEvent():
             return say("Network", phrases.ways(event))
         case events.ValidatorKillEvent():
-            return say(timeline.stage, committee_text.killed(event))
+            return say(timeline.stage, committee_text.validator_kill(event))
         case events.ChainComparisonEvent():
-            return say("Settle", committee_text.compared(event))
+            return say("Settle", committee_text.chain_comparison(event))
         case events.RelayPaymentEvent():
-            return say("Settle", relay_fee_text.paid(event))
+            return say("Settle", relay_fee_text.payment(event))
         case events.PlanComparisonEvent():
             return _compared(event)
         case events.RepeatedRunEvent():
@@ -100,7 +100,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
 def _compared(event: events.PlanComparisonEvent) -> list[str]:
     """Broken between words and not cut: how far it is off, and why, stand at the end."""
     room = COLUMNS - STAGE_COLUMNS
-    said, why = plan_vs_run_text.compared(event)
+    said, why = plan_vs_run_text.comparison(event)
     pieces = [*wrap(said, room), *(INDENT + piece for piece in wrap(why, room - len(INDENT)))]
     return [line for piece in pieces for line in say("Result", piece)]
 
@@ -123,12 +123,12 @@ def _planned(event: events.PlanEvent) -> list[str]:
     return [
         *say("Plan", phrases.shape(event), phrases.schedule(event)),
         *say("Plan", *phrases.agreement(event)),
-        *say("Plan", *traffic_ratios.traffic(event)),
-        *say("Plan", *plan_vs_run_text.lines_of(event)),
+        *say("Plan", *traffic_ratios.planned_traffic(event)),
+        *say("Plan", *plan_vs_run_text.assumed_lines(event)),
         *say("Plan", phrases.committee(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
-        *say("Plan", phrases.price(event), relay_fee_text.planned(event)),
-        *say("Plan", job_class_text.foreseen(event)),
+        *say("Plan", phrases.price(event), relay_fee_text.planned_fees(event)),
+        *say("Plan", job_class_text.planned_class(event)),
     ]
 
 
@@ -236,7 +236,7 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
                 *say("Verify", lost, evidence),
             ]
         case events.DisputeStageEvent() | events.DisputeEndEvent():
-            return say("Verify", *dispute_text.told(event))
+            return say("Verify", *dispute_text.event_text(event))
     return []
 
 
@@ -290,12 +290,12 @@ def _losses(event: events.RunResultEvent) -> tuple[str, ...]:
 
 
 def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
-    own, ring = traffic_ratios.sent_ring(event)
+    own, ring = traffic_ratios.sent_and_ring(event)
     whole = f"sent {format_bytes(event.bytes_sent)} ({phrases.kinds(event.bytes_by)})"
     return [
         *say("Result", whole),
         *say("Result", own, ring),
-        *say("Result", *traffic_ratios.each_step(timeline)),
+        *say("Result", *traffic_ratios.ratio_lines(timeline)),
     ]
 
 

@@ -252,7 +252,7 @@ def _resume(t: RunTimeline, event: events.RunResumeEvent) -> RunTimeline:
     )
 
 
-def is_told(t: RunTimeline, event: AnyEvent) -> bool:
+def is_repeated(t: RunTimeline, event: AnyEvent) -> bool:
     """Whether this was told of a dispute before: a session that takes over tells all of it from its begin."""
     match event:
         case events.DisputeStageEvent(peer=peer, game=game, stage=stage, level=level):
@@ -347,7 +347,7 @@ def _train(t: RunTimeline, event: AnyEvent) -> RunTimeline:
 
 def _verify(t: RunTimeline, event: AnyEvent) -> RunTimeline:
     """An audit that a coordinator tells of again after its restart is the same audit."""
-    if is_told(t, event):
+    if is_repeated(t, event):
         return t
     match event:
         case events.AuditDrawEvent():

@@ -48,7 +48,7 @@ class PeerPathSummary(Struct, frozen=True):
         return bool(self.reached or self.exchanged or self.homes or self.relays)
 
 
-def meetings(t: RunTimeline) -> PeerPathSummary:
+def path_summary(t: RunTimeline) -> PeerPathSummary:
     """What the events tell of it."""
     found: dict[str, list[events.RoundEndEvent]] = {}
     for closed in t.rounds.values():

@@ -32,7 +32,7 @@ ALSO: Final = "also: report, eval, watch, verify-run"  # further verbs that take
 UNFINISHED: Final = "none yet: the run was stopped before its end"
 LEFT_OUT: Final = "FF-APP-133"  # the warning that the one machine is not waited for
 ASKED_TO_STOP: Final = "FF-APP-131"  # the warning that the first Ctrl-C was heard
-# By the fields of events.WaysTaken, best first.
+# By the fields of events.PathCountsEvent, best first.
 WAYS: Final = {
     "lan": "on the LAN",
     "direct": "directly",
@@ -118,8 +118,8 @@ def amount(value: float, unit: str) -> str:
 
 def warnings(t: RunTimeline, is_over: bool) -> tuple[events.WarningEvent, ...]:
     """Those that still hold: of the session under way, and what Ctrl-C does only while there is a run to stop."""
-    told = (w for w in t.warnings if w.at >= t.session_at)
-    return tuple(w for w in told if not (is_over and w.code == ASKED_TO_STOP))
+    known = (w for w in t.warnings if w.at >= t.session_at)
+    return tuple(w for w in known if not (is_over and w.code == ASKED_TO_STOP))
 
 
 def is_comparing(t: RunTimeline) -> bool:
@@ -135,8 +135,8 @@ def is_left_out(t: RunTimeline) -> bool:
 
 def run_name(t: RunTimeline) -> str:
     """The name by which a person finds the run again; empty when nobody said."""
-    told = t.result.run if t.result else t.plan.run if t.plan else t.began.run if t.began else ""
-    return clean(told, 60)
+    known = t.result.run if t.result else t.plan.run if t.plan else t.began.run if t.began else ""
+    return clean(known, 60)
 
 
 # Plan
@@ -258,15 +258,15 @@ def _since(event: events.ProcessExitEvent, t: RunTimeline) -> str:
 
 def incidents(t: RunTimeline) -> tuple[tuple[str, str], ...]:
     """Deaths and departures in order of time: who and why, then what came of it. A caught peer's are told elsewhere."""
-    told: list[tuple[float, str, str]] = []
+    known: list[tuple[float, str, str]] = []
     gone = [event for event in t.left if event.peer not in t.caught]
     for again in t.restarted:
         process = t.processes.get(again.name)
         own = [e for e in gone if process is not None and e.peer == process.peer and e.at <= again.at]
-        told.append((again.at, restarted(again), _since(own[-1], t) if own else ""))
+        known.append((again.at, restarted(again), _since(own[-1], t) if own else ""))
         gone = [e for e in gone if e not in own[-1:]]
-    told += [(e.at, f"{peer(e.peer)} left: {clean(e.reason, 60)}", _since(e, t)) for e in gone]
-    return tuple((who, then) for _, who, then in sorted(told))
+    known += [(e.at, f"{peer(e.peer)} left: {clean(e.reason, 60)}", _since(e, t)) for e in gone]
+    return tuple((who, then) for _, who, then in sorted(known))
 
 
 def baseline_step(event: events.BaselineProgressEvent) -> str:
@@ -392,5 +392,5 @@ def warned(event: events.WarningEvent) -> str:
 
 def ways(event: events.PathCountsEvent) -> str:
     """How the pairs of a run talked."""
-    told = ", ".join(f"{count} {how}" for name, how in WAYS.items() if (count := getattr(event, name)))
-    return f"pairs that talked: {told}" if told else "no pair talked"
+    known = ", ".join(f"{count} {how}" for name, how in WAYS.items() if (count := getattr(event, name)))
+    return f"pairs that talked: {known}" if known else "no pair talked"

@@ -15,7 +15,7 @@ from farflung.watch.fold import RunTimeline
 CAUSE: Final = 300  # characters of one
 
 
-def lines_of(plan: events.PlanEvent) -> tuple[str, str]:
+def assumed_lines(plan: events.PlanEvent) -> tuple[str, str]:
     """What a round's exchange moves over the busiest member's line, and which lines the plan reckons with."""
     if not plan.lines:
         return "", ""
@@ -25,14 +25,14 @@ def lines_of(plan: events.PlanEvent) -> tuple[str, str]:
     return moved, f"lines: {phrases.clean(plan.lines, 120)}"
 
 
-def compared(row: events.PlanComparisonEvent) -> tuple[str, str]:
+def comparison(row: events.PlanComparisonEvent) -> tuple[str, str]:
     """One planned quantity against the measured one, with the ratio; and why, where it lies off the plan."""
     planned, measured = phrases.amount(row.planned, row.unit), phrases.amount(row.measured, row.unit)
     share = ratio(row)
-    told = f"{share:.2f} of the plan" if share is not None else "not planned"
+    multiple = f"{share:.2f} of the plan" if share is not None else "not planned"
     most = f", at most {phrases.amount(row.most, row.unit)}" if row.most else ""
-    said = f"{phrases.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told})"
-    return said, phrases.clean(row.cause, CAUSE)
+    line = f"{phrases.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({multiple})"
+    return line, phrases.clean(row.cause, CAUSE)
 
 
 def basis(t: RunTimeline) -> tuple[str, str]:
@@ -45,26 +45,26 @@ def basis(t: RunTimeline) -> tuple[str, str]:
     return part if t.result.rounds < whole else "", again if t.sessions > 1 else ""
 
 
-def against(row: events.PlanComparisonEvent) -> str:
+def short_comparison(row: events.PlanComparisonEvent) -> str:
     """The same, short: `sync 49.7 MB of 56.7 MB: 0.88 x`."""
     share = ratio(row)
-    told = f"{share:.2f} x" if share is not None else "not planned"
+    multiple = f"{share:.2f} x" if share is not None else "not planned"
     if row.unit == "micro-credits":
         measured, planned = format_credits(round(row.measured)), format_credits(round(row.planned))
     else:
         measured, planned = phrases.amount(row.measured, row.unit), phrases.amount(row.planned, row.unit)
     most = f" (at most {phrases.amount(row.most, row.unit)})" if row.most else ""
-    return f"{phrases.clean(row.quantity, 14)} {measured} of {planned}{most}: {told}"
+    return f"{phrases.clean(row.quantity, 14)} {measured} of {planned}{most}: {multiple}"
 
 
 def off_plan(rows: Sequence[events.PlanComparisonEvent]) -> list[str]:
     """What lies off the plan by more than a quarter, in multiples of it, with its likeliest cause."""
-    told = []
+    multiple = []
     for row in rows:
         if is_off(row):
             share, name = ratio(row), phrases.clean(row.quantity, 20)
             why = f": {phrases.clean(row.cause, CAUSE)}" if row.cause else ""
-            told.append(
+            multiple.append(
                 f"{name} {share:.2f} x the plan{why}" if share is not None else f"{name} was not planned{why}"
             )
-    return told
+    return multiple

@@ -32,7 +32,7 @@ _PATHS: Final = re.compile(
 )
 
 
-def share(text: str, size: int = SIZE) -> str:
+def redact(text: str, size: int = SIZE) -> str:
     """At most `size` printable characters of `text`, paths cut down to their last part, addresses taken out."""
     shown = "".join(c if c.isprintable() else " " for c in text[: 8 * size])
     shown = _QUOTED.sub(_quoted, _ADDRESSES.sub(ADDRESS, shown))

@@ -9,7 +9,7 @@ from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
 
 
-def planned(plan: events.PlanEvent) -> str:
+def planned_fees(plan: events.PlanEvent) -> str:
     """What relays may cost beside the job; empty where they carry for nothing."""
     if not plan.relay_price:
         return ""
@@ -17,14 +17,14 @@ def planned(plan: events.PlanEvent) -> str:
     return f"relays at {each}: at most {format_credits(plan.relay_funds)} more"
 
 
-def paid(event: events.RelayPaymentEvent) -> str:
+def payment(event: events.RelayPaymentEvent) -> str:
     """What a relay got, and for what."""
     work = f"{format_bytes(event.bytes)} that both ends signed for"
     rest = f"; {phrases.credits_of(event.held)} still in its channel" if event.held else ""
     return f"relay {phrases.peer(event.peer)} is paid {phrases.credits_of(event.paid)} for {work}{rest}"
 
 
-def together(t: RunTimeline) -> str:
+def summary(t: RunTimeline) -> str:
     """What all relays of a run got; empty where they carry for nothing."""
     if not t.relays:
         return ""

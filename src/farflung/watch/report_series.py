@@ -264,7 +264,7 @@ def _blocks(lane: MemberRoundTimes, offset: float) -> tuple[TimelineBlock, ...]:
     return tuple(done)
 
 
-def strips(t: RunTimeline) -> tuple[MemberRow, ...]:
+def member_rows(t: RunTimeline) -> tuple[MemberRow, ...]:
     """Every member's part of every closed round, one round behind the other."""
     found: list[MemberRow] = []
     offset = 0.0
@@ -281,15 +281,17 @@ def strips(t: RunTimeline) -> tuple[MemberRow, ...]:
     return tuple(found)
 
 
-def shares(found: tuple[MemberRow, ...]) -> tuple[MemberTimeShare, ...]:
+def time_shares(found: tuple[MemberRow, ...]) -> tuple[MemberTimeShare, ...]:
     """The strips of each peer added up, in the order of their keys."""
     of: dict[str, list[MemberRow]] = {}
-    for strip in found:
-        of.setdefault(strip.peer, []).append(strip)
+    for member_row in found:
+        of.setdefault(member_row.peer, []).append(member_row)
     rows = []
-    for peer, own in sorted(of.items()):
-        parts = [sum(strip.seconds(part) for strip in own) for part in PARTS]
-        rows.append(MemberTimeShare(peer, len(own), sum(strip.last for strip in own), *parts))
+    for peer, peer_rows in sorted(of.items()):
+        parts = [sum(member_row.seconds(part) for member_row in peer_rows) for part in PARTS]
+        rows.append(
+            MemberTimeShare(peer, len(peer_rows), sum(member_row.last for member_row in peer_rows), *parts)
+        )
     return tuple(rows)
 
 
@@ -308,9 +310,9 @@ def audits(t: RunTimeline) -> AuditGrid:
     cells = []
     for round in sorted(t.openings):
         for peer in t.openings[round].peers:
-            own = of.get((round, peer), [])
-            state = min((row.finding for row in own), key=_gravity, default=UNDRAWN)
-            cells.append(RoundCell(round, peer, state, max((row.excess for row in own), default=0.0)))
+            peer_rows = of.get((round, peer), [])
+            state = min((row.finding for row in peer_rows), key=_gravity, default=UNDRAWN)
+            cells.append(RoundCell(round, peer, state, max((row.excess for row in peer_rows), default=0.0)))
     return AuditGrid(tuple(sorted({cell.peer for cell in cells})), tuple(cells), rows)
 
 
@@ -362,7 +364,7 @@ class DepartureMark(Struct, frozen=True):
     point: LossPoint | None  # the round that closed last; None before the first
 
 
-def marks(t: RunTimeline) -> tuple[DepartureMark, ...]:
+def departures(t: RunTimeline) -> tuple[DepartureMark, ...]:
     """Who left, in the order of time."""
     curve = losses(t).train
     closed_at = list(itertools.accumulate((t.rounds[point.round].at for point in curve), max))

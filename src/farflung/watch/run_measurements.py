@@ -12,7 +12,7 @@ from farflung.watch.fold import RunTimeline
 WORKER = " worker"
 
 
-def measured(t: RunTimeline, took: float | None, paid: int) -> MeasuredRun:
+def measured_run(t: RunTimeline, took: float | None, paid: int) -> MeasuredRun:
     """Bytes, memory, seconds and pay of a run that is over, in all of its sessions.
 
     `took`: seconds from the command to the end; of a run that was resumed nothing is known of them, as nobody noted how
@@ -32,10 +32,10 @@ def measured(t: RunTimeline, took: float | None, paid: int) -> MeasuredRun:
     )
 
 
-def seen(t: RunTimeline, took: float) -> RunObservations:
+def observations(t: RunTimeline, took: float) -> RunObservations:
     """Signs of why it came out otherwise than planned."""
     closed = tuple(t.rounds.values())
-    told = [each for each in closed if each.way]
+    exchanged = [each for each in closed if each.way]
     sizes = [each.payload_bytes for each in closed if each.payload_bytes]
     opened = min((each.at for each in t.openings.values()), default=0.0)
     starting = max(0.0, opened - (t.began.at if t.began is not None else 0.0))
@@ -52,7 +52,7 @@ def seen(t: RunTimeline, took: float) -> RunObservations:
         drawn_of=_drawn_of(t),
         repeated=sum(max(0, len(audit.verifiers) - 1) for audit in t.audits.values()),
         unpaid=t.probed.unpaid,
-        ways=dict(Counter(each.way for each in told)),
+        ways=dict(Counter(each.way for each in exchanged)),
         payload_bytes=_mean(sizes),
         peaks=_peaks(t),
         unit_price=t.matched.unit_price if t.matched is not None else 0,
@@ -60,8 +60,8 @@ def seen(t: RunTimeline, took: float) -> RunObservations:
         starting=starting,
         training=training,
         agreeing=max(0.0, rounds - waited - training),
-        exchange=sum(each.way_taken for each in told),
-        exchange_foretold=sum(each.way_predicted for each in told),
+        exchange=sum(each.way_taken for each in exchanged),
+        exchange_foretold=sum(each.way_predicted for each in exchanged),
         checking=max(0.0, took - starting - rounds) + waited,
         lasted=0.0 if t.sessions > 1 else took,
     )

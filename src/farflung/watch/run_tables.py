@@ -1,7 +1,7 @@
 """Exports a run as tables for computation: rounds, audits and payments, as columns of equal length.
 
-Like screens and reports, a table is a rendering of the timeline alone, by the numbers of watch.report_series.
-Rounds count from 0, as in the run's log.
+Like screens and reports, a table is a rendering of the timeline alone, by the numbers of watch.report_series. Rounds
+count from 0, as in the run's log.
 """
 
 from __future__ import annotations

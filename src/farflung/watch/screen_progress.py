@@ -38,18 +38,18 @@ def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]
     if p is None:
         return _not_yet("Plan", "was not made" if is_over else "reading the job and its data …", columns)
     each = phrases.schedule(p)
-    sync, ring = traffic_ratios.traffic(p)
+    sync, ring = traffic_ratios.planned_traffic(p)
     alone = f", one machine {format_seconds(p.baseline_seconds)}" if p.baseline_seconds else ""
     takes = (f"{format_bytes(p.memory_bytes)} a worker", f"about {format_seconds(p.seconds)}{alone}")
     return [
         *block("Plan", [plain(phrases.shape(p)), plain(each)], columns, rank=FACT),
         *block("", [plain(text) for text in phrases.agreement(p)], columns, rank=DETAIL),
         *block("", [plain(sync), plain(ring)], columns, rank=MORE),
-        *block("", [plain(text) for text in plan_vs_run_text.lines_of(p)], columns, rank=DETAIL),
+        *block("", [plain(text) for text in plan_vs_run_text.assumed_lines(p)], columns, rank=DETAIL),
         *block("", [plain(phrases.committee(p))] if p.validators > 1 else [], columns, rank=DETAIL),
         *block(
             "",
-            [plain(text) for text in (*takes, phrases.price(p), relay_fee_text.planned(p))],
+            [plain(text) for text in (*takes, phrases.price(p), relay_fee_text.planned_fees(p))],
             columns,
             rank=MORE,
         ),
@@ -59,7 +59,7 @@ def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]
 
 def _class(t: RunTimeline, p: PlanEvent, columns: int) -> list[ScreenRow]:
     """Foreseen, then found. What is not proven says so as long as anything is said."""
-    spans = job_class_text.spans(t) or [TextSpan(job_class_text.foreseen(p), SpanStyle.QUIET)]
+    spans = job_class_text.spans(t) or [TextSpan(job_class_text.planned_class(p), SpanStyle.QUIET)]
     is_unproven = t.classed is not None and not t.classed.is_proven
     return block("", spans, columns, rank=STORY if is_unproven else DETAIL) if spans[0].text else []
 
@@ -71,7 +71,7 @@ def network(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
     cells = [
         plain(text)
-        for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee_text.together(t))
+        for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee_text.summary(t))
     ]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 

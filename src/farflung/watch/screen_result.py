@@ -112,7 +112,7 @@ def _counts(t: RunTimeline, is_over: bool) -> list[TextSpan]:
         *([_quiet(f"{still} open")] if still else []),
         *([_quiet(f"{idle} dropped with its peer")] if idle else []),
         plain(f"repeated by {verifiers}" if t.verifiers else ""),
-        plain(canary_text.shown(t)),
+        plain(canary_text.summary(t)),
     ]
 
 
@@ -122,7 +122,7 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
         text = "nobody was paid yet" if is_over else "when all rounds are closed and checked"
         return block("Settle", [_quiet(text)], columns, rank=FACT)
     parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier"))]
-    parts.append(plain(relay_fee_text.together(t)))
+    parts.append(plain(relay_fee_text.summary(t)))
     if t.result is None:
         slashed, _, _ = t.lost
         parts += [
@@ -173,7 +173,7 @@ def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: s
     loss = [TextSpan(f"held-out loss {r.loss:.3f} nats a token", SpanStyle.STRONG), plain(phrases.gap(r))]
     if phrases.is_left_out(t):
         loss.append(_quiet("compared with nothing: one machine was left out, as asked"))
-    own, ring = traffic_ratios.sent_ring(r)
+    own, ring = traffic_ratios.sent_and_ring(r)
     all_sent = f"sent {format_bytes(r.bytes_sent)} in all"
     hashes = f"model {phrases.clean(r.model_hash[:HASH], HASH)}, ledger {phrases.clean(r.ledger_root[:HASH], HASH)}"
     return [
@@ -185,7 +185,7 @@ def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: s
             rank=MORE,
         ),
         *block("", [plain(own), plain(ring)], columns, rank=FACT),
-        *block("", [plain(text) for text in traffic_ratios.each_step(t)], columns, rank=DETAIL),
+        *block("", [plain(text) for text in traffic_ratios.ratio_lines(t)], columns, rank=DETAIL),
         *block("", [plain(all_sent), _quiet(_largest(t))], columns, rank=DETAIL),
         *_against_plan(t, columns, verbose),
         *block("", [plain(hashes), *_again(t)], columns, rank=FACT),
@@ -241,7 +241,8 @@ def _against_plan(t: RunTimeline, columns: int, verbose: bool) -> list[ScreenRow
     width = CELL if columns >= WIDE else 0
     cells = [
         TextSpan(
-            f"{plan_vs_run_text.against(row):<{width}}", SpanStyle.CARE if is_off(row) else SpanStyle.PLAIN
+            f"{plan_vs_run_text.short_comparison(row):<{width}}",
+            SpanStyle.CARE if is_off(row) else SpanStyle.PLAIN,
         )
         for row in t.compared
     ]

@@ -35,7 +35,7 @@ class RatioPerPeer(NamedTuple):
         return self.ring / max(self.up, self.down)
 
 
-def traffic(plan: events.PlanEvent) -> tuple[str, str]:
+def planned_traffic(plan: events.PlanEvent) -> tuple[str, str]:
     """The bytes to agree, at most and by the way that is foreseen, and the yardstick: computed, never run."""
     most = max(plan.sync_bytes, plan.sync_most)
     ring = _ring(plan.ring_bytes, most)
@@ -45,7 +45,7 @@ def traffic(plan: events.PlanEvent) -> tuple[str, str]:
     return f"at most {format_bytes(most)} to agree, {foreseen}", ring
 
 
-def sent_ring(result: events.RunResultEvent) -> tuple[str, str]:
+def sent_and_ring(result: events.RunResultEvent) -> tuple[str, str]:
     """The bytes of agreement (sync and control), and the yardstick beside them."""
     own = result.bytes_by.sync + result.bytes_by.control
     return f"{format_bytes(own)} to agree", _ring(result.bytes_ring_bf16, own)
@@ -57,7 +57,7 @@ def _ring(ring: int, own: int) -> str:
     return f"a bf16 ring all-reduce: {format_bytes(ring)}, {times(ring, own)} as much (computed, not run)"
 
 
-def each(t: RunTimeline) -> RatioPerPeer | None:
+def ratio_per_peer(t: RunTimeline) -> RatioPerPeer | None:
     """What one provider moved in one step so far; None where nobody counted, or before the first round closed."""
     plan = t.plan
     steps = len(t.rounds) * plan.steps // plan.rounds if plan is not None and plan.rounds else 0
@@ -67,15 +67,18 @@ def each(t: RunTimeline) -> RatioPerPeer | None:
     if plan is None or min(steps, plan.peers, plan.steps, plan.parameters, plan.ring_bytes, up, down) <= 0:
         return None
     shares = plan.peers * steps
-    sent = sum(1 if each.way == ExchangeWay.FAN.value else plan.peers for each in t.rounds.values())
+    sent = sum(
+        1 if ratio_per_peer.way == ExchangeWay.FAN.value else plan.peers
+        for ratio_per_peer in t.rounds.values()
+    )
     payload = t.sent.sync / (plan.peers * sent)
     papers = FLOAT * plan.parameters * plan.steps / plan.rounds / payload if payload > 0 else 0.0
     return RatioPerPeer(up / shares, down / shares, plan.ring_bytes / (plan.peers * plan.steps), papers)
 
 
-def each_step(t: RunTimeline) -> tuple[str, ...]:
+def ratio_lines(t: RunTimeline) -> tuple[str, ...]:
     """The metric in words, and the papers' ratio, labelled; empty where nobody counted."""
-    found = each(t)
+    found = ratio_per_peer(t)
     if found is None:
         return ()
     moved = f"a provider sends {format_bytes(found.up)} and receives {format_bytes(found.down)} a step"

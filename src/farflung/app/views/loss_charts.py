@@ -24,7 +24,7 @@ from farflung.app.views.svg import (
     stretch,
 )
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch.redaction import share
+from farflung.watch.redaction import redact
 from farflung.watch.report_series import DepartureMark, LossCurves, LossPoint, SentBytesSeries
 
 AXES: Final = ("tokens", "bytes", "time")  # what a loss can be drawn over
@@ -36,7 +36,7 @@ KINDS: Final = ("sync", "audit", "join", "control", "relay")
 
 def label(names: Mapping[str, str], peer: str) -> str:
     """A peer by its short key, with the name it has in this run."""
-    short = share(peer[:8], 8)
+    short = redact(peer[:8], 8)
     return f"{names[peer]} {short}" if peer in names else short
 
 

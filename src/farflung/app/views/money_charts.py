@@ -26,7 +26,7 @@ from farflung.app.views.svg import (
 )
 from farflung.core.money import format_credits
 from farflung.plan.plan_comparison import HIGH, LOW
-from farflung.watch.redaction import share
+from farflung.watch.redaction import redact
 from farflung.watch.report_series import MoneySummary, PlannedVsMeasuredRow
 
 SLOT: Final = 23  # px that a flow's words need
@@ -158,7 +158,7 @@ def plan(rows: Sequence[PlannedVsMeasuredRow], description: str) -> Chart:
             _ratio(axes, number, each)
         axes.set_xlim(*RATIOS)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [share(each.quantity, 24) for each in rows])
+        axes.set_yticks(range(len(rows)), [redact(each.quantity, 24) for each in rows])
         axes.set_xticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1" if sheet.is_narrow else "as planned", "2", "4"])
         axes.set_xticks([], minor=True)
         axes.spines["left"].set_visible(False)

@@ -26,8 +26,8 @@ from farflung.peers.rundir.journal import EventEmitter, read_timeline
 from farflung.plan.plan_comparison import HIGH, LOW
 from farflung.watch import canary_text, job_class_text, plan_vs_run_text, report_series
 from farflung.watch.fold import RunTimeline
-from farflung.watch.peer_paths import meetings
-from farflung.watch.redaction import share
+from farflung.watch.peer_paths import path_summary
+from farflung.watch.redaction import redact
 from farflung.watch.report_series import AuditGrid, AuditRow, LossCurves, MemberRow, PlannedVsMeasuredRow
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
     """All that the page shows."""
     names = report_series.names(t)
     curves, sent, found = report_series.losses(t), report_series.sent(t), report_series.audits(t)
-    strips = report_series.strips(t)
-    rows = report_series.shares(strips)
+    strips = report_series.member_rows(t)
+    rows = report_series.time_shares(strips)
     order = loss_charts.in_order((row.peer for row in rows), names)
     money = report_series.money(t)
     paid = loss_charts.in_order((pay.peer for pay in money.pays), names)
@@ -162,8 +162,8 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
     seconds = t.result.seconds if t.result is not None else t.at
     return {
         "t": t,
-        "name": share(name, 120),
-        "run": shlex.quote(share(name, 120)),
+        "name": redact(name, 120),
+        "run": shlex.quote(redact(name, 120)),
         "state": state_of(t, is_owned=is_owned),
         "when": f"{when:%-d %B %Y, %H:%M} UTC",
         "when_iso": f"{when:%Y-%m-%dT%H:%M:%SZ}",
@@ -185,8 +185,8 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
         "pays": sorted(money.pays, key=lambda pay: paid.index(pay.peer)),
         "planned": report_series.planned(t),
         "members": members(t),
-        "marks": report_series.marks(t),
-        "meetings": meetings(t),
+        "marks": report_series.departures(t),
+        "meetings": path_summary(t),
         "charts": _charts(t, names, curves, found, strips),
         "rows": ROWS,
         "listed": listed(found.rows),
@@ -223,12 +223,12 @@ def _charts(
 ) -> dict[str, Chart]:
     """The charts for which there are numbers."""
     marks, sent, money, rows = (
-        report_series.marks(t),
+        report_series.departures(t),
         report_series.sent(t),
         report_series.money(t),
         report_series.planned(t),
     )
-    names = {peer: share(name, 24) for peer, name in names.items()}
+    names = {peer: redact(name, 24) for peer, name in names.items()}
     made: dict[str, Chart] = {}
     if curves.train or len(curves.held_out) > 1:
         for axis, over in zip(loss_charts.AXES, ("tokens", "bytes sent", "time"), strict=True):
@@ -237,7 +237,7 @@ def _charts(
     if sent.total:
         made["sent"] = loss_charts.sent(sent, report_text.sent_described(sent))
     if strips:
-        late = report_series.slowest(report_series.shares(strips))
+        late = report_series.slowest(report_series.time_shares(strips))
         made["lanes"] = member_charts.lanes(strips, names, report_text.lanes_described(strips, late))
     if found.rows and found.cells:
         made["audits"] = member_charts.audits(found, names, report_text.audits_described(found))
@@ -293,7 +293,7 @@ def _audited(t: RunTimeline) -> KeyFigure | None:
         return None
     caught = len(t.caught)
     note = f"{report_text.many(caught, 'provider')} caught" if caught else "nobody was caught"
-    note += f"; {told}" if (told := canary_text.shown(t)) else ""
+    note += f"; {told}" if (told := canary_text.summary(t)) else ""
     return KeyFigure("Segments audited", f"{found.concluded}", note)
 
 
@@ -327,7 +327,7 @@ def amount(row: PlannedVsMeasuredRow, value: float) -> str:
             return format_seconds(value)
         case "micro-credits":
             return f"{format_credits(round(value))} credits"
-    return f"{value:.4g} {share(row.unit, 20)}".rstrip()
+    return f"{value:.4g} {redact(row.unit, 20)}".rstrip()
 
 
 def environment() -> jinja2.Environment:
@@ -348,7 +348,7 @@ def environment() -> jinja2.Environment:
         rate=format_rate,
         count=format_count,
         secs=format_seconds,
-        share=share,
+        redact=redact,
         many=report_text.many,
         times=report_text.times,
         excess=report_text.excess,

@@ -16,7 +16,7 @@ from farflung.core.units import format_bytes, format_count, format_multiple, for
 from farflung.plan.plan_comparison import HIGH, LOW
 from farflung.watch import dispute_text, report_series, traffic_ratios
 from farflung.watch.fold import RunTimeline
-from farflung.watch.redaction import share
+from farflung.watch.redaction import redact
 from farflung.watch.report_series import (
     AuditGrid,
     LossCurves,
@@ -54,8 +54,8 @@ def few(count: int, noun: str) -> str:
 
 def person(names: Mapping[str, str], peer: str) -> str:
     """A peer as a sentence names it."""
-    short = share(peer[:8], 8)
-    return f"{share(names[peer], 40)} ({short})" if peer in names else short
+    short = redact(peer[:8], 8)
+    return f"{redact(names[peer], 40)} ({short})" if peer in names else short
 
 
 def times(value: float) -> str:
@@ -117,7 +117,7 @@ def _traffic(sent: SentBytesSeries) -> str:
 
 def _each(t: RunTimeline) -> str:
     """The metric (watch.traffic_ratios), and the ratio that papers tell."""
-    found = traffic_ratios.each(t)
+    found = traffic_ratios.ratio_per_peer(t)
     if found is None:
         return ""
     papers = (
@@ -195,12 +195,12 @@ def _story(t: RunTimeline, caught: events.SlashEvent, names: Mapping[str, str]) 
     audit, drawn = t.audits.get(key), t.drawn.get(key)
     sentences = [f"In round {caught.round}, {who} signed a commitment to its work, as every member does."]
     if drawn is not None and drawn.flagged:
-        sentences.append(f"Suspicion chose segment {caught.segment} of it: {share(drawn.flagged, 120)}.")
+        sentences.append(f"Suspicion chose segment {caught.segment} of it: {redact(drawn.flagged, 120)}.")
     else:
         sentences.append(
             f"Only then was it drawn which parts are trained again, and segment {caught.segment} of it was."
         )
-    why = share(caught.why, 120)
+    why = redact(caught.why, 120)
     sentences.append(f"{_verdict(audit, names)}: {why}." if audit is not None else f"The finding: {why}.")
     sentences += _disputed(t, caught)
     sentences.append(_price(t, caught))
@@ -217,7 +217,7 @@ def _disputed(t: RunTimeline, caught: events.SlashEvent) -> list[str]:
 
 def _told(ruled: events.DisputeEndEvent) -> str:
     parts = [dispute_text.end(ruled), dispute_text.element(ruled), dispute_text.values(ruled)]
-    said = "; ".join(share(part, 200) for part in parts if part)
+    said = "; ".join(redact(part, 200) for part in parts if part)
     return f"There was a dispute ({dispute_text.size(ruled)}): {said}."
 
 
@@ -277,7 +277,7 @@ def lanes_described(strips: tuple[MemberRow, ...], late: MemberTimeShare | None)
     """The lanes in words."""
     rounds = sorted({strip.round for strip in strips})
     who = (
-        f"; most often all waited for {share(late.peer[:8], 8)}, {late.last} times"
+        f"; most often all waited for {redact(late.peer[:8], 8)}, {late.last} times"
         if late is not None
         else ""
     )
@@ -300,7 +300,7 @@ def money_described(money: MoneySummary) -> str:
 
 def plan_described(rows: tuple[PlannedVsMeasuredRow, ...]) -> str:
     """The comparison in words."""
-    off = [share(row.quantity, 24) for row in rows if row.off][:8]
+    off = [redact(row.quantity, 24) for row in rows if row.off][:8]
     return f"{len(rows)} quantities compared; outside {LOW} to {HIGH}: {', '.join(off) or 'none'}."
 
 

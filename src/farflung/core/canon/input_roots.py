@@ -47,9 +47,7 @@ def _cut(data: bytes, item: int) -> list[bytes]:
 
 
 def _bytes(array: Array) -> bytes:
-    """As they stand under core.tensor_layout's roots: row-major, little-endian, a NaN with the bits that its owner
-    gave it.
-    """
+    """As they stand under core.tensor_layout's roots: row-major, little-endian, a NaN with its owner's bits."""
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 

@@ -53,7 +53,7 @@ class WorkerCgroup:
     @property
     def controllers(self) -> frozenset[str]:
         """Those of CONTROLLERS that bound this group."""
-        return frozenset(c for place in self._folders.values() for c in place.controllers if c in CONTROLLERS)
+        return frozenset(c for where in self._folders.values() for c in where.controllers if c in CONTROLLERS)
 
     def entrances(self) -> list[str]:
         """Files into which a process writes its number to join."""
@@ -62,20 +62,20 @@ class WorkerCgroup:
     def broken(self) -> CgroupLimitCounts:
         """Which bounds the kernel had to enforce."""
         memory = processes = False
-        for folder, place in self._folders.items():
-            if "memory" in place.controllers:
-                name = "memory.events" if place.version == 2 else "memory.oom_control"
+        for folder, where in self._folders.items():
+            if "memory" in where.controllers:
+                name = "memory.events" if where.version == 2 else "memory.oom_control"
                 memory |= _counter(folder / name, "oom_kill") > 0
-            if "pids" in place.controllers:
+            if "pids" in where.controllers:
                 processes |= _counter(folder / "pids.events", "max") > 0
         return CgroupLimitCounts(memory, processes)
 
     def cpu_seconds(self) -> float:
         """Processor time of all processes that were ever in the group; 0 where nobody counts it."""
-        for folder, place in self._folders.items():
-            if place.version == 2:
+        for folder, where in self._folders.items():
+            if where.version == 2:
                 return _counter(folder / "cpu.stat", "usage_usec") / 1e6
-            if "cpuacct" in place.controllers:
+            if "cpuacct" in where.controllers:
                 return int("0" + _read(folder / "cpuacct.usage").strip()) / 1e9
         return 0.0
 
@@ -101,7 +101,7 @@ class WorkerCgroup:
         return True
 
 
-def places(proc: Path = Path("/proc/self")) -> list[CgroupRoot]:
+def cgroup_roots(proc: Path = Path("/proc/self")) -> list[CgroupRoot]:
     """Where this process may make groups, by the two tables in `proc`; none where there are no control groups."""
     mounts = _mounts(_read(proc / "mountinfo"))
     found: dict[Path, CgroupRoot] = {}
@@ -109,9 +109,9 @@ def places(proc: Path = Path("/proc/self")) -> list[CgroupRoot]:
         _, names, path = [*line.split(":", 2), "", ""][:3]
         wanted = [c for c in names.split(",") if c in (*CONTROLLERS, "cpuacct")]
         if not names and "" in mounts:
-            place = _place_v2(_below(*mounts[""], path))
-            if place is not None:
-                found[place.folder] = place
+            where = _place_v2(_below(*mounts[""], path))
+            if where is not None:
+                found[where.folder] = where
         elif wanted and wanted[0] in mounts:
             folder = _below(*mounts[wanted[0]], path)
             if folder is not None:
@@ -155,20 +155,20 @@ def _place_v2(own: Path | None) -> CgroupRoot | None:
     return None
 
 
-def create(limits: WorkerLimits, at: Iterable[CgroupRoot] | None = None) -> WorkerCgroup | None:
+def create(limits: WorkerLimits, roots: Iterable[CgroupRoot] | None = None) -> WorkerCgroup | None:
     """A group with the bounds of `limits`; None where there is none to be had."""
     _left[:] = [group for group in list(_left) if not group.remove(0)]
     name = f"{PREFIX}{os.getpid()}-{next(_count)}"
     made: dict[Path, CgroupRoot] = {}
-    for place in places() if at is None else at:
-        sweep(place.folder)
-        folder = place.folder / name
+    for where in cgroup_roots() if roots is None else roots:
+        sweep(where.folder)
+        folder = where.folder / name
         try:
             folder.mkdir()
         except OSError:
             continue
-        set_here = tuple(c for c in place.controllers if _bound(folder, place.version, c, limits))
-        made[folder] = msgspec.structs.replace(place, controllers=set_here)
+        set_here = tuple(c for c in where.controllers if _bound(folder, where.version, c, limits))
+        made[folder] = msgspec.structs.replace(where, controllers=set_here)
     group = WorkerCgroup(made)
     if not group.controllers:
         group.remove()

@@ -2,7 +2,7 @@
 
     RLIMIT_X=N[:M]   a resource limit, soft (and hard, where it is another)
     parent=PID       end when the agent with this number ends
-    tether=FD        end when the other end of this pipe is closed (host.io.parent_death_pipe)
+    death_pipe=FD    end when the other end of this pipe is closed (host.io.launch)
     read= write= device= list=PATH   Landlock: what may be read and run, written, used, listed; the rest is closed
     seccomp=MACHINE  the filter of host.seccomp for this machine
 
@@ -87,7 +87,7 @@ def end_with(parent: int) -> None:
         sys.exit(REFUSED)
 
 
-def hang_on(descriptor: int) -> None:
+def end_with_pipe(descriptor: int) -> None:
     """The kernel kills this process and its group when the agent closes its end of the pipe."""
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
     try:
@@ -109,8 +109,8 @@ def confine(items: Sequence[str]) -> None:
             lower(name, int(soft), int(hard or soft))
     if sys.platform != "linux":
         return
-    if "tether" in given:
-        hang_on(int(given["tether"][0]))
+    if "death_pipe" in given:
+        end_with_pipe(int(given["death_pipe"][0]))
     if os.geteuid() == 0:
         drop_capabilities()
     _prctl(_NO_NEW_PRIVS, _word(1), _word(0), _word(0), _word(0))

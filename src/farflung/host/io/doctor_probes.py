@@ -77,12 +77,12 @@ def net_probes() -> list[CheckProbe]:
     return [CheckProbe("congestion", lambda _: network.congestion())]
 
 
-def measure(asked: Sequence[CheckProbe], seconds: float = SECONDS) -> dict[str, r.Reading]:
+def measure(probes_to_run: Sequence[CheckProbe], seconds: float = SECONDS) -> dict[str, r.Reading]:
     """All readings after at most `seconds`; a probe that has not ended by then was missed."""
     stop = time.monotonic() + seconds
     found: dict[str, r.Reading] = {}
     lanes: dict[str, list[CheckProbe]] = {}
-    for one in asked:
+    for one in probes_to_run:
         lanes.setdefault(one.lane or one.name, []).append(one)
     threads = [
         threading.Thread(target=_lane, args=(lane, stop, found), daemon=True) for lane in lanes.values()
@@ -98,7 +98,7 @@ def measure(asked: Sequence[CheckProbe], seconds: float = SECONDS) -> dict[str, 
         started.append(thread)
     for thread in started:
         thread.join(max(0.0, stop - time.monotonic()))
-    return {one.name: found.get(one.name) or r.MissingReading(why) for one in asked}
+    return {one.name: found.get(one.name) or r.MissingReading(why) for one in probes_to_run}
 
 
 def _lane(lane: Sequence[CheckProbe], stop: float, found: dict[str, r.Reading]) -> None:
@@ -242,7 +242,7 @@ def sandbox() -> r.SandboxReading:
         chosen = sandbox_tiers.choose().name
     except FarflungError as error:
         chosen, refused = "", r.ProbeErrorReading(error.code, error.message, error.cause, error.hint)
-    seen = [sandbox_tiers.tried(name) for name in order.ORDER]
+    seen = [sandbox_tiers.try_tier(name) for name in order.ORDER]
     return r.SandboxReading(
         chosen,
         tuple(r.TierReading(one.tier, one.why, one.command) for one in seen),

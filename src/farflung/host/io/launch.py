@@ -7,6 +7,7 @@ Each becomes the next (exec), but for bwrap, whose child the command is.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shutil
@@ -23,7 +24,6 @@ import msgspec
 
 from farflung.host import sandbox
 from farflung.host.io.cgroup import WorkerCgroup
-from farflung.host.io.parent_death_pipe import ParentDeathPipe
 from farflung.host.worker_limits import WorkerLimits, scrubbed
 
 # `-I` would ignore PYTHONHASHSEED. With a scrubbed environment these two leave nothing else of it: no user site,
@@ -40,16 +40,42 @@ JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; don
 shift; unset PWD OLDPWD; exec "$@" """
 
 
+class ParentDeathPipe:
+    """A pipe whose closing ends the worker when its agent dies, at any point of start-up.
+
+    The agent holds the end that writes and never writes; the command that it starts inherits the end that reads. When
+    the agent ends, or lets go, the kernel closes the pipe, and sends SIGKILL to the process group that owns the other
+    end (fcntl(2), F_SETOWN and F_SETSIG). That is the worker's own, in whatever namespace it is, by word of
+    host.io.confine, which ends at once if the agent is gone by then; bubblewrap ends with its last process.
+
+    A parent-death signal alone leaves a gap: bubblewrap's init asks for it when the worker may run already, and does
+    not look whether its parent still lives. It stays the second wall: a worker's program may close the pipe. Forgetting
+    the agent's side, as when a start is broken off, ends the worker as `cut` does.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError. `far` is what the command inherits; the agent closes it when that has started."""
+        self.far, held = os.pipe()
+        self._held = os.fdopen(held, "wb", 0)
+        if sys.platform == "linux":  # elsewhere a worker ends when its socket does
+            fcntl.fcntl(self.far, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(self.far, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+
+    def cut(self) -> None:
+        """Ends what hangs on it. A second time does nothing."""
+        self._held.close()
+
+
 class LaunchedProcess(msgspec.Struct, frozen=True):
     """A process and the folder that it writes, as the host sees it; None: its own memory, gone with it.
 
-    `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `tether`.
+    `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `death_pipe`.
     """
 
     process: subprocess.Popen[bytes]
     folder: Path | None
     is_ours: bool
-    tether: ParentDeathPipe
+    death_pipe: ParentDeathPipe
 
     def end(self, grace: float) -> None:
         """SIGTERM, after `grace` seconds SIGKILL, to its group; returns when it has ended.
@@ -74,7 +100,7 @@ class LaunchedProcess(msgspec.Struct, frozen=True):
 
     def discard(self) -> None:
         """Removes what the process leaves, in memory and of processes. Only after its end."""
-        self.tether.cut()
+        self.death_pipe.cut()
         if self.folder is not None and self.is_ours:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -131,8 +157,8 @@ def launch(
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
         before += sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
-    tether = ParentDeathPipe()
-    items = [f"tether={tether.far}", *_items(tier, limits, str(seen))]
+    death_pipe = ParentDeathPipe()
+    items = [f"death_pipe={death_pipe.far}", *_items(tier, limits, str(seen))]
     try:
         process = subprocess.Popen(
             [*before, *PYTHON, "-m", "farflung.host.io.confine", *items, "--", *command],
@@ -141,17 +167,17 @@ def launch(
             stderr=log,
             env=given,
             cwd=folder if folder is not None else "/",
-            pass_fds=(*descriptors, tether.far),
+            pass_fds=(*descriptors, death_pipe.far),
             start_new_session=True,  # signals to its own group must not reach the agent, nor Ctrl-C bwrap
         )
     except BaseException:  # an interrupt too: whatever may have started must not be left alone
-        tether.cut()
+        death_pipe.cut()
         if folder is not None and folder != scratch:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        os.close(tether.far)
-    return LaunchedProcess(process, folder, folder not in (None, scratch), tether)
+        os.close(death_pipe.far)
+    return LaunchedProcess(process, folder, folder not in (None, scratch), death_pipe)
 
 
 def _items(tier: str, limits: WorkerLimits, scratch: str) -> list[str]:

@@ -49,7 +49,7 @@ class TierTestResult(msgspec.Struct, frozen=True):
 
 
 @cache
-def facts() -> SandboxSupport:
+def sandbox_support() -> SandboxSupport:
     """What this machine gives to any tier; a group is really made and removed."""
     group = cgroup.create(WorkerLimits())
     controllers = frozenset[str]() if group is None else group.controllers
@@ -91,17 +91,17 @@ def _try(name: str) -> str:
     return "" if status == 0 else words or exit_reason.reason(status, b"")
 
 
-def tried(name: str) -> TierTestResult:
+def try_tier(name: str) -> TierTestResult:
     """The tier and whether it works; asks the machine once per process."""
     why = probe(name)
-    return TierTestResult(sandbox.tier(name, facts()), why, sandbox.remedy(name, why))
+    return TierTestResult(sandbox.tier(name, sandbox_support()), why, sandbox.remedy(name, why))
 
 
 def strongest() -> SandboxTier:
     """The strongest tier that works here; weaker ones are not tried. Raises PolicyError FF-HOST-005: none."""
     for name in sandbox.ORDER:
         if not probe(name):
-            return sandbox.tier(name, facts())
+            return sandbox.tier(name, sandbox_support())
     raise PolicyError(
         "FF-HOST-005",
         "no sandbox works on this machine",
@@ -125,7 +125,7 @@ def choose(name: str | None = None) -> SandboxTier:
             cause=f"{VARIABLE} or the caller names it; there are {', '.join(sandbox.ORDER)}",
             hint=f"unset {VARIABLE}: the strongest that works is taken",
         )
-    found = tried(wanted)
+    found = try_tier(wanted)
     if found.why:
         raise PolicyError(
             "FF-HOST-004",

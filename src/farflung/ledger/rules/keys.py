@@ -1,8 +1,8 @@
 """Certifies and revokes node keys, the keys that speak for an account on the network.
 
 Epochs only grow, and `void` only grows: what was replaced or revoked never comes back. The law moves no money here and
-asks no clock: `expires` and `until` are seconds since 1970 for whoever meets the key (net.node_keyring), and
-ledger time may be counted rather than read.
+asks no clock: `expires` and `until` are seconds since 1970 for whoever meets the key (net.node_keyring), and ledger
+time may be counted rather than read.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ Theory: one channel for each payer and relay. Money leaves it by three edges, ea
 | ChannelClose | the relay | open   | closed | any time: the rest goes back to the payer |
 | (time-out)   | the clock | open   | closed | at `expires` + GRACE_MS: the rest goes back |
 
-So the payer cannot take its money away under a relay that carries for it, and no relay can keep it for ever. A pass
-is claimed once, with the last receipts under it (`core.relay_passes`); passes are claimed in the order of their
-serials, so that the row remembers one number and not every pass. The price counts over the whole opening and
-rounds down.
+So the payer cannot take its money away under a relay that carries for it, and no relay can keep it for ever. A pass is
+claimed once, with the last receipts under it (`core.relay_passes`); passes are claimed in the order of their serials,
+so that the row remembers one number and not every pass. The price counts over the whole opening and rounds down.
 """
 
 from __future__ import annotations

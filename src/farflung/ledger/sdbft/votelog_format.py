@@ -4,10 +4,10 @@ A file is frames: number (8 bytes), length of the body (4), check of these (4), 
 `append`: its records come back all or not at all. Frame 0 says how many frames the file began with; those were
 written whole (`write_atomic`), so only what was appended later can be torn.
 
-The house's other log (`core.io.durable_files.AppendLog`) drops a last record that does not check: it loses a
-little work. Here that could be a vote which others have seen. So a last frame is *torn*, and dropped, only where
-that is what a crash leaves behind: bytes are missing at the end, or a whole sector of the disk was never written
-and reads as zeros. Anything else (a flipped bit) is damage, and a validator does not start from a damaged log.
+The house's other log (`core.io.durable_files.AppendLog`) drops a last record that does not check: it loses a little
+work. Here that could be a vote which others have seen. So a last frame is *torn*, and dropped, only where that is what
+a crash leaves behind: bytes are missing at the end, or a whole sector of the disk was never written and reads as
+zeros. Anything else (a flipped bit) is damage, and a validator does not start from a damaged log.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from farflung.job.proof_class import UNPROVEN
 from farflung.job.spec import JobSpec
 from farflung.train.model_file import ModelFileHeader
 from farflung.watch import job_class_text
-from farflung.watch.redaction import share
+from farflung.watch.redaction import redact
 
 _USE: Final = """\
 ## Use
@@ -72,7 +72,7 @@ def _how(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> str:
         f"- {result.segments_audited} segments of the work were repeated by verifiers;"
         f" {len(result.caught)} providers were caught cheating",
         f"- the work is {card.proof or UNPROVEN}",
-        *[f"- {said}" for said in [job_class_text.probed(result.probed)] if said],
+        *[f"- {said}" for said in [job_class_text.loss_probes(result.probed)] if said],
     ]
     return "\n".join(rows)
 
@@ -108,7 +108,7 @@ def _limits() -> str:
 
 def _plain(text: str) -> str:
     """What a run's log or job says, as it may stand between backticks."""
-    return share(text, 120).replace("`", "'")
+    return redact(text, 120).replace("`", "'")
 
 
 def _origin(card: ModelFileHeader, result: RunResultEvent, model_hash: str) -> str:

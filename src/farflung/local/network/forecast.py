@@ -78,5 +78,5 @@ class RunForecast(NamedTuple):
         """
         if not outcome.rounds:
             return ()
-        measured = run_measurements.measured(timeline, took, outcome.paid)
-        return compare(self.plan(outcome.rounds), measured, run_measurements.seen(timeline, took))
+        measured = run_measurements.measured_run(timeline, took, outcome.paid)
+        return compare(self.plan(outcome.rounds), measured, run_measurements.observations(timeline, took))

@@ -11,7 +11,7 @@ import msgspec
 
 from farflung.core.events import AnyEvent
 from farflung.peers.rundir.folder import RunFolder
-from farflung.watch.fold import RunTimeline, fold, is_told
+from farflung.watch.fold import RunTimeline, fold, is_repeated
 from farflung.watch.io import event_log
 from farflung.watch.io.event_log import EventLog
 
@@ -38,7 +38,7 @@ class Journal:
 
     def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
         """Stamps, stores and shows one event, unless it was told. A clock that jumps back does not move time back."""
-        if is_told(self.timeline, event):
+        if is_repeated(self.timeline, event):
             return
         at = max(time.time() - self._created, self.timeline.at)
         event = msgspec.structs.replace(event, at=round(at, 3))

@@ -1,7 +1,7 @@
 """Runs the worker process: it reads requests from its agent, answers each, and ends when the agent does.
 
-While none has come it trains ahead, where a job's next round can be known (train.prefetched_round); a request
-waits for the step that is under way.
+While none has come it trains ahead, where a job's next round can be known (train.prefetched_round); a request waits
+for the step that is under way.
 
 `python -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
 A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.worker_messages` struct.

@@ -3,8 +3,8 @@
 It decides whether a claimed end lies beyond two tolerances of the canonical one.
 
 It follows the steps of a disputed segment, so that the verdict itself is a tile about which both sides can be asked.
-Tensor by tensor, with limits of 2^-30 (job.spec.Tolerance), as train.segments.distances and verify.audit_verdict
-have it:
+Tensor by tensor, with limits of 2^-30 (job.spec.Tolerance), as train.segments.distances and verify.audit_verdict have
+it:
 
     guilty    not  sum (claimed - final)^2  <=  (2 limit 2^-30)^2 sum unit^2      any tensor with a limit
     unit      final - start for weights, final for the optimizer's vectors

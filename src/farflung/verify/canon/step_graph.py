@@ -9,10 +9,10 @@ graph). The job's terms name it (peers.program.trace). Inputs and outputs carry 
 
 The canonical step is the native one (train.inner_steps) but for rounding. The clip has no branch: the gradient is
 multiplied with select(norm ≤ limit, 1, limit / norm), where the native one leaves it alone or multiplies with a
-quotient that was taken in double precision; 1 · g is g, so that both agree where nothing is clipped. The norm is
-the root of the sum of each tensor's squares, a tensor at a time. Rates are float32 where training takes double
-precision, and what depends on the step of the run as well as on the optimizer's own count is multiplied in the
-graph: each has one table.
+quotient that was taken in double precision; 1 · g is g, so that both agree where nothing is clipped. The norm is the
+root of the sum of each tensor's squares, a tensor at a time. Rates are float32 where training takes double precision,
+and what depends on the step of the run as well as on the optimizer's own count is multiplied in the graph: each has
+one table.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 computation.
 
 Whoever has executed the segment honestly can make it, player or not. The values that the element is made of are
-executed again (verify.canon.dispute_execution); which of their tiles are due the kernels of core.canon.tiles say
-by asking.
+executed again (verify.canon.dispute_execution); which of their tiles are due the kernels of core.canon.tiles say by
+asking.
 """
 
 from __future__ import annotations

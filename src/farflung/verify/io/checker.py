@@ -1,10 +1,10 @@
 """Runs the checker, a separate process in which every foreign payload is parsed before any other process reads
 it.
 
-`python -m farflung.verify.io.checker FD` reads requests of verify.submission_checks from an inherited socket,
-framed as those of train.io.worker, and answers each. It holds no key, opens nothing and loads no torch, so that a
-narrow address space is enough for it. A payload that kills it is refused, and another one is started (`Checker`
-raises FF-VERI-065).
+`python -m farflung.verify.io.checker FD` reads requests of verify.submission_checks from an inherited socket, framed
+as those of train.io.worker, and answers each. It holds no key, opens nothing and loads no torch, so that a narrow
+address space is enough for it. A payload that kills it is refused, and another one is started (`Checker` raises
+FF-VERI-065).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class EventLogReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._gate = path, EventFilter()
+        self._path, self._filter = path, EventFilter()
         self._place, self._good = 0, 0  # read so far; the end of the last event
         self._file: tuple[int, int] | None = None
 
@@ -108,8 +108,8 @@ class EventLogReader:
                 event = _event(line) if line.endswith(b"\n") else None
                 if event is not None:
                     self._good = self._place
-                    event = self._gate.passed(event)
-                if self._place > event_limits.LOG_BYTES or self._gate.weight > event_limits.EVENTS:
+                    event = self._filter.passed(event)
+                if self._place > event_limits.LOG_BYTES or self._filter.weight > event_limits.EVENTS:
                     raise _too_long(self._path)
                 if event is not None:
                     yield event
@@ -144,15 +144,15 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _too_long(path: Path) -> RunError:
+    most, size = event_limits.EVENTS, event_limits.LOG_BYTES >> 20
     return RunError(
         "FF-WATCH-004",
         f"the event log {path.name} is too long to be shown",
-        cause=f"at most {event_limits.EVENTS} events and entries of lists"
-        f" in {event_limits.LOG_BYTES >> 20} MiB are read",
+        cause=f"at most {most} events and entries of lists in {size} MiB are read",
         hint="farflung verify-run reads the exported log, which has no such limit",
     )
 
 
 def read(path: Path) -> Iterator[AnyEvent]:
-    """The events of a log so far. Raises as `Follower.new`."""
+    """The events of a log so far. Raises as `EventLogReader.new`."""
     return EventLogReader(path).read()
