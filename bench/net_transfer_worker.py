@@ -31,6 +31,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.path_manager import PathManager
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind
 from farflung.peers.relay.main import allow_many_files
 from farflung.peers.transfer import objects
@@ -73,7 +74,9 @@ def relay_key(number: int) -> Any:
 
 async def relay(options: Options) -> None:
     allow_many_files()
-    server = RelayServer(relay_key(options["number"]), host=options["host"], allow_remote=True)
+    server = RelayServer(
+        relay_key(options["number"]), listen=ListenConfig(options["host"], allow_remote=True)
+    )
     say(port=(await server.start())[1])
     await asyncio.Event().wait()
 

@@ -31,6 +31,8 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.path_manager import PathManager
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind
 from farflung.peers.relay.main import allow_many_files
 from farflung.peers.transfer.download import ObjectTransfer
@@ -113,7 +115,9 @@ class Arrivals:
 async def relay(options: Options) -> None:
     allow_many_files()
     server = RelayServer(
-        key("relay"), host=options["host"], allow_remote=True, may_splice=options.get("splice", True)
+        key("relay"),
+        listen=ListenConfig(options["host"], allow_remote=True),
+        limits=RelayLimits(may_splice=options.get("splice", True)),
     )
     say(port=(await server.start())[1])
     await asyncio.Event().wait()
@@ -128,7 +132,10 @@ async def receive(options: Options) -> None:
         say(port=0)
     else:
         endpoint = Endpoint(
-            key("receive"), arrivals.handle, ByteCounter(), host=options["host"], allow_remote=True
+            key("receive"),
+            arrivals.handle,
+            ByteCounter(),
+            listen=ListenConfig(options["host"], allow_remote=True),
         )
         say(port=(await endpoint.start())[1])
     await asyncio.Event().wait()
@@ -138,7 +145,7 @@ async def send(options: Options) -> None:
     socket_options.WANTED = options.get("wanted", socket_options.WANTED)
     endpoint = Endpoint(key("send"), _nothing, ByteCounter())
     if not options.get("paced", True):
-        endpoint.manners = None
+        endpoint.pacer = None
     for _ in range(options["times"]):
         before = time.monotonic()
         connection, roads = await _reached(endpoint, options)

@@ -27,6 +27,7 @@ from farflung.ledger import queries
 from farflung.market.provider_offer import Capabilities
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress, issue
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -177,7 +178,7 @@ def test_a_relay_that_serves_few_takes_in_the_key_that_is_named(tmp_path: Path) 
     file = tmp_path / "own.key"
     file.write_text(A.private.private_bytes_raw().hex() + "\n")
     file.chmod(0o600)
-    with relay(admit=lambda peer: peer == A.public) as place:
+    with relay(admission=Admission(lambda peer: peer == A.public)) as place:
         refused = CliRunner().invoke(check.check, ["--net", "--relay", place, "--json"])
         taken = CliRunner().invoke(check.check, ["--net", "--relay", place, "--json", "--as", str(file)])
     assert [one["fault"] for one in json.loads(refused.stdout)["faults"]].count("not_admitted") == 1

@@ -23,6 +23,7 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -219,14 +220,14 @@ class Machine:
         self.path, self.warned = folder / "relay.key", list[FarflungError]()
         own = made(OWNER, 1, NOW, 80)
         write_own(self.path, own)
-        self.server = RelayServer(own, clock=lambda: NOW)
+        self.server = RelayServer(own, admission=Admission(clock=lambda: NOW))
         self.minder = NodeKeyRotator(
             self.path, own, self.server.endpoint.renew, None, account, self.warned.append
         )
 
     async def proved(self) -> int:
         """The epoch of the key that a peer is shown now."""
-        peer = Endpoint(OTHER, echo, ByteCounter(), clock=lambda: NOW)
+        peer = Endpoint(OTHER, echo, ByteCounter(), admission=Admission(clock=lambda: NOW))
         try:
             connection = await peer.dial(OWNER.public, *self.server.address)
             return connection.identity.epoch

@@ -279,7 +279,7 @@ def play(test: Callable[[Scene], Awaitable[None]]) -> None:
             await made.is_served()
             made.relay.hang_up()
             hidden = made.callers[0]
-            while made.server._junction.circuits or made.server._waiting or hidden._half_open:  # noqa: ASYNC110
+            while made.server._circuits.circuits or made.server._waiting or hidden._half_open:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert not made.server._owned
             assert {connection.peer for connection in hidden._connections} <= {R.public, C.public, A.public}

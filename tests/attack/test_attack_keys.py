@@ -21,6 +21,7 @@ from farflung.net import relay_tickets, tls
 from farflung.net.certificates import Credential, NodeCertificate, NodeKey, bare, certify
 from farflung.net.counters import ByteCounter
 from farflung.net.io import relay_dialer
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -54,12 +55,12 @@ class World:
 
     def __init__(self) -> None:
         self.known = Keyring()
-        self.relay = RelayServer(R, clock=lambda: NOW, keyring=self.known)
+        self.relay = RelayServer(R, admission=Admission(None, self.known, lambda: NOW))
         self.friend = self.machine(FRIEND)
         self.opened: list[Endpoint] = []
 
     def machine(self, who: SigningKey | Credential) -> Endpoint:
-        return Endpoint(who, echo, ByteCounter(), keyring=self.known, clock=lambda: NOW)
+        return Endpoint(who, echo, ByteCounter(), admission=Admission(None, self.known, lambda: NOW))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["World"]:
@@ -76,7 +77,7 @@ class World:
 
     def thief(self, who: SigningKey | Credential) -> Endpoint:
         """One who asks no registry himself."""
-        made = Endpoint(who, echo, ByteCounter(), clock=lambda: NOW)
+        made = Endpoint(who, echo, ByteCounter(), admission=Admission(clock=lambda: NOW))
         self.opened.append(made)
         return made
 

@@ -15,6 +15,7 @@ from farflung.core.errors import NetworkError
 from farflung.net import messages
 from farflung.net.counters import ByteCounter
 from farflung.net.frames import Frame, FrameType, encode
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.tls_key import FileTlsCredentials
@@ -362,4 +363,4 @@ def test_nobody_outside_the_admitted_keys_is_heard() -> None:
         assert peer.plain == b""
         peer.writer.close()
 
-    survives(attack, admit=lambda peer: peer == HONEST.public)
+    survives(attack, admission=Admission(lambda peer: peer == HONEST.public))

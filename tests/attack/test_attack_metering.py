@@ -23,6 +23,7 @@ from farflung.net import relay_pass_checks
 from farflung.net.certificates import credential_of
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io import multicast_member, relay_dialer, relay_metering_gate
+from farflung.net.io.admission import Admission
 from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
 from farflung.net.io.multicast_relay import _RelayedGroup
 from farflung.net.io.relay_metering_gate import SETTLE, PassClaim, RelayMeteringGate
@@ -109,32 +110,32 @@ def test_a_relay_gets_one_credit_of_invented_bytes_however_it_makes_a_party_forg
 
     async def test() -> None:
         liar: Any = Liar()
-        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        payer = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         true = [toll(serial=serial + 1) for serial in range(honest)]
         for shown in true:
-            tally = purse.shown(shown, R.public, ("127.0.0.1", 1))
+            tally = payer.shown(shown, R.public, ("127.0.0.1", 1))
             assert tally is not None
-            purse.opened(tally)
+            payer.opened(tally)
             tally.sent(1000)
-            await purse.sign(R.public)
-            purse.ended(tally)
-        lines = purse._lines.copy()
+            await payer.sign(R.public)
+            payer.ended(tally)
+        lines = payer._lines.copy()
         await until(lambda: all(line.task is not None and line.task.done() for line in lines.values()))
         for cycle in range(4):
             for serial in range(limits.PASSES_PER_PAYER):
                 crowd = toll(payer=C.public, key=C, serial=serial + 1000 * cycle, expires=NOW + 700)
                 if crowds_by_summons:
-                    purse.tally(crowd, R.public, ("127.0.0.1", 1))
+                    payer.tally(crowd, R.public, ("127.0.0.1", 1))
                 else:
-                    await purse.asked(liar, encode(crowd))
-            assert purse._lines == lines or crowds_by_summons
+                    await payer.asked(liar, encode(crowd))
+            assert payer._lines == lines or crowds_by_summons
             for shown in true:
                 if cycle > 1:  # a line again
-                    purse.tally(shown, R.public, ("127.0.0.1", 1))
-                await purse.asked(liar, encode(shown))
+                    payer.tally(shown, R.public, ("127.0.0.1", 1))
+                await payer.asked(liar, encode(shown))
         said = [liar.last[PAYER.public, shown.toll.serial].receipt for shown in true]
         assert sum(each.sent + each.received for each in said) <= honest * 1000 + limits.RECEIPT_CREDIT
-        await purse.close()
+        await payer.close()
 
     run(test)
 
@@ -142,15 +143,15 @@ def test_a_relay_gets_one_credit_of_invented_bytes_however_it_makes_a_party_forg
 def test_a_relay_cannot_have_anything_signed_under_a_pass_that_never_counted() -> None:
     async def test() -> None:
         liar: Any = Liar()
-        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        payer = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         never = (toll(begins=NOW, expires=NOW), toll(begins=NOW + 70), toll(begins=2**61, expires=2**61 + 9))
         for shown in (*never, toll(expires=2**62)):
-            purse.put(shown)
-            await purse.asked(liar, encode(shown))
+            payer.put(shown)
+            await payer.asked(liar, encode(shown))
             assert liar.last == {}
-            assert purse._lines == {}
+            assert payer._lines == {}
         for serial, ends in enumerate((NOW + 700, NOW - 5)):
-            await purse.asked(liar, encode(toll(serial=serial, expires=ends)))
+            await payer.asked(liar, encode(toll(serial=serial, expires=ends)))
         assert len(liar.last) == 2
 
     run(test)
@@ -163,12 +164,12 @@ def test_a_relay_gets_one_credit_of_invented_bytes_by_all_passes_that_are_over_t
         for shown in over:  # receipts of an earlier life
             own = RelayReceipt(CHAIN, PAYER.public, R.public, 1, shown.toll.serial, A.public, 1000, 0)
             liar.last[PAYER.public, shown.toll.serial] = relay_passes.sign_receipt(A, own)
-        purse = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        payer = RelayPayer(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
         for shown in 2 * over:
-            await purse.asked(liar, encode(shown))
+            await payer.asked(liar, encode(shown))
         said = [each.receipt for each in liar.last.values()]
         assert sum(each.sent + each.received for each in said) == 8000 + limits.RECEIPT_CREDIT
-        assert purse._lines == {}
+        assert payer._lines == {}
 
     run(test)
 
@@ -180,19 +181,19 @@ def test_who_was_started_anew_after_its_pass_ended_signs_what_its_last_life_left
         async with paid(window=WINDOW) as made:
             connection = await made.dial()
             await connection.call("x", BULK)
-            await made.b.purse.sign(R.public)
+            await made.b.payer.sign(R.public)
             for _ in range(2):
                 await connection.call("x", BULK)
-            await made.a.purse.sign(R.public)
+            await made.a.payer.sign(R.public)
             (books,) = made.gate._books.values()
             assert books.billed < books.carried
-            made.b.purse.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign] - as if it were killed
-            made.b.purse._sign = lambda _: asyncio.sleep(0)  # type: ignore[method-assign]
+            made.b.payer.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign] - as if it were killed
+            made.b.payer._sign = lambda _: asyncio.sleep(0)  # type: ignore[method-assign]
             await made.b.close()
-            await until(lambda: not made.server._junction.circuits)
+            await until(lambda: not made.server._circuits.circuits)
             made.now[0] += 1000
             assert not relay_pass_checks.is_current(books.signed.toll, int(made.now[0]))
-            async with hidden(B, made.server.address, echo, clock=lambda: made.now[0]):
+            async with hidden(B, made.server.address, echo, admission=Admission(clock=lambda: made.now[0])):
                 await made.gate._collect(PAYER.public)
                 assert not books.lag(B.public)
                 assert books.carried - books.billed <= 3 * limits.CIRCUIT_BUFFER_BYTES
@@ -219,7 +220,7 @@ def test_who_says_less_is_served_half_a_window_and_saves_no_more(
         async with paid(window=WINDOW, held=0.2) as made:
             with pytest.raises(NetworkError):
                 await calls(made, 64)
-            await until(lambda: not made.server._junction.circuits)
+            await until(lambda: not made.server._circuits.circuits)
             (books,) = made.gate._books.values()
             half = WINDOW // 2
             assert half < books.lag(liar.public) <= half + 3 * limits.CIRCUIT_BUFFER_BYTES
@@ -260,8 +261,8 @@ def test_a_receipt_of_something_else_changes_nothing(body: bytes, code: str) -> 
         async with paid() as made:
             await calls(made, 1)
             (books,) = made.gate._books.values()
-            await made.a.purse.sign(R.public)
-            await made.b.purse.sign(R.public)
+            await made.a.payer.sign(R.public)
+            await made.b.payer.sign(R.public)
             before = books.receipts
             to_relay = await made.a.dial(R.public, *made.server.address)
             with pytest.raises(RemoteError) as refused:
@@ -276,7 +277,7 @@ def test_an_old_receipt_shown_again_lowers_nothing() -> None:
     async def test() -> None:
         async with paid() as made:
             await calls(made, 1)
-            await made.a.purse.sign(R.public)
+            await made.a.payer.sign(R.public)
             (books,) = made.gate._books.values()
             last = books.last(A.public)
             to_relay = await made.a.dial(R.public, *made.server.address)
@@ -293,7 +294,7 @@ def test_a_payers_clock_that_is_off_by_an_hour_is_refused(hours: int) -> None:
         begins = NOW + 3600 * hours
         shown = toll(begins=begins, expires=begins + limits.PASS_SECONDS)
         async with paid() as made:
-            made.a.purse.find = lambda *_: shown  # type: ignore[method-assign] - its own clock is off as well
+            made.a.payer.find = lambda *_: shown  # type: ignore[method-assign] - its own clock is off as well
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
             assert "quarter of an hour" in refused.value.cause
@@ -306,7 +307,7 @@ def test_a_stolen_pass_opens_nothing_for_a_third_key() -> None:
     async def test() -> None:
         async with paid() as made, hidden(C, made.server.address, echo) as thief:
             await calls(made, 1)
-            thief.purse.find = lambda *_: toll()  # type: ignore[method-assign]
+            thief.payer.find = lambda *_: toll()  # type: ignore[method-assign]
             with pytest.raises(NetworkError) as refused:
                 await thief.dial(B.public, *made.server.address, relay=R.public)
             assert "not for these two keys" in refused.value.cause
@@ -351,7 +352,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
     async def test() -> None:
         async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
             for serial in (2, 3, 4):
-                made.a.purse.put(
+                made.a.payer.put(
                     toll(serial=serial, begins=int(made.now[0]) - 10, expires=int(made.now[0]) + 10)
                 )
                 with pytest.raises(NetworkError):
@@ -372,7 +373,7 @@ def test_many_passes_at_once_leave_no_more_unsigned_than_one(monkeypatch: pytest
     async def test() -> None:
         async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
             for serial in range(1, 7):
-                made.a.purse.put(toll(serial=serial, expires=NOW + 600 + serial))
+                made.a.payer.put(toll(serial=serial, expires=NOW + 600 + serial))
                 with pytest.raises(NetworkError):
                     await calls(made, 64)
             assert made.server.forwarded <= AT_RISK
@@ -414,8 +415,8 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
         async with paid(window=WINDOW, held=0.1) as made:
             for opening in range(1, 7):
                 made.ledger.funds = ChannelBalance(opening, PRICE, 1 << 40)
-                made.a.purse.drop(PAYER.public)
-                made.a.purse.put(toll(opening=opening))
+                made.a.payer.drop(PAYER.public)
+                made.a.payer.put(toll(opening=opening))
                 with pytest.raises(NetworkError):
                     await calls(made, 64)
                 await made.gate.settle(PAYER.public)
@@ -432,8 +433,8 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
         async with paid(window=WINDOW, held=0.1) as made:
             for opening in range(1, 6, 2):
                 made.ledger.funds = ChannelBalance(opening, PRICE, 1 << 40)
-                made.a.purse.drop(PAYER.public)
-                made.a.purse.put(toll(opening=opening))
+                made.a.payer.drop(PAYER.public)
+                made.a.payer.put(toll(opening=opening))
                 with pytest.raises(NetworkError):
                     await calls(made, 64)
                 await made.gate.settle(PAYER.public)
@@ -486,7 +487,7 @@ def test_one_member_that_never_signs_stops_no_other(monkeypatch: pytest.MonkeyPa
     async def test() -> None:
         async with paid(window=WINDOW, held=0.1) as made, hidden(silent, made.server.address, echo):
             for serial in (2, 3):
-                made.a.purse.put(toll(A, silent, serial=serial))
+                made.a.payer.put(toll(A, silent, serial=serial))
                 to_silent = await made.a.dial(silent.public, *made.server.address, relay=R.public)
                 found = await asyncio.gather(
                     *(to_silent.call("x", BULK) for _ in range(64)), return_exceptions=True
@@ -512,8 +513,8 @@ def test_a_payer_begins_no_end_of_passes(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def test() -> None:
         ledger, now, most = Ledger(), [NOW], limits.PASSES_PER_PAYER
-        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=ReceiptStore(tmp_path))
-        async with relay(toll=gate, clock=lambda: now[0]):
+        gate = RelayMeteringGate(ledger.asked(), PRICE, store=ReceiptStore(tmp_path))
+        async with relay(gate=gate, admission=Admission(clock=lambda: now[0])):
             assert not await renewed(gate, 1, quota=0)
             assert not gate._books
             taken = await asyncio.gather(*(renewed(gate, serial) for serial in range(1, 3 * most)))
@@ -582,7 +583,7 @@ def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_beg
 
             async def meanwhile(asked: PassMeter, parties: tuple[PeerId, ...]) -> None:
                 before = books.lag(A.public)
-                await made.a.purse.sign(R.public)
+                await made.a.payer.sign(R.public)
                 assert books.lag(A.public) < before
                 with pytest.raises(NetworkError) as refused:
                     await made.a.dial(C.public, *made.server.address, relay=R.public)
@@ -660,7 +661,7 @@ def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
     async def test() -> None:
         async with paid_group(*GROUP) as (made, members):
             await members[0].fan.send(BULK)
-            lines = [line for member in members[1:] for line in member.station.purse._lines.values()]
+            lines = [line for member in members[1:] for line in member.station.payer._lines.values()]
             await until(lambda: all(line.tally._received == 5 * FRAMES for line in lines))
             assert all(member.errors for member in members[1:])
             assert await settled(made) <= 2 * FRAMES
@@ -671,7 +672,7 @@ def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
 def test_a_relay_that_fills_the_gap_of_a_skipped_member_is_paid_for_no_more_than_was_uploaded() -> None:
     async def test() -> None:
         async with paid_group(*GROUP) as (made, members):
-            (group,) = made.server._hub.groups.values()
+            (group,) = made.server._groups.groups.values()
             leg = group.legs[GROUP[2].public]
             leg.is_skipped = True
             await members[0].fan.send(BULK)
@@ -697,7 +698,7 @@ def test_a_member_that_signs_for_copies_it_never_got_raises_the_bill_to_no_more_
         async with paid_group(*GROUP, window=FRAMES) as (made, members):
             (books,) = made.gate._books.values()
             books._is_whole = has_seen_all
-            (group,) = made.server._hub.groups.values()
+            (group,) = made.server._groups.groups.values()
             group.legs[GROUP[2].public].is_skipped = True
             await members[0].fan.send(BULK)
             await heard(members[1:2], 1)
@@ -727,7 +728,7 @@ def test_an_old_receipt_shown_again_in_a_group_lowers_nothing() -> None:
             await members[0].fan.send(BULK)
             await heard(members[1:], 1)
             for member in members:
-                await member.station.purse.sign(R.public)
+                await member.station.payer.sign(R.public)
             (books,) = made.gate._books.values()
             before = books.receipts
             assert books.billed == 2 * FRAMES
@@ -751,10 +752,10 @@ def test_a_member_cannot_let_itself_in_by_a_pass_of_its_own_or_one_for_another_g
             made.gate._payers.ask = made.ledger.of
             place = meeting(made.server.address, roster(members=GROUP, owner=PAYER))
             for shown, cause in ((own, "not the one"), (others, "not for our key")):
-                station.purse.find_of = lambda *_, s=shown: s  # type: ignore[method-assign]
+                station.payer.find_of = lambda *_, s=shown: s  # type: ignore[method-assign]
                 with pytest.raises(NetworkError) as refused:
                     await Member(thief, station).fan.enter(place)
                 assert cause in refused.value.cause
-                assert not made.server._hub.groups
+                assert not made.server._groups.groups
 
     run(test)

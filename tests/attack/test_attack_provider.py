@@ -161,11 +161,11 @@ def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(agai
                 await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, passes))
                 == "FF-APP-241"
             )
-        relay, purse = good.toll.relay, scene.provider.endpoint.purse
-        assert purse.find(relay, REQUESTER.public) is None
+        relay, payer = good.toll.relay, scene.provider.endpoint.payer
+        assert payer.find(relay, REQUESTER.public) is None
         assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(NIL, (good,))) == "FF-APP-057"
         assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (good,))) == "ok"
-        assert purse.find(relay, REQUESTER.public) == good
+        assert payer.find(relay, REQUESTER.public) == good
 
     against(attack)
 
@@ -179,7 +179,7 @@ def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_l
         endless = replace(good.toll, serial=2, expires=2**62)
         over = replace(good.toll, serial=3, begins=0, expires=limits.PASS_SECONDS)
         early = replace(good.toll, serial=4, begins=2**61, expires=2**61 + limits.PASS_SECONDS)
-        relay, purse = good.toll.relay, scene.provider.endpoint.purse
+        relay, payer = good.toll.relay, scene.provider.endpoint.payer
         assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (good,))) == "ok"
         for toll in (endless, over, early):
             bad = sign_pass(REQUESTER, toll)
@@ -187,13 +187,13 @@ def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_l
                 await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (bad,)))
                 == "FF-APP-241"
             )
-            purse.put(bad)  # had it got in before, or lapsed since
-        assert purse.find(relay, REQUESTER.public) == good
-        assert purse.find_of(REQUESTER.public, relay) == good
+            payer.put(bad)  # had it got in before, or lapsed since
+        assert payer.find(relay, REQUESTER.public) == good
+        assert payer.find_of(REQUESTER.public, relay) == good
         other = toll_of(STRANGER, ME, REQUESTER)
-        purse.put(other)
+        payer.put(other)
         assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
-        assert list(purse._passes.values()) == [other]
+        assert list(payer._passes.values()) == [other]
 
     against(attack)
 

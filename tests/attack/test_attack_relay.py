@@ -15,13 +15,16 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_TICKET, SigningKey, local_key
 from farflung.core.errors import NetworkError
+from farflung.core.ids import PeerId
 from farflung.net import relay_tickets, tls
 from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io import relay_dialer
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_registration import ATTACH
 from farflung.net.io.relay_splice import MemorySplice
 from farflung.net.messages import MessageKind
@@ -75,8 +78,14 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def world(*, spare: bool = False, **options: object) -> AsyncIterator[World]:
-    server = RelayServer(R, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+async def world(
+    *,
+    spare: bool = False,
+    admit: Callable[[PeerId], bool] | None = None,
+    may_splice: bool = True,
+) -> AsyncIterator[World]:
+    admission = Admission(admit, clock=lambda: NOW)
+    server = RelayServer(R, admission=admission, limits=RelayLimits(may_splice=may_splice))
     await server.start()
     peer = Endpoint(HIDDEN, echo, ByteCounter())
     peer.attach(R.public, *server.address, spare=spare)
@@ -96,7 +105,9 @@ def run(test: Callable[[World], Awaitable[None]], **options: object) -> None:
             await test(made)
             await made.is_served()
             server = made.server
-            await until(lambda: not (server._door._strangers or server._waiting or server._junction.circuits))
+            await until(
+                lambda: not (server._listener._strangers or server._waiting or server._circuits.circuits)
+            )
             assert not server._owned
 
     asyncio.run(bounded())
@@ -221,7 +232,7 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
         data = shown()
         for size in range(len(data)):
             await world.show(data[:size], then_close=True)
-        await until(lambda: not world.server._door._strangers)
+        await until(lambda: not world.server._listener._strangers)
         assert len(world.server._spent) == 0
 
     run(attack)
@@ -232,12 +243,12 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
 )
 def test_a_slow_stranger_is_dropped(size: int) -> None:
     async def attack(world: World) -> None:
-        patience = world.server._door._handshake_seconds
-        world.server._door._handshake_seconds = 0.01
+        patience = world.server._listener._handshake_seconds
+        world.server._listener._handshake_seconds = 0.01
         status, (_, writer) = await world.show(shown()[:size])
         assert status is None
         writer.close()
-        world.server._door._handshake_seconds = patience
+        world.server._listener._handshake_seconds = patience
 
     run(attack)
 
@@ -245,7 +256,7 @@ def test_a_slow_stranger_is_dropped(size: int) -> None:
 def test_silent_strangers_are_displaced_and_lock_nobody_out() -> None:
     async def attack(world: World) -> None:
         streams = [await asyncio.open_connection(*world.server.address) for _ in range(limits.HALF_OPEN + 9)]
-        await until(lambda: len(world.server._door._strangers) == limits.HALF_OPEN)
+        await until(lambda: len(world.server._listener._strangers) == limits.HALF_OPEN)
         await world.is_served()
         assert await streams[0][0].read() == b""  # the oldest made room
         for _, writer in streams:
@@ -334,7 +345,7 @@ def test_a_full_relay_refuses_and_serves_when_a_place_is_free(monkeypatch: pytes
             await world.is_served()
         for _, (_, writer) in found:
             writer.close()
-        await until(lambda: not world.server._junction.circuits)
+        await until(lambda: not world.server._circuits.circuits)
 
     run(attack)
 
@@ -423,7 +434,7 @@ def test_a_relay_that_runs_out_of_pipes_forwards_through_its_memory(monkeypatch:
         monkeypatch.setattr(os, "pipe2", none_left)
         found, (_, writer) = await world.show(shown())
         assert found is TicketStatus.JOINED
-        (circuit,) = world.server._junction.circuits
+        (circuit,) = world.server._circuits.circuits
         assert {type(way.duct) for way in circuit._ways} == {MemorySplice}
         await world.is_served()
         writer.close()

@@ -164,7 +164,7 @@ def test_a_circuit_that_is_held_stops_no_other(direction: int) -> None:
             assert await other.call("a", b"%d" % number, timeout=30) == b"%d" % number
         with pytest.raises(NetworkError, match="FF-NET-047"):
             await calls[0]
-        assert all(circuit.held <= 2 * 65536 for circuit in scene.server._junction.circuits)
+        assert all(circuit.held <= 2 * 65536 for circuit in scene.server._circuits.circuits)
         released.set()
         assert await one.call("a", b"2", timeout=30) == b"2"  # it was only late
 

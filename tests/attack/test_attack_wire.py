@@ -15,6 +15,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.frames import Frame, FrameType, encode
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_dialer import new_ticket
 from farflung.net.io.tls_key import FileTlsCredentials
 from farflung.net.messages import MessageKind
@@ -118,7 +119,7 @@ async def listener(seconds: float) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def relay(seconds: float) -> AsyncIterator[RelayServer]:
-    server = RelayServer(R, handshake_seconds=seconds)
+    server = RelayServer(R, limits=RelayLimits(handshake_seconds=seconds))
     await server.start()
     peer = Endpoint(B, echo, ByteCounter())
     try:
@@ -216,7 +217,7 @@ def test_a_flood_of_hundreds_locks_nobody_out(through_relay: bool, said: bytes |
             endpoint = server._endpoint if isinstance(server, RelayServer) else server
             assert len(endpoint._half_open) <= limits.HALF_OPEN
             if isinstance(server, RelayServer):
-                assert len(server._door._strangers) <= limits.HALF_OPEN
+                assert len(server._listener._strangers) <= limits.HALF_OPEN
             for writer in writers:
                 writer.close()
             await until(lambda: not endpoint._half_open)

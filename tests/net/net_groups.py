@@ -87,8 +87,8 @@ async def group(**options: object) -> AsyncIterator[tuple[RelayServer, list[Memb
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(relay(**options))
         yield server, await stack.enter_async_context(gathered(server.address))
-    assert not server._hub.groups
-    assert server._hub.held == 0
+    assert not server._groups.groups
+    assert server._groups.held == 0
 
 
 async def heard(members: list[Member], count: int) -> None:

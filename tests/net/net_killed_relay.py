@@ -9,9 +9,11 @@ from net_tolls import CHAIN, NOW, PAYER, PRICE, ChannelBalance
 
 from farflung.core import relay_passes
 from farflung.core.ids import PeerId
+from farflung.net.io.admission import Admission
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
+from farflung.net.io.relay_metering_gate import ChannelLedger, PassClaim, RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore
+from farflung.net.io.tcp_listener import ListenConfig
 
 
 async def funds(payer: PeerId) -> ChannelBalance | None:
@@ -25,8 +27,10 @@ async def settle(payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
 
 
 async def main(folder: str, port: str) -> None:
-    gate = RelayMeteringGate(CHAIN, PRICE, funds, settle, till=ReceiptStore(Path(folder)))
-    server = RelayServer(R, port=int(port), toll=gate, clock=lambda: NOW)
+    gate = RelayMeteringGate(ChannelLedger(CHAIN, funds, settle), PRICE, store=ReceiptStore(Path(folder)))
+    server = RelayServer(
+        R, listen=ListenConfig(port=int(port)), admission=Admission(clock=lambda: NOW), gate=gate
+    )
     _, bound = await server.start()
     print(bound, flush=True)
     await asyncio.Event().wait()

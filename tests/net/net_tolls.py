@@ -16,16 +16,17 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import Hash, PeerId
 from farflung.core.relay_passes import GIB, RelayPass, SignedRelayPass, sign_pass
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.relay_accounts import ChannelBalance
-from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
+from farflung.net.io.relay_metering_gate import ChannelLedger, CreditLimits, PassClaim, RelayMeteringGate
 
 CHAIN = Hash(bytes([9]) * 32)
 PAYER = local_key(5, "payer")
 NOW = 1_800_000_000
-hidden = functools.partial(at_any_time, clock=lambda: NOW)
+hidden = functools.partial(at_any_time, admission=Admission(clock=lambda: NOW))
 PRICE = GIB  # a micro-credit a byte: money and bytes are the same number
 
 
@@ -41,6 +42,9 @@ class Ledger:
 
     async def settle(self, payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
         self.claims.append((payer, claims))
+
+    def asked(self) -> ChannelLedger:
+        return ChannelLedger(CHAIN, self.of, self.settle)
 
 
 def toll(*holders: SigningKey, key: SigningKey = PAYER, **fields: object) -> SignedRelayPass:
@@ -70,15 +74,15 @@ async def paid(
     """A relay that asks for passes; A shows these, if any (one for A and B if none is named); B is attached."""
     ledger, now = Ledger(), [float(NOW)]
     window += limits.RECEIPT_STEP  # so that accounts have what the test says
-    gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, window=window, held_seconds=held)
-    async with relay(toll=gate, clock=lambda: now[0], **options) as server:
-        clock = {"clock": lambda: now[0]}
+    gate = RelayMeteringGate(ledger.asked(), PRICE, credit=CreditLimits(window, held))
+    async with relay(gate=gate, admission=Admission(clock=lambda: now[0]), **options) as server:
+        clock = {"admission": Admission(clock=lambda: now[0])}
         async with (
             hidden(A, server.address, echo, **clock) as a,
             hidden(B, server.address, echo, **clock) as b,
         ):
             for each in shown or (toll(),):
-                a.purse.put(each)
+                a.payer.put(each)
             yield Paid(server, gate, ledger, a, b, now)
 
 
@@ -95,7 +99,7 @@ async def paid_group(
         members = []
         for key in keys:
             station = await stack.enter_async_context(hidden(key, None))
-            station.purse.put(signed)
+            station.payer.put(signed)
             members.append(Member(key, station))
             stack.push_async_callback(members[-1].fan.close)
         place = meeting(made.server.address, roster(members=keys, owner=PAYER))

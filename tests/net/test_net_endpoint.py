@@ -14,8 +14,10 @@ from farflung.core.errors import FarflungError, NetworkError, PolicyError, Proto
 from farflung.net.counters import ByteCounter
 from farflung.net.frames import Frame, FrameType
 from farflung.net.io import rate_limiter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind, RemoteError
 from farflung.net.streams import Event, StreamMultiplexer
 
@@ -199,7 +201,8 @@ def test_an_error_of_a_handler_keeps_its_code_and_any_other_says_nothing() -> No
 
     async def test() -> None:
         heard: list[Exception] = []
-        async with pair(handler, on_error=heard.append) as (_, _, connection):
+        async with pair(handler) as (_, b, connection):
+            b.on_error = heard.append
             with pytest.raises(RemoteError, match="FF-HOST-003") as refused:
                 await connection.call("refuse", b"")
             assert (refused.value.cause, refused.value.hint) == ("full", "wait")
@@ -284,7 +287,7 @@ def test_a_man_in_the_middle_learns_and_changes_nothing() -> None:
 def test_only_admitted_keys_stay() -> None:
     async def test() -> None:
         async with endpoint(A) as a, endpoint(C) as c:
-            async with endpoint(B, admit=lambda peer: peer == A.public) as b:
+            async with endpoint(B, admission=Admission(lambda peer: peer == A.public)) as b:
                 address = await b.start()
                 refused = await c.dial(B.public, *address)
                 with pytest.raises(NetworkError, match="FF-NET-045"):
@@ -496,7 +499,7 @@ def test_a_taken_port_says_so() -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            async with endpoint(A, port=port) as a:
+            async with endpoint(A, listen=ListenConfig(port=port)) as a:
                 with pytest.raises(NetworkError, match="FF-NET-040") as taken:
                     await a.start()
                 assert taken.value.hint
@@ -507,7 +510,7 @@ def test_a_taken_port_says_so() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
 def test_only_loopback_is_listened_on_unless_told(host: str) -> None:
     async def test() -> None:
-        async with endpoint(A, host=host) as a:
+        async with endpoint(A, listen=ListenConfig(host)) as a:
             with pytest.raises(PolicyError, match="FF-NET-042"):
                 await a.start()
 
@@ -516,7 +519,7 @@ def test_only_loopback_is_listened_on_unless_told(host: str) -> None:
 
 def test_an_address_that_is_not_ours_or_where_nobody_is_says_so() -> None:
     async def test() -> None:
-        async with endpoint(A, host="192.0.2.1", allow_remote=True) as a:
+        async with endpoint(A, listen=ListenConfig("192.0.2.1", allow_remote=True)) as a:
             with pytest.raises(NetworkError, match="FF-NET-041"):
                 await a.start()
             with socket.create_server(("127.0.0.1", 0)) as other:

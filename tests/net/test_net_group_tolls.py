@@ -57,12 +57,12 @@ async def refusal(signed: SignedRelayPass | None, funds: ChannelBalance | None =
     async with paid() as made, hidden(ONE, None) as station:
         if funds is not None:
             made.ledger.funds = funds
-        station.purse.find_of = lambda *_: signed  # type: ignore[method-assign]
+        station.payer.find_of = lambda *_: signed  # type: ignore[method-assign]
         member = Member(ONE, station)
         with pytest.raises(NetworkError) as refused:
             await member.fan.enter(meeting(made.server.address, roster(owner=PAYER)))
         assert refused.value.code == "FF-NET-130"
-        assert not made.server._hub.groups
+        assert not made.server._groups.groups
         assert not made.gate._runs
         return str(refused.value.cause)
 
@@ -94,14 +94,14 @@ def test_all_members_of_a_group_run_under_one_pass() -> None:
 
     async def test() -> None:
         async with paid_group(ONE, TWO) as (made, members), hidden(THREE, None) as station:
-            station.purse.put(toll(ONE, TWO, THREE, serial=2))
+            station.payer.put(toll(ONE, TWO, THREE, serial=2))
             third = Member(THREE, station)
             place = meeting(made.server.address, roster(2, (ONE, TWO, THREE), PAYER))
             with pytest.raises(NetworkError) as refused:
                 await third.fan.enter(place)
             assert "not the one that the group runs under" in refused.value.cause
-            station.purse._passes.clear()
-            station.purse.put(toll(ONE, TWO, THREE, expires=NOW + 700))  # a renewal of the one they have
+            station.payer._passes.clear()
+            station.payer.put(toll(ONE, TWO, THREE, expires=NOW + 700))  # a renewal of the one they have
             await third.fan.enter(place)
             await members[0].fan.enter(place)
             await members[0].fan.send(MESSAGE)
@@ -177,7 +177,7 @@ def test_a_sender_that_does_not_sign_is_held_after_half_a_window(monkeypatch: py
 def test_who_is_skipped_is_not_billed_for_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with paid_group(ONE, TWO, THREE) as (made, members):
-            (group,) = made.server._hub.groups.values()
+            (group,) = made.server._groups.groups.values()
             group.legs[THREE.public].skip()
             group.legs[THREE.public].is_skipped = True
             await members[0].fan.send(MESSAGE)
@@ -196,10 +196,10 @@ def test_circuits_and_groups_of_one_pass_count_together() -> None:
             await heard(members[1:], 1)
             (books,) = made.gate._books.values()
             assert books.carried == FRAMES
-            (line,) = members[0].station.purse._lines.values()
+            (line,) = members[0].station.payer._lines.values()
             assert line.tally.connections == 1
             for member in members:
-                await member.station.purse.sign(made.server._own.account)
+                await member.station.payer.sign(made.server._own.account)
             assert books.billed == FRAMES
 
     run(test)

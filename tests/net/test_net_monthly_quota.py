@@ -167,10 +167,10 @@ def test_a_book_that_is_damaged_or_removed_meanwhile_is_written_anew(tmp_path: P
 COUNTING = """
 import asyncio, sys
 from pathlib import Path
-from farflung.net.io.allowance import Allowance
+from farflung.net.io.monthly_quota import MonthlyQuota
 
 async def main():
-    one = Allowance(Path(sys.argv[1]), int(sys.argv[2]), clock=lambda: float(sys.argv[3]))
+    one = MonthlyQuota(Path(sys.argv[1]), int(sys.argv[2]), clock=lambda: float(sys.argv[3]))
     for _ in range(20):
         one.add(1448, 0)
         await one.close()

@@ -14,8 +14,11 @@ from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.net import multicast_groups
 from farflung.net.certificates import Credential, certify, credential_of
+from farflung.net.io.admission import Admission
 from farflung.net.io.multicast_member import GroupMember
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind
 from farflung.net.multicast_frames import HEAD_BYTES, GroupFrameHead, GroupFrameKind
 from farflung.net.multicast_groups import GroupJoin, GroupJoinStatus, sign_roster
@@ -29,7 +32,7 @@ def body(size: int, seed: int = 1) -> bytes:
 
 
 def legs(server: RelayServer):  # type: ignore[no-untyped-def]
-    (only,) = server._hub.groups.values()
+    (only,) = server._groups.groups.values()
     return only.legs
 
 
@@ -107,7 +110,7 @@ def test_a_slow_reader_stops_nobody_and_what_it_lost_it_is_told(monkeypatch: pyt
             most = 0
             for n in range(24):
                 await members[0].fan.send(body(limits.MIB, n))
-                most = max(most, server._hub.held)
+                most = max(most, server._groups.held)
             await heard(members[1:3], 24)
             assert all(len(member.heard) == 24 and not member.gaps for member in members[1:3])
             assert most <= 2 * limits.MIB + len(members) * (limits.FAN_FRAME_BYTES + HEAD_BYTES + 16)
@@ -131,10 +134,10 @@ def test_the_relay_holds_no_more_than_its_bound_while_nobody_reads(monkeypatch: 
             for leg in legs(server).values():
                 leg.flush = lambda: None  # as if no socket took anything
             sending = asyncio.create_task(members[0].fan.send(body(2 * limits.MIB)))
-            await until(lambda: server._hub.held >= limits.MIB)
+            await until(lambda: server._groups.held >= limits.MIB)
             for _ in range(50):
                 await asyncio.sleep(0.002)
-                assert server._hub.held <= limits.MIB + 2 * (limits.FAN_FRAME_BYTES + HEAD_BYTES + 16)
+                assert server._groups.held <= limits.MIB + 2 * (limits.FAN_FRAME_BYTES + HEAD_BYTES + 16)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
@@ -147,7 +150,7 @@ def test_when_the_owner_ends_all_groups_end_too() -> None:
             await members[0].fan.send(b"before")
             await heard(members[1:], 1)
             server.end_all()
-            await until(lambda: not server._hub.groups)
+            await until(lambda: not server._groups.groups)
             await until(lambda: not any(member.fan.epoch for member in members))
 
     run(test)
@@ -218,7 +221,7 @@ def test_a_member_that_is_only_told_of_an_older_roster_is_refused() -> None:
 def test_who_the_roster_the_relay_or_the_minute_does_not_know_is_refused() -> None:
     async def test() -> None:
         served = {key.public for key in MEMBERS} | {OWNER.public}
-        async with relay(admit=lambda peer: peer in served) as server:
+        async with relay(admission=Admission(lambda peer: peer in served)) as server:
             assert await join(server, joining(MEMBERS[0])) is GroupJoinStatus.JOINED
             assert await join(server, joining(MEMBERS[0])) is GroupJoinStatus.REPLAYED
             assert await join(server, joining(MEMBERS[0], nonce=bytes(15) + b"2")) is GroupJoinStatus.JOINED
@@ -237,7 +240,7 @@ def test_a_join_is_taken_apart_at_every_byte_without_harm() -> None:
     async def test() -> None:
         whole = joining(MEMBERS[0])
         loop = asyncio.get_running_loop()
-        async with relay(handshake_seconds=5.0) as server:
+        async with relay(limits=RelayLimits(handshake_seconds=5.0)) as server:
             for cut in range(0, len(whole), 23):
                 with socket.socket() as sock:
                     sock.setblocking(False)
@@ -245,7 +248,7 @@ def test_a_join_is_taken_apart_at_every_byte_without_harm() -> None:
                     await loop.sock_sendall(sock, whole[:cut])
                     sock.shutdown(socket.SHUT_WR)
                     assert await loop.sock_recv(sock, 99) == b""
-            assert not server._hub.groups
+            assert not server._groups.groups
             assert await join(server, whole) is GroupJoinStatus.JOINED
 
     run(test)
@@ -322,9 +325,9 @@ def test_pings_come_back_and_who_is_silent_is_cut(monkeypatch: pytest.MonkeyPatc
             before = members[0].fan._heard
             await members[0].fan._write(GroupFrameHead(0, GroupFrameKind.PING).encode(), MessageKind.CONTROL)
             await until(lambda: members[0].fan._heard > before)
-            assert server._hub.held == 0
+            assert server._groups.held == 0
             monkeypatch.setattr(limits, "CIRCUIT_IDLE_SECONDS", -1.0)
-            await until(lambda: not server._hub.groups)
+            await until(lambda: not server._groups.groups)
 
     run(test)
 
@@ -354,7 +357,7 @@ def test_a_relay_that_went_away_is_found_again() -> None:
             async with gathered(place) as members:
                 await server.close()
                 await until(lambda: all(member.gaps for member in members))
-                async with relay(port=place[1]):
+                async with relay(listen=ListenConfig(port=place[1])):
                     await until(lambda: all(member.fan.epoch for member in members))
                     await members[0].fan.send(b"again")
                     await heard(members[1:], 1)
@@ -384,7 +387,7 @@ def test_a_node_key_stands_for_its_account_until_it_is_revoked() -> None:
                 await theirs.fan.send(b"by my node key")
                 await heard(others, 1)
                 assert others[0].heard == [(account.public, b"by my node key")]
-                server.keyring.learn(
+                server.admission.keyring.learn(
                     [RegisteredKeys(account.public, 1, node.public, 0, account.public, 0, 2)]
                 )
                 await until(lambda: account.public not in legs(server))

@@ -173,7 +173,7 @@ def test_a_path_that_refuses_a_lane_rests() -> None:
     async def test() -> None:
         async with two() as (a, roads, b, _):
             first = await roads.connection(B.public)
-            b._door.close()
+            b._listener.close()
             roads.ways(B.public)
             await until(lambda: not roads._lanes._dialling)
             assert roads._lanes._resting

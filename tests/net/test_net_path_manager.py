@@ -21,6 +21,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.hole_punch import OFFER, HolePunchOffer, targets
 from farflung.net.io.path_manager import ECHO, PathManager
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import RemoteError
 from farflung.net.paths import PathMeasuredEvent, PathType
 
@@ -81,7 +82,7 @@ def test_one_relay_that_knows_the_key_is_enough_and_the_others_are_tried_on() ->
                 await endpoint.attached(0.1)
             endpoint.attach(R1.public, *server.address)
             await endpoint.attached()
-            late = RelayServer(R2, port=port)
+            late = RelayServer(R2, listen=ListenConfig(port=port))
             await late.start()
             await until(lambda: endpoint._attachments[R2.public].is_there)
         finally:

@@ -13,10 +13,13 @@ from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import tls
 from farflung.net.certificates import Identity, bare
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_splice import CAN_SPLICE, MemorySplice, RelayCircuit, SpliceBuffer
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind, RemoteError
 from farflung.net.relay_tickets import Ticket, TicketStatus
 
@@ -26,18 +29,18 @@ BOTH = pytest.mark.parametrize("may_splice", [True, False], ids=["splice", "buff
 @BOTH
 def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bool) -> None:
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (server, a, b, connection):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, a, b, connection):
             body = random.Random(1).randbytes(limits.BULK_BYTES)
             assert connection.peer == B.public
             assert await connection.call("a", body, kind=MessageKind.SYNC) == body
             back = b.connection(A.public)
             assert back is not None
             assert await back.call("b", body[:99]) == body[:99]
-            (circuit,) = server._junction.circuits
+            (circuit,) = server._circuits.circuits
             kind = SpliceBuffer if may_splice and CAN_SPLICE else MemorySplice
             assert {type(way.duct) for way in circuit._ways} == {kind}
-            assert not a._door.is_open
-            assert not b._door.is_open
+            assert not a._listener.is_open
+            assert not b._listener.is_open
 
     run(test)
 
@@ -45,7 +48,7 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
 @BOTH
 def test_many_large_calls_at_once_of_every_kind_come_through_equal(may_splice: bool) -> None:
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (_, _, b, connection):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (_, _, b, connection):
             back = b.connection(A.public)
             assert back is not None
             source = random.Random(2)
@@ -66,7 +69,7 @@ def test_forwarded_bytes_are_the_peers_own_and_tickets_are_control() -> None:
             await connection.call("a", bytes(300_000), kind=MessageKind.SYNC)
             connection.close()
             await connection.closed()
-            await until(lambda: not server._junction.circuits)
+            await until(lambda: not server._circuits.circuits)
             assert a.counter.sent[MessageKind.SYNC] > 300_000
         sent = a.counter.total_sent + b.counter.total_sent + server.counter.total_sent
         received = a.counter.total_received + b.counter.total_received + server.counter.total_received
@@ -90,7 +93,7 @@ def test_what_crosses_the_relay_holds_no_run_of_plaintext() -> None:
             async with hidden(A, place) as a, hidden(B, place):
                 connection = await a.dial(B.public, *place, relay=R.public)
                 assert await connection.call("a", secret, kind=MessageKind.AUDIT) == secret
-            await until(lambda: not server._junction.circuits)
+            await until(lambda: not server._circuits.circuits)
             heard = [bytes(copy) for copy in tap.heard]
             assert sum(map(len, heard)) > 4 * len(secret)  # there and back, into the relay and out of it
             assert not any(leaks(copy, runs) for copy in heard)
@@ -187,7 +190,7 @@ class Listener:
 def test_a_peer_that_does_not_come_is_given_up() -> None:
     async def test() -> None:
         async with (
-            relay(circuit_seconds=0.05) as server,
+            relay(limits=RelayLimits(callback_seconds=0.05)) as server,
             hidden(A, None) as a,
             hidden(B, server.address, spare=False) as b,
         ):
@@ -206,7 +209,7 @@ def test_a_peer_admits_through_a_relay_whom_it_admits_at_all() -> None:
     async def test() -> None:
         async with relay() as server, hidden(A, None) as a, hidden(C, None) as c:
             only_a = lambda peer: peer in (A.public, R.public)  # noqa: E731
-            async with hidden(B, server.address, admit=only_a, spare=False):
+            async with hidden(B, server.address, admission=Admission(only_a), spare=False):
                 with pytest.raises(NetworkError, match="FF-NET-073") as declined:
                     await c.dial(B.public, *server.address, relay=R.public)
                 assert declined.value.cause == "it declined"
@@ -220,7 +223,9 @@ def test_a_relay_that_lies_about_the_dialer_does_not_get_it_admitted() -> None:
 
     async def test() -> None:
         async with relay() as server, hidden(C, None) as c:
-            async with hidden(B, server.address, admit=lambda peer: peer in (A.public, R.public)) as b:
+            async with hidden(
+                B, server.address, admission=Admission(lambda peer: peer in (A.public, R.public))
+            ) as b:
                 dial = server._dial
 
                 def dial_as_a(ticket: Ticket, who: Identity, dialer: socket.socket) -> TicketStatus | None:
@@ -255,7 +260,7 @@ def test_concurrent_dials_share_one_circuit() -> None:
             dials = (a.dial(B.public, *server.address, relay=R.public) for _ in range(8))
             first, *others = await asyncio.gather(*dials)
             assert all(each is first for each in others)
-            assert len(server._junction.circuits) == 1
+            assert len(server._circuits.circuits) == 1
             assert await b.dial(A.public, *server.address, relay=R.public) is b.connection(A.public)
 
     run(test)
@@ -278,12 +283,12 @@ def test_a_dial_given_up_leaves_nothing_behind() -> None:
     async def test() -> None:
         async with relay() as server, hidden(A, server.address) as a, hidden(B, server.address):
             dial = asyncio.ensure_future(a.dial(B.public, *server.address, relay=R.public))
-            await until(lambda: bool(server._waiting or server._junction.circuits))
+            await until(lambda: bool(server._waiting or server._circuits.circuits))
             for task in a._dials.values():
                 task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await dial
-            await until(lambda: not server._junction.circuits and not server._waiting and not server._owned)
+            await until(lambda: not server._circuits.circuits and not server._waiting and not server._owned)
             assert (await a.dial(B.public, *server.address, relay=R.public)).is_open
 
     run(test)
@@ -312,7 +317,7 @@ def test_peers_find_a_relay_again_that_died_and_came_back_on_its_port() -> None:
 
 def test_not_attached_in_time_says_why() -> None:
     async def test() -> None:
-        async with relay(admit=lambda peer: peer == B.public) as server, hidden(A, None) as a:
+        async with relay(admission=Admission(lambda peer: peer == B.public)) as server, hidden(A, None) as a:
             a.attach(R.public, *server.address)
             await until(lambda: a._attachments[R.public]._last is not None)
             with pytest.raises(NetworkError, match="FF-NET-077") as late:
@@ -350,14 +355,14 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
     may_splice: bool,
 ) -> None:
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (server, _, b, connection):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, _, b, connection):
             back = b.connection(A.public)
             assert back is not None
             assert back._outlet is not None
             back._outlet._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
-            (circuit,) = server._junction.circuits
+            (circuit,) = server._circuits.circuits
             most, quiet, before = 0, 0, -1
             while quiet < 300:  # until nothing moves any more
                 await asyncio.sleep(0)
@@ -393,7 +398,7 @@ def test_a_circuit_that_stands_still_leaves_others_alone() -> None:
             back._outlet._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
-            await until(lambda: any(circuit.held for circuit in server._junction.circuits))
+            await until(lambda: any(circuit.held for circuit in server._circuits.circuits))
             other = await c.dial(A.public, *server.address, relay=R.public)
             assert await other.call("a", bytes(limits.MIB), kind=MessageKind.SYNC) == bytes(limits.MIB)
             back._outlet._transport.resume_reading()
@@ -407,20 +412,20 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
     """Raw sockets joined: what was sent before the end arrives, and the way back stays open."""
 
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (server, *_):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, *_):
             one, its, other, theirs = two_pairs()
             circuit = join(server, its, theirs)
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(one, b"question")
             one.shutdown(socket.SHUT_WR)
             assert await everything(other) == b"question"
-            assert circuit in server._junction.circuits
+            assert circuit in server._circuits.circuits
             answer = b"answer" * 100_000  # more than all buffers on the way hold
             reading = asyncio.ensure_future(everything(one))
             await loop.sock_sendall(other, answer)
             other.close()
             assert await reading == answer
-            await until(lambda: circuit not in server._junction.circuits)
+            await until(lambda: circuit not in server._circuits.circuits)
             assert its.fileno() == theirs.fileno() == -1
             one.close()
 
@@ -430,13 +435,13 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
 @BOTH
 def test_a_broken_socket_ends_both_sides_of_a_circuit(may_splice: bool) -> None:
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (server, *_):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, *_):
             one, its, other, theirs = two_pairs()
             circuit = join(server, its, theirs)
             await asyncio.get_running_loop().sock_sendall(one, b"never read")
             await until(lambda: server.forwarded >= len(b"never read") and circuit.held == 0)
             other.close()  # with something unread: a reset
-            await until(lambda: circuit not in server._junction.circuits)
+            await until(lambda: circuit not in server._circuits.circuits)
             assert its.fileno() == theirs.fileno() == -1
             one.close()
 
@@ -450,7 +455,7 @@ def test_a_circuit_whose_peers_keep_up_goes_on_waiting_for_the_same(
     """To change what is waited for costs a system call or two, as much as to forward some ten KiB."""
 
     async def test() -> None:
-        async with pair(may_splice=may_splice) as (server, *_):
+        async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, *_):
             one, its, other, theirs = two_pairs()
             join(server, its, theirs)
             loop = asyncio.get_running_loop()
@@ -483,8 +488,8 @@ def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.soc
 
 
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> RelayCircuit:
-    junction = server._junction
-    may_splice = junction._bounds.may_splice
+    junction = server._circuits
+    may_splice = junction._limits.may_splice
     circuit = RelayCircuit(
         its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended
     )
@@ -504,7 +509,7 @@ async def everything(source: socket.socket) -> bytes:
 def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
     async def test() -> None:
         async with pair() as (server, _, _, connection):
-            (circuit,) = server._junction.circuits
+            (circuit,) = server._circuits.circuits
             for _ in range(3):  # a call is time enough for three more looks
                 for _ in range(3):
                     circuit.look()
@@ -512,7 +517,7 @@ def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
             for _ in range(4):
                 circuit.look()
             await connection.closed()
-            assert not server._junction.circuits
+            assert not server._circuits.circuits
             assert not server._owned
 
     run(test)
@@ -521,11 +526,11 @@ def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
 def test_only_loopback_is_listened_on_unless_told_and_a_taken_port_says_so() -> None:
     async def test() -> None:
         with pytest.raises(PolicyError, match="FF-NET-042"):
-            async with relay(host="0.0.0.0"):
+            async with relay(listen=ListenConfig("0.0.0.0")):
                 pass
-        async with relay(host="0.0.0.0", allow_remote=True) as server:
+        async with relay(listen=ListenConfig("0.0.0.0", allow_remote=True)) as server:
             with pytest.raises(NetworkError, match="FF-NET-040"):
-                async with relay(host="0.0.0.0", allow_remote=True, port=server.address[1]):
+                async with relay(listen=ListenConfig("0.0.0.0", server.address[1], allow_remote=True)):
                     pass
 
     run(test)

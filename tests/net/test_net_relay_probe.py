@@ -16,6 +16,7 @@ from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.net import relay_probe
 from farflung.net.io import rate_limiter, socket_options
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.probe_dialer import ProbeDialer
 from farflung.net.io.relay_probe_server import connects
@@ -33,7 +34,7 @@ async def called(caller: ProbeDialer, place: tuple[str, int], source: str = "127
 
 def test_a_relay_tells_its_time_and_from_where_it_is_asked() -> None:
     async def test() -> None:
-        async with relay(clock=lambda: 1234.5678) as server:
+        async with relay(admission=Admission(clock=lambda: 1234.5678)) as server:
             caller = ProbeDialer(A)
             connection = await called(caller, server.address)
             assert decode(await connection.call(relay_probe.TIME, b""), int, 16) == 1234567
@@ -160,7 +161,7 @@ def test_who_is_no_relative_hears_nothing() -> None:
 
 def test_a_caller_whose_dial_is_refused_says_why() -> None:
     async def test() -> None:
-        async with relay(admit=lambda peer: peer != A.public) as server:
+        async with relay(admission=Admission(lambda peer: peer != A.public)) as server:
             caller = ProbeDialer(A)
             with pytest.raises(NetworkError) as told:
                 await called(caller, server.address)

@@ -19,7 +19,8 @@ from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash
 from farflung.core.relay_passes import RelayReceipt, SignedRelayPass, SignedRelayReceipt
 from farflung.net.io import relay_dialer, relay_metering_gate
-from farflung.net.io.relay_metering_gate import SETTLE, RelayMeteringGate
+from farflung.net.io.admission import Admission
+from farflung.net.io.relay_metering_gate import SETTLE, CreditLimits, RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore, StoredPass
 from farflung.net.relay_meter import PassMeter, PassStatus
 
@@ -127,7 +128,7 @@ async def process(folder: Path, port: int) -> AsyncIterator[tuple[asyncio.subpro
 def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_path: Path) -> None:
     async def test() -> None:
         async with hidden(A, None) as a, hidden(B, None) as b:
-            a.purse.put(toll())
+            a.payer.put(toll())
             async with process(tmp_path, 0) as (child, port):
                 b.attach(R.public, "127.0.0.1", port)
                 await b.attached()
@@ -135,7 +136,7 @@ def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_pat
                 for _ in range(4):
                     assert await connection.call("x", BULK) == BULK
                 for each in (a, b):
-                    await each.purse.sign(R.public)
+                    await each.payer.sign(R.public)
                 await until(lambda: [count for count, _ in written(tmp_path)] == [2])
                 ((_, last, _),) = kept(tmp_path)
                 before = relay_passes.billed(
@@ -169,10 +170,10 @@ async def again(dial):  # type: ignore[no-untyped-def]
 def test_what_cannot_be_remembered_is_not_begun(tmp_path: Path) -> None:
     async def test() -> None:
         till, ledger = ReceiptStore(tmp_path / "till"), Ledger()
-        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=till)
-        async with relay(toll=gate, clock=lambda: NOW) as server:
+        gate = RelayMeteringGate(ledger.asked(), PRICE, store=till)
+        async with relay(gate=gate, admission=Admission(clock=lambda: NOW)) as server:
             async with hidden(A, None) as a, hidden(B, server.address):
-                a.purse.put(toll())
+                a.payer.put(toll())
                 (tmp_path / "till").rmdir()
                 with pytest.raises(NetworkError) as refused:
                     await a.dial(B.public, *server.address, relay=R.public)
@@ -190,9 +191,12 @@ def test_a_pass_that_ended_without_a_byte_leaves_no_file(
 
     async def test() -> None:
         now, ledger = [NOW], Ledger()
-        gate = RelayMeteringGate(CHAIN, PRICE, ledger.of, ledger.settle, till=ReceiptStore(tmp_path))
-        async with relay(toll=gate, clock=lambda: now[0]) as server, hidden(A, None) as a:
-            a.purse.put(toll())
+        gate = RelayMeteringGate(ledger.asked(), PRICE, store=ReceiptStore(tmp_path))
+        async with (
+            relay(gate=gate, admission=Admission(clock=lambda: now[0])) as server,
+            hidden(A, None) as a,
+        ):
+            a.payer.put(toll())
             with pytest.raises(NetworkError):
                 await a.dial(B.public, *server.address, relay=R.public)
             assert len(kept(tmp_path)) == 1
@@ -210,12 +214,12 @@ def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Pat
         ledger = Ledger()
         most = window + limits.RECEIPT_STEP
         return RelayMeteringGate(
-            CHAIN, PRICE, ledger.of, ledger.settle, window=most, till=ReceiptStore(tmp_path)
+            ledger.asked(), PRICE, store=ReceiptStore(tmp_path), credit=CreditLimits(most)
         )
 
     async def test() -> None:
         before = gate()
-        async with relay(toll=before, clock=lambda: NOW):
+        async with relay(gate=before, admission=Admission(clock=lambda: NOW)):
             books = await before.admit(toll(), A.public, B.public)
             assert isinstance(books, PassMeter)
             books.moved(A.public, B.public, owed)
@@ -225,7 +229,7 @@ def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Pat
             else:
                 await until(lambda: written(tmp_path) == [(0, owed)])
         after = gate()
-        async with relay(toll=after, clock=lambda: NOW):
+        async with relay(gate=after, admission=Admission(clock=lambda: NOW)):
             for serial in (2, 3):
                 books = await after.admit(toll(serial=serial), A.public, B.public)
                 assert isinstance(books, PassMeter)

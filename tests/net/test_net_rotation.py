@@ -10,6 +10,7 @@ from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Credential, certify
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.tls_key import FileTlsCredentials
 from farflung.net.node_keyring import Keyring, RegisteredKeys
@@ -127,7 +128,7 @@ def test_certified_peers_meet_directly_and_through_a_relay() -> None:
 def test_a_relay_serves_no_ticket_of_a_key_that_is_withdrawn() -> None:
     async def test() -> None:
         known = Keyring()
-        async with relay(keyring=known) as server:
+        async with relay(admission=Admission(keyring=known)) as server:
             async with hidden(own(A, 1), None) as a, hidden(B, server.address):
                 known.learn([row(A, 2, void=2)])
                 with pytest.raises(NetworkError, match=r"FF-NET-072.*does not count"):
@@ -143,7 +144,7 @@ def test_a_relay_cuts_the_circuits_of_a_withdrawn_key_at_either_end(is_dialer: b
     async def test() -> None:
         known = Keyring()
         async with (
-            relay(keyring=known) as server,
+            relay(admission=Admission(keyring=known)) as server,
             hidden(own(A, 1), None) as a,
             hidden(own(B, 1), server.address) as b,
             hidden(own(C, 1), server.address) as c,
@@ -170,7 +171,7 @@ def test_a_relay_cuts_the_circuits_of_a_withdrawn_key_at_either_end(is_dialer: b
 def test_a_new_key_is_used_at_once_and_what_is_open_lives_through_the_overlap() -> None:
     async def test() -> None:
         now, known = [NOW], Keyring()
-        listener = Endpoint(B, echo, ByteCounter(), keyring=known, clock=lambda: now[0])
+        listener = Endpoint(B, echo, ByteCounter(), admission=Admission(None, known, lambda: now[0]))
         place = await listener.start()
         async with hidden(own(A, 1), None) as a:
             old = await a.dial(B.public, *place)
@@ -197,7 +198,7 @@ def test_a_new_key_is_used_at_once_and_what_is_open_lives_through_the_overlap() 
 def test_an_open_connection_ends_when_its_key_does(by_revocation: bool) -> None:
     async def test() -> None:
         now, known = [NOW], Keyring()
-        listener = Endpoint(B, echo, ByteCounter(), keyring=known, clock=lambda: now[0])
+        listener = Endpoint(B, echo, ByteCounter(), admission=Admission(None, known, lambda: now[0]))
         place = await listener.start()
         async with hidden(own(A, 1), None) as a, hidden(own(R, 1), None) as other:
             connection, stays = await a.dial(B.public, *place), await other.dial(B.public, *place)

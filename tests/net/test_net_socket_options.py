@@ -21,6 +21,7 @@ from farflung.net.io import rate_limiter, socket_options
 from farflung.net.io.connection_writer import ConnectionWriter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.pacer import UploadPacer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_splice import RelayCircuit
 from farflung.net.io.socket_options import SocketReading
 from farflung.net.max_min_fair import divide, kept_rate, wanted
@@ -53,7 +54,7 @@ def paced(sock: socket.socket) -> int:
 def test_every_connection_sends_at_once_and_leaves_little_in_the_kernel() -> None:
     async def test() -> None:
         async with pair() as (server, a, b, _):
-            (circuit,) = server._junction.circuits
+            (circuit,) = server._circuits.circuits
             sockets = [*circuit.sockets]
             for endpoint in (a, b, server._endpoint):
                 assert endpoint._connections
@@ -78,8 +79,8 @@ def test_connections_within_one_machine_keep_the_systems_choice_and_are_not_pace
     monkeypatch.setattr(socket_options, "WANTED", other)  # so that asking for it would show
 
     async def test() -> None:
-        async with pair(uplink=10**6) as (server, a, b, connection):
-            (circuit,) = server._junction.circuits
+        async with pair(limits=RelayLimits(uplink=10**6)) as (server, a, b, connection):
+            (circuit,) = server._circuits.circuits
             facts = [connection.tuned, *circuit.tuned]
             facts += [one.tuned for end in (a, b, server._endpoint) for one in end._connections]
             assert facts == [socket_options.SocketTuning(own_choice(), True)] * len(facts)
@@ -291,8 +292,8 @@ def test_what_some_do_not_use_is_shared_out_twice() -> None:
 @linux
 def test_a_leg_that_ends_gives_its_share_back() -> None:
     async def test() -> None:
-        async with pair(uplink=10**6) as (server, _, _, connection):
-            (circuit,) = server._junction.circuits
+        async with pair(limits=RelayLimits(uplink=10**6)) as (server, _, _, connection):
+            (circuit,) = server._circuits.circuits
             assert server._uplink is not None
             assert server._uplink._senders == {}  # of this machine
             for leg in circuit.sockets:

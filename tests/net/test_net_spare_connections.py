@@ -57,7 +57,7 @@ def test_the_next_spare_is_opened_while_the_last_one_is_in_use() -> None:
                 await until(lambda: B.public in server._spares._kept)
                 connection = await dialer.dial(B.public, *server.address, relay=R.public)
                 assert await connection.call("a", b"1") == b"1"
-            assert len(server._junction.circuits) == 2
+            assert len(server._circuits.circuits) == 2
 
     run(test)
 

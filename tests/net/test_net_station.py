@@ -26,7 +26,7 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
         month = MonthlyQuota(tmp_path / "month.book", 1_000_000)
         async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
             mine = Member(MEMBERS[0])
-            line = mine.station.manners = LinePacer(allowance=month)
+            line = mine.station.pacer = LinePacer(allowance=month)
             try:
                 await mine.fan.enter(meeting(server.address))
                 assert list(line._members) == list(line._pacer._senders) == [mine.fan._socket]
@@ -58,7 +58,7 @@ def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
     async def test() -> None:
         async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
             mine = Member(MEMBERS[0])
-            mine.station.manners = LinePacer(caps)
+            mine.station.pacer = LinePacer(caps)
             waits = []
             for name in ("may_read", "may_send"):
                 wait = getattr(PacedSocket, name)
@@ -89,11 +89,11 @@ def test_a_member_joins_again_with_the_key_that_it_has_then() -> None:
             try:
                 await mine.fan.enter(meeting(server.address))
                 mine.station.credential = second
-                (group,) = server._hub.groups.values()
+                (group,) = server._groups.groups.values()
                 group.legs[account.public].close()
                 await until(lambda: mine.gaps > 0)
-                await until(lambda: bool(server._hub.groups) and mine.fan.epoch > 0)
-                (group,) = server._hub.groups.values()
+                await until(lambda: bool(server._groups.groups) and mine.fan.epoch > 0)
+                (group,) = server._groups.groups.values()
                 assert group.legs[account.public].who == second.identity
             finally:
                 await mine.fan.close()

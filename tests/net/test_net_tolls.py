@@ -15,8 +15,10 @@ from farflung.net import relay_tickets
 from farflung.net.certificates import Credential, certify, credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io import relay_dialer, relay_metering_gate, relay_payer
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_dialer import new_ticket, visit
 from farflung.net.io.relay_metering_gate import RENEW, SETTLE
 from farflung.net.io.relay_payer import RECEIPT
@@ -71,7 +73,7 @@ def test_a_relay_that_is_paid_carries_for_good_passes_only(
 ) -> None:
     async def test() -> None:
         async with paid() as made:
-            made.a.purse.find = lambda *_: shown  # type: ignore[method-assign]
+            made.a.payer.find = lambda *_: shown  # type: ignore[method-assign]
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
             assert refused.value.code == "FF-NET-072"
@@ -114,7 +116,7 @@ def test_a_party_that_does_not_sign_is_served_half_a_window_and_then_cut_off(
             connection = await made.dial()
             with pytest.raises(NetworkError):
                 await _calls(connection.call, 64)
-            await until(lambda: not made.server._junction.circuits)
+            await until(lambda: not made.server._circuits.circuits)
             assert half < made.server.forwarded <= half + 3 * limits.CIRCUIT_BUFFER_BYTES
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
@@ -244,7 +246,7 @@ def test_a_circuit_ends_with_its_pass_and_goes_on_with_a_renewal(monkeypatch: py
             assert await connection.call("x", b"still") == b"still"
             made.now[0] = NOW + 700
             await connection.closed()
-            assert not made.server._junction.circuits
+            assert not made.server._circuits.circuits
 
     run(test)
 
@@ -255,16 +257,16 @@ def test_who_is_started_anew_goes_on_from_its_last_receipt() -> None:
             connection = await made.dial()
             await _calls(connection.call, 2)
             await made.a.close()
-            await until(lambda: not made.server._junction.circuits)
+            await until(lambda: not made.server._circuits.circuits)
             (books,) = made.gate._books.values()
             await until(lambda: books.billed >= 4 * len(BULK))
             before = books.billed
             async with hidden(A, made.server.address) as again:
-                again.purse.put(toll())
+                again.payer.put(toll())
                 connection = await again.dial(B.public, *made.server.address, relay=R.public)
                 await _calls(connection.call, 2)
-                await again.purse.sign(R.public)
-                await made.b.purse.sign(R.public)
+                await again.payer.sign(R.public)
+                await made.b.payer.sign(R.public)
                 assert books.billed >= before + 4 * len(BULK)
 
     run(test)
@@ -273,11 +275,11 @@ def test_who_is_started_anew_goes_on_from_its_last_receipt() -> None:
 def test_a_relay_that_asks_for_nothing_takes_a_ticket_with_a_pass() -> None:
     async def test() -> None:
         async with (
-            relay(clock=lambda: NOW) as server,
+            relay(admission=Admission(clock=lambda: NOW)) as server,
             hidden(A, server.address) as a,
             hidden(B, server.address),
         ):
-            a.purse.put(toll())
+            a.payer.put(toll())
             connection = await a.dial(B.public, *server.address, relay=R.public)
             assert await connection.call("x", b"for nothing") == b"for nothing"
 
@@ -309,8 +311,8 @@ def test_a_circuit_keeps_to_its_rate(may_splice: bool) -> None:
     """The clock of the loop decides: a second's bytes cannot pass before most of a second is over."""
 
     async def test() -> None:
-        bounded = {"circuit_rate": 1 << 22, "may_splice": may_splice}
-        async with pair(clock=lambda: NOW, **bounded) as (_, _, _, connection):
+        bounded = RelayLimits(circuit_rate=1 << 22, may_splice=may_splice)
+        async with pair(admission=Admission(clock=lambda: NOW), limits=bounded) as (_, _, _, connection):
             loop = asyncio.get_running_loop()
             began = loop.time()
             await _calls(connection.call, 4)
@@ -321,9 +323,9 @@ def test_a_circuit_keeps_to_its_rate(may_splice: bool) -> None:
 
 def test_the_rate_of_a_pass_counts_where_it_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with paid(toll(rate=1 << 20), circuit_rate=1 << 24) as made:
+        async with paid(toll(rate=1 << 20), limits=RelayLimits(circuit_rate=1 << 24)) as made:
             await made.dial()
-            (circuit,) = made.server._junction.circuits
+            (circuit,) = made.server._circuits.circuits
             assert {way._rate.rate for way in circuit._ways if way._rate is not None} == {1 << 20}
 
     run(test)
@@ -332,9 +334,9 @@ def test_the_rate_of_a_pass_counts_where_it_is_lower(monkeypatch: pytest.MonkeyP
 def test_a_pass_is_worth_nothing_to_whoever_is_not_in_it() -> None:
     async def test() -> None:
         async with paid() as made, hidden(C, made.server.address, echo) as c:
-            c.purse.put(toll())
-            assert c.purse.find(R.public, B.public) is None
-            c.purse.find = lambda *_: toll()  # type: ignore[method-assign]
+            c.payer.put(toll())
+            assert c.payer.find(R.public, B.public) is None
+            c.payer.find = lambda *_: toll()  # type: ignore[method-assign]
             with pytest.raises(NetworkError) as refused:
                 await c.dial(B.public, *made.server.address, relay=R.public)
             assert "not for these two keys" in refused.value.cause
@@ -351,7 +353,7 @@ def test_a_spare_learns_of_the_pass_as_it_is_joined_and_both_ends_sign() -> None
             assert await connection.call("x", BULK) == BULK
             (books,) = made.gate._books.values()
             for each in (made.a, made.b):
-                await each.purse.sign(R.public)
+                await each.payer.sign(R.public)
             assert books.billed >= 2 * len(BULK)
             assert books.lag(A.public) == books.lag(B.public) == 0
 
@@ -393,8 +395,8 @@ def test_a_spare_that_is_joined_under_a_strangers_pass_signs_nothing() -> None:
     async def test() -> None:
         async with hidden(B, None) as b:
             for wrong in (toll(A, C), toll(key=C), toll(relay=C.public)):
-                assert b.purse.tally(wrong, R.public, ("127.0.0.1", 1)) is None
-            assert b.purse._lines == {}
+                assert b.payer.tally(wrong, R.public, ("127.0.0.1", 1)) is None
+            assert b.payer._lines == {}
 
     run(test)
 
@@ -408,19 +410,19 @@ def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pyte
         async with paid(window=2 * half) as made:
             connection = await made.dial()
             await _calls(connection.call, 1)
-            await made.a.purse.sign(R.public)
-            made.a.purse.close = _nothing  # type: ignore[method-assign] - as if it were killed
+            await made.a.payer.sign(R.public)
+            made.a.payer.close = _nothing  # type: ignore[method-assign] - as if it were killed
             await _calls(connection.call, 1)
             await made.a.close()
             (books,) = made.gate._books.values()
             for _ in range(4):
-                await until(lambda: not made.server._junction.circuits)
+                await until(lambda: not made.server._circuits.circuits)
                 async with hidden(A, None) as again:
-                    again.purse.put(toll())
+                    again.payer.put(toll())
                     connection = await _again(again, made)
-                    await again.purse.sign(R.public)  # the last life's, and as yet nothing of its own
+                    await again.payer.sign(R.public)  # the last life's, and as yet nothing of its own
                     await _calls(connection.call, 1)
-                    again.purse.close = _nothing  # type: ignore[method-assign]
+                    again.payer.close = _nothing  # type: ignore[method-assign]
                 assert books.billed <= books.carried
             assert books.lag(A.public) <= 3 * len(BULK)
 
@@ -440,14 +442,14 @@ def test_who_is_dialled_anew_is_asked_under_a_pass_that_it_does_not_know_and_the
         async with paid(window=2 * half, held=1.0) as made:
             connection = await made.dial()
             await _calls(connection.call, 1)
-            await made.b.purse.sign(R.public)
-            made.b.purse._sign = refuse  # type: ignore[method-assign]
+            await made.b.payer.sign(R.public)
+            made.b.payer._sign = refuse  # type: ignore[method-assign]
             work = asyncio.create_task(_calls(connection.call, 9))
             (books,) = made.gate._books.values()
             await until(lambda: books.lag(B.public) > half)
             await made.b.close()  # as if it were killed
             await asyncio.gather(work, return_exceptions=True)
-            await until(lambda: not made.server._junction.circuits)
+            await until(lambda: not made.server._circuits.circuits)
             async with hidden(B, made.server.address, echo):
                 connection = await made.dial()
                 await _calls(connection.call, 1)

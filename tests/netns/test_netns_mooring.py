@@ -16,6 +16,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.relay_selection import RelaySelector
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.relay_selection import SWAP, RelayMeasuredEvent
 
 pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.timeout(120)]
@@ -36,7 +37,9 @@ def test_a_relay_far_away_on_a_fast_line_is_worth_more_than_one_near_by_on_a_slo
             stack.callback(spot.end)
 
             async def open_relay(who: str = who) -> RelayServer:
-                server = RelayServer(local_key(11, who), host=laboratory.address(who), allow_remote=True)
+                server = RelayServer(
+                    local_key(11, who), listen=ListenConfig(laboratory.address(who), allow_remote=True)
+                )
                 await server.start()
                 return server
 
@@ -47,7 +50,7 @@ def test_a_relay_far_away_on_a_fast_line_is_worth_more_than_one_near_by_on_a_slo
         stack.callback(here.end)
 
         async def measure() -> list[RelayMeasuredEvent]:
-            endpoint = Endpoint(local_key(11, "h1"), echo, ByteCounter(), manners=LinePacer())
+            endpoint = Endpoint(local_key(11, "h1"), echo, ByteCounter(), pacer=LinePacer())
             mooring = RelaySelector(endpoint, places)
             try:
                 return [await mooring._probe(place) for place in places]

@@ -23,6 +23,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.path_manager import PathManager
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.paths import MEETING, PathCondition, PathType
 
 pytestmark = [
@@ -61,7 +62,7 @@ class Resident(Spot):
         self.do(self._begin())
 
     async def _begin(self) -> None:
-        self.endpoint = Endpoint(self.key, echo, ByteCounter(), manners=LinePacer())
+        self.endpoint = Endpoint(self.key, echo, ByteCounter(), pacer=LinePacer())
         self.roads = PathManager(self.endpoint)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)
@@ -129,7 +130,9 @@ def town() -> Iterator[Town]:
             stack.callback(where.end)
 
             async def open_relay(key: SigningKey = key, number: int = number) -> RelayServer:
-                server = RelayServer(key, host=laboratory.address(f"s{number}"), allow_remote=True)
+                server = RelayServer(
+                    key, listen=ListenConfig(laboratory.address(f"s{number}"), allow_remote=True)
+                )
                 await server.start()
                 return server
 

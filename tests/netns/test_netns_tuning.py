@@ -44,7 +44,7 @@ async def main():
     server = RelayServer(R, host="10.77.0.2", allow_remote=True, uplink=2375000)
     say(port=(await server.start())[1])
     await line()
-    (circuit,) = server._junction.circuits
+    (circuit,) = server._circuits.circuits
     say(
         legs=[dataclasses.astuple(each) for each in circuit.tuned],
         paces=[leg.getsockopt(1, 47) for leg in circuit.sockets],

@@ -21,6 +21,7 @@ from farflung.ledger.transactions import KeyCertify, KeyRevoke
 from farflung.net.certificates import FOREVER, Credential, certify
 from farflung.net.counters import ByteCounter
 from farflung.net.io import relay_dialer
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -59,10 +60,12 @@ class World:
         self.store = LedgerStore.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
         served = LedgerRequestHandler(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter(), clock=self.clock)
-        self.relay = RelayServer(RELAY, clock=self.clock)
-        self.bob = Endpoint(BOB, echo, ByteCounter(), clock=self.clock)
-        self.owner = Endpoint(ALICE, echo, ByteCounter(), clock=self.clock)
+        self.validator = Endpoint(
+            VALIDATOR, served.handle, ByteCounter(), admission=Admission(clock=self.clock)
+        )
+        self.relay = RelayServer(RELAY, admission=Admission(clock=self.clock))
+        self.bob = Endpoint(BOB, echo, ByteCounter(), admission=Admission(clock=self.clock))
+        self.owner = Endpoint(ALICE, echo, ByteCounter(), admission=Admission(clock=self.clock))
         self.opened: list[Endpoint] = [self.owner, self.bob]
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -81,7 +84,7 @@ class World:
             (self.bob, self.bob.recheck),
             (self.relay.endpoint, self.relay.recheck),
         ):
-            follower = KeyRegistryFollower(self.reaching(endpoint), endpoint.keyring, recheck)
+            follower = KeyRegistryFollower(self.reaching(endpoint), endpoint.admission.keyring, recheck)
             self.tasks.append(asyncio.create_task(follower.stay(LOOK_SECONDS)))
         try:
             yield self
@@ -103,7 +106,7 @@ class World:
 
     def machine(self, credential: Credential) -> Endpoint:
         """One more computer that is not followed up by anybody."""
-        made = Endpoint(credential, echo, ByteCounter(), clock=self.clock)
+        made = Endpoint(credential, echo, ByteCounter(), admission=Admission(clock=self.clock))
         self.opened.append(made)
         return made
 
@@ -114,7 +117,7 @@ class World:
         return await endpoint.dial(BOB.public, *self.relay.address, relay=RELAY.public)
 
     async def everybody_knows(self, is_so: Callable[[Keyring], bool]) -> None:
-        while not all(is_so(each) for each in (self.bob.keyring, self.relay.keyring)):  # noqa: ASYNC110 - no event
+        while not all(is_so(each) for each in (self.bob.admission.keyring, self.relay.admission.keyring)):  # noqa: ASYNC110 - no event
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -156,7 +159,9 @@ def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_
         with pytest.raises(NetworkError, match=r"FF-NET-072.*does not count"):
             await world.relayed(second)
         assert await connection.call("echo", b"y") == b"y"
-        await KeyRegistryFollower(world.reaching(world.bob), world.bob.keyring, world.bob.recheck).look()
+        await KeyRegistryFollower(
+            world.reaching(world.bob), world.bob.admission.keyring, world.bob.recheck
+        ).look()
         await connection.closed()
         with pytest.raises(NetworkError, match="FF-NET-045"):
             await world.direct(machine)
@@ -174,7 +179,7 @@ def test_a_rotation_keeps_what_is_open_until_its_overlap_ends(within: Within) ->
         assert fresh.identity.epoch == 2
         assert (await client.keys(ALICE.public)).until == NOW + 600
         await world.everybody_knows(is_refused(1, NOW + 600))
-        assert world.bob.keyring.counts(own(1).identity, NOW)
+        assert world.bob.admission.keyring.counts(own(1).identity, NOW)
         new = await world.relayed(world.machine(fresh))
         for each in (old, new):
             assert await each.call("echo", b"x") == b"x"

@@ -36,7 +36,7 @@ from farflung.net.io.relay_metering_gate import PassClaim
 from farflung.net.relay_meter import PassMeter
 from farflung.peers.ledger_client import relay_channel
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, tollgate
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, metering_gate
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 from farflung.peers.validator.requests import LedgerRequestHandler
 
@@ -60,8 +60,8 @@ class World:
         served = LedgerRequestHandler(self.chain, self.store, is_local=True)
         self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter())
         self.ledger_of_relay = LedgerClient(lambda: self.reach(self.relay.endpoint), RELAY, GENESIS)
-        self.gate = tollgate(self.ledger_of_relay, RELAY.public, PRICE)
-        self.relay = RelayServer(RELAY, toll=self.gate)
+        self.gate = metering_gate(self.ledger_of_relay, RELAY.public, PRICE)
+        self.relay = RelayServer(RELAY, gate=self.gate)
         self.payer, self.alice, self.bob = (Endpoint(key, echo, ByteCounter()) for key in (PAYER, ALICE, BOB))
 
     async def reach(self, endpoint: Endpoint) -> Connection:
@@ -113,7 +113,7 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
     async def test(world: World) -> None:
         payer = world.pays()
         await payer.open(10_000_000, PRICE, 86_400_000)
-        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        world.alice.payer.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
         await world.send(3)
         await payer.settle()
         row = world.channel
@@ -147,7 +147,7 @@ def test_what_was_lost_on_the_way_ends_no_run_whose_payer_makes_it_good_and_ever
         world.gate._payers._window, world.gate._held_seconds = window, 1.0
         payer = world.pays()
         await payer.open(100_000_000, PRICE, 86_400_000)
-        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        world.alice.payer.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
         for round in range(6):
             try:
                 await world.send(26)
@@ -180,7 +180,7 @@ def test_a_pass_signed_anew_names_more_parties(tmp_path: Path) -> None:
         payer = world.pays()
         await payer.open(10_000_000, PRICE, 86_400_000)
         first = await payer.admit((ALICE.public, BOB.public), 1 << 24)
-        world.alice.purse.put(first)
+        world.alice.payer.put(first)
         await world.send(2)
         anew = await payer.renew(holders=(PAYER.public,))
         assert anew is not None
@@ -207,7 +207,7 @@ def test_a_payer_that_is_started_anew_goes_on(tmp_path: Path) -> None:
         two = await again.admit((ALICE.public, BOB.public), 1 << 24)
         assert two.toll.serial > one.toll.serial
         for each in (one, two):
-            world.alice.purse.put(each)
+            world.alice.payer.put(each)
         await world.send(1)
         await again.settle()
         assert world.channel.paid > 0
@@ -223,7 +223,7 @@ def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_tr
     async def test(world: World) -> None:
         payer = world.pays()
         await payer.open(10_000_000, PRICE, 86_400_000)
-        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        world.alice.payer.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
         await world.send(1)
         honest, lost = world.ledger_of_relay.submit, []
 

@@ -23,6 +23,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol.directory import LIST, PUBLISH, DirectoryListing, advertise, read_directory
 from farflung.peers.validator.requests import DIRECTORY_BYTES, LedgerRequestHandler
@@ -63,7 +64,7 @@ class Ledger:
         self.validator = LedgerRequestHandler(
             self.store.load(VALIDATOR), self.store, is_local=True, directory=directory
         )
-        self.server = Endpoint(VALIDATOR, self.handle, ByteCounter(), port=self.port)
+        self.server = Endpoint(VALIDATOR, self.handle, ByteCounter(), listen=ListenConfig(port=self.port))
         _, self.port = await self.server.start()
 
     async def end(self) -> None:

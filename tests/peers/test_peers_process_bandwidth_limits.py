@@ -55,10 +55,10 @@ def test_a_months_volume_is_kept_in_the_users_own_folder(
 ) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    assert bandwidth_limits.manners().allowance is None
+    assert bandwidth_limits.line_pacer().allowance is None
     monkeypatch.setenv("FARFLUNG_MONTH_GB", "2")
     monkeypatch.setenv("FARFLUNG_UP_MBIT", "8")
-    made = bandwidth_limits.manners()
+    made = bandwidth_limits.line_pacer()
     assert made.allowance is not None
     assert made.allowance.path == tmp_path / "farflung" / "month.book"
     assert made.allowance.limit == 2 * GIGABYTE

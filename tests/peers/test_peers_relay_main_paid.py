@@ -131,7 +131,7 @@ class World:
     async def open_channel(self, end: int = END) -> RelayChannelPayer:
         payer = RelayChannelPayer(PAYER, self.payer, self.client(PAYER), self.key.public, self.place)
         await payer.open(10_000_000, PRICE, end)
-        self.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        self.alice.payer.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
         return payer
 
     async def register(self) -> None:
@@ -144,7 +144,7 @@ class World:
     async def send(self) -> None:
         """Bytes there and back, for which Alice has signed; Bob signs when the relay asks."""
         assert await (await self.dial()).call("x", BULK) == BULK
-        await self.alice.purse.sign(self.key.public)
+        await self.alice.payer.sign(self.key.public)
 
     async def channel(self) -> ChannelRow:
         row = await self.client(PAYER).channel(PAYER.public, self.key.public)
@@ -210,7 +210,7 @@ def test_a_relay_that_was_killed_claims_when_it_is_back_and_never_twice(tmp_path
         payer = await world.open_channel()
         await world.register()
         await world.send()
-        await world.bob.purse.sign(world.key.public)
+        await world.bob.payer.sign(world.key.public)
         (file,) = (tmp_path / "relay.key.till").glob("*.pass")
         while file.stat().st_size < 700:  # noqa: ASYNC110 - a pass and two receipts; a file has no event
             await asyncio.sleep(0.05)
@@ -242,7 +242,7 @@ def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_
         payer = await world.open_channel()
         assert await (await world.dial()).call("x", BULK) == BULK
         with pytest.raises(NetworkError, match="FF-NET-141"):
-            await world.alice.purse.sign(world.key.public)
+            await world.alice.payer.sign(world.key.public)
         await payer.settle()
         assert (await world.channel()).paid == 0
         await world.end()
@@ -269,7 +269,7 @@ def test_a_relay_claims_from_a_channel_that_is_over(tmp_path: Path) -> None:
 
     async def test(world: World) -> None:
         desk = RelayLedgerLink(world.key, [(VALIDATOR.public, *world.ledger)])
-        server = RelayServer(world.key, toll=await desk.gate(PRICE))
+        server = RelayServer(world.key, gate=await desk.gate(PRICE))
         try:
             await world.meet(await server.start())
             await world.register()

@@ -32,7 +32,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.relay_receipts import RelayUsageReply
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, tollgate
+from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, metering_gate
 from farflung.peers.node.policy import check_passes
 from farflung.peers.requester import relay_fees
 from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
@@ -74,7 +74,7 @@ class World:
         self.servers: list[RelayServer] = []
         for number, key in enumerate(RELAYS):
             own = LedgerClient(lambda n=number: self.reach(self.servers[n].endpoint), key, GENESIS)  # type: ignore[misc]
-            self.servers.append(RelayServer(key, toll=tollgate(own, key.public, PRICE)))
+            self.servers.append(RelayServer(key, gate=metering_gate(own, key.public, PRICE)))
         self.ledger = LedgerClient(lambda: self.reach(self.payer), PAYER, GENESIS)
 
     async def reach(self, endpoint: Endpoint) -> Connection:
@@ -99,7 +99,7 @@ class World:
 
     def gate(self, number: int) -> Any:
         """The money side of one of the relays."""
-        return self.servers[number]._junction._bounds.toll
+        return self.servers[number]._circuits._gate
 
     def fares(self, funds: int = FUNDS, most: int = 0) -> RelayChannels:
         return RelayChannels(PAYER, self.payer, RelayFee(PRICE, funds, self.places, most), self.warned.append)
@@ -346,7 +346,7 @@ def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_r
             await world.send(world.places[0], 1 << 16)
         await own.sign()
         gate = world.gate(0)
-        await world.node.purse.sign(RELAYS[0].public)
+        await world.node.payer.sign(RELAYS[0].public)
         (books,) = gate._books.values()
         lost = limits.RECEIPT_WINDOW // 2
         books.moved(PAYER.public, NODE.public, lost)

@@ -153,7 +153,7 @@ def test_a_path_that_stalls_is_left_for_a_new_one(tmp_path: Path, monkeypatch: p
 
             async def stall() -> None:
                 first = world.relays.pop(0)
-                for circuit in first._junction.circuits:
+                for circuit in first._circuits.circuits:
                     for way in circuit._ways:
                         way.stop()
                 stalled.append(first)

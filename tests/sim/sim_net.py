@@ -15,10 +15,13 @@ from sim_net_sockets import SimSocket
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
+from farflung.net.io.tcp_listener import ListenConfig
 
 T = TypeVar("T")
 PORT = 4000
@@ -170,17 +173,15 @@ class RelayNode(Node):
     async def _begin(self) -> None:
         self.server = RelayServer(
             self.key,
-            host=self.host.ip,
-            port=PORT,
+            listen=ListenConfig(self.host.ip, PORT, allow_remote=True),
+            admission=Admission(clock=self.world.net.wall),
+            limits=RelayLimits(may_splice=False),
+            gate=self.gate(),
             counter=self.counter,
-            allow_remote=True,
-            may_splice=False,
-            toll=self.toll(),
-            clock=self.world.net.wall,
         )
         await self.server.start()
 
-    def toll(self) -> RelayMeteringGate | None:
+    def gate(self) -> RelayMeteringGate | None:
         """What a new life asks for circuits."""
         return None
 
@@ -218,13 +219,10 @@ class PeerNode(Node):
             self.key,
             self.handler,
             self.counter,
-            host=self.host.ip,
-            port=PORT,
-            admit=self.admit,
-            allow_remote=True,
-            on_error=lambda error: self.world.loop.trouble.append(repr(error)),
-            clock=self.world.net.wall,
+            listen=ListenConfig(self.host.ip, PORT, allow_remote=True),
+            admission=Admission(self.admit, clock=self.world.net.wall),
         )
+        self.endpoint.on_error = lambda error: self.world.loop.trouble.append(repr(error))
         if not self.relays:
             await self.endpoint.start()
         for relay in self.relays:

@@ -14,7 +14,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.relay_passes import GIB, RelayPass, billed, sign_pass
 from farflung.net.io.connection import Connection
 from farflung.net.io.relay_accounts import ChannelBalance
-from farflung.net.io.relay_metering_gate import PassClaim, RelayMeteringGate
+from farflung.net.io.relay_metering_gate import ChannelLedger, CreditLimits, PassClaim, RelayMeteringGate
 from farflung.net.messages import MessageKind
 
 CHAIN, PAYER, QUOTA = Hash(bytes([9]) * 32), local_key(5, "payer"), 1 << 40
@@ -30,12 +30,11 @@ async def brief(connection: Connection, method: str, body: bytes) -> bytes:
 class PaidRelay(RelayNode):
     """A relay whose ledger believes in one payer. `claims`: what it brings there."""
 
-    def toll(self) -> RelayMeteringGate:
+    def gate(self) -> RelayMeteringGate:
         self.claims: list[PassClaim] = []
-        self.gate = RelayMeteringGate(
-            CHAIN, GIB, self._funds, self._settle, window=WINDOW + limits.RECEIPT_STEP
-        )
-        return self.gate
+        ledger = ChannelLedger(CHAIN, self._funds, self._settle)
+        self.metering = RelayMeteringGate(ledger, GIB, credit=CreditLimits(WINDOW + limits.RECEIPT_STEP))
+        return self.metering
 
     async def _funds(self, payer: PeerId) -> ChannelBalance | None:
         return ChannelBalance(1, GIB, QUOTA) if payer == PAYER.public else None
@@ -67,7 +66,7 @@ class Journey:
         toll = RelayPass(CHAIN, PAYER.public, self.relay.id, 1, 1, holders, QUOTA, 0, now - 10, now + 600)
 
         async def put() -> None:
-            node.endpoint.purse.put(sign_pass(PAYER, toll))
+            node.endpoint.payer.put(sign_pass(PAYER, toll))
 
         await node.inside(put)
 
@@ -86,7 +85,7 @@ class Journey:
 
     def buried(self, node: PeerNode) -> None:
         """What this life of a party has counted."""
-        tallies = [line.tally for line in node.endpoint.purse._lines.values()]
+        tallies = [line.tally for line in node.endpoint.payer._lines.values()]
         self.lives[node.id] += [(tally._sent, tally._received) for tally in tallies]
 
     async def deaths(self) -> None:
@@ -127,7 +126,7 @@ class Journey:
         for node in (self.a, self.b):
             self.buried(node)
         self.forwarded = self.relay.server.forwarded
-        await self.relay.inside(lambda: self.relay.gate.settle(PAYER.public))
+        await self.relay.inside(lambda: self.relay.metering.settle(PAYER.public))
 
     def run(self) -> None:
         self.world.run(self.main)

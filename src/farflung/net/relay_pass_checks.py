@@ -2,8 +2,7 @@
 
 A pass is shown in a ticket, by whoever dials. It speaks about keys only: a copy in a stranger's hands is worth
 nothing, because the ticket around it is signed by one holder and names another. What lies on the payer's channel is
-asked of the ledger by the shell (`net.io.relay_metering_gate`); how much of the quota is left the books say
-(`metering`).
+asked of the ledger by the shell (`net.io.relay_metering_gate`); `relay_meter` says how much of the quota is left.
 """
 
 from __future__ import annotations

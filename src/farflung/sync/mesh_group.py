@@ -28,8 +28,10 @@ from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import MessageKind
 from farflung.peers.process import bandwidth_limits
 from farflung.sync.address_book import Peer, load_key, members
@@ -117,11 +119,9 @@ class Mesh:
                 key,
                 self._handle,
                 self._counter,
-                host=listen[0],
-                port=listen[1],
-                admit=lambda peer: peer in book,
-                allow_remote=allow_remote,
-                manners=bandwidth_limits.manners(),
+                listen=ListenConfig(*listen, allow_remote),
+                admission=Admission(lambda peer: peer in book),
+                pacer=bandwidth_limits.line_pacer(),
             )
             await endpoint.start()
             return endpoint

@@ -23,11 +23,14 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate
 from farflung.ledger.table_rows import ChannelRow
 from farflung.net.certificates import Credential
+from farflung.net.io.admission import Admission
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.monthly_quota import MonthlyQuota
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.relay_circuits import RelayLimits
 from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.io.socket_options import CAN_PACE
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.max_min_fair import kept_rate
 from farflung.peers.keys.files import another_account, is_there, new_account, read_account, read_own
 from farflung.peers.keys.node_key import NodeKeyRotator, ledger_of
@@ -126,7 +129,7 @@ def _account(own: Credential, path: Path | None, words: RelayOptions) -> Signing
 class RelayOptions(NamedTuple):
     """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing.
 
-    `till`: the folder of its receipts, if it is paid.
+    `store`: the folder of its receipts, if it is paid.
     """
 
     host: str
@@ -136,7 +139,7 @@ class RelayOptions(NamedTuple):
     month: MonthlyQuota | None
     ledger: RelayAddress | None
     price: int | None
-    till: Path
+    store: Path
 
 
 class _RelayEarnings:
@@ -171,19 +174,16 @@ async def _serve(
             account or own.node, [(ledger.key, ledger.host, ledger.port)], earnings.paid, own
         )
     try:
-        toll = None
+        gate = None
         if desk is not None and words.price is not None:
-            toll = await desk.gate(words.price, ReceiptStore(words.till))
+            gate = await desk.gate(words.price, ReceiptStore(words.store))
         server = RelayServer(
             own,
-            host=words.host,
-            port=words.port,
-            uplink=words.rate,
-            circuit_rate=words.circuit_rate,
-            allow_remote=True,  # --host said so
-            admit=None if month is None else lambda _: month.spent() is None,
+            listen=ListenConfig(words.host, words.port, allow_remote=True),  # --host said so
+            admission=Admission(None if month is None else lambda _: month.spent() is None),
+            limits=RelayLimits(words.rate, words.circuit_rate),
+            gate=gate,
             on_traffic=None if month is None else lambda size: month.add(size, size),
-            toll=toll,
         )
         _introduce(own, words, await server.start(), as_json)
         if desk is not None:
@@ -205,9 +205,9 @@ async def _serve(
     finally:
         if desk is not None:
             await desk.close()
-    facts = {} if toll is None else {"carried": earnings.carried, "earned": earnings.earned}
+    facts = {} if gate is None else {"carried": earnings.carried, "earned": earnings.earned}
     text = [f"forwarded {format_bytes(server.forwarded)}"]
-    if toll is not None:
+    if gate is not None:
         text.append(
             f"earned {format_credits(earnings.earned)} credits for {format_bytes(earnings.carried)}, in all"
         )

@@ -277,7 +277,7 @@ class RunSession:
             machine_of(self._network.keys.requester),
             serve_nothing,
             counter,
-            manners=bandwidth_limits.manners(),
+            pacer=bandwidth_limits.line_pacer(),
         )
         reaches = reaches_of(self._processes.validators, endpoint)
         network, tell = self._network, self._journal.emit

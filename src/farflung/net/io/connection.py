@@ -49,8 +49,6 @@ class Connection(asyncio.BufferedProtocol):
         owner: ConnectionHost[Connection],
         session: TlsSession,
         meter: ConnectionMeter,
-        *,
-        idle_seconds: float,
     ) -> None:
         self._owner, self._session, self._meter = owner, session, meter
         self._is_dialer = session.is_dialer
@@ -66,8 +64,8 @@ class Connection(asyncio.BufferedProtocol):
         self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
-        dumb = stuck(f"nothing came for {idle_seconds:.0f} s")
-        self._silence = IdleTimer(idle_seconds, self._still, lambda: self.drop(dumb))
+        dumb = stuck(f"nothing came for {limits.IDLE_SECONDS:.0f} s")
+        self._silence = IdleTimer(limits.IDLE_SECONDS, self._still, lambda: self.drop(dumb))
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, PathType.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
@@ -249,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = ConnectionWriter(transport, self._meter, self._owner.manners, self._pump, self._ping)
+        self._outlet = ConnectionWriter(transport, self._meter, self._owner.pacer, self._pump, self._ping)
         if self._reason is not None:
             transport.abort()
             return

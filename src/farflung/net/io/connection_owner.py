@@ -16,7 +16,7 @@ class ConnectionHost(Protocol[ConnectionT]):
     """What a connection asks of its endpoint."""
 
     buffer: bytearray  # for reading; used within one callback only
-    manners: LinePacer | None  # of all that this process sends to other machines; None: as fast as it goes
+    pacer: LinePacer | None  # of all that this process sends to other machines; None: as fast as it goes
 
     def has_place(self, peer: PeerId, kind: MessageKind) -> bool:
         """Whether another request of this key may start."""

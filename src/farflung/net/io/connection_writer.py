@@ -26,12 +26,12 @@ class ConnectionWriter:
         self,
         transport: asyncio.Transport,
         meter: ConnectionMeter,
-        manners: LinePacer | None,
+        pacer: LinePacer | None,
         wake: Callable[[], None],
         say: Callable[[], None],
     ) -> None:
-        """`wake` is called when it may send again after `manners` held it, `say` when a word is needed (`followed`)."""
-        self._transport, self._meter, self._manners = transport, meter, manners
+        """`wake` is called when it may send again after `pacer` held it, `say` when a word is needed (`followed`)."""
+        self._transport, self._meter, self._pacer = transport, meter, pacer
         self._written: deque[tuple[MessageKind, int]] = deque()  # what the kernel may not have taken yet
         self._waiting = 0  # bytes of it
         self._portions = WriteSizer()
@@ -46,9 +46,9 @@ class ConnectionWriter:
         self.tuned: SocketTuning | None = None
         if self.socket is not None:
             self.tuned = tune(self.socket)
-            if manners is not None:
-                manners.open(self.socket, transport, wake)
-                self._bound = (manners, self.socket) if manners.minds(self.socket) else None
+            if pacer is not None:
+                pacer.open(self.socket, transport, wake)
+                self._bound = (pacer, self.socket) if pacer.minds(self.socket) else None
 
     def filled(self) -> None:
         """The kernel takes no more."""
@@ -68,14 +68,14 @@ class ConnectionWriter:
 
     def check(self, kind: MessageKind) -> None:
         """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
-        if self.socket is not None and self._manners is not None:
-            self._manners.check(self.socket, kind)
+        if self.socket is not None and self._pacer is not None:
+            self._pacer.check(self.socket, kind)
 
     def took(self, size: int) -> None:
         """`size` bytes came in."""
         self._meter.received(size)
-        if self.socket is not None and self._manners is not None:
-            self._manners.received(self.socket, size)
+        if self.socket is not None and self._pacer is not None:
+            self._pacer.received(self.socket, size)
 
     @property
     def piece(self) -> int:
@@ -87,8 +87,8 @@ class ConnectionWriter:
             return 0
         if self._bound is None:
             return self._portions.written
-        manners, sock = self._bound
-        return 0 if manners.is_held(sock) else min(FRAGMENT_BYTES, manners.held(sock) // 2)
+        pacer, sock = self._bound
+        return 0 if pacer.is_held(sock) else min(FRAGMENT_BYTES, pacer.held(sock) // 2)
 
     @property
     def is_overfull(self) -> bool:
@@ -119,8 +119,8 @@ class ConnectionWriter:
             part = min(size, taken)
             self._meter.sent(kind, part)
             if self._bound is not None:
-                manners, sock = self._bound
-                manners.sent(sock, part)
+                pacer, sock = self._bound
+                pacer.sent(sock, part)
             taken -= part
             if part < size:
                 self._written.appendleft((kind, size - part))
@@ -159,5 +159,5 @@ class ConnectionWriter:
         """The transport is closed: its share of the line is for others."""
         self._is_gone = True
         self._cancel()
-        if self.socket is not None and self._manners is not None:
-            self._manners.close(self.socket)
+        if self.socket is not None and self._pacer is not None:
+            self._pacer.close(self.socket)

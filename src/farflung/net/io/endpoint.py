@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
-import time
 from collections.abc import Callable
 
 from farflung.core import limits
@@ -24,11 +23,12 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.net.certificates import Credential, Identity, credential_of
+from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import ByteCounter, ConnectionMeter
 from farflung.net.endpoint_records import DIRECT, EndpointAddress
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
-from farflung.net.io.listen_errors import LOOPBACK, too_slow, turned_away, unreachable
+from farflung.net.io.listen_errors import too_slow, turned_away, unreachable
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay_callback import RelayCallback
 from farflung.net.io.relay_dialer import knock, new_ticket
@@ -36,10 +36,9 @@ from farflung.net.io.relay_payer import SIGN, RelayPayer
 from farflung.net.io.relay_registration import SUMMON, RelayRegistration, first_there
 from farflung.net.io.request_handlers import Handler, OnError, RequestHandlers
 from farflung.net.io.spare_connections import keep_spare
-from farflung.net.io.tcp_listener import TcpListener
+from farflung.net.io.tcp_listener import ANY_LOOPBACK_PORT, ListenConfig, TcpListener
 from farflung.net.io.tls_key import FileTlsCredentials
 from farflung.net.messages import MessageKind
-from farflung.net.node_keyring import Keyring
 from farflung.net.paths import MEETING, PathType
 from farflung.net.relay_receipts import ReceiptTally
 from farflung.net.relay_tickets import CallbackRequest, TicketPurpose
@@ -48,7 +47,6 @@ from farflung.net.tls import TlsSession
 
 _READ_BYTES = 256 * limits.KIB
 
-Admit = Callable[[PeerId], bool]
 _Place = tuple[PeerId, str, int, PeerId | None, int]  # a peer, host and port, the relay there, `fresh`
 
 
@@ -61,34 +59,24 @@ class Endpoint:
         handler: Handler,
         counter: ByteCounter,
         *,
-        host: str = LOOPBACK,
-        port: int = 0,
-        admit: Admit | None = None,
-        allow_remote: bool = False,
-        on_error: OnError | None = None,
+        listen: ListenConfig = ANY_LOOPBACK_PORT,
+        admission: Admission | None = None,
         handshake_seconds: float = limits.HANDSHAKE_SECONDS,
-        idle_seconds: float = limits.IDLE_SECONDS,
-        keyring: Keyring | None = None,
-        clock: Callable[[], float] = time.time,
-        manners: LinePacer | None = None,
+        pacer: LinePacer | None = None,
     ) -> None:
-        """`own`: the account's key, or a certified node key. `admit` says which accounts may stay (None: all).
+        """`own`: the account's key, or a certified node key. `admission` (None: everybody) says who may stay.
 
-        `on_error` hears of handlers that broke. `keyring` knows which node keys count; `clock`: seconds since 1970.
-        `manners`: of the line that this endpoint shares with others of the process (None: its own).
+        `pacer`: of the line that this endpoint shares with others of the process (None: its own).
         """
         self.credential, self.counter = credential_of(own), counter
-        self.keyring, self._clock = keyring or Keyring(), clock
-        self.manners: LinePacer | None = manners or LinePacer()
+        self.admission = admission or Admission()
+        self.pacer: LinePacer | None = pacer or LinePacer()
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
-        self._handlers = RequestHandlers(self._handle, on_error or _report, self._freed)
-        self._door, self._entering = (
-            TcpListener(host, port, self._enter, allow_remote=allow_remote),
-            OwnedTasks(),
-        )
-        self._admit = admit
-        self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
+        self.on_error: OnError = _report  # hears of handlers that broke
+        self._handlers = RequestHandlers(self._handle, lambda error: self.on_error(error), self._freed)
+        self._listener, self._entering = TcpListener(listen, self._enter), OwnedTasks()
+        self._handshake_seconds = handshake_seconds
         self._credentials = FileTlsCredentials(self.credential)
         self._half_open: dict[Connection, asyncio.TimerHandle] = {}
         self._connections: dict[Connection, None] = {}  # the oldest first
@@ -96,20 +84,20 @@ class Endpoint:
         self._open: dict[PeerId, list[Connection]] = {}
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
         self._attachments: dict[PeerId, RelayRegistration] = {}
-        self.purse = RelayPayer(self.credential, self._reach_relay, clock)
-        self._summoned = RelayCallback(self, self._arriving, admit, handshake_seconds)
+        self.payer = RelayPayer(self.credential, self._reach_relay, self.admission.clock)
+        self._summoned = RelayCallback(self, self._arriving, self.admission.admit, handshake_seconds)
         self._is_closed = False
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
         self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        return self._door.open()
+        return self._listener.open()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
-        return self._door.address
+        return self._listener.address
 
     async def dial(
         self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None, fresh: int = 0
@@ -158,7 +146,7 @@ class Endpoint:
         if relay not in self._attachments:
             place, own = (host, port), lambda: self.credential
             made = functools.partial(self._arriving, b"", EndpointAddress(host, port, relay), PathType.RELAY)
-            beside = functools.partial(keep_spare, own, self.counter, relay, place, made, self.purse)
+            beside = functools.partial(keep_spare, own, self.counter, relay, place, made, self.payer)
             dial = lambda fresh: self.dial(relay, host, port, fresh=fresh)  # noqa: E731
             self._attachments[relay] = RelayRegistration(relay, place, dial, beside if spare else None)
 
@@ -199,14 +187,14 @@ class Endpoint:
             )
         old, self.credential, self._credentials = self._credentials, own, FileTlsCredentials(own)
         old.close()
-        self.purse.renew(own)
+        self.payer.renew(own)
 
     def recheck(self) -> int:
         """Ends the connections whose node key does not count any more; returns how many."""
         ended = 0
         for connection in [each for several in self._open.values() for each in several]:
             try:
-                self._trusts(connection.identity)
+                self.admission.check(connection.identity)
             except ProtocolError as error:
                 what = f"the node key of {short(connection.peer)} was withdrawn"
                 connection.drop(NetworkError("FF-NET-105", what, cause=error.cause, hint=error.hint))
@@ -218,13 +206,13 @@ class Endpoint:
         self._check_not_closed()
         if peer is None:
             return self._arriving(way=way)
-        return self._connection(TlsSession.client(self._credentials, peer, self._trusts), way=way)
+        return self._connection(TlsSession.client(self._credentials, peer, self.admission.check), way=way)
 
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
-        self._door.close()
-        await self.purse.close()
+        self._listener.close()
+        await self.payer.close()
         await asyncio.gather(*(each.close() for each in self._attachments.values()))
         for task in self._dials.values():
             task.cancel()
@@ -264,12 +252,12 @@ class Endpoint:
         peer, host, port, relay, _ = place
         self._check_not_closed()
         loop = asyncio.get_running_loop()
-        session = TlsSession.client(self._credentials, peer, self._trusts)
+        session = TlsSession.client(self._credentials, peer, self.admission.check)
         way = PathType.DIRECT if relay is None else PathType.RELAY
         made = functools.partial(self._connection, session, EndpointAddress(host, port, relay or DIRECT), way)
         if relay is not None:
-            toll = self.purse.find(relay, peer)
-            made = functools.partial(made, self.purse.shown(toll, relay, (host, port)))
+            toll = self.payer.find(relay, peer)
+            made = functools.partial(made, self.payer.shown(toll, relay, (host, port)))
             ticket = new_ticket(self.credential, TicketPurpose.DIAL, relay, peer, toll=toll)
             own, early = self.credential, session.outgoing()
             return await knock(own, self.counter, ticket, (host, port), made, early)
@@ -279,11 +267,8 @@ class Endpoint:
             raise unreachable(peer, host, port, error) from error
         return connection
 
-    def _trusts(self, identity: Identity) -> None:
-        self.keyring.check(identity, self._clock())
-
     async def _reach_relay(self, relay: PeerId, place: tuple[str, int]) -> Connection:
-        """The purse's way to a relay."""
+        """How its payer reaches a relay."""
         return await self.dial(relay, *place)
 
     def _check_not_closed(self) -> None:
@@ -308,8 +293,8 @@ class Endpoint:
         tally: ReceiptTally | None = None,
     ) -> Connection:
         meter = ConnectionMeter(self.counter, tally)
-        self.purse.opened(tally)
-        connection = Connection(self, session, meter, idle_seconds=self._idle_seconds)
+        self.payer.opened(tally)
+        connection = Connection(self, session, meter)
         connection.place, connection.way = place, way
         self._connections[connection] = None
         return connection
@@ -324,7 +309,7 @@ class Endpoint:
         """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
-        session = TlsSession.server(self._credentials, self._trusts)
+        session = TlsSession.server(self._credentials, self.admission.check)
         session.receive(first)
         connection = self._connection(session, place, way, tally)
         loop = asyncio.get_running_loop()
@@ -342,7 +327,7 @@ class Endpoint:
     async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """What a relay of ours tells us is for us; everything else is for the handler."""
         if method == SIGN:
-            await self.purse.asked(connection, body)
+            await self.payer.asked(connection, body)
             return b""
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:
@@ -364,7 +349,7 @@ class Endpoint:
         self._open.setdefault(peer, []).append(connection)
 
     def _take_in(self, connection: Connection, peer: PeerId) -> None:
-        if self._is_closed or (self._admit is not None and not self._admit(peer)):
+        if self._is_closed or not self.admission.admits(peer):
             raise NetworkError("FF-NET-050", f"{short(peer)} is not admitted")
         mine = self._accepted.get(peer, [])
         if len(mine) >= limits.CONNECTIONS_PER_PEER:
@@ -386,7 +371,7 @@ class Endpoint:
         self._expire(connection, "it was lost")
         if connection in self._connections:
             del self._connections[connection]
-            self.purse.ended(connection.tally)
+            self.payer.ended(connection.tally)
         for table in (self._accepted, self._open):
             for peer in [peer for peer, each in table.items() if connection in each]:
                 table[peer].remove(connection)

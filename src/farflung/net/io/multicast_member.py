@@ -64,10 +64,10 @@ class GroupEndpoint(Protocol):
 
     credential: Credential
     counter: ByteCounter
-    manners: LinePacer | None  # of all that this process sends to other machines; None: as fast as it goes
+    pacer: LinePacer | None  # of all that this process sends to other machines; None: as fast as it goes
 
     @property
-    def purse(self) -> RelayPayer | None:
+    def payer(self) -> RelayPayer | None:
         """The passes that it may show; None: it can go to relays that ask for none."""
 
 
@@ -77,8 +77,8 @@ class NoEndpoint:
 
     credential: Credential
     counter: ByteCounter
-    manners: LinePacer | None = None
-    purse: RelayPayer | None = None
+    pacer: LinePacer | None = None
+    payer: RelayPayer | None = None
 
 
 class GroupListener:
@@ -259,12 +259,12 @@ class GroupMember:
         nonce = secrets.token_bytes(multicast_groups.NONCE_BYTES)
         ends = now + limits.TICKET_SECONDS // 2
         place = (meeting.host, meeting.port)
-        tally = GroupTally(self._station.purse, meeting.roster.roster.owner, meeting.relay, place)
+        tally = GroupTally(self._station.payer, meeting.roster.roster.owner, meeting.relay, place)
         join = GroupJoin(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, tally.toll)
         shown = multicast_groups.sign_join(own, join, meeting.roster)
         sock = await dial(meeting.relay, meeting.host, meeting.port)
         tune(sock)
-        valve = PacedSocket(sock, self._station.manners)
+        valve = PacedSocket(sock, self._station.pacer)
         try:
             word = await show(meeting.relay, sock, shown)
         except BaseException:

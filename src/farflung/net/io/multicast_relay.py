@@ -26,6 +26,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.net import multicast_groups
 from farflung.net.certificates import Identity
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
 from farflung.net.io.pacer import UploadPacer
 from farflung.net.io.relay_listener import exactly
@@ -33,7 +34,6 @@ from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.messages import MessageKind
 from farflung.net.multicast_frames import HEAD_BYTES, GroupFrameHead, GroupFrameKind
 from farflung.net.multicast_groups import AdmittedJoin, GroupJoinStatus, Roster, SignedRoster
-from farflung.net.node_keyring import Keyring
 from farflung.net.relay_meter import PassMeter
 from farflung.net.relay_tickets import TicketReplayCache, TicketStatus
 
@@ -96,8 +96,8 @@ class _RelayedGroup:
         match head.kind:
             case GroupFrameKind.DATA:
                 if self._may_send(leg, head):
-                    if self._hub.toll is not None:
-                        self._hub.toll.taken(leg, leg.member, len(frame))
+                    if self._hub.gate is not None:
+                        self._hub.gate.taken(leg, leg.member, len(frame))
                     self._spread(leg, frame)
             case GroupFrameKind.PING:
                 self.own(leg, GroupFrameHead(0, GroupFrameKind.PING))
@@ -195,8 +195,8 @@ class _RelayedGroup:
 
     def took(self, leg: GroupLeg, shared: QueuedFrame) -> None:
         """A member has the whole of a frame; the relay's own words cost nothing."""
-        if self._hub.toll is not None and len(shared.data) > HEAD_BYTES:
-            self._hub.toll.copied(leg, leg.member, len(shared.data))
+        if self._hub.gate is not None and len(shared.data) > HEAD_BYTES:
+            self._hub.gate.copied(leg, leg.member, len(shared.data))
         self.done(shared)
 
     def released(self, leg: GroupLeg) -> None:
@@ -216,11 +216,9 @@ class GroupAdmissionRules(NamedTuple):
     """Whom a relay lets into groups."""
 
     me: PeerId
-    serves: Callable[[PeerId], bool]
-    keyring: Keyring  # which node keys count
+    admission: Admission
     spent: TicketReplayCache  # the nonces of joins
-    clock: Callable[[], float]  # seconds since 1970
-    toll: RelayMeteringGate | None = None  # asks for passes; None: copies for nothing
+    gate: RelayMeteringGate | None = None  # asks for passes; None: copies for nothing
 
 
 class GroupHub:
@@ -234,7 +232,7 @@ class GroupHub:
         uplink: UploadPacer | None,
     ) -> None:
         """`on_moved` hears what the sockets took; `counter` counts what the relay itself says and hears."""
-        self._rules, self.toll = rules, rules.toll
+        self._rules, self.gate = rules, rules.gate
         self.moved, self._counter, self._uplink = on_moved, counter, uplink
         self.held = 0
         self.groups: dict[Hash, _RelayedGroup] = {}
@@ -257,7 +255,7 @@ class GroupHub:
 
     def counts(self, who: Identity) -> bool:
         """Whether a node key counts now."""
-        return self._rules.keyring.counts(who, self._rules.clock())
+        return self._rules.admission.counts(who)
 
     def is_sound(self, signed: SignedRoster) -> bool:
         """Whether a roster is its owner's, by a key that counts."""
@@ -265,11 +263,12 @@ class GroupHub:
         return owner is not None and self.counts(owner)
 
     def _judge(self, body: bytes) -> AdmittedJoin | GroupJoinStatus:
-        now = int(self._rules.clock())
+        now = int(self._rules.admission.clock())
         found = multicast_groups.judge(body, self._rules.me, now)
         if isinstance(found, GroupJoinStatus):
             return found
-        if not self._rules.serves(found.join.presenter) or not self._rules.serves(found.roster.roster.owner):
+        admits = self._rules.admission.admits
+        if not admits(found.join.presenter) or not admits(found.roster.roster.owner):
             return GroupJoinStatus.BARRED
         if not self.counts(found.who) or not self.is_sound(found.roster):
             return GroupJoinStatus.VOID
@@ -283,12 +282,12 @@ class GroupHub:
 
     async def _admit(self, found: AdmittedJoin, sock: socket.socket) -> GroupJoinStatus:
         """Asks for the owner's pass where the relay is paid: whoever lets others in pays for all of them."""
-        if self.toll is None:
+        if self.gate is None:
             return self._join(found, sock, None)
         shown = found.join.toll
         if shown is not None and shown.toll.payer != found.roster.roster.owner:
             return GroupJoinStatus.MISMATCHED
-        books = await self.toll.admit(shown, found.join.presenter)
+        books = await self.gate.admit(shown, found.join.presenter)
         return _WELCOMES[books] if isinstance(books, TicketStatus) else self._join(found, sock, books)
 
     def _join(self, found: AdmittedJoin, sock: socket.socket, books: PassMeter | None) -> GroupJoinStatus:
@@ -309,8 +308,8 @@ class GroupHub:
             self.groups[id] = group
             self._by_owner[roster.owner] += 1
         leg, group.books = GroupLeg(group, found.who, sock), books
-        if self.toll is not None and books is not None:
-            self.toll.opened(leg, books, leg.member)
+        if self.gate is not None and books is not None:
+            self.gate.opened(leg, books, leg.member)
         if self._uplink is not None and not leg.tuned.is_local:
             self._uplink.open(sock)
         group.add(leg)
@@ -326,8 +325,8 @@ class GroupHub:
         """A member's connection needs no share of the line any more, and costs nothing."""
         if self._uplink is not None:
             self._uplink.close(leg.socket)
-        if self.toll is not None:
-            self.toll.ended(leg)
+        if self.gate is not None:
+            self.gate.ended(leg)
 
     def empty(self, group: _RelayedGroup) -> None:
         """Nobody is in it."""

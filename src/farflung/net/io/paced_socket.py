@@ -12,13 +12,13 @@ from farflung.net.messages import MessageKind
 class PacedSocket:
     """One connected socket's. `close` when the socket is closed."""
 
-    def __init__(self, sock: socket.socket, manners: LinePacer | None) -> None:
-        self._socket, self._manners = sock, manners
+    def __init__(self, sock: socket.socket, pacer: LinePacer | None) -> None:
+        self._socket, self._pacer = sock, pacer
         self._reads, self._sends = asyncio.Event(), asyncio.Event()
         self._reads.set()
         self._is_closed = False
-        if manners is not None:
-            manners.open(sock, self, self._sends.set)
+        if pacer is not None:
+            pacer.open(sock, self, self._sends.set)
 
     async def may_read(self) -> None:
         """Waits while the owner's cap allows nothing more to come."""
@@ -26,34 +26,34 @@ class PacedSocket:
 
     async def may_send(self) -> None:
         """Waits while the owner's cap allows nothing more to be sent."""
-        while self._manners is not None and self._manners.is_held(self._socket):
+        while self._pacer is not None and self._pacer.is_held(self._socket):
             self._sends.clear()
             await self._sends.wait()
 
     def check(self, kind: MessageKind) -> None:
         """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
-        if self._manners is not None:
-            self._manners.check(self._socket, kind)
+        if self._pacer is not None:
+            self._pacer.check(self._socket, kind)
 
     def sent(self, size: int) -> None:
         """The kernel took `size` bytes."""
-        if self._manners is not None:
-            self._manners.sent(self._socket, size)
+        if self._pacer is not None:
+            self._pacer.sent(self._socket, size)
 
     def received(self, size: int) -> None:
         """`size` bytes came."""
-        if self._manners is not None:
-            self._manners.received(self._socket, size)
+        if self._pacer is not None:
+            self._pacer.received(self._socket, size)
 
     def close(self) -> None:
         """Its share of the line is for others; who waits finds the socket closed."""
         self._is_closed = True
-        if self._manners is not None:
-            self._manners.close(self._socket)
+        if self._pacer is not None:
+            self._pacer.close(self._socket)
         self._reads.set()
         self._sends.set()
 
-    # As manners.Source
+    # As rate_limiter.PausableSource
 
     def pause_reading(self) -> None:
         """Nothing is read from now on."""

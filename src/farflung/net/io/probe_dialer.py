@@ -27,7 +27,7 @@ class ProbeDialer:
     def __init__(self, key: SigningKey) -> None:
         self.buffer = bytearray(_READ_BYTES)
         self.counter = ByteCounter()
-        self.manners: LinePacer | None = None  # what is measured is the line, not our pace
+        self.pacer: LinePacer | None = None  # what is measured is the line, not our pace
         self._credentials = FileTlsCredentials(key)
         self._connections: set[Connection] = set()
 
@@ -52,9 +52,7 @@ class ProbeDialer:
         return connection
 
     def _made(self, session: TlsSession) -> Connection:
-        connection = Connection(
-            self, session, ConnectionMeter(self.counter), idle_seconds=limits.IDLE_SECONDS
-        )
+        connection = Connection(self, session, ConnectionMeter(self.counter))
         self._connections.add(connection)
         return connection
 

@@ -35,19 +35,19 @@ from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.net import multicast_groups, relay_probe, relay_tickets, tls
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
-from farflung.net.io.endpoint import Admit, Endpoint
-from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.multicast_relay import GroupAdmissionRules, GroupHub
 from farflung.net.io.pacer import UploadPacer
-from farflung.net.io.relay_circuits import CircuitLimits, CircuitTable, PendingDial
+from farflung.net.io.relay_circuits import UNBOUNDED_RELAY, CircuitTable, PendingDial, RelayLimits
 from farflung.net.io.relay_listener import Greeter, RelayListener, exactly
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.io.relay_probe_server import RelayProbeServer
 from farflung.net.io.relay_registration import ATTACH, SUMMON
 from farflung.net.io.spare_connections import SpareConnections, part
+from farflung.net.io.tcp_listener import ANY_LOOPBACK_PORT, ListenConfig
 from farflung.net.messages import MessageKind, RemoteError
-from farflung.net.node_keyring import Keyring
 from farflung.net.relay_meter import PassMeter
 from farflung.net.relay_tickets import (
     AdmittedTicket,
@@ -70,60 +70,40 @@ class RelayServer:
         self,
         own: SigningKey | Credential,
         *,
-        host: str = LOOPBACK,
-        port: int = 0,
-        admit: Admit | None = None,
-        on_traffic: Callable[[int], None] | None = None,
+        listen: ListenConfig = ANY_LOOPBACK_PORT,
+        admission: Admission | None = None,
+        limits: RelayLimits = UNBOUNDED_RELAY,
+        gate: RelayMeteringGate | None = None,
         counter: ByteCounter | None = None,
-        allow_remote: bool = False,
-        may_splice: bool = True,
-        handshake_seconds: float = limits.HANDSHAKE_SECONDS,
-        circuit_seconds: float = limits.CIRCUIT_SECONDS,
-        idle_seconds: float = limits.CIRCUIT_IDLE_SECONDS,
-        uplink: int | None = None,
-        keyring: Keyring | None = None,
-        circuit_rate: int = 0,
-        toll: RelayMeteringGate | None = None,
-        clock: Callable[[], float] = time.time,
+        on_traffic: Callable[[int], None] | None = None,
     ) -> None:
-        """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
+        """`admission` (None: everybody) says whom it serves. `gate`: asks for passes (None: it carries for nothing).
 
-        `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970. `uplink`: bytes a
-        second that all circuits together may send to other machines (None: what TCP finds). `keyring` knows which
-        node keys count (None: all that are certified). `circuit_rate`: bytes a second that one circuit may forward each
-        way (0: no bound). `toll`: asks for passes (None: carries for nothing).
+        `counter` counts what the relay itself says and hears. `on_traffic(n)`: n bytes more were forwarded.
         """
-        self.counter, self._own, self._admit = counter or ByteCounter(), credential_of(own), admit
-        self._clock, self.keyring = clock, keyring or Keyring()
-        self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
+        self.counter, self._own = counter or ByteCounter(), credential_of(own)
+        self.admission, self._limits = admission or Admission(), limits
         self._endpoint = Endpoint(
             self._own,
             self._handle,
             self.counter,
-            admit=admit,
-            handshake_seconds=handshake_seconds,
-            keyring=self.keyring,
-            clock=clock,
+            admission=self.admission,
+            handshake_seconds=limits.handshake_seconds,
         )
-        self._endpoint.manners = None  # a socket has one pacer: the relay's uplink, or none
-        self._toll, self._uplink = toll, None if uplink is None else UploadPacer(uplink)
-        bounds = CircuitLimits(circuit_rate, may_splice, self._uplink, toll)
-        self._junction = CircuitTable(bounds, self._tell, on_traffic, self._release)
+        self._endpoint.pacer = None  # a socket has one pacer: the relay's uplink, or none
+        self._gate, self._uplink = gate, None if limits.uplink is None else UploadPacer(limits.uplink)
+        self._circuits = CircuitTable(
+            limits, self._uplink, gate, tell=self._tell, on_traffic=on_traffic, on_end=self._release
+        )
         self._spent = TicketReplayCache()
-        rules = GroupAdmissionRules(self._own.account, self._serves, self.keyring, self._spent, clock, toll)
-        self._hub = GroupHub(rules, self._junction.moved, self.counter, self._uplink)
-        self._door = RelayListener(
-            host,
-            port,
-            self._greeters(),
-            allow_remote=allow_remote,
-            handshake_seconds=handshake_seconds,
-        )
+        rules = GroupAdmissionRules(self._own.account, self.admission, self._spent, gate)
+        self._groups = GroupHub(rules, self._circuits.moved, self.counter, self._uplink)
+        self._listener = RelayListener(listen, self._greeters(), limits.handshake_seconds)
         self._methods: dict[str, Method] = {
             ATTACH: self._attach,
-            **RelayProbeServer(clock, self._uplink).methods(),
+            **RelayProbeServer(self.admission.clock, self._uplink).methods(),
         }
-        self._spares = SpareConnections(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
+        self._spares = SpareConnections(time.monotonic, self.admission.counts)
         self._tasks = OwnedTasks()
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, PendingDial] = {}
@@ -134,17 +114,17 @@ class RelayServer:
         return {
             tls.MAGIC: self._meet,
             relay_tickets.MAGIC: self._hear,
-            multicast_groups.MAGIC: self._hub.hear,
+            multicast_groups.MAGIC: self._groups.hear,
             relay_probe.FAMILY: self._name,
         }
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        place = await self._door.start()
+        place = await self._listener.start()
         self._tasks.begin(self._watch())
-        self._tasks.begin(self._hub.watch())
-        if self._toll is not None:
-            self._methods |= self._toll.serve(self._own.account, self._clock, self._attached.get)
+        self._tasks.begin(self._groups.watch())
+        if self._gate is not None:
+            self._methods |= self._gate.serve(self._own.account, self.admission.clock, self._attached.get)
         if self._uplink is not None:
             self._tasks.begin(self._uplink.keep())
         return place
@@ -152,12 +132,12 @@ class RelayServer:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
-        return self._door.address
+        return self._listener.address
 
     @property
     def forwarded(self) -> int:
         """Bytes that it has taken from peers and given to peers."""
-        return self._junction.forwarded
+        return self._circuits.forwarded
 
     @property
     def endpoint(self) -> Endpoint:
@@ -166,19 +146,19 @@ class RelayServer:
 
     def recheck(self) -> int:
         """Ends connections and circuits of node keys that do not count any more; returns how many."""
-        return self._junction.recheck(self.keyring, self._clock()) + self._endpoint.recheck()
+        return self._circuits.recheck(self.admission.counts) + self._endpoint.recheck()
 
     async def close(self) -> None:
         """Stops listening and ends all circuits and connections."""
-        await self._door.close()
+        await self._listener.close()
         await self._tasks.close()
-        if self._toll is not None:
-            await self._toll.close()
+        if self._gate is not None:
+            await self._gate.close()
         for waiting in self._waiting.values():
             waiting.socket.close()
         self._spares.close()
-        self._junction.end()
-        self._hub.close()
+        self._circuits.end()
+        self._groups.close()
         await self._endpoint.close()
 
     # Strangers
@@ -213,18 +193,15 @@ class RelayServer:
         return refusal is None or await self._refuse(stranger, refusal)
 
     def _judge(self, body: bytes) -> AdmittedTicket | TicketStatus:
-        now = int(self._clock())
+        now = int(self.admission.clock())
         found = relay_tickets.judge(body, self._own.account, now)
         if isinstance(found, TicketStatus):
             return found
-        if not self._serves(found.ticket.presenter):
+        if not self.admission.admits(found.ticket.presenter):
             return TicketStatus.BARRED
-        if not self.keyring.counts(found.who, now):
+        if not self.admission.counts(found.who):
             return TicketStatus.VOID
         return self._spent.spend(found.ticket, now) or found
-
-    def _serves(self, peer: PeerId) -> bool:
-        return self._admit is None or self._admit(peer)
 
     async def _refuse(self, stranger: socket.socket, status: TicketStatus) -> bool:
         """Says why not, and closes; False, because the socket is not kept."""
@@ -246,21 +223,21 @@ class RelayServer:
 
     async def _dial(self, ticket: Ticket, identity: Identity, dialer: socket.socket) -> TicketStatus | None:
         books: PassMeter | None = None
-        if self._toll is not None:
-            found = await self._toll.admit(ticket.toll, ticket.presenter, ticket.peer)
+        if self._gate is not None:
+            found = await self._gate.admit(ticket.toll, ticket.presenter, ticket.peer)
             if isinstance(found, TicketStatus):
                 return found
             books = found
         target = self._attached.get(ticket.peer)
         if target is None or not target.is_open:
             return TicketStatus.ABSENT
-        is_full = len(self._waiting) + len(self._junction.circuits) >= limits.CIRCUITS
+        is_full = len(self._waiting) + len(self._circuits.circuits) >= limits.CIRCUITS
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
             return TicketStatus.FULL
         waiting = PendingDial(ticket.presenter, ticket.peer, dialer, identity, books)
         self._owned[ticket.presenter] += 1
         if (spare := self._spares.take(ticket.peer)) is not None:
-            self._junction.join(waiting, *spare, is_spare=True)
+            self._circuits.join(waiting, *spare, is_spare=True)
             return None
         number = 1 + secrets.randbelow((1 << 63) - 1)
         self._waiting[number] = waiting
@@ -274,7 +251,7 @@ class RelayServer:
             asked = self._waiting[number]
             toll = asked.books.signed if asked.books is not None else None
             body = encode(CallbackRequest(number, asked.dialer, toll))
-            await target.call(SUMMON, body, timeout=self._circuit_seconds)
+            await target.call(SUMMON, body, timeout=self._limits.callback_seconds)
         except RemoteError:
             status = TicketStatus.DECLINED
         except NetworkError as error:
@@ -290,7 +267,7 @@ class RelayServer:
         if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
             return TicketStatus.UNKNOWN
         del self._waiting[ticket.circuit]
-        self._junction.join(waiting, comer, identity, is_spare=False)
+        self._circuits.join(waiting, comer, identity, is_spare=False)
         return None
 
     def _spare(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> TicketStatus | None:
@@ -301,8 +278,8 @@ class RelayServer:
 
     def end_all(self) -> None:
         """Ends circuits and groups: the owner's month is used up. `admit` decides about new ones."""
-        self._junction.end()
-        self._hub.close()
+        self._circuits.end()
+        self._groups.close()
 
     def _release(self, dialer: PeerId) -> None:
         self._owned[dialer] -= 1
@@ -311,8 +288,8 @@ class RelayServer:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._idle_seconds / _LOOKS)
-            self._junction.look()
+            await asyncio.sleep(limits.CIRCUIT_IDLE_SECONDS / _LOOKS)
+            self._circuits.look()
 
     # Attached peers
 

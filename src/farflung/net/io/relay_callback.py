@@ -26,7 +26,7 @@ class CallbackSource(Protocol):
 
     credential: Credential
     counter: ByteCounter
-    purse: RelayPayer
+    payer: RelayPayer
 
 
 class RelayCallback:
@@ -50,7 +50,7 @@ class RelayCallback:
         if self.coming >= limits.HALF_OPEN:
             raise declined("too many at once")
         relay, dialer, own = attachment.relay, summons.dialer, self._station
-        tally = own.purse.tally(summons.toll, relay, attachment.place)
+        tally = own.payer.tally(summons.toll, relay, attachment.place)
         ticket = new_ticket(own.credential, TicketPurpose.ACCEPT, relay, dialer, summons.circuit)
         made = functools.partial(
             self._arriving, b"", EndpointAddress(*attachment.place, relay), PathType.RELAY, tally

@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
+from farflung.core import limits
 from farflung.core.ids import PeerId
 from farflung.net import relay_tickets
 from farflung.net.certificates import Identity
 from farflung.net.io.pacer import UploadPacer
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.io.relay_splice import RelayCircuit
-from farflung.net.node_keyring import Keyring
 from farflung.net.relay_meter import PassMeter
 from farflung.net.relay_tickets import TicketStatus
 
@@ -29,13 +30,17 @@ class PendingDial:
 
 
 @dataclass(frozen=True, slots=True)
-class CircuitLimits:
-    """What holds for all circuits. `rate`: bytes a second that one forwards each way, 0: no bound."""
+class RelayLimits:
+    """What a relay allows: seconds, and bytes a second."""
 
-    rate: int
-    may_splice: bool
-    uplink: UploadPacer | None
-    toll: RelayMeteringGate | None
+    uplink: int | None = None  # that all circuits together may send to other machines; None: what TCP finds
+    circuit_rate: int = 0  # that one circuit forwards each way; 0: no bound
+    may_splice: bool = True  # the kernel moves the bytes, where it can
+    handshake_seconds: float = limits.HANDSHAKE_SECONDS
+    callback_seconds: float = limits.CIRCUIT_SECONDS  # until the dialled peer has come
+
+
+UNBOUNDED_RELAY: Final = RelayLimits()
 
 
 class CircuitTable:
@@ -43,28 +48,36 @@ class CircuitTable:
 
     def __init__(
         self,
-        bounds: CircuitLimits,
+        limits: RelayLimits,
+        uplink: UploadPacer | None,
+        gate: RelayMeteringGate | None,
+        *,
         tell: Callable[[socket.socket, bytes], None],
         on_traffic: Callable[[int], None] | None,
         on_end: Callable[[PeerId], None],
     ) -> None:
         """`tell` says the relay's word to a socket, or raises OSError; `on_end` hears whose circuit ended."""
-        self._bounds, self._tell, self._on_traffic, self._on_end = bounds, tell, on_traffic, on_end
+        self._limits, self._uplink, self._gate = limits, uplink, gate
+        self._tell, self._on_traffic, self._on_end = tell, on_traffic, on_end
         self.circuits: dict[RelayCircuit, tuple[Identity, Identity]] = {}  # and who dialled, and whom
         self.forwarded = 0
 
     def join(self, waiting: PendingDial, comer: socket.socket, identity: Identity, *, is_spare: bool) -> None:
         """From now on what one says goes to the other. A spare is told of the pass: it was summoned by nobody."""
-        bounds, books = self._bounds, waiting.books
+        books = waiting.books
         circuit = RelayCircuit(
-            waiting.socket, comer, may_splice=bounds.may_splice, on_moved=self._carried, on_end=self._ended
+            waiting.socket,
+            comer,
+            may_splice=self._limits.may_splice,
+            on_moved=self._carried,
+            on_end=self._ended,
         )
         self.circuits[circuit] = waiting.identity, identity
         self._meter(circuit, waiting)
-        if bounds.uplink is not None:
+        if self._uplink is not None:
             for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
                 if not tuned.is_local:  # what stays on this machine does not go up the line
-                    bounds.uplink.open(leg)
+                    self._uplink.open(leg)
         word = relay_tickets.answer(TicketStatus.JOINED)
         try:
             self._tell(
@@ -78,41 +91,40 @@ class CircuitTable:
 
     def _meter(self, circuit: RelayCircuit, waiting: PendingDial) -> None:
         """Bounds its rate and opens its books, where it has such."""
-        rates = [self._bounds.rate, waiting.books.signed.toll.rate if waiting.books is not None else 0]
+        rates = [
+            self._limits.circuit_rate,
+            waiting.books.signed.toll.rate if waiting.books is not None else 0,
+        ]
         if any(rates):
             circuit.limit(min(rate for rate in rates if rate))
-        if self._bounds.toll is not None and waiting.books is not None:
-            self._bounds.toll.opened(circuit, waiting.books, waiting.dialer, waiting.target)
+        if self._gate is not None and waiting.books is not None:
+            self._gate.opened(circuit, waiting.books, waiting.dialer, waiting.target)
 
     def _carried(self, circuit: RelayCircuit, sink: socket.socket, size: int) -> None:
         self.moved(sink, size)
-        if self._bounds.toll is not None:
-            self._bounds.toll.moved(circuit, sink is circuit.sockets[0], size)
+        if self._gate is not None:
+            self._gate.moved(circuit, sink is circuit.sockets[0], size)
 
     def moved(self, sink: socket.socket, size: int) -> None:
         """A peer was given `size` bytes."""
         self.forwarded += size
-        if self._bounds.uplink is not None:
-            self._bounds.uplink.sent(sink, size)
+        if self._uplink is not None:
+            self._uplink.sent(sink, size)
         if self._on_traffic is not None:
             self._on_traffic(size)
 
     def _ended(self, circuit: RelayCircuit) -> None:
         dialer, _ = self.circuits.pop(circuit)
         self._on_end(dialer.account)
-        if self._bounds.toll is not None:
-            self._bounds.toll.ended(circuit)
-        if self._bounds.uplink is not None:
+        if self._gate is not None:
+            self._gate.ended(circuit)
+        if self._uplink is not None:
             for leg in circuit.sockets:
-                self._bounds.uplink.close(leg)
+                self._uplink.close(leg)
 
-    def recheck(self, keyring: Keyring, now: float) -> int:
+    def recheck(self, counts: Callable[[Identity], bool]) -> int:
         """Ends the circuits of node keys that do not count any more; returns how many."""
-        void = [
-            circuit
-            for circuit, ends in self.circuits.items()
-            if not all(keyring.counts(end, now) for end in ends)
-        ]
+        void = [circuit for circuit, ends in self.circuits.items() if not all(counts(end) for end in ends)]
         for circuit in void:
             circuit.close()
         return len(void)

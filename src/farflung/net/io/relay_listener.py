@@ -13,7 +13,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.net.io.tcp_listener import TcpListener
+from farflung.net.io.tcp_listener import ListenConfig, TcpListener
 
 MAGIC_BYTES: Final = 4
 FAMILY_BYTES: Final = 2  # a greeter under two bytes is for all that begin so and have no greeter of their own
@@ -26,30 +26,24 @@ class RelayListener:
     """Listens, and asks the `greeters` by what a stranger says first. A socket that no greeter keeps is closed."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        greeters: Mapping[bytes, Greeter],
-        *,
-        allow_remote: bool,
-        handshake_seconds: float,
+        self, listen: ListenConfig, greeters: Mapping[bytes, Greeter], handshake_seconds: float
     ) -> None:
-        self._door = TcpListener(host, port, self._enter, allow_remote=allow_remote)
+        self._listener = TcpListener(listen, self._enter)
         self._greeters, self._handshake_seconds = greeters, handshake_seconds
         self._strangers = OwnedTasks()  # being greeted
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        return self._door.open()
+        return self._listener.open()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
-        return self._door.address
+        return self._listener.address
 
     async def close(self) -> None:
         """Stops listening, and closes the strangers that are being greeted."""
-        self._door.close()
+        self._listener.close()
         await asyncio.sleep(0)  # a task that is cancelled before its first step does not close its socket
         await self._strangers.close()
 

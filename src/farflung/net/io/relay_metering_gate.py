@@ -59,32 +59,43 @@ class _MeteredCarrier:
     received: Counter[PeerId] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelLedger:
+    """What a relay asks of the ledger. The functions raise FarflungError when it is away."""
+
+    chain: Hash
+    funds: Callable[[PeerId], Awaitable[ChannelBalance | None]]  # a payer's channel, if it has one
+    settle: Callable[[PeerId, tuple[PassClaim, ...]], Awaitable[None]]  # claims and closes it
+    nodes: Nodes | None = None  # an account's node keys whose receipts it takes; None: any certified one
+
+
+@dataclass(frozen=True, slots=True)
+class CreditLimits:
+    """What a relay carries before it has seen it signed."""
+
+    window: int = limits.RECEIPT_WINDOW  # bytes that may be at risk with each payer (`relay_meter`)
+    held_seconds: float = limits.HELD_SECONDS  # until a carrier that is held is closed
+
+
+USUAL_CREDIT: Final = CreditLimits()
+
+
 class RelayMeteringGate:
     """The money side of one relay."""
 
     def __init__(
         self,
-        chain: Hash,
+        ledger: ChannelLedger,
         price: int,
-        funds: Callable[[PeerId], Awaitable[ChannelBalance | None]],
-        settle: Callable[[PeerId, tuple[PassClaim, ...]], Awaitable[None]],
         *,
-        window: int = limits.RECEIPT_WINDOW,
-        held_seconds: float = limits.HELD_SECONDS,
-        nodes: Nodes | None = None,
-        till: ReceiptStore | None = None,
+        store: ReceiptStore | None = None,
+        credit: CreditLimits = USUAL_CREDIT,
     ) -> None:
-        """`price`: micro-credits a GiB, at least; `funds`: a payer's channel, or None; `settle`: claims and closes it.
-
-        `window`: bytes that may be at risk with each payer (`metering`). `nodes`: an account's node keys whose
-        receipts the ledger takes (None: any certified one). All three raise FarflungError when the ledger is away.
-        `till`: where passes and receipts are kept (None: with this process all is forgotten).
-        """
-        self._chain, self._price, self._settle = chain, price, settle
-        self._held_seconds, self._signers = held_seconds, ReceiptKeys(nodes)
-        self._till = till
+        """`price`: micro-credits a GiB, at least. `store` keeps passes and receipts (None: as long as this process)."""
+        self._ledger, self._price, self._held_seconds = ledger, price, credit.held_seconds
+        self._signers, self._store = ReceiptKeys(ledger.nodes), store
         self._books: dict[Name, PassMeter] = {}
-        self._payers = PayerAccounts(window - limits.RECEIPT_STEP, funds)
+        self._payers = PayerAccounts(credit.window - limits.RECEIPT_STEP, ledger.funds)
         self._runs: dict[Carrier, _MeteredCarrier] = {}
         self._tasks = OwnedTasks()
         self._relay = PeerId(b"")
@@ -96,10 +107,10 @@ class RelayMeteringGate:
     ) -> dict[str, Callable[[Connection, bytes], Awaitable[bytes]]]:
         """Belongs to this relay from now on; the methods that it serves. `clock`: seconds since 1970."""
         self._relay, self._clock, self._voices = relay, clock, ReceiptRoutes(attached)
-        if self._till is not None:
-            for payer, size in self._till.debts():
+        if self._store is not None:
+            for payer, size in self._store.debts():
                 self._payers.owes(payer, size)
-            for kept in self._till.load(relay, self._chain):
+            for kept in self._store.load(relay, self._ledger.chain):
                 self._put(kept.signed, is_whole=False).restore(kept.receipts, kept.carried)
         self._tasks.begin(self._watch())
         return {RECEIPT: self._receipt, RENEW: self._renew, SETTLE: self._settled, USED: self._used}
@@ -108,9 +119,9 @@ class RelayMeteringGate:
         """Watches no more."""
         await self._tasks.close()
         await self._voices.close()
-        if self._till is not None:
+        if self._store is not None:
             with contextlib.suppress(FarflungError):
-                await self._till.write()
+                await self._store.write()
 
     # Admission
 
@@ -147,7 +158,7 @@ class RelayMeteringGate:
         if not relay_pass_checks.is_current(toll, self._now()):
             return TicketStatus.LAPSED
         funds = await self._payers.funds(toll.payer, need)
-        is_ours = toll.chain == self._chain and funds is not None and funds.opening == toll.opening
+        is_ours = toll.chain == self._ledger.chain and funds is not None and funds.opening == toll.opening
         if funds is None or not is_ours or funds.price < self._price:
             return TicketStatus.UNFUNDED
         payer = self._payers.of(toll.payer)
@@ -170,12 +181,12 @@ class RelayMeteringGate:
             return mine[name]
         if len(self._books) >= limits.PASSES or len(mine) >= limits.PASSES_PER_PAYER:
             return TicketStatus.FULL
-        if self._till is not None:
+        if self._store is not None:
             try:
-                await self._till.open(signed)
+                await self._store.open(signed)
             except FarflungError:
                 return TicketStatus.FULL  # what cannot be remembered is not begun
-        return self._put(signed, is_whole=self._till is not None)
+        return self._put(signed, is_whole=self._store is not None)
 
     def _put(self, signed: SignedRelayPass, *, is_whole: bool) -> PassMeter:
         name, payer = name_of(signed.toll), self._payers.of(signed.toll.payer)
@@ -266,12 +277,12 @@ class RelayMeteringGate:
                 self._ask_all(run.payer)
                 if is_late:
                     carrier.close()
-            if self._till is not None:
+            if self._store is not None:
                 for books in self._books.values():
                     if books.carried - books.kept >= limits.RECEIPT_STEP:
                         self._keep(books)
                 with contextlib.suppress(FarflungError):  # the disk is full: it is tried again
-                    await self._till.write()
+                    await self._store.write()
             for name, books in list(self._books.items()):
                 is_over = books.is_idle and not relay_pass_checks.is_current(books.signed.toll, self._now())
                 if is_over and not any(run.books is books for run in self._runs.values()):
@@ -281,8 +292,8 @@ class RelayMeteringGate:
         books = self._books.pop(name, None)
         if (payer := self._payers.find(name[0])) is not None:
             payer.books.pop(name, None)
-        if books is not None and self._till is not None:
-            await self._till.drop(books.signed.toll)
+        if books is not None and self._store is not None:
+            await self._store.drop(books.signed.toll)
 
     def _go_on(self, carrier: Carrier, run: _MeteredCarrier) -> bool:
         if self._standing(run.books, run.parties) is not PassStatus.OPEN:
@@ -322,9 +333,9 @@ class RelayMeteringGate:
         return encode(RelayReceiptReply(books.last(receipt.party) or signed, sent, received))
 
     def _keep(self, books: PassMeter) -> None:
-        if self._till is not None:
+        if self._store is not None:
             books.kept = books.carried
-            self._till.keep(books.signed, books.receipts, books.carried)
+            self._store.keep(books.signed, books.receipts, books.carried)
 
     async def _renew(self, connection: Connection, body: bytes) -> bytes:
         """A pass, new or signed anew by its payer; whoever brings it."""
@@ -377,11 +388,11 @@ class RelayMeteringGate:
                 mine = self._of(payer)
                 claims = tuple(PassClaim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
                 due = tuple(each for each in claims if each.receipts or each.signed.toll.lost)
-                await self._settle(payer, due)
-                if self._till is not None:
-                    self._till.owe(payer, known.account.owed)
+                await self._ledger.settle(payer, due)
+                if self._store is not None:
+                    self._store.owe(payer, known.account.owed)
                     with contextlib.suppress(FarflungError):
-                        await self._till.write()
+                        await self._store.write()
                 for name in mine:
                     await self._forget(name)
                 self._payers.settled(payer, known)

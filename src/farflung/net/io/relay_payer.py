@@ -242,18 +242,18 @@ class GroupTally:
     """
 
     def __init__(
-        self, purse: RelayPayer | None, payer: PeerId, relay: PeerId, place: tuple[str, int]
+        self, payer: RelayPayer | None, owner: PeerId, relay: PeerId, place: tuple[str, int]
     ) -> None:
-        """`payer`: the group's owner. Without a purse, or a pass in it, nothing is shown and nothing counts."""
-        self._purse, self._relay, self._place = purse, relay, place
-        self.toll = purse.find_of(payer, relay) if purse is not None else None
+        """`owner`: of the group. Without a payer, or a pass in it, nothing is shown and nothing counts."""
+        self._payer, self._relay, self._place = payer, relay, place
+        self.toll = payer.find_of(owner, relay) if payer is not None else None
         self._tally: ReceiptTally | None = None
 
     def begin(self) -> None:
         """The relay has let us in."""
-        if self._purse is not None:
-            self._tally = self._purse.tally(self.toll, self._relay, self._place)
-            self._purse.opened(self._tally)
+        if self._payer is not None:
+            self._tally = self._payer.tally(self.toll, self._relay, self._place)
+            self._payer.opened(self._tally)
 
     def sent(self, size: int) -> None:
         """The kernel took a frame of `size` bytes."""
@@ -267,8 +267,8 @@ class GroupTally:
 
     def end(self) -> None:
         """The connection is gone."""
-        if self._purse is not None:
-            self._purse.ended(self._tally)
+        if self._payer is not None:
+            self._payer.ended(self._tally)
         self._tally = None
 
 

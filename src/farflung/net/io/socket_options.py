@@ -2,10 +2,10 @@
 
     TCP_NODELAY           a frame leaves when it is written
     TCP_NOTSENT_LOWAT     the kernel holds little unsent, so that control can overtake bulk; to other machines some
-                          milliseconds of what the connection delivers (`manners`, `portions`)
+                          milliseconds of what the connection delivers (`rate_limiter`, `write_size`)
     TCP_CONGESTION        bbr, where the kernel has it and lets this user choose it; else what the system has chosen
     SO_RCVLOWAT           a group's frame is of use when it is whole (`leg`, `fan`)
-    SO_MAX_PACING_RATE    to other machines: its share of the line (`pacing`, `manners`)
+    SO_MAX_PACING_RATE    to other machines: its share of the line (`pacer`, `rate_limiter`)
 
 Connections within one machine keep the system's congestion control: nothing is lost there, so bbr has nothing to win;
 it would pace what memory carries, by timers, which costs processor time and speed.

@@ -99,12 +99,12 @@ async def keep_spare(
     relay: PeerId,
     place: tuple[str, int],
     make: Callable[[ReceiptTally | None], Connection],
-    purse: RelayPayer,
+    payer: RelayPayer,
 ) -> None:
     """Keeps a spare at the relay until it is cancelled. `own`: today's node key; `make` builds what is joined, which
-    counts in the `purse` under the pass that the relay names.
+    counts in the `payer` under the pass that the relay names.
     """
-    made = lambda toll: make(purse.tally(toll, relay, place))  # noqa: E731
+    made = lambda toll: make(payer.tally(toll, relay, place))  # noqa: E731
     held: list[RelayDial] = []  # the newest last; the relay may still join the one before
     try:
         while True:

@@ -9,22 +9,33 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from farflung.net.io.listen_errors import cannot_listen, check_host
+from farflung.net.io.listen_errors import LOOPBACK, cannot_listen, check_host
 
 _BACKLOG: Final = 128
 _ACCEPTED_AT_ONCE: Final = 16
 _BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
 
 
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where to listen; port 0 is any free one. The default is reached from this machine alone."""
+
+    host: str = LOOPBACK
+    port: int = 0
+    allow_remote: bool = False  # other machines may reach `host`
+
+
+ANY_LOOPBACK_PORT: Final = ListenConfig()
+
+
 class TcpListener:
     """Listens at host and port from `open` to `close`; `enter` gets each stranger, a socket that does not block."""
 
-    def __init__(
-        self, host: str, port: int, enter: Callable[[socket.socket], None], *, allow_remote: bool
-    ) -> None:
-        self._host, self._port, self._allow_remote = host, port, allow_remote
+    def __init__(self, listen: ListenConfig, enter: Callable[[socket.socket], None]) -> None:
+        self._host, self._port, self._allow_remote = listen.host, listen.port, listen.allow_remote
         self._enter = enter
         self._listener: socket.socket | None = None
 

@@ -34,7 +34,14 @@ from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_accounts import ChannelBalance
-from farflung.net.io.relay_metering_gate import RENEW, SETTLE, USED, PassClaim, RelayMeteringGate
+from farflung.net.io.relay_metering_gate import (
+    RENEW,
+    SETTLE,
+    USED,
+    ChannelLedger,
+    PassClaim,
+    RelayMeteringGate,
+)
 from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.relay_receipts import RelayUsageReply
 from farflung.peers.ledger_client.client import LedgerClient
@@ -44,16 +51,16 @@ _CLAIM_BYTES: Final = limits.TX_BYTES // 2  # of passages in one transaction
 _SETTLE_SECONDS: Final = 60.0
 
 
-def tollgate(
+def metering_gate(
     ledger: LedgerClient,
     relay: PeerId,
     price: int,
     paid: Callable[[ChannelRow], None] = lambda _: None,
-    till: ReceiptStore | None = None,
+    store: ReceiptStore | None = None,
 ) -> RelayMeteringGate:
     """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more.
 
-    `paid` is told of each channel when it is settled. `till`: where it keeps its last receipts.
+    `paid` is told of each channel when it is settled. `store`: where it keeps its last receipts.
     """
 
     async def funds(payer: PeerId) -> ChannelBalance | None:
@@ -81,7 +88,7 @@ def tollgate(
         if row is not None:
             paid(row)
 
-    return RelayMeteringGate(ledger.chain, price, funds, settle, nodes=nodes, till=till)
+    return RelayMeteringGate(ChannelLedger(ledger.chain, funds, settle, nodes), price, store=store)
 
 
 def _is_due(toll: RelayPass, row: ChannelRow) -> bool:
@@ -211,7 +218,7 @@ class RelayChannelPayer:
 
     def _show(self, toll: RelayPass) -> SignedRelayPass:
         self.signed = sign_pass(self._key, toll)
-        self._endpoint.purse.put(self.signed)
+        self._endpoint.payer.put(self.signed)
         return self.signed
 
     async def renew(

@@ -101,8 +101,8 @@ class NodeAgent:
             genesis.chain, role, self._unit_price, self._stake, self._facts.memory_bytes, image_digest
         )
         self.counter = ByteCounter()
-        self._credential, manners = credential_in(config, key), bandwidth_limits.manners(self._folder)
-        lent = config, self._credential, self.handle, self.counter, manners
+        self._credential, pacer = credential_in(config, key), bandwidth_limits.line_pacer(self._folder)
+        lent = config, self._credential, self.handle, self.counter, pacer
         self.endpoint, self.roads = station(*lent)
         self.quarters = Reachability(key, self.endpoint, self.roads)
         self.vigil = TamperWatch(self._folder, genesis.chain, key.public)
@@ -252,7 +252,7 @@ class NodeAgent:
                         self._tenancy.fanning.leave()
                         self._past = self._tenancy
                     if self._requester is not None:
-                        self.endpoint.purse.drop(self._requester)
+                        self.endpoint.payer.drop(self._requester)
                     self._tenancy = self._proposal = None
                 case lease.LeaseAnswerAction():
                     pass  # the answer travels as the reply to the proposal
@@ -322,7 +322,7 @@ class NodeAgent:
         """Passes for ways through relays, at the requester's cost. Raises PolicyError FF-APP-241."""
         check_passes(passes, payer, self._key.public, int(time.time()))
         for signed in passes:
-            self.endpoint.purse.put(signed)
+            self.endpoint.payer.put(signed)
 
     def _know(self, members: tuple[messages.PeerAddress, ...]) -> None:
         left, self._addresses = self._addresses, {a.peer: a for a in members}
@@ -386,7 +386,7 @@ async def lend(orders: ControlChannel, role: LeaseRole) -> None:
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
-    follower = KeyRegistryFollower(reach_ledger, node.endpoint.keyring, node.endpoint.recheck)
+    follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
     tasks = OwnedTasks()
     tasks.begin(node.watch())
     tasks.begin(node.counsel.stay())

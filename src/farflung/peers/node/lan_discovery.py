@@ -25,6 +25,7 @@ from farflung.net.io.mdns import MdnsDiscovery, is_candidate, why_not
 from farflung.net.io.path_manager import PathManager
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.request_handlers import Handler
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.paths import PathType
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import Report
@@ -114,7 +115,7 @@ class LanPaths(PathManager):
 
 
 def station(
-    config: Report, own: Credential, handler: Handler, counter: ByteCounter, manners: LinePacer
+    config: Report, own: Credential, handler: Handler, counter: ByteCounter, pacer: LinePacer
 ) -> tuple[Endpoint, LanPaths]:
     """A node's endpoint, and its roads. Raises UsageError FF-APP-198."""
     host = lan_address(config["relays"])
@@ -122,9 +123,7 @@ def station(
         own,
         handler,
         counter,
-        host=host or LOOPBACK,
-        port=int(config["port"]),
-        allow_remote=bool(host),
-        manners=manners,
+        listen=ListenConfig(host or LOOPBACK, int(config["port"]), allow_remote=bool(host)),
+        pacer=pacer,
     )
     return endpoint, LanPaths(endpoint, host, on_way=tell_way)

@@ -113,7 +113,7 @@ def allowance(month_gb: float) -> MonthlyQuota | None:
     return MonthlyQuota(book_file(), max(1, int(month_gb * GIGABYTE)), on_warning=_warn)
 
 
-def manners(folder: Path | None = None) -> LinePacer:
+def line_pacer(folder: Path | None = None) -> LinePacer:
     """Of this process, as its owner allows. `folder` remembers how fast the line was (None: nothing does).
 
     Raises UsageError FF-NET-151, FF-APP-198.

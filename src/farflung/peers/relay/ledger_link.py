@@ -22,7 +22,7 @@ from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.peers.ledger_client.client import LedgerClient, genesis_from, serve_nothing
 from farflung.peers.ledger_client.connect import any_of, reaches_of
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
-from farflung.peers.ledger_client.relay_channel import tollgate
+from farflung.peers.ledger_client.relay_channel import metering_gate
 
 _CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end of the channel
 _LOOK_SECONDS: Final = 30.0  # between two looks for channels that end
@@ -58,8 +58,8 @@ class RelayLedgerLink:
                 return await genesis_from(reach, validator)
         return await genesis_from(self._reaches[-1], last)
 
-    async def gate(self, price: int, till: ReceiptStore | None = None) -> RelayMeteringGate:
-        """Asks for passes at `price` micro-credits a GiB or more; keeps the last receipts in the `till`.
+    async def gate(self, price: int, store: ReceiptStore | None = None) -> RelayMeteringGate:
+        """Asks for passes at `price` micro-credits a GiB or more; keeps the last receipts in the `store`.
 
         Raises NetworkError (the ledger is away), ProtocolError FF-APP-144, UsageError FF-APP-143 (no money for fees).
         """
@@ -74,12 +74,12 @@ class RelayLedgerLink:
                 hint="send it a few fees of that ledger, or leave --price out",
             )
         self._ledger = ledger
-        self._gate = tollgate(ledger, self._key.public, price, self._paid, till)
+        self._gate = metering_gate(ledger, self._key.public, price, self._paid, store)
         return self._gate
 
     def attend(self, server: RelayServer) -> None:
         """Cuts off withdrawn node keys at this relay and claims from channels that end, until `close`."""
-        follower = KeyRegistryFollower(any_of(self._reaches), server.keyring, server.recheck)
+        follower = KeyRegistryFollower(any_of(self._reaches), server.admission.keyring, server.recheck)
         self._tasks.begin(follower.stay())
         if self._gate is not None:
             self._tasks.begin(self._collect())

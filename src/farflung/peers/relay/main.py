@@ -10,18 +10,17 @@ import asyncio
 import contextlib
 import resource
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
-from farflung.core.ids import PeerId
-from farflung.net.counters import ByteCounter
+from farflung.net.io.admission import Admission
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.connect import validators_in
 from farflung.peers.ledger_client.quorum_read import PATIENCE_SECONDS
 from farflung.peers.process.channel import (
@@ -48,12 +47,12 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def admission(allow: list[str] | None) -> Callable[[PeerId], bool] | None:
+def admission(allow: list[str] | None) -> Admission:
     """Whom the relay serves: these keys (hex), or anybody."""
     if allow is None:
-        return None
+        return Admission()
     keys = frozenset(bytes.fromhex(key) for key in allow)
-    return lambda peer: peer in keys
+    return Admission(lambda peer: peer in keys)
 
 
 async def main(orders: ControlChannel) -> None:
@@ -66,12 +65,9 @@ async def main(orders: ControlChannel) -> None:
     desk, price = desk_of(config, key), int(config.get("price", 0))
     server = RelayServer(
         key,
-        host=config.get("host", LOOPBACK),
-        port=config["port"],
-        allow_remote=bool(config.get("remote")),
-        admit=admission(config["allow"]),
-        counter=ByteCounter(),
-        toll=await _gate(desk, price, ReceiptStore(Path(config["folder"])))
+        listen=ListenConfig(config.get("host", LOOPBACK), config["port"], bool(config.get("remote"))),
+        admission=admission(config["allow"]),
+        gate=await _gate(desk, price, ReceiptStore(Path(config["folder"])))
         if desk is not None and price
         else None,
     )
@@ -104,12 +100,12 @@ def desk_of(config: Report, key: SigningKey) -> RelayLedgerLink | None:
     return RelayLedgerLink(key, validators_in(ledger))
 
 
-async def _gate(desk: RelayLedgerLink, price: int, till: ReceiptStore) -> RelayMeteringGate:
+async def _gate(desk: RelayLedgerLink, price: int, store: ReceiptStore) -> RelayMeteringGate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return await desk.gate(price, till)
+            return await desk.gate(price, store)
         except NetworkError:
             if time.monotonic() > deadline:
                 raise

@@ -151,7 +151,7 @@ async def main(orders: ControlChannel) -> None:
     await requester.open()
     endpoint = requester.endpoint
     following = asyncio.create_task(
-        KeyRegistryFollower(reach_ledger, endpoint.keyring, endpoint.recheck).stay()
+        KeyRegistryFollower(reach_ledger, endpoint.admission.keyring, endpoint.recheck).stay()
     )
     try:
         host, port = requester.endpoint.address

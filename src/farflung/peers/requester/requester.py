@@ -31,6 +31,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.path_manager import PathManager
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import first_key
 from farflung.peers.process import bandwidth_limits
@@ -124,10 +125,8 @@ class Requester:
             self._own,
             self._serve,
             self.counter,
-            host=host,
-            port=port,
-            allow_remote=allow_remote,
-            manners=bandwidth_limits.manners(),
+            listen=ListenConfig(host, port, allow_remote),
+            pacer=bandwidth_limits.line_pacer(),
         )
         self._fanning = PayloadFanout(self.endpoint, self._shelf, self._disk)
         self.roads = PathManager(self.endpoint)

@@ -20,6 +20,7 @@ from farflung.ledger.io.votelog import VoteLog, open_votes
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.key_registry import LOOK_SECONDS, registered
 from farflung.peers.validator.committee import CommitteeMember, ConsensusStorage, validators_of
 from farflung.peers.validator.http_readers import HttpReaders, HttpReadersConfig
@@ -64,9 +65,7 @@ class ValidatorService:
             setting.key,
             self.validator.handle,
             counter,
-            host=setting.host,
-            port=setting.port,
-            allow_remote=setting.is_remote,
+            listen=ListenConfig(setting.host, setting.port, setting.is_remote),
         )
         self.places: dict[PeerId, tuple[str, int]] = {}
         self._votes: VoteLog | None = None
@@ -126,7 +125,7 @@ class ValidatorService:
     async def _follow(self) -> None:
         """A validator holds to its own registry of node keys, too."""
         while True:
-            self.endpoint.keyring.learn(registered(row) for row in self.validator.keys)
+            self.endpoint.admission.keyring.learn(registered(row) for row in self.validator.keys)
             self.endpoint.recheck()
             await asyncio.sleep(LOOK_SECONDS)
 
