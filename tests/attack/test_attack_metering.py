@@ -26,7 +26,7 @@ from farflung.net.io import multicast_member, relay_dialer, relay_metering_gate
 from farflung.net.io.admission import Admission
 from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
 from farflung.net.io.multicast_relay import _RelayedGroup
-from farflung.net.io.relay_metering_gate import SETTLE, PassClaim, RelayMeteringGate
+from farflung.net.io.relay_metering_gate import SETTLE, ChannelLedger, PassClaim, RelayMeteringGate
 from farflung.net.io.relay_payer import RECEIPT, RelayPayer
 from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.messages import RemoteError
@@ -557,7 +557,7 @@ def test_who_settles_twice_at_once_pays_one_claim_and_the_second_takes_over_wher
                     raise NetworkError("FF-NET-047", "the ledger is away")
                 await made.ledger.settle(payer, claims)
 
-            made.gate._settle = fails_twice
+            made.gate._ledger = ChannelLedger(CHAIN, made.ledger.of, fails_twice)
             with pytest.raises(NetworkError, match="FF-NET-047"):
                 await made.gate.settle(PAYER.public)
             assert await renewed(made.gate, 2)  # all goes on

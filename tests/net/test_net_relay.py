@@ -308,7 +308,7 @@ def test_peers_find_a_relay_again_that_died_and_came_back_on_its_port() -> None:
                 with pytest.raises(NetworkError, match="FF-NET-070"):
                     await a.dial(B.public, *place, relay=R.public)
                 await until(lambda: not b._attachments[R.public].is_there)
-                server.__init__(R, port=place[1])  # type: ignore[misc] - as a new process would
+                server.__init__(R, listen=ListenConfig(port=place[1]))  # type: ignore[misc] - as a new process would
                 await server.start()
                 await asyncio.gather(a.attached(), b.attached())
 

@@ -14,6 +14,7 @@ from farflung.core.errors import NetworkError
 from farflung.net.certificates import bare
 from farflung.net.counters import ByteCounter
 from farflung.net.io import spare_connections as spares_
+from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.relay_dialer import RelayDial
 from farflung.net.io.spare_connections import SpareConnections
@@ -153,7 +154,7 @@ def test_the_first_request_of_who_is_not_admitted_is_not_handled() -> None:
         return await echo(connection, method, body)
 
     async def test() -> None:
-        only_relay = {"admit": lambda peer: peer == R.public}
+        only_relay = {"admission": Admission(lambda peer: peer == R.public)}
         async with relay() as server, hidden(A, None) as a, hidden(B, server.address, note, **only_relay):
             await until(lambda: B.public in server._spares._kept)
             connection = await a.dial(B.public, *server.address, relay=R.public)

@@ -10,7 +10,7 @@ from net_relays import relay, run, until
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.net.certificates import Credential, certify
-from farflung.net.io import rate_limiter as manners_module
+from farflung.net.io import rate_limiter
 from farflung.net.io.monthly_quota import MonthlyQuota
 from farflung.net.io.paced_socket import PacedSocket
 from farflung.net.io.rate_limiter import LinePacer, RateCaps
@@ -20,7 +20,7 @@ from farflung.net.messages import MessageKind
 def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_month(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
+    monkeypatch.setattr(rate_limiter, "is_near", lambda _sock: False)
 
     async def test() -> None:
         month = MonthlyQuota(tmp_path / "month.book", 1_000_000)
@@ -52,8 +52,8 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
 def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
     caps: RateCaps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
-    monkeypatch.setattr(manners_module.tuning, "CAN_PACE", False)
+    monkeypatch.setattr(rate_limiter, "is_near", lambda _sock: False)
+    monkeypatch.setattr(rate_limiter.socket_options, "CAN_PACE", False)
 
     async def test() -> None:
         async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
