@@ -29,7 +29,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.peers.keys.files import read_own, write_own
 from farflung.peers.keys.node_key import DAY, NodeKeyRotator, ledger_of, made, replace_at, revoked
-from farflung.peers.process.channel import ChildProcess
+from farflung.peers.process.child import ChildProcess
 
 VALIDATOR, OWNER, OTHER = (local_key(15, name) for name in ("validator", "owner", "other"))
 NOW = 1_800_000_000

@@ -16,7 +16,9 @@ from farflung.core.events import AnyEvent, ProcessRestartEvent
 from farflung.local.network import restarts
 from farflung.local.network.restarts import ProcessSupervisor, SupervisedProcess
 from farflung.peers.process import channel
-from farflung.peers.process.channel import ChildProcess, Report
+from farflung.peers.process import child as child_process
+from farflung.peers.process.channel import Report
+from farflung.peers.process.child import ChildProcess
 
 SCRIPTED = Path(__file__).with_name("app_scripted.py")
 DIE: Report = {"do": "die"}
@@ -68,7 +70,7 @@ Body = Callable[[ProcessSupervisor, Watcher, SupervisedProcess], Awaitable[None]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs `body` beside one scripted process; afterwards no process may be left."""
-    monkeypatch.setattr(channel, "_spawned", spawned)
+    monkeypatch.setattr(child_process, "_spawned", spawned)
 
     def run(body: Body, script: str = "") -> None:
         async def test() -> None:

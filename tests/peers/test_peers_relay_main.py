@@ -23,7 +23,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.process.channel import ChildProcess
+from farflung.peers.process.child import ChildProcess
 
 A, B, C, R = (local_key(8, name) for name in ("a", "b", "c", "relay"))
 SIZE = 1_000_000

@@ -32,7 +32,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.peers.ledger_client.client import LedgerClient, genesis_from
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
-from farflung.peers.process.channel import ChildProcess
+from farflung.peers.process.child import ChildProcess
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 
 VALIDATOR, PAYER, ALICE, BOB = (local_key(14, name) for name in ("validator", "payer", "alice", "bob"))

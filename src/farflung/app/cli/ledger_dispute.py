@@ -39,8 +39,7 @@ from farflung.ledger.motions import ParamsRow
 from farflung.ledger.transactions import JobSlash
 from farflung.ledger.validators import ValidatorRow, count_key
 from farflung.peers.keys.files import read_account
-from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.disputing import dispute_of
+from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
 
 _VERDICTS: Final = {"guilty": True, "innocent": False}

@@ -22,9 +22,8 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.keys.files import new_account
-from farflung.peers.validator.bootstrap import JoinStatus, Places
+from farflung.peers.validator.bootstrap import CatchUpService, JoinStatus, Places
 from farflung.peers.validator.config import PORT, read_config
-from farflung.peers.validator.returning import CatchUpService
 from farflung.peers.validator.service import ValidatorConfig
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")

@@ -17,8 +17,8 @@ from click.shell_completion import CompletionItem
 import farflung
 from farflung.app.cli.streams import open_missing
 from farflung.core.errors import FarflungError, RunError, UsageError
-from farflung.peers.process.compiling import choose_kernels
 from farflung.peers.process.interrupts import InterruptHandler
+from farflung.peers.process.user_dirs import choose_kernels
 
 LINE = 400  # the longest line of an error
 

@@ -7,12 +7,7 @@ from collections import Counter
 from farflung.core.events import PathCountsEvent
 from farflung.core.ids import PeerId
 from farflung.net.paths import PathType
-from farflung.peers.process.channel import Report, report
-
-
-def tell_way(peer: PeerId, way: PathType) -> None:
-    """A node's process tells its supervisor."""
-    report("way", peer=peer.hex(), way=way.value)
+from farflung.peers.process.channel import Report
 
 
 class PathCounts:

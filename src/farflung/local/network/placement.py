@@ -29,10 +29,10 @@ from farflung.job.spec import JobSpec
 from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.process import bandwidth_limits
+from farflung.peers.process.channel import LEDGER, RELAY, REQUESTER, relay_names
 from farflung.plan.exchange_paths import HERE, RunLinks
 from farflung.plan.link_syntax import Link
 
-LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 MOST_RELAYS: Final = 4
 MOST_VALIDATORS: Final = 16  # processes on one computer
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
@@ -42,16 +42,6 @@ LINE: Final = EmulatedHome(
 BUILD: Final = Seconds(0.15)  # a home's namespaces, routers and line
 MBIT: Final = 1e6
 SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
-
-
-def relay_names(count: int) -> tuple[str, ...]:
-    """What the relays of a run are called."""
-    return tuple(RELAY if number == 1 else f"{RELAY}-{number}" for number in range(1, count + 1))
-
-
-def validator_names(count: int) -> tuple[str, ...]:
-    """What the validators of a run are called."""
-    return tuple(LEDGER if number == 1 else f"{LEDGER}-{number}" for number in range(1, count + 1))
 
 
 def homes_of(spec: JobSpec) -> dict[str, EmulatedHome]:

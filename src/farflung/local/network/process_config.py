@@ -21,18 +21,11 @@ from farflung.job.cheat_names import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.params import DAY_MS, HOUR_MS, LedgerParams
-from farflung.local.network.placement import (
-    MOST_RELAYS,
-    RELAY,
-    REQUESTER,
-    LoopbackPlacement,
-    relay_names,
-    validator_names,
-)
+from farflung.local.network.placement import MOST_RELAYS, LoopbackPlacement
 from farflung.net import endpoint_records as net
 from farflung.net.certificates import Credential, certify
 from farflung.net.io.listen_errors import LOOPBACK
-from farflung.peers.process.channel import Report
+from farflung.peers.process.channel import RELAY, REQUESTER, Report, relay_names, validator_names
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import FUNDS
 

@@ -34,11 +34,11 @@ from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.host.worker_limits import WorkerLimits
 from farflung.ledger.votes import faults
 from farflung.local.network.path_counts import PathCounts
-from farflung.local.network.placement import REQUESTER
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
 from farflung.peers.ledger_client.connect import validators_in
-from farflung.peers.process.channel import ChildProcess, Report
+from farflung.peers.process.channel import REQUESTER, Report
+from farflung.peers.process.child import ChildProcess
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 from farflung.train.io.worker_pipe import WorkerPipe

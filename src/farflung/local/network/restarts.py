@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import ProcessRestartEvent
-from farflung.peers.process.channel import ChildProcess, Report
+from farflung.peers.process.channel import Report
+from farflung.peers.process.child import ChildProcess
 from farflung.peers.rundir.journal import EventEmitter
 
 WINDOW_SECONDS: Final = 60.0

@@ -29,9 +29,8 @@ from farflung.ledger.table_rows import (
 from farflung.local.network.process_config import LocalNetwork
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
-from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.ledger_client.connect import client_in_run
-from farflung.peers.ledger_client.disputing import dispute_of
 from farflung.peers.ledger_client.quorum_read import Reach
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
 from farflung.peers.process.channel import Report

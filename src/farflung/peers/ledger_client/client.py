@@ -14,6 +14,7 @@ from farflung.core.errors import PolicyError, ProtocolError, RunError, Verificat
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light_client, queries
 from farflung.ledger.block import Block, BlockHeader, Genesis, unforeseen
+from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.ledger_state import R
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.table_rows import (
@@ -25,6 +26,7 @@ from farflung.ledger.table_rows import (
     NodeRow,
     NodeState,
     channel_key,
+    lease_key,
 )
 from farflung.ledger.transactions import (
     NodeLeave,
@@ -380,3 +382,8 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
     if validator not in (*said.genesis.validators, *reign.committee.members):
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis
+
+
+async def dispute_of(ledger: LedgerClient, job: Hash, node: PeerId) -> DisputeRow | None:
+    """What a node is or was accused of in a job; None where nobody accused it under `dispute_ms`."""
+    return await ledger.row(DisputeRow, lease_key(job, node))

@@ -12,6 +12,7 @@ from farflung.core.ids import PeerId
 from farflung.core.units import Seconds, format_seconds
 from farflung.ledger.block import Genesis
 from farflung.ledger.votes import is_quorum
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient
@@ -25,6 +26,13 @@ def validators_in(ledger: Report) -> list[tuple[PeerId, str, int]]:
     """Key, host and port of each validator that a configuration names."""
     named = [ledger, *ledger.get("others", ())]
     return [(PeerId(bytes.fromhex(one["peer"])), str(one["host"]), int(one["port"])) for one in named]
+
+
+def places_of(relays: Iterable[Report]) -> tuple[EndpointAddress, ...]:
+    """Relays as a supervisor tells of them."""
+    return tuple(
+        EndpointAddress(str(r["host"]), int(r["port"]), PeerId(bytes.fromhex(r["peer"]))) for r in relays
+    )
 
 
 def reaches_of(validators: Iterable[tuple[PeerId, str, int]], endpoint: Endpoint) -> list[Reach]:

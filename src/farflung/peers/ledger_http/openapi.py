@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from typing import Any, Final
 
-import farflung
 from farflung.peers.ledger_http.routes import ERROR, ROUTES, HttpRoute
 
 REFUSALS: Final = {
@@ -25,7 +25,7 @@ def description() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "farflung ledger",
-            "version": farflung.__version__,
+            "version": version("farflung"),
             "description": "Reads only. Rows, blocks and transactions carry their proof: canonical msgpack as base64.",
         },
         "paths": {route.path: {"get": _operation(route), "head": _short(route)} for route in ROUTES},

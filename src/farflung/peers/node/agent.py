@@ -55,10 +55,10 @@ from farflung.peers.process.channel import (
     report_end,
 )
 from farflung.peers.protocol import messages
+from farflung.peers.protocol.calls import reach
 from farflung.peers.protocol.directory import DirectoryPublisher
 from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
 from farflung.peers.protocol.messages import order
-from farflung.peers.protocol.reaching import reach
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.train.io.worker_pipe import WorkerPipe
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
-from farflung.local.network.path_counts import tell_way
 from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
@@ -28,7 +27,7 @@ from farflung.net.io.request_handlers import Handler
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.paths import PathType
 from farflung.peers.process import bandwidth_limits
-from farflung.peers.process.channel import Report
+from farflung.peers.process.channel import Report, tell_way
 
 
 def own_address(host: str, port: int) -> str:

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from farflung.core.crypto import SigningKey
-from farflung.core.ids import PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.address_updates import AddressUpdates
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_selection import RelaySelector
+from farflung.peers.ledger_client.connect import places_of
 from farflung.peers.node.lan_discovery import LanPaths
 from farflung.peers.process.channel import Report
 from farflung.peers.protocol.directory import DirectoryPublisher
-
-
-def places_of(relays: Iterable[Report]) -> tuple[EndpointAddress, ...]:
-    """Relays as a supervisor tells of them."""
-    return tuple(
-        EndpointAddress(str(r["host"]), int(r["port"]), PeerId(bytes.fromhex(r["peer"]))) for r in relays
-    )
 
 
 class Reachability:

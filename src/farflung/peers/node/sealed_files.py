@@ -1,6 +1,10 @@
 """Stores a provider's private files: sealed under a key that follows from the job's, replaced atomically.
 
 A node's disk holds nothing of a job in clear, and once the lease has ended the node cannot open what is left on it.
+
+Among them is private state before each round, with the last result. A round that was not accepted did not happen for
+the peer. It goes on from the private state before that round: so what it would have sent is unsent still, its optimizer
+has counted nothing, and nothing stale is ever sent.
 """
 
 from __future__ import annotations
@@ -10,8 +14,11 @@ from pathlib import Path
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.ids import Hash
 from farflung.core.io.durable_files import write_atomic
+from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest, open_object, seal
+from farflung.train.contribution_trace import ContributionTrace
 
 
 class _SealedFile(Wire, frozen=True):
@@ -61,3 +68,79 @@ class SealedFileStore:
     def drop(self, name: str) -> None:
         """Deletes a file, if it is there."""
         self._path(name).unlink(missing_ok=True)
+
+
+class PrivateRoundResult(Wire, frozen=True):
+    """What a finished round left behind."""
+
+    round: int
+    manifest: ObjectManifest
+    trace: ContributionTrace
+    seconds: float
+
+
+class PrivateCheckpoint(Wire, frozen=True):
+    """Private state before round `round`, and the result of the round before it."""
+
+    round: int
+    inner: bytes
+    result: PrivateRoundResult | None
+
+
+class PrivateStateStore:
+    """One job's files in a vault."""
+
+    def __init__(self, vault: SealedFileStore, job: Hash) -> None:
+        self._vault, self._job = vault, job[:8].hex()
+
+    def _name(self, round: int) -> str:
+        return f"{self._job}-{round:06d}"
+
+    def save(self, kept: PrivateCheckpoint) -> None:
+        """Durable on return."""
+        self._vault.save(self._name(kept.round), encode(kept))
+
+    def before(self, round: int) -> PrivateCheckpoint | None:
+        """Private state before a round, and what the round before it gave."""
+        try:
+            data = self._vault.load(self._name(round))
+        except VerificationError:  # damaged: as if it were not there
+            return None
+        return decode(data, PrivateCheckpoint, limits.PIPE_BYTES) if data is not None else None
+
+    def undo(self, round: int) -> None:
+        """After `round`, which was not accepted, private state is what it was before it; durable on return."""
+        before = self.before(round)
+        if before is None:
+            self._vault.drop(self._name(round + 1))
+        else:
+            self.save(PrivateCheckpoint(round + 1, before.inner, None))
+
+    def recover(self, round: int, disk: DiskObjectStore) -> tuple[PrivateCheckpoint | None, str]:
+        """Private state for `round`, or already the result of it; a damaged file is said and left out."""
+        warning = ""
+        for name in (round + 1, round):
+            try:
+                data = self._vault.load(self._name(name))
+            except VerificationError as error:
+                warning = f"{error.code}: {error.message}"
+                continue
+            if data is not None:
+                kept = decode(data, PrivateCheckpoint, limits.PIPE_BYTES)
+                if kept.result is not None and name > round and disk.begin(kept.result.manifest):
+                    continue  # the payload is gone or damaged: its round is trained again, to the same bits
+                return kept, warning
+        return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
+
+    def forget(self, keep_from: int) -> None:
+        """Deletes what no resume can ask for any more."""
+        for name in self._vault.names():
+            job, _, round = name.rpartition("-")
+            if job == self._job and int(round) < keep_from:
+                self._vault.drop(name)
+
+    def end(self) -> None:
+        """Deletes all that the job has in the vault, openings included."""
+        for name in self._vault.names():
+            if name.startswith(self._job):
+                self._vault.drop(name)

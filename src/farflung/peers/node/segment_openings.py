@@ -2,7 +2,7 @@
 
 The states at the borders of a segment lie in the worker's memory until its round is merged. A drawn segment is sealed
 into the store at once, and what it opens to is kept with it, so that a provider that crashes afterwards opens
-the same. What the segment ended with is shown only to a verifier that has committed to a result of its own (V2).
+the same. A worker that lost them goes its round again. What the segment ended with is shown only to a verifier that has committed to a result of its own (V2).
 
 A planted segment is one whose trace its maker has falsified, because the requester asked it to (ledger.canaries). It is
 kept beside the true one, and who asks is answered under the trace that it names: a verifier cannot tell which it was
@@ -18,10 +18,13 @@ from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.commitments import leaf_count
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, VerificationError
+from farflung.core.errors import PolicyError, RunError, VerificationError
 from farflung.core.ids import Hash, PeerId
+from farflung.job.spec import JobTerms
+from farflung.ledger.canaries import SEGMENTS_LEAST, source_of
 from farflung.ledger.transactions import PlantedTrace
-from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.node.sealed_files import PrivateRoundResult, PrivateStateStore, SealedFileStore
+from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol.messages import (
     CanaryOpenReply,
     SegmentOpenReply,
@@ -31,12 +34,13 @@ from farflung.peers.protocol.messages import (
 )
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest, seal
-from farflung.train import worker_messages
+from farflung.train import segments, worker_messages
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.verify.blind_commitment import is_blind
 from farflung.verify.commitment_check import plant
 from farflung.verify.segment_opening import needed
 
+NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
 _TRUE: Final = "-audit-"  # in the name of a file
 _PLANTED: Final = "-planted-"
 
@@ -202,3 +206,78 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 def _not_open(round: int, segment: int) -> PolicyError:
     return PolicyError("FF-APP-084", f"segment {segment} of round {round} is not open")
+
+
+class SegmentSealer:
+    """The states of one lease's newest round."""
+
+    def __init__(
+        self,
+        terms: JobTerms,
+        workplace: JobWorkspace,
+        private: PrivateStateStore,
+        openings: SampledSegments,
+        retain: Retain,
+    ) -> None:
+        self._terms, self._workplace, self._private = terms, workplace, private
+        self._openings, self._retain = openings, retain
+
+    async def open(self, result: PrivateRoundResult, segment: int) -> SegmentOpenReply:
+        """The state before a segment, and what is shown of it later; durable on return."""
+        states = await self._states(result, segment)
+        self._retain((result.round, segment), result.trace, states)
+        return self._openings.make(result.round, segment, result.trace, self._before(result.round), states)
+
+    async def plant(self, result: PrivateRoundResult, segment: int) -> CanaryOpenReply:
+        """The same under a false trace. Raises PolicyError FF-APP-395: a round has too few borders for one."""
+        count = self._terms.spec.segments
+        if count < SEGMENTS_LEAST:
+            raise PolicyError(
+                "FF-APP-395",
+                "no false end can be planted in this job",
+                cause=f"a round has {count} segments, and {SEGMENTS_LEAST} are needed",
+                hint="set audit.segments higher, or audit.canaries = 0",
+            )
+        states = await self._states(result, segment)
+        source = await self._states(result, source_of(segment, count) - 1)
+        false = worker_messages.OpenSegmentResult(
+            states.start, self._planted(result, states, source), states.last
+        )
+        return self._openings.plant(result.round, segment, result.trace, self._before(result.round), false)
+
+    def _planted(
+        self,
+        result: PrivateRoundResult,
+        states: worker_messages.OpenSegmentResult,
+        source: worker_messages.OpenSegmentResult,
+    ) -> bytes:
+        """The end that the false trace claims, as a verifier is to fetch it."""
+        optimizer, layout = self._terms.spec.optimizer, self._terms.layout
+        ends = [segments.unpack(each.end, optimizer, layout, result.round) for each in (states, source)]
+        return segments.pack(segments.planted(*ends), optimizer, layout)
+
+    def _before(self, round: int) -> ContributionTrace | None:
+        kept = self._private.before(round)
+        return kept.result.trace if kept is not None and kept.result is not None else None
+
+    async def _states(self, result: PrivateRoundResult, segment: int) -> worker_messages.OpenSegmentResult:
+        ask = worker_messages.OpenSegmentCommand(result.round, segment)
+        try:
+            return await self._workplace.ask(ask, worker_messages.OpenSegmentResult)
+        except RunError as error:
+            if error.code != NOT_HELD:
+                raise
+        await self._train_again(result.round, result.trace.statistics.tokens)
+        return await self._workplace.ask(ask, worker_messages.OpenSegmentResult)
+
+    async def _train_again(self, round: int, tokens: int) -> None:
+        """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
+        kept = self._private.before(round)
+        await self._workplace.ask(
+            worker_messages.RewindCommand(round, kept.inner if kept is not None else b""),
+            worker_messages.StateResult,
+        )
+        await self._workplace.ask(
+            worker_messages.TrainCommand(round, self._terms.spec.steps_of(tokens)),
+            worker_messages.TrainResult,
+        )

@@ -28,10 +28,13 @@ from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io.multicast_member import GroupEndpoint, NoEndpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.node.private import PrivateCheckpoint, PrivateRoundResult, PrivateStateStore
-from farflung.peers.node.sealed_files import SealedFileStore
-from farflung.peers.node.segment_openings import Retain, SampledSegments
-from farflung.peers.node.showing import SegmentSealer
+from farflung.peers.node.sealed_files import (
+    PrivateCheckpoint,
+    PrivateRoundResult,
+    PrivateStateStore,
+    SealedFileStore,
+)
+from farflung.peers.node.segment_openings import Retain, SampledSegments, SegmentSealer
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import (

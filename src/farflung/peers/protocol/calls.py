@@ -7,10 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from farflung.core.errors import NetworkError, ProtocolError
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
+from farflung.net.io.path_manager import PathManager
 from farflung.net.messages import RemoteError
+from farflung.peers.protocol.messages import PeerAddress
 
 REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
 STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
@@ -56,3 +58,25 @@ class MemberCalls:
                 if now >= until:
                     raise
             await asyncio.sleep(REDIAL_SECONDS)
+
+
+def is_lost_line(error: FarflungError) -> bool:
+    """Whether a member could not be reached any more, as opposed to what it said."""
+    return isinstance(error, NetworkError) and not isinstance(error, RemoteError | ProtocolError)
+
+
+def as_failure(error: FarflungError | None) -> FarflungError:
+    """Why a run cannot go on: what the last provider said. An error that it sent is no fault of the network."""
+    if error is None:
+        return RunError(
+            "FF-APP-052", "all providers are gone", hint="`farflung resume` goes on when they are back"
+        )
+    if isinstance(error, RemoteError):
+        return RunError(error.code, error.message, cause=error.cause, hint=error.hint)
+    return error
+
+
+async def reach(roads: PathManager, address: PeerAddress) -> Connection:
+    """A standing connection to the peer, or a new one to the first place that answers. Raises FarflungError."""
+    roads.learn(address.peer, address.places)
+    return await roads.connection(address.peer)

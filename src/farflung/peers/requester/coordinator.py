@@ -23,8 +23,7 @@ from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages
-from farflung.peers.protocol.calls import PATIENCE_SECONDS, Dial, MemberCalls
-from farflung.peers.protocol.failing import as_failure
+from farflung.peers.protocol.calls import PATIENCE_SECONDS, Dial, MemberCalls, as_failure
 from farflung.peers.requester.audits import AuditCoordinator
 from farflung.peers.requester.commitment_checks import (
     is_kept,

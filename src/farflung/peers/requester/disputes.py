@@ -24,8 +24,7 @@ from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.pinpoint_game import NO_ACCOUNT, PinpointRow, PinpointStage
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.table_rows import LeaseRow
-from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.disputing import dispute_of
+from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.verify import dispute_trace
 from farflung.verify.canon import graph_file

@@ -34,8 +34,7 @@ from farflung.ledger.transactions import (
     Progress,
     VerdictFinding,
 )
-from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.disputing import dispute_of
+from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.rundir.archive import RunLog, roots_by_round
 from farflung.peers.rundir.journal import EventEmitter

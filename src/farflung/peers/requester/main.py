@@ -21,12 +21,12 @@ from farflung.job.spec import JobTerms
 from farflung.ledger.block import Genesis
 from farflung.local.jobs.resolve import resolve_again
 from farflung.local.network import prepare
-from farflung.local.network.placement import RELAY, REQUESTER
 from farflung.net.counters import ByteCounter
-from farflung.peers.ledger_client.connect import any_of, client_in_run, reaches_of, validators_in
+from farflung.peers.ledger_client.connect import any_of, client_in_run, places_of, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, credential_in
-from farflung.peers.node.reachability import places_of
 from farflung.peers.process.channel import (
+    RELAY,
+    REQUESTER,
     ControlChannel,
     Report,
     ReportingEmitter,

@@ -17,9 +17,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import messages
-from farflung.peers.protocol.calls import PATIENCE_SECONDS
-from farflung.peers.protocol.failing import is_lost_line
-from farflung.peers.protocol.reaching import reach
+from farflung.peers.protocol.calls import PATIENCE_SECONDS, is_lost_line, reach
 from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.requester.lease_negotiation import LeaseBudget, LeaseNegotiation, dismiss
 from farflung.peers.requester.member_setup import MemberSetup, Passes, ProviderInputs

@@ -37,7 +37,7 @@ from farflung.peers.ledger_client.key_registry import first_key
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.program.trace import graph_bytes
 from farflung.peers.protocol import messages
-from farflung.peers.protocol.failing import as_failure, is_lost_line
+from farflung.peers.protocol.calls import as_failure, is_lost_line
 from farflung.peers.requester.audit_draw import CommitmentAnchors
 from farflung.peers.requester.audit_session import WORKER_GONE
 from farflung.peers.requester.audits import AuditCoordinator

@@ -16,9 +16,8 @@ from farflung.ledger.params import LedgerParams
 from farflung.ledger.sdbft.votelog_records import Record, read_record
 from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
-from farflung.peers.validator.bootstrap import JoinStatus
+from farflung.peers.validator.bootstrap import CatchUpService, JoinStatus
 from farflung.peers.validator.committee import CommitteeMember
-from farflung.peers.validator.returning import CatchUpService
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 pytestmark = pytest.mark.whole
