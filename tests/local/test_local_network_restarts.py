@@ -20,7 +20,7 @@ from farflung.peers.process import child as child_process
 from farflung.peers.process.channel import Report
 from farflung.peers.process.child import ChildProcess
 
-SCRIPTED = Path(__file__).with_name("app_scripted.py")
+SCRIPTED = Path(__file__).parents[1] / "support" / "app_scripted.py"
 DIE: Report = {"do": "die"}
 
 
