@@ -22,8 +22,8 @@ from typing import Any
 from reporting import Row, at_most, load, show, told
 
 from farflung.core.ids import ID_BYTES, PeerId
-from farflung.local.jobs import resolve
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.runs import resolve_again
 from farflung.train import worker_messages
 from farflung.train.engine import WorkerEngine
 
@@ -50,7 +50,7 @@ def run(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, Any]]
 def one_thread(folder: Path) -> float:
     """Tokens a second of one process with one thread, in the first steps of the same job."""
     run = RunFolder(folder)
-    spec = resolve.resolve_again(run).spec
+    spec = resolve_again(run).spec
     engine = WorkerEngine(time.perf_counter)
     peer = PeerId(bytes(ID_BYTES))
     engine.handle(worker_messages.SetupCommand(spec, run.dataset_file.read_bytes(), b"", 0, peer))

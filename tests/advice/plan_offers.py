@@ -12,7 +12,7 @@ from farflung.advice.offers.offer_file import OfferedHost
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
 from farflung.job.job_loader import load
-from farflung.local.network import prepare
+from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.link_syntax import Link
 
 SMALL = {"model.layers": "4", "model.width": "128"}
@@ -51,7 +51,7 @@ def hosts(count: int, card: str = "RTX 4090", **changes: Any) -> tuple[OfferedHo
 def asked(**flags: str) -> JobWork:
     """A job's work; keys with __ for dots."""
     spec = load(None, flags={key.replace("__", "."): value for key, value in flags.items()}).spec
-    layout = prepare.known_layout(spec)
+    layout = known_layout(spec)
     assert layout is not None
     return work(spec, layout)
 

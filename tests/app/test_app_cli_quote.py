@@ -19,10 +19,11 @@ from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import ProviderMatchEvent
 from farflung.core.units import Millis
 from farflung.local.jobs import recent_prices, resolve
-from farflung.local.network import prepare
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import known_layout
 from farflung.peers.rundir.journal import Journal
+from farflung.peers.rundir.runs import resolve_again
 from farflung.plan import run_price as prices
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers"
@@ -291,8 +292,8 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
     run = hired(nothing_was_hired, "one", 3, 9)
     assert "test credits for 10^15 FLOP, 4 hosts in 1 run on this computer's own processor" in flat()
     hired(nothing_was_hired, "two", 5)
-    spec = resolve.resolve_again(run).spec
-    layout = prepare.known_layout(spec)
+    spec = resolve_again(run).spec
+    layout = known_layout(spec)
     assert layout is not None
     ask = 3e15 / work(spec, layout).flop(1)
     told = facts()["last_day"]
@@ -330,7 +331,7 @@ def test_runs_that_hired_nobody_or_cannot_be_read_hide_no_other(nothing_was_hire
         'module = ""', 'module = "model.py:build"'
     )
     foreign.identity_file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, text=text)))
-    assert resolve.resolve_again(foreign).spec.model.kind == "module"
+    assert resolve_again(foreign).spec.model.kind == "module"
     (nothing_was_hired / "nothing").mkdir()
     assert len(folder.all_runs(nothing_was_hired)) == 4
     now = Millis(round(run.read_identity().created * 1000) + 60_000)

@@ -12,7 +12,7 @@ import pytest
 from farflung.app.cli.main import main
 from farflung.app.simulate.audit_economics import AuditAssumptions, weigh
 from farflung.job.spec import JobSpec
-from farflung.local.network.process_config import STAKE_ROUNDS, stake_of
+from farflung.peers.rundir.genesis import STAKE_ROUNDS, stake_of
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:

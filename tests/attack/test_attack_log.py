@@ -18,8 +18,8 @@ from farflung.app.views import loss_charts, member_charts, report_page
 from farflung.core import events, limits
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, SentBytesByKind, to_json
-from farflung.local.model import load
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import IDENTITY_BYTES, RunFolder, RunIdentity
 from farflung.peers.rundir.journal import read_timeline
 from farflung.watch import event_limits, report_series
@@ -256,7 +256,7 @@ def test_a_file_of_a_run_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, ki
             path.touch()
             os.truncate(path, 1 << 40)
     with pytest.raises(RunError, match="FF-APP-161"):
-        load.read_file(path, limits.MIB)
+        read_file(path, limits.MIB)
 
 
 def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:

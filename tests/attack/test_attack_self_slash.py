@@ -14,7 +14,7 @@ from farflung.job.spec import JobSpec
 from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.params import LedgerParams
-from farflung.local.network.process_config import stake_of
+from farflung.peers.rundir.genesis import stake_of
 from farflung.verify import audit_sample
 from farflung.verify.economics import silence_of
 

@@ -24,9 +24,9 @@ from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import DataSpec, JobSpec, JobTerms, ModelSpec
-from farflung.local.jobs import resolve
 from farflung.local.model import load, model_card
 from farflung.peers.rundir.folder import FORMAT, RunFolder, RunIdentity
+from farflung.peers.rundir.runs import runs_folder
 from farflung.train import model_file
 from farflung.train.public_state import PublicState
 from farflung.watch.io.event_log import EventLog
@@ -150,7 +150,7 @@ def test_a_runs_folder_that_cannot_be_one_is_a_mistake(
             place.touch()
     monkeypatch.setenv("FARFLUNG_RUNS", str(place / "a" if kind == "below" else place))
     with pytest.raises(UsageError, match="FF-APP-173"):
-        resolve.runs_folder()
+        runs_folder()
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

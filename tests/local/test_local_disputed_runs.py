@@ -11,19 +11,12 @@ from farflung.core.ids import PeerId
 from farflung.job.cheat_names import DEFAULT, HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS
-from farflung.local.jobs import resolve as jobs_resolve
 from farflung.local.jobs.resolve import resolve
 from farflung.local.network import history
-from farflung.local.network.process_config import (
-    DISPUTE_BLOCKS,
-    LocalNetwork,
-    ProcessAddress,
-    bond_of,
-    chain_of,
-    cheater_of,
-    genesis_of,
-)
+from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import DISPUTE_BLOCKS, bond_of, chain_of, cheater_of, genesis_of
+from farflung.peers.rundir.runs import resolve_again
 
 SPEC = JobSpec()
 
@@ -87,10 +80,7 @@ def test_the_folder_alone_says_which_ledger_a_run_has(tmp_path: Path) -> None:
     resolved, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
     run = folder.create(tmp_path / "run", identity)
     found = folder.RunFolder(run.root)
-    assert (
-        chain_of(found, jobs_resolve.resolve_again(found).spec)
-        == genesis_of(resolved.spec, disputes=True).chain
-    )
+    assert chain_of(found, resolve_again(found).spec) == genesis_of(resolved.spec, disputes=True).chain
     text = found.identity_file.read_text()
     found.identity_file.write_text(text.replace('"disputes":true', '"disputes":false'))
     assert chain_of(found, resolved.spec) == genesis_of(resolved.spec).chain

@@ -7,12 +7,12 @@ import pytest
 from farflung.core import events, relay_passes
 from farflung.core.errors import PolicyError
 from farflung.job.job_loader import load
-from farflung.local.network import prepare
 from farflung.local.network.forecast import RunForecast
 from farflung.local.network.placement import LoopbackPlacement
 from farflung.local.network.process_config import LocalNetwork
 from farflung.local.network.run_end import JobEndReport
 from farflung.peers.rundir.folder import RunIdentity
+from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.machine import MachineMeasurements
 from farflung.watch.fold import RunTimeline, fold
 
@@ -23,7 +23,7 @@ COMPUTER = MachineMeasurements(2, 1.5e11, 8 << 30)
 def foreseen(*, hidden: int = 0, price: int = 0) -> RunForecast:
     flags = {"rounds": "12", "network.hidden": str(hidden), "network.providers": "2"}
     spec = load(None, preset="tiny", flags=flags, environment={}).spec
-    layout = prepare.known_layout(spec)
+    layout = known_layout(spec)
     assert layout is not None
     network = LocalNetwork(spec, relays=2, relay_price=price)
     identity = RunIdentity(1, 0.0, "", ".", relays=2, relay_price=price)

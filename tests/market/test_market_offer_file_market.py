@@ -19,10 +19,10 @@ from farflung.core.money import MICRO, Credits
 from farflung.core.units import Bytes, Millis
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
-from farflung.local.network import prepare
 from farflung.market.asks import market
 from farflung.market.bids import rules
 from farflung.market.work_units import CALIBRATED
+from farflung.peers.rundir.inputs import known_layout
 
 NOW = Millis(1_700_000_000_000)
 GPT2 = {
@@ -38,7 +38,7 @@ TABLE = card_files.read()
 
 def job(**more: str) -> tuple[JobSpec, JobWork]:
     spec = load(None, preset="local", flags=GPT2 | more, environment={}).spec
-    layout = prepare.known_layout(spec)
+    layout = known_layout(spec)
     assert layout is not None
     return spec, work(spec, layout)
 

@@ -12,8 +12,8 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec, JobTerms
-from farflung.local.network.process_config import cheater_of
 from farflung.peers.requester.audits import evidence_file
+from farflung.peers.rundir.genesis import cheater_of
 from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]

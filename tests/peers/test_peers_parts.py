@@ -34,6 +34,8 @@ from farflung.peers.ledger_client.key_registry import credential_in
 from farflung.peers.node.sealed_files import SealedFileStore
 from farflung.peers.protocol.directory import advertise, check_advertisement
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import cheater_of
+from farflung.peers.rundir.runs import resolve_again
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
@@ -116,7 +118,7 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
         ledger = process_config.ProcessAddress(network.keys.validators[0].public, "127.0.0.1", 1)
         told = [network.provider(i, "/p", ledger, [], 1)["cheat"] for i in range(spec.network.providers)]
         assert told.count("skip") == 1
-        assert told.index("skip") == process_config.cheater_of(spec)
+        assert told.index("skip") == cheater_of(spec)
         drawn.add(told.index("skip"))
         others = [network.ledger(0, "/l"), network.relay(0), network.requester("/r", ledger, [])]
         others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
@@ -179,7 +181,7 @@ def test_the_stored_job_gives_the_same_spec_whatever_the_environment_says(
     resolved, identity = resolve.resolve("seed = 7\n[sync]\nsteps = 4\n", "tiny", {"batch": "3"})
     made = folder.create(tmp_path / "r", identity)
     monkeypatch.setenv("FARFLUNG_SYNC_STEPS", "99")
-    assert resolve.resolve_again(made).spec == resolved.spec
+    assert resolve_again(made).spec == resolved.spec
     assert resolved.spec.seed == 7
     assert resolved.spec.batch == 3
     assert resolved.origins["batch"] == "flag batch"

@@ -24,7 +24,7 @@ from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import Transfer
 from farflung.local.jobs import resolve
 from farflung.local.network import history
-from farflung.local.network.process_config import LocalNetwork, genesis_of
+from farflung.local.network.process_config import LocalNetwork
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
@@ -36,7 +36,8 @@ from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, meteri
 from farflung.peers.node.policy import check_passes
 from farflung.peers.requester import relay_fees
 from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
-from farflung.peers.rundir import folder, genesis
+from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import RELAY_FUNDS, genesis_of
 from farflung.peers.validator.requests import LedgerRequestHandler
 from farflung.plan.run_traffic import RunTraffic
 
@@ -360,7 +361,7 @@ def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_r
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("most", [0, -1, relay_fees.LEAST - 1, genesis.FUNDS + 1])
+@pytest.mark.parametrize("most", [0, -1, relay_fees.LEAST - 1, RELAY_FUNDS + 1])
 def test_a_bound_out_of_range_is_refused(most: int) -> None:
     with pytest.raises(UsageError, match="FF-APP-247"):
         resolve.resolve(None, "tiny", {}, relay_most=most)
@@ -409,7 +410,7 @@ def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
     assert relay_passes.worth(relay_fees.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)
     network = LocalNetwork(spec, relays=2, relay_price=5)
-    assert held[network.keys.requester.public] > genesis.FUNDS
+    assert held[network.keys.requester.public] > RELAY_FUNDS
     assert all(held[key.public] for key in network.keys.relays)
     assert network.relay_price == 0  # tiny has no relay
 

@@ -13,7 +13,7 @@ from app_trees import Ended, Event, Farflung, kill_tree
 from farflung.core import limits
 from farflung.core.money import format_credits
 from farflung.core.relay_passes import cost
-from farflung.local.network.process_config import FEE, POCKET
+from farflung.peers.rundir.genesis import FEE, POCKET
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
 

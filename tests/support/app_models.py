@@ -20,6 +20,7 @@ from farflung.local.jobs import resolve
 from farflung.local.network import prepare
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import write_resolved
 from farflung.train import data_order as orders
 from farflung.train import flat_model, inner_steps
 from farflung.train.artefact import model_file, model_hash
@@ -84,7 +85,7 @@ def finished_run(
     resolved, identity = resolve.resolve(text, "local", {}, base=runs / "data")
     run = folder.create(runs / name, identity)
     spec = resolved.spec
-    prepare.write_resolved(run, resolved)
+    write_resolved(run, resolved)
     asyncio.run(prepare.read_inputs(run, spec, runs / "data", _Nobody()))
     code = source.encode()
     built = flat_model.build(spec, code)

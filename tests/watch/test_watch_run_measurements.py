@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from farflung.core import events
 from farflung.core.events import AnyEvent, PlanComparisonEvent
 from farflung.job.job_loader import load
-from farflung.local.network import prepare
+from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.plan_comparison import compare
 from farflung.plan.run_plan import RunPlan, advise
@@ -77,7 +77,7 @@ def seen(*more: AnyEvent, way: str = "aggregating peer") -> RunObservations:
 
 def plan(rounds: int = 3) -> RunPlan:
     spec = replace(load(None, preset="tiny", environment={}).spec, rounds=rounds)
-    layout = prepare.known_layout(spec)
+    layout = known_layout(spec)
     assert layout is not None
     return advise(spec, layout, 400_045, MachineMeasurements(2, 1.5e11, 8 << 30))
 

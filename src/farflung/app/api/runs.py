@@ -19,11 +19,13 @@ from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
 from farflung.local.model import load as model_load
 from farflung.local.model.load import SavedModel
-from farflung.local.network import prepare, session
+from farflung.local.network import session
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
+from farflung.peers.rundir.inputs import known_layout
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import new_root, resolve_again, runs_folder
 from farflung.plan.run_plan import advise
 from farflung.watch import run_tables
 from farflung.watch.fold import RunTimeline, fold
@@ -230,10 +232,10 @@ class Run:
         does not hold, RunError FF-APP-080 where a run has no complete export, -354 where it has no data, and
         UsageError FF-APP-391 for a share or a seed that is none.
         """
-        from farflung.local.network.process_config import chain_of
         from farflung.local.verify_run.verify_run import prove
+        from farflung.peers.rundir.genesis import chain_of
 
-        chain = chain_of(self._files, resolve.resolve_again(self._files).spec)
+        chain = chain_of(self._files, resolve_again(self._files).spec)
         return prove(self._files, chain, [str(parent) for parent in parents], audit, seed, condemned)
 
 
@@ -281,7 +283,7 @@ def run(
         relay_most=relay_most,
         disputes=dispute,
     )
-    root = resolve.new_root(Path(out) if out is not None else None, resolved.spec.name)
+    root = new_root(Path(out) if out is not None else None, resolved.spec.name)
     hooks = Callbacks(root, callbacks)
     if display and notebook.kernel() is not None:
         hooks.add(notebook.NotebookDisplay(identity.created))
@@ -309,7 +311,7 @@ def plan(
     resolved, identity = _resolved(
         spec, preset, set, baseline=baseline, relay_price=relay_price, relay_most=relay_most
     )
-    layout = prepare.known_layout(resolved.spec)
+    layout = known_layout(resolved.spec)
     if layout is None:
         raise SpecError(
             "FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first"
@@ -327,7 +329,7 @@ def load(name: str | Path | None = None) -> Run:
 
     Raises UsageError FF-APP-014 when there is no such run.
     """
-    return Run(folder.find(resolve.runs_folder(), None if name is None else str(name)).root)
+    return Run(folder.find(runs_folder(), None if name is None else str(name)).root)
 
 
 def _resolved(

@@ -28,7 +28,7 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_share
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
-from farflung.local.network import process_config
+from farflung.peers.rundir.genesis import STAKE_ROUNDS
 from farflung.verify.economics import CheatMargin, griefing
 
 COLUMNS: Final = 80
@@ -61,7 +61,7 @@ def rounds(context: click.Context, option: click.Parameter, text: str) -> Fracti
 @PRESET
 @SET
 @click.option(
-    "--stake", callback=rounds, metavar="ROUNDS", default=str(process_config.STAKE_ROUNDS), show_default=True,
+    "--stake", callback=rounds, metavar="ROUNDS", default=str(STAKE_ROUNDS), show_default=True,
     help="Stake, in rounds' pay.",
 )  # fmt: skip
 @click.option(

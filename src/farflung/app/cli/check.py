@@ -141,7 +141,7 @@ def check(
 
 def _computer(port: int | None, as_json: bool) -> list[ProbeFinding]:
     """Looks at this computer, and says what it found."""
-    # Not asking.runs_folder: it refuses what is to be told.
+    # Not rundir.runs.runs_folder: it refuses what is to be told.
     runs = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
     found = probing.measure(probing.probes(runs, port))
     terminal = check_text.terminal()

@@ -20,11 +20,11 @@ INSTALL: Final = {
 
 def run_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The runs that there are, newest first."""
-    from farflung.local.jobs import resolve
     from farflung.peers.rundir import folder
+    from farflung.peers.rundir.runs import runs_folder
 
     try:
-        names = [run.name for run in reversed(folder.all_runs(resolve.runs_folder()))]
+        names = [run.name for run in reversed(folder.all_runs(runs_folder()))]
     except Exception:  # a shell that completes must never see an error
         return []
     return [name for name in names if name.startswith(incomplete)]

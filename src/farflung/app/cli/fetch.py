@@ -16,10 +16,11 @@ import msgspec
 
 from farflung.app.cli.completion import run_names
 from farflung.core.units import format_bytes
-from farflung.local.jobs import resolve
 from farflung.local.model import hf_export, load, model_card
 from farflung.local.model.load import MODEL, MODULE, SavedModel
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import resolve_again
 
 RECEIPT: Final = "requester.receipt"
 RESOLVED: Final = "resolved.json"
@@ -71,7 +72,7 @@ def fetch(name: str | None, out: Path | None, as_json: bool) -> None:
     found = load.on_ledger(run, held.data)
     files = {
         MODEL: held.data,
-        RECEIPT: load.read_file(load.receipt_of(run), 1 << 24),
+        RECEIPT: read_file(load.receipt_of(run), 1 << 24),
         RESOLVED: load.settings(run),
     }
     if held.source:
@@ -132,7 +133,7 @@ def exported(held: SavedModel, kind: str, model_hash: str, folder: str) -> dict[
     assert held.run is not None
     result = read_timeline(held.run).result
     assert result is not None
-    spec = resolve.resolve_again(held.run).spec
+    spec = resolve_again(held.run).spec
     text = model_card.readme(held.card, spec, result, model_hash, folder, is_hf=kind == "hf")
     if kind == "hf":
         return hf_export.files(held.card, held.tensors, text)

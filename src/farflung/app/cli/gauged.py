@@ -15,7 +15,7 @@ from farflung.job.io.job_files import read_module
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import memory_trace
 from farflung.local.jobs.memory_trace import MeasuredStep
-from farflung.local.network import prepare
+from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.step_trace import StepTrace
 
 
@@ -32,7 +32,7 @@ def known(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
 
     Raises what gauging.gauge raises, and SpecError FF-JOB-01x, -04x (no such source).
     """
-    layout = prepare.known_layout(spec)
+    layout = known_layout(spec)
     if layout is not None and not traces:
         return JobModel(layout)
     source = read_module(spec.model.module, base)[0] if layout is None else b""

@@ -34,7 +34,7 @@ from farflung.core.units import Seconds
 from farflung.job.io.job_files import read_dataset
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.local.model.load import read_file
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.plan.run_price import price
 
 DEFAULT: Final = "default"

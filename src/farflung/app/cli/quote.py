@@ -27,6 +27,7 @@ from farflung.market import price_history
 from farflung.market.asks import market
 from farflung.market.bids import LONGEST_MS
 from farflung.market.quote import quote as quote_of
+from farflung.peers.rundir.runs import runs_folder
 
 _SPAN: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(m|min|h|d)")
 _MS: Final = {"m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -92,7 +93,7 @@ def quote(
     )
     found = offer_file_market.offered(spec, work, hosts, order)
     bid, standing = offer_file_market.bid(found), market(offer_file_market.standing(found))
-    tape = price_history.tape(recent_prices.last_day(resolve.runs_folder(), now))
+    tape = price_history.tape(recent_prices.last_day(runs_folder(), now))
     answer = quote_of(standing, bid, tape, now, offer_file_market.also(found, standing))
     told = quote_text.JobQuote(found, bid, answer)
     sys.stdout.write("\n".join([quote_text.json(told)] if as_json else quote_text.lines(told)) + "\n")

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from farflung.app.views import report_page as page
-from farflung.local.jobs import resolve
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.runs import runs_folder
 
 
 @click.command(epilog="Example: farflung report --out my-run.html")
@@ -25,7 +25,7 @@ def report(name: str | None, out: Path | None, shows: bool, as_json: bool) -> No
 
     RUN: its name or folder; the newest by default. A run that still goes on is shown as far as it is.
     """
-    run = folder.find(resolve.runs_folder(), name)
+    run = folder.find(runs_folder(), name)
     written = page.write(run, out)
     facts = {"run": run.name, "report": str(written), "bytes": written.stat().st_size}
     sys.stdout.write((msgspec.json.encode(facts).decode() if as_json else str(written)) + "\n")

@@ -24,11 +24,14 @@ from farflung.job.io.job_files import read_dataset
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import memory_trace, resolve
-from farflung.local.network import prepare, session
-from farflung.local.network.placement import MOST_RELAYS, MOST_VALIDATORS
+from farflung.local.network import session
+from farflung.local.network.placement import MOST_VALIDATORS
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import MOST_RELAYS
+from farflung.peers.rundir.inputs import plain
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import new_root, resolve_again, runs_folder
 from farflung.plan.run_plan import advise
 from farflung.watch.event_lines import lines
 from farflung.watch.fold import RunTimeline
@@ -117,7 +120,7 @@ def run(
         disputes=dispute,
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
-    root = resolve.new_root(out, resolved.spec.name)
+    root = new_root(out, resolved.spec.name)
     with watcher(as_json, root) as see:
         session.start(root, resolved, identity, [see])
 
@@ -130,7 +133,7 @@ def resume(name: str | None, as_json: bool) -> None:
 
     RUN: its name or folder; the newest by default. Nothing that was logged is computed again.
     """
-    found = folder.find(resolve.runs_folder(), name)
+    found = folder.find(runs_folder(), name)
     done = read_timeline(found)
     if done.result is not None:  # said before the screen is there, which others must not write into
         sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
@@ -138,7 +141,7 @@ def resume(name: str | None, as_json: bool) -> None:
         if done.result is not None:
             see(done.result, done)
             return
-        session.resume(found, resolve.resolve_again(found), [see])
+        session.resume(found, resolve_again(found), [see])
 
 
 @click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")
@@ -211,7 +214,7 @@ def plan(
     base = Path(identity.base)
     model = partial(gauged.known, resolved.spec, base, traces=trace)
     if show_config:
-        values = {"spec": prepare.plain(resolved.spec), "origins": resolved.origins}
+        values = {"spec": plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
     elif offers is not None:
         most = plan_offers.allowed(resolved, quote.seconds_until(deadline))

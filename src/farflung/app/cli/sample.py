@@ -18,12 +18,13 @@ from farflung.core.errors import UsageError
 from farflung.core.units import format_count
 from farflung.job import dataset
 from farflung.job.io.job_files import read_tokens
-from farflung.local.jobs import resolve
 from farflung.local.model import load
 from farflung.local.model.prompts import as_text, harmless, prompt_tokens
 from farflung.local.model.text_generation import ask
 from farflung.peers.process.interrupts import InterruptHandler
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import resolve_again
 from farflung.train import inference_messages
 
 TOKENS: Final = 1 << 20
@@ -122,11 +123,11 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     """
     run = load.finished(name)
     held = load.open_model(str(run.root))
-    spec = resolve.resolve_again(run).spec
+    spec = resolve_again(run).spec
     if data is not None:
         measured_on, ours = str(data), read_tokens(data, held.card.model)
     else:
-        packed = load.read_file(run.dataset_file, limits.DATA_BYTES)
+        packed = read_file(run.dataset_file, limits.DATA_BYTES)
         measured_on, ours = "the run's held-out part", dataset.unpack(packed).heldout
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)

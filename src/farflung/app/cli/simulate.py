@@ -24,7 +24,7 @@ from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
-from farflung.local.model.load import read_file
+from farflung.peers.rundir.bounded_read import read_file
 
 RELIEF: Final = {  # of a condition that leaves nobody: what that means, and what would help
     "up": ("nobody is up", "more network.nodes, a longer churn.up_hours or a shorter churn.down_hours"),

@@ -16,10 +16,10 @@ from farflung.app.cli.completion import run_names
 from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
-from farflung.local.jobs import resolve
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.watch import job_class_text
 from farflung.watch.fold import RunTimeline
 from farflung.watch.phrases import clean
@@ -90,7 +90,7 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
 
 def _more(run: RunFolder, timeline: RunTimeline, row: dict[str, Any]) -> dict[str, Any]:
     """What is said of one run alone: where it lies, its model, its hashes, and what can be done next."""
-    model, result, failed = resolve.resolve_again(run).spec.model, timeline.result, timeline.failed
+    model, result, failed = resolve_again(run).spec.model, timeline.result, timeline.failed
     layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
     sizes = f"{layers}, width {model.width}, {model.heads} heads, "
     return row | {
@@ -134,7 +134,7 @@ def status(name: str | None, as_json: bool) -> None:
 
     With RUN, a name or folder, also where it lies, its model, its hashes, and what can be done next.
     """
-    base = resolve.runs_folder()
+    base = runs_folder()
     if name is not None:
         run = folder.find(base, name)
         timeline = read_timeline(run)
@@ -157,7 +157,7 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
 
     RUN: its name or folder; by default the one that runs. --now is the second Ctrl-C.
     """
-    base = resolve.runs_folder()
+    base = runs_folder()
     running = [r for r in folder.all_runs(base) if r.owner() is not None] if name is None else []
     run = running[-1] if running else folder.find(base, name)
     owner = run.owner()

@@ -11,9 +11,9 @@ import msgspec
 from farflung.app.cli.completion import run_names
 from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.money import format_credits
-from farflung.local.jobs import resolve
-from farflung.local.network.process_config import chain_of
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import chain_of
+from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.verify.replay_report import ReexecutionReport, ReplayReport, RetrialReport
 from farflung.watch.event_lines import say
 
@@ -59,8 +59,8 @@ def verify_run(
 
     if seed is not None and rate is None:
         raise click.UsageError("--seed goes with --audit")
-    run = folder.find(resolve.runs_folder(), name)
-    spec = resolve.resolve_again(run).spec if run.identity_file.exists() else None
+    run = folder.find(runs_folder(), name)
+    spec = resolve_again(run).spec if run.identity_file.exists() else None
     chain = chain_of(run, spec) if spec is not None else None
     report = prove(run, chain, parents, rate, 1 if seed is None else seed, retries, _note)
     lines = [msgspec.json.encode(report).decode()] if as_json else words(report)

@@ -18,6 +18,7 @@ from farflung.peers.requester.audits import evidence_file
 from farflung.peers.rundir import attestations, folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import command_name, runs_folder
 from farflung.watch import detail_rows, phrases
 from farflung.watch.attestation_table import node_rows
 from farflung.watch.event_lines import say
@@ -65,7 +66,7 @@ def _show(run: RunFolder, speed_text: str | None, as_json: bool) -> None:
     is_told = as_json or is_screen(sys.stdout) or timeline.result is not None or timeline.failed is not None
     if not is_told and run.owner() is None:
         sys.stdout.write(
-            "\n".join(say("Result", phrases.UNFINISHED, f"farflung resume {resolve.called(run)}")) + "\n"
+            "\n".join(say("Result", phrases.UNFINISHED, f"farflung resume {command_name(run)}")) + "\n"
         )
 
 
@@ -163,7 +164,7 @@ def watch(
 
     RUN: its name or folder; the newest by default.
     """
-    run = folder.find(resolve.runs_folder(), name)
+    run = folder.find(runs_folder(), name)
     if (number is not None) + (dispute is not None) + is_nodes > 1:
         raise UsageError(
             "FF-APP-153",

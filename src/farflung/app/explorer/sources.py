@@ -31,11 +31,11 @@ from farflung.ledger import queries
 from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
-from farflung.local.jobs import resolve
-from farflung.local.network.process_config import genesis_in
 from farflung.peers.ledger_http import routes
 from farflung.peers.ledger_http.handlers import Form
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.genesis import genesis_in
+from farflung.peers.rundir.runs import resolve_again, runs_folder
 
 CHAIN: Final = "chain.db"
 PATIENCE_SECONDS: Final = 20.0
@@ -161,8 +161,8 @@ def open_file(named: str | None) -> FileLedgerSource:
         return FileLedgerSource(path.name, _load(path) if is_database else chain_of(path))
     if path is not None and (path / CHAIN).is_file():
         return FileLedgerSource(path.name, _load(path / CHAIN))
-    run = folder.find(resolve.runs_folder(), named)
-    genesis = genesis_in(run, resolve.resolve_again(run).spec)
+    run = folder.find(runs_folder(), named)
+    genesis = genesis_in(run, resolve_again(run).spec)
     return FileLedgerSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain, _terms_of(run))
 
 

@@ -21,11 +21,11 @@ from farflung.core.events import LineageEvent
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import AncestorRun, JobSpec
-from farflung.local.jobs import resolve
-from farflung.local.network.process_config import chain_of
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
 from farflung.train.public_state import PublicState
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify.run_replay import ReplayResult, prove_base
@@ -66,7 +66,7 @@ async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: Event
 
 def find_exported(start: str, base: Path | None = None) -> RunFolder:
     """A run with its exported log: by its name, or by a path that starts at `base`. Raises SpecError FF-APP-350."""
-    for root in (resolve.runs_folder() / start, (base or Path()) / start):
+    for root in (runs_folder() / start, (base or Path()) / start):
         if (root / "export" / _GENESIS).is_file():
             return RunFolder(root)
     raise SpecError(
@@ -79,14 +79,14 @@ def find_exported(start: str, base: Path | None = None) -> RunFolder:
 
 def _proved(parent: RunFolder) -> ReplayResult:
     try:
-        spec = resolve.resolve_again(parent).spec if parent.identity_file.exists() else None
+        spec = resolve_again(parent).spec if parent.identity_file.exists() else None
         return prove_base(read_export(parent), chain_of(parent, spec) if spec is not None else None)
     except FarflungError as error:
         raise VerificationError(
             "FF-APP-351",
             f"run {parent.name} cannot be stood on",
             cause=f"{error.code}: {error.message}",
-            hint=f"farflung verify-run {resolve.called(parent)}",
+            hint=f"farflung verify-run {command_name(parent)}",
         ) from error
 
 

@@ -17,12 +17,12 @@ from farflung.core.errors import FarflungError
 from farflung.core.events import ProviderMatchEvent
 from farflung.core.money import MAX_CREDITS, Credits
 from farflung.core.units import Millis
-from farflung.local.jobs import resolve
-from farflung.local.network import prepare
 from farflung.market.price_history import DAY_MS, BundleSale
 from farflung.market.work_units import CALIBRATED
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import known_layout
+from farflung.peers.rundir.runs import resolve_again
 from farflung.watch.io import event_log
 
 HERE: Final = "this computer"  # the class of local providers
@@ -41,8 +41,8 @@ def last_day(runs: Path, now: Millis) -> tuple[BundleSale, ...]:
 
 def _sale(run: RunFolder) -> Iterator[BundleSale]:
     """The first hiring: a run that goes on keeps its leases, and their price."""
-    spec = resolve.resolve_again(run).spec
-    layout = prepare.known_layout(spec)
+    spec = resolve_again(run).spec
+    layout = known_layout(spec)
     matched = next(
         (event for event in event_log.read(run.events_file) if isinstance(event, ProviderMatchEvent)), None
     )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import errno
 import os
-import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +15,9 @@ from farflung.job.job_loader import ResolvedJob, load
 from farflung.job.spec import JobSpec
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
-from farflung.peers.rundir import genesis
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
+from farflung.peers.rundir.genesis import RELAY_FUNDS
+from farflung.peers.rundir.runs import command_name, runs_folder
 
 # Variables that steer the program, not a job.
 _OURS = frozenset(
@@ -34,31 +32,6 @@ _OURS = frozenset(
 )
 
 SHOWN = "local"  # the preset that shows everything, a caught cheater included
-
-
-def runs_folder() -> Path:
-    """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder. Raises UsageError FF-APP-173 (no folder)."""
-    found = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
-    if not found.is_dir() and _is_in_the_way(found):
-        raise UsageError(
-            "FF-APP-173",
-            f"{found} is not a folder",
-            cause="runs are kept in it"
-            + (": FARFLUNG_RUNS names it" if "FARFLUNG_RUNS" in os.environ else ""),
-            hint="set FARFLUNG_RUNS to a folder, or unset it: export FARFLUNG_RUNS=runs",
-        )
-    return found
-
-
-def _is_in_the_way(path: Path) -> bool:
-    """Whether no folder can be made there: there is something else, a link to nowhere, a circle of links."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return path.is_symlink()
-    except OSError as error:
-        return error.errno == errno.ELOOP  # of all else says whoever makes the folder
-    return True
 
 
 def resolve(
@@ -148,25 +121,19 @@ def _fare(spec: JobSpec, asked: int | None) -> int:
 
 def _most(asked: int | None) -> int:
     """What a run's relays may cost together, micro-credits; 0: what its plan says."""
-    if asked is None or relay_fees.LEAST <= asked <= genesis.FUNDS:
+    if asked is None or relay_fees.LEAST <= asked <= RELAY_FUNDS:
         return asked or 0
     raise UsageError(
         "FF-APP-247",
         f"relays cannot cost {asked} micro-credits",
-        cause=f"it is a number from {relay_fees.LEAST} to {genesis.FUNDS}",
+        cause=f"it is a number from {relay_fees.LEAST} to {RELAY_FUNDS}",
         hint="--relay-most 1: a credit; or --relay-price 0: they carry for nothing",
     )
 
 
-def called(run: RunFolder) -> str:
-    """The word by which a verb finds the run: its name in the runs' folder, else its folder."""
-    is_here = (runs_folder() / run.name).resolve() == run.root.resolve()
-    return shlex.quote(run.name if is_here else str(run.root))
-
-
 def must_be_named(run: RunFolder) -> str:
     """How commands name the run, where one without a name would take another, or its name would not find it."""
-    word = called(run)
+    word = command_name(run)
     others = [
         other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()
     ]
@@ -174,15 +141,3 @@ def must_be_named(run: RunFolder) -> str:
         other.identity_file.stat().st_mtime > run.identity_file.stat().st_mtime for other in others
     )
     return "" if word == run.name and is_newest else word
-
-
-def resolve_again(folder: RunFolder) -> ResolvedJob:
-    """The configuration of an existing run, from its own folder and from nowhere else."""
-    return load(folder.read_identity().text, origin_name="run.json")
-
-
-def new_root(out: Path | None, name: str) -> Path:
-    """The folder of a new run: as asked, or the first free one of today."""
-    if out is not None:
-        return out
-    return folders.new_root(runs_folder(), datetime.date.today().isoformat(), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
@@ -18,11 +17,12 @@ from farflung.core.ids import ZERO_HASH
 from farflung.core.io.durable_files import write_atomic
 from farflung.ledger.receipt_file import MAGIC, check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import JobRow
-from farflung.local.jobs import resolve
-from farflung.local.network.process_config import chain_of
 from farflung.peers.rundir import folder
+from farflung.peers.rundir.bounded_read import read_file, unreadable
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.train import model_file
 from farflung.train.artefact import model_hash
 from farflung.train.model_file import ModelFileHeader
@@ -60,7 +60,7 @@ def open_model(what: str | None) -> SavedModel:
 
 def finished(name: str | None) -> RunFolder:
     """A finished run; without a name the newest. Raises UsageError FF-APP-014, RunError FF-APP-160."""
-    base = resolve.runs_folder()
+    base = runs_folder()
     if name is None:
         done = [run for run in folder.all_runs(base) if run.model_file.is_file() and run.owner() is None]
         if done:
@@ -101,35 +101,6 @@ def _source(path: Path, said: ModelFileHeader) -> bytes:
     return source
 
 
-def read_file(path: Path, limit: int) -> bytes:
-    """An ordinary file of at most `limit` bytes; raises RunError FF-APP-161."""
-    data = b""
-    try:
-        # A pipe does not make us wait.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                cause = "it is a folder, a pipe or a device"
-            elif status.st_size > limit:
-                cause = f"it has more than {limit} bytes"
-            else:
-                data, cause = file.read(status.st_size), ""  # no more memory than it has bytes
-    except OSError as error:
-        cause = error.strerror or str(error)
-    if cause:
-        raise _unreadable(path, cause)
-    return data
-
-
-def _unreadable(path: Path, cause: str) -> RunError:
-    return RunError(
-        "FF-APP-161",
-        f"cannot read {path}",
-        cause=cause,
-        hint="see that the file is there and yours to read",
-    )
-
-
 def settings(run: RunFolder) -> bytes:
     """The resolved configuration for whoever gets the model: of the data and the source the names, not the folders.
 
@@ -146,7 +117,7 @@ def settings(run: RunFolder) -> bytes:
             model["start"] = PurePath(model["start"]).name
         return msgspec.json.format(msgspec.json.encode(said), indent=2)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _unreadable(run.resolved_file, f"it is damaged: {error}"[:200]) from error
+        raise unreadable(run.resolved_file, f"it is damaged: {error}"[:200]) from error
 
 
 class ModelRecord(NamedTuple):
@@ -163,7 +134,7 @@ def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
     """
     said = model_hash(data)
     held = read_receipt_file(read_file(receipt_of(run), len(MAGIC) + limits.RECEIPT_FILE_BYTES))
-    rows = check_receipt_file(held, chain_of(run, resolve.resolve_again(run).spec))
+    rows = check_receipt_file(held, chain_of(run, resolve_again(run).spec))
     jobs = [row for row in rows if isinstance(row, JobRow) and row.requester == held.party]
     recorded = {row.output for row in jobs} - {ZERO_HASH}
     if recorded and said not in recorded:

@@ -33,7 +33,6 @@ from farflung.peers.process.channel import LEDGER, RELAY, REQUESTER, relay_names
 from farflung.plan.exchange_paths import HERE, RunLinks
 from farflung.plan.link_syntax import Link
 
-MOST_RELAYS: Final = 4
 MOST_VALIDATORS: Final = 16  # processes on one computer
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
 LINE: Final = EmulatedHome(

@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT, digest
-from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.errors import FarflungError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.code_digest import image_digest
 from farflung.job import dataset
-from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.io.job_files import read_dataset, read_module
-from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
 from farflung.local.network.process_config import LocalNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import trace
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import (
+    damaged,
+    module_source,
+    read_terms,
+)
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
 from farflung.verify.tolerance import tolerance_of
@@ -53,16 +54,6 @@ async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Eve
         write_atomic(folder.module_file, source, "run.module")
     if not folder.terms_file.exists():
         await base_run.read_base(folder, spec, base, journal)
-
-
-def module_source(folder: RunFolder) -> bytes:
-    """The user's model source, or nothing."""
-    return folder.module_file.read_bytes() if folder.module_file.exists() else b""
-
-
-def known_layout(spec: JobSpec) -> TensorLayout | None:
-    """The model's tensors as far as they are known without building it: of the built-in GPT."""
-    return TensorLayout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
 
 
 async def prepare(
@@ -157,59 +148,18 @@ def _module_hash(module: bytes) -> Hash:
     return digest(NS_OBJECT, module) if module else ZERO_HASH
 
 
-def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
-    """The terms that were fixed for this spec; raises RunError FF-APP-022, VerificationError FF-APP-023."""
-    path = folder.terms_file
-    try:
-        terms = decode(path.read_bytes(), JobTerms, limits.LOG_RECORD_BYTES)
-    except ProtocolError as error:
-        raise _damaged(path, f"{error.message}: {error.cause}") from error
-    if terms.spec != spec:
-        raise RunError(
-            "FF-APP-022",
-            "the run was started with another configuration",
-            cause="terms.bin does not agree with run.json",
-            hint="start a new run with `farflung run`",
-        )
-    return terms
-
-
 def _check_inputs(folder: RunFolder, terms: JobTerms, data: bytes, module: bytes) -> None:
     """What a run is resumed from is what its terms say, to the bit; and by that the terms are what they were."""
     if digest(NS_OBJECT, data) != terms.dataset:
-        raise _damaged(folder.dataset_file, "its hash is not the one in the run's terms")
+        raise damaged(folder.dataset_file, "its hash is not the one in the run's terms")
     if _module_hash(module) != terms.module:
-        raise _damaged(folder.module_file, "its hash is not the one in the run's terms")
+        raise damaged(folder.module_file, "its hash is not the one in the run's terms")
     try:
         trace.parts(terms, data, trace.graph_bytes(folder))
     except FarflungError as error:
-        raise _damaged(folder.graph_file, error.message) from error
+        raise damaged(folder.graph_file, error.message) from error
     try:
         initial = public_state.unpack(folder.initial_file.read_bytes(), terms.layout)
         public_state.check(initial, terms.layout, 0, terms.initial_root)
     except (OSError, FarflungError) as error:
-        raise _damaged(folder.initial_file, str(error)) from error
-
-
-def _damaged(path: Path, cause: str) -> VerificationError:
-    return VerificationError(
-        "FF-APP-023",
-        f"{path.name} is damaged",
-        cause=cause[:300],
-        hint=f"restore {path} from a copy; without one, start a new run with `farflung run`",
-    )
-
-
-def plain(value: Any) -> Any:
-    """Structs as dictionaries, for files that people and their tools read."""
-    if isinstance(value, Wire):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    return value
-
-
-def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
-    """The resolved configuration with the origin of each value."""
-    text = {"spec": plain(resolved.spec), "origins": resolved.origins}
-    write_atomic(
-        folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved"
-    )
+        raise damaged(folder.initial_file, str(error)) from error

@@ -27,13 +27,13 @@ from farflung.core.events import AnyEvent
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
-from farflung.local.jobs import memory_trace, resolve
+from farflung.local.jobs import memory_trace
 from farflung.local.network import background, history, prepare, run_end
 from farflung.local.network.evaluation import Evaluator
 from farflung.local.network.forecast import RunForecast
 from farflung.local.network.placement import housed, housing_of
 from farflung.local.network.prepare import RunInputs
-from farflung.local.network.process_config import LocalNetwork, machine_of
+from farflung.local.network.process_config import LocalNetwork
 from farflung.local.network.processes import RunProcesses
 from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport
 from farflung.net.counters import ByteCounter
@@ -44,7 +44,10 @@ from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import by_name, report_usage
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
+from farflung.peers.rundir.genesis import machine_of
+from farflung.peers.rundir.inputs import known_layout, module_source, write_resolved
 from farflung.peers.rundir.journal import Journal, Watcher
+from farflung.peers.rundir.runs import command_name
 from farflung.plan.run_duration import ALONE_THREADS
 from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import ring_bytes
@@ -118,7 +121,7 @@ class RunSession:
                 "FF-APP-130",
                 f"run {self._folder.name} was stopped",
                 cause=f"nothing is lost: what was logged stays, and {self._paid()}",
-                hint=f"farflung resume {resolve.called(self._folder)}",
+                hint=f"farflung resume {command_name(self._folder)}",
             ) from None
         except RunStoppedError:
             raise  # its result is out already, and it is no failure
@@ -181,9 +184,9 @@ class RunSession:
 
     async def _through(self) -> events.RunResultEvent:
         if not self._folder.resolved_file.exists():
-            prepare.write_resolved(self._folder, self._resolved)
+            write_resolved(self._folder, self._resolved)
         await prepare.read_inputs(self._folder, self._spec, Path(self._identity.base), self._journal)
-        layout = prepare.known_layout(self._spec)
+        layout = known_layout(self._spec)
         if layout is not None:
             self._show_plan(layout)
         homes = housed(self._housing.homes)
@@ -206,7 +209,7 @@ class RunSession:
     async def _with_network(self, layout: TensorLayout | None) -> events.RunResultEvent:
         worker = self._processes.start_own_worker()
         started = self._processes.start()
-        module = prepare.module_source(self._folder)
+        module = module_source(self._folder)
         async with memory_trace.beside(self._spec, module, self._journal, is_wanted=layout is None) as step:
             prepared = await prepare.prepare(self._folder, worker, self._network, self._journal)
             if layout is None:
@@ -330,7 +333,7 @@ class RunSession:
             "FF-APP-132",
             f"run {self._folder.name} was stopped after {outcome.rounds} of {self._spec.rounds} rounds",
             cause="all that was trained is paid, so it cannot go on; the model so far is in its folder",
-            hint=f"farflung sample {resolve.called(self._folder)}",
+            hint=f"farflung sample {command_name(self._folder)}",
         )
 
     async def _baseline(self, scorer: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:

@@ -13,9 +13,9 @@ from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.host.io.worker_process import start_worker
 from farflung.job.spec import JobTerms
-from farflung.local.network.prepare import module_source
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import module_source
 from farflung.train import worker_messages
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.run_log import Contribution, accepted_by_round, payload_hash

@@ -22,8 +22,8 @@ from farflung.core.errors import FarflungError
 from farflung.core.folder_owner import is_private
 from farflung.core.ids import ID_BYTES, Hash
 from farflung.host.io.code_digest import image_digest
-from farflung.local.model.load import read_file
 from farflung.peers.process.user_dirs import cache_folder
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.verify.canon.graph_file import SHIPPED_BYTES
 from farflung.verify.io.tracer import TraceStepRequest
 

@@ -19,8 +19,6 @@ from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
 from farflung.ledger.block import Genesis
-from farflung.local.jobs.resolve import resolve_again
-from farflung.local.network import prepare
 from farflung.net.counters import ByteCounter
 from farflung.peers.ledger_client.connect import any_of, client_in_run, places_of, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, credential_in
@@ -40,6 +38,8 @@ from farflung.peers.requester.payload_exchange import NetworkAssumptions
 from farflung.peers.requester.relay_fees import RelayFee
 from farflung.peers.requester.requester import JobOutcome, Requester
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import read_terms
+from farflung.peers.rundir.runs import resolve_again
 from farflung.plan import link_syntax
 from farflung.train import public_state
 from farflung.train.public_state import PublicState
@@ -124,7 +124,7 @@ async def main(orders: ControlChannel) -> None:
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
     folder = RunFolder(Path(config["root"]))
     await folder.lock_coordinator()
-    terms = prepare.read_terms(folder, resolve_again(folder).spec)
+    terms = read_terms(folder, resolve_again(folder).spec)
     requester = Requester(
         key,
         folder,

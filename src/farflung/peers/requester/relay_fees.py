@@ -32,7 +32,7 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
-from farflung.peers.rundir.genesis import FUNDS
+from farflung.peers.rundir.genesis import RELAY_FUNDS
 from farflung.plan.run_traffic import RunTraffic
 
 PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
@@ -82,11 +82,11 @@ def planned(event: PlanEvent, sent: RunTraffic, price: int, relays: int, most: i
     if not price or not relays:
         return event
     funds = reserve_of(sent, price, relays, most).most
-    if funds > FUNDS:
+    if funds > RELAY_FUNDS:
         raise PolicyError(
             "FF-APP-244",
             f"relays cost up to {format_credits(funds)} credits at {price} micro-credits a GiB",
-            cause=f"the requester has {format_credits(FUNDS)} for them; each channel holds 4 to 8 times its plan",
+            cause=f"the requester has {format_credits(RELAY_FUNDS)} for them; each channel holds 4 to 8 times its plan",
             hint="a lower --relay-price or --relay-most, or fewer --relays",
         )
     return replace(event, relay_price=price, relay_funds=funds)
@@ -190,7 +190,7 @@ class RelayChannels:
         """This node's last receipts. A relay that cannot be reached now asks for them itself."""
         for signed in self.passes:
             with contextlib.suppress(FarflungError):
-                await self._endpoint.payer.sign(signed.toll.relay)
+                await self._endpoint.purse.sign(signed.toll.relay)
 
     async def close(self) -> None:
         """Signs no more passes."""

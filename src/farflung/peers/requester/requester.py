@@ -22,7 +22,6 @@ from farflung.core.io.durable_files import write_atomic
 from farflung.job.spec import JobTerms
 from farflung.ledger.table_rows import JobState
 from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
-from farflung.local.network.prepare import module_source
 from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
@@ -54,6 +53,7 @@ from farflung.peers.requester.vouchers import VoucherIssuer
 from farflung.peers.rundir import attestations
 from farflung.peers.rundir.archive import Archive, RunLog, roots_by_round
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.inputs import module_source
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout

@@ -14,7 +14,7 @@ from farflung.core.attestations import NOT_A_PROOF, Attestation, attestation_has
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
-from farflung.local.model.load import read_file
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 from farflung.watch.attestation_table import AttestationRecord
 

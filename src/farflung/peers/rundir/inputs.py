@@ -1,0 +1,70 @@
+"""Reads and writes a run's fixed inputs in its folder: terms, model source, resolved configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode
+from farflung.core.errors import ProtocolError, RunError, VerificationError
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.spec import JobSpec, JobTerms
+from farflung.peers.rundir.folder import RunFolder
+
+
+def module_source(folder: RunFolder) -> bytes:
+    """The user's model source, or nothing."""
+    return folder.module_file.read_bytes() if folder.module_file.exists() else b""
+
+
+def known_layout(spec: JobSpec) -> TensorLayout | None:
+    """The model's tensors as far as they are known without building it: of the built-in GPT."""
+    return TensorLayout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
+
+
+def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
+    """The terms that were fixed for this spec; raises RunError FF-APP-022, VerificationError FF-APP-023."""
+    path = folder.terms_file
+    try:
+        terms = decode(path.read_bytes(), JobTerms, limits.LOG_RECORD_BYTES)
+    except ProtocolError as error:
+        raise damaged(path, f"{error.message}: {error.cause}") from error
+    if terms.spec != spec:
+        raise RunError(
+            "FF-APP-022",
+            "the run was started with another configuration",
+            cause="terms.bin does not agree with run.json",
+            hint="start a new run with `farflung run`",
+        )
+    return terms
+
+
+def damaged(path: Path, cause: str) -> VerificationError:
+    """The error FF-APP-023."""
+    return VerificationError(
+        "FF-APP-023",
+        f"{path.name} is damaged",
+        cause=cause[:300],
+        hint=f"restore {path} from a copy; without one, start a new run with `farflung run`",
+    )
+
+
+def plain(value: Any) -> Any:
+    """Structs as dictionaries, for files that people and their tools read."""
+    if isinstance(value, Wire):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value
+
+
+def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
+    """The resolved configuration with the origin of each value."""
+    text = {"spec": plain(resolved.spec), "origins": resolved.origins}
+    write_atomic(
+        folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved"
+    )
