@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from farflung.core.errors import UsageError
-from farflung.core.ids import PeerId
 from farflung.job.cheat_names import DEFAULT, HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS
 from farflung.local.jobs.resolve import resolve
 from farflung.local.network import history
-from farflung.local.network.process_config import LocalNetwork, ProcessAddress
+from farflung.local.network.process_config import LocalNetwork
 from farflung.peers.rundir import folder
-from farflung.peers.rundir.genesis import DISPUTE_BLOCKS, bond_of, chain_of, cheater_of, genesis_of
+from farflung.peers.rundir.genesis import DISPUTE_BLOCKS, bond_of, chain_of, genesis_of
 from farflung.peers.rundir.runs import resolve_again
 
 SPEC = JobSpec()
@@ -34,16 +33,6 @@ def test_whoever_contests_has_the_bond_beside_its_stake_and_its_fees() -> None:
     network = LocalNetwork(SPEC, disputes=True)
     plain, rich = (dict(genesis_of(SPEC, disputes=each).accounts) for each in (False, True))
     assert all(rich[node] - plain[node] == bond_of(SPEC) for node in network.keys.nodes)
-
-
-def test_the_cheater_and_nobody_else_contests_and_only_where_it_can() -> None:
-    ledger = ProcessAddress(PeerId(bytes(32)), "127.0.0.1", 1)
-    for disputes in (False, True):
-        network = LocalNetwork(SPEC, DEFAULT, disputes=disputes)
-        told = [network.provider(i, "", ledger, (), 1)["contests"] for i in range(SPEC.network.providers)]
-        assert told == [disputes and i == cheater_of(SPEC) for i in range(SPEC.network.providers)]
-    honest = LocalNetwork(SPEC, HONEST, disputes=True)
-    assert not any(honest.provider(i, "", ledger, (), 1)["contests"] for i in range(SPEC.network.providers))
 
 
 def test_a_run_that_is_to_have_a_dispute_has_a_cheater() -> None:

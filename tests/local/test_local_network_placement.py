@@ -22,9 +22,9 @@ from farflung.local.network.placement import (
     SERVERS,
     LoopbackPlacement,
     NetlabPlacement,
+    homes_event,
     homes_of,
-    housed,
-    housing_of,
+    placement_of,
 )
 from farflung.plan import link_syntax
 
@@ -66,7 +66,7 @@ def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat
 
 def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
     network = process_config.LocalNetwork(
-        spec_of(), housing=NetlabPlacement(homes_of(spec_of()), 2), relays=2
+        spec_of(), placement=NetlabPlacement(homes_of(spec_of()), 2), relays=2
     )
     given = told(network)
     servers = {*SERVERS, "relay-2"}
@@ -95,7 +95,7 @@ def test_a_job_does_not_know_of_homes() -> None:
     spec = spec_of(hidden=0)
     plain, housed_network = (
         process_config.LocalNetwork(spec),
-        process_config.LocalNetwork(spec, housing=NetlabPlacement(homes_of(spec))),
+        process_config.LocalNetwork(spec, placement=NetlabPlacement(homes_of(spec))),
     )
     assert encode(housed_network.spec) == encode(plain.spec) == encode(spec)
     assert encode(housed_network.genesis) == encode(plain.genesis)
@@ -115,12 +115,12 @@ def test_each_process_is_started_in_a_place_of_its_own() -> None:
 
 
 def test_a_run_says_of_its_homes_what_they_are() -> None:
-    said = housed(homes_of(spec_of(3, 1)))
+    said = homes_event(homes_of(spec_of(3, 1)))
     assert said is not None
     assert said.names == ("provider-0", "provider-1", "provider-2", "verifier-0")
     assert said.routers == ("symmetric", "symmetric", "port_restricted", "port_restricted")
     assert (said.up, said.down, said.rtt) == (LINE.up, LINE.down, LINE.rtt)
-    assert housed({}) is None
+    assert homes_event({}) is None
 
 
 def test_a_plan_reckons_with_the_laboratorys_lines_and_with_what_the_owner_allows(
@@ -149,9 +149,9 @@ def test_a_plan_reckons_with_the_laboratorys_lines_and_with_what_the_owner_allow
 def test_without_root_homes_are_refused_and_loopback_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PolicyError) as refused:
-        housing_of(spec_of(), 2, in_homes=True)
+        placement_of(spec_of(), 2, in_homes=True)
     assert (refused.value.code, refused.value.cause) == ("FF-APP-135", "needs root on Linux")
-    assert not housing_of(spec_of(), 2, in_homes=False).homes
+    assert not placement_of(spec_of(), 2, in_homes=False).homes
 
 
 def test_a_machine_that_cannot_make_homes_says_so_and_begins_nothing(farflung: Farflung) -> None:

@@ -34,7 +34,6 @@ from farflung.peers.ledger_client.key_registry import credential_in
 from farflung.peers.node.sealed_files import SealedFileStore
 from farflung.peers.protocol.directory import advertise, check_advertisement
 from farflung.peers.rundir import folder
-from farflung.peers.rundir.genesis import cheater_of
 from farflung.peers.rundir.runs import resolve_again
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
@@ -108,22 +107,6 @@ def test_who_cheats_is_asked_for_or_shown_by_default_and_never_in_your_own_job()
             assert encode(resolved.spec).find(expected.encode()) == -1
     with pytest.raises(UsageError, match="FF-APP-019"):
         resolve.resolve(None, "tiny", {}, cheat="lie")
-
-
-def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
-    drawn = set()
-    for seed in range(1, 21):
-        spec = resolve.resolve(f"seed = {seed}", "local", {})[0].spec
-        network = process_config.LocalNetwork(spec, "skip")
-        ledger = process_config.ProcessAddress(network.keys.validators[0].public, "127.0.0.1", 1)
-        told = [network.provider(i, "/p", ledger, [], 1)["cheat"] for i in range(spec.network.providers)]
-        assert told.count("skip") == 1
-        assert told.index("skip") == cheater_of(spec)
-        drawn.add(told.index("skip"))
-        others = [network.ledger(0, "/l"), network.relay(0), network.requester("/r", ledger, [])]
-        others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
-        assert not any("cheat" in config for config in others)
-    assert drawn == set(range(5))
 
 
 def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> None:

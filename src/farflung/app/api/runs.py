@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from farflung.app.api import notebook
 from farflung.app.api.callbacks import Callback, Callbacks, Watch
+from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError, SpecError
 from farflung.core.events import AnyEvent, RunResultEvent
@@ -90,8 +91,6 @@ class Run:
 
         Raises RunError FF-APP-155 where it cannot be written.
         """
-        from farflung.app.views import report_page  # matplotlib takes a second to load
-
         written = self.folder / report_page.FILE
         return written if self._final is not None and written.exists() else report_page.write(self._files)
 
@@ -288,7 +287,7 @@ def run(
     if display and notebook.kernel() is not None:
         hooks.add(notebook.NotebookDisplay(identity.created))
     try:
-        session.start(root, resolved, identity, [hooks])
+        session.start(root, resolved, identity, [hooks], report_page.keep)
     finally:
         hooks.close()
     return Run(root)

@@ -16,6 +16,7 @@ from farflung.app.cli import gauged, plan_article_text, plan_link, plan_offers, 
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.run_display import watcher
+from farflung.app.views import report_page
 from farflung.core.events import to_json
 from farflung.core.money import MICRO
 from farflung.host.io.machine_probe import machine
@@ -122,7 +123,7 @@ def run(
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     root = new_root(out, resolved.spec.name)
     with watcher(as_json, root) as see:
-        session.start(root, resolved, identity, [see])
+        session.start(root, resolved, identity, [see], report_page.keep)
 
 
 @click.command(epilog="Example: farflung resume")
@@ -141,7 +142,7 @@ def resume(name: str | None, as_json: bool) -> None:
         if done.result is not None:
             see(done.result, done)
             return
-        session.resume(found, resolve_again(found), [see])
+        session.resume(found, resolve_again(found), [see], report_page.keep)
 
 
 @click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")

@@ -33,7 +33,7 @@ class RunForecast(NamedTuple):
     """
 
     network: LocalNetwork
-    housing: LoopbackPlacement
+    placement: LoopbackPlacement
     identity: RunIdentity
     layout: TensorLayout
     data_bytes: int
@@ -44,9 +44,9 @@ class RunForecast(NamedTuple):
         """The plan of so many rounds; None: of all. Raises PolicyError FF-PLAN-001, FF-PLAN-002, FF-APP-244."""
         spec = self.network.reached
         spec = spec if rounds is None else replace(spec, rounds=rounds)
-        within, seats = self.housing.network, self.identity.validators
+        within, seats = self.placement.network, self.identity.validators
         plan = advise(spec, self.layout, self.data_bytes, self.computer, within, seats, self.step)
-        if self.housing.homes:  # nobody reaches into a home, a verifier's either
+        if self.placement.homes:  # nobody reaches into a home, a verifier's either
             plan = replace(plan, traffic=all_relayed(plan.traffic))
         return replace(plan, fees=self._fees(plan))
 

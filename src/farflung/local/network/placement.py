@@ -123,7 +123,7 @@ class NetlabPlacement(LoopbackPlacement):
             yield
 
 
-def housing_of(spec: JobSpec, relays: int, *, in_homes: bool) -> LoopbackPlacement:
+def placement_of(spec: JobSpec, relays: int, *, in_homes: bool) -> LoopbackPlacement:
     """Where the processes of a job's network are. Raises PolicyError FF-APP-135 where homes cannot be made."""
     if in_homes and (why := why_not()):
         raise PolicyError(
@@ -135,7 +135,7 @@ def housing_of(spec: JobSpec, relays: int, *, in_homes: bool) -> LoopbackPlaceme
     return NetlabPlacement(homes_of(spec), relays) if in_homes else LoopbackPlacement()
 
 
-def housed(homes: Mapping[str, EmulatedHome]) -> SimulatedHomeEvent | None:
+def homes_event(homes: Mapping[str, EmulatedHome]) -> SimulatedHomeEvent | None:
     """What a run says of its homes, which all have the same line; None where there are none."""
     if not homes:
         return None

@@ -17,7 +17,6 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.core.money import parse_credits
-from farflung.job.cheat_names import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import DAY_MS
 from farflung.local.network.placement import LoopbackPlacement
@@ -26,7 +25,6 @@ from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.process.channel import RELAY, REQUESTER, Report, relay_names, validator_names
 from farflung.peers.rundir.genesis import (
     NetworkKeys,
-    cheater_of,
     genesis_of,
     machine_of,
     stake_of,
@@ -52,24 +50,23 @@ class LocalNetwork:
     def __init__(
         self,
         spec: JobSpec,
-        cheat: str = HONEST,
-        housing: LoopbackPlacement | None = None,
+        placement: LoopbackPlacement | None = None,
         relays: int = 1,
         relay_price: int = 0,
         validators: int = 1,
         *,
         disputes: bool = False,
     ) -> None:
-        """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
+        """`placement`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
 
         `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
-        `disputes`: whether its law has them; then the cheater contests.
+        `disputes`: whether its law has them.
         """
-        self.housing = housing or LoopbackPlacement()
+        self.placement = placement or LoopbackPlacement()
         self.spec, self.keys = spec, NetworkKeys(spec, relays, validators)
-        self.genesis, self._disputes = genesis_of(spec, validators, disputes=disputes), disputes
+        self.genesis = genesis_of(spec, validators, disputes=disputes)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
-        self._cheat, self._relay_price = cheat, relay_price
+        self._relay_price = relay_price
 
     @property
     def relay_price(self) -> int:
@@ -91,7 +88,7 @@ class LocalNetwork:
     @property
     def reached(self) -> JobSpec:
         """The job as its network is reached, for plans: nobody reaches into a home. Its terms do not know of that."""
-        if not self.housing.homes:
+        if not self.placement.homes:
             return self.spec
         network = replace(self.spec.network, hidden=self.spec.network.providers)
         return replace(self.spec, network=network)
@@ -104,7 +101,7 @@ class LocalNetwork:
         return {"node": own.node.seed.hex(), "certificate": encode(own.certificate).hex()}
 
     def _listening(self, name: str) -> Report:
-        host = self.housing.host(name)
+        host = self.placement.host(name)
         return {"host": host, "remote": host != LOOPBACK}
 
     def ledger(self, index: int, folder: str) -> Report:
@@ -140,13 +137,10 @@ class LocalNetwork:
     def provider(
         self, index: int, folder: str, ledger: ProcessAddress, relays: Sequence[ProcessAddress], flops: int
     ) -> Report:
-        """A provider's configuration: the first ones are reached at relays only, and one may cheat."""
-        is_cheater = self._cheat != HONEST and index == cheater_of(self.spec)
+        """A provider's configuration: the first ones are reached at relays only."""
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
             "relays": [relay.config for relay in relays] if index < self.reached.hidden else [],
-            "cheat": self._cheat if is_cheater else HONEST,
-            "contests": self._disputes and is_cheater,
         }
 
     def verifier(
@@ -156,7 +150,7 @@ class LocalNetwork:
         name = f"verifier-{index}"
         return {
             **self.node(name, self.keys.verifiers[index], folder, ledger, flops),
-            "relays": [relay.config for relay in relays] if name in self.housing.homes else [],
+            "relays": [relay.config for relay in relays] if name in self.placement.homes else [],
         }
 
     def requester(self, root: str, ledger: ProcessAddress, relays: Sequence[ProcessAddress]) -> Report:
@@ -169,7 +163,7 @@ class LocalNetwork:
             "ledger": ledger.config,
             "relays": [relay.config for relay in relays],
             "relay_price": self.relay_price,
-            "lines": {name: self.housing.line(name) for name in ("provider-0", REQUESTER, RELAY)},
+            "lines": {name: self.placement.line(name) for name in ("provider-0", REQUESTER, RELAY)},
             "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,
             "unit_price": self.unit_price,

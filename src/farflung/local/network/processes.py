@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -24,7 +25,6 @@ from farflung.core.events import (
     SandboxEvent,
     SentBytesByKind,
     TrafficEvent,
-    ValidatorKillEvent,
     WarningEvent,
     from_json,
 )
@@ -32,7 +32,6 @@ from farflung.core.ids import PeerId
 from farflung.host.io.machine_probe import sgemm_flops
 from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.host.worker_limits import WorkerLimits
-from farflung.ledger.votes import faults
 from farflung.local.network.path_counts import PathCounts
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
@@ -49,11 +48,22 @@ OnEvent = Callable[[AnyEvent, bool], None]
 class RunProcesses:
     """All processes of a run but this one."""
 
-    def __init__(self, folder: RunFolder, network: LocalNetwork, journal: Journal, on_event: OnEvent) -> None:
-        """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable."""
+    def __init__(
+        self,
+        folder: RunFolder,
+        network: LocalNetwork,
+        journal: Journal,
+        on_event: OnEvent,
+        staged: Mapping[str, Report] = MappingProxyType({}),
+    ) -> None:
+        """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable.
+
+        `staged`: what is added to the configuration of processes, by name (local.network.demonstration).
+        """
+        self._staged = staged
         self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
         self._session = journal.timeline.sessions
-        self._keeper = ProcessSupervisor(self, journal)
+        self._supervisor = ProcessSupervisor(self, journal)
         self._own_worker: WorkerProcess | None = None
         self._starting: asyncio.Task[None] | None = None
         self._ledger: ProcessAddress | None = None
@@ -67,7 +77,7 @@ class RunProcesses:
         self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
         self._peers: dict[str, PeerId] = {REQUESTER: keys.requester.public}
         self._peers |= network.validators | network.relays | self._providers | self._verifiers
-        self.guard, self.ways = self._keeper.guard, PathCounts()
+        self.guard, self.ways = self._supervisor.guard, PathCounts()
 
     @property
     def validators(self) -> list[tuple[PeerId, str, int]]:
@@ -100,32 +110,32 @@ class RunProcesses:
         ledger = self._ledger = await self._start_ledger()
         for index, name in enumerate(network.relays):
             config = network.relay(index, ledger, str(folder.till(name)))
-            await self._keeper.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
+            await self._supervisor.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
         self._relays = [await self._place(name) for name in network.relays]
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):
             place = _made(folder.provider(index))
             config = network.provider(index, str(place), ledger, self._relays, flops)
-            await self._keeper.launch(self._post(name, "provider", config, place / "process.log"))
+            await self._supervisor.launch(self._post(name, "provider", config, place / "process.log"))
         for index, name in enumerate(self._verifiers):
             place = _made(folder.verifier(index))
             config = network.verifier(index, str(place), ledger, self._relays, flops)
-            await self._keeper.launch(self._post(name, "verifier", config, place / "process.log"))
+            await self._supervisor.launch(self._post(name, "verifier", config, place / "process.log"))
         for name in self._nodes:
-            self._announce_child(await self._keeper.ready(name))
+            self._announce_child(await self._supervisor.ready(name))
         for name in self._nodes:
-            await self._keeper.ask(name, {"do": "register"}, "registered")
+            await self._supervisor.ask(name, {"do": "register"}, "registered")
 
     async def _start_ledger(self) -> ProcessAddress:
         """All validators, which are told of each other."""
         for index, name in enumerate(self._network.validators):
             place = _made(self._folder.validator(index))
             config = self._network.ledger(index, str(place))
-            await self._keeper.launch(self._post(name, "validator", config, place / "process.log"))
+            await self._supervisor.launch(self._post(name, "validator", config, place / "process.log"))
         first, *others = [await self._place(name) for name in self._network.validators]
         ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)
         for name in self._network.validators if others else ():
-            self._keeper.tell(name, _meeting(ledger))
+            self._supervisor.tell(name, _meeting(ledger))
         return ledger
 
     @property
@@ -133,15 +143,16 @@ class RunProcesses:
         return [*self._providers, *self._verifiers]
 
     def _post(self, name: str, role: str, config: Report, log: Path) -> SupervisedProcess:
-        return SupervisedProcess(name, role, config, log, self._network.housing.way(name))
+        config = {**config, **self._staged.get(name, {})}
+        return SupervisedProcess(name, role, config, log, self._network.placement.way(name))
 
     async def _first(self, post: SupervisedProcess) -> ProcessAddress:
-        await self._keeper.launch(post)
+        await self._supervisor.launch(post)
         return await self._place(post.name)
 
     async def _place(self, name: str) -> ProcessAddress:
         """Where a launched process listens, once it is ready."""
-        child = await self._keeper.ready(name)
+        child = await self._supervisor.ready(name)
         self._announce_child(child)
         ready = child.first.result()
         return ProcessAddress(self._peers[name], str(ready["host"]), int(ready["port"]))
@@ -156,9 +167,9 @@ class RunProcesses:
         post = self._post(REQUESTER, "requester", config, self._folder.root / "requester.log")
         await self._first(post)
         if self._stop_asked:
-            self._keeper.tell(REQUESTER, {"do": "stop"})
+            self._supervisor.tell(REQUESTER, {"do": "stop"})
         outcome = await self._outcome
-        await self._keeper.dismiss(REQUESTER)
+        await self._supervisor.dismiss(REQUESTER)
         return outcome
 
     def ask_to_stop(self) -> bool:
@@ -166,18 +177,18 @@ class RunProcesses:
         if self._stop_asked or self._outcome is None:
             return False
         self._stop_asked = True
-        self._keeper.tell(REQUESTER, {"do": "stop"})
+        self._supervisor.tell(REQUESTER, {"do": "stop"})
         return True
 
-    def kill_validator(self, rounds: int) -> None:
-        """Kills one of four or more validators, which the keeper starts again: to show that the others go on."""
-        name = list(self._network.validators)[-1]
-        child = self._keeper.child(name)
-        if child is not None and faults(len(self._network.validators)):
-            os.kill(child.pid, signal.SIGKILL)
-            self._journal.emit(ValidatorKillEvent(name=name, round=rounds))
+    def kill(self, name: str) -> bool:
+        """Kills a process, which the supervisor starts again; False where none runs."""
+        child = self._supervisor.child(name)
+        if child is None:
+            return False
+        os.kill(child.pid, signal.SIGKILL)
+        return True
 
-    # What the keeper asks (keeping.Owner)
+    # What the supervisor asks (restarts.RestartPolicy)
 
     def heard(self, child: ChildProcess, said: Report) -> None:
         """A process reported something."""
@@ -208,7 +219,7 @@ class RunProcesses:
         is_crash = failure is None or failure.code == PORT_TAKEN
         peer = self._providers.get(name)
         if peer is not None:
-            self._keeper.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
+            self._supervisor.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
             return is_crash and not self._is_out(peer)
         if name == REQUESTER and self._outcome is not None and self._outcome.done():
             return False  # its work is done
@@ -226,7 +237,9 @@ class RunProcesses:
     def may_miss(self, name: str, why: str) -> bool:
         """Whether the run goes on without this process: it is a relay, and another one is there."""
         relays = self._network.relays
-        if name not in relays or all(self._keeper.is_given_up(other) for other in relays if other != name):
+        if name not in relays or all(
+            self._supervisor.is_given_up(other) for other in relays if other != name
+        ):
             return False
         said = f"{name} is not started again: {why}"
         self._journal.emit(
@@ -244,7 +257,7 @@ class RunProcesses:
             peer = self._peers[child.name]
             # A verifier is dialled when there is work for it, who was caught has a dispute left and no work.
             if child.name in self._providers and peer.hex() not in self._journal.timeline.caught:
-                self._keeper.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
+                self._supervisor.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
         elif child.name == REQUESTER and self._stop_asked:
             child.order({"do": "stop"})
 
@@ -274,17 +287,17 @@ class RunProcesses:
         """Every provider and verifier takes its stake back, in turn; one that was caught takes what is left of it."""
         for name in self._nodes:
             with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
-                if self._keeper.is_given_up(name):
-                    await self._keeper.bring_back(name)
-                await self._keeper.ask(name, {"do": "leave"}, "left")
+                if self._supervisor.is_given_up(name):
+                    await self._supervisor.bring_back(name)
+                await self._supervisor.ask(name, {"do": "leave"}, "left")
 
     async def stop(self) -> None:
         """Ends all processes; the ledger last, so that it hears the others out."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        await self._keeper.dismiss(REQUESTER)
-        await self._keeper.stop(last=self._network.validators)
+        await self._supervisor.dismiss(REQUESTER)
+        await self._supervisor.stop(last=self._network.validators)
         if self._own_worker is not None:
             used = self._own_worker.usage()
             peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]

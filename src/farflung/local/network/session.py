@@ -13,13 +13,12 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
@@ -29,9 +28,10 @@ from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
 from farflung.local.jobs import memory_trace
 from farflung.local.network import background, history, prepare, run_end
+from farflung.local.network.demonstration import Demonstration, staged_configs
 from farflung.local.network.evaluation import Evaluator
 from farflung.local.network.forecast import RunForecast
-from farflung.local.network.placement import housed, housing_of
+from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
 from farflung.local.network.process_config import LocalNetwork
 from farflung.local.network.processes import RunProcesses
@@ -53,6 +53,8 @@ from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import ring_bytes
 from farflung.plan.worker_memory import StepMemory
 from farflung.train.rounds import REASON_STOPPED
+
+OnEnd = Callable[[RunFolder, Journal], None]
 
 
 class RunStoppedError(FarflungError):
@@ -79,15 +81,19 @@ class RunSession:
         identity: RunIdentity,
         resolved: ResolvedJob,
         watchers: Sequence[Watcher],
+        on_end: OnEnd,
     ) -> None:
+        """`on_end`: called when the run is over, before its journal is closed."""
         self._folder, self._identity, self._resolved = folder, identity, resolved
-        self._spec = resolved.spec
-        self._housing = housing_of(self._spec, identity.relays, in_homes=identity.lab)
+        self._spec, self._on_end = resolved.spec, on_end
+        self._placement = placement_of(self._spec, identity.relays, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        made = (identity.cheat, self._housing, identity.relays, identity.relay_price, identity.validators)
+        made = (self._placement, identity.relays, identity.relay_price, identity.validators)
         self._network = LocalNetwork(self._spec, *made, disputes=identity.disputes)
-        self._processes = RunProcesses(folder, self._network, self._journal, self._hear)
+        staged = staged_configs(self._spec, identity)
+        self._processes = RunProcesses(folder, self._network, self._journal, self._hear, staged)
+        self._demonstration = Demonstration(self._spec, identity.validators, self._processes, self._journal)
         self._scorer: Evaluator | None = None
         self._main: asyncio.Task[Any] | None = None
         self._alone: asyncio.Future[float] | None = None  # one machine on the same tokens
@@ -133,7 +139,7 @@ class RunSession:
             raise
         finally:
             if is_over:  # who stops now does not wait for a page
-                report_page.keep(self._folder, self._journal)
+                self._on_end(self._folder, self._journal)
             self._journal.close()
 
     def _catch_signals(self) -> None:
@@ -177,8 +183,7 @@ class RunSession:
             sync = self._journal.timeline.bytes_by().sync
             event = msgspec.structs.replace(event, sync_bytes=sync)
         self._journal.emit(event, durable=durable)
-        if isinstance(event, events.RoundEndEvent) and event.round + 1 == max(1, self._spec.rounds // 2):
-            self._processes.kill_validator(event.round + 1)
+        self._demonstration.observe(event)
         if isinstance(event, events.RoundEndEvent) and self._scorer is not None:
             self._scorer.offer(event.round + 1, self._folder.snapshot(event.round + 1))
 
@@ -189,10 +194,10 @@ class RunSession:
         layout = known_layout(self._spec)
         if layout is not None:
             self._show_plan(layout)
-        homes = housed(self._housing.homes)
+        homes = homes_event(self._placement.homes)
         if homes is not None:
             self._journal.emit(homes)
-        with self._housing.open():
+        with self._placement.open():
             try:
                 return await self._processes.guard(self._with_network(layout))
             finally:
@@ -200,7 +205,7 @@ class RunSession:
 
     def _show_plan(self, layout: TensorLayout, step: StepMemory | None = None) -> None:
         size = self._folder.dataset_file.stat().st_size
-        known = (self._network, self._housing, self._identity, layout, size)
+        known = (self._network, self._placement, self._identity, layout, size)
         self._foreseen = RunForecast(*known, machine(), step)
         self._plan = self._foreseen.plan()
         if self._journal.timeline.plan is None:
@@ -357,33 +362,43 @@ class RunSession:
 
 
 def start(
-    root: Path, resolved: ResolvedJob, identity: RunIdentity, watchers: Sequence[Watcher]
+    root: Path, resolved: ResolvedJob, identity: RunIdentity, watchers: Sequence[Watcher], on_end: OnEnd
 ) -> events.RunResultEvent:
-    """Creates a run's folder and runs it to its end."""
+    """Creates a run's folder and runs it to its end; `on_end` is called when the run is over."""
     folder = folders.create(root, identity)
     try:
-        return _to_end(folder, identity, resolved, watchers)
+        return _to_end(folder, identity, resolved, watchers, on_end)
     except (SpecError, PolicyError, VerificationError):
         if not folder.terms_file.exists():
             shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
         raise
 
 
-def resume(folder: RunFolder, resolved: ResolvedJob, watchers: Sequence[Watcher]) -> events.RunResultEvent:
+def resume(
+    folder: RunFolder, resolved: ResolvedJob, watchers: Sequence[Watcher], on_end: OnEnd
+) -> events.RunResultEvent:
     """Goes on with a run from its log."""
     folder.lock()
-    return _to_end(folder, folder.read_identity(), resolved, watchers)
+    return _to_end(folder, folder.read_identity(), resolved, watchers, on_end)
 
 
 def _to_end(
-    folder: RunFolder, identity: RunIdentity, resolved: ResolvedJob, watchers: Sequence[Watcher]
+    folder: RunFolder,
+    identity: RunIdentity,
+    resolved: ResolvedJob,
+    watchers: Sequence[Watcher],
+    on_end: OnEnd,
 ) -> events.RunResultEvent:
     """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
     describe()
+
+    def session(watchers: Sequence[Watcher]) -> RunSession:
+        return RunSession(folder, identity, resolved, watchers, on_end)
+
     try:
         if _is_in_loop():
-            return background.run(lambda ours: RunSession(folder, identity, resolved, ours), watchers)
-        return asyncio.run(RunSession(folder, identity, resolved, watchers).execute())
+            return background.run(session, watchers)
+        return asyncio.run(session(watchers).execute())
     finally:
         folder.unlock()
 
