@@ -190,7 +190,7 @@ class RelayChannels:
         """This node's last receipts. A relay that cannot be reached now asks for them itself."""
         for signed in self.passes:
             with contextlib.suppress(FarflungError):
-                await self._endpoint.purse.sign(signed.toll.relay)
+                await self._endpoint.payer.sign(signed.toll.relay)
 
     async def close(self) -> None:
         """Signs no more passes."""
