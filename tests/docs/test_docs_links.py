@@ -230,6 +230,24 @@ def test_the_decisions_are_all_in_their_index() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
+def rooms_on_the_page(page: str) -> dict[str, set[str]]:
+    """Package → its rooms, as the drawing of the floors names them."""
+    found: dict[str, set[str]] = {}
+    package = ""
+    for line in page.partition("```text\n")[2].partition("```")[0].splitlines()[1:]:
+        package = line[8:19].strip() or package
+        found.setdefault(package, set()).update(line[19:69].split())
+    return found
+
+
+def test_the_drawing_of_the_floors_names_every_package_and_every_room() -> None:
+    there: dict[str, set[str]] = {}
+    for init in (ROOT / "src" / "farflung").glob("*/**/__init__.py"):
+        package, *room = init.parent.relative_to(ROOT / "src" / "farflung").parts
+        there.setdefault(package, set()).update(room)
+    assert rooms_on_the_page((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")) == there
+
+
 # Each reader above finds what it looks for: a rule that cannot fail would be no rule.
 
 

@@ -1,6 +1,6 @@
 """Merges contributions: a weighted sum in 64-bit fixed point, each clipped to the median norm by default.
 
-Exact (docs/architecture, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
+Exact (docs/concepts/roundlog, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
 machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62.
 
 Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.15706):

@@ -2,7 +2,7 @@
 BLAS.
 
 A BLAS sums in an order of its own, with or without fused operations. Sums of integers below 2^53 in binary64 are exact
-in any order, so both sides of a product become integers first (docs/architecture, law 1):
+in any order, so both sides of a product become integers first (docs/concepts/roundlog, law 1):
     x  ->  rint(x 2^(24 - e)),  e the exponent of the matrix' largest magnitude:  at most 24 bits
     k <= 32 summands      24 + 24 + 5 bits
     more, up to 2^16      the right side as two limbs of 12 bits: 24 + 12 + 16 bits a limb

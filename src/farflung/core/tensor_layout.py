@@ -2,7 +2,7 @@
 
 A `Layout` fixes the order (sorted by name) and the flat offsets of all public tensors. Public state is one
 flat float32 vector in that order; its root is Merkle over fixed chunks of each *named tensor*, so that a
-site that holds a part of the tensors can compute its part of the root (docs/architecture, law 3).
+site that holds a part of the tensors can compute its part of the root (docs/concepts/roundlog, law 3).
 """
 
 from __future__ import annotations

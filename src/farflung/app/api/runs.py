@@ -82,7 +82,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where everything of this run lies (docs/architecture.md, "Files of a run")."""
+        """Where everything of this run lies (docs/concepts/processes.md, "Files of a run")."""
         return self._files.root
 
     @property

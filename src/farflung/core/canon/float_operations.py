@@ -2,7 +2,7 @@
 
 Only IEEE-754 operations that are correctly rounded everywhere (+, -, *, /, sqrt, conversions), applied
 element by element by NumPy in the written order: no fused multiply-add, no re-ordered sum. The outer steps are the
-last of a round (docs/architecture, law 1). Vectors have shape (size,); none is written into.
+last of a round (docs/concepts/roundlog, law 1). Vectors have shape (size,); none is written into.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ It has validators, relays, verifiers, providers with a worker each, and the requ
 
 Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
 strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
-with one seed give the same bits (docs/architecture, law 4). Such keys are unsafe anywhere else.
+with one seed give the same bits (docs/concepts/roundlog, law 4). Such keys are unsafe anywhere else.
 """
 
 from __future__ import annotations
