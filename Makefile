@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.farflung-setup
 
-.PHONY: setup run test soak bench docs clean
+.PHONY: setup run test test-all soak bench docs clean
 
 setup: $(STAMP)
 
@@ -18,13 +18,18 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/farflung run $(ARGS)
 
-# Lint, types, import contracts, then all tests that need neither root, nor a browser, nor patience: .ci/run adds those.
+# Lint, types, import contracts; all short tests, and the long ones that import what changed since this last passed
+# (on a fresh clone: since main). It says how many it left out.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadgroup --tier change $(ARGS)
+
+# All tests that need neither root, nor extras, nor a browser; .ci/run adds those.
+test-all: setup
+	$(BIN)/pytest -n 3 --dist loadgroup --tier all $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
 # committee's longest, and most of its seeds and of the cheats'; disputes whose players die, or say nothing.

@@ -13,6 +13,8 @@ from hypothesis import settings
 
 from farflung.compress import kernels
 
+pytest_plugins = ["selection"]
+
 pytest.register_assert_rewrite(
     "app_trees",
     "attack_world",

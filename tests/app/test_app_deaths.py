@@ -55,6 +55,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Event:
     return Farflung(tmp_path_factory.mktemp("undisturbed") / "runs")(*JOB).result
 
 
+@pytest.mark.guarantee
 def test_ledger_relay_verifier_and_requester_may_die_and_nobody_sees_it_in_the_result(
     farflung: Farflung, undisturbed: Event
 ) -> None:

@@ -59,6 +59,7 @@ def secrets_of(run: Path) -> set[bytes]:
     return blocks((run / "dataset.bin").read_bytes()) | blocks(states)
 
 
+@pytest.mark.guarantee
 def test_a_stolen_disk_of_a_lender_holds_nothing_readable_and_no_key(stolen: Path, tmp_path: Path) -> None:
     secrets = secrets_of(stolen)
     assert_reader_finds_what_is_readable(stolen, secrets, tmp_path)

@@ -27,6 +27,7 @@ RESULT_KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.guarantee
 def test_a_run_ends_with_one_object_that_says_everything(tiny: Any) -> None:
     _, ended = tiny
     result = ended.result
@@ -100,6 +101,7 @@ def test_the_model_is_handed_over_with_all_its_tensors(tiny: Any) -> None:
     assert "blocks.0.qkv.weight" in tensors
 
 
+@pytest.mark.guarantee
 def test_a_second_reader_finds_everything_true(tiny: Any) -> None:
     command, ended = tiny
     checked = command("verify-run", ended.result["run"], "--json")
@@ -127,6 +129,7 @@ def test_a_second_reader_trains_the_whole_run_again_to_the_same_bits(tiny: Any) 
     assert command("verify-run", ended.result["run"], "--seed", "3").code == 2
 
 
+@pytest.mark.guarantee
 def test_every_party_has_a_receipt_that_holds_without_any_network(tiny: Any) -> None:
     command, ended = tiny
     folder = command.runs / ended.result["run"] / "export" / "receipts"

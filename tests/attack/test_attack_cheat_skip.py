@@ -19,6 +19,7 @@ from farflung.job.spec import AuditSpec
 from farflung.ledger.transactions import VerdictFinding
 
 
+@pytest.mark.guarantee
 @pytest.mark.whole
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_skips_steps_is_found_false_and_nobody_else(seed: int) -> None:

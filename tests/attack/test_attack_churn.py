@@ -106,6 +106,7 @@ def test_a_worker_that_is_stuck_is_told_to_give_up(run: Run) -> None:
     within(60, test)
 
 
+@pytest.mark.guarantee
 @pytest.mark.whole
 @pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
 def test_a_member_that_never_answers_again_holds_nobody(run: Run, phase: str) -> None:

@@ -194,6 +194,7 @@ def test_the_first_ask_that_is_left_over_sets_the_price_and_the_law_holds_it(sce
     scene(test)
 
 
+@pytest.mark.guarantee
 def test_who_declines_keeps_no_seat_empty_and_sets_no_price(scene: Any) -> None:
     async def test(here: Scene) -> None:
         here.nodes[1].is_declining = True

@@ -103,6 +103,7 @@ def attacked(test: Callable[[list[Member]], Awaitable[None]]) -> None:
     run(whole)
 
 
+@pytest.mark.guarantee
 @pytest.mark.parametrize("at", [HEAD_BYTES, HEAD_BYTES + 50, -1, 6, 15, 23, 5], ids=str)
 def test_a_changed_frame_is_refused_or_lost_and_never_heard(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """In the body, the tag, the sender, the epoch, the stream, the flags."""
@@ -186,6 +187,7 @@ def test_a_frame_of_another_length_ends_that_connection_alone(monkeypatch: pytes
     attacked(test)
 
 
+@pytest.mark.guarantee
 def test_the_relay_sees_no_run_of_plaintext_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 

@@ -114,6 +114,7 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: NOW))
 
 
+@pytest.mark.guarantee
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("known", "stolen"),

@@ -71,6 +71,7 @@ def of_a(sent: int, received: int, key: SigningKey = A, **fields: object) -> byt
     return encode(relay_passes.sign_receipt(key, replace(plain, **fields)))
 
 
+@pytest.mark.guarantee
 def test_a_relay_that_counts_too_much_gets_no_receipt_for_it() -> None:
     async def test() -> None:
         async with paid() as made:

@@ -88,12 +88,14 @@ def test_with_a_window_a_node_that_never_claimed_loses_nothing(end: str):
     assert world.lease(A).paid == 40 * PRICE
 
 
+@pytest.mark.guarantee
 def test_a_requester_that_vanishes_stops_no_pay():
     world = withheld(World().watched(), 2, claims=True)
     world.send(after=world.job().deadline - world.state.time)
     assert (world.job().state, world.lease(A).paid) == (JobState.EXPIRED, 20 * PRICE)
 
 
+@pytest.mark.guarantee
 def test_a_requester_that_signs_nothing_is_outvoted_by_those_who_checked():
     world = World().watched()
     assert world.do(A, world.settle_many((A, 25), by=VERIFIERS)) == "ok"

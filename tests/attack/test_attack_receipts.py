@@ -103,6 +103,7 @@ def altered(value: Any) -> list[Any]:
     return [replace(value, **{name: new}) for name in names for new in altered(getattr(value, name))]
 
 
+@pytest.mark.guarantee
 def test_every_field_altered_is_refused_with_and_without_the_genesis(chain: Chain, genuine: bytes) -> None:
     file = read_receipt_file(genuine)
     forged = [MAGIC + encode(other) for other in altered(file) if other != file]

@@ -177,6 +177,7 @@ def escapes(folder: Path, tier: str, world: str) -> set[str]:
     return set(json.loads(said))
 
 
+@pytest.mark.guarantee
 def test_what_gets_out_is_exactly_what_the_gaps_say(tmp_path: Path, tier: str, world: str) -> None:
     gaps = sandbox_tiers.try_tier(tier).tier.gaps
     said: set[str] = set().union(*(ways for gap, ways in OPENED_BY.items() if gap in gaps))

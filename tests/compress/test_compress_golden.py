@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from farflung.compress.index_coding import tables
 from farflung.compress.merge import WeightedUpdate, mean, merge
@@ -40,6 +41,7 @@ def codec_of(kind, bits, transform, topk=2, chunk=8):
     )
 
 
+@pytest.mark.guarantee
 def test_every_vector_of_the_document_is_what_the_codecs_write():
     common, *vectors = read("golden")
     assert LAYOUT.id.hex() == common["layout_id"]

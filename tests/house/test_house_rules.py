@@ -17,25 +17,25 @@ ERRORS = ROOT / "docs" / "errors.md"
 FILES = sorted(SOURCE.rglob("*.py"))
 CODE = re.compile(r"FF-([A-Z]+)-(\d{3})")
 
-MAX_FILE = 400
+MAX_FILE = 500
 MAX_FUNCTION = 60
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-OWNERS = {
-    "CORE": "core",
-    "SYNC": "app",
-    "LAB": "app",
-    "COMP": "compress",
-    "LEDG": "ledger",
-    "NET": "net",
-    "STOR": "store",
-    "JOB": "job",
-    "PLAN": "plan",
-    "HOST": "host",
-    "MARK": "market",
-    "TRAIN": "train",
-    "VERI": "verify",
-    "WATCH": "watch",
-    "APP": "app",
+OWNERS = {  # the rooms in which an area's errors are made: one code may tell them in other words there
+    "CORE": {"core"},
+    "SYNC": {"sync"},
+    "LAB": {"local"},
+    "COMP": {"compress"},
+    "LEDG": {"ledger"},
+    "NET": {"net"},
+    "STOR": {"store"},
+    "JOB": {"job"},
+    "PLAN": {"plan", "advice"},
+    "HOST": {"host"},
+    "MARK": {"market", "advice"},
+    "TRAIN": {"train"},
+    "VERI": {"verify"},
+    "WATCH": {"watch"},
+    "APP": {"app", "local", "peers"},
 }
 RUNS_MODELS = (
     SOURCE / "train" / "user_module.py"
@@ -162,7 +162,7 @@ def test_nothing_that_is_read_is_run() -> None:
     assert broken == []
 
 
-def test_no_file_is_over_400_lines() -> None:
+def test_no_file_is_over_500_lines() -> None:
     sizes = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES
     }
@@ -188,13 +188,14 @@ def test_folders_are_at_most_two_deep() -> None:
 
 
 def test_a_code_has_one_meaning() -> None:
-    """One code, one class of error (and so one exit status); in two packages only with the very same message."""
+    """One code, one class of error (and so one exit status); outside its own rooms only with the very same message."""
     classes: dict[str, set[str]] = defaultdict(set)
     messages: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for path in FILES:
         for code, kind, message in made(tree(path)):
             classes[code].add(kind)
-            messages[code][path.relative_to(SOURCE).parts[0]].add(message)
+            room = path.relative_to(SOURCE).parts[0]
+            messages[code]["" if room in OWNERS[code.split("-")[1]] else room].add(message)
     assert {code: sorted(kinds) for code, kinds in classes.items() if len(kinds) > 1} == {}
     shared = {code: dict(by) for code, by in messages.items() if len(by) > 1}
     assert {code: by for code, by in shared.items() if len(set().union(*by.values())) > 1} == {}
@@ -206,7 +207,7 @@ def test_a_code_names_the_package_that_owns_it() -> None:
     homeless = {
         code: spots
         for code, spots in all_codes().items()
-        if OWNERS[code.split("-")[1]] not in {Path(spot).parts[2] for spot in spots}
+        if not OWNERS[code.split("-")[1]] & {Path(spot).parts[2] for spot in spots}
     }
     assert homeless == {}
 
@@ -224,7 +225,7 @@ def test_every_code_is_documented_and_every_documented_code_exists() -> None:
 def test_who_runs_tests_by_their_marks_finds_the_files_by_what_is_written_in_them() -> None:
     """.ci/run reads only test files that name one of its marks: no helper may hold one for them."""
     (asked,) = re.findall(r"'(mark.*?)' tests", (ROOT / ".ci" / "run").read_text())
-    for mark in ("slow", "extra", "browser", "netns"):
+    for mark in ("whole", "slow", "extra", "browser", "netns"):
         assert re.search(asked, f"@pytest.mark.{mark}"), mark
     elsewhere = [
         path.name
@@ -232,6 +233,18 @@ def test_who_runs_tests_by_their_marks_finds_the_files_by_what_is_written_in_the
         if not path.name.startswith("test_") and re.search(asked, path.read_text())
     ]
     assert elsewhere == []
+
+
+def test_each_promise_of_the_readme_has_a_test_that_is_never_left_out() -> None:
+    """But for those that need root: .ci/run runs their files."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| .*\|$", text[text.index("| claim | shown by |") :], re.MULTILINE)
+    unseen = []
+    for row in rows:
+        shown = [ROOT / path for path in re.findall(r"\((tests/[^)]*)\)", row)]
+        if shown and not any("netns" in path.parts or "mark.guarantee" in path.read_text() for path in shown):
+            unseen.append(row)
+    assert unseen == []
 
 
 def test_test_files_have_unique_names() -> None:

@@ -56,6 +56,7 @@ def test_where_nobody_is_left_over_the_last_of_the_hired_sets_the_price() -> Non
     assert world.do(REQUESTER, hired(world, B, A, B, price=4)) == "ok"
 
 
+@pytest.mark.guarantee
 @pytest.mark.parametrize("price", [4, 6])
 def test_a_price_that_its_setter_does_not_ask_is_refused(price: int) -> None:
     world = registered(3, 4, 5)

@@ -82,6 +82,7 @@ def test_forwarded_bytes_are_the_peers_own_and_tickets_are_control() -> None:
     run(test)
 
 
+@pytest.mark.guarantee
 def test_what_crosses_the_relay_holds_no_run_of_plaintext() -> None:
     """Both peers reach the relay through a wire that keeps everything: looked at in runs of 32 bytes."""
 

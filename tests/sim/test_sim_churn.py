@@ -39,6 +39,7 @@ def seconds(network: Network, round: int) -> float:
     return network.at["Closed", round] - network.at["RoundOpened", round]
 
 
+@pytest.mark.guarantee
 def test_a_slow_member_is_passed_over_and_takes_part_again_as_soon_as_it_can() -> None:
     network = Network(1, job())
     network.members[SLOW].speed = 100.0

@@ -10,6 +10,7 @@ def test_the_scenarios_find_nothing_while_all_rules_hold() -> None:
     assert findings() == {}
 
 
+@pytest.mark.guarantee
 @pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_no_mutant_survives(name: str) -> None:

@@ -18,6 +18,7 @@ def check(seeds: range) -> None:
     assert [line for line in map(failure, seeds) if line] == []
 
 
+@pytest.mark.guarantee
 @pytest.mark.whole
 def test_a_hundred_schedules_are_safe_and_live() -> None:
     first = int(os.environ.get("FARFLUNG_SEED", "0"))

@@ -164,6 +164,7 @@ def closed(network: Network) -> list[RoundEndRecord]:
     return [r for r in network.log if isinstance(r, RoundEndRecord)]
 
 
+@pytest.mark.guarantee
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 @settings(max_examples=40)
 def test_the_log_is_the_same_whatever_order_answers_arrive_in(one: int, other: int) -> None:

@@ -56,6 +56,7 @@ def make_parts(sync, state, count=4):
     return parts
 
 
+@pytest.mark.guarantee
 @pytest.mark.parametrize("spec", SHELF + STREAMING, ids=name)
 def test_merge_is_the_same_for_every_order_of_parts(spec):
     sync = Sync.of(spec)
