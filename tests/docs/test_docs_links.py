@@ -248,6 +248,24 @@ def test_the_drawing_of_the_floors_names_every_package_and_every_room() -> None:
     assert rooms_on_the_page((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")) == there
 
 
+def test_the_glossary_names_every_room_and_modules_that_exist() -> None:
+    package = ROOT / "src" / "farflung"
+    table = [
+        line.strip("|").split("|")
+        for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()
+        if "| `" in line
+    ]
+    missing = [
+        where
+        for row in table
+        for where in INLINE.findall(row[2])
+        if not (package / where).is_dir() and not (package / f"{where}.py").is_file()
+    ]
+    assert missing == []
+    terms = {term for row in table for term in INLINE.findall(row[0])}
+    assert {init.parent.name for init in package.glob("*/*/__init__.py")} - terms == set()
+
+
 # Each reader above finds what it looks for: a rule that cannot fail would be no rule.
 
 
