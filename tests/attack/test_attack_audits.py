@@ -24,6 +24,7 @@ from attack_world import (
 )
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import decode, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import SigningKey, digest
@@ -33,8 +34,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.transactions import JobSlash, SignedVerdict, VerdictFinding, sign_verdict
 from farflung.net.io.connection import Connection
 from farflung.peers.node import audit_lease, opening_deadlines
-from farflung.peers.protocol import calls as role
-from farflung.peers.protocol import messages
+from farflung.peers.protocol import calls, messages
 from farflung.peers.requester import audits, cases
 from farflung.peers.requester.ledger_recorder import LedgerRecorder
 from farflung.store.sealed_objects import ObjectManifest
@@ -62,7 +62,7 @@ async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> An
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Runs a network that `prepare` has twisted; nobody honest is harmed in any of them."""
-    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "REDIAL", Backoff.every(0.0))
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(audits, "GIVE_UP_SECONDS", 10.0)
     monkeypatch.setattr(opening_deadlines, "patiently", _a_few_times)

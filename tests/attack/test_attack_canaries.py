@@ -14,6 +14,7 @@ import pytest
 from attack_run import EVE, Run, ledger_of
 from attack_world import AUDITED, LAYOUT, MEMBERS, REQUESTER, VERIFIERS, within
 
+from farflung.core.backoff import Backoff
 from farflung.core.codec import decode, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import SigningKey
@@ -25,8 +26,7 @@ from farflung.ledger.transactions import Canary, JobPerjury, JobSlash, Progress,
 from farflung.net.io.connection import Connection
 from farflung.peers.node import opening_deadlines
 from farflung.peers.node.audit_lease import AuditLease
-from farflung.peers.protocol import calls as role
-from farflung.peers.protocol import messages
+from farflung.peers.protocol import calls, messages
 from farflung.peers.requester import audits
 from farflung.peers.requester.audit_session import OPEN_SECONDS
 from farflung.peers.requester.canaries import Canaries
@@ -95,7 +95,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
         for module in (attack_world, attack_run):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "REDIAL", Backoff.every(0.0))
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
 

@@ -31,14 +31,14 @@ from attack_world import (
 )
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import encode
 from farflung.core.crypto import digest
 from farflung.core.errors import PolicyError
 from farflung.core.events import ProcessExitEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
-from farflung.peers.protocol import calls as role
-from farflung.peers.protocol import messages
+from farflung.peers.protocol import calls, messages
 from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.rundir.journal import Journal
 from farflung.peers.transfer import objects
@@ -53,7 +53,7 @@ replace = msgspec.structs.replace
 @pytest.fixture
 def attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Runs a network with these twists and checks what must hold; `accepted_last`: what ROUND took before it."""
-    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "REDIAL", Backoff.every(0.0))
 
     def run(
         reason: str,

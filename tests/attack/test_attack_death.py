@@ -21,13 +21,13 @@ from attack_world import (
 )
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
 from farflung.ledger.transactions import JobSlash, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.node import opening_deadlines
-from farflung.peers.protocol import calls as role
-from farflung.peers.protocol import messages
+from farflung.peers.protocol import calls, messages
 from farflung.peers.requester import audits
 from farflung.peers.requester.audit_draw import AuditDraws
 from farflung.peers.requester.audits import evidence_file
@@ -81,7 +81,7 @@ class Mortal:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """A network whose third member dies when it is drawn; `after` says what becomes of it."""
-    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "REDIAL", Backoff.every(0.0))
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(opening_deadlines, "patiently", _a_few_times)
 

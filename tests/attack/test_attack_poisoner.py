@@ -13,14 +13,14 @@ import pytest
 from attack_run import CHAIN, EVE, HONEST, ROUND, Judge, Run
 from attack_world import COURT, SPEC, TERMS, VERIFIERS, within
 
+from farflung.core.backoff import Backoff
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import LossScoreEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.job import proof_class
 from farflung.peers.node.audit_lease import AuditLease
-from farflung.peers.protocol import calls as role
-from farflung.peers.protocol import messages
+from farflung.peers.protocol import calls, messages
 from farflung.peers.requester import audits
 from farflung.train.scores import SignedRoundScores, sign_scores
 from farflung.verify.audit_accounts import AuditAccounts
@@ -33,7 +33,7 @@ PEERS = {key.public for key in (*HONEST, EVE)}
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Runs a network in which every round is scored; some of its verifiers twist what they say of round ROUND."""
-    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "REDIAL", Backoff.every(0.0))
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(proof_class, "PROBE_SHARE", Fraction(1, 10**6))
 

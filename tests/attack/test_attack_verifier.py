@@ -28,6 +28,7 @@ from attack_world import (
     within,
 )
 
+from farflung.core.backoff import Backoff
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
@@ -143,7 +144,7 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
     monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
-    monkeypatch.setattr(opening_deadlines, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(opening_deadlines, "REDIAL", Backoff.every(0.05))
 
     def run(attack: Any) -> None:
         async def test() -> None:

@@ -200,7 +200,7 @@ def test_a_pair_that_cannot_meet_stays_on_its_relay_and_tries_less_and_less() ->
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert len(tried) < 16
     assert gaps[1:] == sorted(gaps[1:])
-    assert gaps[-1] <= paths.LAST_PAUSE + 1
+    assert gaps[-1] <= paths.PAUSES.longest + 1
 
 
 def test_a_place_that_is_named_no_more_is_forgotten_unless_it_carries() -> None:

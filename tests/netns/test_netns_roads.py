@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 from netns_spots import Spot, echo
 
+from farflung.core.backoff import Backoff
 from farflung.core.codec import describe
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
@@ -123,7 +124,7 @@ def town() -> Iterator[Town]:
     with NetworkLab(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # Tried again soon where the machine was too slow for both ends to be there in time.
-        patch.setattr(paths, "FIRST_PAUSE", 1.0)
+        patch.setattr(paths, "PAUSES", Backoff(1.0, 600.0))
         relays = []
         for number, key in enumerate(RELAYS, 1):
             where = Spot(laboratory, f"s{number}")

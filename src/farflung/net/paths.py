@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.net.endpoint_records import DIRECT, EndpointAddress
 
 MEETING: Final = EndpointAddress("", 0)
@@ -31,8 +32,7 @@ AS_GOOD: Final = 1.1  # within this factor the kind of the path counts
 DROP: Final = 0.7  # of a path's own smoothed goodput: ask what has become of it
 PROBE_SECONDS: Final = 30.0  # between two probes of one path
 STRIPE_SECONDS: Final = 10.0  # for which a doubtful path shares bulk with all others
-FIRST_PAUSE: Final = 5.0
-LAST_PAUSE: Final = 600.0
+PAUSES: Final = Backoff(5.0, 600.0)
 SLOW_SECONDS: Final = 2.0  # while nothing stands, until one more path is tried
 STEADY_SECONDS: Final = 60.0  # a path that stood so long may be tried again at once
 TRIPS: Final = 4  # round trips of a path that are remembered
@@ -232,7 +232,7 @@ def handle(state: PathSelectionState, event: Event, now: float) -> tuple[PathSel
 
 def pause(failures: int) -> float:
     """Seconds before a path that failed so often in a row is tried again."""
-    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), LAST_PAUSE) if failures else 0.0
+    return PAUSES.pause(failures - 1) if failures else 0.0
 
 
 def choose(relays: Iterable[NetworkPath], count: int = RELAYS) -> list[NetworkPath]:

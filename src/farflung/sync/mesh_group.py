@@ -22,11 +22,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import decode, describe, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.core.io.retry import retry
 from farflung.net.counters import ByteCounter
 from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
@@ -218,13 +220,20 @@ class Mesh:
     async def _until(self, until: float, rank: int, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Does `work` over a connection to `rank`, anew when the network fails, until the clock says `until`."""
         host, port = self._book[self.ids[rank]]
-        while True:
-            try:
-                return await work(await self._endpoint.dial(self.ids[rank], host, port))
-            except NetworkError as error:
-                if error.code.startswith("FF-SYNC") or time.monotonic() > until or self._is_closed:
-                    raise _lost(rank, self.ids[rank], error) from error
-            await asyncio.sleep(_RETRY_SECONDS)
+
+        async def reach() -> T:
+            return await work(await self._endpoint.dial(self.ids[rank], host, port))
+
+        def may_pass(error: FarflungError) -> bool:
+            is_ours = error.code.startswith("FF-SYNC") or self._is_closed
+            return isinstance(error, NetworkError) and not is_ours
+
+        try:
+            return await retry(
+                reach, Backoff.every(_RETRY_SECONDS), may_pass, patience=until - time.monotonic()
+            )
+        except NetworkError as error:
+            raise _lost(rank, self.ids[rank], error) from error
 
     async def _exchange(
         self, tag: int, payload: bytes, bound: int, quorum: int

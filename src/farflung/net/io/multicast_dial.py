@@ -7,14 +7,14 @@ import socket
 from typing import Final
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net import multicast_groups
 from farflung.net.io.relay_listener import exactly
 from farflung.net.multicast_groups import GroupJoinStatus
 
-SHUN_SECONDS: Final = 60.0  # a relay that hung is left alone, twice as long each time,
-SHUN_MOST: Final = 900.0  # and at most so long
+SHUNNED: Final = Backoff(60.0, 900.0)  # a relay that hung is left alone
 _SHUNNED: Final = 16  # relays remembered
 
 REFUSALS: Final = {
@@ -76,21 +76,20 @@ class RelayBackoff:
     """Relays that let us in and then took or said nothing: who joins them at once again hangs at once again."""
 
     def __init__(self) -> None:
-        self._until: dict[PeerId, tuple[float, float]] = {}  # when it is over, and how long it was
+        self._until: dict[PeerId, tuple[float, int]] = {}  # when it is over, and how often it hung
 
     def hung(self, relay: PeerId, now: float) -> None:
         """It did so at `now` (monotonic seconds)."""
         if self.left(relay, now):  # of the same time: more than one waited for it
             return
-        _, before = self._until.pop(relay, (0.0, 0.0))
-        pause = min(2 * before, SHUN_MOST) or SHUN_SECONDS
-        self._until[relay] = now + pause, pause
+        _, times = self._until.pop(relay, (0.0, 0))
+        self._until[relay] = now + SHUNNED.pause(times), times + 1
         if len(self._until) > _SHUNNED:
             del self._until[next(iter(self._until))]
 
     def left(self, relay: PeerId, now: float) -> float:
         """Seconds for which it is still left alone."""
-        return max(0.0, self._until.get(relay, (now, 0.0))[0] - now)
+        return max(0.0, self._until.get(relay, (now, 0))[0] - now)
 
 
 def refused(relay: PeerId, cause: str) -> NetworkError:

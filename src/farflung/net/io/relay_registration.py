@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net.io.connection import Connection
@@ -18,7 +19,7 @@ SUMMON: Final = "relay.circuit"  # relay to peer: a `tickets.Summons`
 _LOOK_SECONDS: Final = 2.0  # between looks whether a relay on another machine is still there
 _ANSWER_SECONDS: Final = 3.0  # for which a relay on another machine may think
 _DIALS: Final = range(3)
-_FIRST_PAUSE: Final = 0.1  # seconds; doubled up to limits.REATTACH_SECONDS
+_PAUSES: Final = Backoff(0.1, limits.REATTACH_SECONDS)
 
 
 class RelayRegistration:
@@ -65,19 +66,19 @@ class RelayRegistration:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep(self) -> None:
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 connection = await first_of(self._dial, _DIALS)
                 await _tell(connection)
-                pause = _FIRST_PAUSE
+                failures = 0
                 self._is_there.set()
                 await self._while_it_stands(connection)
             except NetworkError as error:
                 self._last = error
             self._is_there.clear()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, limits.REATTACH_SECONDS)
+            await asyncio.sleep(_PAUSES.pause(failures))
+            failures += 1
 
     async def _while_it_stands(self, connection: Connection) -> None:
         beside = [asyncio.create_task(self._beside())] if self._beside is not None else []

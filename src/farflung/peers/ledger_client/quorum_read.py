@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
+from farflung.core.backoff import Backoff
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
+from farflung.core.io.retry import retry
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 
@@ -19,7 +21,7 @@ QUERY: Final = "ledger.query"
 PATIENCE_SECONDS: Final = 10.0  # for a validator that is started again
 ANSWER_SECONDS: Final = 5.0  # for one of several, before another one is asked as well
 ALONE_SECONDS: Final = 30.0  # for the only one
-PAUSES_SECONDS: Final = (0.05, 0.5)  # between two tries: the first, and the longest
+PAUSES: Final = Backoff(0.05, 0.5)  # between two tries
 
 Reach = Callable[[], Awaitable[Connection]]
 # Hears once of an answer that is waited for longer than PATIENCE_SECONDS (False), and when it is there (True): seconds.
@@ -57,22 +59,23 @@ class QuorumReader:
         """
         loop = asyncio.get_running_loop()
         began, is_told = loop.time(), False
-        deadline = began + self._patience
-        pause, longest = PAUSES_SECONDS
-        while True:
+
+        async def ask() -> T:
             count = _QuorumQuery(self, body, read, min(need, len(self)))
-            if await count.taken():
-                if is_told:
-                    self._waited(loop.time() - began, True)
-                return count.value
-            error = count.error
-            if not _may_pass(error) or loop.time() + pause > deadline:
-                raise error
-            if not is_told and loop.time() - began > PATIENCE_SECONDS:
+            if not await count.taken():
+                raise count.error
+            return count.value
+
+        def wait(_error: FarflungError, waited: float) -> None:
+            nonlocal is_told
+            if not is_told and waited > PATIENCE_SECONDS:
                 is_told = True
-                self._waited(loop.time() - began, False)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+                self._waited(waited, False)
+
+        value = await retry(ask, PAUSES, _may_pass, patience=self._patience, on_pause=wait)
+        if is_told:
+            self._waited(loop.time() - began, True)
+        return value
 
     def order(self) -> Iterator[int]:
         """Places of the validators, in the order in which they are asked."""

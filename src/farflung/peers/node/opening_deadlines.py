@@ -15,16 +15,20 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.io.retry import retry
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 from farflung.peers.protocol import messages
 from farflung.peers.transfer import objects
 
 WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to, were it nothing
-PATIENCE_SECONDS: Final = 0.3  # between tries: a peer that died is back within seconds, and owes what it owed
+REDIAL: Final = Backoff.every(
+    0.3
+)  # between tries: a peer that died is back within seconds, and owes what it owed
 PROBE_SECONDS: Final = 10.0  # within which the requester answers a verifier that doubts its own line
 RELAY_GONE: Final = "FF-NET-070"
 
@@ -93,15 +97,16 @@ def allowance(size: int) -> float:
 
 async def patiently(ask: Callable[[], Awaitable[AnswerT]], seconds: float) -> AnswerT:
     """What a peer owes, asked until its `seconds` are over. A line that broke or an agent that restarts is no lie."""
-    last: BaseException | None = None
+    last: FarflungError | None = None
+
+    def may_pass(error: FarflungError) -> bool:
+        nonlocal last
+        last = error
+        return isinstance(error, NetworkError | VerificationError)
+
     try:
         async with asyncio.timeout(seconds):
-            while True:
-                try:
-                    return await ask()
-                except (NetworkError, VerificationError) as error:
-                    last = error
-                await asyncio.sleep(PATIENCE_SECONDS)
+            return await retry(ask, REDIAL, may_pass)
     except TimeoutError:
         cause = f"within {seconds:.0f} s: {last}"[:300]
         raise WithheldError("FF-APP-088", "a committed state is withheld", cause=cause) from None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from farflung.core.backoff import Backoff
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError
 from farflung.core.ids import PeerId
+from farflung.core.io.retry import retry
 from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
 from farflung.net.messages import RemoteError
 from farflung.peers.protocol.messages import PeerAddress
 
-REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
+REDIAL: Final = Backoff.every(0.25)  # between tries to reach a member whose connection was lost
 STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
 # Then it counts as lost: nobody is counted on for more than 3 s after its death.
 PATIENCE_SECONDS: Final = 2.0
@@ -44,20 +44,8 @@ class MemberCalls:
 
     async def patiently(self, peer: PeerId, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Work with a member, tried again while its line is broken: each break has its own time to mend."""
-        until = 0.0
-        while True:
-            began = time.monotonic()
-            try:
-                return await work()
-            except NetworkError as error:
-                if isinstance(error, RemoteError | ProtocolError) or not self._is_wanted(peer):
-                    raise
-                now = time.monotonic()
-                if not until or now - began > STOOD_SECONDS:
-                    until = now + self._patience(peer)
-                if now >= until:
-                    raise
-            await asyncio.sleep(REDIAL_SECONDS)
+        may_mend = lambda error: is_lost_line(error) and self._is_wanted(peer)  # noqa: E731
+        return await retry(work, REDIAL, may_mend, patience=self._patience(peer), stood=STOOD_SECONDS)
 
 
 def is_lost_line(error: FarflungError) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import time
 from pathlib import Path
 from typing import Final
 
+from farflung.core.backoff import Backoff
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
+from farflung.core.io.retry import retry
 from farflung.net.io.admission import Admission
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.relay import RelayServer
@@ -34,7 +35,7 @@ from farflung.peers.process.channel import (
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 
 TELL_SECONDS: Final = 0.5
-AGAIN_SECONDS: Final = 0.2
+AGAIN: Final = Backoff.every(0.2)
 _FILES: Final = 8192  # two sockets and two pipes a circuit are six descriptors
 
 
@@ -102,14 +103,8 @@ def desk_of(config: Report, key: SigningKey) -> RelayLedgerLink | None:
 
 async def _gate(desk: RelayLedgerLink, price: int, store: ReceiptStore) -> RelayMeteringGate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return await desk.gate(price, store)
-        except NetworkError:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(AGAIN_SECONDS)
+    is_away = lambda error: isinstance(error, NetworkError)  # noqa: E731
+    return await retry(lambda: desk.gate(price, store), AGAIN, is_away, patience=PATIENCE_SECONDS)
 
 
 async def _tell(server: RelayServer) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from farflung.core.backoff import Backoff
 from farflung.core.errors import NetworkError, PolicyError, VerificationError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
@@ -24,8 +25,7 @@ from farflung.net.messages import RemoteError
 from farflung.store.fetch_plan import FetchPlan
 
 PATIENCE_SECONDS: Final = 8.0  # a peer or a relay that died is back within seconds
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 1.0
+_PAUSES: Final = Backoff(0.1, 1.0)  # between two dials
 _LOOK_SECONDS: Final = 0.25  # between two looks at ways from which nothing comes
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
@@ -38,7 +38,7 @@ class _TransferPeer:
     """A peer at the other end."""
 
     peer: PeerId
-    pause: float = 0.0
+    dials: int = 0  # since a chunk came
     troubled_since: float | None = None  # since when no chunk came of it and its ways break
     dialling: asyncio.Task[tuple[Connection, Iterable[int]]] | None = None
     reason: str = ""
@@ -115,9 +115,9 @@ class ObjectTransfer:
             self._plan.offered(way)
 
     async def _reach(self, source: _TransferPeer) -> tuple[Connection, Iterable[int]]:
-        if source.pause:
-            await asyncio.sleep(source.pause)
-        source.pause = min(max(_FIRST_PAUSE, 2 * source.pause), _LONGEST_PAUSE)
+        if source.dials:
+            await asyncio.sleep(_PAUSES.pause(source.dials - 1))
+        source.dials += 1
         connection = await self._dial(source.peer)
         connection.ways()  # those that are missing are dialled meanwhile
         return connection, (await self._enter(connection) if self._enter is not None else ())
@@ -187,7 +187,7 @@ class ObjectTransfer:
         for other in self._plan.received(index, way, self._loop.time()):
             self._drop_errands(other, index)
         if (source := self._of.get(way)) is not None:
-            source.troubled_since, source.pause = None, 0.0
+            source.troubled_since, source.dials = None, 0
 
     def _dialled(
         self, source: _TransferPeer, dialled: asyncio.Task[tuple[Connection, Iterable[int]]]

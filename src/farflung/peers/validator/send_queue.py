@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
 
-PAUSES_SECONDS: Final = (0.05, 1.0)  # between two tries to reach a peer: the first, and the longest
+PAUSES: Final = Backoff(0.05, 1.0)  # between two tries to reach a peer
 
 
 class PeerSendQueue:
@@ -57,18 +58,18 @@ class PeerSendQueue:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep(self) -> None:
-        pause, longest = PAUSES_SECONDS
+        failures = 0
         while True:
             try:
                 connection = await self._reach()
             except NetworkError:
                 self._stirred.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(PAUSES.pause(failures)):
                         await self._stirred.wait()
-                pause = min(2 * pause, longest)
+                failures += 1
                 continue
-            pause, self.is_met = PAUSES_SECONDS[0], True
+            failures, self.is_met = 0, True
             self._on_met(self._peer)
             with contextlib.suppress(NetworkError):
                 await self._empty(connection)
