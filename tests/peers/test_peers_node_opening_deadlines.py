@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.ids import PeerId
 from farflung.peers.node import opening_deadlines
@@ -63,7 +64,7 @@ def test_a_peer_that_serves_nothing_has_withheld_when_its_time_is_over(
 ) -> None:
     """Whatever it says of its line: it is asked again, and the time does not begin anew."""
     monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.1)
-    monkeypatch.setattr(opening_deadlines, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(opening_deadlines, "REDIAL", Backoff.every(0.01))
     monkeypatch.setattr(limits, "OWED_SECONDS", 0.3)
     tries = []
 
