@@ -228,10 +228,9 @@ class Mesh:
             is_ours = error.code.startswith("FF-SYNC") or self._is_closed
             return isinstance(error, NetworkError) and not is_ours
 
+        left = until - time.monotonic()
         try:
-            return await retry(
-                reach, Backoff.every(_RETRY_SECONDS), may_pass, patience=until - time.monotonic()
-            )
+            return await retry(reach, Backoff.every(_RETRY_SECONDS), may_pass, patience=lambda: left)
         except NetworkError as error:
             raise _lost(rank, self.ids[rank], error) from error
 

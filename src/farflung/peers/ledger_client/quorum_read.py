@@ -72,7 +72,7 @@ class QuorumReader:
                 is_told = True
                 self._waited(waited, False)
 
-        value = await retry(ask, PAUSES, _may_pass, patience=self._patience, on_pause=wait)
+        value = await retry(ask, PAUSES, _may_pass, patience=lambda: self._patience, on_pause=wait)
         if is_told:
             self._waited(loop.time() - began, True)
         return value

@@ -45,7 +45,7 @@ class MemberCalls:
     async def patiently(self, peer: PeerId, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Work with a member, tried again while its line is broken: each break has its own time to mend."""
         may_mend = lambda error: is_lost_line(error) and self._is_wanted(peer)  # noqa: E731
-        return await retry(work, REDIAL, may_mend, patience=self._patience(peer), stood=STOOD_SECONDS)
+        return await retry(work, REDIAL, may_mend, patience=lambda: self._patience(peer), stood=STOOD_SECONDS)
 
 
 def is_lost_line(error: FarflungError) -> bool:

@@ -104,7 +104,7 @@ def desk_of(config: Report, key: SigningKey) -> RelayLedgerLink | None:
 async def _gate(desk: RelayLedgerLink, price: int, store: ReceiptStore) -> RelayMeteringGate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     is_away = lambda error: isinstance(error, NetworkError)  # noqa: E731
-    return await retry(lambda: desk.gate(price, store), AGAIN, is_away, patience=PATIENCE_SECONDS)
+    return await retry(lambda: desk.gate(price, store), AGAIN, is_away, patience=lambda: PATIENCE_SECONDS)
 
 
 async def _tell(server: RelayServer) -> None:
