@@ -17,7 +17,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import check, check_net, placing
+from farflung.app.cli import check, check_net
+from farflung.app.cli.job_options import relay_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
@@ -127,7 +128,7 @@ def ledger(handler: Handler, place: str = "", attached: SigningKey | None = None
     ],
 )
 def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: RelayAddress) -> None:
-    assert placing.place(text) == named
+    assert relay_address(text) == named
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: Rel
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        placing.place(text)
+        relay_address(text)
 
 
 def test_flags_of_net_without_net_are_refused() -> None:

@@ -11,7 +11,7 @@ from farflung.job.cheat_names import DEFAULT, HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS
 from farflung.local.jobs.resolve import resolve
-from farflung.local.network import history
+from farflung.local.network.forecast import _SAME, _money, _same
 from farflung.local.network.process_config import LocalNetwork
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.genesis import DISPUTE_BLOCKS, bond_of, chain_of, genesis_of
@@ -81,11 +81,11 @@ def test_the_folder_alone_says_which_ledger_a_run_has(tmp_path: Path) -> None:
 def test_a_disputed_run_repeats_its_model_and_not_its_ledger(tmp_path: Path) -> None:
     _, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
     run = folder.create(tmp_path / "run", identity)
-    assert "ledger_root" not in history._same(run)
-    assert "model_hash" in history._same(run)
+    assert "ledger_root" not in _same(run)
+    assert "model_hash" in _same(run)
     run.unlock()
     _, identity = resolve(None, "tiny", {}, cheat="skip")
     plain = folder.create(tmp_path / "plain", identity)
-    assert history._same(plain) == history.SAME
-    assert history._money(identity) != history._money(run.read_identity())
+    assert _same(plain) == _SAME
+    assert _money(identity) != _money(run.read_identity())
     plain.unlock()

@@ -23,7 +23,7 @@ from farflung.ledger.state_transition import total_money
 from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import Transfer
 from farflung.local.jobs import resolve
-from farflung.local.network import history
+from farflung.local.network.forecast import _money
 from farflung.local.network.process_config import LocalNetwork
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
@@ -439,10 +439,10 @@ def test_the_price_is_no_part_of_the_job_and_small_where_nothing_is_said() -> No
 def test_runs_that_pay_relays_otherwise_are_no_repetition_of_each_other() -> None:
     identity = resolve.resolve(None, "tiny", {})[1]
     change = msgspec.structs.replace
-    assert history._money(identity) != history._money(change(identity, relay_price=1))
-    assert history._money(identity) != history._money(change(identity, lab=True))
+    assert _money(identity) != _money(change(identity, relay_price=1))
+    assert _money(identity) != _money(change(identity, lab=True))
     free = change(identity, relay_price=0)
-    assert history._money(free) == history._money(change(free, lab=True, relays=1))
+    assert _money(free) == _money(change(free, lab=True, relays=1))
 
 
 def test_a_run_of_before_paid_its_relays_nothing() -> None:

@@ -22,8 +22,8 @@ from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import write_resolved
 from farflung.train import data_order as orders
-from farflung.train import flat_model, inner_steps
-from farflung.train.artefact import model_file, model_hash
+from farflung.train import flat_model, inner_steps, model_file
+from farflung.train.model_file import model_hash
 from farflung.train.public_state import PublicState
 from farflung.watch.io.event_log import EventLog
 
@@ -95,7 +95,7 @@ def finished_run(
     terms = JobTerms(spec, data, module, layout, party, Hash(ZERO_HASH))
     state = PublicState(3, flat_model.initial(spec, built))
     if is_done:
-        packed = model_file(terms, state)
+        packed = model_file.write(terms, state)
         run.model_file.write_bytes(packed)
         built.put(state.params)
         _write_result(run, built, spec.evaluate.final_tokens, model_hash(packed).hex())

@@ -18,7 +18,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from farflung.core import limits
+from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.errors import FarflungError, UsageError, VerificationError
+from farflung.core.ids import Hash
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.proof_class import PROVEN, UNPROVEN
@@ -189,3 +191,8 @@ def _no_model(cause: str) -> UsageError:
         cause=cause[:200],
         hint="name a run, or the model.safetensors that `farflung fetch` wrote",
     )
+
+
+def model_hash(data: bytes) -> Hash:
+    """The digest under which a model file stands on the ledger."""
+    return digest(NS_OUTPUT, data)

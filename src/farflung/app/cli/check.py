@@ -12,7 +12,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from farflung.app.cli import check_net, check_text, placing
+from farflung.app.cli import check_net, check_text
+from farflung.app.cli.job_options import ledger_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.ids import PeerId
 from farflung.core.units import format_seconds
@@ -95,7 +96,7 @@ def _facts(
 @click.option("--listen", type=check_net.PORT, metavar="N", help="Let a relay try to reach this port.")
 @click.option("--peer", callback=check_net.key, metavar="KEY", help="Look for this peer; needs --ledger.")
 @click.option(
-    "--ledger", callback=placing.ledger, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
+    "--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
 )
 @click.option(
     "--theirs",

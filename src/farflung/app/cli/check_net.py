@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from farflung.app.cli import check_text
-from farflung.app.cli.placing import place
+from farflung.app.cli.job_options import relay_address
 from farflung.app.cli.relay import read_or_make_key
 from farflung.app.netcheck import check
 from farflung.app.netcheck.relay import RelayAddress
@@ -40,7 +40,7 @@ def places(
     """The relays of a command line. Raises click.BadParameter."""
     if len(texts) > MOST:
         raise click.BadParameter(f"at most {MOST} at a time")
-    return tuple(place(text) for text in texts)
+    return tuple(relay_address(text) for text in texts)
 
 
 def key(context: click.Context, option: click.Parameter, text: str | None) -> PeerId | None:

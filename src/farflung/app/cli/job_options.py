@@ -1,12 +1,16 @@
-"""Defines the command-line options that select a job: its file, the preset under it, and single values."""
+"""Parses what several verbs take: options that select a job, and addresses of relays and ledgers."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import click
 
 from farflung.app.cli.completion import job_files, keys_to_set, presets
+from farflung.app.netcheck.relay import RelayAddress
+from farflung.core.ids import ID_BYTES, PeerId
 
 
 def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | None = None) -> dict[str, str]:
@@ -41,3 +45,29 @@ SET = click.option(
 )
 SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
 ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
+
+
+_ADDRESS: Final = re.compile(
+    r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:,\[\]]{1,253})):(\d{1,5})(?:,([0-9a-fA-F]{64}))?"
+)
+
+
+def relay_address(text: str) -> RelayAddress:
+    """`HOST:PORT` or `HOST:PORT,KEY`; an IPv6 address in brackets. Raises click.BadParameter."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[3]) < 1 << 16:
+        raise click.BadParameter(
+            f"{text!r} is not HOST:PORT or HOST:PORT,KEY, with a key of {2 * ID_BYTES} hex digits"
+        )
+    key = PeerId(bytes.fromhex(match[4])) if match[4] else None
+    return RelayAddress(match[1] or match[2], int(match[3]), key)
+
+
+def ledger_address(context: click.Context, option: click.Parameter, text: str | None) -> RelayAddress | None:
+    """A ledger's address, with its key. Raises click.BadParameter."""
+    if text is None:
+        return None
+    named = relay_address(text)
+    if named.key is None:
+        raise click.BadParameter("a ledger is named with its key: HOST:PORT,KEY")
+    return named

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from farflung.app.cli import placing
+from farflung.app.cli.job_options import ledger_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
@@ -44,7 +44,7 @@ _ACCOUNT = click.option(
 )
 _LEDGER = click.option(
     "--ledger",
-    callback=placing.ledger,
+    callback=ledger_address,
     envvar="FARFLUNG_LEDGER",
     metavar="HOST:PORT,KEY",
     help="Where it is registered. Default: $FARFLUNG_LEDGER.",

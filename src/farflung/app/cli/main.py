@@ -15,7 +15,6 @@ import click
 from click.shell_completion import CompletionItem
 
 import farflung
-from farflung.app.cli.streams import open_missing
 from farflung.core.errors import FarflungError, RunError, UsageError
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.peers.process.user_dirs import choose_kernels
@@ -222,11 +221,19 @@ def _refuse(error: FarflungError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
+def _open_missing() -> None:
+    """Gives closed standard streams (`>&-`) the null device: the next file would take their number, and what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the closed stream
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8"))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
-        open_missing()
+        _open_missing()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # A terminal that lacks a character still gets the rest.

@@ -5,6 +5,8 @@ If there is none it names the binding constraint; it always proposes the next co
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,16 +28,20 @@ from farflung.advice.offers import offer_file
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli import plan_link
-from farflung.app.cli.gauged import JobModel
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.money import MICRO, parse_credits
-from farflung.core.units import Seconds
-from farflung.job.io.job_files import read_dataset
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import Seconds, format_bytes
+from farflung.job.io.job_files import read_dataset, read_module
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
+from farflung.local.jobs import memory_trace
+from farflung.local.jobs.memory_trace import MeasuredStep
 from farflung.peers.rundir.bounded_read import read_file
+from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.run_price import price
+from farflung.plan.step_trace import StepTrace
 
 DEFAULT: Final = "default"
 PRESET: Final = "local"  # which is what a job is based on where nothing is said
@@ -294,3 +300,42 @@ def cards_of(asked: str, *, as_json: bool) -> list[str]:
         *hardware_text.worth([one]),
         *hardware_text.at_prices(one, prices.reference),
     ]
+
+
+class JobModel(msgspec.Struct, frozen=True):
+    """`traced` None: it is the built-in model, and its sizes say enough. `source`: of a module of one's own."""
+
+    layout: TensorLayout
+    traced: StepTrace | None = None
+    source: bytes = b""
+
+
+def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
+    """A module of one's own is always traced, the built-in model if asked for.
+
+    Raises what memory_trace.gauge raises, and SpecError FF-JOB-01x, -04x (no such source).
+    """
+    layout = known_layout(spec)
+    if layout is not None and not traces:
+        return JobModel(layout)
+    source = read_module(spec.model.module, base)[0] if layout is None else b""
+    sys.stderr.write("goes through one step of the model without numbers, in the sandbox ...\n")
+    sys.stderr.flush()
+    traced = asyncio.run(memory_trace.gauge(spec, source))
+    return JobModel(traced.layout, traced, source)
+
+
+def traced_lines(found: MeasuredStep) -> list[str]:
+    """What was found, in the words of `farflung plan`."""
+    traced, risen = found.traced, found.risen
+    how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without numbers"
+    many = f"{traced.rows} sequence{'s' * (traced.rows > 1)}"
+    text = (
+        f"one step of {many}, {how}: {format_bytes(traced.resident)} between steps,"
+        f" {format_bytes(traced.peak())} at its peak; {len(traced.blocks) or 'no'} repeated blocks; "
+    )
+    if risen is not None:
+        text += f"a process here holds {risen.factor:.2f} times that, measured on {risen.rows} sequences"
+    else:
+        text += f"what the heap adds was not measured: {found.unseen}"
+    return plan_link.say("Memory", text)

@@ -15,9 +15,10 @@ from farflung.advice import offer_file_market
 from farflung.advice.hardware.admission import MachineGrade
 from farflung.advice.io import card_files
 from farflung.advice.offer_file_market import JobOrder
-from farflung.app.cli import gauged, plan_offers, quote_text
+from farflung.app.cli import plan_offers, quote_text
 from farflung.app.cli.completion import job_files
 from farflung.app.cli.job_options import JOB, PRESET, SET, flags_of
+from farflung.app.cli.plan_offers import job_model
 from farflung.core import limits
 from farflung.core.errors import PolicyError, UsageError
 from farflung.core.money import parse_credits
@@ -78,7 +79,7 @@ def quote(
     flags = flags_of(settings) | {key: value for key, value in money.items() if value is not None}
     resolved, identity = resolve.resolve(job, preset, flags)
     spec = resolved.spec
-    work, hosts = plan_offers.read(offers, spec, gauged.known(spec, Path(identity.base), traces=False))
+    work, hosts = plan_offers.read(offers, spec, job_model(spec, Path(identity.base), traces=False))
     now = Millis(round(1000 * time.time()))
     order = JobOrder(
         members=spec.network.providers if members is None else members,

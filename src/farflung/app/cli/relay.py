@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
-from farflung.app.cli import placing
+from farflung.app.cli.job_options import ledger_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
@@ -310,7 +310,7 @@ async def _keep(month: MonthlyQuota, server: RelayServer) -> None:
     "--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month."
 )
 @click.option(
-    "--ledger", callback=placing.ledger, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays."
+    "--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays."
 )
 @click.option(
     "--price", type=click.IntRange(1, limits.RELAY_PRICE), metavar="MICRO", help="Micro-credits a GiB."

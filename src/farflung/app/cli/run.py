@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from farflung.advice.layouts.layout_search import AdviceGoal
-from farflung.app.cli import gauged, plan_article_text, plan_link, plan_offers, plan_offers_text, quote
+from farflung.app.cli import plan_article_text, plan_link, plan_offers, plan_offers_text, quote
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
+from farflung.app.cli.plan_offers import JobModel, job_model, traced_lines
 from farflung.app.cli.run_display import watcher
 from farflung.app.views import report_page
 from farflung.core.events import to_json
@@ -213,7 +214,7 @@ def plan(
     if offers is None and not show_config:
         plan_offers.refuse_without_offers(goal, deadline, explain, own)
     base = Path(identity.base)
-    model = partial(gauged.known, resolved.spec, base, traces=trace)
+    model = partial(job_model, resolved.spec, base, traces=trace)
     if show_config:
         values = {"spec": plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
@@ -244,7 +245,7 @@ def _again(job: Path | None, preset: str, flags: Mapping[str, str], more: Mappin
 
 
 def _here(
-    resolved: ResolvedJob, identity: folder.RunIdentity, model: gauged.JobModel, *, as_json: bool
+    resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, *, as_json: bool
 ) -> list[str]:
     """The plan of a run on this computer."""
     spec, here = resolved.spec, machine()
@@ -258,5 +259,5 @@ def _here(
     )
     if as_json:
         return [to_json(event)]
-    traced = gauged.lines(found) if found is not None else []
+    traced = traced_lines(found) if found is not None else []
     return lines(event, RunTimeline()) + traced + plan_link.by_default(resolved)

@@ -24,8 +24,7 @@ from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.train import model_file
-from farflung.train.artefact import model_hash
-from farflung.train.model_file import ModelFileHeader
+from farflung.train.model_file import ModelFileHeader, model_hash
 
 MODEL: Final = "model.safetensors"
 MODULE: Final = "module.py"

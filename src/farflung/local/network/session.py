@@ -27,10 +27,10 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
 from farflung.local.jobs import memory_trace
-from farflung.local.network import background, history, prepare, run_end
+from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, staged_configs
 from farflung.local.network.evaluation import Evaluator
-from farflung.local.network.forecast import RunForecast
+from farflung.local.network.forecast import RunForecast, repeated_run, run_start
 from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
 from farflung.local.network.process_config import LocalNetwork
@@ -106,7 +106,7 @@ class RunSession:
         """A run whose events name processes had a session before this one."""
         timeline = self._journal.timeline
         if timeline.result is None:
-            self._journal.emit(history.began(self._folder, self._spec))
+            self._journal.emit(run_start(self._folder, self._spec))
         if timeline.processes and timeline.result is None:
             closed = timeline.last_round.round + 1 if timeline.last_round is not None else 0
             self._journal.emit(events.RunResumeEvent(round=closed, session=timeline.sessions + 1))
@@ -238,7 +238,7 @@ class RunSession:
             self._journal.emit(row)
         losses = RunLosses(loss, loss_start, prepared.ready.loss_unigram, baseline)
         result = self._result(outcome, prepared.terms.layout, losses, ending)
-        repeated = history.repeated(self._folder, self._journal.timeline, result)
+        repeated = repeated_run(self._folder, self._journal.timeline, result)
         if repeated is not None:
             self._journal.emit(repeated)
         self._journal.emit(result, durable=True)

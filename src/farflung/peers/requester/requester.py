@@ -59,8 +59,8 @@ from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
 from farflung.plan.run_price import audit_units, price
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.train import public_state, rounds
-from farflung.train.artefact import model_file, model_hash
+from farflung.train import model_file, public_state, rounds
+from farflung.train.model_file import model_hash
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import RunEndRecord, RunStartRecord
 from farflung.train.sync_arithmetic import Sync
@@ -388,6 +388,6 @@ class Requester:
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
-        data = model_file(self._terms, public)
+        data = model_file.write(self._terms, public)
         write_atomic(self._folder.model_file, data, "run.model")
         return model_hash(data)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from farflung.core.events import RepeatedRunEvent
-from farflung.local.network import history
+from farflung.local.network.forecast import repeated_run
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
 
@@ -28,7 +28,7 @@ def two(tiny: Any, tmp_path: Path) -> tuple[RunFolder, RunFolder]:
 def told(run: RunFolder) -> RepeatedRunEvent | None:
     timeline = read_timeline(run)
     assert timeline.result is not None
-    return history.repeated(run, timeline, timeline.result)
+    return repeated_run(run, timeline, timeline.result)
 
 
 def edit(path: Path, old: str, new: str) -> None:
