@@ -52,8 +52,8 @@ def test_the_card_is_one_key_of_canonical_json():
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from test_train_model_file import card, state, terms
-print(card.write(terms(), state(terms())).hex())
+from test_train_model_file import model_file, state, terms
+print(model_file.write(terms(), state(terms())).hex())
 """
 
 
