@@ -28,7 +28,6 @@ from farflung.core.units import Millis
 from farflung.market.asks import ALL_DAY, Ask, HostMeasurements, Market, StandingOffer, market
 from farflung.market.auction import Bundle, clear
 from farflung.market.bids import Bid
-from farflung.market.clearing_check import check
 from farflung.market.price_history import DAY_MS, BundleSale, PriceHistory, tape
 from farflung.market.quote import quote
 from farflung.market.work_units import MemberWork, UnitBounds
@@ -132,7 +131,7 @@ def quotes(offers: Market, sold: PriceHistory, count: int) -> Iterator[Row]:
     yield told("quote, 1024 members and as many spares of any class", 1e3 * most, "ms", against)
 
 
-def bundles(offers: Market, standing: list[StandingOffer], count: int) -> Iterator[Row]:
+def bundles(offers: Market, count: int) -> Iterator[Row]:
     """Bids of one epoch, served one after the other."""
     wanted = bids(count, seed=4)
     spent, answers = seconds(lambda: clear(offers, wanted, BEACON))
@@ -140,12 +139,6 @@ def bundles(offers: Market, standing: list[StandingOffer], count: int) -> Iterat
     hosts = sum(len(one.members) + len(one.spares) for one in made)
     against = f"{ASKS:,} asks, {len(made)} of {count} bids got {hosts} hosts"
     yield at_least("bundles", len(made) / spent, "1/s", 100.0, against)
-    by_job, by_peer = {bid.job: bid for bid in wanted}, {one.ask.peer: one for one in standing}
-    first = made[: 3 if count < 500 else 10]
-    legal, _ = seconds(lambda: [check(one, by_job[one.job], by_peer, BEACON) for one in first])
-    yield told(
-        "legality of a bundle", 1e3 * legal / len(first), "ms", f"{len(first)} bundles, all asks at hand"
-    )
 
 
 def speed(quick: bool) -> Iterator[Row]:
@@ -155,7 +148,7 @@ def speed(quick: bool) -> Iterator[Row]:
     spent, offers = seconds(lambda: market(standing))
     yield told("book", spent, "s", f"{ASKS:,} asks read and put in order, once an epoch")
     yield from quotes(offers, sales(20_000), 100 if quick else 1000)
-    yield from bundles(offers, standing, 200 if quick else 1000)
+    yield from bundles(offers, 200 if quick else 1000)
 
 
 def main() -> None:

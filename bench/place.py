@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import dtfm_cases
 import numpy as np
 import place_claim
 from place_genetic import genetic
@@ -29,9 +30,6 @@ from farflung.advice.placement import (
     node_selection,
     simulated_annealing,
     uneven_layers,
-)
-from farflung.advice.placement import (
-    dtfm_cases as placement_dtfm_cases,
 )
 from farflung.advice.placement.layer_chain import DecoderShape, decoder
 from farflung.advice.placement.link_matrices import Indices
@@ -60,10 +58,10 @@ def timed(call: Callable[[], T]) -> tuple[T, float]:
     return found, time.process_time() - before
 
 
-def dtfm_cases(quick: bool) -> Iterator[Row]:
+def printed_cases(quick: bool) -> Iterator[Row]:
     seeds = 2 if quick else 10
-    for number, best in enumerate(placement_dtfm_cases.BEST):
-        of = dtfm_objective.costs(placement_dtfm_cases.case(number), STAGES)
+    for number, best in enumerate(dtfm_cases.BEST):
+        of = dtfm_objective.costs(dtfm_cases.case(number), STAGES)
         runs = [timed(lambda of=of, seed=seed: simulated_annealing.search(of, seed)) for seed in range(seeds)]
         worst = max(layout.score.total for layout, _ in runs)
         peer = genetic(of, 0)
@@ -229,7 +227,7 @@ def chosen(quick: bool) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
-    "cases": dtfm_cases, "homes": drawn_homes, "large": large, "exact": against_all, "layers": uneven, "lost": lost,
+    "cases": printed_cases, "homes": drawn_homes, "large": large, "exact": against_all, "layers": uneven, "lost": lost,
     "chosen": chosen, "claim": place_claim.rows,
 }  # fmt: skip
 

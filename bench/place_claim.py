@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import dtfm_cases
 import numpy as np
 from reporting import Row, told
 
-from farflung.advice.placement import dtfm_cases, dtfm_objective, simulated_annealing
+from farflung.advice.placement import dtfm_objective, simulated_annealing
 from farflung.advice.placement.dtfm_objective import DtfmLayout
 from farflung.advice.placement.link_matrices import LinkMatrices
 from farflung.advice.traffic.pipeline_schedules import CutTimes, StageTimes, timeline

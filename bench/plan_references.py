@@ -1,4 +1,4 @@
-"""Published figures of traffic, time and memory, beside what this planner says: those of tests/plan/*_cases.py."""
+"""Published figures of traffic, time and memory, beside what this planner says: those of tests/advice/*_cases.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from plan_bytes import Wanted
 from reporting import Row, at_most
 
-sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "plan"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "advice"))
 
 
 class Figure(NamedTuple):

@@ -1,6 +1,6 @@
 """Real vectors to compress: what peers of the default job want to say after some rounds of training.
 
-Four peers train the default GPT (job.presets) as `train.in_process` does; recorded is what the codec is given: the
+Four peers train the default GPT (job.presets) as `in_process` does; recorded is what the codec is given: the
 change of the round and what was not sent before. The same seed gives the same vectors on one class of machine.
 """
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from in_process import InProcessRun
 
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.io.job_files import read_dataset
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
 from farflung.train import round_work
-from farflung.train.in_process import InProcessRun
 
 PEERS = 4
 FLAGS = {"sync.method": "sparse_loco", "sync.topk": "64", "sync.chunk": "4096", "sync.value_bits": "2"}

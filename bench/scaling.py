@@ -6,7 +6,7 @@ Bytes: real payloads of the real codecs for Gaussian changes of a GPT's tensors,
 Four ways to bring N payloads of m bytes together:
     all-gather            up (N-1) m                       down (N-1) m
     all-gather, relayed   up m                             down (N-1) m
-    two-way               up = down = (N-1)/N (m + a)      a: bytes of all owners' answers (train/twoway.py)
+    two-way               up = down = (N-1)/N (m + a)      a: bytes of all owners' answers (twoway.py)
     two-way, relayed      up m + a/N                       down (N-1)/N (m + a)
 "Relayed": a payload goes up once, to a relay or store that serves the others (and auditors). "Constant" means within
 5 % of the middle, for N from 4 to 64. The ring all-reduce of bf16, against which ratios are told, itself moves
@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import twoway
 from reporting import Row, at_most, load, show, told
 from simulated import Peers, Trained, job, read
+from twoway import TwoWayAggregation
 
 from farflung.compress import kernels, registry
 from farflung.compress.payload import ContributionKey
@@ -34,10 +36,8 @@ from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import ModelSpec
-from farflung.train import twoway
 from farflung.train.flat_model import FlatModel
 from farflung.train.models import gpt
-from farflung.train.twoway import TwoWayAggregation
 from farflung.train.worker_messages import AcceptedPayload
 
 COUNTS = (4, 8, 16, 32, 64)

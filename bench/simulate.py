@@ -29,7 +29,7 @@ from farflung.app.simulate import scenario, scenario_run
 from farflung.app.simulate.scenario import Scenario
 from farflung.compress import kernels
 
-sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "plan"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "advice"))
 
 SECONDS: Final = {100_000: 10.0, 1_000_000: 150.0}  # the goals
 SEEDS: Final = 25  # 10,475 interruptions of Llama 3, a standard error of 1 %

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import twoway
 
 from farflung.core.crypto import digest
 from farflung.core.ids import PeerId
@@ -15,7 +16,7 @@ from farflung.job import job_loader
 from farflung.job.dataset import Dataset
 from farflung.job.io.job_files import read_dataset
 from farflung.job.spec import JobSpec
-from farflung.train import data_order, flat_model, inner_steps, twoway
+from farflung.train import data_order, flat_model, inner_steps
 from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
 from farflung.train.sync_arithmetic import Sync
@@ -111,7 +112,7 @@ class Peers:
         return exchange
 
     def two_way(self, method: twoway.TwoWayAggregation) -> Exchange:
-        """Owners sum and re-encode (train.twoway)."""
+        """Owners sum and re-encode (bench/twoway.py)."""
         shards = twoway.shards(self.layout, digest("bench/job/1"), self.peers)
         residuals: list[Float32 | None] = [None] * len(self.peers)
         unsent: dict[PeerId, Float32 | None] = {shard.owner: None for shard in shards}

@@ -25,16 +25,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import in_process
 import numpy as np
 import torch
+from in_process import InProcessRun
 from reporting import Row, at_most, load, machine, show, told
 
 from farflung.core.tensor_layout import Float32
 from farflung.job.io.job_files import read_dataset
 from farflung.job.job_loader import load as load_job
 from farflung.job.spec import JobSpec
-from farflung.train import in_process, inner_steps
-from farflung.train.in_process import InProcessRun
+from farflung.train import inner_steps
 
 PEERS: Final = 4
 STEPS: Final = 2000

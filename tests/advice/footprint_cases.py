@@ -1,7 +1,6 @@
 """What others published about the memory of training, by source, and what this planner says of the same.
 
-Printed figures are given as strings, so that the digits that were printed are known. GB are 10^9 bytes, GiB 2^30;
-where a source prints GB and means GiB (DeepSpeed), it stands as GiB.
+Printed figures are given as strings, so that the digits that were printed are known. GB are 10^9 bytes, GiB 2^30.
 """
 
 from __future__ import annotations
@@ -10,17 +9,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from farflung.advice.memory import activations, adapters, deepspeed, model_states
-from farflung.advice.memory.activations import MicroBatch
-from farflung.advice.memory.breakdown import Footprint, MemoryPart, MemoryPlace
-from farflung.advice.memory.deepspeed import DeepSpeedSetup
-from farflung.advice.memory.model_states import RECIPES, OffloadConfig, ZeroSplit
-from farflung.advice.memory.transformer import MODELS
+from farflung.advice.memory import activations, adapters, model_states
+from farflung.advice.memory.activations import AttentionMemory, MicroBatch
+from farflung.advice.memory.breakdown import MemoryPart
+from farflung.advice.memory.model_states import RECIPES, ZeroSplit
+from farflung.advice.memory.transformer import MODELS, Transformer
 from farflung.advice.traffic.transformer_shapes import gpt_parameters
-from farflung.plan.step_trace import Recomputation
 
-GB, GIB, MIB = 1e9, float(1 << 30), float(1 << 20)
-LARGEST = 32_128 * 2048  # the embedding of T0_3B, printed as 65 M
+GB, GIB = 1e9, float(1 << 30)
 
 
 class Case(NamedTuple):
@@ -43,7 +39,7 @@ def total(parts: tuple[MemoryPart, ...]) -> float:
 
 
 def zero() -> list[Case]:
-    """Rajbhandari et al. 2020, tables 1 and 2."""
+    """Rajbhandari et al. 2020, table 1."""
     table = {
         7.5e9: {
             1: ("120", "120", "120"),
@@ -56,91 +52,27 @@ def zero() -> list[Case]:
         128e9: {4: ("896", "704", "512"), 64: ("536", "284", "32"), 1024: ("513", "257", "2")},
         1e12: {16: ("4750", "2875", "1000"), 256: ("4046", "2054", "62.5"), 1024: ("4011", "2013", "15.6")},
     }
-    found = [
+    return [
         Case("ZeRO, table 1", f"{size:g} parameters, stage {stage}, {ways} ways", printed, mem / GB)
         for size, rows in table.items()
         for ways, row in rows.items()
         for stage, printed in enumerate(row, 1)
         for mem in [total(model_states.states(size, split=ZeroSplit(stage, ways)))]
     ]
-    for stage, printed in enumerate(("2", "7.6", "14.4", "128")):
-        most = model_states.largest_model(32 * GB, split=ZeroSplit(stage, 64))
-        found.append(
-            Case("ZeRO, table 2", f"largest model on 64 cards of 32 GB, stage {stage}", printed, most / 1e9)
-        )
-    return found
-
-
-def deepspeeds() -> list[Case]:
-    """DeepSpeed documentation, memory requirements; the same of T0_3B in Transformers' documentation."""
-    ram, card = MemoryPlace.RAM, MemoryPlace.CARD
-    found: list[Case] = []
-
-    def add(what: str, made: Footprint, cpu: str, gpu: str, unit: float = GIB) -> None:
-        found.append(Case("DeepSpeed", f"{what}, RAM", cpu, made.ram / unit))
-        found.append(Case("DeepSpeed", f"{what}, card", gpu, made.card / unit))
-
-    eight = DeepSpeedSetup(8)
-    late = replace(eight, zero_init=False)
-    add("2851 M, ZeRO-2, offload", deepspeed.stage2(2851e6, eight, ram), "127.45", "5.31")
-    add("2851 M, ZeRO-2", deepspeed.stage2(2851e6, eight), "127.45", "15.93")
-    rows = (
-        (OffloadConfig(ram, ram), "71.69", "127.45", "0.12"),
-        (OffloadConfig(ram, card), "63.72", "127.45", "0.78"),
-        (OffloadConfig(card, card), "1.43", "127.45", "6.09"),
-    )
-    for offload, split, whole, gpu in rows:
-        add(f"2851 M, ZeRO-3, {offload}", deepspeed.stage3(2851e6, 32e6, eight, offload), split, gpu)
-        add(f"2851 M, ZeRO-3, {offload}, late", deepspeed.stage3(2851e6, 32e6, late, offload), whole, gpu)
-    one, two = DeepSpeedSetup(1), DeepSpeedSetup(2)
-    for offload, cpu, gpu in (
-        (rows[0][0], "70.00", "0.25"),
-        (rows[1][0], "62.23", "5.43"),
-        (rows[2][0], "0.37", "46.91"),
-    ):
-        add(f"T0_3B, one card, {offload}", deepspeed.stage3(2783e6, LARGEST, one, offload), cpu, gpu)
-    for offload, cpu, gpu in (
-        (rows[0][0], "70.00", "0.25"),
-        (rows[1][0], "62.23", "2.84"),
-        (rows[2][0], "0.74", "23.58"),
-    ):
-        add(f"T0_3B, two cards, {offload}", deepspeed.stage3(2783e6, LARGEST, two, offload), cpu, gpu)
-    for offload, gpu in ((rows[2][0], "3291"), (rows[0][0], "125"), (rows[1][0], "477")):
-        made = deepspeed.stage3(737.67e6, 32.9e6, DeepSpeedSetup(4), offload)
-        found.append(Case("DeepSpeed", f"t5-large, four cards, {offload}, MiB", gpu, made.card / MIB))
-    return found
-
-
-def rule_of_thumb() -> list[Case]:
-    """ZeRO's 12 h b s L values of two bytes, GPT-2 of 1.5 B parameters, sequences of 1024, a batch of 32.
-
-    A rule of thumb and no formula of ours: it leaves out attention's scores, and a quarter of what a layer with fused
-    attention keeps. Traced, the 48 blocks of our own model of these sizes keep 80.6 GB in two bytes.
-    """
-    rule = 2 * 12 * 1600 * 32 * 1024 * 48
-    return [Case("ZeRO, section 3.2", "GPT-2 1.5B: activations by its rule, GB", "60", rule / GB)]
 
 
 def korthikanti() -> list[Case]:
-    """Korthikanti et al. 2022, table 2 and section 5."""
+    """Korthikanti et al. 2022, table 2 and section 5, of GPTs whose scores and masks are in memory."""
     found = []
-    for name, width, heads, scores, saved in (
-        ("GPT-3", 12_288, 96, "80", "70"),
-        ("MT-NLG", 20_480, 128, "64", "65"),
-    ):
-        load = MicroBatch(1, 2048)
-        whole = activations.korthikanti(load, width, heads).bytes
-        less = activations.korthikanti(replace(load, recompute=Recomputation.SELECTIVE), width, heads).bytes
-        sbh = 2048.0 * width
-        found.append(Case("Korthikanti, section 5", f"{name}: 5 a s/h", scores, (whole - less) / sbh))
+    for name, width, heads, scores in (("GPT-3", 12_288, 96, "80"), ("MT-NLG", 20_480, 128, "64")):
+        model = Transformer(1, width, heads, 51_200)
+        load = MicroBatch(1, 2048, attention=AttentionMemory.EAGER, has_dropout=True)
+        whole = activations.kept(load, model).bytes
         found.append(
-            Case("Korthikanti, section 5", f"{name}: saved, per cent", saved, 100 * (1 - less / whole))
+            Case("Korthikanti, section 5", f"{name}: 5 a s/h", scores, whole / (2048.0 * width) - 34)
         )
-    wide = replace(load, tensor=8)
-    shared = activations.korthikanti(replace(wide, is_sequence_parallel=True), 20_480, 128).bytes
-    found.append(
-        Case("Korthikanti, table 2", "MT-NLG, 8 ways with sequences: an eighth", "8", whole / shared)
-    )
+    split = activations.kept(replace(load, tensor=8, is_sequence_parallel=True), model).bytes
+    found.append(Case("Korthikanti, table 2", "MT-NLG, 8 ways with sequences: an eighth", "8", whole / split))
     return found
 
 
@@ -159,9 +91,6 @@ def playbook() -> list[Case]:
     model = MODELS["llama3-8b"]
     found.append(Case("Ultra-scale", "8B, weights, GiB", "15", 2 * model.size / GIB))
     found.append(Case("Ultra-scale", "8B, mean and variance, GiB", "60", 8 * model.size / GIB))
-    load = MicroBatch(1, 1024, recompute=Recomputation.SELECTIVE)
-    layer = activations.korthikanti(load, model.width, model.heads).bytes
-    found.append(Case("Ultra-scale", "8B, activations at 1024, GiB", "4.25", model.layers * layer / GIB))
     return found
 
 
@@ -207,4 +136,4 @@ def small() -> list[Case]:
     ]
 
 
-CASES = (*zero(), *deepspeeds(), *rule_of_thumb(), *korthikanti(), *playbook(), *sizes(), *small())
+CASES = (*zero(), *korthikanti(), *playbook(), *sizes(), *small())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from farflung.advice.memory import adapters, deepspeed, model_states
+from farflung.advice.memory import adapters, model_states
 from farflung.advice.memory.breakdown import Footprint, MemoryPart, MemoryPlace, explained
 from farflung.advice.memory.model_states import RECIPES, OffloadConfig, ZeroSplit
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining
@@ -65,21 +65,6 @@ def test_what_is_moved_to_ram_leaves_the_card_and_is_staged() -> None:
     assert moved.ram == pytest.approx(1.5 * 16e9 / 4)  # gradients and optimizer, in float32
 
 
-def test_on_one_machine_ram_is_what_deepspeeds_estimator_says() -> None:
-    for stage, offload, share in (
-        (2, OffloadConfig(RAM), 1.0),
-        (3, OffloadConfig(RAM), 1.0),
-        (3, OffloadConfig(RAM, RAM), 1.0),
-    ):
-        need = Footprint("", model_states.states(1e9, split=ZeroSplit(stage, 4, offload)))
-        setup = deepspeed.DeepSpeedSetup(4)
-        theirs = (
-            deepspeed.stage2(1e9, setup, RAM) if stage == 2 else deepspeed.stage3(1e9, 0.0, setup, offload)
-        )
-        assert 4 * need.ram == pytest.approx(share * theirs.ram)
-        assert need.card == theirs.card
-
-
 def test_gradients_that_are_moved_are_summed_where_they_are() -> None:
     need = Footprint(
         "", model_states.states(1e9, RECIPES["adam-mixed-summed"], ZeroSplit(2, 1, OffloadConfig(RAM)))
@@ -126,14 +111,6 @@ def test_a_part_is_never_negative() -> None:
         MemoryPart("activations", -1.0, "", "")
 
 
-@given(st.floats(1e6, 1e12), st.integers(0, 3), st.integers(1, 4096))
-def test_the_largest_model_just_fits(memory: float, stage: int, ways: int) -> None:
-    size = model_states.largest_model(memory, split=ZeroSplit(stage, ways))
-    assert Footprint("", model_states.states(size, split=ZeroSplit(stage, ways))).card == pytest.approx(
-        memory
-    )
-
-
 def test_adapters_leave_the_frozen_weights_without_gradient_and_optimizer() -> None:
     trained = adapters.adapter_size([(4096, 4096)] * 64, 16)
     parts = adapters.adapted(8e9, trained, adapters.NF4)
@@ -141,12 +118,6 @@ def test_adapters_leave_the_frozen_weights_without_gradient_and_optimizer() -> N
     assert need.of("frozen weights") == pytest.approx(8e9 * 0.5159, rel=1e-3)
     assert need.card - need.of("frozen weights") == pytest.approx(16 * trained)
     assert Footprint("", adapters.adapted(8e9, trained, split=ZeroSplit(3, 8))).of("frozen weights") == 2e9
-
-
-def test_the_estimator_counts_the_ram_of_a_machine_and_not_of_all() -> None:
-    one = deepspeed.stage2(1e9, deepspeed.DeepSpeedSetup(8, 1), RAM)
-    many = deepspeed.stage2(1e9, deepspeed.DeepSpeedSetup(8, 16), RAM)
-    assert one.ram == many.ram == 1.5 * 1e9 * 32
 
 
 def test_an_explanation_has_the_formula_with_numbers_and_a_source_largest_first() -> None:
@@ -173,15 +144,6 @@ def test_each_part_has_its_own_source() -> None:
     }
     assert "Ren et al." in moved["gradients"].source
     assert moved["optimizer"].formula.endswith("in RAM")
-
-
-def test_nothing_on_the_card_bounds_no_model() -> None:
-    for recipe, split in (
-        (model_states.StateRecipe(0.0, 0.0, 0.0), ZeroSplit()),
-        (RECIPES["adam-mixed"], ZeroSplit(3, 1, OffloadConfig(RAM, RAM))),
-    ):
-        with pytest.raises(UsageError, match="FF-PLAN-021: recipe"):
-            model_states.largest_model(8e9, recipe, split)
 
 
 def test_places_are_those_that_there_are() -> None:

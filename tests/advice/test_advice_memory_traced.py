@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from farflung.advice.memory.breakdown import Footprint
 from farflung.advice.memory.layer_slices import of_traced
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, footprints
 from farflung.core import limits
@@ -46,10 +45,9 @@ def trace(rows: int = 8) -> StepTrace:
     )
 
 
-def test_parts_of_a_trace_add_up_to_its_peak() -> None:
+def test_a_peak_is_the_larger_of_the_pass_and_the_update() -> None:
     for how in (Recomputation.NONE, Recomputation.FULL):
         found = trace()
-        assert Footprint("", found.parts(how)).card == found.peak(how)
         assert found.peak(how) == found.resident + max(found.mode(how).peak, found.update)
 
 

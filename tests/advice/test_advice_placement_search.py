@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import dtfm_cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from farflung.advice.placement import (
     device_clusters,
-    dtfm_cases,
     dtfm_objective,
     exhaustive_search,
     group_search_loops,
@@ -387,5 +387,4 @@ def test_layouts_that_cannot_be_are_refused() -> None:
     assert code(lambda: device_clusters.place(drawn(0, 10), 3, 0)) == "FF-PLAN-042"
     assert code(lambda: dtfm_objective.costs(drawn(0, 10), 5, handed=-1.0)) == "FF-PLAN-049"
     assert code(lambda: dtfm_objective.costs(drawn(0, 10), 5, exchanged=float("nan"))) == "FF-PLAN-049"
-    assert code(lambda: dtfm_cases.case(5)) == "FF-PLAN-044"
     assert code(lambda: exhaustive_search.best(random_costs(0, 7, 2))) == "FF-PLAN-045"

@@ -31,15 +31,12 @@ def test_young_s_table_comes_out(
 ) -> None:
     mean = failures.mean_time(cards, rate)
     assert mean / 3600 == pytest.approx(hours, rel=0.03)
-    assert failures.young(60.0, mean) / 3600 == pytest.approx(interval, rel=0.03)
-    assert failures.first_order_waste(60.0, mean) == pytest.approx(waste, abs=0.0006)
+    found, rare = failures.best(60.0, mean), 60.0 / mean  # the table is of first order in the root of this
+    assert found.work / 3600 == pytest.approx(interval, rel=0.03 + rare**0.5)
+    assert found.waste == pytest.approx(waste, abs=0.0006 + rare)
 
 
-def test_five_minutes_to_write_cost_a_hundred_thousand_cards_a_quarter_to_a_half() -> None:
-    low, high = (
-        failures.first_order_waste(300.0, failures.mean_time(100_000, rate)) for rate in (1e-4, 4.74e-4)
-    )
-    assert (low, high) == (pytest.approx(0.264, abs=0.001), pytest.approx(0.574, abs=0.001))
+def test_five_minutes_to_write_cost_a_hundred_thousand_cards_nearly_half() -> None:
     assert failures.best(300.0, failures.mean_time(100_000, 4.74e-4)).waste == pytest.approx(0.470, abs=0.001)
 
 
@@ -52,8 +49,9 @@ def test_no_other_interval_is_more_efficient(cost: float, mean: float, factor: f
 @given(st.floats(0.01, 1), st.floats(1e4, 1e7))
 def test_young_and_daly_are_near_the_best_where_failures_are_rare(cost: float, mean: float) -> None:
     found = failures.best(cost, mean)
-    assert failures.young(cost, mean) == pytest.approx(found.work, rel=0.02)
-    assert failures.daly(cost, mean) == pytest.approx(found.work, rel=1e-4)
+    young, rare = math.sqrt(2 * cost * mean), cost / (2 * mean)
+    assert young == pytest.approx(found.work, rel=0.02)
+    assert young * (1 + math.sqrt(rare) / 3 + rare / 9) - cost == pytest.approx(found.work, rel=1e-4)
 
 
 def test_the_exact_model_is_what_playing_it_gives() -> None:
@@ -84,29 +82,15 @@ def test_writing_for_nothing_is_done_after_every_step() -> None:
     assert found.efficiency == pytest.approx(math.exp(-0.01))
 
 
-def test_a_group_that_rolls_back_alone_writes_less_often() -> None:
-    whole, alone = (failures.per_group(1024, groups, 4.74e-4, 60.0) for groups in (1, 64))
-    assert alone.work > 7 * whole.work
-    assert alone.waste < whole.waste / 7
-    assert alone == failures.best(60.0, failures.mean_time(16, 4.74e-4))
-
-
-def test_a_member_that_fails_loses_half_a_round() -> None:
-    assert failures.elastic_loss(100, 2.0, 36_000.0) == pytest.approx(100 / 36_100)
-
-
 @pytest.mark.parametrize(
     ("code", "call"),
     [
         ("FF-PLAN-020", lambda: failures.mean_time(0, 1e-4)),
-        ("FF-PLAN-020", lambda: failures.per_group(8, 9, 1e-4, 60.0)),
         ("FF-PLAN-021", lambda: failures.mean_time(8, 0.0)),
         ("FF-PLAN-021", lambda: failures.best(-1.0, 10.0)),
         ("FF-PLAN-021", lambda: failures.best(1.0, 0.0)),
         ("FF-PLAN-021", lambda: failures.best(1.0, float("nan"))),
         ("FF-PLAN-021", lambda: failures.efficiency(0.0, 1.0, 10.0)),
-        ("FF-PLAN-021", lambda: failures.young(1.0, -5.0)),
-        ("FF-PLAN-021", lambda: failures.elastic_loss(5, -1.0, 10.0)),
     ],
 )
 def test_failures_that_make_no_sense_are_refused(code: str, call: object) -> None:

@@ -60,13 +60,6 @@ def test_more_writers_and_more_nodes_never_take_longer(size: float, writers: int
     assert storage_traffic.writing(size, writers, HOME, StorageNodes(nodes + 1, SERVER)) <= before
 
 
-def test_a_step_says_the_rate_that_it_needs() -> None:
-    assert (
-        storage_traffic.needed_rate(storage_traffic.batch(64, 1024, 2, 8).received, 2.0)
-        == 8 * 64 * 1024 * 2 / 8 / 2
-    )
-
-
 @pytest.mark.parametrize(
     ("code", "call"),
     [
@@ -77,7 +70,6 @@ def test_a_step_says_the_rate_that_it_needs() -> None:
         ("FF-PLAN-021", lambda: storage_traffic.epoch(-1.0, 2, 1)),
         ("FF-PLAN-021", lambda: storage_traffic.checkpoint_bytes(float("nan"))),
         ("FF-PLAN-021", lambda: storage_traffic.checkpoint(-5.0, 2)),
-        ("FF-PLAN-021", lambda: storage_traffic.needed_rate(1.0, 0.0)),
     ],
 )
 def test_storage_that_makes_no_sense_is_refused(code: str, call: object) -> None:

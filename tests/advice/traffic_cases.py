@@ -31,6 +31,7 @@ DISTRO = "Peng et al. 2024, DisTrO preliminary report"
 INTELLECT = "Jaghouar et al. 2024, INTELLECT-1"
 GPT3 = TransformerShape(96, 12288, 2048, 51200)
 MTNLG = TransformerShape(105, 20480, 2048, 51200)
+T1 = TransformerShape(128, 25600, 2048, 51200)
 
 
 class Case(NamedTuple):
@@ -59,9 +60,9 @@ def mfu(
     return 100 * utilisation(gpt_flop(shape, batch, kind), seconds, cards, A100)
 
 
-def days(tokens: float, parameters: float, cards: int, rate: float) -> float:
-    """Narayanan et al. 2021, equation 4: 8 T P / (n X), with all recomputed."""
-    return 8 * tokens * parameters / (cards * rate) / failures.DAY
+def days(shape: TransformerShape, tokens: float, cards: int, rate: float) -> float:
+    """Of all cards at `rate` FLOP/s each, with all recomputed."""
+    return gpt_flop(shape, 1, Recomputation.FULL) / shape.sequence * tokens / (cards * rate) / failures.DAY
 
 
 def trained(shape: TransformerShape, tokens: float, seconds: float) -> float:
@@ -230,16 +231,16 @@ CASES = (
         f"{SC21}, table 1 and section 5.1",
         502,
         1,
-        lambda: trained(TransformerShape(128, 25600, 2048, 51200), 450e9, 84 * failures.DAY) / 1e15,
+        lambda: trained(T1, 450e9, 84 * failures.DAY) / 1e15,
     ),
     Case(
         "days for GPT-3 on 1024 cards",
         f"{SC21}, section 5.1",
         34,
         1,
-        lambda: days(300e9, 175e9, 1024, 140e12),
+        lambda: days(GPT3, 300e9, 1024, 140e12),
     ),
-    Case("days for 1T on 3072 cards", f"{SC21}, section 5.1", 84, 1, lambda: days(450e9, 1e12, 3072, 163e12)),
+    Case("days for 1T on 3072 cards", f"{SC21}, section 5.1", 84, 1, lambda: days(T1, 450e9, 3072, 163e12)),
     Case("MFU 22B", KORTHIKANTI, 41.5, 0.1, lambda: mfu(TransformerShape(48, 6144, 2048, 51200), 4, 8, 1.10)),
     Case("MFU 175B", KORTHIKANTI, 51.4, 0.1, lambda: mfu(GPT3, 64, 64, 13.75)),
     Case("MFU 530B", KORTHIKANTI, 56.0, 0.1, lambda: mfu(MTNLG, 280, 280, 37.83)),
@@ -248,7 +249,7 @@ CASES = (
         KORTHIKANTI,
         56.3,
         0.1,
-        lambda: mfu(TransformerShape(128, 25600, 2048, 51200), 512, 512, 71.49),
+        lambda: mfu(T1, 512, 512, 71.49),
     ),
     Case(
         "HFU 175B, selective",

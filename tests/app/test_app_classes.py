@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from app_told import began
+from ledger_parties import party_receipts
 from msgspec.structs import replace
 
 from farflung.app.cli import status, verify_run
@@ -32,7 +33,7 @@ from farflung.job.job_loader import load
 from farflung.job.spec import JobTerms
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.receipt_file import party_receipts, write_receipt_file
+from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.transactions import JobCreate, make_tx, sign_tx
 from farflung.local.model import model_card
 from farflung.peers.program import trace

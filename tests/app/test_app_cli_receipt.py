@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from core_asks import scheduled
+from ledger_parties import party_receipts
 
 from farflung.app.cli.main import main
 from farflung.core import limits
@@ -20,7 +21,7 @@ from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.motions import AdmitValidator, Motion
 from farflung.ledger.params import LedgerParams
-from farflung.ledger.receipt_file import MAGIC, party_receipts, write_receipt_file
+from farflung.ledger.receipt_file import MAGIC, write_receipt_file
 from farflung.ledger.table_rows import AccountRow
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from ledger_world import JOB, NODES, REQUESTER, VERIFIERS, World
 from market_play import Slot, played, with_ask
-from market_stand import BEACON, bid, crowd, named, stand
-from msgspec.structs import replace
 
-from farflung.core.errors import PolicyError
-from farflung.market.asks import market
-from farflung.market.auction import Bundle, clear, drawn
-from farflung.market.clearing_check import check
+from farflung.core.crypto import SigningKey
+from farflung.ledger import transactions
+
+KEYS = (*NODES, *VERIFIERS)
 
 SLOTS = [Slot(1, 100, 0), Slot(2, 100, 1), Slot(3, 100, 2), Slot(7, 100, 3), Slot(8, 100, 4)]
 
@@ -37,26 +35,19 @@ def test_a_ring_of_all_sellers_is_bounded_by_the_reserve_alone() -> None:
     assert result.price == 12
 
 
-def test_a_clearer_cannot_invent_a_price_or_put_its_friends_to_work_first() -> None:
-    asked, asks = bid(2, 2), crowd(1, 2, 3, 4, 5, 6)
-    by_peer = {one.ask.peer: one for one in asks}
-    (found,) = clear(market(asks), [asked], BEACON)
-    assert isinstance(found, Bundle)
-    check(found, asked, by_peer, BEACON)
-    for bent in (
-        replace(found, ask=6, price=6),
-        replace(found, setter=named(99), ask=900, price=900),
-        replace(found, members=found.spares, spares=found.members),
-    ):
-        with pytest.raises(PolicyError):
-            check(bent, asked, by_peer, BEACON)
+def hired(world: World, setter: SigningKey, price: int) -> str:
+    """The ledger's word on a schedule that pays the first two nodes a price that `setter` is said to set."""
+    offers = tuple(world.offer(key, price=price, units=1, stake=10) for key in KEYS[:2])
+    clearing = transactions.ClearingPrice(transactions.LeaseRole.TRAIN, setter.public)
+    return world.do(REQUESTER, transactions.JobSchedule(JOB, offers, (clearing,)))
 
 
-def test_not_stopped_a_clearer_may_pass_cheaper_asks_by_below_the_reserve() -> None:
-    asked, asks = bid(2, price=6), crowd(1, 2, 3, 4, 5, 6)
-    by_peer = {one.ask.peer: one for one in asks}
-    hired = drawn(asked, BEACON, (named(4), named(5)))
-    check(Bundle(asked.job, hired, (), named(6), 6, 6), asked, by_peer, BEACON)
-    dearer = by_peer | {named(6): stand(6, 7)}
-    with pytest.raises(PolicyError, match="price"):
-        check(Bundle(asked.job, hired, (), named(6), 7, 7), asked, dearer, BEACON)
+def test_a_clearer_cannot_invent_a_price_and_may_pass_cheaper_asks_by() -> None:
+    world = World()
+    for ask, key in enumerate(KEYS, 1):
+        assert world.do(key, world.register(price=ask)) == "ok"
+    assert world.do(REQUESTER, world.create(price=9)) == "ok"
+    assert hired(world, KEYS[3], 5) == "FF-LEDG-375"  # nobody's ask
+    assert hired(world, REQUESTER, 9) == "FF-LEDG-020"  # a friend who lends nothing
+    assert hired(world, KEYS[0], 1) == "FF-LEDG-376"  # less than a winner asks
+    assert hired(world, KEYS[4], 5) == "ok"  # not stopped: a dearer setter than the next

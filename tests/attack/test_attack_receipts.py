@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from core_asks import scheduled
+from ledger_parties import party_receipts
 from msgspec.structs import replace
 
 from farflung.core.codec import encode
@@ -19,7 +20,6 @@ from farflung.ledger.receipt_file import (
     MAGIC,
     ReceiptFile,
     check_receipt_file,
-    party_receipts,
     read_receipt_file,
     write_receipt_file,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger_canary import perjury
+from ledger_parties import mark_attest
 from ledger_world import (
     BOND,
     CAPS,
@@ -25,7 +26,7 @@ from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.earnings_tally import JobAttest, OutputAttestation, mark_attest
+from farflung.ledger.earnings_tally import JobAttest, OutputAttestation
 from farflung.ledger.exclusions import Appeal, HostTampered
 from farflung.ledger.ledger_state import LedgerState
 from farflung.ledger.motions import AdmitValidator, AmendParams, Motion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledger_parties import mark_attest
 from msgspec.structs import replace
 
 from farflung.core.commitments import commitment_digest, number
@@ -269,9 +270,7 @@ class World:
         """Both verifiers, or those named, have nothing against the job's end."""
         row = self.job()
         said = replace(earnings_tally.OutputAttestation(self.chain, JOB, row.root, row.output), **change)
-        return earnings_tally.JobAttest(
-            JOB, tuple(earnings_tally.mark_attest(key, said) for key in by or VERIFIERS)
-        )
+        return earnings_tally.JobAttest(JOB, tuple(mark_attest(key, said) for key in by or VERIFIERS))
 
     def dispute(self, key: SigningKey, job: Hash = JOB) -> DisputeRow:
         row = self.state.find(DisputeRow, lease_key(job, key.public))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from ledger_parties import mark_attest
 from ledger_world import BOND, CAPS, JOB, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS
 from machine_base import ANYONE, Machine
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger import transactions
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, JuryVote
-from farflung.ledger.earnings_tally import JobAttest, OutputAttestation, mark_attest
+from farflung.ledger.earnings_tally import JobAttest, OutputAttestation
 from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, LeaseRow
 
 WHO_SIGNS = st.sampled_from(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 from ledger_history import history
+from ledger_parties import party_receipts
 from ledger_world import CAPS, NODES, REQUESTER, RICH, START, STRANGER, VALIDATOR, VERIFIERS, World
 from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.relay_passes import GIB
 from farflung.ledger import transactions
-from farflung.ledger.receipt_file import (
-    check_receipt_file,
-    party_receipts,
-    read_receipt_file,
-    write_receipt_file,
-)
+from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file, write_receipt_file
 from farflung.ledger.rules.relays import GRACE_MS
 from farflung.ledger.table_rows import ChannelRow
 

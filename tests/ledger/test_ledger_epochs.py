@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from ledger_committee import COUNCIL, LONG, SEATS, AdmitValidator, AmendParams, Reign, join
+from ledger_parties import party_receipts
 from ledger_world import REQUESTER, ROOTS
 from msgspec.structs import replace
 
@@ -20,7 +21,6 @@ from farflung.ledger.receipt_checks import check_receipt, prove
 from farflung.ledger.receipt_file import (
     check_receipt_file,
     committee_of,
-    party_receipts,
     read_receipt_file,
     write_receipt_file,
 )

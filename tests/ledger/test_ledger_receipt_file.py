@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ledger_history import audited_batches, history, signed
+from ledger_parties import party_receipts
 from ledger_world import EVIDENCE, JOB, NODES, OTHER_JOB, REQUESTER, STRANGER, VALIDATOR, VERIFIERS, genesis
 from msgspec.structs import replace
 
@@ -19,7 +20,6 @@ from farflung.ledger.receipt_file import (
     MAGIC,
     ReceiptFile,
     check_receipt_file,
-    party_receipts,
     read_receipt_file,
     write_receipt_file,
 )

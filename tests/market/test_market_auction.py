@@ -13,7 +13,6 @@ from farflung.core.ids import Hash
 from farflung.market.asks import StandingOffer, market
 from farflung.market.auction import Bundle, UnmetBid, clear, drawn
 from farflung.market.bids import Bid
-from farflung.market.clearing_check import check
 from farflung.market.work_units import CALIBRATED, MemberWork
 
 
@@ -109,7 +108,7 @@ def test_one_owner_has_at_most_a_third_of_the_members() -> None:
     assert one(standing, bid(2)).ask == 9
 
 
-def test_every_bundle_of_a_crowded_epoch_is_legal() -> None:
+def test_every_bundle_of_a_crowded_epoch_pays_an_ask_behind_all_its_winners() -> None:
     draws = np.random.Generator(np.random.Philox(5))
     standing = [
         stand(
@@ -127,9 +126,13 @@ def test_every_bundle_of_a_crowded_epoch_is_legal() -> None:
         )
         for number in range(25)
     ]  # fmt: skip
-    by_peer, by_job = {offer.ask.peer: offer for offer in standing}, {asked.job: asked for asked in jobs}
-    answers = clear(market(standing), jobs, BEACON)
+    offers, by_job = market(standing), {asked.job: asked for asked in jobs}
+    price = dict(zip(offers.asks.peers, offers.asks.prices, strict=True))  # the dearest of an owner's
+    answers = clear(offers, jobs, BEACON)
     made = [found for found in answers if isinstance(found, Bundle)]
     assert len(made) > 8
     for found in made:
-        check(found, by_job[found.job], by_peer, BEACON)
+        asks = [int(price[peer]) for peer in (*found.members, *found.spares)]
+        assert max(asks) <= found.ask == price[found.setter] <= by_job[found.job].price
+    hired = [peer for found in made for peer in (*found.members, *found.spares)]
+    assert len(hired) == len(set(hired))

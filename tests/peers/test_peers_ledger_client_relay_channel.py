@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_parties import party_receipts
 
 from farflung.app.cli.receipt import facts, words
 from farflung.core import limits
@@ -19,12 +20,7 @@ from farflung.core.money import format_credits
 from farflung.core.relay_passes import GIB, cost, sign_pass
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
-from farflung.ledger.receipt_file import (
-    check_receipt_file,
-    party_receipts,
-    read_receipt_file,
-    write_receipt_file,
-)
+from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file, write_receipt_file
 from farflung.ledger.state_transition import total_money
 from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import PassReceipts

@@ -5,12 +5,12 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
+from in_process import InProcessRun
 
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.job.spec import OptimizerSpec, ScheduleSpec, SyncSpec
 from farflung.train import powersgd_phases, public_state, worker_messages
-from farflung.train.in_process import InProcessRun
 from farflung.train.optim import SCALE
 from farflung.train.public_state import BASIS, QUERY
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand

@@ -4,16 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+import twoway
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twoway import TwoWayAggregation
 
 from farflung.compress import registry
 from farflung.compress.payload import ContributionKey
 from farflung.core.crypto import digest
 from farflung.core.errors import ProtocolError
 from farflung.core.tensor_layout import TensorLayout
-from farflung.train import twoway
-from farflung.train.twoway import TwoWayAggregation
 from farflung.train.worker_messages import AcceptedPayload
 
 LAYOUT = TensorLayout.of({"a": (200, 130), "b": (50,), "c": (3, 7, 11), "d": (4096, 2), "e": (1009,)})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from ledger_parties import party_receipts
 from verify_story import (
     ESCROW,
     HOUR,
@@ -37,7 +38,7 @@ from farflung.ledger.block import Block, BlockHeader, vote_for
 from farflung.ledger.chain import Chain
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.receipt_checks import LedgerReceipt, prove
-from farflung.ledger.receipt_file import party_receipts, write_receipt_file
+from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.rules import settlement
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
 from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, sign_vote

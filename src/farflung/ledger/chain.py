@@ -139,10 +139,6 @@ class Chain:
         """Remembers a block that was executed and is not final yet, so that adopting it does not execute it again."""
         self._held[executed.header.id] = executed
 
-    def state_after(self, *blocks: Block) -> LedgerState:
-        """The state that `blocks` lead to, checked in every respect; raises what `adopt_many` raises."""
-        return self.judge(blocks)[-1].state
-
     def adopt(self, block: Block) -> tuple[Outcome, ...]:
         """Moves the chain to a block that has a FINALIZE certificate; raises what `adopt_many` raises."""
         return self.adopt_many((block,))[0]

@@ -126,11 +126,6 @@ def mark_tally(key: SigningKey, tally: EarningsTally) -> PartySignature:
     return PartySignature(key.public, key.sign(NS_TALLY, encode(tally)))
 
 
-def mark_attest(key: SigningKey, attest: OutputAttestation) -> PartySignature:
-    """`key`'s word for a job's end."""
-    return PartySignature(key.public, key.sign(NS_ATTEST, encode(attest)))
-
-
 def is_marked(mark: PartySignature, said: EarningsTally | OutputAttestation) -> bool:
     """Whether the mark's signer signed this."""
     namespace = NS_TALLY if isinstance(said, EarningsTally) else NS_ATTEST

@@ -23,8 +23,7 @@ from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light_client
 from farflung.ledger.block import Genesis, check_genesis
-from farflung.ledger.chain import Chain
-from farflung.ledger.receipt_checks import LedgerReceipt, prove, read_row
+from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.table_rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.validators import CommitteeRow
 
@@ -42,18 +41,6 @@ class ReceiptFile(Wire, frozen=True):
     party: PeerId
     steps: tuple[LedgerReceipt, ...]
     receipts: tuple[LedgerReceipt, ...]
-
-
-def party_receipts(chain: Chain, party: PeerId) -> tuple[LedgerReceipt, ...]:
-    """Receipts at the chain's head of all that belongs into the party's file; nothing for a key without account."""
-    state = chain.state
-    leases = [row for row in state.rows(LeaseRow) if row.node == party]
-    hired = {row.job for row in leases}
-    jobs = [row for row in state.rows(JobRow) if row.requester == party or row.job in hired]
-    held = (state.find(AccountRow, party), state.find(NodeRow, party) if leases else None)
-    channels = [row for row in state.rows(ChannelRow) if party in (row.payer, row.relay)]
-    rows = [*(row for row in held if row), *jobs, *leases, *channels]
-    return tuple(prove(chain, row.TABLE, row.key) for row in rows)
 
 
 def write_receipt_file(

@@ -41,7 +41,6 @@ from msgspec.structs import replace
 from farflung.advice.memory.breakdown import MemoryPart, chosen
 from farflung.advice.memory.transformer import Transformer
 from farflung.advice.traffic import input_checks
-from farflung.core.units import format_count
 from farflung.plan.step_trace import Recomputation
 from farflung.plan.worker_memory import LOGIT_COPIES
 
@@ -86,27 +85,6 @@ class MicroBatch(msgspec.Struct, frozen=True):
     def spread(self) -> int:
         """Ways over which what tensor parallelism copies is split."""
         return self.tensor if self.is_sequence_parallel else 1
-
-
-def korthikanti(load: MicroBatch, width: int, heads: int) -> MemoryPart:
-    """One layer by the paper's own formulas, whatever `element`, `attention` and `has_dropout` say.
-
-    Full recomputation keeps the input whole, or its t-th with sequence parallelism.
-    """
-    input_checks.count("width", width, most=1 << 24)
-    input_checks.count("heads", heads, most=1 << 24)
-    t, spread = load.tensor, load.spread
-    sbh = float(load.tokens) * width
-    scores = 5.0 * heads * load.sequence / width
-    if load.recompute is Recomputation.FULL:
-        factor, text, where = 2 / spread, f"2 / {spread}", "section 5"
-    elif load.recompute is Recomputation.SELECTIVE:
-        factor, text, where = 10 / spread + 24 / t, f"(10/{spread} + 24/{t})", "section 5"
-    else:
-        factor = 10 / spread + 24 / t + scores / t
-        text, where = f"(10/{spread} + 24/{t} + 5 a s/(h {t}))", "equations 1, 2 and 4"
-    formula = f"s b h {text}, s b h = {format_count(sbh)}, 5 a s/h = {scores:.4g}"
-    return MemoryPart("activations of a layer", sbh * factor, formula, f"{KORTHIKANTI}, {where}")
 
 
 def edges(load: MicroBatch, width: int, vocabulary: int) -> tuple[MemoryPart, MemoryPart]:

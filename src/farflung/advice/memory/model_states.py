@@ -193,13 +193,3 @@ def _placed(part: MemoryPart, place: MemoryPlace, window: float) -> tuple[Memory
     formula = f"{WINDOWS} windows of the largest tensor" if window else "as much as is on disk"
     windows = MemoryPart(f"{part.name}, windows", size, formula, INFINITY, MemoryPlace.RAM)
     return (part, windows)
-
-
-def largest_model(memory: float, recipe: StateRecipe = ADAM, split: ZeroSplit = WHOLE) -> float:
-    """Parameters of the largest model whose states fit into `memory` bytes of a card (ZeRO, table 2).
-
-    Raises UsageError FF-PLAN-021, also for a recipe and a split that leave nothing on the card: any model would fit.
-    """
-    each = sum(part.bytes for part in states(1.0, recipe, split) if part.place is MemoryPlace.CARD)
-    input_checks.amount("recipe: bytes of a parameter on a card", each, above=True)
-    return input_checks.amount("memory", memory) / each

@@ -1,14 +1,12 @@
-"""Computes the best checkpoint interval and the cost of failures: Young, Daly, and the exact exponential model
-(P1).
+"""Computes the best checkpoint interval and the cost of failures, by the exact exponential model (P1).
 
 M mean time between failures of the group that stops together, C seconds to write, R to start again, W of work
-between two checkpoints:
+between two checkpoints (Daly 2006, section 3; Bougeret et al. 2011):
 
-    Young 1974           W = sqrt(2 C M);      waste about sqrt(2 C / M) + R / M
-    Daly 2006, eq. 37    W = sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (9 x 2 M)) - C,  W = M where C >= 2 M
-    exact (Daly, section 3; Bougeret et al. 2011)
-                         efficiency(W) = (W / M) e^(-R/M) / (e^((W + C)/M) - 1), largest where
-                         (1 - W/M) e^((W + C)/M) = 1, hence W = M (1 + w), w e^w = -e^(-1 - C/M)
+    efficiency(W) = (W / M) e^(-R/M) / (e^((W + C)/M) - 1), largest where
+    (1 - W/M) e^((W + C)/M) = 1, hence W = M (1 + w), w e^w = -e^(-1 - C/M)
+
+Where failures are rare that is Young's sqrt(2 C M) (1974), and Daly's equation 37 nearly always.
 
 A group is what must be rolled back together: of a job whose replicas are elastic one replica, not the job. n parts
 with a failure rate f each have M = 1 / (n f).
@@ -48,24 +46,6 @@ def mean_time(parts: int, per_day: float) -> Seconds:
     return Seconds(DAY / (parts * input_checks.amount("per_day", per_day, most=1e6, above=True)))
 
 
-def young(cost: float, mean: float) -> Seconds:
-    """Young's first-order interval."""
-    return Seconds(math.sqrt(2 * _cost(cost) * _mean(mean)))
-
-
-def first_order_waste(cost: float, mean: float, restart: float = 0.0) -> float:
-    """What Young's interval loses, to the first order: no longer a share where failures are frequent."""
-    return math.sqrt(2 * _cost(cost) / _mean(mean)) + input_checks.amount("restart", restart) / mean
-
-
-def daly(cost: float, mean: float) -> Seconds:
-    """Daly's higher-order interval."""
-    ratio = _cost(cost) / (2 * _mean(mean))
-    if ratio >= 1.0:
-        return Seconds(mean)
-    return Seconds(math.sqrt(2 * cost * mean) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost)
-
-
 def efficiency(work: float, cost: float, mean: float, restart: float = 0.0) -> float:
     """Share of time that is work which counts, with exponential failures; 0 where none of it can be finished."""
     input_checks.amount("work", work, above=True)
@@ -92,24 +72,6 @@ def best(cost: float, mean: float, restart: float = 0.0) -> CheckpointInterval:
     work = Seconds(mean * high)
     text = f"(1 - W/M) e^((W + C)/M) = 1: C = {cost:g} s, M = {mean:.4g} s, R = {restart:g} s -> W = {work:.4g} s"
     return CheckpointInterval(work, efficiency(work, cost, mean, restart), text, "Daly 2006, section 3")
-
-
-def per_group(
-    parts: int, groups: int, per_day: float, cost: float, restart: float = 0.0
-) -> CheckpointInterval:
-    """The interval where each of `groups` equal groups rolls back alone: a group's failures count, not the job's."""
-    input_checks.count("groups", groups, most=input_checks.count("parts", parts))
-    return best(cost, mean_time(-(-parts // groups), per_day), restart)
-
-
-def elastic_loss(steps: int, step: float, mean: float) -> float:
-    """Share of work lost where a member that fails loses its own round alone: half of its H steps on the average.
-
-    `mean`: seconds between failures of one member. Of each member's time H t / 2 is lost once in `mean` + that.
-    """
-    input_checks.count("steps", steps)
-    lost = steps * input_checks.amount("step", step) / 2
-    return lost / (_mean(mean) + lost)
 
 
 def _cost(cost: float) -> float:

@@ -101,11 +101,6 @@ def restoring(size: float, replicas: int, readers: int, link: Link, storage: Sto
     return Seconds(max(8.0 * term.sent / link.down, outward) + way)
 
 
-def needed_rate(size: float, seconds: float) -> float:
-    """Bit/s that bring `size` bytes in the time of a step, so that training does not wait for data."""
-    return 8.0 * input_checks.amount("size", size) / input_checks.amount("seconds", seconds, above=True)
-
-
 def _term(name: str, each: float, total: float, formula: str) -> TrafficTerm:
     source = STATES if name == "checkpoint" else COUNTED
     return TrafficTerm(

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from farflung.advice.placement.link_matrices import Floats, LinkMatrices, mesh
-from farflung.core.errors import UsageError
 
 BEST: Final = (
     3.4398,
@@ -40,7 +39,7 @@ _WORLD_RATE: Final = (
 
 def case(number: int) -> LinkMatrices:
     """64 devices: 0 a data centre, 1 spot machines beside single cards, 2 two universities, 3 four regions of a
-    country, 4 eight regions of the world. Raises UsageError FF-PLAN-044 for any other.
+    country, 4 eight regions of the world.
     """
     if number == 0:
         return _even([8] * 8, 0.0, 3.125, 0.0, 100.0)
@@ -50,11 +49,7 @@ def case(number: int) -> LinkMatrices:
         return _even([32, 32], 11.0, 1.12, 1.0, 5.0)
     if number == 3:
         return _measured([16] * len(_COUNTRY), _COUNTRY_MS, _COUNTRY_RATE)
-    if number == 4:
-        return _measured([8] * len(_WORLD), _WORLD_MS, _WORLD_RATE)
-    raise UsageError(
-        "FF-PLAN-044", f"DT-FM has no case {number}", cause="there are five", hint="a number from 0 to 4"
-    )
+    return _measured([8] * len(_WORLD), _WORLD_MS, _WORLD_RATE)
 
 
 def _even(sizes: list[int], apart_ms: float, apart: float, inside_ms: float, inside: float) -> LinkMatrices:
