@@ -155,6 +155,21 @@ def test_every_file_and_test_that_is_named_is_there(page: Path) -> None:
     assert missing == []
 
 
+def test_every_module_that_is_named_is_there() -> None:
+    """`package/module`, also with `.py`; a name with dots may be a setting or a column, and is left alone."""
+    package = ROOT / "src" / "farflung"
+    names = "|".join(path.parent.name for path in package.glob("*/__init__.py"))
+    pattern = re.compile(rf"(?:{names})(?:/\w+)+(?:\.py)?")
+    shown = {
+        (name(page), word)
+        for page in PAGES
+        for word in INLINE.findall(prose(page))
+        if pattern.fullmatch(word)
+    }
+    assert len(shown) > 30
+    assert [at for at in sorted(shown) if not any(package.glob(f"{at[1].removesuffix('.py')}*"))] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_python_that_is_shown_is_python_and_uses_what_exists(page: Path) -> None:
     for language, body in blocks(page):
