@@ -39,10 +39,13 @@ from farflung.peers.node.training_lease import TrainingLease
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey
 from farflung.peers.requester.audits import AuditCoordinator
-from farflung.peers.requester.coordinator import NO_ATTESTATIONS, Coordinator
+from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
+from farflung.peers.requester.round_tasks import RoundTasks
 from farflung.peers.requester.round_timing import NO_BENCHMARKS
 from farflung.peers.rundir.archive import Archive, RunLog
+from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
@@ -87,6 +90,7 @@ AUDITS: dict[str, type[Any]] = {
     messages.JUDGE: messages.VerdictRequest,
     messages.SCORE: messages.ScoreRequest,
 }
+NO_ATTESTED: Mapping[PeerId, Hash] = {}
 CHAIN = genesis_of(REQUESTER, *MEMBERS, *VERIFIERS).chain
 
 
@@ -267,14 +271,14 @@ class Hostile(Member):
 
 
 class Run:
-    """A coordinator with two honest members and a hostile one."""
+    """A coordinator with two honest members and a hostile one; and the members, as it is told of them."""
 
     def __init__(
         self,
         folder: Path,
         verifiers: Sequence[SigningKey] = VERIFIERS,
         benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
-        attested: Mapping[PeerId, Hash] = NO_ATTESTATIONS,
+        attested: Mapping[PeerId, Hash] = NO_ATTESTED,
     ) -> None:
         self.benchmarks, self.attested = benchmarks, attested
         self.home = Party(REQUESTER, folder / "home")
@@ -286,6 +290,8 @@ class Run:
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]
         self.judges = [Judge(key, folder / f"judge-{i}") for i, key in enumerate(verifiers)]
+        self.seats = [member.key.public for member in self.members]
+        self.verifiers = tuple(judge.key.public for judge in self.judges)
         self.evidence = folder / "evidence"
         self.rehired: list[PeerId] = []
         self.out: list[tuple[PeerId, bool]] = []
@@ -295,6 +301,9 @@ class Run:
         self.log = RunLog(self.log_path, REQUESTER)
         self.archive = Archive(self.home.disk, folder / "snapshots", JOB_KEY, REQUESTER.public)
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
+        self.job = JobContext(
+            REQUESTER, CHAIN, TERMS, RunFolder(folder), self.log, self.archive, self.journal
+        )
         self.fresh = rounds.CoordinatorState(
             TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, (), is_audited=SPEC.is_audited
         )
@@ -317,7 +326,7 @@ class Run:
                 judge.places = places
                 order = start_order(self.home, 0, tuple(places.values()), initial())
                 await judge.tenancy.start(order, JOB_KEY, judge.worker, REQUESTER.public)
-            return await self._coordinate(places)
+            return await self._coordinate()
         finally:
             for fanning in (self.fanning, *(member.tenancy.fanning for member in self.members)):
                 fanning.leave()
@@ -326,65 +335,40 @@ class Run:
             self.log.close()
             self.journal.close()
 
-    async def _rehire(self, verifier: PeerId) -> None:
+    async def dial(self, peer: PeerId) -> Connection:
+        place = self.places[peer].places[0]
+        return await self.home.endpoint.dial(peer, place.host, place.port)
+
+    async def rehire(self, verifier: PeerId) -> None:
         self.rehired.append(verifier)
 
-    async def _coordinate(self, places: dict[PeerId, messages.PeerAddress]) -> Coordinator:
+    def lost(self, peer: PeerId, may_return: bool) -> None:
+        self.out.append((peer, may_return))
+        self.on_lost(peer, may_return)
+
+    def patience(self, _peer: PeerId) -> float:
+        return 0.0
+
+    async def drop(self, _round: int, commitments: Hash) -> Hash:
+        """The block that a round is drawn from."""
+        return digest("test/block/1", commitments)
+
+    async def _coordinate(self) -> Coordinator:
         self.log.write(RunStartRecord(TERMS.id, REQUESTER.public, TERMS.initial_root, SPEC.rounds))
-        members = tuple(m.key.public for m in self.members)
-        state = replace(rounds.replay(self.fresh, self.log.records), members=members)
+        state = replace(rounds.replay(self.fresh, self.log.records), members=tuple(self.seats))
         self.archive.remember(initial())
-
-        async def dial(peer: PeerId) -> Connection:
-            place = places[peer].places[0]
-            return await self.home.endpoint.dial(peer, place.host, place.port)
-
-        async def anchored(round: int, commitments: Hash) -> Hash:
-            return digest("test/block/1", commitments)
 
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)
 
-        audits = self.audits = AuditCoordinator(
-            REQUESTER,
-            CHAIN,
-            TERMS,
-            members,
-            [judge.key.public for judge in self.judges],
-            self.log,
-            self.archive,
-            self.evidence,
-            dial,
-            self._rehire,
-            self.journal,
-            PATIENCE,
-        )
+        me: Any = self  # its members, and its ledger
+        audits = self.audits = AuditCoordinator(self.job, me, me, PATIENCE)
         keys = {member.key.public: member.lease_key.public for member in self.members}
-        held = (self.home.disk, self.fanning, keys, self.journal, self.outlook, BOUND)
-
-        def lost(peer: PeerId, may_return: bool) -> None:
-            self.out.append((peer, may_return))
-            self.on_lost(peer, may_return)
-
-        coordinator = self.coordinator = Coordinator(
-            TERMS,
-            self.log,
-            self.archive,
-            state,
-            initial(),
-            audits,
-            Near(),  # type: ignore[arg-type]
-            dial,
-            PayloadExchange(REQUESTER, TERMS.id, *held),
-            anchored,
-            self.journal,
-            closed,
-            lost,
-            lambda _: 0.0,
-            self.benchmarks,
-            self.attested,
-        )
-        finished, public = await coordinator.run()
+        exchange = PayloadExchange(REQUESTER, self.job, self.fanning, keys, self.outlook)
+        near: Any = Near()
+        tasks = self.tasks = RoundTasks(self.job, me, audits, near, exchange, closed)
+        coordinator = self.coordinator = Coordinator(state, self.log, tasks)
+        finished, public = await coordinator.run(), tasks.public
         assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)
         assert finished.root == public.root(LAYOUT)
         return coordinator

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -35,12 +36,14 @@ from farflung.ledger.transactions import JobSlash, SignedVerdict, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.node import audit_lease, opening_deadlines
 from farflung.peers.protocol import calls, messages
-from farflung.peers.requester import audits, cases
+from farflung.peers.requester import audit_session, audits
+from farflung.peers.requester.audit_session import AuditCase
 from farflung.peers.requester.ledger_recorder import LedgerRecorder
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train.contribution_trace import TraceLeaf
 from farflung.train.run_log import AuditsRecord, Contribution
 from farflung.verify.audit_accounts import AuditAccounts
+from farflung.verify.audit_sample import AuditSample
 from farflung.verify.audit_verdict import EXCESS_CAP
 from farflung.verify.blind_commitment import BlindCommitment, blind
 from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
@@ -112,7 +115,7 @@ def caught(run: Run, finding: VerdictFinding) -> None:
 async def _slashed(run: Run, found: AuditEvidence) -> None:
     ledger, events = ledger_of(), list[Any]()
     emitter = type("Emitter", (), {"emit": lambda _, event, **__: events.append(event)})()
-    recorder = LedgerRecorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
+    recorder = LedgerRecorder(ledger, run.job._replace(journal=emitter), len(VERIFIERS))  # type: ignore[arg-type]
     for _ in range(2):
         await recorder.catch_up()
     assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
@@ -306,9 +309,9 @@ def test_evidence_that_its_reader_would_not_take_is_cut_down() -> None:
     state = ObjectManifest(NIL, 1, (NIL,) * 50_000)
     c = Contribution(EVE.public, 1, NIL, NIL, NIL, NIL, "none")
     small = AuditEvidence(TERMS.id, 0, c, (), ZERO_HASH, 0, "", (leaf,), (state,), ())
-    assert decode(cases.encoded(small), AuditEvidence, limits.CONTROL_BYTES) == small
+    assert decode(audit_session.encoded(small), AuditEvidence, limits.CONTROL_BYTES) == small
     for states, leaves, kept in (((state,) * 3, (leaf,) * 3, (leaf,) * 3), ((state,) * 3, (leaf,) * 5, ())):
-        told = cases.encoded(replace(small, states=states, leaves=leaves))
+        told = audit_session.encoded(replace(small, states=states, leaves=leaves))
         assert decode(told, AuditEvidence, limits.CONTROL_BYTES) == replace(small, states=(), leaves=kept)
 
 
@@ -317,7 +320,7 @@ def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
     judge = next(j for j in run.judges if any(m == messages.AUDIT for m, *_ in j.said))
     order = next(order for m, order, _ in judge.said if m == messages.AUDIT)
     c = order.contribution
-    case = cases.AuditCase(order.round, c, cases.sample.Drawn(c.peer, order.segment))
+    case = AuditCase(order.round, c, AuditSample(c.peer, order.segment))
     state = ObjectManifest(NIL, 1, (NIL,) * 150_000)
     run.audits._keep(case, replace(order, opened=replace(order.opened, state=state)), [])
     found = evidence(run)
@@ -737,23 +740,21 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
         messages.JUDGE: said,
     }
     told = {name: encode(value) for name, value in real.items()}
-    case = cases.AuditCase(
-        order.round, order.contribution, cases.sample.Drawn(order.contribution.peer, order.segment)
-    )
+    case = AuditCase(order.round, order.contribution, AuditSample(order.contribution.peer, order.segment))
 
     async def asked(body: bytes) -> str:
         async def dial(_peer: PeerId) -> Any:
             return Canned({**told, method: body})
 
         one = run.audits
-        one._dial = one._hearing._dial = dial
+        one._members, one._session._dial = cast(Any, SimpleNamespace(dial=dial)), dial
         one._opened = {}
-        one._journal = type("Nobody", (), {"emit": lambda *_, **__: None})()
+        one._job = run.job._replace(journal=cast(Any, SimpleNamespace(emit=lambda *_, **__: None)))
         try:
             if method == messages.OPEN:
                 await one.open(*about)
             else:
-                await one._hearing.ask(judge.key.public, case, order)
+                await one._session.ask(judge.key.public, case, order)
         except FarflungError as error:
             return error.code
         return "ok"

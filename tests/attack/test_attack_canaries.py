@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attack_run
 import attack_world
@@ -125,8 +126,8 @@ def recorded(run: Run) -> tuple[Any, list[Any]]:
 
     async def record() -> None:
         for _ in range(2):
-            kept = (ledger, TERMS, run.log, run.evidence, len(run.judges), emitter)
-            await LedgerRecorder(*kept).catch_up()  # type: ignore[arg-type]
+            job: Any = run.job._replace(journal=emitter)
+            await LedgerRecorder(ledger, job, len(run.judges)).catch_up()  # type: ignore[arg-type]
 
     asyncio.run(record())
     return ledger, events
@@ -370,7 +371,9 @@ def test_who_is_caught_lying_itself_has_nobodys_stake(scene: Any) -> None:
 
 def test_the_coin_is_the_requesters_secret_and_falls_as_often_as_the_terms_say() -> None:
     def coins(key: SigningKey) -> list[bool]:
-        one = Canaries(key, TERMS, None, None, None)  # type: ignore[arg-type]
+        nothing = cast(Any, None)
+        job = cast(Any, SimpleNamespace(key=key, terms=TERMS, journal=nothing))
+        one = Canaries(job, nothing, nothing)
         return [one.is_due(round, m.public) for round in range(400) for m in MEMBERS]
 
     mine = coins(REQUESTER)

@@ -39,7 +39,7 @@ from farflung.core.events import ProcessExitEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import calls, messages
-from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.coordinator import RoundTask
 from farflung.peers.rundir.journal import Journal
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest
@@ -451,16 +451,13 @@ def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> 
             return said
 
         run.eve.obey = obey  # type: ignore[method-assign]
-        coordinator = await run.go()
-        coordinator._journal = Journal(tmp_path / "later.jsonl", 0.0)
-        coordinator._chronicle._journal = coordinator._journal
-        work = {
-            messages.TRAIN: coordinator._train,
-            messages.REVEAL: coordinator._reveal,
-            messages.MERGE: coordinator._merge,
-        }
-        refused = await replies(coordinator, work[method], method, bodies)
-        coordinator._journal.close()
+        await run.go()
+        tasks, journal = run.tasks, Journal(tmp_path / "later.jsonl", 0.0)
+        tasks._job = run.job._replace(journal=journal)
+        tasks._told._journal = journal
+        work = {messages.TRAIN: tasks.train, messages.REVEAL: tasks.reveal, messages.MERGE: tasks.merge}
+        refused = await replies(run, work[method], method, bodies)
+        journal.close()
         assert len(refused) == len(bodies) > 30
         assert not [code for code in refused if code.endswith("-099")]
 
@@ -479,19 +476,17 @@ class Canned:
         return self.body
 
 
-async def replies(
-    coordinator: Coordinator, work: Callable[..., Awaitable[None]], method: str, bodies: list[bytes]
-) -> list[str]:
+async def replies(run: Run, work: Callable[..., RoundTask], method: str, bodies: list[bytes]) -> list[str]:
     """The code with which each reply is refused; `ok` for one that is taken."""
     codes: list[str] = []
-    eve = EVE.public
-    state = replace(coordinator._state, round=0, members=(eve,), commitments={eve: _commitment(coordinator)})
+    eve, coordinator, tasks = EVE.public, run.coordinator, run.tasks
+    state = replace(coordinator._state, round=0, members=(eve,), commitments={eve: _commitment(run)})
     coordinator._state = state
-    coordinator._flagged.set()  # the checks of the round have spoken
-    coordinator._audits._opened[0, eve] = None  # what a closed round had opened is forgotten
+    tasks._flagged.set()  # the checks of the round have spoken
+    run.audits._opened[0, eve] = None  # what a closed round had opened is forgotten
     extra = ((),) if method == messages.MERGE else ()
     for body in bodies:
-        coordinator._dial = _always(Canned(body))  # type: ignore[assignment]
+        tasks._calls.dial = _always(Canned(body))  # type: ignore[assignment]
         coordinator._last_error = None
         await coordinator._guard(eve, work(0, eve, *extra))
         assert coordinator._failure is None  # no peer can end the run
@@ -507,6 +502,6 @@ def _always(connection: Canned) -> Callable[[PeerId], Awaitable[Canned]]:
     return dial
 
 
-def _commitment(coordinator: Coordinator) -> Any:
-    records = [r for r in coordinator._log.records if isinstance(r, CommitmentsRecord)]
+def _commitment(run: Run) -> Any:
+    records = [r for r in run.log.records if isinstance(r, CommitmentsRecord)]
     return next(c for c in records[0].commitments if c.peer == EVE.public)

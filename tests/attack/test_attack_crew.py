@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from attack_world import JOB_KEY, MEMBERS, REQUESTER, TERMS, VERIFIERS, within
+from attack_world import MEMBERS, REQUESTER, TERMS, VERIFIERS, within
 
 from farflung.core import limits
 from farflung.core.codec import decode
@@ -14,6 +14,7 @@ from farflung.core.ids import PeerId
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.peers.protocol import messages
 from farflung.peers.requester import members as module
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.members import Membership
 
 EVERYBODY = [key.public for key in (REQUESTER, *MEMBERS, *VERIFIERS)]
@@ -37,7 +38,8 @@ def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]
 
     monkeypatch.setattr(module, "reach", reach)
     nothing = cast(Any, None)
-    crew = Membership(REQUESTER.public, TERMS, JOB_KEY, nothing, nothing, nothing)
+    job = JobContext(REQUESTER, *[nothing] * 6)._replace(terms=TERMS)
+    crew = Membership(job, nothing, nothing)
     crew.know(messages.PeerAddress(peer, (EndpointAddress("127.0.0.1", 1),)) for peer in EVERYBODY)
     crew.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
     return crew
@@ -56,8 +58,8 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
         await asyncio.gather(*crew._tasks)
         assert not crew.is_member(EVE)  # it fetches nothing more
         await crew.dial(EVE)  # and still opens what it owes
-        assert EVE in {a.peer for a in crew.starter.everybody}  # so verifiers that are brought back know it
-        assert EVE not in {a.peer for a in crew.starter.members}
+        assert EVE in {a.peer for a in crew.setup.everybody}  # so verifiers that are brought back know it
+        assert EVE not in {a.peer for a in crew.setup.members}
 
     within(10, test)
     told = {

@@ -142,7 +142,7 @@ async def _slashed_half(run: Run) -> None:
     """The ledger's law takes what silence costs, by the node's own signed commitment."""
     ledger = ledger_of()
     emitter = type("Emitter", (), {"emit": lambda *_, **__: None})()
-    recorder = LedgerRecorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
+    recorder = LedgerRecorder(ledger, run.job._replace(journal=emitter), len(VERIFIERS))  # type: ignore[arg-type]
     await recorder.catch_up()
     assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
     lease = ledger.lease(EVE.public)

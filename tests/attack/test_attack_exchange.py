@@ -25,6 +25,7 @@ from farflung.net.io.relay import RelayServer
 from farflung.net.messages import MessageKind
 from farflung.net.multicast_frames import HEAD_BYTES
 from farflung.peers.protocol import messages
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
 from farflung.peers.transfer import fanout as transfer_fanout
 from farflung.peers.transfer import objects
@@ -210,6 +211,12 @@ def test_a_group_whose_relay_is_gone_meets_at_the_next_one(plain: Told, tmp_path
     assert not [event for event in run.events if isinstance(event, WarningEvent)]
 
 
+def job_told_to(journal: Any) -> JobContext:
+    """A job of which nothing is kept."""
+    nothing: Any = None
+    return JobContext(REQUESTER, nothing, TERMS, nothing, nothing, nothing, journal)
+
+
 class Deaf:
     """A place in a group at a relay that is gone."""
 
@@ -226,7 +233,7 @@ class Deaf:
 def test_a_group_has_another_key_whenever_somebody_comes_or_leaves() -> None:
     deaf, nobody = Deaf(), cast(Any, SimpleNamespace(emit=lambda _: None))
     outlook = NetworkAssumptions(places=(EndpointAddress("127.0.0.1", 1, RELAY.public),))
-    exchange = PayloadExchange(REQUESTER, TERMS.id, nobody, cast(Any, deaf), {}, nobody, outlook, BOUND)
+    exchange = PayloadExchange(REQUESTER, job_told_to(nobody), cast(Any, deaf), {}, outlook)
     keys = tuple(sorted(member.public for member in MEMBERS))
 
     async def test() -> None:
@@ -313,7 +320,7 @@ def test_where_no_relay_has_the_whole_group_all_is_fetched_and_the_run_is_told_o
 def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = PayloadExchange._new_meeting
+    made = PayloadExchange._new_rendezvous
     met = list[PeerId]()
 
     def counted(self: PayloadExchange, place: EndpointAddress, members: frozenset[PeerId]) -> GroupRendezvous:
@@ -323,7 +330,7 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     async def nowhere(said: messages.GroupJoinRequest, lease_key: object) -> None:
         raise multicast_dial.refused(said.place.relay, "it hung")
 
-    monkeypatch.setattr(PayloadExchange, "_new_meeting", counted)
+    monkeypatch.setattr(PayloadExchange, "_new_rendezvous", counted)
 
     async def bounded() -> Told:
         (tmp_path / "run").mkdir()
@@ -344,9 +351,8 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
 
 def test_the_way_follows_what_lines_were_seen_to_carry() -> None:
     nobody = cast(Any, None)
-    exchange = PayloadExchange(
-        REQUESTER, TERMS.id, nobody, cast(Any, Deaf()), {}, nobody, NetworkAssumptions(SLOW, SLOW), BOUND
-    )
+    assumed = NetworkAssumptions(SLOW, SLOW)
+    exchange = PayloadExchange(REQUESTER, job_told_to(nobody), cast(Any, Deaf()), {}, assumed)
     keys = tuple(sorted(member.public for member in MEMBERS))
     assert exchange._choose(0, keys).forecast.way is ExchangeWay.GATHER
     for found in (exchange._ups, exchange._downs):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -140,7 +141,8 @@ class Scene:
     async def start(self) -> list[PeerId]:
         empty = self.home.put(b"")
         keys = {node.key.public: node.lease_key.public for node in self.nodes}
-        starter = MemberSetup(JOB, list(keys), self.dial, self.journal, JOB_KEY)
+        job = cast(Any, SimpleNamespace(terms=JOB, journal=self.journal, job_key=JOB_KEY))
+        starter = MemberSetup(job, list(keys), self.dial)
         supplies = ProviderInputs(empty, empty, empty, empty, 0)
         work = {p: starter.member(p, key, supplies, (), ROOT) for p, key in keys.items()}
         ready, _ = await all_ready(work, self.journal)

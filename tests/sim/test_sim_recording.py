@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -29,10 +30,13 @@ from farflung.ledger.transactions import (
     sign_verdict,
 )
 from farflung.peers.requester.audits import evidence_file
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.ledger_recorder import LedgerRecorder
+from farflung.peers.rundir.folder import RunFolder
 from farflung.train.run_log import (
     AcceptSetRecord,
     AuditsRecord,
+    CommitmentsRecord,
     Contribution,
     Record,
     RoundEndRecord,
@@ -95,6 +99,7 @@ class Story:
             out = {GUILTY.public} if round > CAUGHT + 1 and self._is_guilty else set()
             taken = tuple(contribution(key, round) for key in NODES if key.public not in out)
             self.records += [
+                CommitmentsRecord(round, (), taken),
                 AcceptSetRecord(round, taken),
                 RoundEndRecord(round, digest("test/root", bytes([round])), ()),
             ]
@@ -134,11 +139,10 @@ class Story:
     @property
     def recorder(self) -> LedgerRecorder:
         """A new session's."""
-        maker: Any = LedgerRecorder
-        accepted = accepted_by_round(self.records)  # of all that was committed to
-        log = type("Log", (), {"records": self.records, "accepted": accepted, "promised": accepted})
-        made: LedgerRecorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
-        return made
+        log = SimpleNamespace(records=self.records, accepted=accepted_by_round(self.records))
+        folder, nothing = RunFolder(self.evidence.parent), cast(Any, None)
+        job = JobContext(REQUESTER, self.ledger.chain, self.terms, folder, cast(Any, log), nothing, self)
+        return LedgerRecorder(cast(Any, self.ledger), job, len(VERIFIERS))
 
     def record(self) -> None:
         asyncio.run(self.recorder.catch_up())

@@ -13,7 +13,7 @@ rounds is on its lease; the slash forfeits it there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from farflung.core.ids import PeerId
@@ -21,7 +21,15 @@ from farflung.job.proof_class import probe_of
 from farflung.job.spec import JobSpec, JobTerms
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding
-from farflung.train.run_log import AuditsRecord, Contribution, excluded_by
+from farflung.train.run_log import (
+    AcceptSetRecord,
+    AuditsRecord,
+    CommitmentsRecord,
+    Contribution,
+    Record,
+    RoundEndRecord,
+    excluded_by,
+)
 from farflung.verify.audit_verdict import AuditConclusion, conclusions
 from farflung.verify.disqualified_verifiers import LAG, DisqualifiedVerifiers, PerjuryRecord
 from farflung.verify.score_rules import unpaid
@@ -47,6 +55,29 @@ class AuditAccounts:
         self.guilty: dict[PeerId, SlashRecord] = {}
         self.discredited: set[PeerId] = set()
         self.perjurers = DisqualifiedVerifiers()
+        self._accepted: dict[int, tuple[Contribution, ...]] = {}  # of rounds that are not judged yet
+        self._promised: dict[int, tuple[Contribution, ...]] = {}
+
+    def extend(self, records: Iterable[Record]) -> dict[int, dict[PeerId, int]]:
+        """Reads on in a run log, from where it was read to; the units of each round that these records judge.
+
+        In a job without audits a round is judged when it is closed.
+        """
+        units = {}
+        for record in records:
+            if isinstance(record, CommitmentsRecord):
+                self._promised[record.round] = record.promised
+            elif isinstance(record, AcceptSetRecord):
+                self._accepted[record.round] = record.contributions
+            elif (audited := self._judgement(record)) is not None:
+                round = audited.round
+                units[round] = self.add(self._accepted.pop(round), audited, self._promised.pop(round))
+        return units
+
+    def _judgement(self, record: Record) -> AuditsRecord | None:
+        if isinstance(record, RoundEndRecord) and not self._spec.is_audited:
+            return AuditsRecord(record.round, ())
+        return record if isinstance(record, AuditsRecord) else None
 
     def add(
         self, accepted: Sequence[Contribution], audited: AuditsRecord, promised: Sequence[Contribution]

@@ -6,7 +6,6 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -16,11 +15,11 @@ from farflung.core.codec import decode, encode
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.units import Seconds
-from farflung.job.spec import JobTerms
 from farflung.ledger.transactions import DAMNING, SignedVerdict, VerdictFinding, is_verdict_signed
-from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 from farflung.peers.protocol import messages
+from farflung.peers.protocol.calls import Dial
+from farflung.peers.requester.job_context import JobContext
 from farflung.train.run_log import Contribution
 from farflung.verify import audit_sample
 from farflung.verify.audit_replay import is_sound
@@ -33,8 +32,6 @@ OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the c
 
 NO_ANSWER: Final = "FF-NET-047"
 WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
-
-Dial = Callable[[PeerId], Awaitable[Connection]]
 
 
 def is_refusal(error: NetworkError) -> bool:
@@ -94,9 +91,9 @@ def encoded(evidence: AuditEvidence) -> bytes:
 class AuditSession:
     """How verifiers of one job are asked."""
 
-    def __init__(self, chain: Hash, terms: JobTerms, dial: Dial, patience: Seconds) -> None:
+    def __init__(self, job: JobContext, dial: Dial, patience: Seconds) -> None:
         """`patience` is had with their answers."""
-        self._chain, self._terms = chain, terms
+        self._chain, self._terms = job.chain, job.terms
         self._dial, self._patience = dial, patience
 
     async def ask(self, verifier: PeerId, case: AuditCase, order: messages.AuditRequest) -> VerifierStatement:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
@@ -31,17 +30,15 @@ from farflung.core.events import AuditDrawEvent, AuditEndEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.units import Seconds
-from farflung.job.spec import JobTerms
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.transactions import Canary, SignedVerdict, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
-from farflung.peers.requester.audit_draw import AuditDraws
+from farflung.peers.requester.audit_draw import AuditDraws, CommitmentAnchors
 from farflung.peers.requester.audit_session import (
     OPEN_SECONDS,
     AuditCase,
     AuditSession,
-    Dial,
     VerifierStatement,
     confirmed,
     encoded,
@@ -49,13 +46,13 @@ from farflung.peers.requester.audit_session import (
     is_unmatched,
 )
 from farflung.peers.requester.canaries import Canaries
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.loss_scores import LossProbes
-from farflung.peers.rundir.archive import Archive, PublishedState, RunLog
-from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.requester.members import Membership
+from farflung.peers.rundir.archive import PublishedState
 from farflung.train.contribution_trace import are_opened
 from farflung.train.rounds import VerdictsInput
 from farflung.train.run_log import (
-    AuditsRecord,
     BeaconRecord,
     CommitmentsRecord,
     Contribution,
@@ -79,41 +76,34 @@ class AuditCoordinator:
 
     def __init__(
         self,
-        key: SigningKey,
-        chain: Hash,
-        terms: JobTerms,
-        seats: Sequence[PeerId],
-        verifiers: Sequence[PeerId],
-        log: RunLog,
-        archive: Archive,
-        evidence: Path,
-        dial: Dial,
-        rehire: Callable[[PeerId], Awaitable[None]],
-        journal: EventEmitter,
+        job: JobContext,
+        members: Membership,
+        anchors: CommitmentAnchors,
         patience: Seconds,
     ) -> None:
-        """`key`: the requester's. `rehire(verifier)` brings a verifier that died back into its lease; `patience` is had
-        with its answers.
-        """
-        self._terms, self._seats, self._verifiers = terms, seats, tuple(verifiers)
-        self._log, self._archive, self._evidence = log, archive, evidence
-        self._draws = AuditDraws(terms, log)
-        self._dial, self._rehire, self._journal = dial, rehire, journal
-        self._hearing = AuditSession(chain, terms, dial, patience)
-        self._canaries = Canaries(key, terms, self._hearing, dial, journal)
-        self.scorers = LossProbes(chain, terms, seats, log, archive, dial, journal, patience)
+        """`patience` is had with each answer of a verifier."""
+        self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
+        self._members, self._anchors = members, anchors
+        self._verifiers = members.verifiers
+        self._draws = AuditDraws(job.terms, job.log)
+        self._session = AuditSession(job, members.dial, patience)
+        self._canaries = Canaries(job, self._session, members.dial)
+        self._probes = LossProbes(job, members, patience)
+        self._accounts = AuditAccounts(job.terms, len(members.verifiers))
+        self._accounts.extend(job.log.records)
         self._opened: dict[tuple[int, PeerId], messages.SegmentOpenReply | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
-        self._discredited = set(self._told().discredited)
+        self._discredited = set(self._accounts.discredited)
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._is_drawn = asyncio.Event()  # the newest round that was committed, if there is any
-        if not (log.promised and terms.spec.is_audited) or self._draws.is_made(max(log.promised)):
+        if not (job.log.promised and job.terms.spec.is_audited) or self._draws.is_made(max(job.log.promised)):
             self._is_drawn.set()
         self._began, self._took = time.monotonic(), 0.0  # the newest round, until it was committed
 
     def see(self, record: Record) -> None:
-        """Notices how long rounds take and which of them can be drawn, from what is written of them."""
+        """Notices how long rounds take, which of them can be drawn and who is found out, from what the log is told."""
+        self._accounts.extend([record])
         if isinstance(record, RoundStartRecord):
             self._began = time.monotonic()
         if isinstance(record, CommitmentsRecord):
@@ -123,9 +113,9 @@ class AuditCoordinator:
         if isinstance(record, BeaconRecord):
             self._is_drawn.set()
 
-    def anchor(self, round: int) -> Hash:
-        """What the ledger is told of a committed round."""
-        return self._draws.anchor(round)
+    async def anchor(self, round: int) -> Hash:
+        """Tells the ledger of a committed round; what the round is drawn from."""
+        return await self._anchors.drop(round, self._draws.anchor(round))
 
     async def made(self) -> None:
         """Waits until the newest round that was committed can be drawn."""
@@ -133,7 +123,7 @@ class AuditCoordinator:
 
     def flag(self, round: int, flags: dict[PeerId, str]) -> None:
         """What the submission checks suspect in the accepted payloads of a round; earlier scores do besides."""
-        self._flags[round] = {**self.scorers.suspected(round), **flags}
+        self._flags[round] = {**self._probes.suspected(round), **flags}
 
     def is_flagged(self, round: int) -> bool:
         """Whether the checks of a round have spoken."""
@@ -145,10 +135,10 @@ class AuditCoordinator:
         drawn = self._draws.of(round, self._flags.get(round, {})).get(peer)
         if drawn is None or (round, peer) in self._opened:
             return
-        self._journal.emit(
+        self._job.journal.emit(
             AuditDrawEvent(round=round, peer=peer.hex(), segment=drawn.segment, flagged=drawn.flagged)
         )
-        connection = await self._dial(peer)
+        connection = await self._members.dial(peer)
         try:
             await self._canaries.prepare(connection, round, peer, drawn.segment)
             await self._ask_opening(connection, round, drawn, OPEN_SECONDS)
@@ -177,8 +167,8 @@ class AuditCoordinator:
         """Lets a peer open what it owes of a round that went on without it. Raises what it, or its line, says."""
         drawn = self._draws.of(round)[peer]
         if (round, peer) not in self._opened:
-            await self._ask_opening(await self._dial(peer), round, drawn, self._grace)
-            self._journal.emit(
+            await self._ask_opening(await self._members.dial(peer), round, drawn, self._grace)
+            self._job.journal.emit(
                 AuditDrawEvent(round=round, peer=peer.hex(), segment=drawn.segment, flagged="")
             )
 
@@ -195,14 +185,6 @@ class AuditCoordinator:
                         await self.collect(round, peer)
                         return
                     await asyncio.sleep(TRY_AGAIN_SECONDS)
-
-    def _told(self) -> AuditAccounts:
-        """What the log has said so far: verifiers that accused falsely are in it, and those that guessed."""
-        tally, log = AuditAccounts(self._terms, len(self._verifiers)), self._log
-        for record in log.records:
-            if isinstance(record, AuditsRecord):
-                tally.add(log.accepted[record.round], record, log.promised[record.round])
-        return tally
 
     async def close(self) -> None:
         """Gives up what is under way for verifiers that died."""
@@ -235,12 +217,12 @@ class AuditCoordinator:
     async def scores(self, round: int) -> tuple[SignedRoundScores, ...]:
         """What those who are asked say of the losses of a round: the last for which its public state is shown."""
         try:
-            return await self.scorers.see_through(round, self._asked(round))
+            return await self._probes.see_through(round, self._asked(round))
         finally:
             self._archive.hide(round)
 
     def _asked(self, round: int) -> list[PeerId]:
-        return [v for v in self._verifiers if v not in self._told().perjurers.unasked(round)]
+        return [v for v in self._verifiers if v not in self._accounts.perjurers.unasked(round)]
 
     def _case(
         self, round: int, c: Contribution, drawn: audit_sample.AuditSample, asked: Sequence[PeerId]
@@ -282,7 +264,7 @@ class AuditCoordinator:
             # The sort is stable: among the others the drawn order stays.
             for verifier in sorted(ring, key=lambda v: v in self._discredited):
                 try:
-                    return verifier, await self._hearing.ask(verifier, case, order)
+                    return verifier, await self._session.ask(verifier, case, order)
                 except FarflungError as error:
                     last = error
                 self._bring_back(verifier)  # the next one takes the case meanwhile
@@ -299,7 +281,7 @@ class AuditCoordinator:
 
         async def rehire() -> None:
             with contextlib.suppress(FarflungError):
-                await self._rehire(verifier)
+                await self._members.rehire(verifier)
 
         task = self._returning.get(verifier)
         if task is None or task.done():
@@ -312,7 +294,7 @@ class AuditCoordinator:
         return messages.AuditRequest(
             self._terms.id,
             case.round,
-            self._seats.index(c.peer),
+            self._members.seats.index(c.peer),
             c,
             before,
             case.drawn.segment,
@@ -332,7 +314,7 @@ class AuditCoordinator:
             alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]
             self._keep(case, order, alike)
         peer = case.contribution.peer
-        self._journal.emit(
+        self._job.journal.emit(
             AuditEndEvent(
                 round=case.round,
                 peer=peer.hex(),
@@ -367,8 +349,9 @@ class AuditCoordinator:
             states,
             tuple(s.testimony for s in said),
         )
-        self._evidence.mkdir(mode=0o700, exist_ok=True)
-        path = evidence_file(self._evidence, case.round, case.contribution.peer)
+        folder = self._job.folder.evidence
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = evidence_file(folder, case.round, case.contribution.peer)
         write_atomic(path, encoded(evidence), "run.evidence")
 
 

@@ -18,17 +18,17 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.commitments import number
-from farflung.core.crypto import NS_CANARY, SigningKey
+from farflung.core.crypto import NS_CANARY
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.events import CanaryEndEvent
 from farflung.core.ids import PeerId
-from farflung.job.spec import JobTerms
 from farflung.ledger.canaries import plant_fault, planted_root
 from farflung.ledger.transactions import Canary, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
-from farflung.peers.requester.audit_session import OPEN_SECONDS, AuditCase, AuditSession, Dial, is_refusal
-from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.protocol.calls import Dial
+from farflung.peers.requester.audit_session import OPEN_SECONDS, AuditCase, AuditSession, is_refusal
+from farflung.peers.requester.job_context import JobContext
 from farflung.train.contribution_trace import are_opened
 from farflung.train.run_log import Contribution
 from farflung.verify.audit_accounts import rerun_tokens
@@ -38,12 +38,9 @@ from farflung.verify.audit_sample import ODDS
 class Canaries:
     """The canaries of one job."""
 
-    def __init__(
-        self, key: SigningKey, terms: JobTerms, hearing: AuditSession, dial: Dial, journal: EventEmitter
-    ) -> None:
-        """`key`: the requester's."""
-        self._key, self._terms, self._hearing = key, terms, hearing
-        self._dial, self._journal = dial, journal
+    def __init__(self, job: JobContext, session: AuditSession, dial: Dial) -> None:
+        self._key, self._terms, self._journal = job.key, job.terms, job.journal
+        self._session, self._dial = session, dial
         self._planted: dict[tuple[int, PeerId], messages.CanaryOpenReply | None] = {}
 
     def is_due(self, round: int, peer: PeerId) -> bool:
@@ -77,7 +74,7 @@ class Canaries:
         false = replace(c, trace=planted_root(planted.plant), nonce=planted.plant.nonce)
         asked = replace(order, contribution=false, opened=planted.opened)
         try:
-            said = await self._hearing.ask(case.ring[0], case._replace(contribution=false), asked)
+            said = await self._session.ask(case.ring[0], case._replace(contribution=false), asked)
         except FarflungError:
             return None
         canary = Canary(planted.plant, said.testimony.verdict)

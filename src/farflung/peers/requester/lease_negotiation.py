@@ -120,8 +120,8 @@ async def hire(
     Raises PolicyError FF-MARK-001 where too few ask, RunError FF-APP-061 where nobody signs.
     """
     leases = [lease for lease in await ledger.leases(terms.id) if lease.is_open]
-    bargain = LeaseNegotiation(ledger.chain, terms, budget, dial, journal)
-    taken = await (bargain.renew(leases) if leases else _lease(ledger, bargain, asks))
+    negotiation = LeaseNegotiation(ledger.chain, terms, budget, dial, journal)
+    taken = await (negotiation.renew(leases) if leases else _lease(ledger, negotiation, asks))
     train, audit = (taken.get(role) for role in (LeaseRole.TRAIN, LeaseRole.AUDIT))
     if train is None or not train.offered:
         raise _nobody()
@@ -140,26 +140,26 @@ async def hire(
 
 
 async def _lease(
-    ledger: LedgerClient, bargain: LeaseNegotiation, asks: StandingAsks
+    ledger: LedgerClient, negotiation: LeaseNegotiation, asks: StandingAsks
 ) -> dict[LeaseRole, RoleOffers]:
     """Has offers signed and leased; who changed what it asks before the block of the leases is left out."""
-    known = {role: list(asks.of[role]) for role in LeaseRole if bargain.counts[role]}
+    known = {role: list(asks.of[role]) for role in LeaseRole if negotiation.counts[role]}
     for role, listings in known.items():
-        market.match(bargain.request(role), listings)
+        market.match(negotiation.request(role), listings)
     for left in reversed(range(SCHEDULES)):
-        taken = {role: await bargain.take(role, listings) for role, listings in known.items()}
+        taken = {role: await negotiation.take(role, listings) for role, listings in known.items()}
         try:
             if not taken[LeaseRole.TRAIN].offered:
                 raise _nobody()
-            await ledger.submit(_schedule(bargain.terms.id, taken))
+            await ledger.submit(_schedule(negotiation.terms.id, taken))
         except RunError:
-            still = _unchanged(known, await ledger.nodes(), bargain.terms.stake)
+            still = _unchanged(known, await ledger.nodes(), negotiation.terms.stake)
             if not left or still == known:
-                await bargain.dismiss(())
+                await negotiation.dismiss(())
                 raise
             known = still
         else:
-            await bargain.dismiss([peer for crew in taken.values() for peer in crew.offered])
+            await negotiation.dismiss([peer for offers in taken.values() for peer in offers.offered])
             break
     return taken
 
@@ -169,9 +169,9 @@ def _nobody() -> RunError:
 
 
 def _schedule(job: Hash, taken: dict[LeaseRole, RoleOffers]) -> JobSchedule:
-    offered = {peer: said for crew in taken.values() for peer, said in crew.offered.items()}
+    offered = {peer: said for offers in taken.values() for peer, said in offers.offered.items()}
     clearings = tuple(
-        ClearingPrice(role, crew.setter) for role, crew in sorted(taken.items()) if crew.offered
+        ClearingPrice(role, offers.setter) for role, offers in sorted(taken.items()) if offers.offered
     )
     return JobSchedule(job, tuple(offered[peer].offer for peer in sorted(offered)), clearings)
 

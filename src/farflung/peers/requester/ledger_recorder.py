@@ -22,7 +22,6 @@ from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
-from farflung.job.spec import JobTerms
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
 from farflung.ledger.transactions import (
@@ -36,9 +35,9 @@ from farflung.ledger.transactions import (
 )
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.requester.audits import evidence_file
-from farflung.peers.rundir.archive import RunLog, roots_by_round
-from farflung.peers.rundir.journal import EventEmitter
-from farflung.train.run_log import AuditsRecord, RunEndRecord, contributions_root
+from farflung.peers.requester.job_context import JobContext
+from farflung.peers.rundir.archive import roots_by_round
+from farflung.train.run_log import Record, RunEndRecord, contributions_root
 from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
 from farflung.verify.disqualified_verifiers import PerjuryRecord
 from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
@@ -50,21 +49,20 @@ class LedgerRecorder:
     def __init__(
         self,
         ledger: LedgerClient,
-        terms: JobTerms,
-        log: RunLog,
-        evidence: Path,
+        job: JobContext,
         verifiers: int,
-        journal: EventEmitter,
         hand: Hand = lambda chain, epoch, earned: None,
         follow: Follow = lambda node, round, segment: None,
     ) -> None:
-        """`hand` is told of what is recorded, as (chain, newest round, units since the job began): vouchers go out.
-
-        `follow` hears of each dispute about a segment of a node, pending or decided.
+        """`verifiers`: how many were hired. `hand` is told of what is recorded, as (chain, newest round, units since
+        the job began): vouchers go out. `follow` hears of each dispute about a segment of a node, pending or decided.
         """
-        self._ledger, self._terms, self._log = ledger, terms, log
-        self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
-        self._hand, self._handed, self._follow = hand, -1, follow
+        self._ledger, self._job, self._log, self._hand, self._follow = ledger, job, job.log, hand, follow
+        self._accounts, self._earned = AuditAccounts(job.terms, verifiers), Counter[PeerId]()
+        self._read = self._folded = 0  # records of the log: recorded, and in the accounts
+        self._units: dict[int, dict[PeerId, int]] = {}  # of the round that is recorded next
+        self._roots: dict[int, Hash] = {}
+        self._recorded = self._handed = -1  # newest rounds
         self._told: set[PeerId] = set()  # of whose end this process has told
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -86,50 +84,57 @@ class LedgerRecorder:
     async def catch_up(self) -> None:
         """Records everything that the ledger does not have; raises RunError FF-APP-068."""
         async with self._turn:
-            roots, accepted = roots_by_round(self._log.records), self._log.accepted
-            tally, earned = AuditAccounts(self._terms, self._verifiers), Counter[PeerId]()
-            job, recorded = await self._ledger.job(self._terms.id), -1
-            judged = self._judged(len(roots) - 1)
-            for audited in judged:
-                round = audited.round
-                units = tally.add(accepted[round], audited, self._log.promised[round])
-                earned.update(units)
-                if job is None or job.state is not JobState.RUNNING:
-                    if round >= (job.round if job is not None else 0):
-                        raise _closed_early(job.state.name.lower() if job is not None else "unknown")
-                    continue
-                if round >= job.round:
-                    root = contributions_root(accepted[round])
-                    said = Progress(self._terms.id, round, roots[round + 1], root, tuple(units.items()))
-                    await self._ledger.submit(said)
-                for guilty in [g for g in tally.guilty.values() if g.round == round]:
-                    await self._slash(guilty)
-                is_over = audited is judged[-1] and isinstance(self._log.records[-1], RunEndRecord)
-                await self._punish_guessers(tally, round if is_over else round - 1)
-                recorded = round
-            if recorded > self._handed:
-                self._handed = recorded
-                lost = tally.guilty.keys() | tally.perjurers.found.keys()
-                whole = {node: units for node, units in earned.items() if node not in lost}
-                self._hand(self._ledger.chain, recorded, whole)
+            job, records = await self._ledger.job(self._job.terms.id), self._log.records
+            while self._read < len(records):
+                await self._record_next(records[self._read], job)
+                self._read += 1
+            is_running = job is not None and job.state is JobState.RUNNING
+            if is_running and self._recorded >= 0 and isinstance(records[-1], RunEndRecord):
+                await self._punish_guessers(self._recorded)
+            if self._recorded > self._handed:
+                self._handed = self._recorded
+                lost = self._accounts.guilty.keys() | self._accounts.perjurers.found.keys()
+                whole = {node: units for node, units in self._earned.items() if node not in lost}
+                self._hand(self._ledger.chain, self._recorded, whole)
 
-    def _judged(self, closed: int) -> list[AuditsRecord]:
-        """One for each round that may be recorded, in order; of a job without audits every closed round."""
-        if not self._terms.spec.is_audited:
-            return [AuditsRecord(round, ()) for round in range(closed)]
-        return [r for r in self._log.records if isinstance(r, AuditsRecord)]
+    async def _record_next(self, record: Record, job: JobRow | None) -> None:
+        """What the ledger hears of for one record of the log: of the round that it judges, if any.
+
+        It may be asked again for a record, when the ledger was away; in the accounts each is once.
+        """
+        if self._read == self._folded:
+            self._units = self._accounts.extend([record])
+            self._folded += 1
+            self._roots |= roots_by_round([record])
+            for units in self._units.values():
+                self._earned.update(units)
+        for round, units in self._units.items():
+            if job is None or job.state is not JobState.RUNNING:
+                if round >= (job.round if job is not None else 0):
+                    raise _closed_early(job.state.name.lower() if job is not None else "unknown")
+                return
+            if round >= job.round:
+                root = contributions_root(self._log.accepted[round])
+                said = Progress(self._job.terms.id, round, self._roots[round + 1], root, tuple(units.items()))
+                await self._ledger.submit(said)
+            for guilty in [g for g in self._accounts.guilty.values() if g.round == round]:
+                await self._slash(guilty)
+            await self._punish_guessers(round - 1)
+            self._recorded = round
 
     async def _slash(self, guilty: SlashRecord) -> None:
         """Takes the stake of a node that is guilty, unless that is done; tells of it once, whoever did it."""
         if guilty.node in self._told:
             return
-        evidence = self._read_evidence(evidence_file(self._evidence, guilty.round, guilty.node))
+        evidence = self._read_evidence(evidence_file(self._job.folder.evidence, guilty.round, guilty.node))
         named = evidence_hash(evidence)
         if (await self._lease(guilty.node)).is_open:
             claim = claim_of(evidence)
-            await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
+            await self._ledger.submit(
+                JobSlash(self._job.terms.id, guilty.node, claim, guilty.verdicts, named)
+            )
         lease = await self._lease(guilty.node)
-        dispute = await dispute_of(self._ledger, self._terms.id, guilty.node)
+        dispute = await dispute_of(self._ledger, self._job.terms.id, guilty.node)
         taken, pending = lease.slashed if dispute is None else 0, 0 if dispute is None else dispute.taken
         finders = finders_of(lease, taken, [signed.verdict.verifier for signed in guilty.verdicts])
         bounty = share_of(taken, len(finders)) * len(finders)
@@ -137,7 +142,7 @@ class LedgerRecorder:
         verdict = guilty.verdicts[0].verdict
         if dispute is not None:
             self._follow(guilty.node, guilty.round, verdict.segment)
-        self._journal.emit(
+        self._job.journal.emit(
             SlashEvent(
                 peer=guilty.node.hex(),
                 round=guilty.round,
@@ -154,23 +159,23 @@ class LedgerRecorder:
             durable=True,
         )
 
-    async def _punish_guessers(self, tally: AuditAccounts, round: int) -> None:
+    async def _punish_guessers(self, round: int) -> None:
         """Takes the stakes of verifiers that were found out up to `round`: the one before the newest, or the last.
 
         A round later, because what such a verifier said of others meanwhile may be what condemns them
         (verify.disqualified_verifiers).
         """
-        for perjury in [p for p in tally.perjurers.found.values() if p.round <= round]:
-            if perjury.verifier not in self._told and tally.owed(perjury.verifier) is not None:
+        for perjury in [p for p in self._accounts.perjurers.found.values() if p.round <= round]:
+            if perjury.verifier not in self._told and self._accounts.owed(perjury.verifier) is not None:
                 await self._punish(perjury)
 
     async def _punish(self, perjury: PerjuryRecord) -> None:
         if (await self._lease(perjury.verifier)).is_open:
-            await self._ledger.submit(JobPerjury(self._terms.id, perjury.canary))
+            await self._ledger.submit(JobPerjury(self._job.terms.id, perjury.canary))
         taken = (await self._lease(perjury.verifier)).slashed
         bounty = share_of(taken, 1)
         self._told.add(perjury.verifier)
-        self._journal.emit(
+        self._job.journal.emit(
             PerjuryEvent(
                 verifier=perjury.verifier.hex(),
                 round=perjury.round,
@@ -183,7 +188,7 @@ class LedgerRecorder:
         )
 
     async def _lease(self, node: PeerId) -> LeaseRow:
-        return next(x for x in await self._ledger.leases(self._terms.id) if x.node == node)
+        return next(x for x in await self._ledger.leases(self._job.terms.id) if x.node == node)
 
     def _read_evidence(self, path: Path) -> AuditEvidence:
         try:

@@ -16,15 +16,13 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.events import LossScoreEvent as ScoredEvent
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import PeerId
 from farflung.core.units import Seconds
 from farflung.job.proof_class import probe_of
-from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages
 from farflung.peers.requester.audit_draw import AuditDraws
-from farflung.peers.rundir.archive import Archive, RunLog
-from farflung.peers.rundir.journal import EventEmitter
-from farflung.peers.transfer import objects
+from farflung.peers.requester.job_context import JobContext
+from farflung.peers.requester.members import Membership
 from farflung.train.contribution_trace import STATED_BITS
 from farflung.train.run_log import AuditsRecord
 from farflung.train.scores import SignedRoundScores
@@ -35,23 +33,12 @@ from farflung.verify.score_rules import LossStreaks, ScoreContext
 class LossProbes:
     """The loss probes of one job, as its coordinator sees them through."""
 
-    def __init__(
-        self,
-        chain: Hash,
-        terms: JobTerms,
-        seats: Sequence[PeerId],
-        log: RunLog,
-        archive: Archive,
-        dial: objects.Dial,
-        journal: EventEmitter,
-        patience: Seconds,
-    ) -> None:
+    def __init__(self, job: JobContext, members: Membership, patience: Seconds) -> None:
         """`patience` is had with each answer."""
-        self._chain, self._terms, self._seats = chain, terms, seats
-        self._log, self._archive, self._dial = log, archive, dial
-        self._draws = AuditDraws(terms, log)
-        self._journal, self._patience = journal, patience
-        self._probe = probe_of(terms.spec, is_proven=terms.is_proven)
+        self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
+        self._members, self._patience = members, patience
+        self._draws = AuditDraws(job.terms, job.log)
+        self._probe = probe_of(job.terms.spec, is_proven=job.terms.is_proven)
 
     def suspected(self, round: int) -> Mapping[PeerId, str]:
         """Who is drawn in a round for what the scores of earlier ones say: those that stand before it in the log."""
@@ -69,14 +56,14 @@ class LossProbes:
         if not rules.panel_of(self._probe, beacon, verifiers):
             return ()
         public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
-        about = ScoreContext(self._chain, self._terms.id, round, beacon, accepted, self._probe)
+        about = ScoreContext(self._job.chain, self._terms.id, round, beacon, accepted, self._probe)
         order = messages.ScoreRequest(
             self._terms.id,
             round,
             beacon,
             public.root,
             public.manifest,
-            tuple(self._seats.index(c.peer) for c in accepted),
+            tuple(self._members.seats.index(c.peer) for c in accepted),
             tuple(self._archive.share(c) for c in accepted),
         )
         said: list[SignedRoundScores] = []
@@ -91,7 +78,7 @@ class LossProbes:
     async def _ask(
         self, verifier: PeerId, order: messages.ScoreRequest, about: ScoreContext
     ) -> SignedRoundScores:
-        connection = await self._dial(verifier)
+        connection = await self._members.dial(verifier)
         data = await connection.call(messages.SCORE, encode(order), timeout=self._patience)
         signed = decode(data, SignedRoundScores, limits.CONTROL_BYTES)
         fault = rules.scores_fault(about, signed, verifier)
@@ -104,7 +91,7 @@ class LossProbes:
             return
         gains = rules.gains_of(said)
         harmful = () if self._terms.is_proven else rules.unpaid(said, hired)
-        self._journal.emit(
+        self._job.journal.emit(
             ScoredEvent(
                 round=round,
                 verifiers=tuple(signed.scores.verifier.hex() for signed in said),

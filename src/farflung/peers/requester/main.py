@@ -20,6 +20,7 @@ from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
 from farflung.ledger.block import Genesis
 from farflung.net.counters import ByteCounter
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.connect import any_of, client_in_run, places_of, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, credential_in
 from farflung.peers.process.channel import (
@@ -33,6 +34,7 @@ from farflung.peers.process.channel import (
     report_end,
     run_role,
 )
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget
 from farflung.peers.requester.payload_exchange import NetworkAssumptions
 from farflung.peers.requester.relay_fees import RelayFee
@@ -57,7 +59,7 @@ def budget_of(config: Report) -> LeaseBudget:
     )
 
 
-def outlook_of(config: Report) -> NetworkAssumptions:
+def assumptions_of(config: Report) -> NetworkAssumptions:
     """What the supervisor knows of the lines, and which relays may serve the job's group."""
     member, own, relay = (
         link_syntax.parse(config["lines"][name]) for name in ("provider-0", REQUESTER, RELAY)
@@ -70,7 +72,7 @@ def outlook_of(config: Report) -> NetworkAssumptions:
     )
 
 
-def fare_of(config: Report) -> RelayFee:
+def fee_of(config: Report) -> RelayFee:
     """What the supervisor's plan pays relays."""
     price, funds, most = (int(config[name]) for name in ("relay_price", "relay_funds", "relay_most"))
     return RelayFee(price, funds, places_of(config["relays"]), most)
@@ -125,19 +127,10 @@ async def main(orders: ControlChannel) -> None:
     folder = RunFolder(Path(config["root"]))
     await folder.lock_coordinator()
     terms = read_terms(folder, resolve_again(folder).spec)
-    requester = Requester(
-        key,
-        folder,
-        terms,
-        ReportingEmitter(),
-        tell_closed,
-        int(config["port"]),
-        host=config["host"],
-        allow_remote=config["remote"],
-        machine=credential_in(config, key),
-        outlook=outlook_of(config),
-        fare=fare_of(config),
-    )
+    job = JobContext.open(key, genesis.chain, terms, folder, ReportingEmitter())
+    listen = ListenConfig(config["host"], int(config["port"]), config["remote"])
+    machine = credential_in(config, key)
+    requester = Requester(job, listen, machine, assumptions_of(config), fee_of(config), tell_closed)
     reaches = reaches_of(validators_in(config["ledger"]), requester.endpoint)
     reach_ledger = any_of(reaches)
 

@@ -14,10 +14,10 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.events import PeerJoinEvent, ProcessExitEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.relay_passes import SignedRelayPass
-from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import Dial
 from farflung.peers.protocol.job_key import wrap
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.rundir.archive import Archive
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.store.sealed_objects import ObjectManifest
@@ -53,17 +53,10 @@ class MemberSetup:
     """Brings leased nodes to where the job stands."""
 
     def __init__(
-        self,
-        terms: JobTerms,
-        seats: Sequence[PeerId],
-        dial: Dial,
-        journal: EventEmitter,
-        job_key: bytes,
-        passes: Passes = lambda: (),
+        self, job: JobContext, seats: Sequence[PeerId], dial: Dial, passes: Passes = lambda: ()
     ) -> None:
         """`seats` fixes each peer's index in the job; `passes`: what each node shows at relays."""
-        self._terms, self.seats, self._dial, self._journal = terms, seats, dial, journal
-        self._job_key, self._passes = job_key, passes
+        self._job, self.seats, self._dial, self._passes = job, seats, dial, passes
         self.members: tuple[messages.PeerAddress, ...] = ()  # who may fetch and leave objects
         self.everybody: tuple[
             messages.PeerAddress, ...
@@ -92,7 +85,7 @@ class MemberSetup:
         self._warn(started.warning)
         seconds = asyncio.get_running_loop().time() - began
         told = PeerJoinEvent(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds)
-        self._journal.emit(told)
+        self._job.journal.emit(told)
 
     async def verifier(self, peer: PeerId, lease_key: bytes, supplies: ProviderInputs) -> None:
         """Brings data to a verifier; public states come with the audits."""
@@ -107,10 +100,10 @@ class MemberSetup:
         supplies: ProviderInputs,
         replay: tuple[messages.PastRound, ...],
     ) -> messages.LeaseStartReply:
-        job = self._terms.id
+        job = self._job.terms.id
         request = messages.LeaseStartRequest(
             job,
-            wrap(lease_key, job, self._job_key),
+            wrap(lease_key, job, self._job.job_key),
             seat,
             members,
             self.verifiers,
@@ -132,7 +125,7 @@ class MemberSetup:
             code, _, message = warning.partition(": ")
             has_code = code.startswith("FF-") and bool(message)
             told = (message if has_code else warning)[:WARNING_CHARACTERS]
-            self._journal.emit(WarningEvent(code=code[:16] if has_code else "FF-APP-065", message=told))
+            self._job.journal.emit(WarningEvent(code=code[:16] if has_code else "FF-APP-065", message=told))
 
 
 async def all_ready(

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import WarningEvent
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.job.spec import JobTerms
 from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import PATIENCE_SECONDS, is_lost_line, reach
-from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget, LeaseNegotiation, dismiss
 from farflung.peers.requester.member_setup import MemberSetup, Passes, ProviderInputs
-from farflung.peers.rundir.journal import EventEmitter
 from farflung.train.public_state import PublicState
 
 RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
@@ -29,7 +27,20 @@ RETURN_TRIES: Final = 1200
 REFUSALS: Final = 5  # of a member that is there again: then it stays away
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
 
-SuppliesOf = Callable[[PublicState], tuple[ProviderInputs, tuple[messages.PastRound, ...]]]
+SuppliesOf = Callable[[int], tuple[ProviderInputs, tuple[messages.PastRound, ...]]]
+
+
+class MembershipEvents(Protocol):
+    """Who counts the members (peers.requester.coordinator): a peer that died is brought back to it."""
+
+    def may_join(self, peer: PeerId) -> bool:
+        """Whether a peer is missed."""
+
+    def state_for(self, peer: PeerId) -> PublicState:
+        """The public state with which a peer goes on."""
+
+    async def join(self, peer: PeerId, round: int) -> None:
+        """A peer holds the public state of `round`."""
 
 
 class Membership:
@@ -37,23 +48,21 @@ class Membership:
 
     def __init__(
         self,
-        me: PeerId,
-        terms: JobTerms,
-        job_key: bytes,
-        roads: PathManager,
+        job: JobContext,
+        paths: PathManager,
         supplies: SuppliesOf,
-        journal: EventEmitter,
         passes: Passes = lambda: (),
     ) -> None:
-        """`passes`: what each node shows at relays."""
-        self._me, self._terms, self._job_key, self._roads = me, terms, job_key, roads
-        self._supplies, self._journal, self._passes = supplies, journal, passes
+        """`supplies`: what a node begins with at the start of a round; `passes`: what each node shows at relays."""
+        self._job, self._me, self._terms, self._paths = job, job.key.public, job.terms, paths
+        self._supplies, self._passes = supplies, passes
         self._addresses: dict[PeerId, messages.PeerAddress] = {}
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._tasks = OwnedTasks()
-        self._coordinator: Coordinator | None = None
+        self._coordinator: MembershipEvents | None = None
         self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
-        self.starter = MemberSetup(terms, (), self.dial, journal, job_key, passes)
+        self.benchmarks: Mapping[PeerId, int] = {}  # FLOP/s of each node, as it offered itself
+        self.setup = MemberSetup(job, (), self.dial, passes)
 
     def hire(self, ledger: LedgerClient, budget: LeaseBudget) -> None:
         """With whom and for how much leases are renewed."""
@@ -63,16 +72,30 @@ class Membership:
         """Where nodes can be reached."""
         self._addresses.update({a.peer: a for a in addresses})
 
-    def gather(self, seats: list[PeerId], verifiers: tuple[PeerId, ...]) -> None:
+    def gather(self, seats: Sequence[PeerId], verifiers: tuple[PeerId, ...]) -> None:
         """These work on the job, nobody else; `seats` fixes each provider's index in it."""
         known = {*seats, *verifiers, self._me}
         self._addresses = {p: a for p, a in self._addresses.items() if p in known}
-        how = (self.dial, self._journal, self._job_key, self._passes)
-        self.starter = MemberSetup(self._terms, seats, *how)
-        self.starter.verifiers = verifiers
+        self.setup = MemberSetup(self._job, seats, self.dial, self._passes)
+        self.setup.verifiers = verifiers
         self._list_members()
 
-    def follow(self, coordinator: Coordinator) -> None:
+    @property
+    def seats(self) -> Sequence[PeerId]:
+        """The providers, each at its index in the job."""
+        return self.setup.seats
+
+    @property
+    def verifiers(self) -> tuple[PeerId, ...]:
+        """The verifiers, ascending."""
+        return self.setup.verifiers
+
+    @property
+    def attested(self) -> Mapping[PeerId, Hash]:
+        """Hash of what each node says it runs, as it last offered itself."""
+        return self.setup.attested
+
+    def follow(self, coordinator: MembershipEvents) -> None:
         """Members that return are counted by this coordinator from now on."""
         self._coordinator = coordinator
 
@@ -85,7 +108,7 @@ class Membership:
         address = self._addresses.get(peer)
         if address is None:
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self._roads, address)
+        return await reach(self._paths, address)
 
     def patience(self, peer: PeerId) -> float:
         """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
@@ -103,14 +126,14 @@ class Membership:
 
     def _list_members(self) -> None:
         everybody = tuple(self._addresses.values())
-        self.starter.everybody = everybody
-        self.starter.members = tuple(a for a in everybody if a.peer not in self.barred)
+        self.setup.everybody = everybody
+        self.setup.members = tuple(a for a in everybody if a.peer not in self.barred)
 
     async def _tell_members(self) -> None:
         """Verifiers go on to know who is out: its earlier work may still be under audit."""
         for peer in [p for p in self._addresses if p != self._me]:
-            is_verifier = peer in self.starter.verifiers
-            known = self.starter.everybody if is_verifier else self.starter.members
+            is_verifier = peer in self.setup.verifiers
+            known = self.setup.everybody if is_verifier else self.setup.members
             with contextlib.suppress(FarflungError):  # who is away is told when it is started again
                 said = encode(messages.MembersUpdate(self._terms.id, known))
                 await (await self.dial(peer)).call(messages.MEMBERS, said)
@@ -141,15 +164,15 @@ class Membership:
                 refusals += not is_lost_line(error)
                 if refusals >= REFUSALS:
                     told = f"{peer[:4].hex()} stays away: {error.code} {error.message}"
-                    self._journal.emit(WarningEvent(code="FF-APP-095", message=told[:300]))
+                    self._job.journal.emit(WarningEvent(code="FF-APP-095", message=told[:300]))
                     return
 
-    async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
+    async def _bring_once(self, peer: PeerId, coordinator: MembershipEvents) -> None:
         offered = await self._again(peer)
-        self.starter.attested[peer] = offered.offer.offer.attests
+        self.setup.attested[peer] = offered.offer.offer.attests
         public = await asyncio.to_thread(coordinator.state_for, peer)
-        supplies, replay = await asyncio.to_thread(self._supplies, public)
-        await self.starter.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
+        supplies, replay = await asyncio.to_thread(self._supplies, public.round)
+        await self.setup.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
         await coordinator.join(peer, public.round)
 
     async def _again(self, peer: PeerId) -> messages.LeaseOfferReply:
@@ -161,20 +184,22 @@ class Membership:
         lease = next((x for x in leases if x.node == peer and x.is_open), None)
         if lease is None:
             raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
-        bargain = LeaseNegotiation(self._ledger.chain, self._terms, self._budget, self.dial, self._journal)
-        return await bargain.again(lease)
+        negotiation = LeaseNegotiation(
+            self._ledger.chain, self._terms, self._budget, self.dial, self._job.journal
+        )
+        return await negotiation.again(lease)
 
-    async def rehire(self, verifier: PeerId, public: PublicState) -> None:
+    async def rehire(self, verifier: PeerId) -> None:
         """Brings a verifier that died back into its lease."""
         offered = await self._again(verifier)
-        supplies, _ = await asyncio.to_thread(self._supplies, public)
-        await self.starter.verifier(verifier, offered.lease_key, supplies)
+        supplies, _ = await asyncio.to_thread(self._supplies, 0)
+        await self.setup.verifier(verifier, offered.lease_key, supplies)
 
     async def dismiss(self) -> None:
         """Tells every node that the lease is over; one that is gone needs no telling."""
         await dismiss(self.dial, self._terms.id, [p for p in self._addresses if p != self._me])
 
     async def rest(self) -> None:
-        """Gives up bringing anybody back, for now: a crew that is put together again rests first."""
+        """Gives up bringing anybody back, for now: members that are gathered anew rest first."""
         tasks, self._tasks = self._tasks, OwnedTasks()
         await tasks.close()

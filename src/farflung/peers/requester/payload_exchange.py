@@ -20,7 +20,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_GROUP_KEY, SigningKey
 from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.events import WarningEvent
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import PeerId
 from farflung.core.units import Seconds
 from farflung.net.certificates import Credential, credential_of
 from farflung.net.endpoint_records import EndpointAddress
@@ -29,13 +29,12 @@ from farflung.net.messages import MessageKind
 from farflung.net.multicast_groups import sign_roster
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import MemberCalls
-from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout, invitation
 from farflung.plan import exchange_choice as plan
 from farflung.plan.exchange_choice import ExchangeForecast, ExchangeMember, ExchangeWay
 from farflung.plan.link_syntax import Link
-from farflung.store.io.disk_store import DiskObjectStore
 
 HOME: Final = Link(20e6, 100e6, Seconds(0.04))  # of whom nobody says more
 TRIPS: Final = 4  # what took less than so many round trips tells of them, not of the line
@@ -80,26 +79,22 @@ class PayloadExchange:
     def __init__(
         self,
         own: SigningKey | Credential,
-        job: Hash,
-        disk: DiskObjectStore,
-        fanning: PayloadFanout,
+        job: JobContext,
+        fanout: PayloadFanout,
         lease_keys: Mapping[PeerId, bytes],
-        journal: EventEmitter,
         outlook: NetworkAssumptions,
-        payload_bytes: int,
     ) -> None:
-        """`lease_keys`: what secrets of each member's lease are wrapped for, as it is now."""
-        self._own, self._job, self._disk, self._fanning = credential_of(own), job, disk, fanning
-        self._me = self._own.account
-        self._lease_keys, self._journal, self._outlook = lease_keys, journal, outlook
-        self._payload_bytes = payload_bytes
-        self._course: _RoundExchange | None = None
+        """`own` signs the group's roster; `lease_keys`: what secrets of each member's lease are wrapped for now."""
+        self._own, self._context, self._fanout = credential_of(own), job, fanout
+        self._job, self._me = job.terms.id, self._own.account
+        self._lease_keys, self._outlook = lease_keys, outlook
+        self._round: _RoundExchange | None = None
         self._sizes: dict[PeerId, int] = {}
         self._ups: dict[PeerId, deque[float]] = {}
         self._downs: dict[PeerId, deque[float]] = {}
         self._invited: dict[PeerId, int] = {}  # to the epoch that each has joined
         self._members: frozenset[PeerId] = frozenset()
-        self._meeting: GroupRendezvous | None = None
+        self._rendezvous: GroupRendezvous | None = None
         self._places = deque(outlook.places)  # the first is where the group meets
         self._gathering: asyncio.Task[None] | None = None
         self._has_warned = False
@@ -107,41 +102,43 @@ class PayloadExchange:
 
     # The group
 
-    def prepare(self, members: Sequence[PeerId], lines: MemberCalls) -> None:
+    def prepare(self, members: Sequence[PeerId], calls: MemberCalls) -> None:
         """Lets these, and nobody else, be in the group: a newer epoch with another key when they are not the same."""
         wanted = frozenset(members)
         is_under_way = self._gathering is not None and not self._gathering.done()
         if not self._places or len(wanted) >= limits.FAN_MEMBERS:
             return
-        if wanted != self._members or self._meeting is None:
+        if wanted != self._members or self._rendezvous is None:
             if self._gathering is not None:
                 self._gathering.cancel()
-            self._members, self._meeting = wanted, self._new_meeting(self._places[0], wanted)
+            self._members, self._rendezvous = wanted, self._new_rendezvous(self._places[0], wanted)
         elif is_under_way or self._has_joined(wanted) or time.monotonic() < self._rests_until:
             return
-        self._gathering = asyncio.create_task(self._gather(self._meeting, lines))
+        self._gathering = asyncio.create_task(self._gather(self._rendezvous, calls))
 
-    def _new_meeting(self, place: EndpointAddress, members: frozenset[PeerId]) -> GroupRendezvous:
+    def _new_rendezvous(self, place: EndpointAddress, members: frozenset[PeerId]) -> GroupRendezvous:
         """Epochs follow the clock, so that a coordinator that takes over makes a newer one without asking."""
-        known = 0 if self._meeting is None else self._meeting.roster.roster.epoch
+        known = 0 if self._rendezvous is None else self._rendezvous.roster.roster.epoch
         epoch = max(known + 1, int(time.time() * 1000))
         roster = sign_roster(self._own, self._job, epoch, (*members, self._me))
         key = self._own.node.secret(NS_GROUP_KEY, encode(roster.roster))
         return GroupRendezvous(place.relay, place.host, place.port, roster, key)
 
-    async def _gather(self, meeting: GroupRendezvous, lines: MemberCalls) -> None:
+    async def _gather(self, rendezvous: GroupRendezvous, calls: MemberCalls) -> None:
         """Meets at the first relay that takes the group and each of its members; warns once if none does."""
         refusal: FarflungError
         for tried in range(len(self._places)):
             if tried:
                 self._places.rotate(-1)
-                self._meeting = meeting = self._new_meeting(self._places[0], self._members)
+                self._rendezvous = rendezvous = self._new_rendezvous(self._places[0], self._members)
             try:
-                await self._fanning.enter(meeting)
+                await self._fanout.enter(rendezvous)
             except NetworkError as error:
                 refusal = error
                 continue
-            refusals = await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+            refusals = await asyncio.gather(
+                *(self._invite(peer, rendezvous, calls) for peer in self._members)
+            )
             missed = [each for each in refusals if each is not None]
             if not missed:
                 self._rests_until = float("-inf")
@@ -152,16 +149,16 @@ class PayloadExchange:
             self._warn(refusal.code, refusal.message, refusal.hint)
 
     async def _invite(
-        self, peer: PeerId, meeting: GroupRendezvous, lines: MemberCalls
+        self, peer: PeerId, rendezvous: GroupRendezvous, calls: MemberCalls
     ) -> FarflungError | None:
         """Asks a member to join; why it cannot at that relay, if it says so."""
-        epoch = meeting.roster.roster.epoch
+        epoch = rendezvous.roster.roster.epoch
         lease_key = self._lease_keys.get(peer)
         if lease_key is None or self._invited.get(peer) == epoch:
             return None
         try:
-            said = encode(invitation(self._job, meeting, lease_key))
-            await (await lines.dial(peer)).call(messages.ENTER, said)
+            said = encode(invitation(self._job, rendezvous, lease_key))
+            await (await calls.dial(peer)).call(messages.ENTER, said)
         except FarflungError as error:
             # It takes part in the ordinary way; the next round asks it again.
             return error if error.code in _NOT_THERE else None
@@ -169,18 +166,18 @@ class PayloadExchange:
         return None
 
     def _has_joined(self, members: frozenset[PeerId]) -> bool:
-        epoch = self._fanning.epoch
+        epoch = self._fanout.epoch
         return bool(epoch) and all(self._invited.get(peer) == epoch for peer in members)
 
     def _is_spoilt(self) -> bool:
         """Whether somebody between us and the others alters what they send: then that way is not taken any more."""
-        if self._fanning.refusals and not self._has_warned:
+        if self._fanout.refusals and not self._has_warned:
             self._warn("FF-NET-133", "a group's frame is refused", "use another relay")
-        return self._fanning.refusals > 0
+        return self._fanout.refusals > 0
 
     def _warn(self, code: str, message: str, hint: str) -> None:
         self._has_warned = True
-        self._journal.emit(WarningEvent(code=code, message=message, hint=hint))
+        self._context.journal.emit(WarningEvent(code=code, message=message, hint=hint))
 
     def close(self) -> None:
         """The coordinator ends."""
@@ -194,7 +191,7 @@ class PayloadExchange:
         is_fan = self._has_joined(frozenset(members)) and not self._is_spoilt()
         known = plan.ExchangeRound(
             [
-                ExchangeMember(self._link(peer), self._sizes.get(peer, self._payload_bytes))
+                ExchangeMember(self._link(peer), self._sizes.get(peer, self._context.payload_bytes))
                 for peer in members
             ],
             self._outlook.requester,
@@ -206,7 +203,7 @@ class PayloadExchange:
         if forecast.way is ExchangeWay.PEER:
             via = self._me if forecast.via < 0 else members[forecast.via]
         return _RoundExchange(
-            round, forecast, via, self._fanning.epoch if forecast.way is ExchangeWay.FAN else 0
+            round, forecast, via, self._fanout.epoch if forecast.way is ExchangeWay.FAN else 0
         )
 
     def _link(self, peer: PeerId) -> Link:
@@ -228,61 +225,61 @@ class PayloadExchange:
     # A round
 
     async def reveal(
-        self, round: int, peer: PeerId, in_round: Sequence[PeerId], lines: MemberCalls
+        self, round: int, peer: PeerId, in_round: Sequence[PeerId], calls: MemberCalls
     ) -> messages.StoredContribution:
         """The peer's opened payload, replicated as the way wants it, or here when that replica is away."""
-        if self._course is None or self._course.round != round:
-            self._course = self._choose(round, in_round)
-        course = self._course
+        if self._round is None or self._round.round != round:
+            self._round = self._choose(round, in_round)
+        exchange = self._round
         try:
-            return await self._ask(course, peer, self._replica(course, peer, in_round), lines)
+            return await self._ask(exchange, peer, self._replica(exchange, peer, in_round), calls)
         except NetworkError as error:
             if error.code != objects.REPLICA_AWAY:
                 raise
-            return await self._ask(course, peer, self._me, lines)
+            return await self._ask(exchange, peer, self._me, calls)
 
-    def _replica(self, course: _RoundExchange, peer: PeerId, in_round: Sequence[PeerId]) -> PeerId:
-        if course.via is not None and course.via != peer:
-            return course.via
+    def _replica(self, exchange: _RoundExchange, peer: PeerId, in_round: Sequence[PeerId]) -> PeerId:
+        if exchange.via is not None and exchange.via != peer:
+            return exchange.via
         ring = sorted(in_round)
         following = ring[(ring.index(peer) + 1) % len(ring)] if peer in ring else peer
         return following if following != peer else self._me
 
     async def _ask(
-        self, course: _RoundExchange, peer: PeerId, replica: PeerId, lines: MemberCalls
+        self, exchange: _RoundExchange, peer: PeerId, replica: PeerId, calls: MemberCalls
     ) -> messages.StoredContribution:
-        request = messages.RevealRequest(self._job, course.round, replica, course.epoch)
-        data = await lines.ask(peer, messages.REVEAL, encode(request))
+        request = messages.RevealRequest(self._job, exchange.round, replica, exchange.epoch)
+        data = await calls.ask(peer, messages.REVEAL, encode(request))
         shown = decode(data, messages.RevealReply, limits.CONTROL_BYTES)
         if shown.share.replica != replica:  # it goes on to all members
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
-        course.revealed[peer] = self._weigh(self._ups, peer, shown.moved)
+        exchange.revealed[peer] = self._weigh(self._ups, peer, shown.moved)
         return shown.share
 
-    async def bring(self, share: messages.StoredContribution, lines: MemberCalls) -> None:
+    async def bring(self, share: messages.StoredContribution, calls: MemberCalls) -> None:
         """An accepted payload into the own store: by the group, or from its maker and its replica."""
-        peer, course, began = share.contribution.peer, self._course, time.monotonic()
-        if course is not None and course.epoch:
-            await self._fanning.held(share.manifest.id)
-        sources = (share.replica, peer) if course is not None and course.via else (peer, share.replica)
+        peer, exchange, began = share.contribution.peer, self._round, time.monotonic()
+        if exchange is not None and exchange.epoch:
+            await self._fanout.held(share.manifest.id)
+        sources = (share.replica, peer) if exchange is not None and exchange.via else (peer, share.replica)
         others = tuple(p for p in sources if p != self._me)
 
         async def fetch() -> None:
             await objects.fetch(
-                self._disk, share.manifest, others, lines.dial, MessageKind.SYNC, patience=0.0
+                self._context.archive.disk, share.manifest, others, calls.dial, MessageKind.SYNC, patience=0.0
             )
 
-        await lines.patiently(peer, fetch)
+        await calls.patiently(peer, fetch)
         self._sizes[peer] = share.manifest.size
-        if course is not None:
-            course.revealed[peer] = course.revealed.get(peer, 0.0) + time.monotonic() - began
+        if exchange is not None:
+            exchange.revealed[peer] = exchange.revealed.get(peer, 0.0) + time.monotonic() - began
 
     def order(self, round: int, shares: tuple[messages.StoredContribution, ...]) -> messages.MergeRequest:
         """What a member is told to merge, and how it gets it."""
-        course = self._course if self._course is not None and self._course.round == round else None
-        is_fan = course is not None and bool(course.epoch)
+        exchange = self._round if self._round is not None and self._round.round == round else None
+        is_fan = exchange is not None and bool(exchange.epoch)
         return messages.MergeRequest(
-            self._job, round, shares, is_fan, course is not None and course.via is not None
+            self._job, round, shares, is_fan, exchange is not None and exchange.via is not None
         )
 
     def merged(self, round: int, peer: PeerId, merged: messages.MergeReply) -> None:
@@ -290,16 +287,16 @@ class PayloadExchange:
         if self._invited.get(peer, merged.fan) != merged.fan:
             del self._invited[peer]
         seconds = self._weigh(self._downs, peer, merged.moved)
-        if self._course is not None and self._course.round == round:
-            self._course.merged[peer] = seconds
+        if self._round is not None and self._round.round == round:
+            self._round.merged[peer] = seconds
 
     def told(self, round: int) -> ExchangeReport:
         """What the exchange of a round was predicted to take, and took."""
-        course = self._course
-        if course is None or course.round != round or not course.revealed:
+        exchange = self._round
+        if exchange is None or exchange.round != round or not exchange.revealed:
             return ExchangeReport()
-        taken = max(course.revealed.values()) + max(course.merged.values(), default=0.0)
-        sizes = [self._sizes[peer] for peer in course.revealed]
+        taken = max(exchange.revealed.values()) + max(exchange.merged.values(), default=0.0)
+        sizes = [self._sizes[peer] for peer in exchange.revealed]
         return ExchangeReport(
-            course.forecast.way.value, course.forecast.seconds, taken, sum(sizes) // len(sizes)
+            exchange.forecast.way.value, exchange.forecast.seconds, taken, sum(sizes) // len(sizes)
         )

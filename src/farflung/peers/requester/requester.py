@@ -2,6 +2,9 @@
 
 Top to bottom, the way of the data: terms → escrow → match → leases → rounds → settlement. It is the coordinator
 of its own job. Every step first looks at what is done already, so that all of it can be repeated after a crash.
+
+Components don't reference the requester. The requester wires them: each knows the job (JobContext) and those it is
+given, and what it tells of goes to whoever the requester says.
 """
 
 from __future__ import annotations
@@ -14,12 +17,10 @@ import msgspec
 
 from farflung.compress import kernels
 from farflung.core.attestations import attestation_hash
-from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import EscrowEvent, LeasePaymentEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
-from farflung.job.spec import JobTerms
 from farflung.ledger.table_rows import JobState
 from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
 from farflung.net.certificates import Credential
@@ -28,7 +29,6 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.address_updates import AddressUpdates
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.path_manager import PathManager
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.client import LedgerClient
@@ -42,6 +42,7 @@ from farflung.peers.requester.audit_session import WORKER_GONE
 from farflung.peers.requester.audits import AuditCoordinator
 from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.requester.disputes import DisputeMonitor
+from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
 from farflung.peers.requester.ledger_recorder import LedgerRecorder, settle
 from farflung.peers.requester.member_setup import ProviderInputs, all_ready, replay_plan
@@ -49,21 +50,18 @@ from farflung.peers.requester.members import RETURN_SECONDS, Membership
 from farflung.peers.requester.payload_checks import CheckerSupervisor
 from farflung.peers.requester.payload_exchange import NetworkAssumptions, PayloadExchange
 from farflung.peers.requester.relay_fees import RelayChannels, RelayFee
+from farflung.peers.requester.round_tasks import RoundTasks
 from farflung.peers.requester.vouchers import VoucherIssuer
 from farflung.peers.rundir import attestations
-from farflung.peers.rundir.archive import Archive, RunLog, roots_by_round
-from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.archive import roots_by_round
 from farflung.peers.rundir.inputs import module_source
-from farflung.peers.rundir.journal import EventEmitter
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
 from farflung.plan.run_price import audit_units, price
-from farflung.store.io.disk_store import DiskObjectStore
 from farflung.train import model_file, public_state, rounds
 from farflung.train.model_file import model_hash
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import RunEndRecord, RunStartRecord
-from farflung.train.sync_arithmetic import Sync
 
 ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
 ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
@@ -87,70 +85,55 @@ class Requester:
 
     def __init__(
         self,
-        key: SigningKey,
-        folder: RunFolder,
-        terms: JobTerms,
-        journal: EventEmitter,
+        job: JobContext,
+        listen: ListenConfig,
+        machine: Credential,
+        assumptions: NetworkAssumptions,
+        fee: RelayFee,
         on_closed: OnClosed = lambda _, __: None,
-        port: int = 0,
-        *,
-        host: str = LOOPBACK,
-        allow_remote: bool = False,
-        machine: Credential | None = None,
-        outlook: NetworkAssumptions | None = None,
-        fare: RelayFee = RelayFee(),  # noqa: B008 - immutable
     ) -> None:
-        """`on_closed` hears after each round its public state, and what this process has sent and received so far.
-
-        `host`, `port` and `allow_remote`: where it listens, as an Endpoint does; `machine`: what it proves there (None:
-        the account's own key). `outlook`: what is said of the lines. `fare`: what relays are paid.
+        """`machine`: what it proves where it listens; `assumptions`: what is said of the lines; `fee`: what relays are paid. `on_closed` hears after each round its
+        public state, and what this process has sent and received so far.
         """
-        self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
-        self._folder = folder
-        self._job_key = key.secret(NS_JOB_KEY, terms.id)
-        kernels.settle(terms.layout.size)
-        self._disk = DiskObjectStore(folder.store, "requester.store")
-        self._shelf = objects.ObjectServer(self._disk, Sync.of(terms.spec).bound(terms.layout))
-        self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
-        self.log = RunLog(folder.rounds_file, key)
-        self._inspection = CheckerSupervisor(folder.root, terms)
+        self._job, self._key, self._terms, self._journal = job, job.key, job.terms, job.journal
+        self._machine, self._assumptions, self._on_closed = machine, assumptions, on_closed
+        kernels.settle(job.terms.layout.size)
+        self._objects = objects.ObjectServer(job.archive.disk, job.payload_bytes)
+        self._checker = CheckerSupervisor(job.folder.root, job.terms)
         self._coordinator: Coordinator | None = None
         self._recording: LedgerRecorder | None = None
         self._asks: StandingAsks | None = None
         self._stop_asked = False
         self.counter = ByteCounter()
-        self._outlook = outlook or NetworkAssumptions()
-        self._own = machine or key
         self.endpoint = Endpoint(
-            self._own,
+            machine,
             self._serve,
             self.counter,
-            listen=ListenConfig(host, port, allow_remote),
+            listen=listen,
             pacer=bandwidth_limits.line_pacer(),
         )
-        self._fanning = PayloadFanout(self.endpoint, self._shelf, self._disk)
-        self.roads = PathManager(self.endpoint)
-        self._whereabouts = AddressUpdates(self.endpoint, self.roads)  # hears where members are now
-        self._fares = RelayChannels(key, self.endpoint, fare, journal.emit)
-        how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
-        self._crew = Membership(key.public, terms, self._job_key, *how)
-        self._vouching = VoucherIssuer(key, terms.id, self._crew.dial)
+        self._fanout = PayloadFanout(self.endpoint, self._objects, job.archive.disk)
+        self.paths = PathManager(self.endpoint)
+        self._address_updates = AddressUpdates(self.endpoint, self.paths)  # hears where members are now
+        self._channels = RelayChannels(job.key, self.endpoint, fee, job.journal.emit)
+        self._members = Membership(job, self.paths, self._supplies, lambda: self._channels.passes)
+        self._vouchers = VoucherIssuer(job.key, job.terms.id, self._members.dial)
 
     async def open(self) -> None:
         """Starts to listen."""
         host, port = await self.endpoint.start()
-        self._crew.know([messages.PeerAddress(self._key.public, (EndpointAddress(host, port),))])
+        self._members.know([messages.PeerAddress(self._key.public, (EndpointAddress(host, port),))])
 
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""
-        await self._crew.rest()
-        await self._vouching.close()
-        await self._fares.close()
-        self._inspection.close()
-        self._fanning.leave()
-        await self.roads.close()
+        await self._members.rest()
+        await self._vouchers.close()
+        await self._channels.close()
+        self._checker.close()
+        self._fanout.leave()
+        await self.paths.close()
         await self.endpoint.close()
-        self.log.close()
+        self._job.log.close()
 
     def stop(self) -> None:
         """Lets the round that is open finish, then settles."""
@@ -166,23 +149,23 @@ class Requester:
     def back(self, peer: PeerId) -> None:
         """A provider that died was started again: it is brought back now."""
         if self._coordinator is None or self._coordinator.may_join(peer):
-            self._crew.bring_back(peer)
+            self._members.bring_back(peer)
 
     async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
         """Members of the job fetch data, public state and payloads here, and leave replicas."""
-        if not self._crew.is_member(connection.peer):
+        if not self._members.is_member(connection.peer):
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
         if method == messages.HELD:
-            return await self._fanning.answer(body)
-        return self._shelf.serve(connection.peer, method, body)
+            return await self._fanout.answer(body)
+        return self._objects.serve(connection.peer, method, body)
 
     async def run(self, ledger: LedgerClient, directory: Connection, budget: LeaseBudget) -> JobOutcome:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
-        self._crew.hire(ledger, self._budget)
+        self._members.hire(ledger, self._budget)
         self._disputes = DisputeMonitor(
-            ledger, self._terms.id, self._journal, lambda: graph_bytes(self._folder)
+            ledger, self._terms.id, self._journal, lambda: graph_bytes(self._job.folder)
         )
         following = asyncio.create_task(self._disputes.run())
         try:
@@ -200,14 +183,14 @@ class Requester:
         times_alone: dict[int, int] = {}  # by round
         while True:
             state = self._replayed()
-            public = self.archive.state(state.round, self._terms, self.log.records)
-            self.archive.remember(public)
+            public = self._job.state(state.round)
+            self._job.archive.remember(public)
             if state.phase is rounds.RoundPhase.DONE:
-                return next(r for r in self.log.records if isinstance(r, RunEndRecord)), public
+                return next(r for r in self._job.log.records if isinstance(r, RunEndRecord)), public
             try:
                 state = await self._assemble(directory, state, public)
                 alone_since = None
-                finished, public = await self._drive(await self._recorder(), state, public)
+                finished, public = await self._drive(await self._recorder(), state)
                 if finished.reason != rounds.REASON_ALONE:
                     return finished, public
                 times_alone[finished.rounds] = times_alone.get(finished.rounds, 0) + 1
@@ -230,9 +213,8 @@ class Requester:
         if self._recording is None:
             leases = await self._ledger.leases(self._terms.id)
             verifiers = sum(lease.role is LeaseRole.AUDIT for lease in leases)
-            evidence = self._folder.evidence
-            kept = (self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
-            self._recording = LedgerRecorder(*kept, self._vouching.hand, self._disputes.follow)
+            hear = (self._vouchers.hand, self._disputes.follow)
+            self._recording = LedgerRecorder(self._ledger, self._job, verifiers, *hear)
         return self._recording
 
     async def _fund(self, ledger: LedgerClient, budget: LeaseBudget) -> None:
@@ -247,7 +229,7 @@ class Requester:
             create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
             await ledger.submit(create, *await self._unregistered(ledger))
         if job is None or job.state in (JobState.CREATED, JobState.RUNNING):
-            await self._fares.fund(ledger, budget.deadline)
+            await self._channels.fund(ledger, budget.deadline)
         stakes = spec.network.providers * self._terms.stake
         self._journal.emit(EscrowEvent(job=self._terms.id.hex(), escrow=budget.escrow, stakes=stakes))
 
@@ -258,39 +240,40 @@ class Requester:
 
     def _replayed(self) -> rounds.CoordinatorState:
         spec, terms = self._terms.spec, self._terms
-        if not self.log.records:
-            self.log.write(RunStartRecord(terms.id, self._key.public, terms.initial_root, spec.rounds))
+        if not self._job.log.records:
+            self._job.log.write(RunStartRecord(terms.id, self._key.public, terms.initial_root, spec.rounds))
         counts = (spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens)
         quorum = spec.churn.quorum
         fresh = rounds.CoordinatorState(terms.id, *counts, (), is_audited=spec.is_audited, quorum=quorum)
-        return rounds.replay(fresh, self.log.records)
+        return rounds.replay(fresh, self._job.log.records)
 
     async def _assemble(
         self, directory: Connection, state: rounds.CoordinatorState, public: PublicState
     ) -> rounds.CoordinatorState:
         """Members with data and public state, verifiers with data. Members that do not come count as lost."""
-        await self._crew.rest()
+        await self._members.rest()
         if self._asks is None:
             self._asks = await read_asks(self._ledger, directory)
-        crew, asks = self._crew, self._asks
-        crew.know(asks.addresses.values())
-        await self._fares.admit(asks.addresses, crew.hand_passes)
-        hired = await hire(self._ledger, self._terms, self._budget, asks, crew.dial, self._journal)
-        attestations.keep(self._folder, hired.attested)
+        members, asks = self._members, self._asks
+        members.know(asks.addresses.values())
+        members.benchmarks = asks.benchmarks
+        await self._channels.admit(asks.addresses, members.hand_passes)
+        hired = await hire(self._ledger, self._terms, self._budget, asks, members.dial, self._journal)
+        attestations.keep(self._job.folder, hired.attested)
         leases = await self._ledger.leases(self._terms.id)
         seats = [lease.node for lease in leases if lease.role is LeaseRole.TRAIN]
         verifiers = tuple(sorted(lease.node for lease in leases if lease.role is LeaseRole.AUDIT))
-        crew.barred |= state.excluded
-        crew.gather(seats, verifiers)
-        crew.starter.attested |= {p: attestation_hash(said) for p, said in hired.attested.items()}
-        supplies, replay = self._supplies(public)
+        members.barred |= state.excluded
+        members.gather(seats, verifiers)
+        members.setup.attested |= {p: attestation_hash(said) for p, said in hired.attested.items()}
+        supplies, replay = self._supplies(public.round)
         root = public.root(self._terms.layout)
         wanted = [
-            p for p in hired.members if p not in crew.barred and (not state.members or p in state.members)
+            p for p in hired.members if p not in members.barred and (not state.members or p in state.members)
         ]
-        start = crew.starter
-        work = {p: start.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
-        helpers = {p: start.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
+        setup = members.setup
+        work = {p: setup.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
+        helpers = {p: setup.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
         (ready, error), _ = await asyncio.gather(
             all_ready(work, self._journal), all_ready(helpers, self._journal)
         )
@@ -301,93 +284,60 @@ class Requester:
         for peer in missing:
             state, _ = rounds.step(state, rounds.MemberLossInput(peer))
         for peer in set(seats) - set(ready):
-            crew.bring_back(peer)
+            members.bring_back(peer)
         return state
 
-    def _supplies(self, public: PublicState) -> tuple[ProviderInputs, tuple[messages.PastRound, ...]]:
-        """Data, module and the newest stored public state, sealed in the own store for nodes to fetch, and the rounds
-        closed since.
+    def _supplies(self, round: int) -> tuple[ProviderInputs, tuple[messages.PastRound, ...]]:
+        """What a node begins `round` with: data, module and the newest stored public state before it, sealed in the own
+        store for nodes to fetch, and the rounds closed since.
         """
-        roots = {r: root for r, root in roots_by_round(self.log.records).items() if r <= public.round}
-        stored = self.archive.latest_state(self._terms, roots)
+        roots = {r: root for r, root in roots_by_round(self._job.log.records).items() if r <= round}
+        stored = self._job.archive.latest_state(self._terms, roots)
         packed = public_state.pack(stored, self._terms.layout)
-        put, dataset = self.archive.put, self._folder.dataset_file.read_bytes()
-        module, graph = module_source(self._folder), graph_bytes(self._folder)
+        put, dataset = self._job.archive.put, self._job.folder.dataset_file.read_bytes()
+        module, graph = module_source(self._job.folder), graph_bytes(self._job.folder)
         supplies = ProviderInputs(put(dataset), put(module), put(graph), put(packed), stored.round)
-        return supplies, replay_plan(self.archive, self.log.records, stored.round, public.round)
+        return supplies, replay_plan(self._job.archive, self._job.log.records, stored.round, round)
 
     async def _drive(
-        self, recorder: LedgerRecorder, state: rounds.CoordinatorState, public: PublicState
+        self, recorder: LedgerRecorder, state: rounds.CoordinatorState
     ) -> tuple[RunEndRecord, PublicState]:
         def closed(after: PublicState) -> None:
             recorder.wake()
-            for c in self.log.accepted[after.round - 1]:
-                self._shelf.keep(c.object)
+            for c in self._job.log.accepted[after.round - 1]:
+                self._objects.keep(c.object)
             self._on_closed(after, self.counter)
 
-        audits = self._audits()
-        coordinator = self._coordinator = Coordinator(
-            self._terms,
-            self.log,
-            self.archive,
-            state,
-            public,
-            audits,
-            self._inspection,
-            self._crew.dial,
-            self._exchange(),
-            CommitmentAnchors(self._ledger, self._terms.id).drop,
-            self._journal,
-            closed,
-            self._crew.lost,
-            self._crew.patience,
-            self._asks.benchmarks if self._asks is not None else {},
-            self._crew.starter.attested,
+        job, members = self._job, self._members
+        anchors = CommitmentAnchors(self._ledger, job.terms.id)
+        audits = AuditCoordinator(job, members, anchors, self._budget.answer)
+        exchange = PayloadExchange(
+            self._machine, job, self._fanout, members.setup.lease_keys, self._assumptions
         )
-        self._crew.follow(coordinator)
+        tasks = RoundTasks(job, members, audits, self._checker, exchange, closed)
+        coordinator = self._coordinator = Coordinator(state, job.log, tasks)
+        self._members.follow(coordinator)
         if self._stop_asked:
             coordinator.post(rounds.StopInput())
         recorder.wake()
         recording = asyncio.create_task(recorder.run(coordinator.fail))
         try:
-            return await coordinator.run()
+            return await coordinator.run(), tasks.public
         finally:
             recording.cancel()
             await asyncio.gather(recording, audits.close(), return_exceptions=True)
-
-    def _exchange(self) -> PayloadExchange:
-        keys, bound = self._crew.starter.lease_keys, Sync.of(self._terms.spec).bound(self._terms.layout)
-        held = (self._disk, self._fanning, keys, self._journal, self._outlook, bound)
-        return PayloadExchange(self._own, self._terms.id, *held)
-
-    def _audits(self) -> AuditCoordinator:
-        crew = self._crew
-        return AuditCoordinator(
-            self._key,
-            self._ledger.chain,
-            self._terms,
-            crew.starter.seats,
-            crew.starter.verifiers,
-            self.log,
-            self.archive,
-            self._folder.evidence,
-            crew.dial,
-            lambda verifier: crew.rehire(verifier, self.archive.state(0, self._terms, self.log.records)),
-            self._journal,
-            self._budget.answer,
-        )
 
     async def _settle(self, ledger: LedgerClient, finished: RunEndRecord, public: PublicState) -> JobOutcome:
         output = self.hand_over(public)
         job = await settle(ledger, self._terms.id, output, self._journal.emit)
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(LeasePaymentEvent(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
-        await self._crew.dismiss()
-        await self._fares.sign()
+        await self._members.dismiss()
+        await self._channels.sign()
         return JobOutcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
         data = model_file.write(self._terms, public)
-        write_atomic(self._folder.model_file, data, "run.model")
+        write_atomic(self._job.folder.model_file, data, "run.model")
         return model_hash(data)
