@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from farflung.app.cli.main import main
 from farflung.app.codec_bench import measure as codec_bench_measure
 from farflung.app.codec_bench import run_payloads, vectors
-from farflung.app.codec_bench.measure import SHELF, CodecConfig, coefficients, measure, support_floor
+from farflung.app.codec_bench.measure import CONFIGS, CodecConfig, coefficients, measure, support_floor
 from farflung.app.codec_bench.vectors import BenchVector
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -63,7 +63,7 @@ def raw(path: Path, head: dict[str, Any] | bytes, data: bytes = b"") -> Path:
 
 def test_all_tensors_of_a_small_file_are_measured_in_the_order_of_their_names(tmp_path: Path) -> None:
     tensors = {"b": noise(7, 5), "a": noise(3, seed=1), "c": np.array(2.0, np.float32)}
-    (one,) = vectors.from_model(saved(tmp_path / "m.safetensors", tensors), PLENTY, 1).specimens
+    (one,) = vectors.from_model(saved(tmp_path / "m.safetensors", tensors), PLENTY, 1).items
     assert [tensor.shape for tensor in one.layout.tensors] == [(3,), (7, 5), ()]
     assert one.values.tolist() == [*tensors["a"], *tensors["b"].reshape(-1), 2.0]
 
@@ -71,7 +71,7 @@ def test_all_tensors_of_a_small_file_are_measured_in_the_order_of_their_names(tm
 @pytest.mark.parametrize("kind", [np.float64, np.float16])
 def test_other_floating_point_types_are_read_as_float32(kind: Any, tmp_path: Path) -> None:
     values = noise(64).astype(kind)
-    (one,) = vectors.from_model(saved(tmp_path / "m", {"a": values}), PLENTY, 1).specimens
+    (one,) = vectors.from_model(saved(tmp_path / "m", {"a": values}), PLENTY, 1).items
     assert one.values.tolist() == values.astype(np.float32).tolist()
 
 
@@ -79,7 +79,7 @@ def test_bf16_is_the_upper_half_of_float32(tmp_path: Path) -> None:
     values = noise(64)
     halves = (values.view(np.uint32) >> 16).astype("<u2")
     head = {"a": {"dtype": "BF16", "shape": [64], "data_offsets": [0, 128]}}
-    (one,) = vectors.from_model(raw(tmp_path / "m", head, halves.tobytes()), PLENTY, 1).specimens
+    (one,) = vectors.from_model(raw(tmp_path / "m", head, halves.tobytes()), PLENTY, 1).items
     assert one.values.view(np.uint32).tolist() == [int(half) << 16 for half in halves]
 
 
@@ -87,21 +87,21 @@ def test_of_a_large_file_whole_rows_are_drawn_by_the_seed(tmp_path: Path) -> Non
     rows = np.arange(1, 1001, dtype=np.float32)[:, None].repeat(10, axis=1)
     path = saved(tmp_path / "m", {"a": rows, "b": 0 - rows})
     one, again, other = (vectors.from_model(path, 555, seed) for seed in (1, 1, 2))
-    (drawn,) = one.specimens
+    (drawn,) = one.items
     assert 500 < drawn.layout.size <= 555
     assert one.whole == 20_000
     for tensor, place in drawn.layout.slices():
         taken = np.abs(drawn.values[place].reshape(tensor.shape))
         assert (taken == taken[:, :1]).all()
         assert (np.diff(taken[:, 0]) == 1).all()
-    assert drawn.values.tobytes() == again.specimens[0].values.tobytes()
-    assert drawn.values.tobytes() != other.specimens[0].values.tobytes()
+    assert drawn.values.tobytes() == again.items[0].values.tobytes()
+    assert drawn.values.tobytes() != other.items[0].values.tobytes()
     assert any("drawn by seed 1" in note for note in one.notes)
 
 
 def test_a_tensor_whose_rows_are_all_too_long_gives_what_was_asked_for(tmp_path: Path) -> None:
     path = saved(tmp_path / "m", {"a": noise(2, 1000)})
-    assert vectors.from_model(path, 64, 1).specimens[0].layout.size == 64
+    assert vectors.from_model(path, 64, 1).items[0].layout.size == 64
 
 
 def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
     bad[3] = np.nan
     tensors = {"a": noise(8), "b": bad, "c": np.arange(9), "d": np.zeros((0, 4), np.float32)}
     found = vectors.from_model(saved(tmp_path / "m", tensors), PLENTY, 1)
-    assert found.specimens[0].layout.size == 8
+    assert found.items[0].layout.size == 8
     assert any("1 tensors hold no floating-point" in note for note in found.notes)
     assert any("1 tensors hold NaN" in note for note in found.notes)
 
@@ -173,7 +173,7 @@ def test_a_damaged_file_ends_in_finite_vectors_or_in_one_of_two_errors(
         if error.code not in ("FF-APP-190", "FF-APP-191"):
             raise
         return
-    for one in found.specimens:
+    for one in found.items:
         assert np.isfinite(one.values).all()
         assert one.values.any()
         assert one.values.shape == (one.layout.size,)
@@ -187,7 +187,7 @@ GAUSS = BenchVector("g", TensorLayout.of({"a": (256, 256), "b": (100,)}), noise(
 @pytest.mark.whole
 def test_every_codec_of_the_shelf_has_a_row_and_none_is_better_than_its_floor_on_gaussian_numbers() -> None:
     rows = measure([GAUSS])
-    assert [row.codec for row in rows] == [way.name for way in SHELF]
+    assert [row.codec for row in rows] == [way.name for way in CONFIGS]
     for row in rows:
         assert row.error is not None, row
         if row.codec != "dense fp32":  # the floor is of real numbers, and these have 32 bits themselves
@@ -283,8 +283,8 @@ EXACT = SyncSpec(method="local_sgd", codec="dense", value_bits=32)
 
 def test_payloads_of_an_exact_codec_are_the_pseudo_gradients_themselves(tmp_path: Path) -> None:
     found = run_payloads.read(finished(tmp_path / "run", EXACT))
-    assert [one.name for one in found.drawn.specimens] == ["1", "4", "7"]
-    for one in found.drawn.specimens:
+    assert [one.name for one in found.drawn.items] == ["1", "4", "7"]
+    for one in found.drawn.items:
         meant = 0.01 * noise(one.layout.size, seed=100 * int(one.name))
         assert one.values == pytest.approx(meant, abs=1e-6)
     assert (found.payloads.total, found.payloads.mean) == (16, pytest.approx(found.payloads.expected))
@@ -297,7 +297,7 @@ def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_p
         tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512)
     )
     found = run_payloads.read(run)
-    assert [one.name for one in found.drawn.specimens] == ["0 to 3", "4 to 7"]
+    assert [one.name for one in found.drawn.items] == ["0 to 3", "4 to 7"]
     (note,) = found.drawn.notes
     assert "lossy" in note
     assert "its numbers are not 0" in note
@@ -311,7 +311,7 @@ def coefficients_of(run: RunFolder) -> int:
 
 def test_a_stepwise_run_is_read_as_well(tmp_path: Path) -> None:
     sync = SyncSpec(method="demo", steps=1, codec="topk", topk=32, value_bits=32, transform="dct")
-    assert run_payloads.read(finished(tmp_path / "run", sync)).drawn.specimens
+    assert run_payloads.read(finished(tmp_path / "run", sync)).drawn.items
 
 
 @pytest.mark.parametrize("name", ["terms.bin", "initial.bin", "rounds.log"])
@@ -361,7 +361,7 @@ def test_the_table_fits_80_columns_and_names_each_codec(
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 80
     assert "a stand-in" in " ".join(shown)
-    for way in SHELF:
+    for way in CONFIGS:
         assert sum(line[:17].strip() == way.name for line in shown) == 1, way.name
 
 
@@ -370,7 +370,7 @@ def test_the_same_figures_are_an_object(model: str, capsys: pytest.CaptureFixtur
     said = json.loads(capsys.readouterr().out)
     assert (said["of"], said["whole"]) == ("m.safetensors", 64 * 80 + 64)
     assert said["numbers"] <= 1000
-    assert [row["codec"] for row in said["codecs"]] == [way.name for way in SHELF]
+    assert [row["codec"] for row in said["codecs"]] == [way.name for way in CONFIGS]
     assert {"codec", "bytes", "bits", "error", "cosine", "error_floor"} <= set(said["codecs"][0])
 
 
@@ -415,6 +415,6 @@ def test_bench_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_shelf_is_every_kind_of_codec() -> None:
-    kinds = {way.name.split()[0] for way in codec_bench_measure.SHELF}
+    kinds = {way.name.split()[0] for way in codec_bench_measure.CONFIGS}
     assert kinds == {"dense", "top", "low_rank"}
-    assert {way.value_bits for way in codec_bench_measure.SHELF} == {1, 2, 4, 8, 16, 32}
+    assert {way.value_bits for way in codec_bench_measure.CONFIGS} == {1, 2, 4, 8, 16, 32}

@@ -75,20 +75,20 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     def run(body: Body, script: str = "") -> None:
         async def test() -> None:
             watcher = Watcher()
-            keeper = ProcessSupervisor(watcher, watcher)
+            supervisor = ProcessSupervisor(watcher, watcher)
             config = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
-            post = SupervisedProcess("thing", "thing", config, tmp_path / "log", ("by", "its door"))
+            process = SupervisedProcess("thing", "thing", config, tmp_path / "log", ("by", "its door"))
             WAYS.clear()
-            await keeper.launch(post)
-            first = post.child
+            await supervisor.launch(process)
+            first = process.child
             assert first is not None
             try:
-                await keeper.ready("thing")
+                await supervisor.ready("thing")
                 async with asyncio.timeout(60):
-                    await body(keeper, watcher, post)
+                    await body(supervisor, watcher, process)
             finally:
-                pids = [first.pid, *watcher.back, *([post.child.pid] if post.child else [])]
-                await keeper.stop("thing")
+                pids = [first.pid, *watcher.back, *([process.child.pid] if process.child else [])]
+                await supervisor.stop("thing")
             for pid in pids:
                 with pytest.raises(ProcessLookupError):
                     os.kill(pid, 0)
@@ -98,21 +98,21 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     return run
 
 
-async def ask(keeper: ProcessSupervisor, word: str = "say") -> dict[str, Any]:
-    return await keeper.ask("thing", {"do": word}, "done")
+async def ask(supervisor: ProcessSupervisor, word: str = "say") -> dict[str, Any]:
+    return await supervisor.ask("thing", {"do": word}, "done")
 
 
-async def next_life(keeper: ProcessSupervisor, watcher: Watcher) -> None:
+async def next_life(supervisor: ProcessSupervisor, watcher: Watcher) -> None:
     watcher.came.clear()
-    keeper.tell("thing", DIE)
+    supervisor.tell("thing", DIE)
     await watcher.came.wait()
 
 
 def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        before = await ask(keeper)
-        await next_life(keeper, watcher)
-        after = await ask(keeper)
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        before = await ask(supervisor)
+        await next_life(supervisor, watcher)
+        after = await ask(supervisor)
         assert (before["number"], before["port"]) == (1, 0)
         assert (after["number"], after["port"]) == (2, 4001)
         (event,) = watcher.told
@@ -125,47 +125,47 @@ def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) ->
 
 
 def test_a_killed_process_is_started_again_in_its_place(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        await next_life(keeper, watcher)
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        await next_life(supervisor, watcher)
         assert WAYS == [("by", "its door")] * 2
 
     kept(body)
 
 
 def test_an_order_that_a_process_dies_over_is_carried_out_by_the_next(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        assert (await ask(keeper, "die once"))["number"] == 2
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        assert (await ask(supervisor, "die once"))["number"] == 2
 
     kept(body)
 
 
 def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without_it(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         watcher.spare = True
 
         async def deaths() -> None:
             for _ in range(restarts.RESTARTS):
-                await next_life(keeper, watcher)
-            keeper.tell("thing", {"do": "die"})
-            while not keeper.is_given_up("thing"):
-                await post.change()
+                await next_life(supervisor, watcher)
+            supervisor.tell("thing", {"do": "die"})
+            while not supervisor.is_given_up("thing"):
+                await process.change()
 
-        await keeper.guard(deaths())
-        assert keeper.is_given_up("thing")
+        await supervisor.guard(deaths())
+        assert supervisor.is_given_up("thing")
         assert len(watcher.back) == restarts.RESTARTS
 
     kept(body)
 
 
 def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         async def deaths() -> None:
             for _ in range(restarts.RESTARTS):
-                await next_life(keeper, watcher)
-            await next_life(keeper, watcher)
+                await next_life(supervisor, watcher)
+            await next_life(supervisor, watcher)
 
         with pytest.raises(RunError, match="FF-APP-025") as caught:
-            await keeper.guard(deaths())
+            await supervisor.guard(deaths())
         assert "SIGKILL" in caught.value.cause
         assert caught.value.hint
         assert len(watcher.back) == restarts.RESTARTS
@@ -174,48 +174,48 @@ def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
 
 
 def test_deaths_far_apart_are_no_reason_to_end_a_run(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         for _ in range(restarts.RESTARTS + 2):
-            post.deaths = [at - restarts.WINDOW_SECONDS for at in post.deaths]
-            await next_life(keeper, watcher)
-        assert (await keeper.guard(ask(keeper)))["number"] == restarts.RESTARTS + 3
+            process.deaths = [at - restarts.WINDOW_SECONDS for at in process.deaths]
+            await next_life(supervisor, watcher)
+        assert (await supervisor.guard(ask(supervisor)))["number"] == restarts.RESTARTS + 3
 
     kept(body)
 
 
 def test_who_said_why_is_not_started_again(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         with pytest.raises(VerificationError, match="FF-CORE-052") as caught:
-            await ask(keeper, "fail")
+            await ask(supervisor, "fail")
         assert caught.value.exit_code == 5
         assert caught.value.hint == "restore it"
-        assert post.watch is not None
-        await post.watch
+        assert process.watch is not None
+        await process.watch
         with pytest.raises(RunError, match="FF-APP-020"):
-            await ask(keeper)
-        assert keeper.is_given_up("thing")
+            await ask(supervisor)
+        assert supervisor.is_given_up("thing")
         assert watcher.ends == [("thing", "FF-CORE-052 the log is damaged", "FF-CORE-052")]
         assert watcher.told == []
-        await keeper.bring_back("thing")  # only when it is asked for
-        assert (await ask(keeper))["number"] == 2
+        await supervisor.bring_back("thing")  # only when it is asked for
+        assert (await ask(supervisor))["number"] == 2
 
     kept(body)
 
 
 def test_who_is_not_wanted_back_is_left_alone(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         watcher.wanted = False
         with pytest.raises(RunError, match="FF-APP-020"):
-            await ask(keeper, "die")
+            await ask(supervisor, "die")
         assert watcher.back == []
 
     kept(body)
 
 
 def test_a_process_that_dies_while_it_starts_is_started_once_more(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        await next_life(keeper, watcher)
-        assert (await ask(keeper))["number"] == 4
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        await next_life(supervisor, watcher)
+        assert (await ask(supervisor))["number"] == 4
 
     kept(body, "ready die die")
 
@@ -225,16 +225,16 @@ def test_a_port_that_somebody_took_meanwhile_is_tried_again(
 ) -> None:
     monkeypatch.setattr(restarts, "PORT_PAUSE", 0.0)
 
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        await next_life(keeper, watcher)
-        assert (await ask(keeper))["number"] == 3
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        await next_life(supervisor, watcher)
+        assert (await ask(supervisor))["number"] == 3
         assert [code for _, _, code in watcher.ends] == ["", restarts.PORT_TAKEN]
 
     kept(body, "ready port")
 
 
 def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         raise AssertionError("it was never ready")
 
     with pytest.raises(RunError, match="FF-APP-020"):
@@ -242,12 +242,12 @@ def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any)
 
 
 def test_a_dismissed_process_stays_away(kept: Any) -> None:
-    async def body(keeper: ProcessSupervisor, watcher: Watcher, post: SupervisedProcess) -> None:
-        child = post.child
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        child = process.child
         assert child is not None
-        await keeper.dismiss("thing")
+        await supervisor.dismiss("thing")
         assert await child.gone() == 0
         assert watcher.ends == []
-        keeper.tell("thing", DIE)  # nobody hears it
+        supervisor.tell("thing", DIE)  # nobody hears it
 
     kept(body)

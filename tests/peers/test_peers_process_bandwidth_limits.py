@@ -15,15 +15,15 @@ def written(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_without_a_file_nothing_is_bounded(tmp_path: Path) -> None:
-    assert bandwidth_limits.read_thrift({"XDG_CONFIG_HOME": str(tmp_path)}) == BandwidthLimits()
+    assert bandwidth_limits.read_bandwidth_limits({"XDG_CONFIG_HOME": str(tmp_path)}) == BandwidthLimits()
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     environment = written(tmp_path, "[network]\nup_mbit = 10\nmonth_gb = 0.5\n")
-    assert bandwidth_limits.read_thrift(environment) == BandwidthLimits(10, 0, 0.5)
-    assert bandwidth_limits.read_thrift({**environment, "FARFLUNG_UP_MBIT": "2.5"}) == BandwidthLimits(
-        2.5, 0, 0.5
-    )
+    assert bandwidth_limits.read_bandwidth_limits(environment) == BandwidthLimits(10, 0, 0.5)
+    assert bandwidth_limits.read_bandwidth_limits(
+        {**environment, "FARFLUNG_UP_MBIT": "2.5"}
+    ) == BandwidthLimits(2.5, 0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 )
 def test_what_is_no_bound_is_refused(tmp_path: Path, text: str, cause: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bandwidth_limits.read_thrift(written(tmp_path, text))
+        bandwidth_limits.read_bandwidth_limits(written(tmp_path, text))
     assert caught.value.code == "FF-APP-198"
     assert cause in caught.value.cause
 
@@ -67,13 +67,13 @@ def test_a_months_volume_is_kept_in_the_users_own_folder(
 
 def test_the_lan_is_looked_at_unless_the_owner_says_no(tmp_path: Path) -> None:
     environment = written(tmp_path, "[network]\nlan = false\nup_mbit = 3\n")
-    assert bandwidth_limits.read_thrift({"XDG_CONFIG_HOME": str(tmp_path / "none")}).lan
-    assert bandwidth_limits.read_thrift(environment) == BandwidthLimits(up_mbit=3, lan=False)
-    assert bandwidth_limits.read_thrift({**environment, "FARFLUNG_LAN": "1"}).lan
+    assert bandwidth_limits.read_bandwidth_limits({"XDG_CONFIG_HOME": str(tmp_path / "none")}).lan
+    assert bandwidth_limits.read_bandwidth_limits(environment) == BandwidthLimits(up_mbit=3, lan=False)
+    assert bandwidth_limits.read_bandwidth_limits({**environment, "FARFLUNG_LAN": "1"}).lan
 
 
 @pytest.mark.parametrize("value", ["2", '"no"', "[true]", "0.5"])
 def test_a_switch_is_true_or_false(tmp_path: Path, value: str) -> None:
     with pytest.raises(UsageError, match=r"network\.toml: lan") as caught:
-        bandwidth_limits.read_thrift(written(tmp_path, f"[network]\nlan = {value}\n"))
+        bandwidth_limits.read_bandwidth_limits(written(tmp_path, f"[network]\nlan = {value}\n"))
     assert (caught.value.code, "neither true nor false" in caught.value.cause) == ("FF-APP-198", True)

@@ -176,34 +176,34 @@ def test_only_loopback_is_bound_without_being_told() -> None:
     ],
 )
 def test_pieces_that_lie_nowhere_are_refused_before_anything_is_kept(piece: PayloadPiece) -> None:
-    shelf = PayloadAssembly()
-    shelf.begin(0, 2 * PIECE)
+    assembly = PayloadAssembly()
+    assembly.begin(0, 2 * PIECE)
     with pytest.raises(FarflungError, match="FF-SYNC-014"):
-        shelf.add(1, piece)
-    assert not shelf._open
-    assert not shelf._whole
+        assembly.add(1, piece)
+    assert not assembly._open
+    assert not assembly._whole
 
 
 def test_pieces_may_come_twice_and_in_any_order() -> None:
-    shelf = PayloadAssembly()
-    shelf.begin(0, 2 * PIECE)
+    assembly = PayloadAssembly()
+    assembly.begin(0, 2 * PIECE)
     data = bytes(range(256)) * (PIECE // 256) + b"rest"
     last, first = PayloadPiece(0, len(data), PIECE, data[PIECE:]), PayloadPiece(0, len(data), 0, data[:PIECE])
-    assert not shelf.add(1, last)
-    assert not shelf.add(1, last)
-    assert shelf.add(1, first)
-    assert not shelf.add(1, first)
-    held = shelf.get(0, 1)
+    assert not assembly.add(1, last)
+    assert not assembly.add(1, last)
+    assert assembly.add(1, first)
+    assert not assembly.add(1, first)
+    held = assembly.get(0, 1)
     assert held is not None
     assert held.data == data
 
 
 def test_what_is_over_is_forgotten() -> None:
-    shelf = PayloadAssembly()
+    assembly = PayloadAssembly()
     for tag in range(6):
-        shelf.begin(tag, 10)
-        shelf.put(0, b"x", tag)
-    assert [tag for tag in range(6) if shelf.get(tag, 0)] == [3, 4, 5]
+        assembly.begin(tag, 10)
+        assembly.put(0, b"x", tag)
+    assert [tag for tag in range(6) if assembly.get(tag, 0)] == [3, 4, 5]
 
 
 def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:

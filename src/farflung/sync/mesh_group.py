@@ -103,7 +103,7 @@ class Mesh:
         self.ids = tuple(book)
         self.rank = self.ids.index(key.public)
         self._book, self._deadline = book, deadline
-        self._shelf = PayloadAssembly()
+        self._assembly = PayloadAssembly()
         self._verdicts: dict[int, asyncio.Future[ExchangeDecision]] = {}
         self._counter = ByteCounter()
         self._last = (0, 0)
@@ -183,7 +183,7 @@ class Mesh:
 
     async def _leave(self) -> None:
         """Others may still need what is held here, so whoever stands is waited for."""
-        standing = {
+        connected = {
             rank: connection
             for rank, peer in enumerate(self.ids)
             if (connection := self._endpoint.connection(peer))
@@ -192,10 +192,10 @@ class Mesh:
             async with asyncio.timeout(_MARGIN_SECONDS):
                 if self._tasks:
                     await asyncio.wait(self._tasks)
-                for connection in standing.values():
+                for connection in connected.values():
                     with contextlib.suppress(FarflungError):
                         await connection.tell("sync.bye", b"")
-                for rank, connection in standing.items():
+                for rank, connection in connected.items():
                     await self._gone(rank, connection)
         await self._tasks.close()
         for verdict in self._verdicts.values():
@@ -238,8 +238,8 @@ class Mesh:
         self, tag: int, payload: bytes, bound: int, quorum: int
     ) -> tuple[ExchangeDecision, dict[int, bytes]]:
         until = time.monotonic() + self._deadline
-        self._shelf.begin(tag, bound)
-        own = self._shelf.put(self.rank, payload, tag)
+        self._assembly.begin(tag, bound)
+        own = self._assembly.put(self.rank, payload, tag)
         self._begun.set()
         for rank in range(len(self.ids)):
             if rank != self.rank:
@@ -261,13 +261,13 @@ class Mesh:
     async def _decide(self, tag: int, until: float, quorum: int) -> ExchangeDecision:
         """The first member's part: waits for all, or for the deadline."""
         everybody = range(len(self.ids))
-        while not all(self._shelf.get(tag, rank) for rank in everybody):
+        while not all(self._assembly.get(tag, rank) for rank in everybody):
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
                 break
-        there = [(rank, held.hash) for rank in everybody if (held := self._shelf.get(tag, rank))]
+        there = [(rank, held.hash) for rank in everybody if (held := self._assembly.get(tag, rank))]
         absent = set(everybody) - {rank for rank, _ in there}
         missing = tuple((rank, f"nothing within {self._deadline:g} s") for rank in sorted(absent))
         verdict = ExchangeDecision(tag, tuple(there), missing)
@@ -310,23 +310,23 @@ class Mesh:
         held = await self._coming(tag, rank)
         if held is None or held.hash != expected:
             await self._until(until + _MARGIN_SECONDS, 0, lambda c: self._fetch(c, tag, rank))
-            held = self._shelf.get(tag, rank)
+            held = self._assembly.get(tag, rank)
         if held is None or held.hash != expected:
             raise refuse_piece(f"the payload of rank {rank} is not the one that counts")
         return held
 
     async def _coming(self, tag: int, rank: int) -> ReceivedPayload | None:
         """A payload that counts is on its way from its maker: waits for it while pieces of it come."""
-        since, left = time.monotonic(), self._shelf.left(tag, rank)
-        while (held := self._shelf.get(tag, rank)) is None:
-            await self._shelf_changed()
-            if (now := self._shelf.left(tag, rank)) != left:
+        since, left = time.monotonic(), self._assembly.left(tag, rank)
+        while (held := self._assembly.get(tag, rank)) is None:
+            await self._assembly_changed()
+            if (now := self._assembly.left(tag, rank)) != left:
                 since, left = time.monotonic(), now
             if time.monotonic() - since > _STALL_SECONDS:
                 break
         return held
 
-    async def _shelf_changed(self) -> None:
+    async def _assembly_changed(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), _RETRY_SECONDS)
         self._arrived.clear()
@@ -338,11 +338,11 @@ class Mesh:
             answer = await connection.call("sync.fetch", asked, kind=MessageKind.SYNC, timeout=self._deadline)
             piece = decode(answer, PayloadPiece, limits.BULK_BYTES)
             total = piece.total
-            if piece.at != at or not piece.data or at + len(piece.data) > self._shelf.bound:
+            if piece.at != at or not piece.data or at + len(piece.data) > self._assembly.bound:
                 raise refuse_piece("the answer is not what was asked for")
             parts.append(piece.data)
             at += len(piece.data)
-        self._shelf.put(rank, b"".join(parts), tag)
+        self._assembly.put(rank, b"".join(parts), tag)
 
     # What others ask
 
@@ -355,7 +355,7 @@ class Mesh:
             return b""
         await self._begun.wait()  # no bound is known before the first exchange
         if method == "sync.piece":
-            if self._shelf.add(rank, decode(body, PayloadPiece, limits.BULK_BYTES)):
+            if self._assembly.add(rank, decode(body, PayloadPiece, limits.BULK_BYTES)):
                 self._arrived.set()
             return b""
         if method == "sync.verdict" and self.rank == 0:
@@ -367,15 +367,15 @@ class Mesh:
         )
 
     def _known(self, tag: int) -> asyncio.Future[ExchangeDecision]:
-        oldest = min(self._verdicts, default=self._shelf.tag)
-        if not min(oldest, self._shelf.tag) <= tag <= self._shelf.tag + AHEAD:
+        oldest = min(self._verdicts, default=self._assembly.tag)
+        if not min(oldest, self._assembly.tag) <= tag <= self._assembly.tag + AHEAD:
             raise refuse_piece(
-                f"exchange {tag} is far from {self._shelf.tag}; start again from the others' last checkpoint"
+                f"exchange {tag} is far from {self._assembly.tag}; start again from the others' last checkpoint"
             )
         return self._verdict(tag)
 
     def _serve(self, wanted: PieceRequest) -> bytes:
-        held = self._shelf.get(wanted.tag, wanted.rank)
+        held = self._assembly.get(wanted.tag, wanted.rank)
         if held is None or not 0 <= wanted.at < len(held.data):
             raise refuse_piece(f"rank {wanted.rank} of exchange {wanted.tag} is not held")
         return encode(

@@ -166,7 +166,7 @@ class Run:
         from farflung.train import flat_model as models
         from farflung.train import model_file
 
-        found = self._handed()
+        found = self._saved_model()
         with torch.random.fork_rng(devices=[]):  # building draws numbers: yours stay as they are
             model = models.build(JobSpec(model=found.card.model), found.source)
         model.put(model_file.flat(found.card, model.layout, found.tensors))
@@ -196,7 +196,7 @@ class Run:
         from farflung.train import token_sampler
         from farflung.train.inference_messages import GenerateReply, GenerateRequest
 
-        found = self._handed()
+        found = self._saved_model()
         start = prompts.prompt_tokens(prompt, found)
         token_sampler.SamplingOptions(temperature, top_k, top_p).check()
         asked = GenerateRequest(found.data, found.source, start, tokens, temperature, top_k, top_p, seed)
@@ -208,7 +208,7 @@ class Run:
             torch.set_num_threads(threads)  # asking takes one, for the same sums in the same order
         return prompt + "".join(prompts.as_text(told))
 
-    def _handed(self) -> SavedModel:
+    def _saved_model(self) -> SavedModel:
         found = model_load.open_model(str(self.folder))
         model_load.on_ledger(self._files, found.data)
         return found

@@ -72,7 +72,7 @@ def compress(
     of, drawn, payloads = _drawn(model, recorded, numbers, seed)
     from farflung.app.codec_bench import measure
 
-    rows = measure.measure(drawn.specimens)
+    rows = measure.measure(drawn.items)
     if plot is not None:
         from farflung.app.codec_bench.chart import picture
 
@@ -126,8 +126,8 @@ def _lines(
     of: str, drawn: VectorSelection, payloads: RunPayloads | None, rows: Sequence[CodecResult]
 ) -> list[str]:
     """The table, what it was measured on, and how to read it: at most 80 columns."""
-    size = sum(one.layout.size for one in drawn.specimens)
-    count = len(drawn.specimens)
+    size = sum(one.layout.size for one in drawn.items)
+    count = len(drawn.items)
     on = f"{of[:40]}: {format_count(size)} numbers" + (f" in {count} vectors" if count > 1 else "")
     lines = _say("On", on)
     for note in drawn.notes:
@@ -176,9 +176,9 @@ def _facts(
 
     said: dict[str, Any] = {
         "of": of,
-        "numbers": sum(one.layout.size for one in drawn.specimens),
+        "numbers": sum(one.layout.size for one in drawn.items),
         "whole": drawn.whole,
-        "vectors": [one.name for one in drawn.specimens],
+        "vectors": [one.name for one in drawn.items],
         "notes": list(drawn.notes),
         "codecs": [facts(row) for row in rows],
     }

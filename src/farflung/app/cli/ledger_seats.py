@@ -57,7 +57,7 @@ def _everybody(
     return {setting.key.public: (written.host, written.port), **places}
 
 
-async def _standing(
+async def _validator_status(
     endpoint: Endpoint, peer: PeerId, place: tuple[str, int]
 ) -> ValidatorStatus | FarflungError:
     try:
@@ -69,9 +69,11 @@ async def _standing(
         return error
 
 
-async def _standings(places: Places) -> dict[PeerId, ValidatorStatus | FarflungError]:
+async def _validator_statuses(places: Places) -> dict[PeerId, ValidatorStatus | FarflungError]:
     async with _asking() as endpoint:
-        said = await asyncio.gather(*(_standing(endpoint, peer, place) for peer, place in places.items()))
+        said = await asyncio.gather(
+            *(_validator_status(endpoint, peer, place) for peer, place in places.items())
+        )
     return dict(zip(places, said, strict=True))
 
 
@@ -84,7 +86,7 @@ def status(config: Path, as_json: bool) -> None:
     CONFIG: of one of its validators. Each line is that validator's own word.
     """
     places = _everybody(*read_config(config))
-    found = asyncio.run(_standings(places))
+    found = asyncio.run(_validator_statuses(places))
     heard = {peer: said for peer, said in found.items() if isinstance(said, ValidatorStatus)}
     if not heard:
         raise NetworkError(

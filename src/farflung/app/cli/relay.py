@@ -338,7 +338,9 @@ def relay(
     rate = _sent_at_most(uplink)
     each = _mbit(circuit_rate, "'--circuit-rate'")
     allow_many_files()
-    volume = bandwidth_limits.allowance(bandwidth_limits.read_thrift().month_gb if month is None else month)
+    volume = bandwidth_limits.allowance(
+        bandwidth_limits.read_bandwidth_limits().month_gb if month is None else month
+    )
     words = RelayOptions(host, port, rate, each, volume, ledger, price, path.with_name(path.name + ".till"))
     own = read_or_make(path)
     asyncio.run(_serve(own, path, _account(own, account_path, words), words, as_json))

@@ -92,7 +92,7 @@ def words(report: ReplayReport) -> list[str]:
         f" refunded {format_credits(report.refunded)}",
         *_tested(report),
         *_scored(report),
-        *_standing(report),
+        *_lineage_lines(report),
         *_again(report.again),
         *_retried(report.retried),
         f"Result   model  {report.model_hash}",
@@ -146,7 +146,7 @@ def _retried(found: Sequence[RetrialReport] | None) -> list[str]:
     return told or ["Again    nothing that this run went on with is condemned"]
 
 
-def _standing(report: ReplayReport) -> list[str]:
+def _lineage_lines(report: ReplayReport) -> list[str]:
     """On which runs it stands, and which of them were here to be checked."""
     told = [
         f"Stands   on job {job[:16]}: "

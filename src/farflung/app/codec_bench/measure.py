@@ -40,7 +40,7 @@ class CodecConfig(NamedTuple):
     rank: int = 0
 
 
-SHELF: Final = (
+CONFIGS: Final = (
     CodecConfig("dense fp32"),
     CodecConfig("dense bf16", 16),
     CodecConfig("dense 8-bit", 8),
@@ -80,21 +80,21 @@ class CodecResult(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def measure(specimens: Sequence[BenchVector], ways: Sequence[CodecConfig] = SHELF) -> tuple[CodecResult, ...]:
+def measure(items: Sequence[BenchVector], ways: Sequence[CodecConfig] = CONFIGS) -> tuple[CodecResult, ...]:
     """One row a codec, in the order of `ways`; a codec that cannot send these vectors says why."""
-    return tuple(_row(specimens, way) for way in ways)
+    return tuple(_row(items, way) for way in ways)
 
 
-def _row(specimens: Sequence[BenchVector], way: CodecConfig) -> CodecResult:
+def _row(items: Sequence[BenchVector], way: CodecConfig) -> CodecResult:
     try:
-        results = [_once(one, way) for one in specimens]
+        results = [_once(one, way) for one in items]
     except FarflungError as error:
         return CodecResult(way.name, 0, 0.0, 0.0, None, None, 1.0, why=error.message)
-    size = sum(one.layout.size for one in specimens)
+    size = sum(one.layout.size for one in items)
     total = sum(sent for sent, _ in results)
-    pairs = [_apart(one.values, back) for one, (_, back) in zip(specimens, results, strict=True)]
+    pairs = [_apart(one.values, back) for one, (_, back) in zip(items, results, strict=True)]
     bits = 8 * total / size
-    count = sum(coefficients(one.layout, way.topk) for one in specimens) if way.topk else 0
+    count = sum(coefficients(one.layout, way.topk) for one in items) if way.topk else 0
     return CodecResult(
         codec=way.name,
         bytes=total,

@@ -39,9 +39,9 @@ class BenchVector(NamedTuple):
 
 
 class VectorSelection(NamedTuple):
-    """What was found: `whole` numbers, of which the specimens hold some; and what must be said of them."""
+    """What was found: `whole` numbers, of which the vectors hold some; and what must be said of them."""
 
-    specimens: tuple[BenchVector, ...]
+    items: tuple[BenchVector, ...]
     whole: int
     notes: tuple[str, ...]
 

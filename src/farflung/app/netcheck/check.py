@@ -127,7 +127,7 @@ def _lan() -> str:
     try:
         return (
             why_not()
-            if bandwidth_limits.read_thrift().lan
+            if bandwidth_limits.read_bandwidth_limits().lan
             else "lan = false in network.toml, or FARFLUNG_LAN"
         )
     except UsageError as error:

@@ -32,7 +32,7 @@ WORDS: Final = 2000  # characters of what a process says of its failure
 _CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
 
 
-def ask(handed: SavedModel, request: Request, interrupts: InterruptHandler | None = None) -> Iterator[Answer]:
+def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None = None) -> Iterator[Answer]:
     """The model's answers as they come. Raises what train.inference raises, RunError FF-APP-167 (the process ended).
 
     `interrupts`: those that the caller hears; None: as Python has it.
@@ -40,7 +40,7 @@ def ask(handed: SavedModel, request: Request, interrupts: InterruptHandler | Non
     interrupts = interrupts or InterruptHandler()
     with interrupts.held():
         from farflung.train import inference  # torch takes seconds to load
-    if handed.card.kind == "gpt":
+    if saved.card.kind == "gpt":
         for answer in inference.answers(request):
             interrupts.check()
             yield answer

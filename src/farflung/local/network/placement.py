@@ -95,7 +95,7 @@ class NetlabPlacement(LoopbackPlacement):
     @property
     def network(self) -> RunLinks:
         """The laboratory's lines, or what the owner allows on them; servers are on its backbone."""
-        caps = bandwidth_limits.read_thrift()
+        caps = bandwidth_limits.read_bandwidth_limits()
         up, down = (
             min(cap or math.inf, rate) for cap, rate in ((caps.up_mbit, LINE.up), (caps.down_mbit, LINE.down))
         )

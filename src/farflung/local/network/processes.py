@@ -109,18 +109,20 @@ class RunProcesses:
         network, folder = self._network, self._folder
         ledger = self._ledger = await self._start_ledger()
         for index, name in enumerate(network.relays):
-            config = network.relay(index, ledger, str(folder.till(name)))
-            await self._supervisor.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
-        self._relays = [await self._place(name) for name in network.relays]
+            config = network.relay(index, ledger, str(folder.relay_folder(name)))
+            await self._supervisor.launch(
+                self._supervised(name, "relay", config, folder.root / f"{name}.log")
+            )
+        self._relays = [await self._address_of(name) for name in network.relays]
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):
-            place = _made(folder.provider(index))
-            config = network.provider(index, str(place), ledger, self._relays, flops)
-            await self._supervisor.launch(self._post(name, "provider", config, place / "process.log"))
+            path = _make_folder(folder.provider(index))
+            config = network.provider(index, str(path), ledger, self._relays, flops)
+            await self._supervisor.launch(self._supervised(name, "provider", config, path / "process.log"))
         for index, name in enumerate(self._verifiers):
-            place = _made(folder.verifier(index))
-            config = network.verifier(index, str(place), ledger, self._relays, flops)
-            await self._supervisor.launch(self._post(name, "verifier", config, place / "process.log"))
+            path = _make_folder(folder.verifier(index))
+            config = network.verifier(index, str(path), ledger, self._relays, flops)
+            await self._supervisor.launch(self._supervised(name, "verifier", config, path / "process.log"))
         for name in self._nodes:
             self._announce_child(await self._supervisor.ready(name))
         for name in self._nodes:
@@ -129,10 +131,10 @@ class RunProcesses:
     async def _start_ledger(self) -> ProcessAddress:
         """All validators, which are told of each other."""
         for index, name in enumerate(self._network.validators):
-            place = _made(self._folder.validator(index))
-            config = self._network.ledger(index, str(place))
-            await self._supervisor.launch(self._post(name, "validator", config, place / "process.log"))
-        first, *others = [await self._place(name) for name in self._network.validators]
+            path = _make_folder(self._folder.validator(index))
+            config = self._network.ledger(index, str(path))
+            await self._supervisor.launch(self._supervised(name, "validator", config, path / "process.log"))
+        first, *others = [await self._address_of(name) for name in self._network.validators]
         ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)
         for name in self._network.validators if others else ():
             self._supervisor.tell(name, _meeting(ledger))
@@ -142,15 +144,15 @@ class RunProcesses:
     def _nodes(self) -> list[str]:
         return [*self._providers, *self._verifiers]
 
-    def _post(self, name: str, role: str, config: Report, log: Path) -> SupervisedProcess:
+    def _supervised(self, name: str, role: str, config: Report, log: Path) -> SupervisedProcess:
         config = {**config, **self._staged.get(name, {})}
         return SupervisedProcess(name, role, config, log, self._network.placement.way(name))
 
-    async def _first(self, post: SupervisedProcess) -> ProcessAddress:
-        await self._supervisor.launch(post)
-        return await self._place(post.name)
+    async def _first(self, process: SupervisedProcess) -> ProcessAddress:
+        await self._supervisor.launch(process)
+        return await self._address_of(process.name)
 
-    async def _place(self, name: str) -> ProcessAddress:
+    async def _address_of(self, name: str) -> ProcessAddress:
         """Where a launched process listens, once it is ready."""
         child = await self._supervisor.ready(name)
         self._announce_child(child)
@@ -164,8 +166,8 @@ class RunProcesses:
         assert self._ledger is not None
         self._outcome = asyncio.get_running_loop().create_future()
         config = {**self._network.requester(str(self._folder.root), self._ledger, self._relays), **plan}
-        post = self._post(REQUESTER, "requester", config, self._folder.root / "requester.log")
-        await self._first(post)
+        process = self._supervised(REQUESTER, "requester", config, self._folder.root / "requester.log")
+        await self._first(process)
         if self._stop_asked:
             self._supervisor.tell(REQUESTER, {"do": "stop"})
         outcome = await self._outcome
@@ -313,7 +315,7 @@ def _meeting(ledger: ProcessAddress) -> Report:
     return {"do": "meet", "validators": [ledger.config, *ledger.config.get("others", ())]}
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

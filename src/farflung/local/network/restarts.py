@@ -71,37 +71,37 @@ class SupervisedProcess:
 class ProcessSupervisor:
     """Starts the processes of a run, watches them, and starts again what dies."""
 
-    def __init__(self, owner: RestartPolicy, emitter: EventEmitter) -> None:
-        self._owner, self._emitter = owner, emitter
-        self._posts: dict[str, SupervisedProcess] = {}
+    def __init__(self, policy: RestartPolicy, emitter: EventEmitter) -> None:
+        self._policy, self._emitter = policy, emitter
+        self._processes: dict[str, SupervisedProcess] = {}
         self._failed: asyncio.Future[None] | None = None
 
-    async def launch(self, post: SupervisedProcess) -> None:
+    async def launch(self, process: SupervisedProcess) -> None:
         """Starts a process; `ready` waits for it."""
-        self._posts[post.name] = post
-        post.fill(await self._start(post))
+        self._processes[process.name] = process
+        process.fill(await self._start(process))
 
     async def ready(self, name: str) -> ChildProcess:
         """Waits until a launched process is ready; from then on it is kept. Raises what it failed with."""
-        post = self._posts[name]
-        child = post.child
+        process = self._processes[name]
+        child = process.child
         assert child is not None
-        _keep_port(post, await child.first)
-        post.watch = asyncio.create_task(self._watch(post))
+        _pin_port(process, await child.first)
+        process.watch = asyncio.create_task(self._watch(process))
         return child
 
     def tell(self, name: str, order: Report) -> None:
         """Gives an order to a process; whoever is started next hears nothing of it."""
-        post = self._posts.get(name)
-        if post is not None and post.child is not None:
-            post.child.order(order)
+        process = self._processes.get(name)
+        if process is not None and process.child is not None:
+            process.child.order(order)
 
     async def ask(self, name: str, order: Report, answer: str) -> Report:
         """Gives an order and waits for its report, of the next process too when one dies over it."""
-        post = self._posts[name]
+        process = self._processes[name]
         while True:
-            child = post.child
-            if child is None and post.is_given_up:
+            child = process.child
+            if child is None and process.is_given_up:
                 raise RunError(
                     "FF-APP-020",
                     f"{name} ended before it did what it was asked",
@@ -114,22 +114,22 @@ class ProcessSupervisor:
                 except FarflungError:
                     if child.failure is not None:
                         raise
-            if post.child is child:
-                await post.change()
+            if process.child is child:
+                await process.change()
 
     def child(self, name: str) -> ChildProcess | None:
         """Who stands at a post now."""
-        post = self._posts.get(name)
-        return post.child if post is not None else None
+        process = self._processes.get(name)
+        return process.child if process is not None else None
 
     def is_given_up(self, name: str) -> bool:
         """Whether a process ended and is not wanted back."""
-        return self._posts[name].is_given_up
+        return self._processes[name].is_given_up
 
     async def bring_back(self, name: str) -> None:
         """Starts a process that was given up once more."""
-        post = self._posts[name]
-        await self.launch(post)
+        process = self._processes[name]
+        await self.launch(process)
         await self.ready(name)
 
     async def guard(self, work: Awaitable[T]) -> T:
@@ -151,26 +151,26 @@ class ProcessSupervisor:
 
     async def dismiss(self, name: str) -> None:
         """Ends one process, which is not needed any more."""
-        post = self._posts.pop(name, None)
-        if post is not None:
-            await _end([post])
+        process = self._processes.pop(name, None)
+        if process is not None:
+            await _end([process])
 
     async def stop(self, last: Iterable[str]) -> None:
         """Ends all processes, `last` after all others, so that they hear them out."""
-        posts, self._posts = self._posts, {}
-        final = [posts.pop(name) for name in last if name in posts]
-        await _end(posts.values())
+        processes, self._processes = self._processes, {}
+        final = [processes.pop(name) for name in last if name in processes]
+        await _end(processes.values())
         await _end(final)
 
-    async def _start(self, post: SupervisedProcess) -> ChildProcess:
+    async def _start(self, process: SupervisedProcess) -> ChildProcess:
         return await ChildProcess.start(
-            post.name, post.role, post.config, post.log, self._owner.heard, post.way
+            process.name, process.role, process.config, process.log, self._policy.heard, process.way
         )
 
-    async def _watch(self, post: SupervisedProcess) -> None:
+    async def _watch(self, process: SupervisedProcess) -> None:
         """Until the run ends, or until the process is given up."""
         try:
-            while await self._again(post):
+            while await self._again(process):
                 pass
         except FarflungError as error:
             self._fail(error)
@@ -181,39 +181,41 @@ class ProcessSupervisor:
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
 
-    async def _again(self, post: SupervisedProcess) -> bool:
+    async def _again(self, process: SupervisedProcess) -> bool:
         """Waits for the end of the process and starts it again; False when it is given up."""
-        child = post.child
+        child = process.child
         assert child is not None
         status = await child.gone()
         noticed = _now()
         why = _why(child, status)
-        post.fill(None)
-        if not self._owner.died(post.name, why, child.failure):
-            post.fill(None, give_up=True)
+        process.fill(None)
+        if not self._policy.died(process.name, why, child.failure):
+            process.fill(None, give_up=True)
             return False
         try:
-            _count(post, why)
+            _count(process, why)
         except RunError as error:
-            if not self._owner.may_miss(post.name, error.cause):
+            if not self._policy.may_miss(process.name, error.cause):
                 raise
-            post.fill(None, give_up=True)
+            process.fill(None, give_up=True)
             return False
-        fresh = await self._start(post)
-        post.fill(fresh)
+        fresh = await self._start(process)
+        process.fill(fresh)
         try:
-            _keep_port(post, await fresh.first)
+            _pin_port(process, await fresh.first)
         except FarflungError:
             if fresh.failure is not None and fresh.failure.code == PORT_TAKEN:
                 await asyncio.sleep(PORT_PAUSE)
             return True  # it died at once: the next turn sees to it
-        self._emitter.emit(ProcessRestartEvent(name=post.name, why=why, seconds=round(_now() - noticed, 3)))
+        self._emitter.emit(
+            ProcessRestartEvent(name=process.name, why=why, seconds=round(_now() - noticed, 3))
+        )
         await self._bring_up(fresh)
         return True
 
     async def _bring_up(self, child: ChildProcess) -> None:
         try:
-            await self._owner.revived(child)
+            await self._policy.revived(child)
         except RunError as error:
             if error.code != "FF-APP-020":  # died over it: the next turn sees to that
                 raise
@@ -223,10 +225,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _keep_port(post: SupervisedProcess, ready: Report) -> None:
+def _pin_port(process: SupervisedProcess, ready: Report) -> None:
     """The next process of this post listens where this one does: nobody needs to be told."""
-    if not post.config.get("relays") and ready.get("port"):  # at a relay it listens nowhere itself
-        post.config = {**post.config, "port": int(ready["port"])}
+    if not process.config.get("relays") and ready.get("port"):  # at a relay it listens nowhere itself
+        process.config = {**process.config, "port": int(ready["port"])}
 
 
 def _why(child: ChildProcess, status: int) -> str:
@@ -237,24 +239,24 @@ def _why(child: ChildProcess, status: int) -> str:
     return f"its process ended with status {status}"
 
 
-def _count(post: SupervisedProcess, why: str) -> None:
+def _count(process: SupervisedProcess, why: str) -> None:
     """Raises RunError FF-APP-025 when a process dies again and again."""
-    post.deaths = [at for at in post.deaths if at > _now() - WINDOW_SECONDS]
-    if len(post.deaths) >= RESTARTS:
+    process.deaths = [at for at in process.deaths if at > _now() - WINDOW_SECONDS]
+    if len(process.deaths) >= RESTARTS:
         raise RunError(
             "FF-APP-025",
-            f"{post.name} dies again and again",
+            f"{process.name} dies again and again",
             cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time {why}",
-            hint=f"look into {post.log}, then run `farflung resume`",
+            hint=f"look into {process.log}, then run `farflung resume`",
         )
-    post.deaths.append(_now())
+    process.deaths.append(_now())
 
 
-async def _end(posts: Iterable[SupervisedProcess]) -> None:
+async def _end(processes: Iterable[SupervisedProcess]) -> None:
     """Nobody is started again from now on; then all end, side by side."""
-    posts = list(posts)
-    watches = [post.watch for post in posts if post.watch is not None]
+    processes = list(processes)
+    watches = [process.watch for process in processes if process.watch is not None]
     for watch in watches:
         watch.cancel()
     await asyncio.gather(*watches, return_exceptions=True)
-    await asyncio.gather(*(post.child.stop() for post in posts if post.child is not None))
+    await asyncio.gather(*(process.child.stop() for process in processes if process.child is not None))

@@ -94,12 +94,12 @@ class RunSession:
         staged = staged_configs(self._spec, identity)
         self._processes = RunProcesses(folder, self._network, self._journal, self._hear, staged)
         self._demonstration = Demonstration(self._spec, identity.validators, self._processes, self._journal)
-        self._scorer: Evaluator | None = None
+        self._evaluator: Evaluator | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._alone: asyncio.Future[float] | None = None  # one machine on the same tokens
-        self._is_alone_left_out = False
+        self._single_machine: asyncio.Future[float] | None = None  # one machine on the same tokens
+        self._is_baseline_left_out = False
         self._began = time.monotonic()
-        self._foreseen: RunForecast | None = None
+        self._forecast: RunForecast | None = None
         self._plan: RunPlan | None = None
 
     def _note_session(self) -> None:
@@ -155,15 +155,15 @@ class RunSession:
         When all is settled, only the one machine to compare with is left out.
         """
         is_settling = self._identity.baseline and bool(self._journal.timeline.settled)
-        if is_settling and not self._is_alone_left_out:
-            self._is_alone_left_out = True
-            if self._alone is not None:
-                self._alone.cancel()
+        if is_settling and not self._is_baseline_left_out:
+            self._is_baseline_left_out = True
+            if self._single_machine is not None:
+                self._single_machine.cancel()
             return
         if not self._processes.ask_to_stop():
             self.cancel()
             return
-        self._is_alone_left_out = True
+        self._is_baseline_left_out = True
         text = "the open round will be finished and settled; Ctrl-C again stops now"
         self._journal.emit(events.WarningEvent(code="FF-APP-131", message=text))
 
@@ -184,8 +184,8 @@ class RunSession:
             event = msgspec.structs.replace(event, sync_bytes=sync)
         self._journal.emit(event, durable=durable)
         self._demonstration.observe(event)
-        if isinstance(event, events.RoundEndEvent) and self._scorer is not None:
-            self._scorer.offer(event.round + 1, self._folder.snapshot(event.round + 1))
+        if isinstance(event, events.RoundEndEvent) and self._evaluator is not None:
+            self._evaluator.offer(event.round + 1, self._folder.snapshot(event.round + 1))
 
     async def _through(self) -> events.RunResultEvent:
         if not self._folder.resolved_file.exists():
@@ -206,10 +206,10 @@ class RunSession:
     def _show_plan(self, layout: TensorLayout, step: StepMemory | None = None) -> None:
         size = self._folder.dataset_file.stat().st_size
         known = (self._network, self._placement, self._identity, layout, size)
-        self._foreseen = RunForecast(*known, machine(), step)
-        self._plan = self._foreseen.plan()
+        self._forecast = RunForecast(*known, machine(), step)
+        self._plan = self._forecast.plan()
         if self._journal.timeline.plan is None:
-            self._journal.emit(self._foreseen.event(self._plan, self._folder.name))
+            self._journal.emit(self._forecast.event(self._plan, self._folder.name))
 
     async def _with_network(self, layout: TensorLayout | None) -> events.RunResultEvent:
         worker = self._processes.start_own_worker()
@@ -220,21 +220,21 @@ class RunSession:
             if layout is None:
                 self._show_plan(prepared.terms.layout, await step)
         await started
-        scorer = self._scorer = Evaluator(worker, prepared.terms, self._journal)
+        evaluator = self._evaluator = Evaluator(worker, prepared.terms, self._journal)
         initial = self._folder.initial_file.read_bytes()
-        before = asyncio.create_task(self._score(scorer, 0, initial))
+        before = asyncio.create_task(self._score(evaluator, 0, initial))
         outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
-        await scorer.idle()
+        await evaluator.idle()
         loss_start = await before
         ending = await self._conclude(prepared)
-        loss = await self._score(scorer, outcome.rounds, self._last_state(outcome))
+        loss = await self._score(evaluator, outcome.rounds, self._last_state(outcome))
         took = time.monotonic() - self._began  # the baseline is not part of the job
-        baseline = await self._baseline(scorer, initial, outcome)
+        baseline = await self._baseline(evaluator, initial, outcome)
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
-        assert self._foreseen is not None
-        for row in self._foreseen.compared(self._journal.timeline, outcome, took):
+        assert self._forecast is not None
+        for row in self._forecast.compared(self._journal.timeline, outcome, took):
             self._journal.emit(row)
         losses = RunLosses(loss, loss_start, prepared.ready.loss_unigram, baseline)
         result = self._result(outcome, prepared.terms.layout, losses, ending)
@@ -249,8 +249,8 @@ class RunSession:
     def _allowed(self) -> dict[str, Any]:
         """What the plan says that the requester may spend, and what it may ask of providers and verifiers."""
         assert self._plan is not None
-        assert self._foreseen is not None
-        plan, reserve = self._plan, self._foreseen.reserve(self._plan)
+        assert self._forecast is not None
+        plan, reserve = self._plan, self._forecast.reserve(self._plan)
         return {
             "escrow": plan.price.escrow,
             "memory_bytes": plan.memory.worker,
@@ -272,8 +272,8 @@ class RunSession:
                 hint="`farflung resume` computes it again from the log",
             ) from error
 
-    async def _score(self, scorer: Evaluator, round: int, packed: bytes) -> float:
-        score = await scorer.score(packed, self._spec.evaluate.final_tokens)
+    async def _score(self, evaluator: Evaluator, round: int, packed: bytes) -> float:
+        score = await evaluator.score(packed, self._spec.evaluate.final_tokens)
         self._journal.emit(events.EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
         return score.loss
 
@@ -341,21 +341,21 @@ class RunSession:
             hint=f"farflung sample {command_name(self._folder)}",
         )
 
-    async def _baseline(self, scorer: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
+    async def _baseline(self, evaluator: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
         """One machine's loss, where it was asked for and the run trained on all of its tokens."""
         is_whole = outcome.rounds == self._spec.rounds
         if not self._identity.baseline or not is_whole or self._plan is None:
             return None
         threads = min(self._plan.cores, ALONE_THREADS)
-        alone = self._alone = asyncio.ensure_future(scorer.baseline(initial, threads))
+        single_machine = self._single_machine = asyncio.ensure_future(evaluator.baseline(initial, threads))
         try:
-            if not self._is_alone_left_out:
-                await asyncio.wait({alone})
-            if not self._is_alone_left_out:
-                return alone.result()
+            if not self._is_baseline_left_out:
+                await asyncio.wait({single_machine})
+            if not self._is_baseline_left_out:
+                return single_machine.result()
         finally:
-            alone.cancel()
-            self._alone = None
+            single_machine.cancel()
+            self._single_machine = None
         said = "the one machine to compare with is left out, as was asked"
         self._journal.emit(events.WarningEvent(code="FF-APP-133", message=said))
         return None

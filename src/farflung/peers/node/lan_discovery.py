@@ -40,7 +40,7 @@ def own_address(host: str, port: int) -> str:
 
 def lan_address(relays: Iterable[Report]) -> str:
     """Where a node at these relays also listens, on its LAN; empty: nowhere. Raises UsageError FF-APP-198."""
-    if why_not() or not bandwidth_limits.read_thrift().lan:
+    if why_not() or not bandwidth_limits.read_bandwidth_limits().lan:
         return ""
     for relay in relays:
         host = str(relay["host"])

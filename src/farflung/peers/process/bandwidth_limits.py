@@ -51,7 +51,7 @@ def book_file(environment: Mapping[str, str] = os.environ) -> Path:
     return state_folder(environment) / "month.book"
 
 
-def read_thrift(environment: Mapping[str, str] = os.environ) -> BandwidthLimits:
+def read_bandwidth_limits(environment: Mapping[str, str] = os.environ) -> BandwidthLimits:
     """What the owner says. Raises UsageError FF-APP-198 for what is no such value."""
     path = config_file(environment)
     said: dict[str, float] = {}
@@ -118,7 +118,7 @@ def line_pacer(folder: Path | None = None) -> LinePacer:
 
     Raises UsageError FF-NET-151, FF-APP-198.
     """
-    said = read_thrift()
+    said = read_bandwidth_limits()
     caps = RateCaps(int(said.up_mbit * _MBIT), int(said.down_mbit * _MBIT))
     memory = None if folder is None else LineRateCache(folder / LINES)
     return LinePacer(caps, allowance=allowance(said.month_gb), memory=memory)

@@ -149,7 +149,7 @@ class RunFolder:
         """A local verifier's folder."""
         return self.root / "verifiers" / str(index)
 
-    def till(self, relay: str) -> Path:
+    def relay_folder(self, relay: str) -> Path:
         """Where a local relay that is paid keeps its last receipts, by its name."""
         return self.root / "relays" / relay
 

@@ -39,9 +39,9 @@ _LOOK_SECONDS: Final = 0.25
 class PayloadFanout(GroupListener):
     """One node's. `refusals`: frames that were altered, repeated or forged on their way."""
 
-    def __init__(self, station: GroupEndpoint, shelf: objects.ObjectServer, disk: DiskObjectStore) -> None:
+    def __init__(self, station: GroupEndpoint, server: objects.ObjectServer, disk: DiskObjectStore) -> None:
         self._fan = GroupMember(station, self)
-        self._shelf, self._disk = shelf, disk
+        self._server, self._disk = server, disk
         self._taken: list[Hash] = []
         self._changed = asyncio.Event()
         self._gaps = self.refusals = 0
@@ -138,7 +138,7 @@ class PayloadFanout(GroupListener):
             return
         method, body = _METHODS[data[0]], data[1:]
         try:
-            self._shelf.serve(sender, method, body)
+            self._server.serve(sender, method, body)
             if method == objects.FINISH:
                 self._taken.append(decode(body, Hash, limits.CONTROL_BYTES))
         except FarflungError:
