@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from farflung.core import limits
-from farflung.core.errors import PolicyError, SpecError, UsageError
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.errors import SpecError, UsageError
 from farflung.core.money import format_credits, parse_credits
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_size
 from farflung.job.keys import value_of
-from farflung.job.spec import JobSpec, JobTerms
+from farflung.job.spec import JobSpec
 from farflung.job.sync_methods import METHODS
 from farflung.ledger.canaries import SEGMENTS_LEAST
 
@@ -258,17 +257,3 @@ def _check_method(spec: JobSpec, origins: Origins) -> None:
     if sync.transform != "raw" and (sync.codec != "topk" or sync.chunk not in SQUARES):
         allowed = f'"raw" unless sync.codec = "topk" and sync.chunk is one of {", ".join(map(str, SQUARES))}'
         raise _refused(spec, origins, "sync.transform", allowed, "set sync.chunk = 4096")
-
-
-def check_image(terms: JobTerms, image: Callable[[], Hash]) -> None:
-    """Whether a node with this image may work on the job. It is the node's word, not a proof of work.
-
-    Raises PolicyError FF-APP-417.
-    """
-    if terms.image != ZERO_HASH and (own := image()) != terms.image:
-        raise PolicyError(
-            "FF-APP-417",
-            "the job is for nodes with its requester's farflung",
-            cause=f"it names the image {terms.image[:4].hex()}, the node runs {own[:4].hex()}",
-            hint='install the same version here; the requester may set network.image = "any"',
-        )

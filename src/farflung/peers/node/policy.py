@@ -12,10 +12,11 @@ from farflung.core.relay_passes import SignedRelayPass
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_shapes
-from farflung.job.spec_checks import check, check_image
+from farflung.job.spec_checks import check
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.relay_pass_checks import is_current
 from farflung.peers.protocol import messages
+from farflung.peers.protocol.image_check import check_image
 from farflung.plan.worker_memory import memory
 
 

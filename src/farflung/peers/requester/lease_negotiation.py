@@ -26,7 +26,6 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
-from farflung.job.spec_checks import check_image
 from farflung.ledger.table_rows import LeaseRow, NodeRow
 from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseOffer, LeaseRole
 from farflung.market import match as market
@@ -37,6 +36,7 @@ from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import Dial
 from farflung.peers.protocol.directory import LIST, DirectoryListing, sound
+from farflung.peers.protocol.image_check import check_image
 from farflung.peers.protocol.job_key import is_lease_key_signed
 from farflung.peers.rundir.journal import EventEmitter
 
