@@ -6,6 +6,8 @@ import itertools
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.crypto import digest, local_key
@@ -15,7 +17,7 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import AuditSpec, JobSpec, JobTerms, SyncSpec, Tolerance
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.transactions import Verdict, VerdictFinding, sign_verdict
-from farflung.train.run_log import AuditsRecord, Contribution
+from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord, Contribution, Record
 from farflung.verify.audit_accounts import AuditAccounts, rerun_tokens
 from farflung.verify.audit_verdict import (
     EXCESS_CAP,
@@ -242,3 +244,33 @@ def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
     assert (tally.guilty.keys(), tally.out) == ({Z}, {Z})
     assert tally.guilty[Z].round == 1
     assert tally.add(all_of_them, audited(2), all_of_them) == {X: 640, Y: 640}
+
+
+SAID = st.dictionaries(
+    st.sampled_from((X, Y, Z)), st.tuples(*[st.sampled_from((HOLDS, UNPAID, FALSE, WITHHELD))] * 2)
+)
+
+
+@given(st.lists(SAID, max_size=6), st.lists(st.integers(1, 5)))
+def test_accounts_that_read_on_in_a_log_come_to_what_those_that_read_it_anew_do(
+    rounds: list[dict[PeerId, tuple[VerdictFinding, ...]]], sizes: list[int]
+) -> None:
+    work = tuple(contribution(peer) for peer in (X, Y, Z))
+    anew, read_on, units = AuditAccounts(TERMS, 2), AuditAccounts(TERMS, 2), {}
+    records: list[Record] = []
+    for round, said in enumerate(rounds):
+        verdicts = [
+            verdict(by, f, peer, round)
+            for peer, both in said.items()
+            for by, f in zip((V, W), both, strict=True)
+        ]
+        judged = audited(round, *verdicts)
+        units[round] = anew.add(work[:2], judged, work)
+        records += [CommitmentsRecord(round, (), work), AcceptSetRecord(round, work[:2]), judged]
+    found: dict[int, dict[PeerId, int]] = {}
+    left = records
+    for size in [*sizes, len(records)]:
+        found |= read_on.extend(left[:size])
+        left = left[size:]
+    assert (found, read_on.guilty, read_on.out, read_on.unpaid) == (units, anew.guilty, anew.out, anew.unpaid)
+    assert (read_on.discredited, read_on.perjurers.found) == (anew.discredited, anew.perjurers.found)
