@@ -152,7 +152,7 @@ class _Job:
         mine = self.bench.ask(worker_messages.RerunCommand(self.snapshot, peer.member, segment, opened.start))
         border = read_border(trace.opened(segment)[0])
         is_start = chair.is_start(place, self.layout, border, opened.start)
-        audit = chair.begun(place, self.layout, self.tolerance, border, opened.start, state.params, mine)
+        audit = chair.begin(place, self.layout, self.tolerance, border, opened.start, state.params, mine)
         shown = chair.SegmentClaim(trace.opened(*needed(segment, place.segments)), opened.end, opened.last)
         found = (
             chair.judge(audit, shown, again) if is_start else AuditFinding(VerdictFinding.FALSE, EXCESS_CAP)

@@ -69,7 +69,7 @@ class Peers:
         for member, held in enumerate(self.inner):
             at = BorderState(self.state.round, held.step, self.state.params, held.vectors)
             steps = inner_steps.batches(self.data.train, self.spec, self.state.round, member)
-            done = inner_steps.leg(
+            done = inner_steps.run_steps(
                 self.model, self.spec, at, steps, member, range(self.spec.sync.steps), lambda: None
             )
             self.inner[member] = done.end

@@ -45,7 +45,7 @@ def dispute(quick: bool) -> Iterator[Row]:
     parts = assemble(spec, built.layout, tolerance, traced(built, spec), buffers(built), tokens)
     batches = inner_steps.batches(tokens, spec, 0, 0)
     before = time.process_time()
-    end = inner_steps.leg(built, spec, start, batches, 0, range(run.steps), lambda: None).end
+    end = inner_steps.run_steps(built, spec, start, batches, 0, range(run.steps), lambda: None).end
     native = time.process_time() - before
     assert start.params is not None
     about = dispute_execution.segment_of(parts, built.layout, start.params, 0, run, start, end)

@@ -284,7 +284,7 @@ class Play:
             mine = self.bench.ask(worker_messages.RerunCommand(before, member, segment, start))
         except RunError:
             return None
-        audit = chair.begun(place, self.layout, self.limits, border, start, state.params, mine)
+        audit = chair.begin(place, self.layout, self.limits, border, start, state.params, mine)
         return Ran(audit, blind(key, JOB, round, made.contribution.peer, segment, mine.border))
 
 

@@ -359,11 +359,11 @@ def test_who_is_caught_lying_itself_has_nobodys_stake(scene: Any) -> None:
     round, canary = next((r, c) for r, c in told(run) if canaries.is_perjury(c))
     node, record = canary.verdict.verdict.node, run.audited[round]
     for finding, is_found in ((VerdictFinding.FALSE, False), (VerdictFinding.HOLDS, True)):
-        perjurers = DisqualifiedVerifiers()
-        perjurers.note(
+        disqualified = DisqualifiedVerifiers()
+        disqualified.note(
             AuditsRecord(round, record.verdicts, (canary,)), {node: AuditConclusion(finding, (), ())}
         )
-        assert (GUESSER.public in perjurers.found) == is_found
+        assert (GUESSER.public in disqualified.found) == is_found
 
 
 # The coin

@@ -95,7 +95,7 @@ class Trainer(Worker):
         start = segments.unpack(message.start, SPEC.optimizer, LAYOUT, public.round)
         begin = BorderState(public.round, start.step, public.params, start.vectors)
         batches = inner_steps.batches(TOKENS, SPEC, public.round, message.member)
-        leg = inner_steps.leg(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
+        leg = inner_steps.run_steps(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
         border = segments.border(LAYOUT, SPEC.optimizer, 1, leg.end, ZERO_HASH)
         return worker_messages.RerunResult(
             border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01

@@ -191,7 +191,7 @@ def test_other_tensors_than_the_card_claims_are_refused_before_anything_is_built
     assert most < 64 * limits.MIB
     assert all(line.isprintable() for line in caught.value.lines())
     with pytest.raises(FarflungError, match="FF-TRAIN-102"):
-        list(inference.answers(GenerateRequest(path.read_bytes(), b"", (1,), 3, 1.0, 0, 1.0, 1)))
+        list(inference.answer(GenerateRequest(path.read_bytes(), b"", (1,), 3, 1.0, 0, 1.0, 1)))
 
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_weights_that_are_no_numbers_are_told_and_not_sampled() -> None:
     tensors = wanted()
     tensors["embed.weight"][:] = np.nan
     with pytest.raises(UsageError, match="FF-TRAIN-104"):
-        list(inference.answers(GenerateRequest(file_of(GOOD, tensors), b"", (1,), 3, 1.0, 0, 1.0, 1)))
+        list(inference.answer(GenerateRequest(file_of(GOOD, tensors), b"", (1,), 3, 1.0, 0, 1.0, 1)))
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-200])

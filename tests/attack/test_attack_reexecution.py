@@ -21,7 +21,7 @@ from farflung.train import worker_messages
 from farflung.train.engine import WorkerEngine
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.verify.export_reader import ExportedRun
-from farflung.verify.reexecution import ChainRerun, condemned_places, retried
+from farflung.verify.reexecution import ChainRerun, condemned_places, retrial_reports
 from farflung.verify.replay_report import ReplayReport
 from farflung.verify.run_replay import ReplayResult
 
@@ -134,7 +134,7 @@ CONDEMNED = frozenset({(1, TWO)})
 def _retried(past: Past, condemned: frozenset[tuple[int, PeerId]] = CONDEMNED) -> list[str]:
     sample = condemned_places(past.accepted, condemned)
     assert [(place.round, place.peer) for place in sample] == sorted(condemned)
-    return [each.came for each in retried(sample, [past.replay(1)])]
+    return [each.came for each in retrial_reports(sample, [past.replay(1)])]
 
 
 def test_who_was_condemned_wrongly_is_acquitted_by_the_same_bits(honest: Past) -> None:

@@ -26,7 +26,7 @@ from farflung.train import flat_model
 from farflung.train.flat_model import FlatModel
 from farflung.train.inner_state import VECTORS
 from farflung.verify.canon import graph_file, step_graph
-from farflung.verify.canon.graph_file import GraphFile, shipped
+from farflung.verify.canon.graph_file import GraphFile, pack
 from farflung.verify.canon.job_program import assemble
 from farflung.verify.io.tracer import TraceStepRequest
 
@@ -70,7 +70,7 @@ def built() -> FlatModel:
 
 @functools.cache
 def step() -> GraphFile:
-    return shipped(step_graph.traced(built(), SPEC), step_graph.buffers(built()))
+    return pack(step_graph.traced(built(), SPEC), step_graph.buffers(built()))
 
 
 def tolerance() -> Tolerance:

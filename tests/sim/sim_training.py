@@ -88,7 +88,7 @@ class Training:
         begin = BorderState(state.round, peer.inner.step, state.params, peer.inner.vectors)
         batches = inner_steps.batches(peer.tokens, self.spec, state.round, peer.number)
         steps = range(self.spec.sync.steps)
-        peer.inner = inner_steps.leg(
+        peer.inner = inner_steps.run_steps(
             self.model, self.spec, begin, batches, peer.number, steps, lambda: None
         ).end
         assert peer.inner.params is not None
@@ -112,7 +112,9 @@ class Training:
             begin = BorderState(number, at.step, at.params, at.vectors)
             batches = inner_steps.batches(peer.tokens, self.spec, number, peer.number)
             steps = range(self.spec.sync.steps)
-            at = inner_steps.leg(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
+            at = inner_steps.run_steps(
+                self.model, self.spec, begin, batches, peer.number, steps, lambda: None
+            ).end
         assert at.params is not None
         return at.params
 

@@ -388,7 +388,7 @@ def test_a_log_that_accepts_before_it_is_drawn_does_not_fit_together() -> None:
     network = Network(12)
     network.run()
     log = [r for r in network.log if not isinstance(r, BeaconRecord)]
-    with pytest.raises(VerificationError, match="does not fit together at a Accepted record"):
+    with pytest.raises(VerificationError, match="does not fit together at a record 'accepted'"):
         rounds.replay(network.fresh(), log)
 
 

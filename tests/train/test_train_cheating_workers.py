@@ -248,4 +248,4 @@ def test_an_unknown_cheat_is_refused(setup, tiny):
 def test_honest_workers_run_no_cheats_code(setup, tiny):
     from farflung.train.round_work import RoundWorker
 
-    assert type(Run.start(setup, tiny, 0, "none")._work) is RoundWorker
+    assert type(Run.start(setup, tiny, 0, "none")._round_worker) is RoundWorker

@@ -83,7 +83,7 @@ def test_what_was_accepted_and_what_is_unsent_is_all_that_the_accepted_rounds_ch
         trained, theirs = one.handle(TrainCommand(round)), other.handle(TrainCommand(round))
         if is_in:
             at, layout, sync = one._public, one._job.model.layout, one._job.sync
-            end = one._made.states[-1].named(job.optimizer)[PARAMS]
+            end = one._pending.states[-1].named(job.optimizer)[PARAMS]
             changed += (end - at.params).astype(np.float64)
             about = sync.about(at, layout, one._job.setup.peer)
             sent += sync.spread(round, layout, sync.decode(about, layout, trained.payload))

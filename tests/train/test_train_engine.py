@@ -219,7 +219,7 @@ def test_a_diverging_round_is_refused_and_leaves_the_state(user_job, engine):
             one.handle(TrainCommand(0))
     assert one._public.root(one._job.model.layout) == before
     assert one._inner == inner_state.InnerState()
-    assert one._made is None
+    assert one._pending is None
 
 
 def test_a_users_dropout_repeats(user_job, engine):

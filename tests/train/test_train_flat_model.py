@@ -113,7 +113,8 @@ def test_sizes_that_do_not_fit_are_refused():
 def test_weight_decay_is_for_matrices_only(tiny):
     built = flat_model.build(tiny, b"")
     decays = {
-        name: set(v.reshape(-1)) for name, v in built.layout.unflatten(built.terrain.decay.numpy()).items()
+        name: set(v.reshape(-1))
+        for name, v in built.layout.unflatten(built.parameter_layout.decay.numpy()).items()
     }
     assert decays["norm.weight"] == decays["blocks.0.qkv.bias"] == {0.0}
     assert decays["embed.weight"] == decays["blocks.0.qkv.weight"] == {1.0}

@@ -81,7 +81,7 @@ def test_it_sets_the_process_back(user_job, engine, tiny, fails):
 
 
 def test_each_class_is_really_entered(engine, tiny, monkeypatch):
-    seen, original = [], inner_steps.leg
+    seen, original = [], inner_steps.run_steps
 
     def leg(model, spec, at, batches, member, steps, pulse):
         flags = (

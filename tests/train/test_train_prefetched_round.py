@@ -79,9 +79,9 @@ class Twins:
         assert mine == right
         return mine
 
-    def ahead(self, steps):
+    def prefetched(self, steps):
         """Steps that were made ahead, of so many that there was time for."""
-        return sum(self.eager.ahead() for _ in range(steps))
+        return sum(self.eager.prefetch() for _ in range(steps))
 
     @property
     def snapshot(self):
@@ -150,15 +150,15 @@ def test_what_is_made_ahead_changes_no_bit_of_any_reply(twins, changes, rounds):
     for script in rounds:
         twins.train(script["steps"])
         for steps, kind in script["between"]:
-            twins.ahead(steps)
+            twins.prefetch(steps)
             between(twins, kind)
         twins.train(script["steps"])  # a round of other steps may have come between
-        twins.ahead(script["before"])
+        twins.prefetch(script["before"])
         twins.merge(script["accepted"])
-        twins.ahead(script["after"])
+        twins.prefetch(script["after"])
         if script["load"]:
             twins.ask(LoadCommand(twins.round, twins.snapshot, twins.inner))
-            twins.ahead(1)
+            twins.prefetch(1)
 
 
 @pytest.mark.whole
@@ -168,7 +168,7 @@ def test_a_round_that_was_made_ahead_is_answered_without_a_step(twins, changes):
     for round in range(ROUNDS):
         twins.train()
         assert twins.steps == (STEPS if round == 0 else 0)
-        assert twins.ahead(99) == (STEPS if round + 1 < ROUNDS else 0)
+        assert twins.prefetch(99) == (STEPS if round + 1 < ROUNDS else 0)
         twins.merge()
 
 
@@ -178,26 +178,26 @@ def test_a_round_that_was_made_ahead_is_answered_without_a_step(twins, changes):
 def test_a_round_goes_on_from_the_step_that_was_made_last(twins, made, late):
     twins = twins()
     twins.train()
-    assert twins.ahead(made) == made
+    assert twins.prefetch(made) == made
     twins.merge()
-    assert twins.ahead(late) == (late if 0 < made < STEPS else 0)
+    assert twins.prefetch(late) == (late if 0 < made < STEPS else 0)
     twins.train()
     assert twins.steps == STEPS - made - (late if 0 < made < STEPS else 0)
 
 
 def test_without_a_delay_and_before_the_first_round_nothing_is_made_ahead(twins):
     at_once = twins(**METHODS[-1])
-    assert at_once.ahead(1) == twins().ahead(1) == WorkerEngine(lambda: 0.0).ahead() == 0
+    assert at_once.prefetch(1) == twins().prefetch(1) == WorkerEngine(lambda: 0.0).prefetch() == 0
     at_once.train()
-    assert at_once.ahead(1) == 0
+    assert at_once.prefetch(1) == 0
 
 
 def test_a_round_that_was_not_accepted_drops_what_followed_from_it(twins):
     twins = twins()
     twins.train()
-    assert twins.ahead(STEPS) == STEPS
+    assert twins.prefetch(STEPS) == STEPS
     twins.merge(is_accepted=False)
-    assert twins.ahead(1) == 0
+    assert twins.prefetch(1) == 0
     twins.train()
     assert twins.steps == STEPS
 
@@ -206,10 +206,10 @@ def test_a_round_that_was_not_accepted_drops_what_followed_from_it(twins):
 def test_a_round_that_is_given_up_or_trained_again_drops_what_followed_from_it(twins, kind):
     twins = twins()
     twins.train()
-    twins.ahead(STEPS)
+    twins.prefetch(STEPS)
     between(twins, kind)
     twins.merge()
-    assert twins.ahead(1) == 0
+    assert twins.prefetch(1) == 0
     twins.train()
     assert twins.steps == STEPS
 
@@ -217,7 +217,7 @@ def test_a_round_that_is_given_up_or_trained_again_drops_what_followed_from_it(t
 def test_a_state_that_is_loaded_drops_what_was_made_from_another(twins):
     twins = twins()
     twins.train()
-    twins.ahead(STEPS)
+    twins.prefetch(STEPS)
     twins.merge()
     twins.ask(LoadCommand(1, twins.snapshot, twins.inner))
     twins.train()
@@ -229,7 +229,7 @@ def test_fewer_steps_keep_what_was_made_before_the_borders_part(twins, made, use
     """Segments of 2 and 3 steps, then of 1 and 1: after one step border 1 was passed and its state is not there."""
     twins = twins(audit=AuditSpec(segments=1)) if used else twins()
     twins.train()
-    assert twins.ahead(made) == made
+    assert twins.prefetch(made) == made
     twins.merge()
     twins.train(2)
     assert twins.steps == 2 - used
@@ -238,7 +238,7 @@ def test_fewer_steps_keep_what_was_made_before_the_borders_part(twins, made, use
 def test_the_steps_of_the_round_before_are_what_is_guessed(twins):
     twins = twins()
     twins.train(4)
-    assert twins.ahead(99) == 4
+    assert twins.prefetch(99) == 4
     twins.merge()
     twins.train(4)
     assert twins.steps == 0
@@ -247,33 +247,33 @@ def test_the_steps_of_the_round_before_are_what_is_guessed(twins):
 def guess(engine):
     """What an engine has made ahead after its first round, and what it would have to begin with."""
     engine.handle(TrainCommand(0))
-    before, held = engine._public, engine._made.after
-    ahead = PrefetchedRound(engine._work, before, held)
-    assert ahead.step(lambda: 0.0)
-    return ahead, engine._job.sync.moved(before, engine._job.model.layout, None), held
+    before, held = engine._public, engine._pending.after
+    prefetched = PrefetchedRound(engine._round_worker, before, held)
+    assert prefetched.step(lambda: 0.0)
+    return prefetched, engine._job.sync.moved(before, engine._job.model.layout, None), held
 
 
 def test_a_guess_holds_for_the_same_bits_alone(engine, job):
-    ahead, state, held = guess(engine(job()))
-    assert ahead.fits(state, held)
+    prefetched, state, held = guess(engine(job()))
+    assert prefetched.fits(state, held)
     off = state.params.copy()
     off.view(np.uint32)[7] ^= 1
-    assert not ahead.fits(public_state.PublicState(1, off, {}), held)
+    assert not prefetched.fits(public_state.PublicState(1, off, {}), held)
 
 
 def test_a_guess_holds_for_its_round_and_its_private_state_alone(engine, job):
     one = engine(job())
-    ahead, state, held = guess(one)
-    assert not ahead.fits(public_state.PublicState(2, state.params, {}), held)
-    assert not ahead.fits(state, one._inner)
-    assert ahead.taken(state, held, (0, 2, STEPS)) is not None
-    assert ahead.taken(state, one._inner, (0, 2, STEPS)) is None
+    prefetched, state, held = guess(one)
+    assert not prefetched.fits(public_state.PublicState(2, state.params, {}), held)
+    assert not prefetched.fits(state, one._inner)
+    assert prefetched.take(state, held, (0, 2, STEPS)) is not None
+    assert prefetched.take(state, one._inner, (0, 2, STEPS)) is None
 
 
 def test_a_round_given_up_is_trained_from_its_start_when_asked_again(twins):
     twins = twins()
     twins.train()
-    assert twins.ahead(1) == 1
+    assert twins.prefetch(1) == 1
     twins.merge()
 
     def give_up():
@@ -283,7 +283,7 @@ def test_a_round_given_up_is_trained_from_its_start_when_asked_again(twins):
     with pytest.raises(RunError, match="FF-TRAIN-012"):
         twins.eager.handle(TrainCommand(1))
     twins.eager._pulse = twins.count
-    assert twins.ahead(1) == 0
+    assert twins.prefetch(1) == 0
     twins.train()
     assert twins.steps == STEPS
 
@@ -299,10 +299,10 @@ def test_a_step_that_fails_ahead_is_not_lost_and_stops_nothing_else(user_job, en
     spec, source = user_job(FAILS_LATE % (1 + STEPS + more))
     one = engine(job(model=spec.model), 0, source)
     trained = one.handle(TrainCommand(0))
-    assert sum(one.ahead() for _ in range(99)) == more + 1
+    assert sum(one.prefetch() for _ in range(99)) == more + 1
     one.handle(OpenSegmentCommand(0, 1))
     one.handle(MergeCommand(0, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),)))
-    assert not one.ahead()
+    assert not one.prefetch()
     with pytest.raises(RunError, match="FF-TRAIN-055"):
         one.handle(TrainCommand(1))
 
@@ -313,7 +313,7 @@ def test_steps_made_ahead_leave_torchs_draws_and_threads_alone(user_job, engine,
     one.handle(TrainCommand(0))
     drawn, threads = torch.get_rng_state(), torch.get_num_threads()
     torch.set_num_threads(threads + 1)
-    assert one.ahead()
+    assert one.prefetch()
     assert torch.equal(torch.get_rng_state(), drawn)
     assert torch.get_num_threads() == threads
 
@@ -325,7 +325,7 @@ def test_the_seconds_of_a_round_count_what_was_made_ahead(setup, job):
     one.handle(LoadCommand(0, one.handle(worker_messages.InitializeCommand()).snapshot, b""))
     trained = one.handle(TrainCommand(0))
     assert trained.seconds == 1.0  # the clock is looked at before and after
-    assert sum(one.ahead() for _ in range(99)) == STEPS
+    assert sum(one.prefetch() for _ in range(99)) == STEPS
     one.handle(MergeCommand(0, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),)))
     assert one.handle(TrainCommand(1)).seconds == 1.0 + STEPS
 
@@ -337,7 +337,7 @@ def test_a_cheat_makes_nothing_ahead_and_cheats_as_before(setup, job):
         one.handle(LoadCommand(0, one.handle(worker_messages.InitializeCommand()).snapshot, b""))
         for round in range(ROUNDS):
             trained = one.handle(TrainCommand(round))
-            while is_eager and one.ahead():
+            while is_eager and one.prefetch():
                 pass
             one.handle(
                 MergeCommand(round, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),))

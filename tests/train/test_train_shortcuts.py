@@ -11,7 +11,7 @@ import torch
 
 from farflung.job.spec import OptimizerSpec, SyncSpec
 from farflung.train import segments
-from farflung.train.cheating_models import frozen
+from farflung.train.cheating_models import frozen_elements
 from farflung.train.flat_model import FlatModel
 from farflung.train.segments import BorderState
 from farflung.train.shortcuts import SHORTCUTS, SegmentTask, Shortcut, apart
@@ -104,7 +104,7 @@ def test_a_step_left_out_weighs_less_the_longer_a_segment_is(segment) -> None:
 def test_the_first_layers_are_those_that_were_registered_first(segment) -> None:
     one = segment()
     layout = one.job.model.layout
-    held = {tensor.name for tensor, place in layout.slices() if place in frozen(one.job.model)}
+    held = {tensor.name for tensor, place in layout.slices() if place in frozen_elements(one.job.model)}
     assert held == {"embed.weight"}  # more than a quarter by itself
     leg, right = (play(one).end for play in (SHORTCUTS["frozen"].play, SegmentTask.honest))
     places = {tensor.name: place for tensor, place in layout.slices()}

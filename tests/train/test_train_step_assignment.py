@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.train.step_assignment import CHANGE, StepAssignment, StepBounds, StepTimings, median, paced
+from farflung.train.step_assignment import (
+    CHANGE,
+    StepAssignment,
+    StepBounds,
+    StepTimings,
+    assign_steps,
+    median,
+)
 
 PEERS = sorted(SigningKey(bytes([i + 1]) * 32).public for i in range(6))
 MOST = 40
@@ -28,7 +35,7 @@ def paces(draw: st.DrawFn, least: int = 1) -> StepAssignment:
 def test_a_pace_is_within_the_bounds_and_near_the_one_before(
     step: dict[PeerId, list[float]], exchange: list[float], before: StepAssignment, share: float
 ) -> None:
-    found = paced(StepTimings(step, exchange), before, StepBounds(4, MOST, share))
+    found = assign_steps(StepTimings(step, exchange), before, StepBounds(4, MOST, share))
     assert 4 <= found.steps <= MOST
     if share and exchange:
         assert before.steps <= CHANGE * found.steps
@@ -44,7 +51,7 @@ def test_a_pace_is_within_the_bounds_and_near_the_one_before(
 def test_the_tokens_of_a_round_add_up_to_no_more_than_all_steps_of_all(
     step: dict[PeerId, list[float]], exchange: list[float], before: StepAssignment, share: float
 ) -> None:
-    found = paced(StepTimings(step, exchange), before, StepBounds(1, MOST, share))
+    found = assign_steps(StepTimings(step, exchange), before, StepBounds(1, MOST, share))
     assert set(found.of) == set(step)
     assert 0 < sum(found.of.values()) <= len(step) * found.steps
 
@@ -59,7 +66,7 @@ def test_a_pace_is_the_same_for_the_same_measurements_in_any_order(
 ) -> None:
     bounds = StepBounds(1, MOST, share)
     turned = dict(reversed(list(step.items())))
-    assert paced(StepTimings(step, exchange), before, bounds) == paced(
+    assert assign_steps(StepTimings(step, exchange), before, bounds) == assign_steps(
         StepTimings(turned, exchange), before, bounds
     )
 
@@ -70,7 +77,7 @@ def test_who_is_slower_is_given_no_more_steps(
 ) -> None:
     """Of two members that were given the same before, and when one member alone becomes slower."""
     bounds, even = StepBounds(1, MOST), StepAssignment(before.steps, {})
-    found = paced(StepTimings(step, ()), even, bounds)
+    found = assign_steps(StepTimings(step, ()), even, bounds)
     usual = {p: median(seen[-5:]) for p, seen in step.items()}
     for one in step:
         for other in step:
@@ -79,8 +86,8 @@ def test_who_is_slower_is_given_no_more_steps(
     if peer in step and sum(usual[p] < usual[peer] for p in usual) >= len(usual) / 2:
         slower = step | {peer: [times * x for x in step[peer]]}
         assert (
-            paced(StepTimings(slower, ()), before, bounds).of[peer]
-            <= paced(StepTimings(step, ()), before, bounds).of[peer]
+            assign_steps(StepTimings(slower, ()), before, bounds).of[peer]
+            <= assign_steps(StepTimings(step, ()), before, bounds).of[peer]
         )
 
 
@@ -90,16 +97,16 @@ def test_a_longer_exchange_gives_no_fewer_steps(
 ) -> None:
     bounds, at = StepBounds(1, MOST, 0.2), StepAssignment(before, {})
     step = {PEERS[0]: [seconds]}
-    short = paced(StepTimings(step, [exchange]), at, bounds)
-    assert short.steps <= paced(StepTimings(step, [exchange * times]), at, bounds).steps
+    short = assign_steps(StepTimings(step, [exchange]), at, bounds)
+    assert short.steps <= assign_steps(StepTimings(step, [exchange * times]), at, bounds).steps
 
 
 def test_steps_are_as_few_as_the_exchange_allows() -> None:
     """1 s a step and 2 s of exchange, which may take a fifth: 8 steps."""
     step = {peer: [1.0] for peer in PEERS}
     at = StepAssignment(10, {})
-    assert paced(StepTimings(step, [2.0]), at, StepBounds(1, MOST, 0.2)).steps == 8
-    assert paced(StepTimings(step, [2.0]), at, StepBounds(1, MOST)).steps == MOST
+    assert assign_steps(StepTimings(step, [2.0]), at, StepBounds(1, MOST, 0.2)).steps == 8
+    assert assign_steps(StepTimings(step, [2.0]), at, StepBounds(1, MOST)).steps == MOST
 
 
 def test_all_finish_together_after_some_rounds() -> None:
@@ -107,7 +114,7 @@ def test_all_finish_together_after_some_rounds() -> None:
     speeds = dict.fromkeys(PEERS, 1.0) | {PEERS[2]: 7.0}
     at = StepAssignment(MOST, {})
     for _ in range(4):
-        at = paced(StepTimings({p: [s] * 3 for p, s in speeds.items()}, ()), at, StepBounds(1, MOST))
+        at = assign_steps(StepTimings({p: [s] * 3 for p, s in speeds.items()}, ()), at, StepBounds(1, MOST))
     assert at.of == dict.fromkeys(PEERS, MOST) | {PEERS[2]: MOST // 7}
     assert max(at.of[p] * s for p, s in speeds.items()) == MOST
 
@@ -115,10 +122,10 @@ def test_all_finish_together_after_some_rounds() -> None:
 def test_one_odd_measurement_moves_nobody() -> None:
     step = {peer: [1.0, 1.0, 1.0, 1.0] for peer in PEERS}
     step[PEERS[1]][-1] = 500.0
-    found = paced(StepTimings(step, ()), StepAssignment(MOST, {}), StepBounds(1, MOST))
+    found = assign_steps(StepTimings(step, ()), StepAssignment(MOST, {}), StepBounds(1, MOST))
     assert found.of == dict.fromkeys(PEERS, MOST)
 
 
 def test_without_measurements_nothing_changes() -> None:
     before = StepAssignment(7, {PEERS[0]: 3})
-    assert paced(StepTimings({}, [1.0]), before, StepBounds(1, MOST, 0.1)) == before
+    assert assign_steps(StepTimings({}, [1.0]), before, StepBounds(1, MOST, 0.1)) == before

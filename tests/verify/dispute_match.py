@@ -78,7 +78,7 @@ def leg(begin: BorderState, steps: range) -> BorderState:
     """Native work."""
     one = job()
     batches = one.batches(begin.round, SEAT)
-    return inner_steps.leg(one.model, SPEC, begin, batches, SEAT, steps, lambda: None).end
+    return inner_steps.run_steps(one.model, SPEC, begin, batches, SEAT, steps, lambda: None).end
 
 
 @functools.cache

@@ -53,7 +53,7 @@ class Probed(Story):
         says: Callable[[PeerId, int], VerdictFinding] = lambda verifier, round: VerdictFinding.FALSE,
         spec: Any = PROBED,
     ) -> None:
-        self.says, self.perjurers = says, DisqualifiedVerifiers()
+        self.says, self.disqualified = says, DisqualifiedVerifiers()
         super().__init__(lies, spec=spec)
 
     def trace(self, c: Contribution, round: int) -> ContributionTrace:
@@ -74,13 +74,13 @@ class Probed(Story):
         return replace(made, trace=self.trace(made, round).root)
 
     def asked(self, round: int) -> list[PeerId]:
-        return [v for v in super().asked(round) if v not in self.perjurers.unasked(round)]
+        return [v for v in super().asked(round) if v not in self.disqualified.unasked(round)]
 
     def say(self, point: str, record: Record, *about: Any) -> None:
         if isinstance(record, AuditsRecord):
             record = replace(record, canaries=self.tests(record))
             verdicts = [signed.verdict for signed in record.verdicts]
-            self.perjurers.note(record, conclusions(verdicts, min(2, len(self.asked(record.round)))))
+            self.disqualified.note(record, conclusions(verdicts, min(2, len(self.asked(record.round)))))
         super().say(point, record, *about)
 
     def tests(self, record: AuditsRecord) -> tuple[Canary, ...]:
@@ -167,40 +167,40 @@ def test_who_says_that_a_planted_segment_holds_loses_stake_and_pay_and_judges_no
 def test_what_a_verifier_earned_before_it_guessed_is_forfeited() -> None:
     story = Probed(says=lambda verifier, round: VerdictFinding.HOLDS if round == 2 else VerdictFinding.FALSE)
     read(story)
-    leases = [story.lease(verifier) for verifier in story.perjurers.found]
+    leases = [story.lease(verifier) for verifier in story.disqualified.found]
     assert any(lease.earned for lease in leases)
     assert all((lease.paid, lease.slashed) == (0, lease.stake) for lease in leases)
 
 
 def test_who_is_found_out_in_the_last_round_loses_its_stake_as_well() -> None:
     story = Probed(says=lambda verifier, round: VerdictFinding.HOLDS if round == 2 else VerdictFinding.FALSE)
-    found = story.perjurers.found
+    found = story.disqualified.found
     assert found
     assert read(story).guessed == len(found)
     assert not any(story.lease(verifier).is_open for verifier in found)
 
 
 def test_who_planted_and_is_found_out_before_the_ledger_hears_of_it_has_nobodys_stake() -> None:
-    planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
+    planter = Probed(says=guessing()).disqualified.found[GUESSER].planter
 
     def lying(truth: VerdictFinding, place: int, node: PeerId, round: int) -> VerdictFinding:
         return VerdictFinding.FALSE if (node, round) == (planter, 1) else truth
 
     story = Probed({"finding": lying}, guessing())
-    assert story.perjurers.found[GUESSER].planter == planter
+    assert story.disqualified.found[GUESSER].planter == planter
     report = read(story)
     assert (report.guessed, report.slashed) == (0, 1)
     assert (story.lease(GUESSER).slashed, story.lease(planter).slashed) == (0, 1000)
 
 
 def test_a_canary_of_work_that_is_found_false_punishes_nobody() -> None:
-    planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
+    planter = Probed(says=guessing()).disqualified.found[GUESSER].planter
 
     def lying(truth: VerdictFinding, place: int, node: PeerId, round: int) -> VerdictFinding:
         return VerdictFinding.FALSE if (node, round) == (planter, 0) else truth
 
     story = Probed({"finding": lying}, guessing())
-    perjury = story.perjurers.found.get(GUESSER)
+    perjury = story.disqualified.found.get(GUESSER)
     assert perjury is None or perjury.planter != planter
     read(story)
 
@@ -210,7 +210,7 @@ def test_who_is_unsure_of_a_planted_segment_loses_nothing_and_is_not_paid_for_it
     finding: VerdictFinding,
 ) -> None:
     story = Probed(says=lambda verifier, round: finding)
-    assert (read(story).guessed, story.perjurers.found) == (0, {})
+    assert (read(story).guessed, story.disqualified.found) == (0, {})
     judged = [signed.verdict.verifier for record in records(story) for signed in record.verdicts]
     for key in VERIFIERS:
         due = judged.count(key.public) * story.terms.spec.step_tokens

@@ -12,13 +12,13 @@ from farflung.job.spec import Tolerance
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.train import segments
 from farflung.verify.audit_verdict import compare
-from farflung.verify.canon.distance_graph import GUILTY, judging
+from farflung.verify.canon.distance_graph import GUILTY, distance_graph
 from farflung.verify.canon.execute import execute
 
 LAYOUT = TensorLayout.of({"a": (2, 300), "b": (), "c": (5,)})
 LIMIT = 1 << 19
 TOLERANCE = Tolerance((("params", (LIMIT, LIMIT, 0)), ("mean", (1 << 27, 0, 3))))
-GRAPH = judging(LAYOUT, TOLERANCE)
+GRAPH = distance_graph(LAYOUT, TOLERANCE)
 NAMES = [each.name for each in GRAPH.inputs]
 
 

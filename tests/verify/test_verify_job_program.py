@@ -118,7 +118,7 @@ def tried(**change: object) -> None:
 
 def native(begin: BorderState) -> BorderState:
     job = d.job()
-    return inner_steps.leg(
+    return inner_steps.run_steps(
         job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None
     ).end
 
@@ -199,7 +199,7 @@ def test_honest_work_of_every_class_is_not_guilty(kind: str):
         batches = job.batches(begin.round, d.SEAT)
         with environment(one):
             steps = range(2 * index, 2 * index + 2)
-            end = inner_steps.leg(model, d.SPEC, begin, batches, d.SEAT, steps, lambda: None).end
+            end = inner_steps.run_steps(model, d.SPEC, begin, batches, d.SEAT, steps, lambda: None).end
         assert not dispute_execution.play(d.parts(), d.segment(end, index)).is_guilty
 
 

@@ -8,7 +8,15 @@ from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train.run_log import Contribution, accepted_by_round
-from farflung.verify.reexecution import ChainRerun, SegmentKey, cost, drawn, lasts, places, summed
+from farflung.verify.reexecution import (
+    ChainRerun,
+    SegmentKey,
+    cost,
+    drawn,
+    lasts,
+    reexecution_report,
+    segment_keys,
+)
 from farflung.verify.run_replay import prove_run
 
 JOB = digest("test/job/1")
@@ -21,13 +29,13 @@ def of(peer: bytes) -> Contribution:
 
 
 ACCEPTED = {r: (of(ONE), of(TWO)) if r != 1 else (of(TWO),) for r in range(50)}
-AMONG = places(ACCEPTED, SEGMENTS, frozenset())
+AMONG = segment_keys(ACCEPTED, SEGMENTS, frozenset())
 
 
 def test_every_accepted_segment_can_be_drawn_but_what_the_run_itself_condemned() -> None:
     assert len(AMONG) == 99 * SEGMENTS
     assert tuple(sorted(AMONG)) == AMONG
-    spared = places(ACCEPTED, SEGMENTS, frozenset({(2, TWO)}))
+    spared = segment_keys(ACCEPTED, SEGMENTS, frozenset({(2, TWO)}))
     assert {p[:2] for p in AMONG} - {p[:2] for p in spared} == {(2, TWO)}
 
 
@@ -53,7 +61,7 @@ def test_a_chain_is_trained_up_to_its_last_drawn_round_and_the_cost_is_known_bef
 def test_what_lies_behind_other_bits_is_not_told_and_never_counted_as_true() -> None:
     sample = (SegmentKey(0, ONE, 1), SegmentKey(2, ONE, 0), SegmentKey(3, ONE, 2), SegmentKey(3, TWO, 2))
     replays = (ChainRerun(ONE, frozenset({0}), 2), ChainRerun(TWO, frozenset(range(4)), None))
-    found = summed((0.1, 7), AMONG, sample, replays, ACCEPTED)
+    found = reexecution_report((0.1, 7), AMONG, sample, replays, ACCEPTED)
     assert (found.drawn, found.equal, found.untold) == (4, 2, 2)
     assert (found.trained, found.contributions) == (2 + 4, 99)
     assert found.breaks == (f"round 2 of {ONE[:4].hex()}",)

@@ -31,7 +31,7 @@ from farflung.train.contribution_trace import (
 from farflung.train.run_log import Contribution
 from farflung.verify import statistics_check
 from farflung.verify.run_replay import verify_run
-from farflung.verify.statistics_check import PEERS, odd
+from farflung.verify.statistics_check import PEERS, odd_peers
 
 UNIT = 1 << 20
 
@@ -80,7 +80,7 @@ def test_a_statement_stands_under_the_trace_and_another_does_not() -> None:
 
 
 def test_peers_that_state_about_the_same_are_not_odd() -> None:
-    assert odd(said([2.0 + i / 100 for i in range(PEERS)])) == ()
+    assert odd_peers(said([2.0 + i / 100 for i in range(PEERS)])) == ()
 
 
 @pytest.mark.parametrize(
@@ -88,34 +88,34 @@ def test_peers_that_state_about_the_same_are_not_odd() -> None:
 )
 def test_a_loss_beyond_six_times_the_floor_is_odd_among_equal_ones(loss: float, is_odd: bool) -> None:
     """The floor: 1/64 of 2, so six are 0.1875."""
-    assert odd(said([2.0] * (PEERS - 1) + [loss])) == ((peer(PEERS - 1),) if is_odd else ())
+    assert odd_peers(said([2.0] * (PEERS - 1) + [loss])) == ((peer(PEERS - 1),) if is_odd else ())
 
 
 @pytest.mark.parametrize(("off", "is_odd"), [(5.9, False), (6.1, True)])
 def test_six_median_deviations_count_where_they_are_wider(off: float, is_odd: bool) -> None:
     losses = [2.0, 2.1, 1.9, 2.1, 1.9, 2.1, 1.9, 2.0 + off / 10]
-    assert odd(said(losses)) == ((peer(7),) if is_odd else ())
+    assert odd_peers(said(losses)) == ((peer(7),) if is_odd else ())
 
 
 @pytest.mark.parametrize(("norm", "is_odd"), [(2.4, False), (2.6, True), (1e12, True), (math.nan, True)])
 def test_a_gradient_norm_may_vary_more(norm: float, is_odd: bool) -> None:
-    assert odd(said([2.0] * 9, [1.0] * 8 + [norm])) == ((peer(8),) if is_odd else ())
+    assert odd_peers(said([2.0] * 9, [1.0] * 8 + [norm])) == ((peer(8),) if is_odd else ())
 
 
 def test_few_peers_have_no_deviation_worth_the_name() -> None:
-    assert odd(said([2.0] * (PEERS - 2) + [9.0])) == ()
+    assert odd_peers(said([2.0] * (PEERS - 2) + [9.0])) == ()
 
 
 def test_order_decides_nothing() -> None:
     stated = said([2.0, 2.1, 1.9, 7.0, 2.0, 2.0, 2.1, -5.0, 2.0])
-    assert odd(stated) == odd(dict(reversed(stated.items()))) == (peer(3), peer(7))
+    assert odd_peers(stated) == odd_peers(dict(reversed(stated.items()))) == (peer(3), peer(7))
 
 
 def test_honest_peers_are_rarely_odd() -> None:
     """Losses of 20 steps on different batches (spread of 2 %), norms that vary by a fifth: 1,000 rounds of 16 peers."""
     random = np.random.default_rng(1)
     found = sum(
-        len(odd(said(random.normal(2.0, 0.04, 16).tolist(), random.lognormal(0.0, 0.2, 16).tolist())))
+        len(odd_peers(said(random.normal(2.0, 0.04, 16).tolist(), random.lognormal(0.0, 0.2, 16).tolist())))
         for _ in range(1000)
     )
     assert found < 0.01 * 16_000

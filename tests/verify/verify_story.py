@@ -372,7 +372,7 @@ class Story:
             for guilty in [g for g in tally.guilty.values() if g.round == a.round]:
                 self.send(REQUESTER, "slash", self.slash(a, *guilty), c.round)
             due = {a.round - 1} | ({a.round} if a is accepted[-1] else set())
-            for perjury in [p for p in map(tally.owed, tally.perjurers.found) if p and p.round in due]:
+            for perjury in [p for p in map(tally.owed, tally.disqualified.found) if p and p.round in due]:
                 self.send(REQUESTER, "perjury", transactions.JobPerjury(job, perjury.canary), c.round)
         root = closed[-1].root if closed else ZERO_HASH
         self.send(REQUESTER, "finish", transactions.JobFinish(job, root, digest(NS_OUTPUT, self.model)))

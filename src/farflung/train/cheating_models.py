@@ -24,7 +24,7 @@ class RoundedWeightsCheat(CheatingModel):
     """Weights in 8 bits for each gradient (e4m3, one scale a tensor), kept in float32 between."""
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As Model.gradient, at rounded weights."""
+        """As FlatModel.gradient, at rounded weights."""
         kept = self.params.clone()
         for _, place in self.layout.slices():
             scale = kept[place].abs().max().clamp(min=1e-30) / FP8_MOST
@@ -38,7 +38,7 @@ class Bfloat16ProductsCheat(CheatingModel):
     """Products in bfloat16, weights in float32: mixed precision as torch.autocast has it."""
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As Model.gradient, with fewer bits."""
+        """As FlatModel.gradient, with fewer bits."""
         with torch.autocast("cpu", torch.bfloat16):
             return super().gradient(x_BT, y_BT)
 
@@ -47,9 +47,9 @@ class FrozenLayersCheat(CheatingModel):
     """Nothing flows back into the first layers."""
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As Model.gradient, but 0 there."""
+        """As FlatModel.gradient, but 0 there."""
         loss = super().gradient(x_BT, y_BT)
-        for place in frozen(self):
+        for place in frozen_elements(self):
             self.grads[place] = 0.0
         return loss
 
@@ -63,14 +63,14 @@ class SkippedGradientsCheat(CheatingModel):
         self.grads.zero_()
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As Model.gradient in the steps that have one."""
+        """As FlatModel.gradient in the steps that have one."""
         if self.every and self.asked % self.every == 0:
             self.loss_seen = super().gradient(x_BT, y_BT)
         self.asked += 1
         return self.loss_seen
 
 
-def frozen(model: FlatModel) -> list[slice]:
+def frozen_elements(model: FlatModel) -> list[slice]:
     """Where the first layers lie: tensors that begin within the first FROZEN of the parameters as registered."""
     places = {tensor.name: place for tensor, place in model.layout.slices()}
     found, done = [], 0

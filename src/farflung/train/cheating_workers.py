@@ -53,14 +53,14 @@ class LastHonestRound(NamedTuple):
 class CheatingWorker(RoundWorker):
     """Honest until FIRST; from then on `spoil` makes the round."""
 
-    def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> TrainedRound:
+    def train(self, state: PublicState, inner: InnerState, pulse: Pulse) -> TrainedRound:
         """The round's work, or what stands for it."""
-        return self.spoil(state, held, pulse) if state.round >= FIRST else super().train(state, held, pulse)
+        return self.spoil(state, inner, pulse) if state.round >= FIRST else super().train(state, inner, pulse)
 
-    def ahead(self, state: PublicState, held: InnerState) -> None:
+    def prefetch(self, state: PublicState, inner: InnerState) -> None:
         """Nothing: a cheat has no work that takes time to hide."""
 
-    def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> TrainedRound:
+    def spoil(self, state: PublicState, inner: InnerState, pulse: Pulse) -> TrainedRound:
         """What the cheat does from round FIRST on."""
         raise NotImplementedError
 
@@ -72,16 +72,16 @@ class ShortcutWorker(CheatingWorker):
         super().__init__(job)
         self.play = play
 
-    def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> TrainedRound:
+    def spoil(self, state: PublicState, inner: InnerState, pulse: Pulse) -> TrainedRound:
         """Segment after segment, with what was unsent before the round at every border."""
         job, member = self.job, self.job.setup.member
-        first = round_work.fresh(state, held)
+        first = round_work.fresh(state, inner)
         at = replace(first, params=segments.begin(replace(first, params=None), state.params))
         states, losses, largest = [first], list[float](), 0.0
         for begin, end in itertools.pairwise(self.borders):
-            leg = self.play(shortcuts.SegmentTask(job, job.spec, at, member, range(begin, end), pulse))
-            at, largest = leg.end, max(largest, leg.grad_norm)
-            losses += leg.losses
+            steps_made = self.play(shortcuts.SegmentTask(job, job.spec, at, member, range(begin, end), pulse))
+            at, largest = steps_made.end, max(largest, steps_made.grad_norm)
+            losses += steps_made.losses
             states.append(at)
         return TrainedRound(tuple(states), tuple(losses), largest)
 
@@ -91,17 +91,17 @@ class IdleWorker(CheatingWorker):
 
     def __init__(self, job: WorkerJob) -> None:
         super().__init__(job)
-        self.past: LastHonestRound | None = None
+        self.honest: LastHonestRound | None = None
 
-    def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> TrainedRound:
+    def train(self, state: PublicState, inner: InnerState, pulse: Pulse) -> TrainedRound:
         """Honest as long as there is nothing to send instead; that work becomes the past of later rounds."""
-        past = self.past
-        if state.round >= FIRST and past is not None and past.round < state.round:
-            change = self.change(state, past)
+        last_round = self.honest
+        if state.round >= FIRST and last_round is not None and last_round.round < state.round:
+            change = self.change(state, last_round)
             if change is not None:
-                return claimed(self, state, held, change, past.made, self.first_loss(state))
-        made = RoundWorker.train(self, state, held, pulse)
-        self.past = LastHonestRound(state.round, made.end - state.params, made)
+                return claimed(self, state, inner, change, last_round.made, self.first_loss(state))
+        made = RoundWorker.train(self, state, inner, pulse)
+        self.honest = LastHonestRound(state.round, made.end - state.params, made)
         return made
 
     def first_loss(self, state: PublicState) -> float:
@@ -109,7 +109,7 @@ class IdleWorker(CheatingWorker):
         at, setup = BorderState(state.round, 0, state.params), self.job.setup
         return shortcuts.SegmentTask(self.job, self.job.spec, at, setup.member, range(1)).glance()
 
-    def change(self, state: PublicState, past: LastHonestRound) -> Float32 | None:
+    def change(self, state: PublicState, last_round: LastHonestRound) -> Float32 | None:
         """What to send as P_end - P_r, shape (size,); None when there is nothing."""
         raise NotImplementedError
 
@@ -117,18 +117,18 @@ class IdleWorker(CheatingWorker):
 class StaleUpdateWorker(IdleWorker):
     """Its last change again."""
 
-    def change(self, state: PublicState, past: LastHonestRound) -> Float32 | None:
+    def change(self, state: PublicState, last_round: LastHonestRound) -> Float32 | None:
         """As it was."""
-        return past.change
+        return last_round.change
 
 
 class RandomUpdateWorker(IdleWorker):
     """A random change, as long as the last one."""
 
-    def change(self, state: PublicState, past: LastHonestRound) -> Float32 | None:
+    def change(self, state: PublicState, last_round: LastHonestRound) -> Float32 | None:
         """Uniform in every element, the right length in every tensor."""
         about = (state.round, self.job.setup.member)
-        return shortcuts.drawn(self.job.spec.seed, about, self.job.model.layout, past.change)
+        return shortcuts.drawn(self.job.spec.seed, about, self.job.model.layout, last_round.change)
 
 
 class CopiedUpdateWorker(IdleWorker):
@@ -138,7 +138,7 @@ class CopiedUpdateWorker(IdleWorker):
         super().__init__(job)
         self.seen: Float32 | None = None
 
-    def change(self, state: PublicState, past: LastHonestRound) -> Float32 | None:
+    def change(self, state: PublicState, last_round: LastHonestRound) -> Float32 | None:
         """What `merged` kept."""
         return self.seen
 
@@ -155,30 +155,35 @@ class CopiedUpdateWorker(IdleWorker):
 class PoisonedUpdateWorker(RoundWorker):
     """Trains honestly, and sends something else."""
 
-    def encode(self, state: PublicState, held: InnerState, made: TrainedRound) -> EncodedUpdate:
+    def encode(self, state: PublicState, inner: InnerState, made: TrainedRound) -> EncodedUpdate:
         """The change times POISON."""
         if state.round < FIRST:
-            return super().encode(state, held, made)
+            return super().encode(state, inner, made)
         end = state.params + np.float32(POISON) * (made.end - state.params)
         return round_work.encoded(self.job, state, self.job.setup.peer, made.states[0], end)
 
 
 def claimed(
-    by: RoundWorker, state: PublicState, held: InnerState, change: Float32, past: TrainedRound, loss: float
+    by: RoundWorker,
+    state: PublicState,
+    inner: InnerState,
+    change: Float32,
+    last_round: TrainedRound,
+    loss: float,
 ) -> TrainedRound:
     """A round that nobody made: straight from P_r to P_r + change, an optimizer that only counts, and losses that fall
-    from `loss` as those of `past` fell.
+    from `loss` as those of `last_round` fell.
     """
     zeros = tuple(np.zeros_like(change) for _ in VECTORS[by.job.spec.optimizer.name])
-    states = [round_work.fresh(state, held)]
+    states = [round_work.fresh(state, inner)]
     for done in by.borders[1:]:
         params = state.params + change * np.float32(done / by.steps)
-        vectors = held.vectors or zeros
-        step = held.step + done
-        states.append(BorderState(state.round, step, params, vectors, held.residual, held.offset))
-    fall = [one / past.losses[0] for one in past.losses]
+        vectors = inner.vectors or zeros
+        step = inner.step + done
+        states.append(BorderState(state.round, step, params, vectors, inner.residual, inner.offset))
+    fall = [one / last_round.losses[0] for one in last_round.losses]
     losses = tuple(loss * fall[step % len(fall)] for step in range(by.steps))
-    return TrainedRound(tuple(states), losses, past.grad_norm)
+    return TrainedRound(tuple(states), losses, last_round.grad_norm)
 
 
 def _short(name: str) -> Callable[[WorkerJob], RoundWorker]:

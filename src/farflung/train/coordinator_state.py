@@ -153,7 +153,7 @@ class WindowEndInput(msgspec.Struct, frozen=True):
 class StepAssignmentInput(msgspec.Struct, frozen=True):
     """The next round has so many steps, which are `weight` tokens; for members that are named, what is said there.
 
-    Measured by the shell (train.step_assignment); it reaches the result through RoundOpened alone.
+    Measured by the shell (train.step_assignment); it reaches the result through RoundStartRecord alone.
     """
 
     steps: int
@@ -226,7 +226,7 @@ class MergeLocally(msgspec.Struct, frozen=True):
 
 
 class OpenWindow(msgspec.Struct, frozen=True):
-    """A quorum has arrived: say so (GraceOver) when the others have had their time."""
+    """A quorum has arrived: say so (WindowEndInput) when the others have had their time."""
 
     round: int
     phase: RoundPhase
@@ -236,7 +236,7 @@ class SkipMember(msgspec.Struct, frozen=True):
     """A phase was closed without a member, which is neither lost nor punished.
 
     In TRAIN and REVEAL it is told to drop its round; in MERGE its work counts, and it goes on merging. It is counted
-    again (Came) once it has answered.
+    again (MemberJoinInput) once it has answered.
     """
 
     round: int

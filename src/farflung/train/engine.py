@@ -3,7 +3,7 @@
 State changes only when a request succeeds: `train` leaves public state alone and keeps the inner state it
 started from, so that repeating a round gives the same bytes; `merge` moves both on. Seeded, denormals kept, the
 number of threads fixed: the same machine class gives the same bits. What a verifier asks for changes nothing, nor do
-the steps that are made `ahead`, before a round is asked for.
+the steps that are made `prefetch`, before a round is asked for.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class WorkerEngine:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self._clock, self._pulse = clock, pulse
         self._job: WorkerJob | None = None
-        self._work: RoundWorker | None = None
+        self._round_worker: RoundWorker | None = None
         self._public: PublicState | None = None
         self._inner = InnerState()
-        self._made: PendingRound | None = None
-        self._ahead: PrefetchedRound | None = None  # the round after the one that was trained last
-        self._alone: inner_steps.SingleMachine | None = None
+        self._pending: PendingRound | None = None
+        self._prefetched: PrefetchedRound | None = None  # the round after the one that was trained last
+        self._single_machine: inner_steps.SingleMachine | None = None
 
     def handle(self, request: worker_messages.Request) -> worker_messages.Reply:
         """Answers one request; raises FarflungError, and then holds what it held before."""
@@ -96,19 +96,19 @@ class WorkerEngine:
             case worker_messages.ProfileCommand():
                 return self.profile(request)
 
-    def ahead(self) -> bool:
+    def prefetch(self) -> bool:
         """Makes one step of the next round, where its start is known (train.prefetched_round); False: there is none.
 
         No reply depends on it, save for how long the round took.
         """
-        if self._ahead is None:
+        if self._prefetched is None:
             return False
         self._set_threads()
-        return self._ahead.step(self._clock)
+        return self._prefetched.step(self._clock)
 
     def rest(self) -> None:
         """Drops what was made ahead."""
-        self._ahead = None
+        self._prefetched = None
 
     def setup(self, request: worker_messages.SetupCommand) -> worker_messages.SetupResult:
         """Builds the model and judges it on one batch (train.flat_model gives the codes).
@@ -125,7 +125,7 @@ class WorkerEngine:
         built.put(job.start)
         inner_steps.seed(spec, 0, request.member, 0)
         built.probe(*inner_steps.tensors(data_order.batch(data.train, spec, 0, request.member, 0)))
-        self._job, self._work = job, cheating_workers.worker(job)
+        self._job, self._round_worker = job, cheating_workers.worker(job)
         self._hold(None, InnerState())
         entropy = dataset.unigram_entropy(data.train, data.heldout, spec.model.vocabulary)
         return worker_messages.SetupResult(len(data.train), len(data.heldout), entropy)
@@ -150,27 +150,33 @@ class WorkerEngine:
         job, state = self._at(request.round)
         if self._inner.round > state.round:
             raise _out_of_order(f"round {state.round} is already trained from this inner state")
-        assert self._work is not None
-        self._work.steps = job.steps(request.steps)
+        assert self._round_worker is not None
+        self._round_worker.steps = job.steps(request.steps)
         began = self._clock()
-        made, before = self._trained(self._work, state)
-        sent = self._work.encode(state, self._inner, made)
+        made, before = self._trained(self._round_worker, state)
+        sent = self._round_worker.encode(state, self._inner, made)
         end = made.states[-1]
         after = InnerState(state.round + 1, end.step, end.vectors, sent.residual, sent.offset)
         packed = inner_state.pack(after, job.spec.optimizer, job.model.layout)
         trace = round_work.trace(job, made, sent)
-        self._made, self._ahead = PendingRound(after, made.states), PrefetchedRound(self._work, state, after)
+        self._pending, self._prefetched = (
+            PendingRound(after, made.states),
+            PrefetchedRound(self._round_worker, state, after),
+        )
         return worker_messages.TrainResult(
             state.round, sent.payload, packed, trace, before + self._clock() - began
         )
 
     def _trained(self, worker: RoundWorker, state: PublicState) -> tuple[TrainedRound, float]:
         """The round's steps, and the seconds that those took which were made before it was asked for."""
-        ahead, self._ahead = self._ahead, None  # asked again, a round that failed is trained from its start
-        begun = None if ahead is None else ahead.taken(state, self._inner, worker.borders)
-        if ahead is None or begun is None:
+        prefetched, self._prefetched = (
+            self._prefetched,
+            None,
+        )  # asked again, a round that failed is trained from its start
+        begun = None if prefetched is None else prefetched.take(state, self._inner, worker.borders)
+        if prefetched is None or begun is None:
             return worker.train(state, self._inner, self._pulse), 0.0
-        return begun.finished(self._pulse), ahead.seconds
+        return begun.finished(self._pulse), prefetched.seconds
 
     def rewind(self, request: worker_messages.RewindCommand) -> worker_messages.StateResult:
         """Takes inner state from before the round that public state stands at."""
@@ -188,10 +194,10 @@ class WorkerEngine:
         """
         job, state = self._at(request.round)
         merged = job.sync.apply(state, job.model.layout, request.parts)
-        assert self._work is not None
-        self._work.merged(state, request.parts)
+        assert self._round_worker is not None
+        self._round_worker.merged(state, request.parts)
         is_in = any(part.peer == job.setup.peer for part in request.parts)
-        self._hold(merged, self._made.after if self._made is not None and is_in else self._inner)
+        self._hold(merged, self._pending.after if self._pending is not None and is_in else self._inner)
         return self._state(merged)
 
     def open_segment(self, request: worker_messages.OpenSegmentCommand) -> worker_messages.OpenSegmentResult:
@@ -200,11 +206,11 @@ class WorkerEngine:
         Raises RunError FF-TRAIN-081 (another round, or none), FF-TRAIN-082 (the round has no such segment).
         """
         job = self._setup_done()
-        if self._made is None or self._made.states[0].round != request.round:
-            held = "no round" if self._made is None else f"round {self._made.states[0].round}"
+        if self._pending is None or self._pending.states[0].round != request.round:
+            held = "no round" if self._pending is None else f"round {self._pending.states[0].round}"
             raise _not_held(f"those of {held} are held, and round {request.round} was asked for")
         job.check_segment(request.segment)
-        states, optimizer, layout = self._made.states, job.spec.optimizer, job.model.layout
+        states, optimizer, layout = self._pending.states, job.spec.optimizer, job.model.layout
         return worker_messages.OpenSegmentResult(
             start=segments.pack(segments.start(states, request.segment), optimizer, layout),
             end=segments.pack(segments.end(states, request.segment), optimizer, layout),
@@ -266,16 +272,16 @@ class WorkerEngine:
         began = self._clock()
         if request.snapshot:
             start = public_state.unpack(request.snapshot, job.model.layout)
-            self._alone = inner_steps.alone(job.model, job.spec, start.params)
-        if self._alone is None:
+            self._single_machine = inner_steps.single_machine(job.model, job.spec, start.params)
+        if self._single_machine is None:
             raise _out_of_order("no machine was started alone")
         torch.set_num_threads(_checked_threads(request.threads))
         until = min(request.until, job.spec.steps)
-        self._alone = inner_steps.baseline(
-            job.model, job.spec, job.data.train, self._alone, request.members, until, self._pulse
+        self._single_machine = inner_steps.baseline(
+            job.model, job.spec, job.data.train, self._single_machine, request.members, until, self._pulse
         )
-        loss, tokens = self._score(job, self._alone.params, request.tokens)
-        return worker_messages.LossResult(loss, tokens, self._alone.step, self._clock() - began)
+        loss, tokens = self._score(job, self._single_machine.params, request.tokens)
+        return worker_messages.LossResult(loss, tokens, self._single_machine.step, self._clock() - began)
 
     def _score(self, job: WorkerJob, params: Float32, limit: int) -> tuple[float, int]:
         rows = data_order.windows(job.data.heldout, job.spec.model.context, limit)
@@ -285,9 +291,9 @@ class WorkerEngine:
         torch.set_num_threads(1 if self._job is None else self._job.setup.threads)
 
     def _hold(self, public: PublicState | None, held: InnerState) -> None:
-        if self._ahead is not None and (public is None or not self._ahead.fits(public, held)):
-            self._ahead = None
-        self._public, self._inner, self._made = public, held, None
+        if self._prefetched is not None and (public is None or not self._prefetched.fits(public, held)):
+            self._prefetched = None
+        self._public, self._inner, self._pending = public, held, None
 
     def _setup_done(self) -> WorkerJob:
         if self._job is None:

@@ -47,7 +47,7 @@ class FlatModel:
             if len(tensor.shape) >= 2 and tensor.name not in tables:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, parameter.grad))
-        self.terrain = ParameterLayout(decay, tuple(matrices))
+        self.parameter_layout = ParameterLayout(decay, tuple(matrices))
 
     def put(self, params: Float32) -> None:
         """Takes parameters of shape (size,), by copy."""

@@ -29,43 +29,43 @@ from farflung.train.inference_messages import (
 from farflung.train.model_file import ModelFileHeader
 from farflung.train.token_sampler import SamplingOptions
 
-__all__ = ["Answer", "GenerateReply", "GenerateRequest", "ModelEvaluationReply", "Request", "answers"]
+__all__ = ["Answer", "GenerateReply", "GenerateRequest", "ModelEvaluationReply", "Request", "answer"]
 
 
-def answers(request: Request) -> Iterator[Answer]:
+def answer(request: Request) -> Iterator[Answer]:
     """All answers to one request. Raises FarflungError: of train.model_file, of the model, FF-TRAIN-103 to -105."""
     torch.set_num_threads(1)  # as the run's own worker: the same sums in the same order
-    said, model = _built(request)
+    header, model = _built(request)
     if isinstance(request, GenerateRequest):
-        yield from _sampled(request, said, model)
+        yield from _sampled(request, header, model)
         return
     tokens = np.frombuffer(request.tokens, PACKED)
-    found = heldout.measure(model, tokens, said.context, request.limit)
+    found = heldout.measure(model, tokens, header.context, request.limit)
     yield ModelEvaluationReply(found.loss, found.accuracy, found.tokens)
 
 
 def _built(request: Request) -> tuple[ModelFileHeader, FlatModel]:
-    said, tensors = model_file.read(request.data)
-    if said.kind == "gpt":
-        model_file.fit(said, model_file.gpt_layout(said), tensors)  # before memory is taken for it
-    model = models.build(JobSpec(model=said.model), request.source)
-    model.put(model_file.flat(said, model.layout, tensors))
+    header, tensors = model_file.read(request.data)
+    if header.kind == "gpt":
+        model_file.fit(header, model_file.gpt_layout(header), tensors)  # before memory is taken for it
+    model = models.build(JobSpec(model=header.model), request.source)
+    model.put(model_file.flat(header, model.layout, tensors))
     model.module.eval()
-    return said, model
+    return header, model
 
 
-def _sampled(request: GenerateRequest, said: ModelFileHeader, model: FlatModel) -> Iterator[GenerateReply]:
+def _sampled(request: GenerateRequest, header: ModelFileHeader, model: FlatModel) -> Iterator[GenerateReply]:
     logits = token_sampler.logits_of(model.module)
     if logits is None:
         raise RunError(
             "FF-TRAIN-105",
-            f"the model of {said.module} cannot write text",
+            f"the model of {header.module} cannot write text",
             cause="its class has no method logits(x_BT), which gives a score for each next token",
             hint="add `def logits(self, x_BT)` of shape (B, T, vocabulary), let forward use it, and train again",
         )
-    options = SamplingOptions(request.temperature, request.top_k, request.top_p, min(said.vocabulary, 256))
+    options = SamplingOptions(request.temperature, request.top_k, request.top_p, min(header.vocabulary, 256))
     generator = torch.Generator().manual_seed(request.seed)
     for token in token_sampler.stream(
-        logits, request.prompt, request.count, said.context, options, generator
+        logits, request.prompt, request.count, header.context, options, generator
     ):
         yield GenerateReply(token)

@@ -58,7 +58,7 @@ def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
     return lambda step: data_order.batch(tokens, spec, round, member, step)
 
 
-def leg(
+def run_steps(
     model: FlatModel,
     spec: JobSpec,
     at: BorderState,
@@ -102,7 +102,7 @@ class SingleMachine(NamedTuple):
     optimizer: OptimState
 
 
-def alone(model: FlatModel, spec: JobSpec, params: Float32) -> SingleMachine:
+def single_machine(model: FlatModel, spec: JobSpec, params: Float32) -> SingleMachine:
     """One machine before its first step."""
     model.put(params)
     return SingleMachine(0, params, optim.fresh(_of_one(spec).optimizer, model.params))
@@ -143,7 +143,7 @@ def _step(
                 done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
             )
         lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.terrain)
+        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
         model.params.copy_(params)
     return loss, norm, state
 

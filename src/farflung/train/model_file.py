@@ -97,9 +97,9 @@ def of(terms: JobTerms, rounds: int) -> ModelFileHeader:
     return ModelFileHeader(**said, module=f"{PurePath(file).name}:{function}", source=terms.module.hex())
 
 
-def text(card: ModelFileHeader) -> str:
+def text(header: ModelFileHeader) -> str:
     """The card as it stands in the file."""
-    return msgspec.json.encode(card, order="sorted").decode()
+    return msgspec.json.encode(header, order="sorted").decode()
 
 
 def write(terms: JobTerms, public: PublicState) -> bytes:
@@ -134,38 +134,40 @@ def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
             hint="name a run, or the model.safetensors that `farflung fetch` wrote",
         )
     try:
-        card = msgspec.json.decode(said, type=ModelFileHeader)
-        check(JobSpec(name=card.name, model=card.model))
+        header = msgspec.json.decode(said, type=ModelFileHeader)
+        check(JobSpec(name=header.name, model=header.model))
         tensors = safetensors.numpy.load(data)
     except FarflungError as error:
         raise _no_model(error.message) from None
     except Exception as error:  # safetensors raises its own untyped errors
         raise _no_model(str(error)) from None
-    if card.format != FORMAT:
-        raise _no_model(f"its format is {card.format}, and this version reads {FORMAT}")
-    if not _is_sayable(card):
+    if header.format != FORMAT:
+        raise _no_model(f"its format is {header.format}, and this version reads {FORMAT}")
+    if not _is_sayable(header):
         raise _no_model("it names no job, no number of rounds or no module that there can be")
-    return card, tensors
+    return header, tensors
 
 
-def _is_sayable(card: ModelFileHeader) -> bool:
+def _is_sayable(header: ModelFileHeader) -> bool:
     """Whether what is only shown of a card may be shown: it ends on terminals and in the README of an export."""
-    are_jobs = len(card.lineage) <= limits.LINEAGE and all(_HASH.fullmatch(job) for job in card.lineage)
-    is_named = are_jobs and _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
-    is_own = _HASH.fullmatch(card.source) and _MODULE.fullmatch(card.module)
-    is_classed = card.proof in ("", PROVEN, UNPROVEN)
+    are_jobs = len(header.lineage) <= limits.LINEAGE and all(_HASH.fullmatch(job) for job in header.lineage)
+    is_named = are_jobs and _HASH.fullmatch(header.job) and 0 <= header.rounds <= limits.ROUNDS
+    is_own = _HASH.fullmatch(header.source) and _MODULE.fullmatch(header.module)
+    is_classed = header.proof in ("", PROVEN, UNPROVEN)
     return bool(
-        is_named and is_classed and (is_own if card.kind == "module" else not (card.source or card.module))
+        is_named
+        and is_classed
+        and (is_own if header.kind == "module" else not (header.source or header.module))
     )
 
 
-def flat(card: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> Float32:
+def flat(header: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> Float32:
     """The file's parameters in the order of the model's layout. Raises VerificationError FF-TRAIN-102."""
-    fit(card, layout, tensors)
+    fit(header, layout, tensors)
     return layout.flatten(tensors)
 
 
-def fit(card: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> None:
+def fit(header: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArray[Any]]) -> None:
     """Raises VerificationError FF-TRAIN-102 where the tensors are not those of the layout; takes no memory."""
     wanted = {tensor.name: tensor.shape for tensor in layout.tensors}
     found = {name: tensor.shape for name, tensor in tensors.items()}
@@ -173,15 +175,15 @@ def fit(card: ModelFileHeader, layout: TensorLayout, tensors: Mapping[str, NDArr
         odd = sorted(set(wanted.items()) ^ set(found.items()))[:1]
         raise VerificationError(
             "FF-TRAIN-102",
-            f"the tensors of this file are not those of its {card.kind}",
+            f"the tensors of this file are not those of its {header.kind}",
             cause=f"{odd[0][0]} is missing, or has another shape" if odd else "they are not float32",
             hint="fetch the model again with `farflung fetch`",
         )
 
 
-def gpt_layout(card: ModelFileHeader) -> TensorLayout:
+def gpt_layout(header: ModelFileHeader) -> TensorLayout:
     """The tensors of a built-in GPT, without building it."""
-    return TensorLayout.of(gpt_shapes(card.model))
+    return TensorLayout.of(gpt_shapes(header.model))
 
 
 def _no_model(cause: str) -> UsageError:

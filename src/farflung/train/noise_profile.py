@@ -150,7 +150,7 @@ class PerturbedWeightsModel(CheatingModel):
         self._factor = torch.from_numpy(np.where(signs, 1 + UNIT, 1 - UNIT).astype(np.float32))
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As Model.gradient; the weights are then what they were."""
+        """As FlatModel.gradient; the weights are then what they were."""
         kept = self.params.clone()
         self.params.mul_(self._factor)
         loss = super().gradient(x_BT, y_BT)
@@ -171,7 +171,7 @@ def _train(
     batches = job.batches(begin.round, MEMBER)
     model = PerturbedWeightsModel(job.model, spec.seed) if kind.is_off else job.model
     with environment(kind):
-        return inner_steps.leg(model, spec, begin, batches, MEMBER, steps, pulse).end
+        return inner_steps.run_steps(model, spec, begin, batches, MEMBER, steps, pulse).end
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Implements the inner optimizers as pure functions on flat vectors.
 
 `torch.optim` objects hide their state from a traced graph; these do not, so that the same code trains and is
-audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its `Rates`:
+audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its `OptimizerRates`:
 numbers in training, 0-dimensional tensors where one traced graph serves every step (verify.canon.step_graph).
 """
 
@@ -58,17 +58,22 @@ def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
 
 
 def step(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, terrain: ParameterLayout
+    spec: OptimizerSpec,
+    params: Tensor,
+    grad: Tensor,
+    state: OptimState,
+    lr: float,
+    parameter_layout: ParameterLayout,
 ) -> tuple[Tensor, OptimState]:
     """One step of the optimizer that `spec` names."""
     at = rates(spec, lr, state.step + 1)
     match spec.name:
         case "adamw":
-            moved, vectors = adamw(spec, params, grad, state.vectors, at, terrain.decay)
+            moved, vectors = adamw(spec, params, grad, state.vectors, at, parameter_layout.decay)
         case "muon":
-            moved, vectors = muon(spec, params, grad, state.vectors, at, terrain)
+            moved, vectors = muon(spec, params, grad, state.vectors, at, parameter_layout)
         case "sgd":
-            moved, vectors = sgd(spec, params, grad, state.vectors, at, terrain.decay)
+            moved, vectors = sgd(spec, params, grad, state.vectors, at, parameter_layout.decay)
         case "gradient":
             moved, vectors = gradient(spec, params, grad, state.vectors)
     return moved, OptimState(state.step + 1, vectors)
@@ -117,18 +122,18 @@ def muon(
     grad: Tensor,
     vectors: Vectors,
     at: OptimizerRates,
-    terrain: ParameterLayout,
+    parameter_layout: ParameterLayout,
 ) -> tuple[Tensor, Vectors]:
-    """Muon (Jordan et al. 2024) for `terrain.matrices`, AdamW for all else; weight decay as in Liu et al. 2025.
+    """Muon (Jordan et al. 2024) for `parameter_layout.matrices`, AdamW for all else; weight decay as in Liu et al. 2025.
 
     The first vector is AdamW's mean, in matrices the momentum (Nesterov's form); the second stays 0 there.
     """
-    moved, (mean, square) = adamw(spec, params, grad, vectors, at, terrain.decay)
-    for shape, places in alike(terrain.matrices).items():
+    moved, (mean, square) = adamw(spec, params, grad, vectors, at, parameter_layout.decay)
+    for shape, places in alike(parameter_layout.matrices).items():
         held, update = momentum(spec, _stack(vectors[0], places, shape), _stack(grad, places, shape))
         for index, place in enumerate(places):
             old = params[place]
-            moved[place] = against(old, update[index].reshape(-1), at, terrain.decay[place], shape)
+            moved[place] = against(old, update[index].reshape(-1), at, parameter_layout.decay[place], shape)
             mean[place], square[place] = held[index].reshape(-1), 0.0
     return moved, (mean, square)
 

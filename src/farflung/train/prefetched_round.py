@@ -20,13 +20,13 @@ from farflung.train.round_work import PartialRound, RoundWorker
 
 
 class PrefetchedRound:
-    """The round after one that was trained from `state` and left `held`. Nothing is computed before the first step.
+    """The round after one that was trained from `state` and left `inner`. Nothing is computed before the first step.
 
     `seconds`: what its steps have taken.
     """
 
-    def __init__(self, work: RoundWorker, state: PublicState, held: InnerState) -> None:
-        self._work, self._held = work, held
+    def __init__(self, work: RoundWorker, state: PublicState, inner: InnerState) -> None:
+        self._work, self._inner = work, inner
         self._before: PublicState | None = state  # until the first step
         self._start: PublicState | None = None  # what the round is expected to begin with
         self._round: PartialRound | None = None
@@ -57,21 +57,21 @@ class PrefetchedRound:
             expected = job.sync.moved(self._before, job.model.layout, None)
             self._start = PublicState(expected.round, expected.params, {})
             self._before = None
-            self._round = self._work.ahead(self._start, self._held)
+            self._round = self._work.prefetch(self._start, self._inner)
         if self._round is not None:
             self._round.go_on(_quiet, 1)
         self._is_over = self._round is None or self._round.is_done
 
-    def fits(self, state: PublicState, held: InnerState) -> bool:
-        """Whether this is the round that begins with `state` and `held`, to the bit."""
+    def fits(self, state: PublicState, inner: InnerState) -> bool:
+        """Whether this is the round that begins with `state` and `inner`, to the bit."""
         start = self._start
-        if start is None or start.round != state.round or held is not self._held:
+        if start is None or start.round != state.round or inner is not self._inner:
             return False
         return np.array_equal(start.params.view(np.uint32), state.params.view(np.uint32))
 
-    def taken(self, state: PublicState, held: InnerState, borders: tuple[int, ...]) -> PartialRound | None:
+    def take(self, state: PublicState, inner: InnerState, borders: tuple[int, ...]) -> PartialRound | None:
         """What was made of the round that begins with these and has these borders; None: nothing."""
-        if self._round is None or not self.fits(state, held) or not self._round.turn(borders):
+        if self._round is None or not self.fits(state, inner) or not self._round.turn(borders):
             return None
         return self._round
 

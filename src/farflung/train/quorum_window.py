@@ -3,7 +3,7 @@ time.
 
 Enough is a share, the quorum, of the tokens that were assigned to the members that the phase counts on. When it has
 arrived, a window opens for the others (OpenWindow). How long it stays open only the shell knows, from arrivals; its end
-is an event (GraceOver), and who was in is what the record says. The others are passed over, not lost: in TRAIN
+is an event (WindowEndInput), and who was in is what the record says. The others are passed over, not lost: in TRAIN
 and REVEAL they drop their round, and all count again as soon as they have answered.
 
 So whoever was assigned less than 1 - quorum of the tokens, alone or together, holds no phase longer than its window.
@@ -35,7 +35,7 @@ class PhaseOutcome(NamedTuple):
     effects: list[Effect]
 
 
-def gathered(state: CoordinatorState, arrived: Collection[PeerId]) -> PhaseOutcome:
+def phase_outcome(state: CoordinatorState, arrived: Collection[PeerId]) -> PhaseOutcome:
     """The state of the open phase now that these members have arrived."""
     late = state.in_round - set(arrived)
     if not late:
@@ -50,6 +50,6 @@ def gathered(state: CoordinatorState, arrived: Collection[PeerId]) -> PhaseOutco
 
 
 def _without(state: CoordinatorState, late: frozenset[PeerId]) -> PhaseOutcome:
-    told: list[Effect] = [SkipMember(state.round, p, state.phase) for p in sorted(late)]
+    window_effects: list[Effect] = [SkipMember(state.round, p, state.phase) for p in sorted(late)]
     members = tuple(p for p in state.members if p not in late)
-    return PhaseOutcome(replace(state, members=members, in_round=state.in_round - late), True, told)
+    return PhaseOutcome(replace(state, members=members, in_round=state.in_round - late), True, window_effects)

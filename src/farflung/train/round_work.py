@@ -1,6 +1,6 @@
 """Holds a job for its worker and does the work itself: it trains a round, and encodes the result.
 
-`Honest` is what every peer runs, and `UnderWay` a round's steps, made at once or one by one. A verifier repeats single
+`RoundWorker` is what every peer runs, and `PartialRound` a round's steps, made at once or one by one. A verifier repeats single
 parts of it (`rerun`, `reencode`) through the very same functions, so that the same settings give the same bits.
 """
 
@@ -29,7 +29,7 @@ from farflung.train.sync_arithmetic import EncodedUpdate, Sync
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What Setup fixed."""
+    """What the SetupCommand fixed."""
 
     setup: worker_messages.SetupCommand
     data: dataset.Dataset
@@ -93,41 +93,46 @@ class RoundWorker:
         """Steps after which the segments of the round end, 0 first."""
         return self.job.spec.borders_of(self.steps)
 
-    def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> TrainedRound:
+    def train(self, state: PublicState, inner: InnerState, pulse: Pulse) -> TrainedRound:
         """The round's steps from P_r; `pulse` is called between. Raises RunError FF-TRAIN-062: numbers are lost."""
-        return self._begun(state, held).finished(pulse)
+        return self._begun(state, inner).finished(pulse)
 
-    def ahead(self, state: PublicState, held: InnerState) -> PartialRound | None:
+    def prefetch(self, state: PublicState, inner: InnerState) -> PartialRound | None:
         """The same round, for steps that are made before it is asked for; None: this worker makes none."""
-        return self._begun(state, held)
+        return self._begun(state, inner)
 
-    def _begun(self, state: PublicState, held: InnerState) -> PartialRound:
+    def _begun(self, state: PublicState, inner: InnerState) -> PartialRound:
         batches = self.job.batches(state.round, self.job.setup.member)
-        return PartialRound(self.job, state, held, batches, self.borders)
+        return PartialRound(self.job, state, inner, batches, self.borders)
 
-    def encode(self, state: PublicState, held: InnerState, made: TrainedRound) -> EncodedUpdate:
+    def encode(self, state: PublicState, inner: InnerState, trained_round: TrainedRound) -> EncodedUpdate:
         """The payload, and what is unsent after the round."""
-        return encoded(self.job, state, self.job.setup.peer, made.states[0], made.end)
+        return encoded(self.job, state, self.job.setup.peer, trained_round.states[0], trained_round.end)
 
     def merged(self, state: PublicState, parts: Sequence[worker_messages.AcceptedPayload]) -> None:
         """Called with what a round's merge brought, and the state before it."""
 
 
-def fresh(state: PublicState, held: InnerState) -> BorderState:
-    """What stands at border 0 of the round that `held` goes into."""
-    return BorderState(state.round, held.step, state.params, held.vectors, held.residual, held.offset)
+def fresh(state: PublicState, inner: InnerState) -> BorderState:
+    """What stands at border 0 of the round that `inner` goes into."""
+    return BorderState(state.round, inner.step, state.params, inner.vectors, inner.residual, inner.offset)
 
 
 class PartialRound:
     """A round that is being trained: what stands at the borders that it has passed, and what was seen so far.
 
-    It may rest after any step: what comes out depends on nothing that happens in between (local.leg).
+    It may rest after any step: what comes out depends on nothing that happens in between (inner_steps.run_steps).
     """
 
     def __init__(
-        self, job: WorkerJob, state: PublicState, held: InnerState, batches: Batches, borders: tuple[int, ...]
+        self,
+        job: WorkerJob,
+        state: PublicState,
+        inner: InnerState,
+        batches: Batches,
+        borders: tuple[int, ...],
     ) -> None:
-        first = fresh(state, held)
+        first = fresh(state, inner)
         self._job, self._batches, self._borders = job, batches, borders
         self._states = [first]
         self._at = replace(first, params=segments.begin(replace(first, params=None), state.params))
@@ -158,12 +163,12 @@ class PartialRound:
         stop = after if most is None else min(after, done + most)
         # DGC masks its momentum by the residual where a segment begins, and nowhere else.
         at = self._at if done in self._borders else replace(self._at, residual=None)
-        leg = inner_steps.leg(
+        steps_made = inner_steps.run_steps(
             job.model, job.spec, at, self._batches, job.setup.member, range(done, stop), pulse
         )
-        self._at = replace(leg.end, residual=self._at.residual)
-        self._losses += leg.losses
-        self._largest = max(self._largest, leg.grad_norm)
+        self._at = replace(steps_made.end, residual=self._at.residual)
+        self._losses += steps_made.losses
+        self._largest = max(self._largest, steps_made.grad_norm)
         if stop == after:
             self._states.append(self._at)
 
@@ -177,13 +182,13 @@ class PartialRound:
 def trained(
     job: WorkerJob,
     state: PublicState,
-    held: InnerState,
+    inner: InnerState,
     batches: Batches,
     pulse: Pulse,
     borders: tuple[int, ...] | None = None,
 ) -> TrainedRound:
     """Steps from P_r on these batches, segment by segment; `borders` are those of the job, or of a shorter round."""
-    return PartialRound(job, state, held, batches, borders or job.spec.borders).finished(pulse)
+    return PartialRound(job, state, inner, batches, borders or job.spec.borders).finished(pulse)
 
 
 def encoded(
@@ -193,13 +198,15 @@ def encoded(
     return job.sync.encode(state, before.residual, before.offset, end, job.model.layout, peer)
 
 
-def trace(job: WorkerJob, made: TrainedRound, sent: EncodedUpdate) -> ContributionTrace:
-    """What the peer commits to: `sent` is what the encoding left."""
+def trace(job: WorkerJob, trained_round: TrainedRound, update: EncodedUpdate) -> ContributionTrace:
+    """What the peer commits to: `update` is what the encoding left."""
     optimizer = job.spec.optimizer
-    borders = segments.borders(job.model.layout, optimizer, made.states, sent.residual, sent.offset)
-    tokens = job.spec.step_tokens * len(made.losses)
-    statistics = TrainingStatistics(made.losses, made.grad_norm, tokens)
-    return ContributionTrace(borders, statistics, payload_hash(sent.payload))
+    borders = segments.borders(
+        job.model.layout, optimizer, trained_round.states, update.residual, update.offset
+    )
+    tokens = job.spec.step_tokens * len(trained_round.losses)
+    statistics = TrainingStatistics(trained_round.losses, trained_round.grad_norm, tokens)
+    return ContributionTrace(borders, statistics, payload_hash(update.payload))
 
 
 class SegmentRerun(NamedTuple):
@@ -231,7 +238,7 @@ def rerun(
         raise segments.unfit("it has made steps, and holds no optimizer")
     begin = replace(start, params=segments.begin(start, state.params))
     batches = job.batches(state.round, member)
-    leg = inner_steps.leg(job.model, job.spec, begin, batches, member, range(first, after), pulse)
+    leg = inner_steps.run_steps(job.model, job.spec, begin, batches, member, range(first, after), pulse)
     layout, is_last = job.model.layout, segment == job.spec.segments - 1
     unsent = ZERO_HASH if is_last else segments.unsent_root(layout, start.residual, start.offset)
     border = segments.border(layout, job.spec.optimizer, segment + 1, leg.end, unsent)
@@ -251,9 +258,9 @@ def reencode(job: WorkerJob, state: PublicState, peer: PeerId, last: BorderState
     if last.params is None or last.vectors:
         raise segments.unfit("an end of a round is its weights, and perhaps what was unsent before")
     layout = job.model.layout
-    sent = encoded(job, state, peer, last, last.params)
+    update = encoded(job, state, peer, last, last.params)
     return ReencodedUpdate(
-        payload_hash(sent.payload),
+        payload_hash(update.payload),
         segments.params_root(layout, last.params),
-        segments.unsent_root(layout, sent.residual, sent.offset),
+        segments.unsent_root(layout, update.residual, update.offset),
     )

@@ -5,23 +5,23 @@ phase's first message leaves. Whatever happens between two records is repeated a
 bits, because peers keep what they computed before they say that they have it.
 
     phase       waits for                        closed by          then
-    TRAIN       members' commitments             Committed          payloads are shown
-    REVEAL      a block of the ledger, if drawn  Beaconed           who is drawn opens its states
-                their payloads                   Accepted           everybody merges
-    MERGE       their roots                      Closed             its audits begin
-    AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
+    TRAIN       members' commitments             CommitmentsRecord  payloads are shown
+    REVEAL      a block of the ledger, if drawn  BeaconRecord       who is drawn opens its states
+                their payloads                   AcceptSetRecord    everybody merges
+    MERGE       their roots                      RoundEndRecord     its audits begin
+    AUDIT       verdicts on the round before     AuditsRecord       the ledger hears of that round; next round
 
 A phase waits for every live member, or for a quorum and a window (train.quorum_window); who is not in then is passed
-over and takes part again from the next round on. RoundOpened assigns each member its tokens before the work; none
+over and takes part again from the next round on. RoundStartRecord assigns each member its tokens before the work; none
 weighs more.
 
-A member is lost only on evidence (`Lost`), never for being slow. What it committed but did not show is left
+A member is lost only on evidence (`MemberLossInput`), never for being slow. What it committed but did not show is left
 out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all
 members agree on it: then the coordinator is wrong, and halts before it writes anything.
 
     step(state, event) -> (state, effects)
 
-`Write` must be durable before any effect behind it in the same list is carried out.
+`WriteRecord` must be durable before any effect behind it in the same list is carried out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from farflung.train.coordinator_state import (
     WindowEndInput,
     WriteRecord,
 )
-from farflung.train.quorum_window import gathered
+from farflung.train.quorum_window import phase_outcome
 from farflung.train.run_log import (
     AcceptSetRecord,
     AuditsRecord,
@@ -135,8 +135,8 @@ def step(state: CoordinatorState, event: Event) -> Step:
         case BeginInput():
             return _resume_phase(state)
         case CommitmentInput(round, commitment, promised, timed):
-            said = (commitment, promised, timed)
-            return _keep(state, RoundPhase.TRAIN, round, commitment.peer, "promises", said)
+            promise = (commitment, promised, timed)
+            return _keep(state, RoundPhase.TRAIN, round, commitment.peer, "promises", promise)
         case ContributionInput(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
             is_due = state.phase is RoundPhase.REVEAL and round == state.round
             return _lose(state, heavy.peer) if is_due else (state, [])
@@ -202,15 +202,15 @@ def _advance(state: CoordinatorState, effects: list[Effect]) -> Step:
 
 
 def _close_train(state: CoordinatorState, effects: list[Effect]) -> Step:
-    state, is_over, told = gathered(state, state.promises)
+    state, is_over, window_effects = phase_outcome(state, state.promises)
     if not is_over:
-        return state, [*effects, *told]
+        return state, [*effects, *window_effects]
     promises = [state.promises[p] for p in sorted(state.in_round)]
     timed = tuple(t for _, _, t in promises if t is not None)
     record = CommitmentsRecord(
         state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed
     )
-    return _reveal(state, [*effects, WriteRecord(record), *told], record)
+    return _reveal(state, [*effects, WriteRecord(record), *window_effects], record)
 
 
 def _reveal(state: CoordinatorState, effects: list[Effect], record: CommitmentsRecord) -> Step:
@@ -231,11 +231,11 @@ def _is_awaited(state: CoordinatorState, round: int) -> bool:
 def _close_reveal(state: CoordinatorState, effects: list[Effect]) -> Step:
     if _is_awaited(state, state.round):
         return state, effects
-    state, is_over, told = gathered(state, state.contributions)
+    state, is_over, window_effects = phase_outcome(state, state.contributions)
     if not is_over:
-        return state, [*effects, *told]
+        return state, [*effects, *window_effects]
     record = AcceptSetRecord(state.round, tuple(state.contributions[p] for p in sorted(state.contributions)))
-    return _merge(state, [*effects, WriteRecord(record), *told], record)
+    return _merge(state, [*effects, WriteRecord(record), *window_effects], record)
 
 
 def _merge(state: CoordinatorState, effects: list[Effect], record: AcceptSetRecord) -> Step:
@@ -250,9 +250,9 @@ def _merge(state: CoordinatorState, effects: list[Effect], record: AcceptSetReco
 def _close_merge(state: CoordinatorState, effects: list[Effect]) -> Step:
     if state.own_root is None:
         return state, effects
-    state, is_over, told = gathered(state, state.roots)
+    state, is_over, window_effects = phase_outcome(state, state.roots)
     if not is_over:
-        return state, [*effects, *told]
+        return state, [*effects, *window_effects]
     theirs = {state.roots[p][0] for p in state.in_round}
     if len(theirs) == 1 and len(state.in_round) > 1 and theirs != {state.own_root}:
         return state, [*effects, HaltRun(state.round, theirs.pop())]
@@ -265,7 +265,7 @@ def _close_merge(state: CoordinatorState, effects: list[Effect]) -> Step:
     signatures = tuple((p, state.roots[p][1]) for p in sorted(state.in_round))
     record = RoundEndRecord(state.round, Hash(state.own_root or b""), signatures)
     state = _replace(state, root=record.root, round=state.round + 1, phase=RoundPhase.IDLE)
-    effects = [*effects, WriteRecord(record), *told, ReportRound(record, state.accepted)]
+    effects = [*effects, WriteRecord(record), *window_effects, ReportRound(record, state.accepted)]
     if state.is_audited:
         effects = [*effects, AuditRound(record.round)]
     return _settle_audits(state, effects)
@@ -415,7 +415,7 @@ def _replayed(state: CoordinatorState, record: Record) -> CoordinatorState:
             return _replace(state, phase=RoundPhase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",
-        f"the run log does not fit together at a {type(record).__name__} record",
+        f"the run log does not fit together at a record {record.__struct_config__.tag!r}",
         cause=f"it stands in round {state.round}, phase {state.phase.value}",
         hint="restore the run's folder from a copy",
     )

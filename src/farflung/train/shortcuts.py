@@ -8,7 +8,7 @@ those lie from honest work that save something (train.noise_profile), benchmarks
 what saves time.
 
 A shortcut claims an end of the right form: as many steps counted as were asked for, a vector for each of the
-optimizer's. What it takes is a `Segment`; what it gives is what an honest `local.leg` gives.
+optimizer's. What it takes is a `SegmentTask`; it gives what an honest `inner_steps.run_steps` gives.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SegmentTask:
         optimizer = msgspec.structs.replace(self.spec.optimizer, lr=self.spec.optimizer.lr * rate)
         spec = msgspec.structs.replace(self.spec, optimizer=optimizer)
         batches, steps = batches or self.batches, self.steps if steps is None else steps
-        return inner_steps.leg(
+        return inner_steps.run_steps(
             model or self.job.model, spec, self.begin, batches, self.member, steps, self.pulse
         )
 

@@ -51,7 +51,7 @@ def median(values: Sequence[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def paced(measured: StepTimings, before: StepAssignment, bounds: StepBounds) -> StepAssignment:
+def assign_steps(measured: StepTimings, before: StepAssignment, bounds: StepBounds) -> StepAssignment:
     """The pace of the next round, after one at the pace `before`."""
     seconds = {
         peer: median(seen[-WINDOW:]) for peer, seen in measured.step.items() if seen and min(seen) > 0.0

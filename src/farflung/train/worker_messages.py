@@ -50,7 +50,7 @@ class TrainCommand(Wire, frozen=True, tag="train"):
 
 
 class AbandonCommand(Wire, frozen=True, tag="abandon"):
-    """Give up the round that is being trained: it is answered Broken, FF-TRAIN-012. This is not answered at all, and
+    """Give up the round that is being trained: it is answered WorkerFailure, FF-TRAIN-012. This is not answered at all, and
     changes nothing when no round is under way.
     """
 
@@ -180,7 +180,7 @@ class SetupResult(Wire, frozen=True, tag="ready"):
 
 
 class StateResult(Wire, frozen=True, tag="state"):
-    """Public state: reply to Initialize (with the snapshot) and to Load and Merge (snapshot empty)."""
+    """Public state: reply to InitializeCommand (with the snapshot), LoadCommand and MergeCommand (empty)."""
 
     round: int
     root: Hash
@@ -250,7 +250,7 @@ class ProfileResult(Wire, frozen=True, tag="profiled"):
 
 
 class LossResult(Wire, frozen=True, tag="score"):
-    """Reply to Evaluate and Baseline: nats per token."""
+    """Reply to EvaluateCommand and BaselineCommand: nats per token."""
 
     loss: float
     tokens: int
@@ -259,7 +259,7 @@ class LossResult(Wire, frozen=True, tag="score"):
 
 
 class LossProbeResult(Wire, frozen=True, tag="probed"):
-    """Reply to Probe: the held-out loss before the round, and each part's losses, in units of 2^-20."""
+    """Reply to LossProbeCommand: the held-out loss before the round, and each part's losses, in units of 2^-20."""
 
     held_before: int
     each: tuple[ScoreOf, ...]

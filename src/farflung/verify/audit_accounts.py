@@ -54,7 +54,7 @@ class AuditAccounts:
         self.out: frozenset[PeerId] = frozenset()
         self.guilty: dict[PeerId, SlashRecord] = {}
         self.discredited: set[PeerId] = set()
-        self.perjurers = DisqualifiedVerifiers()
+        self.disqualified = DisqualifiedVerifiers()
         self._accepted: dict[int, tuple[Contribution, ...]] = {}  # of rounds that are not judged yet
         self._promised: dict[int, tuple[Contribution, ...]] = {}
 
@@ -88,9 +88,9 @@ class AuditAccounts:
         """
         verdicts = [signed.verdict for signed in audited.verdicts]
         weights = {c.peer: c.weight for c in promised}
-        found = conclusions(verdicts, quorum_of(self.perjurers.left(self._verifiers, audited.round)))
+        found = conclusions(verdicts, quorum_of(self.disqualified.left(self._verifiers, audited.round)))
         self._convict(found, audited)
-        self.perjurers.note(audited, found)
+        self.disqualified.note(audited, found)
         good = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
         units = self._scored(accepted, audited, good)
         paid = [(v, 1) for v in verdicts if v.verifier in found[v.node].honoured]
@@ -98,7 +98,7 @@ class AuditAccounts:
         paid += [(v, 1 + self._spec.audit.jackpot) for v in tests if v.finding is VerdictFinding.FALSE]
         for verdict, times in paid:
             tokens = times * rerun_tokens(self._spec, verdict, weights[verdict.node])
-            if tokens and verdict.verifier not in self.perjurers.found:
+            if tokens and verdict.verifier not in self.disqualified.found:
                 units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
         self.out |= excluded_by(audited)
         return dict(sorted(units.items()))
@@ -107,13 +107,13 @@ class AuditAccounts:
         self, accepted: Sequence[Contribution], audited: AuditsRecord, good: Mapping[PeerId, int]
     ) -> dict[PeerId, int]:
         """The units of good work without what its scores cost, and those of who scored it."""
-        hired = self.perjurers.left(self._verifiers, audited.round)
+        hired = self.disqualified.left(self._verifiers, audited.round)
         harmful = frozenset[PeerId]() if self._is_proven else unpaid(audited.scores, hired)
         self.unpaid += len(harmful & good.keys())
         units = {peer: weight for peer, weight in good.items() if peer not in harmful}
         probe = probe_of(self._spec, is_proven=self._is_proven)
         read = probe.tokens(len(accepted), self._spec.model.context) if probe is not None else 0
-        for scorer in {signed.scores.verifier for signed in audited.scores} - self.perjurers.found.keys():
+        for scorer in {signed.scores.verifier for signed in audited.scores} - self.disqualified.found.keys():
             units[scorer] = units.get(scorer, 0) + read
         return units
 
@@ -123,7 +123,7 @@ class AuditAccounts:
         It does not where who planted was itself found out before the ledger could hear of it: that takes no accusation
         by a node that trains no more.
         """
-        perjury = self.perjurers.found.get(verifier)
+        perjury = self.disqualified.found.get(verifier)
         guilty = self.guilty.get(perjury.planter) if perjury is not None else None
         is_late = perjury is not None and guilty is not None and guilty.round < perjury.round + LAG
         return None if is_late else perjury

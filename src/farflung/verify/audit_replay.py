@@ -49,37 +49,37 @@ class AuditReplay:
         self._accepted: dict[PeerId, int] = {}
         self._drawn: dict[int, Mapping[PeerId, tuple[AuditSample, Contribution]]] = {}
         self._owed: dict[int, frozenset[PeerId]] = {}
-        self._luck: dict[int, Hash] = {}
-        self._perjurers = DisqualifiedVerifiers()
+        self._beacons: dict[int, Hash] = {}
+        self._disqualified = DisqualifiedVerifiers()
         self._judged = 0
         self._probe = probe_of(terms.spec, is_proven=terms.is_proven)
         self._scored: dict[int, ScoreContext] = {}
-        self._streaks = LossStreaks()
+        self._loss_streaks = LossStreaks()
         self._out: frozenset[PeerId] = frozenset()
 
     def drawn(
         self,
         round: int,
-        luck: Hash,
+        beacon: Hash,
         promised: Sequence[Contribution],
         accepted: Sequence[Contribution],
         flagged: Mapping[PeerId, str],
     ) -> None:
         """Draws among all that was committed to in a round: what was not accepted is owed, and judged like the rest.
 
-        `luck` is its beacon.
+        `beacon` is its beacon.
         """
         spec = self._terms.spec
         if spec.is_audited:
-            flagged = {**self._streaks.suspected, **flagged}
-            about = (self._chain, self._terms.id, round, luck, accepted)
+            flagged = {**self._loss_streaks.suspected, **flagged}
+            about = (self._chain, self._terms.id, round, beacon, accepted)
             self._scored[round] = ScoreContext(*about, self._probe)
             known = [(c.peer, self._accepted.get(c.peer, 0)) for c in promised]
-            found = draw(spec.audit, spec.segments, luck, known, flagged)
+            found = draw(spec.audit, spec.segments, beacon, known, flagged)
             by_peer = {c.peer: c for c in promised}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
             shown = {c.peer for c in accepted}
-            self._luck[round] = luck
+            self._beacons[round] = beacon
             self._owed[round] = frozenset(d.peer for d in found if d.peer not in shown)
         # Rounds in a row, for sample.standing.
         self._accepted = {c.peer: self._accepted.get(c.peer, 0) + 1 for c in accepted}
@@ -100,7 +100,7 @@ class AuditReplay:
         is_next = record.round == self._judged < closed and self._terms.spec.is_audited
         require(is_next, "FF-VERI-033", f"the audits of round {record.round} are out of turn")
         drawn = self._drawn.pop(record.round)
-        asked = self._verifiers - self._perjurers.unasked(record.round)
+        asked = self._verifiers - self._disqualified.unasked(record.round)
         names = [(v.verdict.node, v.verdict.verifier) for v in record.verdicts]
         is_ascending = names == sorted(set(names))
         require(is_ascending, "FF-VERI-035", f"round {record.round} has a verdict twice, or not in order")
@@ -114,7 +114,7 @@ class AuditReplay:
         self._check_quorum(record, len(asked))
         self._check_canaries(record, drawn, asked)
         check_scores(self._scored.pop(record.round), record.scores, asked, self._report)
-        self._streaks.add(record)
+        self._loss_streaks.add(record)
         self._out |= excluded_by(record)
         self._judged += 1
         self._report.audits += len(drawn.keys() & {node for node, _ in names})
@@ -142,7 +142,7 @@ class AuditReplay:
         asked: frozenset[PeerId],
     ) -> None:
         """Each was planted in what the log says was committed to and drawn, for the verifier that is asked first."""
-        luck, round = self._luck.pop(record.round), record.round
+        beacon, round = self._beacons.pop(record.round), record.round
         nodes = [canary.verdict.verdict.node for canary in record.canaries]
         possible = {v.verdict.node for v in record.verdicts} - self._owed[round]
         is_due = (
@@ -151,11 +151,11 @@ class AuditReplay:
         require(is_due or not nodes, "FF-VERI-135", f"round {round} has canaries where none can be")
         for node, canary in zip(nodes, record.canaries, strict=True):
             self._check_canary(canary, *drawn[node])
-            first = verifier_order(luck, node, asked)[0]
+            first = verifier_order(beacon, node, asked)[0]
             is_first = canary.verdict.verdict.verifier == first
             require(is_first, "FF-VERI-137", f"a canary of round {round} was shown to another than the first")
         verdicts = [signed.verdict for signed in record.verdicts]
-        self._perjurers.note(record, conclusions(verdicts, quorum_of(len(asked))))
+        self._disqualified.note(record, conclusions(verdicts, quorum_of(len(asked))))
         self._report.canaries += len(nodes)
 
     def _check_canary(self, canary: Canary, drawn: AuditSample, c: Contribution) -> None:

@@ -49,14 +49,20 @@ def blind(
     )
 
 
-def is_blind(said: BlindCommitment, job: Hash, round: int, node: PeerId, segment: int) -> bool:
+def is_blind(commitment: BlindCommitment, job: Hash, round: int, node: PeerId, segment: int) -> bool:
     """Whether the verifier that it names signed it for this audit."""
-    parts = (*_about(job, round, node, segment), said.digest)
-    return is_signed(said.verifier, said.signature, NS_AUDIT, *parts)
+    parts = (*_about(job, round, node, segment), commitment.digest)
+    return is_signed(commitment.verifier, commitment.signature, NS_AUDIT, *parts)
 
 
 def opens(
-    said: BlindCommitment, job: Hash, round: int, node: PeerId, segment: int, border: BorderRoots, nonce: Hash
+    commitment: BlindCommitment,
+    job: Hash,
+    round: int,
+    node: PeerId,
+    segment: int,
+    border: BorderRoots,
+    nonce: Hash,
 ) -> bool:
     """Whether this result and nonce are what the verifier had committed to."""
-    return result_digest(job, round, node, segment, said.verifier, border, nonce) == said.digest
+    return result_digest(job, round, node, segment, commitment.verifier, border, nonce) == commitment.digest

@@ -5,8 +5,8 @@
     FIRST      FirstMove with borders and bond   FirstMove                         -
     DESCEND    Descend                           Descend                           -
     VERDICT    OpenVerdict, if not guilty        OpenVerdict, if guilty            OpenVerdict
-    SHOW       Show                              Show                              -
-    REFEREE    Referee                           Referee                           Referee
+    SHOW       ShowTile                          ShowTile                          -
+    REFEREE    ProveElement                      ProveElement                      ProveElement
 
 Pure: the row is all that a player remembers, so it may stop and start anew at any stage. A player moves as soon as it
 may; who does so and has executed the program never loses a dispute in which it is right (Canetti, Riva, Rothblum 2013):
@@ -55,14 +55,14 @@ class DisputeRole(Enum):
 
 
 class DisputePlayer(NamedTuple):
-    """What a player brings. `played`: its own execution; `tile` and `prove` execute again what is asked of it.
+    """What a player brings. `execution`: its own execution; `tile` and `prove` execute again what is asked of it.
 
     `terms` and `program` open the job's id. The accused has the borders of the segment under its trace, and the bond
     that the law asks for.
     """
 
     role: DisputeRole
-    played: SegmentExecution
+    execution: SegmentExecution
     terms: Hash
     program: CanonicalProgram
     tile: Callable[[int], bytes]
@@ -71,17 +71,17 @@ class DisputePlayer(NamedTuple):
     bond: int = 0
 
 
-def is_won(role: DisputeRole, played: SegmentExecution) -> bool:
+def is_won(role: DisputeRole, execution: SegmentExecution) -> bool:
     """Whether whoever is honest on that side wins: known before anybody is accused, or answers."""
-    return role is DisputeRole.BYSTANDER or played.is_guilty is (role is DisputeRole.CHALLENGER)
+    return role is DisputeRole.BYSTANDER or execution.is_guilty is (role is DisputeRole.CHALLENGER)
 
 
 def next_move(player: DisputePlayer, row: PinpointRow, shown: Pair = (None, None)) -> Move | None:
     """What the player has to say now; None: nothing, for now or at all.
 
-    `row` is the game as the ledger has it, `shown` the tiles in the `Show` operations of its blocks.
+    `row` is the game as the ledger has it, `shown` the tiles in the `ShowTile` operations of its blocks.
     """
-    if not is_won(player.role, player.played):
+    if not is_won(player.role, player.execution):
         return None
     match row.stage:
         case PinpointStage.OFFERED if player.role is not DisputeRole.BYSTANDER:
@@ -91,11 +91,11 @@ def next_move(player: DisputePlayer, row: PinpointRow, shown: Pair = (None, None
         ):
             return _turn(player, row)
         case PinpointStage.VERDICT:
-            last = player.played.tree.leaves - 1
-            if player.played.tree.root != row.roots[ACCUSED]:
+            last = player.execution.tree.leaves - 1
+            if player.execution.tree.root != row.roots[ACCUSED]:
                 return None
-            path = player.played.tree.path(last)
-            return OpenVerdict(row.job, row.node, player.played.is_guilty, path)
+            path = player.execution.tree.path(last)
+            return OpenVerdict(row.job, row.node, player.execution.is_guilty, path)
         case PinpointStage.REFEREE:
             return _proof(player, row, shown)
     return None
@@ -106,7 +106,7 @@ def _turn(player: DisputePlayer, row: PinpointRow) -> Move | None:
     side: int = player.role.value
     if row.shown[side] if row.stage == PinpointStage.SHOW else row.children[side]:
         return None
-    tree, named = player.played.tree, (row.job, row.node)
+    tree, named = player.execution.tree, (row.job, row.node)
     match row.stage:
         case PinpointStage.FIRST:
             return FirstMove(*named, player.bond, player.borders, tree.children(tree.depth, 0))

@@ -95,24 +95,24 @@ def about(job: Hash, node: PeerId, height: int, sender: PeerId, ops: Sequence[Op
     ]
 
 
-def rungs(game: PinpointRow, said: Sequence[DisputeOperation]) -> tuple[DisputeStep, ...]:
-    """All places to which the game has come, in their order. `said`: all that was said of it, oldest first."""
-    found = [DisputeStep(PinpointStage.OFFERED, 0, 0, NOBODY, said[0].height if said else 0)]
-    height = _begun(game, said)
+def dispute_steps(game: PinpointRow, operations: Sequence[DisputeOperation]) -> tuple[DisputeStep, ...]:
+    """All places to which the game has come, in their order. `operations`: all that was said of it, oldest first."""
+    found = [DisputeStep(PinpointStage.OFFERED, 0, 0, NOBODY, operations[0].height if operations else 0)]
+    height = _begun(game, operations)
     if not game.steps or height is None:
         return tuple(found)
     for number, rival in enumerate(game.beaten):
-        past = replace(game, challenger=rival, roots=_roots(game, rival, said, height))
-        found += _descent(past, number, said, height)
-        height = _lost(found[-1], said)
-    return (*found, *_descent(game, len(game.beaten), said, height))
+        past = replace(game, challenger=rival, roots=_roots(game, rival, operations, height))
+        found += _descent(past, number, operations, height)
+        height = _lost(found[-1], operations)
+    return (*found, *_descent(game, len(game.beaten), operations, height))
 
 
 def _descent(
-    game: PinpointRow, number: int, said: Sequence[DisputeOperation], height: int
+    game: PinpointRow, number: int, operations: Sequence[DisputeOperation], height: int
 ) -> list[DisputeStep]:
     """One game, whose roots are known, from its first moves as far as it came."""
-    said = [each for each in said if each.height >= height]
+    operations = [each for each in operations if each.height >= height]
     total = programs.leaf_count(game.program, game.steps)
     at = replace(game, stage=PinpointStage.FIRST, level=tile_tree.depth(total), first=0, nodes=game.roots)
     found: list[DisputeStep] = []
@@ -120,7 +120,7 @@ def _descent(
         is_first = at.stage is PinpointStage.FIRST  # what is told of a rung is known when it begins
         nodes, rival = (NOBODY, NO_ACCOUNT) if is_first else (at.nodes, game.challenger)
         found.append(DisputeStep(at.stage, at.level, at.first, nodes, height, number, rival))
-        moves = _moves(at, said)
+        moves = _moves(at, operations)
         if not all(moves):
             return found
         height = max(height, *(move.height for move in moves if move))
@@ -139,13 +139,13 @@ def _descent(
 
 
 def _roots(
-    game: PinpointRow, rival: PeerId, said: Sequence[DisputeOperation], height: int
+    game: PinpointRow, rival: PeerId, operations: Sequence[DisputeOperation], height: int
 ) -> tuple[Hash, Hash]:
     """Of a game that is over and no longer in the row: what both sides said first from block `height` on."""
     total = programs.leaf_count(game.program, game.steps)
     level = tile_tree.depth(total)
     count = tile_tree.child_count(total, level, 0)
-    first = [s for s in said if s.height >= height and isinstance(s.op, FirstMove)]
+    first = [s for s in operations if s.height >= height and isinstance(s.op, FirstMove)]
 
     def root(side: PeerId) -> Hash:
         for _, sender, op in first:
@@ -156,31 +156,31 @@ def _roots(
     return root(game.node), root(rival)
 
 
-def _lost(last: DisputeStep, said: Sequence[DisputeOperation]) -> int:
+def _lost(last: DisputeStep, operations: Sequence[DisputeOperation]) -> int:
     """From which block on the next accuser may play: that of what decided, or of the last move before the clock did."""
     deciding = {PinpointStage.REFEREE: ProveElement, PinpointStage.VERDICT: OpenVerdict}.get(last.stage)
     if deciding is None:
         return last.height
     return next(
-        (s.height for s in said if s.height > last.height and isinstance(s.op, deciding)), last.height
+        (s.height for s in operations if s.height > last.height and isinstance(s.op, deciding)), last.height
     )
 
 
-def _begun(game: PinpointRow, said: Sequence[DisputeOperation]) -> int | None:
+def _begun(game: PinpointRow, operations: Sequence[DisputeOperation]) -> int | None:
     """The block in which the job's program was opened."""
-    for height, _, op in said:
+    for height, _, op in operations:
         if isinstance(op, Pinpoint | Challenge) and programs.job_id(op.terms, op.program) == game.job:
             return height
     return None
 
 
 def _moves(
-    at: PinpointRow, said: Sequence[DisputeOperation]
+    at: PinpointRow, operations: Sequence[DisputeOperation]
 ) -> tuple[_DisputeMove | None, _DisputeMove | None]:
     """Both sides' moves at this place of the game; None: that side has not made it."""
     players = at.node, at.challenger
     mine, theirs = (
-        next((m for s in said if s.sender == player and (m := _move(at, side, s)) is not None), None)
+        next((m for s in operations if s.sender == player and (m := _move(at, side, s)) is not None), None)
         for side, player in enumerate(players)
     )
     return mine, theirs
@@ -202,31 +202,33 @@ def _move(at: PinpointRow, side: int, one: DisputeOperation) -> _DisputeMove | N
     return _DisputeMove(one.height, children) if is_it else None
 
 
-def end(dispute: DisputeRow, game: PinpointRow | None, said: Sequence[DisputeOperation]) -> DisputeOutcome:
+def end(
+    dispute: DisputeRow, game: PinpointRow | None, operations: Sequence[DisputeOperation]
+) -> DisputeOutcome:
     """How a dispute that is decided came to its end."""
     if game is None or not game.steps:
         is_jury = dispute.answer != ZERO_HASH and dispute.state is not DisputeState.LAPSED
         return DisputeOutcome("jury" if is_jury else "clock")
-    last = rungs(game, said)[-1]
+    last = dispute_steps(game, operations)[-1]
     if game.beaten and game.challenger == NO_ACCOUNT:
         return DisputeOutcome("silence", SIDES[1:])  # who played has lost, and nobody else does
     if last.stage is PinpointStage.REFEREE:
-        late = [each for each in said if each.height > last.height]
+        late = [each for each in operations if each.height > last.height]
         return _refereed(dispute, game, late) or DisputeOutcome("silence", SIDES)
     if last.stage is PinpointStage.VERDICT:
-        opened = [s.height for s in said if isinstance(s.op, OpenVerdict) and s.height > last.height]
+        opened = [s.height for s in operations if isinstance(s.op, OpenVerdict) and s.height > last.height]
         return DisputeOutcome("verdict", (), opened[-1]) if opened else DisputeOutcome("silence", SIDES[:1])
     at = replace(game, stage=last.stage, level=last.level, first=last.first, nodes=last.nodes)
-    owed = zip(SIDES, _moves(at, said), strict=True)
+    owed = zip(SIDES, _moves(at, operations), strict=True)
     return DisputeOutcome("silence", tuple(side for side, move in owed if move is None))
 
 
 def _refereed(
-    dispute: DisputeRow, game: PinpointRow, said: Sequence[DisputeOperation]
+    dispute: DisputeRow, game: PinpointRow, operations: Sequence[DisputeOperation]
 ) -> DisputeOutcome | None:
     """The first exhibit that proves something; the law refuses the others."""
     case = pinpoint.case_of(game)
-    for one in said:
+    for one in operations:
         if not isinstance(one.op, ProveElement):
             continue
         try:
@@ -246,12 +248,12 @@ def _decides(finding: RefereeFinding) -> DisputeState:
     return DisputeState.UPHELD if challenger else DisputeState.FORFEIT
 
 
-def sent(game: PinpointRow, said: Sequence[DisputeOperation]) -> int:
+def sent(game: PinpointRow, operations: Sequence[DisputeOperation]) -> int:
     """Bytes of hashes that both sides have posted."""
     sides = (game.node, game.challenger, *game.beaten)
     return sum(
         len(encode(each.op))
-        for each in said
+        for each in operations
         if isinstance(each.op, FirstMove | Descend | OpenVerdict) and each.sender in sides
     )
 

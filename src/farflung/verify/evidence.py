@@ -111,21 +111,23 @@ def check_evidence(
     report.evidence = len(files)
 
 
-def _testimony_fault(e: AuditEvidence, said: VerifierTestimony) -> str:
-    verdict = said.verdict.verdict
+def _testimony_fault(e: AuditEvidence, testimony: VerifierTestimony) -> str:
+    verdict = testimony.verdict.verdict
     about = (verdict.job, verdict.round, verdict.node, verdict.segment, verdict.trace)
     if about != (e.job, e.round, e.contribution.peer, e.segment, e.contribution.trace):
         return "a verdict is about something else"
-    if verdict.finding not in DAMNING or not is_verdict_signed(said.verdict):
+    if verdict.finding not in DAMNING or not is_verdict_signed(testimony.verdict):
         return "a verdict accuses nobody, or its verifier did not sign it"
     place = (e.job, e.round, verdict.node, e.segment)
-    if len(said.blinds) != any(verdict.result):
+    if len(testimony.blinds) != any(verdict.result):
         return "a verifier judged what it had not committed to"
-    for blind, border, nonce in zip(said.blinds, said.borders, said.nonces, strict=False):
+    for blind, border, nonce in zip(testimony.blinds, testimony.borders, testimony.nonces, strict=False):
         if blind.digest != verdict.result or not is_blind(blind, *place):
             return "a verifier committed to another result"
         if not opens(blind, *place, border, nonce):
             return "a verifier's commitment is not opened"
     return (
-        "" if len(said.blinds) == len(said.borders) == len(said.nonces) <= 1 else "a testimony is not whole"
+        ""
+        if len(testimony.blinds) == len(testimony.borders) == len(testimony.nonces) <= 1
+        else "a testimony is not whole"
     )

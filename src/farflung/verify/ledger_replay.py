@@ -81,7 +81,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
         return frozenset(self.accused)
 
 
-def read_books(
+def replay_ledger(
     genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, report: ReplayReport
 ) -> LedgerReplay:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
@@ -105,19 +105,19 @@ def read_books(
     return LedgerReplay(chain, job, leases, escrow, draws)
 
 
-def compare(books: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport) -> None:
+def compare(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport) -> None:
     """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133, -138."""
-    _compare_terms(books, terms, records)
-    _compare_rounds(books, records)
-    _compare_draws(books, terms, records)
-    _compare_pay(books, terms, records, report)
-    report.attested = _attested(books, records)
-    report.paid, report.refunded = books.job.paid, books.job.refunded
-    report.slashed, report.guessed = len(books.slashed), len(books.perjured)
+    _compare_terms(replay, terms, records)
+    _compare_rounds(replay, records)
+    _compare_draws(replay, terms, records)
+    _compare_pay(replay, terms, records, report)
+    report.attested = _attested(replay, records)
+    report.paid, report.refunded = replay.job.paid, replay.job.refunded
+    report.slashed, report.guessed = len(replay.slashed), len(replay.perjured)
 
 
-def _compare_terms(books: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> None:
-    job, spec = books.job, terms.spec
+def _compare_terms(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> None:
+    job, spec = replay.job, terms.spec
     coordinators = {r.coordinator for r in records if isinstance(r, RunStartRecord)}
     is_theirs = coordinators == {job.requester} == {terms.requester}
     require(is_theirs, "FF-VERI-027", "the log is not signed by the job's requester")
@@ -125,17 +125,17 @@ def _compare_terms(books: LedgerReplay, terms: JobTerms, records: Sequence[Recor
     within = (
         job.rounds == spec.rounds
         and job.unit_price_max <= parse_credits(spec.unit_price)
-        and books.escrow <= parse_credits(spec.budget)
+        and replay.escrow <= parse_credits(spec.budget)
     )
     require(within, "FF-VERI-028", "rounds, price or escrow on the ledger are not those of the terms")
 
 
-def _compare_rounds(books: LedgerReplay, records: Sequence[Record]) -> None:
+def _compare_rounds(replay: LedgerReplay, records: Sequence[Record]) -> None:
     accepted = accepted_by_round(records)
     closed = [r for r in records if isinstance(r, RoundEndRecord)]
-    is_same = books.job.round == len(closed)
+    is_same = replay.job.round == len(closed)
     require(is_same, "FF-VERI-021", "the ledger has another number of rounds than the log")
-    epochs = {row.round: row for row in books.chain.state.rows(EpochRow) if row.job == books.job.job}
+    epochs = {row.round: row for row in replay.chain.state.rows(EpochRow) if row.job == replay.job.job}
     for record in closed:
         epoch = epochs[record.round]
         told = (record.root, contributions_root(accepted[record.round]))
@@ -143,43 +143,43 @@ def _compare_rounds(books: LedgerReplay, records: Sequence[Record]) -> None:
         require(is_same, "FF-VERI-022", f"round {record.round} on the ledger is not the round in the log")
 
 
-def _compare_draws(books: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> None:
+def _compare_draws(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> None:
     committed = {r.round: r.commitments for r in records if isinstance(r, CommitmentsRecord)}
     for record in (r for r in records if isinstance(r, BeaconRecord)):
         named = (anchor(terms.id, record.round, committed[record.round]), record.block)
-        is_anchored = books.draws.get(record.round) == named
+        is_anchored = replay.draws.get(record.round) == named
         require(
             is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it"
         )
 
 
-def _attested(books: LedgerReplay, records: Sequence[Record]) -> int:
+def _attested(replay: LedgerReplay, records: Sequence[Record]) -> int:
     """How many contributions name what their node's lease does. A node that was changed since then names another."""
-    named = {lease.node: lease.attests for lease in books.leases}
+    named = {lease.node: lease.attests for lease in replay.leases}
     made = (c for contributions in accepted_by_round(records).values() for c in contributions)
     return sum(c.attests == named.get(c.peer) for c in made)
 
 
 def _compare_pay(
-    books: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport
+    replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport
 ) -> None:
-    job, leases = books.job, books.leases
+    job, leases = replay.job, replay.leases
     members = {m.peer for r in records if isinstance(r, RoundStartRecord) for m in r.members}
     lent = {x.node for x in leases if x.role == LeaseRole.TRAIN}
     require(members <= lent, "FF-VERI-024", "somebody takes part without a lease")
-    units, report.unpaid = _units(books, terms, records)
+    units, report.unpaid = _units(replay, terms, records)
     for lease in leases:
         due = units.get(lease.node, 0)
-        pay = 0 if lease.node in books.slashed | books.perjured else due * lease.unit_price
+        pay = 0 if lease.node in replay.slashed | replay.perjured else due * lease.unit_price
         is_right = lease.earned == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
     require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
-    is_whole = job.paid + job.refunded == books.escrow
+    is_whole = job.paid + job.refunded == replay.escrow
     require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
 
 
 def _units(
-    books: LedgerReplay, terms: JobTerms, records: Sequence[Record]
+    replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]
 ) -> tuple[Mapping[PeerId, int], int]:
     """What everybody earned by the log, and how many contributions their scores cost the pay; that those are slashed
     whom the log finds guilty, and nobody that it does not.
@@ -188,16 +188,16 @@ def _units(
     """
     accepted, promised = accepted_by_round(records), promised_by_round(records)
     audited = {r.round: r for r in records if isinstance(r, AuditsRecord)}
-    tally, units = AuditAccounts(terms, len(books.verifiers)), dict[PeerId, int]()
+    tally, units = AuditAccounts(terms, len(replay.verifiers)), dict[PeerId, int]()
     for round in sorted(accepted):
         found = audited.get(round, AuditsRecord(round, ()))
         for peer, earned in tally.add(accepted[round], found, promised[round]).items():
             units[peer] = units.get(peer, 0) + earned
-    is_late = books.job.state is JobState.EXPIRED
-    is_just = books.slashed <= tally.out and (is_late or tally.guilty.keys() <= books.slashed)
+    is_late = replay.job.state is JobState.EXPIRED
+    is_just = replay.slashed <= tally.out and (is_late or tally.guilty.keys() <= replay.slashed)
     require(is_just, "FF-VERI-039", "the ledger punishes others than the audits found guilty")
-    guessed = {verifier for verifier in tally.perjurers.found if tally.owed(verifier) is not None}
-    is_just = books.perjured <= guessed and (is_late or guessed <= books.perjured)
+    guessed = {verifier for verifier in tally.disqualified.found if tally.owed(verifier) is not None}
+    is_just = replay.perjured <= guessed and (is_late or guessed <= replay.perjured)
     require(
         is_just, "FF-VERI-138", "the ledger punishes other verifiers than said that a false segment holds"
     )
@@ -205,57 +205,57 @@ def _units(
 
 
 def check_receipts(
-    books: LedgerReplay, data: Sequence[bytes], genesis: Genesis, report: ReplayReport
+    replay: LedgerReplay, data: Sequence[bytes], genesis: Genesis, report: ReplayReport
 ) -> None:
     """Each receipt proves its row, and the row is what executing the blocks again gives.
 
     Raises VerificationError FF-LEDG-07x, FF-VERI-030 to -032.
     """
     proved: set[bytes] = set()
-    headers = _headers(books)
+    headers = _headers(replay)
     for item in data:
         receipt = decode(item, LedgerReceipt, limits.TX_BYTES)
-        row = check_receipt(receipt, genesis, books.chain.steps)
-        _compare_row(books, headers, receipt, row)
+        row = check_receipt(receipt, genesis, replay.chain.steps)
+        _compare_row(replay, headers, receipt, row)
         if isinstance(row, JobRow | LeaseRow):
             proved.add(row.key)
         report.receipts += 1
-    parties = {books.job.key, *(lease.key for lease in books.leases)}
+    parties = {replay.job.key, *(lease.key for lease in replay.leases)}
     require(parties <= proved, "FF-VERI-032", "a party of the job has no receipt")
 
 
 def check_receipt_files(
-    books: LedgerReplay, files: Sequence[bytes], genesis: Genesis, report: ReplayReport
+    replay: LedgerReplay, files: Sequence[bytes], genesis: Genesis, report: ReplayReport
 ) -> None:
     """What each party was given as its proof holds by itself, and says what executing the blocks again gives.
 
     A reader of the log alone has none. Raises VerificationError FF-LEDG-07x, -085, FF-VERI-030, -031.
     """
-    headers = _headers(books)
+    headers = _headers(replay)
     for data in files:
         held = read_receipt_file(data)
         rows = check_receipt_file(held, genesis.chain)
         for receipt, row in zip(held.receipts, rows, strict=True):
-            _compare_row(books, headers, receipt, row)
+            _compare_row(replay, headers, receipt, row)
         report.receipt_files += 1
 
 
-def _headers(books: LedgerReplay) -> frozenset[Hash]:
-    return frozenset(block.header.id for block in books.chain.blocks)
+def _headers(replay: LedgerReplay) -> frozenset[Hash]:
+    return frozenset(block.header.id for block in replay.chain.blocks)
 
 
-def _compare_row(books: LedgerReplay, headers: frozenset[Hash], receipt: LedgerReceipt, row: Row) -> None:
+def _compare_row(replay: LedgerReplay, headers: frozenset[Hash], receipt: LedgerReceipt, row: Row) -> None:
     is_known = receipt.header.id in headers
     require(is_known, "FF-VERI-030", "a receipt is of a block that is not in the log")
-    is_same = books.chain.state.tables[row.TABLE].row(row.key) == row
+    is_same = replay.chain.state.tables[row.TABLE].row(row.key) == row
     require(is_same, "FF-VERI-031", "a receipt contradicts the blocks")
 
 
-def check_output(books: LedgerReplay, output: Hash) -> None:
+def check_output(replay: LedgerReplay, output: Hash) -> None:
     """The ledger names this output; none only if the job was ended before it had one.
 
     Raises VerificationError FF-VERI-042.
     """
-    job = books.job
+    job = replay.job
     is_unnamed = job.output == ZERO_HASH and job.state is not JobState.SETTLED
     require(is_unnamed or job.output == output, "FF-VERI-042", "the ledger names another model file")

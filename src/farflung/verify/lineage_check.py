@@ -1,7 +1,7 @@
 """Checks stacked proofs (V4): whether a run builds on the runs that its terms name.
 
-    Terms.lineage of the child  =  (ledger, job and final root of the parent, *Terms.lineage of the parent)
-    initial root of the child   =  root of what its method makes of the parent's final weights
+    JobTerms.lineage of the child  =  (ledger, job and final root of the parent, *JobTerms.lineage of the parent)
+    initial root of the child      =  root of what its method makes of the parent's final weights
 
 So one hash, the child's job id, fixes the whole chain down to weights from a seed. Whoever has the child alone knows on
 what it stands and has not seen that it does; with the parent's export both follow, and with every export of the

@@ -1,8 +1,8 @@
 """Replays the run log: recomputes each round from the one before, and checks each record in its place.
 
-    Opened ── RoundOpened ── Committed ── (Beaconed) ── Accepted ── Closed ── (Audited) ── RoundOpened ... ── Finished
+    opened ── round ── committed ── (beaconed) ── accepted ── closed ── (audited) ── round ... ── finished
 
-What is not derived from the terms is signed by the peer whose doing it is. Lists of peers ascend strictly, so that
+These are the tags of train.run_log. What is not derived from the terms is signed by the peer whose doing it is. Lists of peers ascend strictly, so that
 one round has one form and nobody stands in it twice.
 """
 
@@ -74,7 +74,7 @@ class LogReplay:
         """The public state at the end. Raises VerificationError FF-VERI-007 to -019, or what a payload's codec says."""
         for record in records:
             is_next = self._last in FOLLOWS[type(record)]
-            require(is_next, "FF-VERI-011", f"a {type(record).__name__} record is out of turn")
+            require(is_next, "FF-VERI-011", f"a record {record.__struct_config__.tag!r} is out of turn")
             self._one(record)
             self._last = type(record)
         return self._public

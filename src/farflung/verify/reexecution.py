@@ -56,16 +56,16 @@ def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, 
 
     `hired`: verifiers of the job.
     """
-    perjurers, condemned = DisqualifiedVerifiers(), set[tuple[int, PeerId]]()
+    disqualified, condemned = DisqualifiedVerifiers(), set[tuple[int, PeerId]]()
     for record in (r for r in records if isinstance(r, AuditsRecord)):
-        quorum = quorum_of(perjurers.left(hired, record.round))
+        quorum = quorum_of(disqualified.left(hired, record.round))
         found = conclusions([s.verdict for s in record.verdicts], quorum)
         condemned |= {(record.round, node) for node, each in found.items() if each.is_guilty}
-        perjurers.note(record, found)
+        disqualified.note(record, found)
     return frozenset(condemned)
 
 
-def places(
+def segment_keys(
     accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]
 ) -> tuple[SegmentKey, ...]:
     """Every segment that the run stands behind, by round, peer and segment."""
@@ -76,12 +76,12 @@ def places(
 def drawn(job: Hash, seed: int, rate: float, among: Sequence[SegmentKey]) -> tuple[SegmentKey, ...]:
     """The sample: each place by itself with probability `rate`, above 0; one at least, where there is any."""
 
-    def luck(place: SegmentKey) -> int:
+    def lot(place: SegmentKey) -> int:
         where = (number(place.round), place.peer, number(place.segment))
         return int.from_bytes(digest(NS_REEXECUTION, job, number(seed), *where)[:8], "little")
 
-    lucky = tuple(place for place in among if luck(place) < int(rate * ODDS))
-    return lucky or tuple(sorted(among, key=luck)[:1])
+    lucky = tuple(place for place in among if lot(place) < int(rate * ODDS))
+    return lucky or tuple(sorted(among, key=lot)[:1])
 
 
 def lasts(sample: Sequence[SegmentKey]) -> dict[PeerId, int]:
@@ -95,17 +95,17 @@ def condemned_places(accepted: Accepted, condemned: frozenset[tuple[int, PeerId]
     return tuple(SegmentKey(r, peer, 0) for r, peer in sorted(bad))
 
 
-def retried(sample: Sequence[SegmentKey], replays: Sequence[ChainRerun]) -> tuple[RetrialReport, ...]:
+def retrial_reports(sample: Sequence[SegmentKey], reruns: Sequence[ChainRerun]) -> tuple[RetrialReport, ...]:
     """What may be said of condemned contributions. The same bits acquit; others are what an honest machine of another
     class may come to as well.
     """
-    by_peer = {replay.peer: replay for replay in replays}
+    by_peer = {rerun.peer: rerun for rerun in reruns}
 
     def came(place: SegmentKey) -> str:
-        replay = by_peer[place.peer]
-        if place.round in replay.equal:
+        rerun = by_peer[place.peer]
+        if place.round in rerun.equal:
             return "same"
-        return "other" if replay.broken == place.round else "untold"
+        return "other" if rerun.broken == place.round else "untold"
 
     return tuple(RetrialReport(place.round, place.peer.hex(), came(place)) for place in sample)
 
@@ -115,16 +115,16 @@ def cost(accepted: Accepted, until: Mapping[PeerId, int]) -> int:
     return sum(r <= until.get(c.peer, -1) for r in accepted for c in accepted[r])
 
 
-def summed(
+def reexecution_report(
     how: tuple[float, int],
     among: Sequence[SegmentKey],
     sample: Sequence[SegmentKey],
-    replays: Sequence[ChainRerun],
+    reruns: Sequence[ChainRerun],
     accepted: Accepted,
 ) -> ReexecutionReport:
     """What may be said of the sample. `how`: rate and seed."""
-    equal = {(r, replay.peer) for replay in replays for r in replay.equal}
+    equal = {(r, rerun.peer) for rerun in reruns for r in rerun.equal}
     held = sum((place.round, place.peer) in equal for place in sample)
-    breaks = tuple(f"round {r.broken} of {r.peer[:4].hex()}" for r in replays if r.broken is not None)
-    trained, every = sum(r.trained for r in replays), sum(len(each) for each in accepted.values())
+    breaks = tuple(f"round {r.broken} of {r.peer[:4].hex()}" for r in reruns if r.broken is not None)
+    trained, every = sum(r.trained for r in reruns), sum(len(each) for each in accepted.values())
     return ReexecutionReport(*how, len(among), len(sample), held, len(sample) - held, trained, every, breaks)

@@ -90,35 +90,35 @@ def verify_run(
     return check_parents(prove_run(exported, chain), parents).report
 
 
-def check_parents(proven: ReplayResult, parents: Sequence[ExportedRun]) -> ReplayResult:
+def check_parents(result: ReplayResult, parents: Sequence[ExportedRun]) -> ReplayResult:
     """Proves the runs that a proven run stands on, nearest first, as far as they are given, and that the one before
     each begins where it ended (verify.lineage_check). Raises VerificationError.
     """
-    child, proven.report.parents = proven, len(parents)
+    child, result.report.parents = result, len(parents)
     for parent in parents:
         above = prove_base(parent)
         check_parent(child.terms, above.terms, above.itself, above.public)
         child = above
-    return proven
+    return result
 
 
 def prove_base(exported: ExportedRun, chain: Hash | None = None) -> ReplayResult:
     """`prove_run` of a run that others may stand on. Raises VerificationError FF-VERI-129: it came to no model."""
-    proven = prove_run(exported, chain)
+    result = prove_run(exported, chain)
     require(
-        proven.is_named,
+        result.is_named,
         "FF-VERI-129",
         "the ledger names no model of the run that is to be stood on",
-        f"its job ended after {proven.public.round} rounds without one",
+        f"its job ended after {result.public.round} rounds without one",
     )
-    return proven
+    return result
 
 
 def prove_run(exported: ExportedRun, chain: Hash | None = None) -> ReplayResult:
     """Recomputes everything; raises VerificationError at the first statement that is not true.
 
     `chain` is the hash of the genesis that the run claims; without it the reader of the report must compare
-    `Report.genesis`. Bytes that cannot even be read are not true either: their error keeps its code.
+    `ReplayReport.genesis`. Bytes that cannot even be read are not true either: their error keeps its code.
     """
     try:
         return _recompute(exported, chain)
@@ -136,7 +136,7 @@ def _recompute(exported: ExportedRun, chain: Hash | None) -> ReplayResult:
     report.work = proof_class.label(terms)
     report.lineage = tuple(ancestor.job.hex() for ancestor in terms.lineage)
     records = _records(exported, terms)
-    held = ledger_replay.read_books(genesis, exported.blocks, terms, report)
+    held = ledger_replay.replay_ledger(genesis, exported.blocks, terms, report)
     audits = AuditReplay(genesis.chain, terms, held.verifiers, report)
     public = LogReplay(terms, exported, report, audits).to_end(records)
     ledger_replay.compare(held, terms, records, report)

@@ -60,11 +60,11 @@ def panel_of(
     return order_of(beacon, verifiers)[:PANEL] if is_drawn else ()
 
 
-def unpaid(said: Sequence[SignedRoundScores], hired: int) -> frozenset[PeerId]:
+def unpaid(signed_scores: Sequence[SignedRoundScores], hired: int) -> frozenset[PeerId]:
     """Who is not paid for a round: all of its panel find harm, and it is whole."""
-    if len(said) < min(PANEL, hired) or not said:
+    if len(signed_scores) < min(PANEL, hired) or not signed_scores:
         return frozenset()
-    return frozenset.intersection(*(harmful(signed.scores) for signed in said))
+    return frozenset.intersection(*(harmful(signed.scores) for signed in signed_scores))
 
 
 class LossStreaks:
@@ -75,9 +75,9 @@ class LossStreaks:
 
     def add(self, audited: AuditsRecord) -> None:
         """The scores of the next round; those of no round are passed over, and so is what changes nothing."""
-        said = [by_peer(signed.scores) for signed in audited.scores]
-        for peer in said[0] if said else ():
-            gains = [each[peer] for each in said if peer in each]
+        signed_scores = [by_peer(signed.scores) for signed in audited.scores]
+        for peer in signed_scores[0] if signed_scores else ():
+            gains = [each[peer] for each in signed_scores if peer in each]
             if any(any(gain) for gain in gains):
                 is_odd = all(own <= held for held, own in gains)
                 self._lengths[peer] = self._lengths.get(peer, 0) + 1 if is_odd else 0
@@ -99,37 +99,46 @@ class ScoreContext(NamedTuple):
     probe: LossProbeConfig | None
 
 
-def scores_fault(about: ScoreContext, signed: SignedRoundScores, verifier: PeerId) -> str:
+def scores_fault(context: ScoreContext, signed: SignedRoundScores, verifier: PeerId) -> str:
     """What keeps scores from being those that `verifier` gives of this round, or the empty text."""
-    said = signed.scores
-    if said.verifier != verifier or not are_scores_signed(signed):
+    signed_scores = signed.scores
+    if signed_scores.verifier != verifier or not are_scores_signed(signed):
         return "their verifier did not sign them"
-    told = (said.chain, said.job, said.round, said.beacon, said.contributions)
-    asked = (about.chain, about.job, about.round, about.beacon, contributions_root(about.accepted))
-    if told != asked or [s.peer for s in said.each] != [c.peer for c in about.accepted]:
+    told = (
+        signed_scores.chain,
+        signed_scores.job,
+        signed_scores.round,
+        signed_scores.beacon,
+        signed_scores.contributions,
+    )
+    asked = (context.chain, context.job, context.round, context.beacon, contributions_root(context.accepted))
+    if told != asked or [s.peer for s in signed_scores.each] != [c.peer for c in context.accepted]:
         return "they are about something else"
-    figures = (said.held_before, *(x for s in said.each for x in (s.held, s.before, s.own)))
+    figures = (signed_scores.held_before, *(x for s in signed_scores.each for x in (s.held, s.before, s.own)))
     return "" if all(abs(x) <= limits.STATED for x in figures) else "a figure is no loss"
 
 
 def check_scores(
-    about: ScoreContext, said: Sequence[SignedRoundScores], verifiers: frozenset[PeerId], report: ReplayReport
+    context: ScoreContext,
+    signed_scores: Sequence[SignedRoundScores],
+    verifiers: frozenset[PeerId],
+    report: ReplayReport,
 ) -> None:
     """Scores are by whom the round's beacon names, and about what was accepted.
 
     Raises VerificationError FF-VERI-140 (nobody was to be asked, or somebody else), -141 (they do not hold).
     """
-    panel = panel_of(about.probe, about.beacon, verifiers)
-    signers = [signed.scores.verifier for signed in said]
+    panel = panel_of(context.probe, context.beacon, verifiers)
+    signers = [signed.scores.verifier for signed in signed_scores]
     is_asked = signers == [v for v in panel if v in signers]
-    require(is_asked, "FF-VERI-140", f"round {about.round} is scored by others than its draw names")
-    for signed in said:
-        fault = scores_fault(about, signed, signed.scores.verifier)
-        require(not fault, "FF-VERI-141", f"scores of round {about.round} do not hold", fault)
+    require(is_asked, "FF-VERI-140", f"round {context.round} is scored by others than its draw names")
+    for signed in signed_scores:
+        fault = scores_fault(context, signed, signed.scores.verifier)
+        require(not fault, "FF-VERI-141", f"scores of round {context.round} do not hold", fault)
         report.signatures += 1
         report.scores += len(signed.scores.each)
 
 
-def gains_of(said: Sequence[SignedRoundScores]) -> Mapping[PeerId, tuple[int, int]]:
+def gains_of(signed_scores: Sequence[SignedRoundScores]) -> Mapping[PeerId, tuple[int, int]]:
     """What is shown of a round: the gains that the first of its verifiers states, held-out and own."""
-    return by_peer(said[0].scores) if said else {}
+    return by_peer(signed_scores[0].scores) if signed_scores else {}

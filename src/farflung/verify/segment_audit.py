@@ -35,7 +35,7 @@ class SegmentAudit(NamedTuple):
     mine: RerunResult
 
 
-def begun(
+def begin(
     place: OpenedSegment,
     layout: TensorLayout,
     tolerance: Tolerance,
@@ -80,17 +80,17 @@ def is_opened_as(place: OpenedSegment, layout: TensorLayout, border: BorderRoots
     ) and segments.optimizer_root(layout, spec.optimizer, state.vectors) == border.optimizer
 
 
-def judge(audit: SegmentAudit, shown: SegmentClaim, reencoded: ReencodeResult | None) -> AuditFinding:
-    """The finding. `reencoded`: what the worker's encoder makes of `shown.last`; None when that is nothing to encode.
+def judge(audit: SegmentAudit, claim: SegmentClaim, reencoded: ReencodeResult | None) -> AuditFinding:
+    """The finding. `reencoded`: what the worker's encoder makes of `claim.last`; None when that is nothing to encode.
 
     Never raises for anything that the peer shows: bytes that cannot be what was committed are FALSE.
     """
-    ends = read_ends(audit.place, audit.start, shown.leaves)
+    ends = read_ends(audit.place, audit.start, claim.leaves)
     if isinstance(ends, str):
         return AuditFinding(VerdictFinding.FALSE, EXCESS_CAP)
     return finding_of(
-        excess(audit, ends, shown.end),
-        encoding_ok=reencoded is not None and is_encoded(audit, ends, shown.last, reencoded),
+        excess(audit, ends, claim.end),
+        encoding_ok=reencoded is not None and is_encoded(audit, ends, claim.last, reencoded),
         statistics_ok=are_losses(audit.place, ends.statistics, audit.mine.losses),
     )
 

@@ -24,7 +24,7 @@ LOSS_FLOOR: Final = 64
 NORM_FLOOR: Final = 4
 
 
-def odd(stated: Mapping[PeerId, LoggedStatistics]) -> tuple[PeerId, ...]:
+def odd_peers(stated: Mapping[PeerId, LoggedStatistics]) -> tuple[PeerId, ...]:
     """Who of a round's accepted peers states a loss or a gradient norm that lies apart from the others', ascending."""
     peers = sorted(stated)
     if len(peers) < PEERS:

@@ -36,7 +36,7 @@ from farflung.train.contribution_trace import LoggedStatistics
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify.duplicate_updates import duplicates
-from farflung.verify.statistics_check import odd
+from farflung.verify.statistics_check import odd_peers
 
 ZERO: Final = "zero"
 NORM: Final = "norm"
@@ -51,7 +51,7 @@ NORM_ELEMENTS: Final = 1024  # of a smaller tensor, top-k may by chance send not
 class CheckerSetup(Wire, frozen=True, tag="setup"):
     """What of a job's terms a payload is held against. `weight`: the most that a contribution may weigh.
 
-    What it was assigned in its round is the coordinator's to know (RoundOpened), and checked where the log is written.
+    What it was assigned in its round is the coordinator's to know (RoundStartRecord), and checked where the log is written.
     """
 
     spec: JobSpec
@@ -165,7 +165,7 @@ def flags(
     ):
         for place in places:
             found.setdefault(ordered[place].peer, reason)
-    for peer in odd(stated):
+    for peer in odd_peers(stated):
         found.setdefault(peer, STATISTICS)
     return dict(sorted(found.items()))
 
@@ -193,9 +193,9 @@ def _odd_norms(layout: TensorLayout, squares: Sequence[tuple[int, ...]]) -> list
     for place, tensor in enumerate(layout.tensors):
         if tensor.size >= NORM_ELEMENTS:
             columns.append([square[place] for square in squares])
-    odd: set[int] = set()
+    odd_peers: set[int] = set()
     for column in columns:
         median = sorted(column)[(len(column) - 1) // 2]
         far = NORM_RATIO**2
-        odd |= {i for i, square in enumerate(column) if square > far * median or square * far < median}
-    return sorted(odd)
+        odd_peers |= {i for i, square in enumerate(column) if square > far * median or square * far < median}
+    return sorted(odd_peers)

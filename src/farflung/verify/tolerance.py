@@ -33,7 +33,7 @@ def limit_of(noise: float) -> int:
 
 
 def tolerance_of(noise: Iterable[tuple[str, Sequence[float]]]) -> Tolerance:
-    """Limits from `Profiled.noise`: of each vector, the largest honest distance of each tensor.
+    """Limits from `ProfileResult.noise`: of each vector, the largest honest distance of each tensor.
 
     Raises PolicyError FF-VERI-050 when one vector is nothing but noise: work in it cannot be told from no work.
     """

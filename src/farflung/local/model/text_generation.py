@@ -41,7 +41,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
     with interrupts.held():
         from farflung.train import inference  # torch takes seconds to load
     if saved.card.kind == "gpt":
-        for answer in inference.answers(request):
+        for answer in inference.answer(request):
             interrupts.check()
             yield answer
         return

@@ -26,9 +26,9 @@ from farflung.verify.reexecution import (
     cost,
     drawn,
     lasts,
-    places,
-    retried,
-    summed,
+    reexecution_report,
+    retrial_reports,
+    segment_keys,
 )
 from farflung.verify.replay_report import ReexecutionReport, RetrialReport
 from farflung.verify.run_replay import ReplayResult
@@ -48,11 +48,11 @@ async def reexecute(
     VerificationError FF-APP-353 (a payload is not that of its own trace).
     """
     terms, accepted = proven.terms, accepted_by_round(proven.records)
-    among = places(accepted, terms.spec.segments, proven.condemned)
+    among = segment_keys(accepted, terms.spec.segments, proven.condemned)
     sample = drawn(terms.id, seed, rate, among)
     said = f"{len(sample)} of {many(len(among), 'segment')} drawn"
     replays = await _replays(folder, exported, proven, lasts(sample), said, tell)
-    return summed((rate, seed), among, sample, replays, accepted)
+    return reexecution_report((rate, seed), among, sample, replays, accepted)
 
 
 async def retry(
@@ -61,7 +61,7 @@ async def retry(
     """Trains again what the run's audits had condemned, as a juror of an appeal does. Raises as `reexecute`."""
     sample = condemned_places(accepted_by_round(proven.records), proven.condemned)
     said = f"{many(len(sample), 'contribution')} condemned"
-    return retried(sample, await _replays(folder, exported, proven, lasts(sample), said, tell))
+    return retrial_reports(sample, await _replays(folder, exported, proven, lasts(sample), said, tell))
 
 
 async def _replays(

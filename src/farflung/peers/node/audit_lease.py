@@ -216,7 +216,7 @@ class AuditLease:
             if error.code not in BLAMED:
                 raise  # our own worker's trouble
             return None
-        audit = chair.begun(place, layout, self._terms.tolerance, border, state, public.params, reran)
+        audit = chair.begin(place, layout, self._terms.tolerance, border, state, public.params, reran)
         return opened, state, audit
 
     def _chain_fault(

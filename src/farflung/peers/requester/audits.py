@@ -222,7 +222,7 @@ class AuditCoordinator:
             self._archive.hide(round)
 
     def _asked(self, round: int) -> list[PeerId]:
-        return [v for v in self._verifiers if v not in self._accounts.perjurers.unasked(round)]
+        return [v for v in self._verifiers if v not in self._accounts.disqualified.unasked(round)]
 
     def _case(
         self, round: int, c: Contribution, drawn: audit_sample.AuditSample, asked: Sequence[PeerId]

@@ -114,7 +114,7 @@ class DisputeMonitor:
         if not await self._read(one):
             return
         if game is not None:
-            found = dispute_trace.rungs(game, one.said)
+            found = dispute_trace.dispute_steps(game, one.said)
             for rung in found[one.told :]:
                 self._journal.emit(_played(one, game, rung), durable=True)
             one.told = max(one.told, len(found))

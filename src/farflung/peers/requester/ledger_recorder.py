@@ -93,7 +93,7 @@ class LedgerRecorder:
                 await self._punish_guessers(self._recorded)
             if self._recorded > self._handed:
                 self._handed = self._recorded
-                lost = self._accounts.guilty.keys() | self._accounts.perjurers.found.keys()
+                lost = self._accounts.guilty.keys() | self._accounts.disqualified.found.keys()
                 whole = {node: units for node, units in self._earned.items() if node not in lost}
                 self._hand(self._ledger.chain, self._recorded, whole)
 
@@ -165,7 +165,7 @@ class LedgerRecorder:
         A round later, because what such a verifier said of others meanwhile may be what condemns them
         (verify.disqualified_verifiers).
         """
-        for perjury in [p for p in self._accounts.perjurers.found.values() if p.round <= round]:
+        for perjury in [p for p in self._accounts.disqualified.found.values() if p.round <= round]:
             if perjury.verifier not in self._told and self._accounts.owed(perjury.verifier) is not None:
                 await self._punish(perjury)
 

@@ -103,7 +103,9 @@ class RoundClock:
         measured = StepTimings(
             {peer: tuple(past) for peer, past in self._steps.items()}, tuple(self._exchange)
         )
-        found = step_assignment.paced(measured, before, StepBounds(spec.segments, spec.sync.steps, share))
+        found = step_assignment.assign_steps(
+            measured, before, StepBounds(spec.segments, spec.sync.steps, share)
+        )
         weights = {peer: steps * spec.step_tokens for peer, steps in found.of.items()}
         return rounds.StepAssignmentInput(found.steps, found.steps * spec.step_tokens, weights)
 

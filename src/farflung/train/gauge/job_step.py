@@ -38,7 +38,7 @@ def step_of(spec: JobSpec, source: bytes) -> Make:
             with torch.no_grad():
                 grad = built.grads * 1.0 if clips else built.grads  # a clip's result has a place of its own
                 moved, state = optim.step(
-                    spec.optimizer, built.params, grad, state, spec.optimizer.lr, built.terrain
+                    spec.optimizer, built.params, grad, state, spec.optimizer.lr, built.parameter_layout
                 )
                 built.params.copy_(moved)
                 del moved, grad

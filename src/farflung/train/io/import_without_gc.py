@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No garbage is looked for inside; what is there at the end is never looked through again (gc.freeze)."""
     gc.disable()
     try:

@@ -19,7 +19,7 @@ def load() -> one_shot_process.Answers:
     from farflung.train import inference
 
     def answers(raw: bytes) -> Iterator[Any]:
-        yield from inference.answers(
+        yield from inference.answer(
             decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES)
         )
 

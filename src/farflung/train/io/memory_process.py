@@ -15,14 +15,14 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.train.gauge.request import Request
 from farflung.train.io import one_shot_process
-from farflung.train.io.import_without_gc import uncollected
+from farflung.train.io.import_without_gc import gc_paused
 
 MODULE: Final = "farflung.train.io.memory_process"
 
 
 def load() -> one_shot_process.Answers:
     """What answers."""
-    with uncollected():
+    with gc_paused():
         from farflung.train.gauge import job_step
 
     def answers(raw: bytes) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 Its users are train.io.inference_process and train.io.memory_process.
 
 Started like a worker (host.io.worker_process), in the same sandbox. Messages are framed as in train.io.worker; an
-error is a `train.worker_messages.Broken`.
+error is a `train.worker_messages.WorkerFailure`.
 """
 
 from __future__ import annotations

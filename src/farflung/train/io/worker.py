@@ -23,7 +23,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.train import worker_messages
-from farflung.train.io.import_without_gc import uncollected
+from farflung.train.io.import_without_gc import gc_paused
 
 HEAD_BYTES = 8
 Wait = Callable[[int, int], None]
@@ -110,12 +110,12 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
 
 def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the agent is gone."""
-    with uncollected():
+    with gc_paused():
         from farflung.train.engine import WorkerEngine  # torch takes seconds to load: only here
 
     engine = WorkerEngine(time.perf_counter, lambda: _go_on(channel))
     while True:
-        while not channel.is_waiting() and not channel.is_closed() and engine.ahead():
+        while not channel.is_waiting() and not channel.is_closed() and engine.prefetch():
             pass  # one step after another, until the agent says something
         raw = channel.read()
         if raw is None:

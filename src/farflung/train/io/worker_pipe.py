@@ -19,7 +19,7 @@ GONE: Final = "FF-TRAIN-090"
 class WorkerPipe:
     """One worker behind a connected stream socket, which the pipe owns from then on.
 
-    `replies`: what it may answer beside Broken, in at most `most` bytes.
+    `replies`: what it may answer beside WorkerFailure, in at most `most` bytes.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WorkerPipe:
     async def request(self, message: Wire) -> Any:
         """Sends a request and waits for its reply; requests queue.
 
-        Raises RunError with the worker's own code when it answers Broken, RunError FF-TRAIN-090 when it is gone,
+        Raises RunError with the worker's own code when it answers WorkerFailure, RunError FF-TRAIN-090 when it is gone,
         ProtocolError FF-TRAIN-091 (message too long). A cancelled request leaves the pipe closed.
         """
         async with self._turn:

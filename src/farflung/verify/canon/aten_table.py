@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from farflung.verify.canon import gather_scatter, matmul, pointwise, reductions, views
 
-Rule = Callable[..., Any]  # (draft, what comes out, torch's own arguments) -> a Value, or a list of them
+Rule = Callable[
+    ..., Any
+]  # (draft, what comes out, torch's own arguments) -> a GraphTensor, or a list of them
 
 VIEWS: Final[dict[str, Rule]] = {
     **dict.fromkeys(("alias", "clone", "detach", "contiguous", "lift_fresh_copy", "lift_fresh"), views.same),

@@ -34,7 +34,7 @@ from farflung.verify.tolerance import UNIT_BITS
 GUILTY: Final = "guilty"
 
 
-def judging(layout: TensorLayout, tolerance: Tolerance) -> CanonicalGraph:
+def distance_graph(layout: TensorLayout, tolerance: Tolerance) -> CanonicalGraph:
     """The graph of one job, a function of its terms alone. `tolerance` limits at least one tensor (FF-VERI-050)."""
     judged = [
         (vector, tensor.name, tensor.shape, limit)
@@ -43,19 +43,19 @@ def judging(layout: TensorLayout, tolerance: Tolerance) -> CanonicalGraph:
         if limit
     ]
     names = [(kind, *each) for each in judged for kind in _kinds(each[0])]
-    draft = GraphBuilder(
+    builder = GraphBuilder(
         [GraphInput(f"{kind}/{vector}/{name}", F32, shape) for kind, vector, name, shape, _ in names]
     )
-    known = {name: draft.input(number) for number, name in enumerate(draft.names)}
+    known = {name: builder.input(number) for number, name in enumerate(builder.names)}
     guilty: GraphTensor | None = None
     for vector, name, _, limit in judged:
         start = known.get(f"{START}/{vector}/{name}")
         claimed, final = (known[f"{kind}/{vector}/{name}"] for kind in (CLAIMED, FINAL))
-        apart = binary(draft, "sub", claimed, final)
-        beyond = _is_beyond(draft, apart, binary(draft, "sub", final, start) if start else final, limit)
-        guilty = beyond if guilty is None else binary(draft, "or", guilty, beyond)
+        apart = binary(builder, "sub", claimed, final)
+        beyond = _is_beyond(builder, apart, binary(builder, "sub", final, start) if start else final, limit)
+        guilty = beyond if guilty is None else binary(builder, "or", guilty, beyond)
     assert guilty is not None
-    graph = draft.finished({GUILTY: guilty}, frozenset())
+    graph = builder.finished({GUILTY: guilty}, frozenset())
     check(graph)
     return graph
 

@@ -31,7 +31,7 @@ class GraphFile(Wire, frozen=True, tag="step-traced"):
     constants: tuple[bytes, ...]
 
 
-def shipped(graph: CanonicalGraph, buffers: Mapping[str, Array]) -> GraphFile:
+def pack(graph: CanonicalGraph, buffers: Mapping[str, Array]) -> GraphFile:
     """What is shipped of a traced step; `buffers` by input names, of which the graph may need fewer."""
     return GraphFile(encode(graph), tuple(_bytes(buffers[each.name]) for each in _constants(graph)))
 

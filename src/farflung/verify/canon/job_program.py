@@ -28,7 +28,7 @@ from farflung.job.spec import JobSpec, Tolerance
 from farflung.train.contribution_trace import PARAMS
 from farflung.train.data_order import Tokens
 from farflung.train.inner_state import VECTORS
-from farflung.verify.canon.distance_graph import judging
+from farflung.verify.canon.distance_graph import distance_graph
 from farflung.verify.canon.scalars import BUFFERS, BY_COUNT, BY_STEP, by_count, by_step
 
 SAID: Final = ("loss", "grad_norm")  # outputs beside the state
@@ -67,7 +67,7 @@ def assemble(
     _check_job(spec)
     used = {each.name: buffers[each.name] for each in graph.inputs if each.name in buffers}
     _check_step(spec, layout, graph, used)
-    judge = judging(layout, tolerance)
+    judge = distance_graph(layout, tolerance)
     entries = _listed(spec, graph, judge)
     of_run = _table(by_step(spec, done) for done in range(spec.steps))
     of_count = _table(by_count(spec, number) for number in range(1, spec.steps + 1))

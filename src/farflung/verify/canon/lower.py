@@ -26,7 +26,7 @@ from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
 from farflung.verify.canon.pointwise import OutputSpec, RefusedError
 
 KINDS: Final = {torch.float32: F32, torch.int64: I64, torch.bool: BOOL}
-# What torch says about storage, and the kind of the result, which stands in `Out`.
+# What torch says about storage, and the kind of the result, which stands in `OutputSpec`.
 ASIDE: Final = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
 _FRAME: Final = re.compile(r'File "([^"]*)", line (\d+)')
 _TORCH: Final = os.path.dirname(torch.__file__)
@@ -51,9 +51,9 @@ class _GraphLowering:
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         usable = [(n, name) for n, name in zip(places, names, strict=True) if n.meta["val"].dtype in KINDS]
         entries = [GraphInput(name, *_out(node.meta["val"], node)) for node, name in usable]
-        self.draft = GraphBuilder(entries)
+        self.builder = GraphBuilder(entries)
         for number, (node, _) in enumerate(usable):
-            self.known[node] = self.draft.input(number)
+            self.known[node] = self.builder.input(number)
 
     def graph(self, outputs: Sequence[str], optional: str) -> CanonicalGraph:
         found: Sequence[GraphTensor] = ()
@@ -65,8 +65,8 @@ class _GraphLowering:
             elif node.op == "output":
                 found = fx.map_arg(node.args[0], self._value)
         named = dict(zip(outputs, found, strict=True))
-        unused = frozenset(n for n in self.draft.names if n.startswith(optional))
-        return self.draft.finished(named, unused)
+        unused = frozenset(n for n in self.builder.names if n.startswith(optional))
+        return self.builder.finished(named, unused)
 
     def _value(self, node: fx.Node) -> Any:
         if node not in self.known:
@@ -84,7 +84,7 @@ class _GraphLowering:
         args = fx.map_arg(node.args, self._value)
         kwargs = {k: fx.map_arg(v, self._value) for k, v in node.kwargs.items() if k not in ASIDE}
         try:
-            return rule(self.draft, out, *args, **kwargs)
+            return rule(self.builder, out, *args, **kwargs)
         except RefusedError as refused:
             raise _bad_form(node, str(refused)) from None
 
@@ -95,7 +95,7 @@ class _GraphLowering:
         first = tensor.reshape(-1)[0]
         if not bool((tensor == first).all()):
             raise _bad_constant(node, out)
-        return self.draft.const(first.item(), out.kind, out.shape)
+        return self.builder.const(first.item(), out.kind, out.shape)
 
 
 def _rule(node: fx.Node, target: torch._ops.OpOverload) -> Any:

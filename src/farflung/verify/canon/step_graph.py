@@ -191,7 +191,7 @@ def _clipped(grads: dict[str, Tensor], limit: float) -> tuple[dict[str, Tensor],
 def _matrices(model: FlatModel) -> dict[tuple[int, int], list[str]]:
     """Names of Muon's matrices by shape, in layout order."""
     by_start = {place.start: tensor.name for tensor, place in model.layout.slices()}
-    alike = optim.alike(model.terrain.matrices)
+    alike = optim.alike(model.parameter_layout.matrices)
     return {shape: [by_start[place.start] for place in places] for shape, places in alike.items()}
 
 

@@ -3,7 +3,7 @@ it.
 
 `python -m farflung.verify.io.checker FD` reads requests of verify.submission_checks from an inherited socket, framed
 as those of train.io.worker, and answers each. It holds no key, opens nothing and loads no torch, so that a narrow
-address space is enough for it. A payload that kills it is refused, and another one is started (`Checker` raises
+address space is enough for it. A payload that kills it is refused, and another one is started (`CheckerClient` raises
 FF-VERI-065).
 """
 
@@ -146,10 +146,10 @@ def _gone(cause: str) -> RunError:
 
 def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the other end is gone."""
-    desk = CheckerState()
+    state = CheckerState()
     while (raw := channel.read()) is not None:
         request = decode(raw, cast(type[Any], Request), limits.PIPE_BYTES)
-        channel.write(encode(desk.handle(request)))
+        channel.write(encode(state.handle(request)))
 
 
 def main() -> int:

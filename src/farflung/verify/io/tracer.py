@@ -19,10 +19,10 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.job.spec import JobSpec
-from farflung.train.io.import_without_gc import uncollected
+from farflung.train.io.import_without_gc import gc_paused
 from farflung.train.io.worker import HEAD_BYTES, WorkerChannel, broken
 from farflung.train.worker_messages import WorkerFailure
-from farflung.verify.canon.graph_file import SHIPPED_BYTES, GraphFile, shipped
+from farflung.verify.canon.graph_file import SHIPPED_BYTES, GraphFile, pack
 
 REPLY_BYTES = SHIPPED_BYTES + 64 * limits.KIB
 
@@ -90,7 +90,7 @@ def answer(request: TraceStepRequest) -> GraphFile | WorkerFailure:
 
     try:
         built = flat_model.build(request.spec, request.module)
-        found = shipped(traced(built, request.spec), buffers(built))
+        found = pack(traced(built, request.spec), buffers(built))
         constants = sum(map(len, found.constants))
         if len(found.graph) > limits.GRAPH_BYTES or constants > limits.CONSTANTS_BYTES:
             raise VerificationError(
@@ -114,7 +114,7 @@ def main() -> int:
     channel = WorkerChannel(descriptor, descriptor)
     try:
         if (raw := channel.read()) is not None:
-            with uncollected():  # torch loads what its tracing needs when that begins
+            with gc_paused():  # torch loads what its tracing needs when that begins
                 reply = answer(decode(raw, TraceStepRequest, limits.PIPE_BYTES))
             channel.write(encode(reply))
     except (BrokenPipeError, ConnectionResetError):
