@@ -200,7 +200,7 @@ def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
 
     one, seen = net(1), []
     original = data_order.batch
-    monkeypatch.setattr(inner_steps.order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
+    monkeypatch.setattr(inner_steps.data_order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
     one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 3, 12, 64, 1))
     assert sorted(seen) == sorted(itertools.product(range(4), range(3), range(3)))
 

@@ -83,7 +83,7 @@ def test_it_sets_the_process_back(user_job, engine, tiny, fails):
 def test_each_class_is_really_entered(engine, tiny, monkeypatch):
     seen, original = [], inner_steps.run_steps
 
-    def leg(model, spec, at, batches, member, steps, pulse):
+    def run_steps(model, spec, at, batches, member, steps, pulse):
         flags = (
             torch.get_num_threads(),
             torch.backends.mkldnn.enabled,
@@ -92,7 +92,7 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
         seen.append((*flags, at.round, steps, at.step))
         return original(model, spec, at, batches, member, steps, pulse)
 
-    monkeypatch.setattr(noise_profile.local, "leg", leg)
+    monkeypatch.setattr(noise_profile.inner_steps, "run_steps", run_steps)
     monkeypatch.setattr(noise_profile, "MEASURED", ())
     measured(engine, tiny)
     places = [(0, range(1), 0), (2, range(1, 2), 1), (3, range(2, 3), 2)]
