@@ -97,7 +97,7 @@ def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     class Known:
         spec = SPEC
 
-    monkeypatch.setattr(status.resolve, "resolve_again", lambda _: Known)
+    monkeypatch.setattr(status, "resolve_again", lambda _: Known)
     run = RunFolder(tmp_path)
     for terms, words in ((UNPROVEN, f"outcome only: not proven ({WHY})"), (PROVEN, proof_class.PROVEN)):
         facts = status._more(run, told(terms), status._row(run, told(terms)))
