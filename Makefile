@@ -47,4 +47,4 @@ docs: setup
 	$(BIN)/sphinx-build -q -n -W --keep-going -b html docs docs/_build/html $(ARGS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis docs/_build
+	rm -rf .venv .wheels .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis docs/_build

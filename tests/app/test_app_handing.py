@@ -140,7 +140,7 @@ def test_the_model_card_tells_the_runs_figures_and_not_better_ones(
     assert result["model_hash"] in told
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="hf")
 def test_transformers_loads_the_folder_that_the_verb_wrote(
     called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:

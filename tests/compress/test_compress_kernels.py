@@ -323,17 +323,13 @@ def test_in_numpy_mode_nothing_is_compiled():
 
 
 @pytest.mark.whole
-@pytest.mark.extra
 def test_in_auto_mode_compiling_waits_until_it_pays():
-    pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     assert run(WORK.format(before="")) == "552 False"
     assert run(WORK.format(before="kernels.PAYS = 1")) == "552 True"
 
 
 @pytest.mark.whole
-@pytest.mark.extra
 def test_compiled_code_is_kept_only_where_nobody_else_may_write(tmp_path):
-    pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     for mode, kept in ((0o700, True), (0o770, False)):
         folder = tmp_path / oct(mode)
         folder.mkdir()

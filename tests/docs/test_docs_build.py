@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.extra, pytest.mark.xdist_group("sphinx"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extra(name="docs"), pytest.mark.xdist_group("sphinx"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -35,7 +35,7 @@ def test_two_peers_with_a_plain_loop_end_alike(tmp_path: Path) -> None:
     assert float(rounds[-1][1]) < float(rounds[0][1])
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="hf")
 @pytest.mark.slow
 def test_the_trainer_of_hugging_face_exchanges_by_a_callback(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra hf: pip install 'farflung[hf]'")
@@ -43,7 +43,7 @@ def test_the_trainer_of_hugging_face_exchanges_by_a_callback(tmp_path: Path) -> 
     assert "3 rounds" in said("sync_hf.py", tmp_path)
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="lightning")
 @pytest.mark.slow
 def test_lightning_exchanges_by_a_strategy(tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="needs lightning: pip install lightning")

@@ -18,7 +18,7 @@ pytest.importorskip("pandas", reason="pip install 'farflung[notebook]'")
 pytest.importorskip("ipykernel", reason="pip install 'farflung[notebook]'")
 nbclient = pytest.importorskip("nbclient", reason="pip install 'farflung[notebook]'")
 
-pytestmark = [pytest.mark.extra, pytest.mark.whole, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.extra(name="notebook"), pytest.mark.whole, pytest.mark.timeout(400)]
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook.ipynb"
 LIMIT_SECONDS = 90

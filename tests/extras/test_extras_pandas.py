@@ -12,7 +12,7 @@ from farflung.watch.fold import RunTimeline, fold
 
 pandas = pytest.importorskip("pandas", reason="pip install 'farflung[notebook]'")
 
-pytestmark = pytest.mark.extra
+pytestmark = pytest.mark.extra(name="notebook")
 
 PEER = "a1" * 32
 

@@ -12,7 +12,7 @@ from farflung.callbacks import TensorBoard
 
 pytest.importorskip("tensorboard", reason="pip install 'farflung[tensorboard]'")
 
-pytestmark = pytest.mark.extra
+pytestmark = pytest.mark.extra(name="tensorboard")
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

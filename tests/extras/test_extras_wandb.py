@@ -13,7 +13,7 @@ from farflung.callbacks import WandB
 
 wandb = pytest.importorskip("wandb", reason="pip install 'farflung[wandb]'")
 
-pytestmark = pytest.mark.extra
+pytestmark = pytest.mark.extra(name="wandb")
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ OWNERS = {  # the rooms in which an area's errors are made: one code may tell th
     "TRAIN": {"train"},
     "VERI": {"verify"},
     "WATCH": {"watch"},
-    "APP": {"app", "local", "peers"},
+    "APP": {"app", "local", "peers", "job"},
 }
 RUNS_MODELS = (
     SOURCE / "train" / "user_module.py"

@@ -71,7 +71,7 @@ def test_a_model_of_numbers_has_no_tokenizer_and_a_small_vocabulary_a_small_one(
     assert set(files) - set(of_numbers) == {"tokenizer.json", "tokenizer_config.json"}
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="hf")
 def test_transformers_computes_the_same_logits(loaded: tuple[Any, Any, flat_model.FlatModel]) -> None:
     theirs, _, ours = loaded
     tokens = torch.randint(0, 256, (8, 24), generator=torch.Generator().manual_seed(1))
@@ -81,7 +81,7 @@ def test_transformers_computes_the_same_logits(loaded: tuple[Any, Any, flat_mode
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="hf")
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,7 +103,7 @@ def test_a_token_is_a_byte_and_text_comes_back(
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.extra
+@pytest.mark.extra(name="hf")
 def test_transformers_writes_what_we_write(loaded: tuple[Any, Any, flat_model.FlatModel]) -> None:
     from farflung.train.token_sampler import SamplingOptions, stream
 

@@ -59,7 +59,7 @@ asyncio.run(main())
 
 
 @pytest.mark.netns
-@pytest.mark.extra
+@pytest.mark.extra(name="lan")
 def test_two_hosts_of_one_home_find_each_other_without_anybody_else() -> None:
     if why := no_laboratory() or why_not():
         pytest.skip(why)
@@ -165,7 +165,7 @@ asyncio.run(relay() if role == "relay" else node())
 
 
 @pytest.mark.netns
-@pytest.mark.extra
+@pytest.mark.extra(name="lan")
 def test_two_nodes_of_one_home_meet_on_its_lan_though_their_records_name_a_relay_alone() -> None:
     if why := no_laboratory() or why_not():
         pytest.skip(why)
