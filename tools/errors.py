@@ -76,10 +76,12 @@ class Module:
     def __init__(self, path: Path) -> None:
         self.lines = path.read_text("utf-8").splitlines()
         self.tree = ast.parse("\n".join(self.lines))
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
-        self.functions = {
-            n.name: n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
+        self.nodes: list[ast.AST] = [self.tree]
+        self.parents: dict[ast.AST, ast.AST] = {}
+        for node in self.nodes:  # which grows while it is walked
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                self.nodes.append(child)
         self.codes = dict(self._constants())
 
     def _constants(self) -> Iterator[tuple[str, str]]:
@@ -143,7 +145,7 @@ def modules() -> dict[Path, Module]:
 @cache
 def classes() -> dict[str, str]:
     """Each class of error with the exit status that it or its nearest base states."""
-    found = {n.name: n for m in modules().values() for n in ast.walk(m.tree) if isinstance(n, ast.ClassDef)}
+    found = {n.name: n for m in modules().values() for n in m.nodes if isinstance(n, ast.ClassDef)}
 
     def status(name: str) -> str:
         if name not in found:
@@ -165,13 +167,14 @@ def _called(call: ast.Call) -> str:
 @cache
 def _makers() -> dict[str, list[tuple[Module, list[ast.Call]]]]:
     """Functions that make errors, by their names: where they stand, and the calls in which they do."""
-    found = defaultdict(list)
+    found: dict[str, dict[int, tuple[Module, list[ast.Call]]]] = defaultdict(dict)
     for module in modules().values():
-        for name, function in module.functions.items():
-            calls = [n for n in ast.walk(function) if isinstance(n, ast.Call) and _called(n) in classes()]
-            if calls:
-                found[name].append((module, calls))
-    return found
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and _called(node) in classes():
+                function = module.around(node)
+                name = getattr(function, "name", "")
+                found[name].setdefault(id(function), (module, []))[1].append(node)
+    return {name: list(by.values()) for name, by in found.items()}
 
 
 def _words(module: Module, call: ast.Call, at: ast.AST) -> tuple[str, str, str]:
@@ -180,7 +183,8 @@ def _words(module: Module, call: ast.Call, at: ast.AST) -> tuple[str, str, str]:
     after = call.args[call.args.index(at) + 1 :] if at in call.args else []  # type: ignore[arg-type]
     if _called(call) == "ProbeFinding":  # name, state, measured, cause, step, code
         name, cause, step = (module.text(value) for value in (call.args[0], *call.args[3:5]))
-        return f"`farflung check` finds that this fails: {name}", cause, step
+        failing = f"`farflung check` finds that this fails: {name}" if isinstance(at, ast.Constant) else ""
+        return failing, cause, step
     told = next(iter(after), given.get("message") or given.get("what"))
     step = given.get("hint") or given.get("step")
     return module.text(told), module.text(given.get("cause")), module.text(step)
@@ -196,7 +200,7 @@ def _through(
         row.classes.add(_called(made))
         said = _words(of, made, made.args[0] if made.args else made)
         if said[0].strip(" …"):
-            message = message and said[0][::-1].replace("…", message[::-1], 1)[::-1] or said[0]
+            message = (message and said[0][::-1].replace("…", message[::-1], 1)[::-1]) or said[0]
         cause, step = cause or said[1], step or said[2]
     return message, cause, step
 
@@ -227,7 +231,7 @@ def rows() -> dict[str, Row]:
     found: dict[str, Row] = defaultdict(Row)
     named = {name: code for module in modules().values() for name, code in module.codes.items()}
     for module in modules().values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Constant) and CODE.fullmatch(str(node.value)):
                 code = str(node.value)
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -237,15 +241,19 @@ def rows() -> dict[str, Row]:
                 continue
             if code:
                 message, cause, step = _site(module, node, found[code])
-                remark = module.lines[node.lineno - 1].partition("  # ")[2]
-                for kept, text in zip(found[code].columns, (message or remark, cause, step), strict=True):
+                remark = (
+                    module.lines[node.lineno - 1].partition("  # ")[2]
+                    if isinstance(node, ast.Constant)
+                    else ""
+                )
+                for kept, text in zip(found[code].columns, (remark or message, cause, step), strict=True):
                     kept.append(text)
     return dict(sorted(found.items()))
 
 
 def _cell(texts: list[str]) -> str:
     plain = (re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;") for text in texts)
-    kept = list(dict.fromkeys(text for text in plain if text.strip(" …")))
+    kept = sorted({text for text in plain if text.strip(" …")})
     return " / ".join(kept[:MOST])
 
 

@@ -227,15 +227,6 @@ def test_error_codes_that_pages_mention_are_in_the_source() -> None:
         assert set(CODE.findall(page.read_text(encoding="utf-8"))) <= known, name(page)
 
 
-@pytest.mark.whole
-def test_every_code_string_of_the_source_is_in_the_list_with_or_without_its_prefix() -> None:
-    listed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
-                assert f"`{node.value}`" in listed or f"`{node.value[3:]}`" in listed, node.value
-
-
 def test_the_decisions_are_all_in_their_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "index.md").read_text(encoding="utf-8")

@@ -167,7 +167,7 @@ def files(reading: r.OpenFilesReading) -> ProbeFinding:
         step = "as root, add `* hard nofile 4096` to /etc/security/limits.conf, and log in again"
     few = reading.soft < LEAST_FILES
     cause = f"the default run holds 30 in one process, larger ones more; {FEW_FILES} do for most"
-    state, code = (FindingState.FAILS, "FF-HOST-086") if few else (FindingState.WARN, "")
+    state, code = (FindingState.FAILS, "FF-HOST-086") if few else (FindingState.WARN, "")  # too few of them
     return ProbeFinding("files", state, measured, cause, step, code)
 
 

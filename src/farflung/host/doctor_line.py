@@ -23,9 +23,9 @@ from farflung.host.findings import (
 )
 from farflung.host.net_readings import LocalNetReading, PortReachReading, RelayReading, ThroughputReading
 
-CODE_CLOCK: Final = "FF-HOST-095"
-CODE_MTU: Final = "FF-HOST-096"
-CODE_REACH: Final = "FF-HOST-097"
+CODE_CLOCK: Final = "FF-HOST-095"  # a clock is wrong
+CODE_MTU: Final = "FF-HOST-096"  # large packets vanish on the way
+CODE_REACH: Final = "FF-HOST-097"  # the port is not reached from outside
 SKEW: Final = 60.0  # seconds: a ticket of this minute is refused beyond it
 DRIFT: Final = 5.0  # seconds: nobody keeps that clock
 BLOAT: Final = 0.1  # seconds that an upload may add to a round trip, and others still work beside it

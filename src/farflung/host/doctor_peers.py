@@ -9,8 +9,8 @@ from farflung.host.doctor_relays import CODE_AWAY, CODE_KEY
 from farflung.host.findings import MISSED, FaultSide, FindingState, NetworkFault, ProbeFinding, brief
 from farflung.host.net_readings import NetReadings, PeerReading, RelayReading
 
-CODE_RECORD: Final = "FF-HOST-098"
-CODE_PEER: Final = "FF-HOST-099"
+CODE_RECORD: Final = "FF-HOST-098"  # a peer has no record that counts
+CODE_PEER: Final = "FF-HOST-099"  # a peer is not met
 CLOCKS: Final = 60.0  # seconds by which two clocks may disagree (limits.CLOCK_SECONDS)
 _THERE: Final = "on the peer's computer, farflung check --net"
 

@@ -30,11 +30,11 @@ from farflung.host.net_readings import (
     TcpConnectOutcome,
 )
 
-CODE_AWAY: Final = "FF-HOST-090"
-CODE_STRANGER: Final = "FF-HOST-091"
-CODE_KEY: Final = "FF-HOST-092"
-CODE_REFUSED: Final = "FF-HOST-093"
-CODE_OUT: Final = "FF-HOST-094"
+CODE_AWAY: Final = "FF-HOST-090"  # a relay cannot be reached
+CODE_STRANGER: Final = "FF-HOST-091"  # what answers is no relay of this version
+CODE_KEY: Final = "FF-HOST-092"  # the relay has another key than was named
+CODE_REFUSED: Final = "FF-HOST-093"  # the relay does not take this key in
+CODE_OUT: Final = "FF-HOST-094"  # there is no way out of this computer
 CARRIER: Final = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a carrier's NAT and its customers
 _INNER: Final = (
     *(

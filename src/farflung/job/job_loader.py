@@ -176,4 +176,4 @@ def _typed(key: JobKey, said: _SourceValue) -> Any:
 
 
 def _wrong_type(said: _SourceValue, message: str, hint: str) -> SpecError:
-    return SpecError("FF-JOB-002", message, cause=said.origin, hint=hint)
+    return SpecError("FF-JOB-002", message, cause=said.origin, hint=hint)  # a value of another type

@@ -116,7 +116,7 @@ def check_manifest(manifest: SnapshotManifest, trust: TrustedCommittee) -> None:
     """
     fault = _fault(manifest)
     if fault:
-        raise _wrong("FF-LEDG-324", fault)
+        raise _wrong("FF-LEDG-324", fault)  # its form
     header = manifest.header
     is_theirs = (header.chain, header.epoch) == (trust.chain, trust.epoch)
     if not is_theirs or not is_final(header, manifest.certificate, trust.committee):

@@ -28,7 +28,7 @@ from farflung.watch.fold import RunTimeline
 from farflung.watch.phrases import total
 
 LOG: Final = "callbacks.log"  # in the run's folder: tracebacks of callbacks that failed
-LEFT_OUT: Final = "FF-APP-185"
+LEFT_OUT: Final = "FF-APP-185"  # a callback failed and is left out
 
 
 class State(msgspec.Struct, frozen=True):

@@ -125,7 +125,8 @@ class MemberSetup:
             code, _, message = warning.partition(": ")
             has_code = code.startswith("FF-") and bool(message)
             told = (message if has_code else warning)[:WARNING_CHARACTERS]
-            self._job.journal.emit(WarningEvent(code=code[:16] if has_code else "FF-APP-065", message=told))
+            named = code[:16] if has_code else "FF-APP-065"  # the peer joins anew
+            self._job.journal.emit(WarningEvent(code=named, message=told))
 
 
 async def all_ready(
