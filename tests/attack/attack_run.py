@@ -282,7 +282,7 @@ class Run:
     ) -> None:
         self.benchmarks, self.attested = benchmarks, attested
         self.home = Party(REQUESTER, folder / "home")
-        self.outlook = NetworkAssumptions()
+        self.assumptions = NetworkAssumptions()
         self.fanning = PayloadFanout(
             NoEndpoint(credential_of(REQUESTER), ByteCounter()), self.home.shelf, self.home.disk
         )
@@ -364,7 +364,7 @@ class Run:
         me: Any = self  # its members, and its ledger
         audits = self.audits = AuditCoordinator(self.job, me, me, PATIENCE)
         keys = {member.key.public: member.lease_key.public for member in self.members}
-        exchange = PayloadExchange(REQUESTER, self.job, self.fanning, keys, self.outlook)
+        exchange = PayloadExchange(REQUESTER, self.job, self.fanning, keys, self.assumptions)
         near: Any = Near()
         tasks = self.tasks = RoundTasks(self.job, me, audits, near, exchange, closed)
         coordinator = self.coordinator = Coordinator(state, self.log, tasks)

@@ -65,10 +65,10 @@ class Told(Run):
         return self.members[0].worker.state.root(LAYOUT)
 
 
-def run_of(folder: Path, outlook: NetworkAssumptions, *, must_meet: bool = False) -> Told:
+def run_of(folder: Path, assumptions: NetworkAssumptions, *, must_meet: bool = False) -> Told:
     folder.mkdir()
     run = Told(folder)
-    run.outlook, run.must_meet = outlook, must_meet
+    run.assumptions, run.must_meet = assumptions, must_meet
 
     async def bounded() -> None:
         async with asyncio.timeout(60):
@@ -98,8 +98,8 @@ def fanned(folder: Path, *before: EndpointAddress) -> Told:
     run.must_meet = True
 
     async def bounded() -> None:
-        async with asyncio.timeout(60), relayed(*before) as outlook:
-            run.outlook = outlook
+        async with asyncio.timeout(60), relayed(*before) as assumptions:
+            run.assumptions = assumptions
             await run.go()
 
     asyncio.run(bounded())
@@ -187,8 +187,8 @@ def fanned_somehow(folder: Path) -> Told:
     run.must_meet = True
 
     async def bounded() -> None:
-        async with asyncio.timeout(90), relayed() as outlook:
-            run.outlook = outlook
+        async with asyncio.timeout(90), relayed() as assumptions:
+            run.assumptions = assumptions
             await run.go()
 
     asyncio.run(bounded())
@@ -232,8 +232,8 @@ class Deaf:
 
 def test_a_group_has_another_key_whenever_somebody_comes_or_leaves() -> None:
     deaf, nobody = Deaf(), cast(Any, SimpleNamespace(emit=lambda _: None))
-    outlook = NetworkAssumptions(places=(EndpointAddress("127.0.0.1", 1, RELAY.public),))
-    exchange = PayloadExchange(REQUESTER, job_told_to(nobody), cast(Any, deaf), {}, outlook)
+    assumptions = NetworkAssumptions(places=(EndpointAddress("127.0.0.1", 1, RELAY.public),))
+    exchange = PayloadExchange(REQUESTER, job_told_to(nobody), cast(Any, deaf), {}, assumptions)
     keys = tuple(sorted(member.public for member in MEMBERS))
 
     async def test() -> None:
@@ -279,8 +279,8 @@ def test_a_group_whose_relay_hangs_for_one_member_meets_at_the_next_one(plain: T
         first = RelayServer(local_key(18, "first"))
         place = EndpointAddress(*await first.start(), local_key(18, "first").public)
         try:
-            async with asyncio.timeout(60), relayed(place) as outlook:
-                run.outlook = outlook
+            async with asyncio.timeout(60), relayed(place) as assumptions:
+                run.assumptions = assumptions
                 await run.go()
         finally:
             await first.close()
@@ -303,8 +303,8 @@ def test_where_no_relay_has_the_whole_group_all_is_fetched_and_the_run_is_told_o
     epochs = lose_the_group(run, meets_again=False)
 
     async def bounded() -> None:
-        async with asyncio.timeout(60), relayed() as outlook:
-            run.outlook = outlook
+        async with asyncio.timeout(60), relayed() as assumptions:
+            run.assumptions = assumptions
             await run.go()
 
     asyncio.run(bounded())
@@ -336,9 +336,9 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
         (tmp_path / "run").mkdir()
         run = Told(tmp_path / "run")
         monkeypatch.setattr(run.members[0].tenancy.fanning, "follow", nowhere)
-        async with asyncio.timeout(60), relayed() as outlook:
+        async with asyncio.timeout(60), relayed() as assumptions:
             # The same relay named twice: it takes everybody else.
-            run.outlook = outlook._replace(places=(*outlook.places, *outlook.places))
+            run.assumptions = assumptions._replace(places=(*assumptions.places, *assumptions.places))
             await run.go()
         return run
 
@@ -365,7 +365,7 @@ def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: To
     folder = tmp_path / "run"
     folder.mkdir()
     run = Told(folder)
-    run.outlook = NetworkAssumptions(SLOW, SLOW)
+    run.assumptions = NetworkAssumptions(SLOW, SLOW)
     run.eve.twists[messages.REVEAL] = lambda member, order, said: messages.RevealReply(
         said.share, messages.TransferMeasurement(-(1 << 40), 1e300)
     )

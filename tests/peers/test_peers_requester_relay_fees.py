@@ -1,4 +1,4 @@
-"""A requester's fares: channels with its relays, passes for its nodes, and money that comes back."""
+"""A requester's fees: channels with its relays, passes for its nodes, and money that comes back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sent_of(**sizes: int) -> RunTraffic:
 VALIDATOR, PAYER, NODE = (local_key(23, name) for name in ("validator", "payer", "node"))
 RELAYS = [local_key(23, "relay", i) for i in range(2)]
 RICH, PRICE, FUNDS = 1 << 40, GIB // 2, 1 << 30
-GENESIS = Genesis("fares", 0, tuple((key.public, RICH) for key in (PAYER, *RELAYS)), (VALIDATOR.public,))
+GENESIS = Genesis("fees", 0, tuple((key.public, RICH) for key in (PAYER, *RELAYS)), (VALIDATOR.public,))
 END = 86_400_000
 SENT = sent_of(sync_most=1 << 20, join=1 << 20, audit=1 << 20, control=1 << 20)
 
@@ -102,7 +102,7 @@ class World:
         """The money side of one of the relays."""
         return self.servers[number]._circuits._gate
 
-    def fares(self, funds: int = FUNDS, most: int = 0) -> RelayChannels:
+    def fees(self, funds: int = FUNDS, most: int = 0) -> RelayChannels:
         return RelayChannels(PAYER, self.payer, RelayFee(PRICE, funds, self.places, most), self.warned.append)
 
     async def send(self, place: EndpointAddress, size: int) -> None:
@@ -133,7 +133,7 @@ def test_each_relay_is_paid_for_what_it_carried_and_one_that_carried_nothing_giv
     tmp_path: Path,
 ) -> None:
     async def test(world: World) -> None:
-        own = world.fares()
+        own = world.fees()
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         assert [signed.toll.relay for signed in own.passes] == [key.public for key in RELAYS]
@@ -157,7 +157,7 @@ def test_each_relay_is_paid_for_what_it_carried_and_one_that_carried_nothing_giv
 def test_a_requester_that_is_started_anew_finds_its_channels_open_and_goes_on(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         for _ in range(2):
-            own = world.fares()
+            own = world.fees()
             await own.fund(world.ledger, END)
             await own.admit([NODE.public], nothing)
             await world.send(world.places[0], 1 << 16)
@@ -173,7 +173,7 @@ def test_a_requester_that_is_started_anew_finds_its_channels_open_and_goes_on(tm
 
 def test_a_node_that_comes_later_is_named_by_the_same_pass(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        own, other = world.fares(), local_key(23, "other").public
+        own, other = world.fees(), local_key(23, "other").public
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         serials = [signed.toll.serial for signed in own.passes]
@@ -191,7 +191,7 @@ def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is
     many = [local_key(23, "many", i).public for i in range(limits.PASS_HOLDERS)]
 
     async def test(world: World) -> None:
-        own = world.fares()
+        own = world.fees()
         await own.fund(world.ledger, END)
         with pytest.raises(PolicyError, match="FF-APP-240"):
             await own.admit(many, nothing)
@@ -218,7 +218,7 @@ def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_ru
     tmp_path: Path,
 ) -> None:
     async def test(world: World) -> None:
-        own = world.fares(STEP, 4 * STEP)
+        own = world.fees(STEP, 4 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         first, second = (key.public for key in RELAYS)
@@ -253,7 +253,7 @@ def test_a_run_looks_after_its_channels_by_itself_and_past_a_relay_that_is_away(
     monkeypatch.setattr(relay_fees, "REFILL_SECONDS", 0.05)
 
     async def test(world: World) -> None:
-        own = world.fares(STEP, 3 * STEP)
+        own = world.fees(STEP, 3 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
 
@@ -272,12 +272,12 @@ def test_a_run_looks_after_its_channels_by_itself_and_past_a_relay_that_is_away(
 
 def test_who_is_started_anew_remembers_what_was_put_aside(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        own = world.fares(STEP, 3 * STEP)
+        own = world.fees(STEP, 3 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         await spend(world, own, 3)
         await own.close()
-        again = world.fares(STEP, 3 * STEP)
+        again = world.fees(STEP, 3 * STEP)
         await again.fund(world.ledger, END)
         await again.admit([NODE.public], nothing)
         assert again.passes[0].toll.quota == relay_passes.worth(2 * STEP, PRICE)
@@ -291,7 +291,7 @@ def test_who_is_started_anew_remembers_what_was_put_aside(tmp_path: Path) -> Non
 
 def test_without_a_bound_of_the_users_nothing_is_added_and_the_run_is_told(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        own = world.fares(STEP)
+        own = world.fees(STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         await spend(world, own, 3)
@@ -306,7 +306,7 @@ def test_nothing_is_put_into_a_channel_that_the_relay_has_closed(tmp_path: Path)
     """It would be another opening, in which no pass of this run counts."""
 
     async def test(world: World) -> None:
-        own = world.fares(STEP, 9 * STEP)
+        own = world.fees(STEP, 9 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         await world.settle()
@@ -319,7 +319,7 @@ def test_nothing_is_put_into_a_channel_that_the_relay_has_closed(tmp_path: Path)
 
 def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        own = world.fares(STEP, 4 * STEP)
+        own = world.fees(STEP, 4 * STEP)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         payer = own._payers[0]
@@ -340,7 +340,7 @@ def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit
 
 def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_rest(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        own = world.fares(FUNDS)
+        own = world.fees(FUNDS)
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
         for _ in range(8):

@@ -46,7 +46,7 @@ class AuditCase(NamedTuple):
     round: int
     contribution: Contribution
     drawn: audit_sample.AuditSample
-    ring: tuple[PeerId, ...] = ()  # its verifiers: the first is asked, each next one confirms
+    verifiers: tuple[PeerId, ...] = ()  # its verifiers: the first is asked, each next one confirms
 
 
 class VerifierStatement(NamedTuple):

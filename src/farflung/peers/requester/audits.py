@@ -240,7 +240,7 @@ class AuditCoordinator:
             await self._returned(case.round, case.contribution.peer)
         order = self._order(case, public)
         test = None if is_owed else await self._canaries.test(case, order)
-        hired, said = len(case.ring), dict[PeerId, VerifierStatement]()
+        hired, said = len(case.verifiers), dict[PeerId, VerifierStatement]()
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
             is_guess = len(said) < quorum_of(hired) and any(is_unmatched(s, case) for s in said.values())
@@ -257,12 +257,12 @@ class AuditCoordinator:
         self, case: AuditCase, order: messages.AuditRequest, said: dict[PeerId, VerifierStatement]
     ) -> tuple[PeerId, VerifierStatement]:
         """The next verifier's part. One that cannot be reached is passed over, and asked again when it is back."""
-        ring = tuple(v for v in case.ring if v not in said)
+        left = tuple(v for v in case.verifiers if v not in said)
         last: FarflungError | None = None
         until = time.monotonic() + GIVE_UP_SECONDS
         while time.monotonic() < until:
             # The sort is stable: among the others the drawn order stays.
-            for verifier in sorted(ring, key=lambda v: v in self._discredited):
+            for verifier in sorted(left, key=lambda v: v in self._discredited):
                 try:
                     return verifier, await self._session.ask(verifier, case, order)
                 except FarflungError as error:
@@ -308,7 +308,7 @@ class AuditCoordinator:
     ) -> None:
         """Tells what was found; keeps the evidence when it is false."""
         verdicts = [s.testimony.verdict.verdict for s in said]
-        found = conclude(verdicts, quorum_of(len(case.ring)))
+        found = conclude(verdicts, quorum_of(len(case.verifiers)))
         self._discredited.update(found.discredited)
         if found.is_guilty:
             alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]

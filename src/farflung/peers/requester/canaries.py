@@ -74,7 +74,7 @@ class Canaries:
         false = replace(c, trace=planted_root(planted.plant), nonce=planted.plant.nonce)
         asked = replace(order, contribution=false, opened=planted.opened)
         try:
-            said = await self._session.ask(case.ring[0], case._replace(contribution=false), asked)
+            said = await self._session.ask(case.verifiers[0], case._replace(contribution=false), asked)
         except FarflungError:
             return None
         canary = Canary(planted.plant, said.testimony.verdict)

@@ -1,7 +1,7 @@
 """Chooses before each round how its payloads reach all members, and compares predicted with measured seconds.
 
 The coordinator's part. Members' lines are what they were seen to carry, before that what the network is said to have
-(`Outlook`). All here is told to people and enters no root: whichever way is chosen, the same payloads are merged.
+(`NetworkAssumptions`). All here is told to people and enters no root: whichever way is chosen, the same payloads are merged.
 
 Taken are the slowest member's seconds from the order to reveal until its payload lies with a replica and here, and the
 slowest member's seconds until it has all payloads of the others; training, checks and merging are not in it.
@@ -82,12 +82,12 @@ class PayloadExchange:
         job: JobContext,
         fanout: PayloadFanout,
         lease_keys: Mapping[PeerId, bytes],
-        outlook: NetworkAssumptions,
+        assumptions: NetworkAssumptions,
     ) -> None:
         """`own` signs the group's roster; `lease_keys`: what secrets of each member's lease are wrapped for now."""
         self._own, self._context, self._fanout = credential_of(own), job, fanout
         self._job, self._me = job.terms.id, self._own.account
-        self._lease_keys, self._outlook = lease_keys, outlook
+        self._lease_keys, self._assumptions = lease_keys, assumptions
         self._round: _RoundExchange | None = None
         self._sizes: dict[PeerId, int] = {}
         self._ups: dict[PeerId, deque[float]] = {}
@@ -95,7 +95,7 @@ class PayloadExchange:
         self._invited: dict[PeerId, int] = {}  # to the epoch that each has joined
         self._members: frozenset[PeerId] = frozenset()
         self._rendezvous: GroupRendezvous | None = None
-        self._places = deque(outlook.places)  # the first is where the group meets
+        self._places = deque(assumptions.places)  # the first is where the group meets
         self._gathering: asyncio.Task[None] | None = None
         self._has_warned = False
         self._rests_until = float("-inf")
@@ -194,9 +194,9 @@ class PayloadExchange:
                 ExchangeMember(self._link(peer), self._sizes.get(peer, self._context.payload_bytes))
                 for peer in members
             ],
-            self._outlook.requester,
-            self._outlook.relay,
-            self._outlook.is_relayed,
+            self._assumptions.requester,
+            self._assumptions.relay,
+            self._assumptions.is_relayed,
         )
         forecast = plan.choose(known, may_fan=is_fan)
         via = None
@@ -207,7 +207,7 @@ class PayloadExchange:
         )
 
     def _link(self, peer: PeerId) -> Link:
-        said = self._outlook.member
+        said = self._assumptions.member
         up, down = (max(found.get(peer, ()), default=0.0) for found in (self._ups, self._downs))
         return Link(up or said.up, down or said.down, said.round_trip)
 
@@ -217,7 +217,7 @@ class PayloadExchange:
         """Takes a member's word for what its line carried; its seconds, 0 if they are none."""
         if not 0 <= moved.seconds < MOST_SECONDS or not 0 <= moved.bytes <= limits.DATA_BYTES:
             return 0.0
-        if moved.bytes and moved.seconds > TRIPS * self._outlook.member.round_trip:
+        if moved.bytes and moved.seconds > TRIPS * self._assumptions.member.round_trip:
             rates = found.setdefault(peer, deque(maxlen=REMEMBERED))
             rates.append(8 * moved.bytes / moved.seconds)
         return moved.seconds

@@ -101,9 +101,9 @@ class RelayChannels:
     """One job's, in its requester's process. Without a price it does nothing."""
 
     def __init__(
-        self, key: SigningKey, endpoint: Endpoint, fare: RelayFee, warn: Warn = lambda _: None
+        self, key: SigningKey, endpoint: Endpoint, fee: RelayFee, warn: Warn = lambda _: None
     ) -> None:
-        self._key, self._endpoint, self._fare, self._warn = key, endpoint, fare, warn
+        self._key, self._endpoint, self._fee, self._warn = key, endpoint, fee, warn
         self._warned: set[tuple[RelayChannelPayer, str]] = set()
         self._payers: list[RelayChannelPayer] = []
         self._keeping = OwnedTasks()
@@ -115,13 +115,13 @@ class RelayChannels:
 
     async def fund(self, ledger: LedgerClient, expires: int) -> None:
         """Puts money into the channels, unless it is there. `expires`: ledger time, ms."""
-        if not self._fare.price:
+        if not self._fee.price:
             return
-        for place in self._fare.relays:
+        for place in self._fee.relays:
             payer = RelayChannelPayer(
                 self._key, self._endpoint, ledger, place.relay, (place.host, place.port)
             )
-            await payer.open(self._fare.funds, self._fare.price, expires)
+            await payer.open(self._fee.funds, self._fee.price, expires)
             self._payers.append(payer)
 
     async def admit(self, nodes: Iterable[PeerId], tell: Tell) -> None:
@@ -167,11 +167,11 @@ class RelayChannels:
         left = payer.put - payer.cost(said)
         if 2 * left > payer.put:
             return
-        more = min(self._fare.funds, self._fare.most - sum(each.put for each in self._payers))
+        more = min(self._fee.funds, self._fee.most - sum(each.put for each in self._payers))
         if more > 0:
             await payer.add(more)
             return
-        where, most = f"relay {short(payer.relay)}", format_credits(max(self._fare.most, payer.put))
+        where, most = f"relay {short(payer.relay)}", format_credits(max(self._fee.most, payer.put))
         if left > 0:
             text = f"the channel with {where} is used by more than half, and no more may be put aside"
             self._tell(payer, "FF-APP-245", text, f"relays may cost {most} credits; more with --relay-most")

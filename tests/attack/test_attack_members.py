@@ -39,10 +39,10 @@ def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]
     monkeypatch.setattr(module, "reach", reach)
     nothing = cast(Any, None)
     job = JobContext(REQUESTER, *[nothing] * 6)._replace(terms=TERMS)
-    crew = Membership(job, nothing, nothing)
-    crew.know(messages.PeerAddress(peer, (EndpointAddress("127.0.0.1", 1),)) for peer in EVERYBODY)
-    crew.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
-    return crew
+    members = Membership(job, nothing, nothing)
+    members.know(messages.PeerAddress(peer, (EndpointAddress("127.0.0.1", 1),)) for peer in EVERYBODY)
+    members.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
+    return members
 
 
 def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
@@ -52,14 +52,14 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
     said: list[tuple[PeerId, str, bytes]] = []
 
     async def test() -> None:
-        crew = manned(monkeypatch, said)
-        assert crew.is_member(EVE)
-        crew.lost(EVE, may_return=False)
-        await asyncio.gather(*crew._tasks)
-        assert not crew.is_member(EVE)  # it fetches nothing more
-        await crew.dial(EVE)  # and still opens what it owes
-        assert EVE in {a.peer for a in crew.setup.everybody}  # so verifiers that are brought back know it
-        assert EVE not in {a.peer for a in crew.setup.members}
+        members = manned(monkeypatch, said)
+        assert members.is_member(EVE)
+        members.lost(EVE, may_return=False)
+        await asyncio.gather(*members._tasks)
+        assert not members.is_member(EVE)  # it fetches nothing more
+        await members.dial(EVE)  # and still opens what it owes
+        assert EVE in {a.peer for a in members.setup.everybody}  # so verifiers that are brought back know it
+        assert EVE not in {a.peer for a in members.setup.members}
 
     within(10, test)
     told = {
@@ -73,29 +73,29 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
 
 def test_who_is_barred_is_not_brought_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        crew = manned(monkeypatch, [])
-        crew.lost(EVE, may_return=False)
-        crew.bring_back(EVE)
-        assert crew._returning == {}
-        crew.bring_back(MEMBERS[0].public)
-        assert list(crew._returning) == [MEMBERS[0].public]
-        await crew.rest()
+        members = manned(monkeypatch, [])
+        members.lost(EVE, may_return=False)
+        members.bring_back(EVE)
+        assert members._returning == {}
+        members.bring_back(MEMBERS[0].public)
+        assert list(members._returning) == [MEMBERS[0].public]
+        await members.rest()
 
     within(10, test)
 
 
-def test_a_crew_that_rested_tells_and_brings_back_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_that_rested_tell_and_bring_back_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[PeerId, str, bytes]] = []
 
     async def test() -> None:
-        crew = manned(monkeypatch, said)
-        await crew.rest()
-        crew.lost(EVE, may_return=False)
-        await asyncio.gather(*crew._tasks)
-        crew.bring_back(MEMBERS[0].public)
+        members = manned(monkeypatch, said)
+        await members.rest()
+        members.lost(EVE, may_return=False)
+        await asyncio.gather(*members._tasks)
+        members.bring_back(MEMBERS[0].public)
         await asyncio.sleep(0)
-        assert not crew._returning[MEMBERS[0].public].cancelling()
-        await crew.rest()
+        assert not members._returning[MEMBERS[0].public].cancelling()
+        await members.rest()
 
     within(10, test)
     assert {peer for peer, method, _ in said if method == messages.MEMBERS} == set(EVERYBODY) - {
