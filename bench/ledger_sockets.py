@@ -194,7 +194,7 @@ async def dial(endpoint: Endpoint, place: int, host: str) -> Any:
 
 def lasting(seconds: float, judges: int, out: Path | None) -> None:
     """Four validators with clocks around their stages (ledger_stages), under a load that lasts."""
-    before, program = load(), Path(__file__).with_name("ledger_stages.py")
+    before, program = load(), Path(__file__).with_suffix("") / "ledger_stages.py"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         genesis = write(folder, ["127.0.0.1"] * 4, judges)

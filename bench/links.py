@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 import links_others
 from links_others import Failed
 from links_shaped import DEVICE, HUB, Links, address, why_not
@@ -41,7 +42,7 @@ from reporting import Row, at_most, load, show, told
 from farflung.compress import kernels
 
 WORKERS: Final = 4
-HERE: Final = Path(__file__).resolve().parent
+HERE: Final = Path(__file__).resolve().with_suffix("")
 WORKER: Final = HERE / "links_worker.py"
 FREE: Final = ""
 GOAL: Final = 1.05  # of a dense step over free links
@@ -56,7 +57,7 @@ class Case(NamedTuple):
     """One system over one kind of link."""
 
     name: str
-    mode: str  # of bench/links_worker.py, or of another script
+    mode: str  # of bench/links/links_worker.py, or of another script
     shaped: bool
     inner: str = ADAMW
     script: Path = WORKER

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 from market_deviations import deviations
 from msgspec.structs import replace
 from reporting import Row, at_least, at_most, load, show, told

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 import net_fanout
 import net_lines
 import net_opening

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import TypeVar
 
 import dtfm_cases
 import numpy as np
+
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 import place_claim
 from place_genetic import genetic
 from place_instances import fleet_of, homes

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
+sys.path.insert(1, str(Path(__file__).with_name("links")))
 import plan_bytes
 import plan_memory
 import plan_references

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 from costs import confined, inside
 from deaths import Death, Watched
 from honesty import CLASSES, audited

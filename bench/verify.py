@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,8 @@ from typing import Final
 import numpy as np
 import torch
 from reporting import Row, at_most, load, show, told
+
+sys.path.insert(1, str(Path(__file__).with_suffix("")))
 from verify_detection import detection, honest
 from verify_dispute import dispute
 from verify_share import share

@@ -46,7 +46,7 @@ class Case(NamedTuple):
     """One way to train, on so many ranks."""
 
     name: str
-    mode: str  # of bench/plan_worker.py
+    mode: str  # of bench/plan/plan_worker.py
     world: int
     foretell: Callable[[Sizes, int], Expected]
 

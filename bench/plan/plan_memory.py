@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Final
 
 import torch
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # when it is its own process
 from plan_modules import KINDS, VOCABULARY
 from reporting import Row, at_most, told
 from torch import Tensor

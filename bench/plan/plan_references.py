@@ -10,7 +10,7 @@ from typing import NamedTuple
 from plan_bytes import Wanted
 from reporting import Row, at_most
 
-sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "advice"))
+sys.path.insert(1, str(Path(__file__).parents[2] / "tests" / "advice"))
 
 
 class Figure(NamedTuple):

@@ -1,4 +1,4 @@
-"""Six modules for bench/plan_memory.py, small and with random weights, built as published, in plain PyTorch.
+"""Six modules for bench/plan/plan_memory.py, small and with random weights, built as published, in plain PyTorch.
 
     gpt2    Radford et al. 2019       pre-norm, GELU, learned positions, dropout, tied head
     llama   Touvron et al. 2023       RMSNorm, rotary positions, grouped queries, SwiGLU, an untied head
