@@ -13,6 +13,7 @@ the share of its ring's hops, or of its pairs, that do.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from farflung.advice.traffic import input_checks
 from farflung.advice.traffic.collectives import RankSpan, span
 from farflung.advice.traffic.context_and_expert_parallel import ring_attention, routed
 from farflung.advice.traffic.data_parallel import ReplicaSharding, copied, replicated
+from farflung.advice.traffic.local_step_methods import averaged
 from farflung.advice.traffic.pipeline_traffic import (
     AqSgdConfig,
     PipelineCuts,
@@ -32,6 +34,7 @@ from farflung.advice.traffic.pipeline_traffic import (
 from farflung.advice.traffic.tensor_parallel import embedding, tensor_parallel
 from farflung.advice.traffic.traffic_terms import TrafficLoad, TrafficTerm
 from farflung.advice.traffic.transformer_shapes import TransformerShape
+from farflung.core import limits
 from farflung.plan.step_trace import Recomputation
 
 
@@ -101,11 +104,27 @@ class TrainingStep(msgspec.Struct, frozen=True):
     is_scattered: bool = False
     sharding: ReplicaSharding = ReplicaSharding()
     changes: AqSgdConfig | None = None
+    every: int = (
+        1  # steps between two exchanges of what replicas changed: more than 1 with whole replicas only
+    )
+    bits: float = 0.0  # of a parameter in them, 0: as a gradient's
 
     def __post_init__(self) -> None:
         for name in ("batch", "micros", "virtual"):
             input_checks.count(name, getattr(self, name))
         input_checks.word("recompute", self.recompute, Recomputation)
+        input_checks.count("every", self.every, most=1 if self.sharding.stage else limits.PLANNED_RANKS)
+        input_checks.amount("bits", self.bits, most=0.0 if self.sharding.stage else 64.0)
+
+
+class ParallelAxis(StrEnum):
+    """Along which axis of the mesh something is sent."""
+
+    DATA = "data parallel"
+    TENSOR = "tensor parallel"
+    CONTEXT = "context parallel"
+    EXPERT = "expert parallel"
+    PIPELINE = "pipeline"
 
 
 def load(shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep) -> TrafficLoad:
@@ -116,18 +135,28 @@ def load(shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep) ->
     input_checks.dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
     input_checks.dividing("sequence", shape.sequence, "context", mesh.context)
     input_checks.dividing("routed", shape.routed, "pipeline", mesh.pipeline)
-    part, cutting, groups = _part(shape, mesh), _cutting(mesh, training), mesh.ranks / mesh.pipeline
-    terms = (
-        *_gradients(shape, mesh, training),
-        *_inside_layers(shape, mesh, training),
-        *pipelined(part, cutting, batch=training.batch, changes=training.changes, groups=groups),
-        *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=groups),
-    )
+    terms = tuple(term for along in by_axis(shape, mesh, training).values() for term in along)
     sharding = _sharding(shape, training)
     kept = [one for held in _held(shape, mesh) for one in copied(held.size, held.group, sharding)]
     if training.changes:
-        kept += cached(part, cutting, training.changes, replicas=mesh.data)
+        kept += cached(_part(shape, mesh), _cutting(mesh, training), training.changes, replicas=mesh.data)
     return TrafficLoad(mesh.ranks, terms, tuple(kept))
+
+
+def by_axis(
+    shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep
+) -> dict[ParallelAxis, tuple[TrafficTerm, ...]]:
+    """A step's terms along each axis; raises UsageError FF-PLAN-020, FF-PLAN-021."""
+    part, groups = _part(shape, mesh), mesh.ranks / mesh.pipeline
+    cuts = _cutting(mesh, training)
+    return {
+        ParallelAxis.DATA: _gradients(shape, mesh, training),
+        **_inside_layers(shape, mesh, training),
+        ParallelAxis.PIPELINE: (
+            *pipelined(part, cuts, batch=training.batch, changes=training.changes, groups=groups),
+            *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=groups),
+        ),
+    }
 
 
 def _cutting(mesh: ParallelMesh, training: TrainingStep) -> PipelineCuts:
@@ -182,34 +211,48 @@ def _sharding(shape: TransformerShape, training: TrainingStep) -> ReplicaShardin
 def _gradients(
     shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep
 ) -> tuple[TrafficTerm, ...]:
-    sharding = _sharding(shape, training)
     return tuple(
         msgspec.structs.replace(term, name=held.name + term.name)
         for held in _held(shape, mesh)
-        for term in replicated(held.size, held.group, sharding, held.groups)
+        for term in _summed(held, shape, training)
     )
+
+
+def _summed(
+    held: _ReplicatedWeights, shape: TransformerShape, training: TrainingStep
+) -> tuple[TrafficTerm, ...]:
+    """Each step's gradients, or each round's changes."""
+    if training.every == 1 and not training.bits:
+        return replicated(held.size, held.group, _sharding(shape, training), held.groups)
+    if held.group.ranks == 1:
+        return ()
+    bits = training.bits or 8.0 * shape.element
+    parameters, algorithm = held.size / shape.element, training.sharding.algorithm
+    return (averaged(parameters, held.group, training.every, bits, algorithm, held.groups).expected,)
 
 
 def _inside_layers(
     shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep
-) -> tuple[TrafficTerm, ...]:
+) -> dict[ParallelAxis, tuple[TrafficTerm, ...]]:
     part, layers = _part(shape, mesh), shape.layers // mesh.pipeline
     batch, micros = training.batch, training.micros
     tensors, slices = mesh.tensors(), mesh.ranks / mesh.tensor
     heads = msgspec.structs.replace(shape, share=shape.share / mesh.tensor)
     tokens = batch * part.sequence / (mesh.tensor if training.is_sequence_parallel else 1)
-    return (
-        *tensor_parallel(
-            part, tensors, batch=batch, micros=micros, layers=layers, recompute=training.recompute,
-            is_sequence_parallel=training.is_sequence_parallel, backend=training.sharding.backend, groups=slices,
+    return {
+        ParallelAxis.TENSOR: (
+            *tensor_parallel(
+                part, tensors, batch=batch, micros=micros, layers=layers, recompute=training.recompute,
+                is_sequence_parallel=training.is_sequence_parallel, backend=training.sharding.backend, groups=slices,
+            ),
+            *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
         ),
-        *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
-        *ring_attention(
+        ParallelAxis.CONTEXT: ring_attention(
             heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, recompute=training.recompute,
             groups=mesh.ranks / mesh.context,
         ),
-        *routed(
+        ParallelAxis.EXPERT: routed(
             part, mesh.experts(), tokens=tokens, micros=micros, layers=shape.routed // mesh.pipeline,
             recompute=training.recompute, groups=mesh.ranks / mesh.expert,
         ),
-    )  # fmt: skip
+    }  # fmt: skip

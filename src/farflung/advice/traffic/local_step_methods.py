@@ -72,12 +72,14 @@ def averaged(
     steps: int,
     bits: float = 32.0,
     algorithm: AllReduceAlgorithm = AllReduceAlgorithm.RING,
+    groups: float = 1.0,
 ) -> ExchangeTraffic:
     """Changes of `bits` bits a parameter that are summed on the way, every `steps` steps."""
     input_checks.amount("parameters", parameters)
     input_checks.amount("bits", bits, most=64.0, above=True)
     size = parameters * bits / 8
-    term = all_reduce(group, size, algorithm).term("changes, averaged", TrafficPhase.UPDATE, DILOCO)
+    moved = all_reduce(group, size, algorithm)
+    term = moved.term("changes, averaged", TrafficPhase.UPDATE, DILOCO, groups=groups)
     spread = _spread(term, steps)
     return ExchangeTraffic(spread, spread, size)
 

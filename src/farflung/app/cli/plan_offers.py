@@ -92,14 +92,14 @@ def plan(
     Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
     """
     asks, hosts = read(file, spec, model)
-    asks = msgspec.structs.replace(asks, examples=_examples(spec, base))
+    asks = msgspec.structs.replace(asks, examples=examples(spec, base))
     found = layout_search.search(asks, hosts, AdviceGoal(goal or AdviceGoal.TIME), is_own=is_own, most=most)
     if not found.best:
         raise _refused(found)
     return asks, found
 
 
-def _examples(spec: JobSpec, base: Path) -> int:
+def examples(spec: JobSpec, base: Path) -> int:
     """Windows of the job's data that do not overlap; 0 where the data are not here, or are what this Python has."""
     if spec.data.path == "stdlib":
         return 0

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from farflung.advice.layouts.layout_search import AdviceGoal
-from farflung.app.cli import plan_article_text, plan_link, plan_offers, plan_offers_text, quote
+from farflung.app.cli import plan_article_text, plan_layout, plan_link, plan_offers, plan_offers_text, quote
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.plan_offers import JobModel, job_model, traced_lines
@@ -163,9 +163,10 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option(
     "--goal", type=click.Choice([goal.value for goal in AdviceGoal]), help="With --offers. Default: time."
 )
-@click.option("--own", is_flag=True, help="With --offers: all hosts are yours.")
+@click.option("--own", is_flag=True, hidden=True, help="With --offers: all hosts are yours.")
 @click.option("--deadline", metavar="WHEN", help="With --offers: 36h, 3d, or a time (UTC).")
-@click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
+@click.option("--explain", is_flag=True, help="With --offers, --layout: formulas, sources.")
+@click.option("--layout", metavar="AXES", help="What dp=8,tp=2,pp=4 sends, waits for and keeps.")
 @click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
 @click.option(
     "--article", is_flag=True, hidden=True, help="The source article's figures of traffic, beside right ones."
@@ -194,6 +195,7 @@ def plan(
     deadline: str | None,
     own: bool,
     explain: bool,
+    layout: str | None,
     trace: bool,
     article: bool,
     cards: str | None,
@@ -212,16 +214,20 @@ def plan(
     if link is None and not show_config:
         plan_link.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
-        plan_offers.refuse_without_offers(goal, deadline, explain, own)
+        plan_offers.refuse_without_offers(goal, deadline, explain and layout is None, own)
     base = Path(identity.base)
-    model = partial(job_model, resolved.spec, base, traces=trace)
+    model, again = partial(job_model, resolved.spec, base, traces=trace), partial(_again, job, preset, flags)
     if show_config:
         values = {"spec": plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
+    elif layout is not None:
+        examples = plan_offers.examples(resolved.spec, base)
+        laid = plan_layout.plan(layout, link, resolved.spec, examples)
+        text = [plan_layout.json(laid)] if as_json else plan_layout.lines(laid, explains=explain)
     elif offers is not None:
         most = plan_offers.allowed(resolved, quote.seconds_until(deadline))
         asks, found = plan_offers.plan(offers, goal, resolved.spec, model(), most, base=base, is_own=own)
-        after = plan_offers.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
+        after = plan_offers.command(found, job, preset, flags, again)
         terms, width = plan_offers.terms(offers), plan_offers_text.columns()
         if as_json:
             text = [plan_offers.json(asks, found, terms, after)]
@@ -229,11 +235,7 @@ def plan(
             text = plan_offers_text.lines(asks, found, terms, after, explains=explain, width=width)
     elif link is not None:
         asked = plan_link.LinkOptions(link, peers, step, fan_out)
-        choice = plan_link.plan(asked, resolved.spec, model().layout, machine)
-        sync, each = choice.chosen.sync, choice.setting.peers
-        said = plan_link.settings(sync, each, lambda more: _again(job, preset, flags, more))
-        facts = msgspec.json.encode(plan_link.facts(choice, said)).decode()
-        text = [facts] if as_json else plan_link.lines(choice, said, is_measured=step is None)
+        text = _for_links(asked, resolved.spec, model(), again, as_json=as_json)
     else:
         text = _here(resolved, identity, model(), as_json=as_json)
     sys.stdout.write("\n".join(text) + "\n")
@@ -242,6 +244,17 @@ def plan(
 def _again(job: Path | None, preset: str, flags: Mapping[str, str], more: Mapping[str, str]) -> JobSpec:
     """The job with more flags than were said."""
     return resolve.resolve(job, preset, {**flags, **more})[0].spec
+
+
+def _for_links(
+    asked: plan_link.LinkOptions, spec: JobSpec, model: JobModel, again: plan_link.Loads, *, as_json: bool
+) -> list[str]:
+    """Which method suits the links."""
+    choice = plan_link.plan(asked, spec, model.layout, machine)
+    said = plan_link.settings(choice.chosen.sync, choice.setting.peers, again)
+    if as_json:
+        return [msgspec.json.encode(plan_link.facts(choice, said)).decode()]
+    return plan_link.lines(choice, said, is_measured=asked.step is None)
 
 
 def _here(
