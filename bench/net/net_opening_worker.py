@@ -33,21 +33,21 @@ async def echo(_connection: Connection, _method: str, body: bytes) -> bytes:
 
 async def main(role: str, options: Options) -> None:
     endpoint = Endpoint(key(role), echo, ByteCounter())
-    roads, relay = PathManager(endpoint), key("relay").public
+    path_manager, relay = PathManager(endpoint), key("relay").public
     endpoint.attach(relay, *options["relay"])
     await endpoint.attached()
     other, place = key(OTHER[role]).public, EndpointAddress(*options["relay"], relay)
-    roads.learn(other, [place])
+    path_manager.learn(other, [place])
     if role == "stay":
         say(there=True)
         await asyncio.Event().wait()
     began = time.monotonic()
-    connection = await roads.connection(other)
+    connection = await path_manager.connection(other)
     await connection.call("ask", b"x")
     setup, trips = time.monotonic() - began, []
     opened: float | None = None
     while opened is None and time.monotonic() - began < GRACE:
-        if roads.way(other) is PathType.OPENED:
+        if path_manager.way(other) is PathType.OPENED:
             opened = time.monotonic() - began
         elif len(trips) < QUIET:
             asked = time.monotonic()

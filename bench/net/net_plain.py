@@ -36,7 +36,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_dialer import new_ticket
-from farflung.net.io.relay_registration import ATTACH, SUMMON
+from farflung.net.io.relay_registration import ATTACH, CALLBACK
 from farflung.net.io.tls_key import FileTlsCredentials
 from farflung.net.relay_tickets import CallbackRequest, TicketPurpose, TicketStatus
 from farflung.peers.relay.main import allow_many_files
@@ -256,7 +256,7 @@ async def _attach(name: str, options: Options, come: Callable[[CallbackRequest],
     """A peer that is known at the relay, and answers its summons in its own way."""
 
     async def handle(_: Connection, method: str, body: bytes) -> bytes:
-        if method == SUMMON:
+        if method == CALLBACK:
             await asyncio.to_thread(come, decode(body, CallbackRequest, limits.TICKET_BYTES))
         return b""
 

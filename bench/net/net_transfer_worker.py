@@ -100,10 +100,10 @@ async def holder(options: Options) -> None:
             return shelf.serve(connection.peer, method, body)
 
         endpoint = await _attached("holder", serve, options)
-        roads = PathManager(
+        path_manager = PathManager(
             endpoint
         )  # a peer of a job listens for a meeting: here the routers do not allow one
-        roads.learn(key("asker").public, ())
+        path_manager.learn(key("asker").public, ())
         say(chunks=len(manifest.chunks))
         await asyncio.Event().wait()
 
@@ -116,16 +116,16 @@ async def asker(options: Options) -> None:
         disk = Watched(Path(folder))
         disk.wanted = max(1, len(manifest.chunks) // PART)
         endpoint = await _attached("asker", _nothing, options)
-        roads, peer = PathManager(endpoint), key("holder").public
+        path_manager, peer = PathManager(endpoint), key("holder").public
         places = [
             EndpointAddress(host, port, relay_key(number).public)
             for number, (host, port) in enumerate(options["places"])
         ]
-        roads.learn(peer, places)
-        telling = asyncio.create_task(_tell_middle(disk, roads, peer, places))
+        path_manager.learn(peer, places)
+        telling = asyncio.create_task(_tell_middle(disk, path_manager, peer, places))
         facts: Options = {"error": "", "whole": False}
         try:
-            await objects.fetch(disk, manifest, (peer,), roads.connection, MessageKind.SYNC)
+            await objects.fetch(disk, manifest, (peer,), path_manager.connection, MessageKind.SYNC)
             chunks = [disk.chunk(manifest.id, index) for index in range(len(manifest.chunks))]
             facts["whole"] = open_object(KEY, manifest, chunks) == plain
         except FarflungError as error:
@@ -134,10 +134,12 @@ async def asker(options: Options) -> None:
         say(asked=asked, came=disk.came, **facts)
 
 
-async def _tell_middle(disk: Watched, roads: PathManager, peer: bytes, places: list[EndpointAddress]) -> None:
+async def _tell_middle(
+    disk: Watched, path_manager: PathManager, peer: bytes, places: list[EndpointAddress]
+) -> None:
     await disk.some.wait()
-    control = await roads.connection(peer)
-    ways = roads.ways(peer)
+    control = await path_manager.connection(peer)
+    ways = path_manager.ways(peer)
     say(
         relay=places.index(control.place),
         ways=[places.index(each.place) for each in ways if each.place in places],

@@ -148,15 +148,15 @@ async def send(options: Options) -> None:
         endpoint.pacer = None
     for _ in range(options["times"]):
         before = time.monotonic()
-        connection, roads = await _reached(endpoint, options)
+        connection, path_manager = await _reached(endpoint, options)
         await connection.call("ask", b"first")
         setup = time.monotonic() - before
         quiet = [await _asked(connection) for _ in range(QUIET)]
-        facts = await _transfer(connection, roads, options) if options["bytes"] else {}
+        facts = await _transfer(connection, path_manager, options) if options["bytes"] else {}
         tuned = connection.tuned
         say(setup=setup, quiet=quiet, congestion="" if tuned is None else tuned.congestion, **facts)
-        if roads is not None:
-            await roads.close()
+        if path_manager is not None:
+            await path_manager.close()
         for each in endpoint.connections(connection.peer):
             each.close()
             await each.closed()
@@ -168,12 +168,12 @@ async def _reached(endpoint: Endpoint, options: Options) -> tuple[Connection, Pa
     peer, via = key("receive").public, key("relay").public if options.get("via") else None
     if not options.get("lanes"):
         return await endpoint.dial(peer, *place(options), relay=via), None
-    roads = PathManager(endpoint, may_meet=False)
-    roads.learn(peer, [EndpointAddress(*place(options), via or DIRECT)])
-    return await roads.connection(peer), roads
+    path_manager = PathManager(endpoint, may_meet=False)
+    path_manager.learn(peer, [EndpointAddress(*place(options), via or DIRECT)])
+    return await path_manager.connection(peer), path_manager
 
 
-async def _transfer(connection: Connection, roads: PathManager | None, options: Options) -> Options:
+async def _transfer(connection: Connection, path_manager: PathManager | None, options: Options) -> Options:
     """Sends until the last byte or the deadline; meanwhile asks now and then, where `asking` is set."""
     began, cpu = time.monotonic(), time.process_time()
     head = {"bytes": options["bytes"], "seconds": options["seconds"], "began": began}
@@ -186,8 +186,8 @@ async def _transfer(connection: Connection, roads: PathManager | None, options: 
     )
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(began + options["seconds"]):
-            if roads is not None:
-                await _over_all(connection, roads, plan)
+            if path_manager is not None:
+                await _over_all(connection, path_manager, plan)
             else:
                 await _over(connection, iter(range(count)))
     if asking is not None:
@@ -203,13 +203,13 @@ async def _over(connection: Connection, left: Iterator[int]) -> None:
     await connection.call("ask", b"last", kind=MessageKind.SYNC, timeout=None)  # behind all of them
 
 
-async def _over_all(connection: Connection, roads: PathManager, plan: FetchPlan[Connection]) -> None:
+async def _over_all(connection: Connection, path_manager: PathManager, plan: FetchPlan[Connection]) -> None:
     """The same over all connections that share bulk, by the plan that carries a job's objects."""
 
     async def carry(way: Connection, index: int) -> None:
         await way.call("chunk", index.to_bytes(8, "big") + _ZEROS[8:], kind=MessageKind.SYNC, timeout=None)
 
-    await ObjectTransfer(plan, (connection.peer,), roads.connection, carry).run()
+    await ObjectTransfer(plan, (connection.peer,), path_manager.connection, carry).run()
 
 
 async def _keep_asking(connection: Connection, trips: list[tuple[float, float]]) -> None:

@@ -167,9 +167,11 @@ def test_a_relay_that_spoils_everything_spoils_no_result(
 ) -> None:
     spread = multicast_relay._RelayedGroup._spread
 
-    def lie(self: multicast_relay._RelayedGroup, leg: multicast_relay.GroupLeg, frame: bytearray) -> None:
+    def lie(
+        self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray
+    ) -> None:
         for each in attack(frame):
-            spread(self, leg, each)
+            spread(self, connection, each)
 
     monkeypatch.setattr(transfer_fanout, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(multicast_relay._RelayedGroup, "_spread", lie)

@@ -84,9 +84,11 @@ def lying(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
     """The relay gives the others what `attack` makes of each frame."""
     spread = multicast_relay._RelayedGroup._spread
 
-    def lie(self: multicast_relay._RelayedGroup, leg: multicast_relay.GroupLeg, frame: bytearray) -> None:
+    def lie(
+        self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray
+    ) -> None:
         for each in attack(read_head(frame), bytes(frame)):
-            spread(self, leg, bytearray(each))
+            spread(self, connection, bytearray(each))
 
     monkeypatch.setattr(multicast_relay._RelayedGroup, "_spread", lie)
 

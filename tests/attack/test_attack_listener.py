@@ -299,8 +299,8 @@ def test_a_ping_flood_by_a_peer_that_does_not_read_holds_no_memory() -> None:
             await is_served(server)
             (mine,) = server._accepted[HOSTILE.public]
             assert len(mine._streams._outbox._signals) <= 1
-            assert mine._outlet is not None
-            assert mine._outlet._transport.get_write_buffer_size() <= 2 * limits.FRAME_BYTES
+            assert mine._writer is not None
+            assert mine._writer._transport.get_write_buffer_size() <= 2 * limits.FRAME_BYTES
             peer.writer.close()
 
     asyncio.run(test())

@@ -24,7 +24,7 @@ from farflung.net.certificates import credential_of
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io import multicast_member, relay_dialer, relay_metering_gate
 from farflung.net.io.admission import Admission
-from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
+from farflung.net.io.multicast_connection import GroupConnection, QueuedFrame
 from farflung.net.io.multicast_relay import _RelayedGroup
 from farflung.net.io.relay_metering_gate import SETTLE, ChannelLedger, PassClaim, RelayMeteringGate
 from farflung.net.io.relay_payer import RECEIPT, RelayPayer
@@ -580,7 +580,7 @@ def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_beg
         async with paid(toll(), toll(A, C, serial=2)) as made, hidden(C, made.server.address, echo):
             await calls(made, 1)
             (books,) = made.gate._books.values()
-            honest = made.gate._voices.collect
+            honest = made.gate._receipt_routes.collect
 
             async def meanwhile(asked: PassMeter, parties: tuple[PeerId, ...]) -> None:
                 before = books.lag(A.public)
@@ -591,7 +591,7 @@ def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_beg
                 assert "has no channel" in refused.value.cause
                 await honest(asked, parties)
 
-            made.gate._voices.collect = meanwhile  # type: ignore[method-assign]
+            made.gate._receipt_routes.collect = meanwhile  # type: ignore[method-assign]
             await made.gate.settle(PAYER.public)
             ((_, (claim,)),) = made.ledger.claims
             assert len(claim.receipts) == 2
@@ -653,9 +653,9 @@ def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
 ) -> None:
     honest = _RelayedGroup._spread
 
-    def often(group: _RelayedGroup, leg: GroupLeg, frame: bytearray) -> None:
+    def often(group: _RelayedGroup, connection: GroupConnection, frame: bytearray) -> None:
         for _ in range(5):
-            honest(group, leg, bytearray(frame))
+            honest(group, connection, bytearray(frame))
 
     monkeypatch.setattr(_RelayedGroup, "_spread", often)
 
@@ -674,15 +674,15 @@ def test_a_relay_that_fills_the_gap_of_a_skipped_member_is_paid_for_no_more_than
     async def test() -> None:
         async with paid_group(*GROUP) as (made, members):
             (group,) = made.server._groups.groups.values()
-            leg = group.legs[GROUP[2].public]
-            leg.is_skipped = True
+            connection = group.connections[GROUP[2].public]
+            connection.is_skipped = True
             await members[0].fan.send(BULK)
             await heard(members[1:2], 1)
-            leg.is_skipped = False
+            connection.is_skipped = False
             noise = GroupFrameHead(999, GroupFrameKind.DATA, 3, 0, 1, 7).encode() + bytes(999)
             for _ in range(2 * FRAMES // len(noise)):
-                leg.give(QueuedFrame(bytearray(noise), left=2))
-            leg.flush()
+                connection.give(QueuedFrame(bytearray(noise), left=2))
+            connection.flush()
             await until(lambda: bool(members[2].errors))
             assert await settled(made) <= 2 * FRAMES
 
@@ -700,7 +700,7 @@ def test_a_member_that_signs_for_copies_it_never_got_raises_the_bill_to_no_more_
             (books,) = made.gate._books.values()
             books._is_whole = has_seen_all
             (group,) = made.server._groups.groups.values()
-            group.legs[GROUP[2].public].is_skipped = True
+            group.connections[GROUP[2].public].is_skipped = True
             await members[0].fan.send(BULK)
             await heard(members[1:2], 1)
             to_relay = await members[2].station.dial(R.public, *made.server.address)

@@ -295,12 +295,12 @@ def signed_by(key: SigningKey, **fields: object) -> bytes:
 @asynccontextmanager
 async def waiting_circuit(world: World) -> AsyncIterator[int]:
     """An honest dialer waits, and the hidden peer takes its time."""
-    gate, come = asyncio.Event(), world.peer._summoned.come
+    gate, come = asyncio.Event(), world.peer._callback.come
 
     async def later(attachment: object, summons: object) -> None:
         await gate.wait()
 
-    world.peer._summoned.come = later  # type: ignore[assignment]
+    world.peer._callback.come = later  # type: ignore[assignment]
     stream = await asyncio.open_connection(*world.server.address)
     wanted = relay_tickets.sign_ticket(HONEST, ticket(presenter=HONEST.public))
     stream[1].write(wanted)
@@ -309,7 +309,7 @@ async def waiting_circuit(world: World) -> AsyncIterator[int]:
         yield next(iter(world.server._waiting))
     finally:
         gate.set()
-        world.peer._summoned.come = come  # type: ignore[method-assign]
+        world.peer._callback.come = come  # type: ignore[method-assign]
         stream[1].close()
 
 
@@ -435,7 +435,7 @@ def test_a_relay_that_runs_out_of_pipes_forwards_through_its_memory(monkeypatch:
         found, (_, writer) = await world.show(shown())
         assert found is TicketStatus.JOINED
         (circuit,) = world.server._circuits.circuits
-        assert {type(way.duct) for way in circuit._ways} == {MemorySplice}
+        assert {type(way.splice) for way in circuit._ways} == {MemorySplice}
         await world.is_served()
         writer.close()
 
@@ -457,7 +457,7 @@ def test_a_malicious_relay_that_summons_without_end_costs_the_peer_a_bounded_num
                 for call in calls:
                     if call.done():
                         assert str(call.exception()).startswith("FF-NET-076")
-                assert made.peer._summoned.coming == limits.HALF_OPEN
+                assert made.peer._callback.coming == limits.HALF_OPEN
                 await made.peer.close()
                 await asyncio.gather(*calls, return_exceptions=True)
 

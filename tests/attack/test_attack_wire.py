@@ -241,8 +241,8 @@ def test_an_asker_that_does_not_read_costs_a_bounded_number_of_answers_and_other
         client = Endpoint(A, echo, ByteCounter())
         try:
             connection = await client.dial(B.public, *await server.start())
-            assert connection._outlet is not None
-            connection._outlet._transport.pause_reading()
+            assert connection._writer is not None
+            connection._writer._transport.pause_reading()
             asked = [
                 asyncio.create_task(connection.call("large", b"", kind=MessageKind.SYNC)) for _ in range(100)
             ]

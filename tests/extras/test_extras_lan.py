@@ -72,12 +72,12 @@ def test_a_lan_on_which_our_name_is_contested_is_an_impossible_one() -> None:
 def test_a_node_whose_name_is_contested_goes_on_without_multicast_dns() -> None:
     async def story() -> None:
         endpoint = Endpoint(Credential(local_key(3, "own")), _serve, ByteCounter())
-        roads = LanPaths(endpoint, HOME)
-        await roads.settle()
+        path_manager = LanPaths(endpoint, HOME)
+        await path_manager.settle()
         assert Contested.open == 0
-        roads.learn(PEER, [EndpointAddress("relay.example", 4510)])
-        assert next(path.place.host for path in roads._roads[PEER].state.paths) == "relay.example"
-        await roads.close()
+        path_manager.learn(PEER, [EndpointAddress("relay.example", 4510)])
+        assert next(path.place.host for path in path_manager._peers[PEER].state.paths) == "relay.example"
+        await path_manager.close()
         await endpoint.close()
 
     asyncio.run(story())

@@ -106,5 +106,5 @@ async def paid_group(
         for member in members:
             await member.fan.enter(place)
         if is_signing:
-            await until(lambda: all(key.public in made.gate._voices._known for key in keys))
+            await until(lambda: all(key.public in made.gate._receipt_routes._known for key in keys))
         yield made, members

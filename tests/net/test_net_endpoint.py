@@ -179,8 +179,8 @@ def test_a_peer_that_makes_us_answer_and_does_not_read_is_dropped() -> None:
         async with pair() as (_, b, connection):
             back = b.connection(A.public)
             assert back is not None
-            assert connection._outlet is not None
-            connection._outlet._transport.pause_reading()
+            assert connection._writer is not None
+            connection._writer._transport.pause_reading()
             for _ in range(200):  # what key updates would make TLS write
                 back._write(MessageKind.CONTROL, bytes(limits.FRAME_BYTES))
             assert back._reason is not None
@@ -382,7 +382,7 @@ def test_a_silent_peer_is_given_up() -> None:
             back = b.connection(A.public)
             assert back is not None
             for _ in range(5):
-                connection._silence.begin()
+                connection._idle.begin()
             with pytest.raises(NetworkError, match="FF-NET-048"):
                 await connection.call("a", b"")
             await back.closed()
@@ -393,12 +393,12 @@ def test_a_silent_peer_is_given_up() -> None:
 def test_a_silence_is_broken_by_a_ping_that_the_peer_answers() -> None:
     async def test() -> None:
         async with pair() as (_, _, connection):
-            connection._silence._quiet = 2
-            connection._silence.begin()
+            connection._idle._quiet = 2
+            connection._idle.begin()
             assert connection._streams._awaits_pong
             while connection._streams._awaits_pong:  # noqa: ASYNC110 - a pong has no event of its own
                 await asyncio.sleep(0)
-            assert connection._silence._quiet == 0
+            assert connection._idle._quiet == 0
             assert await connection.call("a", b"1") == b"1"
 
     run(test)
@@ -409,8 +409,8 @@ def test_a_worn_connection_closes_when_nothing_is_under_way(monkeypatch: pytest.
 
     async def test() -> None:
         async with pair() as (_, _, connection):
-            connection._silence._quiet = 2
-            connection._silence.begin()
+            connection._idle._quiet = 2
+            connection._idle.begin()
             await connection.closed()
 
     run(test)
@@ -421,8 +421,8 @@ def test_a_reader_that_stops_bounds_what_we_hold() -> None:
         async with pair() as (_, b, connection):
             back = b.connection(A.public)
             assert back is not None
-            assert back._outlet is not None
-            back._outlet._transport.pause_reading()
+            assert back._writer is not None
+            back._writer._transport.pause_reading()
             tasks = [
                 asyncio.ensure_future(connection.call("a", bytes(limits.MIB), kind=MessageKind.SYNC))
                 for _ in range(40)
@@ -431,7 +431,7 @@ def test_a_reader_that_stops_bounds_what_we_hold() -> None:
                 await asyncio.sleep(0)
             held = sum(lane.cost for lane in connection._streams._outbox._lanes)
             assert held < limits.OUTGOING_BYTES + 2 * limits.MIB
-            back._outlet._transport.resume_reading()
+            back._writer._transport.resume_reading()
             await asyncio.gather(*tasks)
 
     run(test)
@@ -447,11 +447,11 @@ def test_answers_wait_to_be_made_while_the_asker_does_not_read() -> None:
             return bytes(limits.BULK_BYTES)
 
         async with pair(handler) as (_, b, connection):
-            assert connection._outlet is not None
+            assert connection._writer is not None
             calls = [connection.call("a", b"", kind=MessageKind.SYNC) for _ in range(60)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await asyncio.sleep(0)
-            connection._outlet._transport.pause_reading()
+            connection._writer._transport.pause_reading()
             back = b.connection(A.public)
             assert back is not None
             while back._streams.has_room(MessageKind.SYNC) or b._handlers._tasks:  # noqa: ASYNC110 - no event of its own
@@ -460,7 +460,7 @@ def test_answers_wait_to_be_made_while_the_asker_does_not_read() -> None:
             assert count < len(tasks)
             held = sum(lane.cost for lane in back._streams._outbox._lanes)
             assert held <= limits.OUTGOING_BYTES + (limits.BULK_HANDLERS + 1) * limits.BULK_BYTES
-            connection._outlet._transport.resume_reading()
+            connection._writer._transport.resume_reading()
             for body in await asyncio.gather(*tasks):
                 assert len(body) == limits.BULK_BYTES
 

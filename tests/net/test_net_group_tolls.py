@@ -178,8 +178,8 @@ def test_who_is_skipped_is_not_billed_for_what_it_lost(monkeypatch: pytest.Monke
     async def test() -> None:
         async with paid_group(ONE, TWO, THREE) as (made, members):
             (group,) = made.server._groups.groups.values()
-            group.legs[THREE.public].skip()
-            group.legs[THREE.public].is_skipped = True
+            group.connections[THREE.public].skip()
+            group.connections[THREE.public].is_skipped = True
             await members[0].fan.send(MESSAGE)
             await heard(members[1:2], 1)
             said = await settled(made)

@@ -31,9 +31,9 @@ def body(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def legs(server: RelayServer):  # type: ignore[no-untyped-def]
+def connections(server: RelayServer):  # type: ignore[no-untyped-def]
     (only,) = server._groups.groups.values()
-    return only.legs
+    return only.connections
 
 
 async def join(server: RelayServer, data: bytes) -> GroupJoinStatus | None:
@@ -131,7 +131,7 @@ def test_the_relay_holds_no_more_than_its_bound_while_nobody_reads(monkeypatch: 
 
     async def test() -> None:
         async with relay() as server, gathered(server.address) as members:
-            for leg in legs(server).values():
+            for leg in connections(server).values():
                 leg.flush = lambda: None  # as if no socket took anything
             sending = asyncio.create_task(members[0].fan.send(body(2 * limits.MIB)))
             await until(lambda: server._groups.held >= limits.MIB)
@@ -164,7 +164,7 @@ def test_who_is_removed_is_cut_hears_nothing_more_and_cannot_come_back() -> None
             for member in stay:
                 await member.fan.enter(meeting(server.address, newer))
                 assert member.fan.epoch == 2
-            await until(lambda: set(legs(server)) == {key.public for key in MEMBERS[:3]})
+            await until(lambda: set(connections(server)) == {key.public for key in MEMBERS[:3]})
             await stay[0].fan.send(b"without you")
             await heard(stay[1:], 1)
             assert gone.heard == []
@@ -196,12 +196,12 @@ def test_a_member_that_comes_back_is_heard_under_a_stream_of_its_own() -> None:
 def test_a_new_member_is_let_in_by_a_newer_roster_and_the_others_stay_connected() -> None:
     async def test() -> None:
         async with relay() as server, gathered(server.address, roster(1, MEMBERS[:3]), MEMBERS[:3]) as first:
-            standing = dict(legs(server))
+            standing = dict(connections(server))
             newer = roster(2, MEMBERS)
             async with gathered(server.address, newer, MEMBERS[3:]) as (fourth,):
                 for member in first:
                     await member.fan.enter(meeting(server.address, newer))
-                assert all(legs(server)[peer] is leg for peer, leg in standing.items())
+                assert all(connections(server)[peer] is leg for peer, leg in standing.items())
                 await fourth.fan.send(b"hello")
                 await heard(first, 1)
 
@@ -297,7 +297,7 @@ def test_who_breaks_the_rules_of_frames_is_cut_and_the_others_go_on(frame: bytes
             sock = members[0].fan._socket
             assert sock is not None
             await asyncio.get_running_loop().sock_sendall(sock, frame)
-            await until(lambda: MEMBERS[0].public not in legs(server))
+            await until(lambda: MEMBERS[0].public not in connections(server))
             await members[1].fan.send(b"still here")
             await heard(members[2:], 1)
 
@@ -311,7 +311,7 @@ def test_in_anothers_name_nobody_sends() -> None:
             assert sealer is not None
             sealer._sender = (sealer._sender + 1) % len(MEMBERS)
             await members[0].fan.send(b"I am another one")
-            await until(lambda: MEMBERS[0].public not in legs(server))
+            await until(lambda: MEMBERS[0].public not in connections(server))
             assert not any(member.heard for member in members)
 
     run(test)
@@ -390,7 +390,7 @@ def test_a_node_key_stands_for_its_account_until_it_is_revoked() -> None:
                 server.admission.keyring.learn(
                     [RegisteredKeys(account.public, 1, node.public, 0, account.public, 0, 2)]
                 )
-                await until(lambda: account.public not in legs(server))
+                await until(lambda: account.public not in connections(server))
                 with pytest.raises(NetworkError, match="node key"):
                     await theirs.fan._join(meeting(server.address))
             finally:

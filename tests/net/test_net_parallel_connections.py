@@ -32,25 +32,25 @@ async def two(*, is_far: bool = True) -> AsyncIterator[tuple[Endpoint, PathManag
         of_b.learn(A.public, ())
         yield a, of_a, b, of_b
     finally:
-        for roads, endpoint in ((of_a, a), (of_b, b)):
-            await roads.close()
+        for path_manager, endpoint in ((of_a, a), (of_b, b)):
+            await path_manager.close()
             await endpoint.close()
 
 
 def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() -> None:
     async def test() -> None:
-        async with two() as (a, roads, b, of_b):
-            first = await roads.connection(B.public)
+        async with two() as (a, path_manager, b, of_b):
+            first = await path_manager.connection(B.public)
             assert len(a.connections(B.public)) == 1  # control alone needs no more
-            assert roads.ways(B.public) == (first,)
-            await until(lambda: len(roads.ways(B.public)) == LANES)
-            ways = roads.ways(B.public)
+            assert path_manager.ways(B.public) == (first,)
+            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            ways = path_manager.ways(B.public)
             assert first not in ways  # what bulk loses holds up nothing of control's
             assert len(set(ways)) == LANES == len(a.connections(B.public)) - 1
             for way in first.ways():
                 assert way.way is PathType.DIRECT
                 assert await way.call("say", bytes(1 << 20), kind=MessageKind.SYNC) == bytes(1 << 20)
-            assert await roads.connection(B.public) is first
+            assert await path_manager.connection(B.public) is first
             await until(lambda: len(b.connections(A.public)) == LANES + 1)
             await of_b.connection(A.public)
             assert len(of_b.ways(A.public)) == LANES  # who was dialled uses them as well, and dials none
@@ -60,19 +60,19 @@ def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() ->
 
 def test_who_waits_for_more_connections_hears_of_them_at_both_ends_and_they_know_the_round_trip() -> None:
     async def test() -> None:
-        async with two() as (a, roads, b, of_b):
-            first = await roads.connection(B.public)
+        async with two() as (a, path_manager, b, of_b):
+            first = await path_manager.connection(B.public)
             await until(lambda: bool(b.connections(A.public)))
             theirs = await of_b.connection(A.public)
             here, there = first.widened, theirs.widened
-            roads.ways(B.public)
+            path_manager.ways(B.public)
             assert not here.done()
             await here
             await there
             assert len(a.connections(B.public)) > 1 < len(b.connections(A.public))
             assert not first.widened.done()  # for the next one
             first.round_trip = 0.125
-            assert {way.round_trip for way in roads.ways(B.public)} == {0.125}
+            assert {way.round_trip for way in path_manager.ways(B.public)} == {0.125}
 
     run(test)
 
@@ -90,18 +90,20 @@ def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
                 await go.wait()
             return body
 
-        async with two() as (_, roads, b, _):
+        async with two() as (_, path_manager, b, _):
             b._handler = answer
-            first = await roads.connection(B.public)
-            await until(lambda: len(roads.ways(B.public)) == LANES)
-            held = asyncio.create_task(roads.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC))
+            first = await path_manager.connection(B.public)
+            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            held = asyncio.create_task(
+                path_manager.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC)
+            )
             await asyncio.sleep(0)
-            before, road = first.moved, roads._roads[B.public]
-            await roads._burst(B.public, road, first.place)
+            before, peer_paths = first.moved, path_manager._peers[B.public]
+            await path_manager._burst(B.public, peer_paths, first.place)
             assert first.moved - before < 1 << 19
             go.set()
             await held
-            await roads._burst(B.public, road, first.place)
+            await path_manager._burst(B.public, peer_paths, first.place)
             assert first.moved - before > 1 << 20
 
     run(test)
@@ -118,12 +120,12 @@ def test_all_of_a_burst_is_under_way_at_once_so_that_it_tells_no_round_trips() -
             await go.wait()
             return b""
 
-        async with two() as (_, roads, b, _):
-            first = await roads.connection(B.public)
-            await until(lambda: len(roads.ways(B.public)) == LANES)
+        async with two() as (_, path_manager, b, _):
+            first = await path_manager.connection(B.public)
+            await until(lambda: len(path_manager.ways(B.public)) == LANES)
             b.services[roads_module.ECHO] = hold
             async with asyncio.timeout(10):
-                await roads._burst(B.public, roads._roads[B.public], first.place)
+                await path_manager._burst(B.public, path_manager._peers[B.public], first.place)
             assert go.is_set()
 
     run(test)
@@ -131,14 +133,14 @@ def test_all_of_a_burst_is_under_way_at_once_so_that_it_tells_no_round_trips() -
 
 def test_a_lane_takes_over_when_the_first_connection_is_lost() -> None:
     async def test() -> None:
-        async with two() as (a, roads, _, _):
-            first = await roads.connection(B.public)
-            await until(lambda: len(roads.ways(B.public)) == LANES)
-            others = set(roads.ways(B.public)) - {first}
+        async with two() as (a, path_manager, _, _):
+            first = await path_manager.connection(B.public)
+            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            others = set(path_manager.ways(B.public)) - {first}
             first.close()
             await first.closed()
             await until(lambda: first not in a.connections(B.public))
-            second = await roads.connection(B.public)
+            second = await path_manager.connection(B.public)
             assert second in others
             assert await second.call("say", b"on") == b"on"
 
@@ -147,22 +149,22 @@ def test_a_lane_takes_over_when_the_first_connection_is_lost() -> None:
 
 def test_lanes_that_rest_are_closed_and_control_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with two() as (a, roads, _, _):
-            first = await roads.connection(B.public)
-            await until(lambda: len(roads.ways(B.public)) == LANES)
+        async with two() as (a, path_manager, _, _):
+            first = await path_manager.connection(B.public)
+            await until(lambda: len(path_manager.ways(B.public)) == LANES)
             monkeypatch.setattr(parallel_connections, "REST_SECONDS", 0.0)
             await until(lambda: a.connections(B.public) == (first,))
-            assert await roads.connection(B.public) is first
+            assert await path_manager.connection(B.public) is first
 
     run(test)
 
 
 def test_peers_on_one_machine_need_no_lanes() -> None:
     async def test() -> None:
-        async with two(is_far=False) as (a, roads, _, _):
-            first = await roads.connection(B.public)
+        async with two(is_far=False) as (a, path_manager, _, _):
+            first = await path_manager.connection(B.public)
             for _ in range(3):
-                assert roads.ways(B.public) == (first,)
+                assert path_manager.ways(B.public) == (first,)
                 assert await first.call("say", b"x") == b"x"
             assert a.connections(B.public) == (first,)
 
@@ -171,14 +173,14 @@ def test_peers_on_one_machine_need_no_lanes() -> None:
 
 def test_a_path_that_refuses_a_lane_rests() -> None:
     async def test() -> None:
-        async with two() as (a, roads, b, _):
-            first = await roads.connection(B.public)
+        async with two() as (a, path_manager, b, _):
+            first = await path_manager.connection(B.public)
             b._listener.close()
-            roads.ways(B.public)
-            await until(lambda: not roads._lanes._dialling)
-            assert roads._lanes._resting
-            assert roads.ways(B.public) == (first,)
-            assert not roads._lanes._dialling  # nobody dials again at once
+            path_manager.ways(B.public)
+            await until(lambda: not path_manager._parallel._dialling)
+            assert path_manager._parallel._resting
+            assert path_manager.ways(B.public) == (first,)
+            assert not path_manager._parallel._dialling  # nobody dials again at once
             assert await first.call("say", b"on") == b"on"
             assert a.connections(B.public) == (first,)
 
@@ -187,8 +189,8 @@ def test_a_path_that_refuses_a_lane_rests() -> None:
 
 def test_who_gave_up_waiting_for_more_connections_keeps_nobody_else_from_hearing_of_them() -> None:
     async def test() -> None:
-        async with two() as (_, roads, _, _):
-            first = await roads.connection(B.public)
+        async with two() as (_, path_manager, _, _):
+            first = await path_manager.connection(B.public)
             first.widened.cancel()
             first.widen()
             later = first.widened

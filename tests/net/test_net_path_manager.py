@@ -29,11 +29,11 @@ R1, R2 = local_key(5, "relay"), local_key(5, "other relay")
 
 
 class Party:
-    """An endpoint that is attached to relays, and its roads."""
+    """An endpoint that is attached to relays, and its path manager."""
 
     def __init__(self, key: SigningKey, **options: bool) -> None:
         self.endpoint = Endpoint(key, echo, ByteCounter())
-        self.roads = PathManager(self.endpoint, **options)
+        self.path_manager = PathManager(self.endpoint, **options)
         self.places: tuple[EndpointAddress, ...] = ()
 
     async def attach(self, *relays: tuple[SigningKey, RelayServer]) -> None:
@@ -58,7 +58,7 @@ async def two_relays(
         yield servers, parties
     finally:
         for party in parties:
-            await party.roads.close()
+            await party.path_manager.close()
             await party.endpoint.close()
         for server in servers:
             await server.close()
@@ -131,14 +131,14 @@ def test_a_connection_to_a_place_that_is_near_goes_by_way_of_the_lan() -> None:
         for listener in listeners:
             await listener.start()
         near, far = (EndpointAddress(*listener.address) for listener in listeners)
-        roads = PathManager(dialer, is_near=lambda peer, place: (peer, place) == (B.public, near))
+        path_manager = PathManager(dialer, is_near=lambda peer, place: (peer, place) == (B.public, near))
         try:
             for peer, place, way in ((B.public, near, PathType.LAN), (C.public, far, PathType.DIRECT)):
-                roads.learn(peer, [place])
-                assert (await roads.connection(peer)).way is way
-                assert roads.way(peer) is way
+                path_manager.learn(peer, [place])
+                assert (await path_manager.connection(peer)).way is way
+                assert path_manager.way(peer) is way
         finally:
-            await roads.close()
+            await path_manager.close()
             for endpoint in (dialer, *listeners):
                 await endpoint.close()
 
@@ -148,17 +148,17 @@ def test_a_connection_to_a_place_that_is_near_goes_by_way_of_the_lan() -> None:
 def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that_dies() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (servers, (a, b)):
-            a.roads.learn(B.public, b.places)
-            first = await a.roads.connection(B.public)
+            a.path_manager.learn(B.public, b.places)
+            first = await a.path_manager.connection(B.public)
             assert relay_of(first) == R1.public
             assert await first.call("say", b"one") == b"one"
-            assert await a.roads.connection(B.public) is first
+            assert await a.path_manager.connection(B.public) is first
             await servers[0].close()
             await first.closed()
-            second = await a.roads.connection(B.public)
+            second = await a.path_manager.connection(B.public)
             assert relay_of(second) == R2.public
             assert await second.call("say", b"two") == b"two"
-            assert a.roads.way(B.public) is PathType.RELAY
+            assert a.path_manager.way(B.public) is PathType.RELAY
 
     run(test)
 
@@ -166,18 +166,18 @@ def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that
 def test_bulk_gets_both_relays_and_keeps_the_one_that_lives() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (servers, (a, b)):
-            a.roads.learn(B.public, b.places)
-            await a.roads.connection(B.public)
-            await until(lambda: len(a.roads.ways(B.public)) == 2)
-            ways = a.roads.ways(B.public)
+            a.path_manager.learn(B.public, b.places)
+            await a.path_manager.connection(B.public)
+            await until(lambda: len(a.path_manager.ways(B.public)) == 2)
+            ways = a.path_manager.ways(B.public)
             assert {relay_of(way) for way in ways} == {R1.public, R2.public}
             for way in ways:
                 measured = PathMeasuredEvent(way.place, goodput=1e7 if relay_of(way) == R2.public else 1e6)
-                a.roads._feed(B.public, a.roads._roads[B.public], measured)
-            assert relay_of(a.roads.ways(B.public)[0]) == R2.public
+                a.path_manager._feed(B.public, a.path_manager._peers[B.public], measured)
+            assert relay_of(a.path_manager.ways(B.public)[0]) == R2.public
             await servers[1].close()
-            await until(lambda: len(a.roads.ways(B.public)) == 1)
-            assert relay_of(a.roads.ways(B.public)[0]) == R1.public
+            await until(lambda: len(a.path_manager.ways(B.public)) == 1)
+            assert relay_of(a.path_manager.ways(B.public)[0]) == R1.public
 
     run(test)
 
@@ -185,11 +185,11 @@ def test_bulk_gets_both_relays_and_keeps_the_one_that_lives() -> None:
 def test_who_is_dialled_answers_over_what_stands_and_needs_no_address() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (_, (a, b)):
-            a.roads.learn(B.public, b.places)
-            b.roads.learn(A.public, ())
-            there = await a.roads.connection(B.public)
-            await until(lambda: b.roads.way(A.public) is PathType.RELAY)
-            back = await b.roads.connection(A.public)
+            a.path_manager.learn(B.public, b.places)
+            b.path_manager.learn(A.public, ())
+            there = await a.path_manager.connection(B.public)
+            await until(lambda: b.path_manager.way(A.public) is PathType.RELAY)
+            back = await b.path_manager.connection(A.public)
             assert await back.call("say", b"back") == b"back"
             assert await there.call("say", b"there") == b"there"
 
@@ -200,10 +200,10 @@ def test_a_peer_without_a_place_cannot_be_reached_and_a_dead_place_says_why() ->
     async def test() -> None:
         async with two_relays(A) as (_, (a,)):
             with pytest.raises(NetworkError, match="FF-NET-117"):
-                await a.roads.connection(B.public)
-            a.roads.learn(B.public, a.places)  # B is attached nowhere
+                await a.path_manager.connection(B.public)
+            a.path_manager.learn(B.public, a.places)  # B is attached nowhere
             with pytest.raises(NetworkError, match="FF-NET-071"):
-                await a.roads.connection(B.public)
+                await a.path_manager.connection(B.public)
 
     run(test)
 
@@ -211,12 +211,12 @@ def test_a_peer_without_a_place_cannot_be_reached_and_a_dead_place_says_why() ->
 def test_a_doubted_path_is_left_for_the_other_one_and_ends() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (_, (a, b)):
-            a.roads.learn(B.public, b.places)
-            first = await a.roads.connection(B.public)
+            a.path_manager.learn(B.public, b.places)
+            first = await a.path_manager.connection(B.public)
             waiting = asyncio.create_task(first.call("say", b"x", timeout=None))
             await waiting
             first.doubt()
-            second = await a.roads.connection(B.public)
+            second = await a.path_manager.connection(B.public)
             assert second is not first
             await first.closed()
             assert await second.call("say", b"y") == b"y"
@@ -227,18 +227,18 @@ def test_a_doubted_path_is_left_for_the_other_one_and_ends() -> None:
 def test_two_peers_on_one_network_meet_without_the_relay() -> None:
     async def test() -> None:
         async with two_relays(A, B, may_meet_here=True) as (servers, (a, b)):
-            a.roads.learn(B.public, b.places)
-            b.roads.learn(A.public, a.places)
-            await a.roads.connection(B.public)
-            await until(lambda: any(way.way is PathType.LAN for way in a.roads.ways(B.public)))
-            await until(lambda: any(way.way is PathType.LAN for way in b.roads.ways(A.public)))
-            (met,) = [way for way in a.roads.ways(B.public) if way.way is PathType.LAN]
+            a.path_manager.learn(B.public, b.places)
+            b.path_manager.learn(A.public, a.places)
+            await a.path_manager.connection(B.public)
+            await until(lambda: any(way.way is PathType.LAN for way in a.path_manager.ways(B.public)))
+            await until(lambda: any(way.way is PathType.LAN for way in b.path_manager.ways(A.public)))
+            (met,) = [way for way in a.path_manager.ways(B.public) if way.way is PathType.LAN]
             before = servers[0].forwarded + servers[1].forwarded
             assert await met.call("say", bytes(100_000)) == bytes(100_000)
             assert servers[0].forwarded + servers[1].forwarded < before + 100_000
             for server in servers:
                 await server.close()
-            assert await (await a.roads.connection(B.public)).call("say", b"on") == b"on"
+            assert await (await a.path_manager.connection(B.public)).call("say", b"on") == b"on"
 
     run(test)
 
@@ -246,12 +246,12 @@ def test_two_peers_on_one_network_meet_without_the_relay() -> None:
 def test_on_one_machine_nobody_leaves_the_relay() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (_, (a, b)):
-            a.roads.learn(B.public, b.places)
-            b.roads.learn(A.public, a.places)
-            await a.roads.connection(B.public)
+            a.path_manager.learn(B.public, b.places)
+            b.path_manager.learn(A.public, a.places)
+            await a.path_manager.connection(B.public)
             for _ in range(50):
                 await asyncio.sleep(0.01)
-                assert {way.way for way in a.roads.ways(B.public)} == {PathType.RELAY}
+                assert {way.way for way in a.path_manager.ways(B.public)} == {PathType.RELAY}
 
     run(test)
 
@@ -259,10 +259,10 @@ def test_on_one_machine_nobody_leaves_the_relay() -> None:
 def test_offers_are_followed_of_known_peers_only_and_not_twice_at_once() -> None:
     async def test() -> None:
         async with two_relays(A, B, C, may_meet_here=True) as (_, (a, b, c)):
-            b.roads.learn(A.public, ())
+            b.path_manager.learn(A.public, ())
             offer = encode(HolePunchOffer((("127.0.0.1", 1),), ("127.0.0.1", 1), 0))
-            c.roads.learn(B.public, b.places)
-            stranger = await c.roads.connection(B.public)
+            c.path_manager.learn(B.public, b.places)
+            stranger = await c.path_manager.connection(B.public)
             with pytest.raises(RemoteError, match="FF-NET-115"):
                 await stranger.call(OFFER, offer)
             friend = await a.endpoint.dial(B.public, b.places[0].host, b.places[0].port, relay=R1.public)
@@ -276,9 +276,9 @@ def test_offers_are_followed_of_known_peers_only_and_not_twice_at_once() -> None
 def test_an_echo_is_bounded() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (_, (a, b)):
-            b.roads.learn(A.public, ())
-            a.roads.learn(B.public, b.places)
-            connection = await a.roads.connection(B.public)
+            b.path_manager.learn(A.public, ())
+            a.path_manager.learn(B.public, b.places)
+            connection = await a.path_manager.connection(B.public)
             assert await connection.call(ECHO, bytes(limits.FRAME_BYTES)) == b""
             with pytest.raises(RemoteError, match="FF-NET-116"):
                 await connection.call(ECHO, bytes(limits.FRAME_BYTES + 1))

@@ -38,7 +38,7 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
             assert await back.call("b", body[:99]) == body[:99]
             (circuit,) = server._circuits.circuits
             kind = SpliceBuffer if may_splice and CAN_SPLICE else MemorySplice
-            assert {type(way.duct) for way in circuit._ways} == {kind}
+            assert {type(way.splice) for way in circuit._ways} == {kind}
             assert not a._listener.is_open
             assert not b._listener.is_open
 
@@ -359,8 +359,8 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
         async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, _, b, connection):
             back = b.connection(A.public)
             assert back is not None
-            assert back._outlet is not None
-            back._outlet._transport.pause_reading()
+            assert back._writer is not None
+            back._writer._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             (circuit,) = server._circuits.circuits
@@ -372,11 +372,11 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
                 before = server.forwarded
             assert 0 < circuit.held <= most <= 2 * limits.CIRCUIT_BUFFER_BYTES
             assert server.forwarded < 16 * limits.BULK_BYTES
-            assert all(way.duct.held <= limits.CIRCUIT_BUFFER_BYTES for way in circuit._ways)
+            assert all(way.splice.held <= limits.CIRCUIT_BUFFER_BYTES for way in circuit._ways)
             assert way_of_sender(circuit)._waits_for is way_of_sender(circuit)._sink
             circuit.hold()  # somebody has to sign first: what is in the buffer stays there
             before, held = server.forwarded, circuit.held
-            back._outlet._transport.resume_reading()
+            back._writer._transport.resume_reading()
             for _ in range(300):
                 await asyncio.sleep(0)
             assert (server.forwarded, circuit.held) == (before, held)
@@ -385,7 +385,7 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
                 assert body == bytes(limits.BULK_BYTES)
 
     def way_of_sender(circuit):  # type: ignore[no-untyped-def]
-        return next(way for way in circuit._ways if way.duct.held)
+        return next(way for way in circuit._ways if way.splice.held)
 
     run(test)
 
@@ -395,14 +395,14 @@ def test_a_circuit_that_stands_still_leaves_others_alone() -> None:
         async with pair() as (server, _, b, connection), hidden(C, None) as c:
             back = b.connection(A.public)
             assert back is not None
-            assert back._outlet is not None
-            back._outlet._transport.pause_reading()
+            assert back._writer is not None
+            back._writer._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await until(lambda: any(circuit.held for circuit in server._circuits.circuits))
             other = await c.dial(A.public, *server.address, relay=R.public)
             assert await other.call("a", bytes(limits.MIB), kind=MessageKind.SYNC) == bytes(limits.MIB)
-            back._outlet._transport.resume_reading()
+            back._writer._transport.resume_reading()
             await asyncio.gather(*tasks)
 
     run(test)

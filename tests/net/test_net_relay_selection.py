@@ -58,7 +58,7 @@ class Play:
     def turn(self) -> None:
         """All that was asked for is answered."""
         for _ in range(32):
-            for place in self.state.moored:  # also where a measurement has just brought us
+            for place in self.state.attached:  # also where a measurement has just brought us
                 self.feed(RelayDetachedEvent(place) if place in self.away else RelayAttachedEvent(place))
             place = self.state.probing
             if place is None:
@@ -97,7 +97,7 @@ def test_of_many_all_are_measured_and_the_two_best_are_kept() -> None:
     assert {effect.place for effect in play.effects[:2]} == set(R[:2])
     assert set(play.probes()) == set(R[:4])
     play.wait(3 * REST_SECONDS)
-    assert play.state.moored == (R[2], R[3])
+    assert play.state.attached == (R[2], R[3])
     assert play.changes() == 2
 
 
@@ -107,16 +107,16 @@ def test_what_is_lost_counts_and_latency_alone_does_not() -> None:
     for place, trip, loss in ((R[0], 0.2, 0.0), (R[1], 0.001, 0.9), (R[2], 0.2, 0.0)):
         assert play.state.probing == place
         play.feed(RelayMeasuredEvent(place, trip, GOOD, loss))
-    assert set(play.state.moored) == {R[0], R[2]}
+    assert set(play.state.attached) == {R[0], R[2]}
     play.wait(2 * REST_SECONDS)
-    assert set(play.state.moored) == {R[0], R[2]}
+    assert set(play.state.attached) == {R[0], R[2]}
 
 
 def test_of_as_good_relays_the_nearer_one_is_taken() -> None:
     play = Play(dict.fromkeys(R[:3], GOOD), {R[0]: 0.3, R[1]: 0.05, R[2]: 0.06})
     play.known(*R[:3])
     play.wait(2 * REST_SECONDS)
-    assert set(play.state.moored) == {R[1], R[2]}
+    assert set(play.state.attached) == {R[1], R[2]}
 
 
 def test_a_relay_that_is_gone_is_left_within_seconds_and_one_that_restarts_is_not() -> None:
@@ -124,12 +124,12 @@ def test_a_relay_that_is_gone_is_left_within_seconds_and_one_that_restarts_is_no
     play.known(*R[:3])
     play.away = {R[0]}
     play.wait(GONE_SECONDS - 3)
-    assert play.state.moored == (R[0], R[1])
+    assert play.state.attached == (R[0], R[1])
     play.away = set()
     play.wait(GONE_SECONDS)
     play.away = {R[0]}
     play.wait(GONE_SECONDS + 3)
-    assert set(play.state.moored) == {R[1], R[2]}
+    assert set(play.state.attached) == {R[1], R[2]}
 
 
 def test_a_relay_that_carries_less_than_before_is_measured_again_and_left_when_it_is_so() -> None:
@@ -142,7 +142,7 @@ def test_a_relay_that_carries_less_than_before_is_measured_again_and_left_when_i
     play.wait(REST_SECONDS)
     assert set(play.probes()[before:]) == set(R[:3])  # all of them: it may be the line
     play.wait(2 * FRESH_SECONDS, 20)
-    assert set(play.state.moored) == {R[1], R[2]}
+    assert set(play.state.attached) == {R[1], R[2]}
 
 
 def test_when_the_own_line_is_slower_all_relays_are_and_none_is_left() -> None:
@@ -159,15 +159,15 @@ def test_a_relay_that_shines_when_it_is_measured_and_is_slow_in_use_is_left() ->
     play = Play({R[0]: 50 * GOOD, R[1]: GOOD, R[2]: GOOD})
     play.known(*R[:3])
     play.wait(2 * REST_SECONDS)
-    assert R[0] in play.state.moored
-    other = next(place for place in play.state.moored if place != R[0])
+    assert R[0] in play.state.attached
+    other = next(place for place in play.state.attached if place != R[0])
     for _ in range(LOOKS):
         play.feed(RelayTrafficEvent(((R[0], GOOD / 4), (other, GOOD))))
         play.wait(2)
     play.wait(3 * REST_SECONDS)
-    assert set(play.state.moored) == {R[1], R[2]}
+    assert set(play.state.attached) == {R[1], R[2]}
     play.wait(2 * FRESH_SECONDS, 20)  # it shines again, and is believed no more
-    assert set(play.state.moored) == {R[1], R[2]}
+    assert set(play.state.attached) == {R[1], R[2]}
 
 
 def test_a_peer_that_uses_one_relay_more_than_the_other_accuses_neither() -> None:
@@ -225,9 +225,9 @@ def test_there_are_never_fewer_relays_than_there_could_be(data: st.DataObject) -
         )
         play.now += data.draw(st.floats(0, 100))
         play.feed(event)
-        moored, known = play.state.moored, {berth.place for berth in play.state.berths}
-        assert len(moored) == min(2, len(known))
-        assert set(moored) <= known
+        attached, known = play.state.attached, {slot.place for slot in play.state.slots}
+        assert len(attached) == min(2, len(known))
+        assert set(attached) <= known
     attached = set[EndpointAddress]()
     for effect in play.effects:  # what the shell does is what the state says
         if isinstance(effect, AttachRelay):
@@ -235,7 +235,7 @@ def test_there_are_never_fewer_relays_than_there_could_be(data: st.DataObject) -
             attached.add(effect.place)
         elif isinstance(effect, DetachRelay):
             attached.remove(effect.place)
-    assert attached == set(play.state.moored)
+    assert attached == set(play.state.attached)
 
 
 def test_when_all_relays_are_away_two_are_waited_for_and_others_are_tried_less_and_less() -> None:
@@ -243,9 +243,9 @@ def test_when_all_relays_are_away_two_are_waited_for_and_others_are_tried_less_a
     play.known(*R[:4])
     play.away = set(R[:4])
     play.wait(3600, 20)
-    assert len(play.state.moored) == 2
+    assert len(play.state.attached) == 2
     assert play.changes() < 100
     play.away = set()
     play.wait(10)
-    assert len(play.state.moored) == 2
-    assert not any(berth.is_dead(play.now) for berth in play.state.berths if berth.is_moored)
+    assert len(play.state.attached) == 2
+    assert not any(slot.is_dead(play.now) for slot in play.state.slots if slot.is_attached)

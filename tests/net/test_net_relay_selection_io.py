@@ -67,18 +67,18 @@ def promised(monkeypatch: pytest.MonkeyPatch) -> dict[EndpointAddress, float]:
 
 
 @asynccontextmanager
-async def moored(
+async def selecting(
     places: tuple[EndpointAddress, ...],
 ) -> AsyncIterator[tuple[Endpoint, RelaySelector, list[tuple[EndpointAddress, ...]]]]:
     told: list[tuple[EndpointAddress, ...]] = []
     endpoint = Endpoint(B, echo, ByteCounter())
-    berth = RelaySelector(endpoint, places)
-    berth.on_change = told.append
+    selector = RelaySelector(endpoint, places)
+    selector.on_change = told.append
     try:
         await endpoint.attached()
-        yield endpoint, berth, told
+        yield endpoint, selector, told
     finally:
-        await berth.close()
+        await selector.close()
         await endpoint.close()
 
 
@@ -86,8 +86,8 @@ def test_a_relay_is_measured_over_a_connection_of_its_own() -> None:
     async def test() -> None:
         async with relays() as servers:
             places = places_of(servers)
-            async with moored(places) as (endpoint, berth, _):
-                seen = await berth._probe(places[2])
+            async with selecting(places) as (endpoint, selector, _):
+                seen = await selector._probe(places[2])
                 assert seen.place == places[2]
                 assert seen.goodput > 0
                 assert 0 < seen.trip < 60
@@ -110,10 +110,10 @@ def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.Mo
                 await stuck.wait()
                 return b""
 
-            async with moored(places[:2]) as (_, berth, _told):
+            async with selecting(places[:2]) as (_, selector, _told):
                 servers[0].endpoint.services[relay_probe.SINK] = never
                 with pytest.raises(NetworkError, match="FF-NET-180"):
-                    await berth._probe(places[0])
+                    await selector._probe(places[0])
                 stuck.set()
 
     run(test)
@@ -126,9 +126,9 @@ def test_the_two_best_of_three_are_found_told_and_the_third_is_left(
         async with relays() as servers:
             places = places_of(servers)
             promised[places[0]] = 1e5
-            async with moored(places) as (endpoint, berth, told):
+            async with selecting(places) as (endpoint, selector, told):
                 await until(lambda: bool(told))
-                assert set(berth.places) == set(told[-1]) == set(places[1:])
+                assert set(selector.places) == set(told[-1]) == set(places[1:])
                 await until(lambda: not servers[0]._attached)
                 assert not endpoint.is_attached(KEYS[0].public)
                 a = Endpoint(A, echo, ByteCounter())
@@ -146,26 +146,26 @@ def test_peers_follow_when_a_relay_dies(promised: dict[EndpointAddress, float]) 
     async def test() -> None:
         async with relays() as servers:
             places = places_of(servers)
-            async with moored(places) as (endpoint, berth, _):
+            async with selecting(places) as (endpoint, selector, _):
                 roads_b = PathManager(endpoint)
                 here = AddressUpdates(endpoint, roads_b)
                 tasks = set[asyncio.Task[None]]()
-                berth.on_change = lambda now: tasks.add(asyncio.create_task(here.tell(B, now)))
+                selector.on_change = lambda now: tasks.add(asyncio.create_task(here.tell(B, now)))
                 a = Endpoint(A, echo, ByteCounter())
-                roads = PathManager(a)
-                AddressUpdates(a, roads)
-                roads.learn(B.public, places[:2])
-                first = await roads.connection(B.public)
+                path_manager = PathManager(a)
+                AddressUpdates(a, path_manager)
+                path_manager.learn(B.public, places[:2])
+                first = await path_manager.connection(B.public)
                 assert first.place == places[0]
                 await servers[1].close()  # not the one that is in use
-                await until(lambda: set(berth.places) == {places[0], places[2]})
+                await until(lambda: set(selector.places) == {places[0], places[2]})
                 await until(lambda: bool(tasks) and all(task.done() for task in tasks))
                 await servers[0].close()
                 await until(lambda: not first.is_open)
-                roads.learn(B.public, places[:2])  # as an old address says
-                second = await roads.connection(B.public)
+                path_manager.learn(B.public, places[:2])  # as an old address says
+                second = await path_manager.connection(B.public)
                 assert second.place == places[2]
-                for each in (roads, roads_b, a):
+                for each in (path_manager, roads_b, a):
                     await each.close()
 
     run(test)
@@ -174,12 +174,12 @@ def test_peers_follow_when_a_relay_dies(promised: dict[EndpointAddress, float]) 
 def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
     async def test() -> None:
         a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
-        roads, now = PathManager(a), 1_000_000.0
-        AddressUpdates(a, roads, lambda: now)
+        path_manager, now = PathManager(a), 1_000_000.0
+        AddressUpdates(a, path_manager, lambda: now)
         await a.start()
         over = await b.dial(A.public, *a.address)
         place = (EndpointAddress("elsewhere", 1),)
-        roads.learn(B.public, place)
+        path_manager.learn(B.public, place)
 
         async def says(key, at: float, port: int = 2) -> str:  # type: ignore[no-untyped-def]
             said = encode(sign_record(key, issue(key.public, (EndpointAddress("new", port),), at)))
@@ -194,9 +194,9 @@ def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
         assert "FF-NET-111" in await says(B, now + 3600)
         assert await says(B, now) == ""
         assert "FF-NET-112" in await says(B, now - 1)
-        state = roads._roads[B.public].state
+        state = path_manager._peers[B.public].state
         assert EndpointAddress("new", 2) in [path.place for path in state.paths]
-        for each in (roads, a, b):
+        for each in (path_manager, a, b):
             await each.close()
 
     run(test)

@@ -58,7 +58,7 @@ def test_every_connection_sends_at_once_and_leaves_little_in_the_kernel() -> Non
             sockets = [*circuit.sockets]
             for endpoint in (a, b, server._endpoint):
                 assert endpoint._connections
-                sockets += [one._outlet._transport.get_extra_info("socket") for one in endpoint._connections]
+                sockets += [one._writer._transport.get_extra_info("socket") for one in endpoint._connections]
             for each in sockets:
                 assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 if sys.platform == "linux":
@@ -412,7 +412,7 @@ def test_a_fast_line_may_hold_more_unsent_unless_it_leads_to_another_home(
                 lambda: None,
             )
             before = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
-            outlet._portions.held, outlet._portions.written = MOST_HELD, MOST_WRITTEN
+            outlet._sizer.held, outlet._sizer.written = MOST_HELD, MOST_WRITTEN
             assert outlet.piece == (before // 2 if is_far else MOST_WRITTEN)
             outlet.filled()
             assert outlet.piece == 0

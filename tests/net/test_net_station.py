@@ -90,11 +90,11 @@ def test_a_member_joins_again_with_the_key_that_it_has_then() -> None:
                 await mine.fan.enter(meeting(server.address))
                 mine.station.credential = second
                 (group,) = server._groups.groups.values()
-                group.legs[account.public].close()
+                group.connections[account.public].close()
                 await until(lambda: mine.gaps > 0)
                 await until(lambda: bool(server._groups.groups) and mine.fan.epoch > 0)
                 (group,) = server._groups.groups.values()
-                assert group.legs[account.public].who == second.identity
+                assert group.connections[account.public].who == second.identity
             finally:
                 await mine.fan.close()
 

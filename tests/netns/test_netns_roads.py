@@ -64,14 +64,14 @@ class Resident(Spot):
 
     async def _begin(self) -> None:
         self.endpoint = Endpoint(self.key, echo, ByteCounter(), pacer=LinePacer())
-        self.roads = PathManager(self.endpoint)
+        self.path_manager = PathManager(self.endpoint)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
 
     def know(self, other: Resident) -> None:
         async def learn() -> None:
-            self.roads.learn(other.key.public, other.places)
+            self.path_manager.learn(other.key.public, other.places)
 
         self.do(learn())
 
@@ -85,7 +85,7 @@ class Resident(Spot):
 
         async def call() -> bool:
             try:
-                connection = await self.roads.connection(other.key.public)
+                connection = await self.path_manager.connection(other.key.public)
                 return await connection.call("say", body, timeout=seconds) == body
             except NetworkError:
                 return False
@@ -93,16 +93,16 @@ class Resident(Spot):
         return asyncio.run_coroutine_threadsafe(call(), self.loop)
 
     def way(self, other: Resident) -> PathType | None:
-        return self.roads.way(other.key.public)
+        return self.path_manager.way(other.key.public)
 
     def has_tried(self, other: Resident) -> bool:
         """Whether a simultaneous open with the other has ended."""
-        path = self.roads._roads[other.key.public].state.path(MEETING)
+        path = self.path_manager._peers[other.key.public].state.path(MEETING)
         return path is not None and path.condition in (PathCondition.OPEN, PathCondition.FAILED)
 
     def leave(self) -> None:
         async def close() -> None:
-            await self.roads.close()
+            await self.path_manager.close()
             await self.endpoint.close()
 
         self.do(close())
@@ -197,7 +197,7 @@ def test_two_homes_take_the_way_that_their_routers_allow(asked: Town, case: str)
     assert eventually(lambda: one.has_tried(two) or two.has_tried(one), 40.0)
     # Only what is in use is measured, so they go on talking.
     took = eventually(lambda: one.ask(two) and one.way(two) is way, 40.0)
-    assert took, (one.way(two), way, one.roads._roads[two.key.public].state)
+    assert took, (one.way(two), way, one.path_manager._peers[two.key.public].state)
     assert one.ask(two, bytes(100_000), 30.0)
 
 

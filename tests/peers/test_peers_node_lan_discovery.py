@@ -72,24 +72,24 @@ def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(monkeypatch: pyt
     async def story() -> None:
         own = Credential(local_key(3, "own"))
         config = {"relays": [HERE], "port": 0}
-        endpoint, roads = station(config, own, _serve, ByteCounter(), LinePacer())
-        assert isinstance(roads, LanPaths)
-        await roads.settle()  # on loopback: nothing listens, nothing is announced
-        roads.learn(PEER, [RELAYED])
-        known = roads._roads[PEER]
+        endpoint, path_manager = station(config, own, _serve, ByteCounter(), LinePacer())
+        assert isinstance(path_manager, LanPaths)
+        await path_manager.settle()  # on loopback: nothing listens, nothing is announced
+        path_manager.learn(PEER, [RELAYED])
+        known = path_manager._peers[PEER]
         assert known.state.paths[0].place == RELAYED
-        roads._lan = MdnsDiscovery(own.account, [])
+        path_manager._lan = MdnsDiscovery(own.account, [])
         said.append(NEAR)
-        roads._heard(PEER)
+        path_manager._heard(PEER)
         assert [path.place for path in known.state.paths][:2] == [NEAR, RELAYED]
-        roads.learn(PEER, [RELAYED])  # told once more where it is: the LAN still counts
+        path_manager.learn(PEER, [RELAYED])  # told once more where it is: the LAN still counts
         assert [path.place for path in known.state.paths][:2] == [NEAR, RELAYED]
         said.clear()
-        roads._heard(PEER)
+        path_manager._heard(PEER)
         assert NEAR not in [path.place for path in known.state.paths]
-        roads._heard(local_key(3, "stranger").public)
-        assert list(roads._roads) == [PEER]  # who is of no interest is not kept
-        await roads.close()
+        path_manager._heard(local_key(3, "stranger").public)
+        assert list(path_manager._peers) == [PEER]  # who is of no interest is not kept
+        await path_manager.close()
         await endpoint.close()
 
     asyncio.run(story())

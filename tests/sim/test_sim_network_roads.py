@@ -42,10 +42,10 @@ class Traveller(PeerNode):
 
     async def _begin(self) -> None:
         await super()._begin()
-        self.roads = PathManager(self.endpoint)
+        self.path_manager = PathManager(self.endpoint)
 
     async def _end(self) -> None:
-        await self.roads.close()
+        await self.path_manager.close()
         await super()._end()
 
     async def knows(self, peer: "Traveller") -> None:
@@ -53,7 +53,7 @@ class Traveller(PeerNode):
         places = [EndpointAddress(relay.host.ip, PORT, relay.id) for relay in peer.relays]
 
         async def learn() -> None:
-            self.roads.learn(peer.id, places)
+            self.path_manager.learn(peer.id, places)
 
         await self.inside(learn)
 
@@ -63,7 +63,7 @@ class Traveller(PeerNode):
         async def call() -> PathType | None:
             try:
                 async with asyncio.timeout(1.0):
-                    connection = await self.roads.connection(peer.id)
+                    connection = await self.path_manager.connection(peer.id)
                     await connection.call("a", b"1", timeout=1.0)
                 return connection.way
             except (NetworkError, TimeoutError):
@@ -169,7 +169,7 @@ def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
         assert await longest_gap(world, a, b, 10.0) < 1.0
 
         async def whole() -> None:
-            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, MessageKind.SYNC)
+            await objects.fetch(disks[1], manifest, (b.id,), a.path_manager.connection, MessageKind.SYNC)
 
         started = world.now
         fetching = asyncio.create_task(a.inside(whole))

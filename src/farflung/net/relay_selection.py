@@ -1,6 +1,6 @@
 """Decides at which of the relays that it knows a peer stays: the best two, by measured goodput and loss.
 
-    known --Attach--> moored --(gone for some seconds, or another one is worth more)--> Detach
+    known --Attach--> attached --(gone for some seconds, or another one is worth more)--> Detach
       |                  |
       +------ Probe -----+   at first, every ten minutes, and when what it carries falls by 30 %
 
@@ -42,8 +42,8 @@ class RelaySlot(msgspec.Struct, frozen=True):
     """One relay. `path`: what was measured with the relay itself; `carried`: bytes a second for peers, smoothed."""
 
     path: NetworkPath
-    is_moored: bool = False
-    gone: float | None = None  # since when it does not know us, though we are moored there
+    is_attached: bool = False
+    gone: float | None = None  # since when it does not know us, though we are attached there
     carried: float | None = None
     is_doubted: bool = False  # it carries less than it did
     shorts: int = 0  # comparisons in a row in which it fell short
@@ -71,14 +71,14 @@ class RelaySlot(msgspec.Struct, frozen=True):
 class RelaySelectionState(msgspec.Struct, frozen=True):
     """All relays that are known. `probing`: the one that is being measured."""
 
-    berths: tuple[RelaySlot, ...] = ()
+    slots: tuple[RelaySlot, ...] = ()
     probing: EndpointAddress | None = None
     swapped: float = float("-inf")
 
     @property
-    def moored(self) -> tuple[EndpointAddress, ...]:
+    def attached(self) -> tuple[EndpointAddress, ...]:
         """Where the peer is known, the best first: its record says so."""
-        there = {berth.place: berth for berth in self.berths if berth.is_moored}
+        there = {slot.place: slot for slot in self.slots if slot.is_attached}
         return tuple(path.place for path in paths.choose([b.credible for b in there.values()], len(there)))
 
 
@@ -159,7 +159,7 @@ Effect = AttachRelay | DetachRelay | ProbeRelay
 
 def handle(state: RelaySelectionState, event: Event, now: float) -> tuple[RelaySelectionState, list[Effect]]:
     """The next state and what to do. `now`: seconds of a clock that only goes forward."""
-    before = {berth.place for berth in state.berths if berth.is_moored}
+    before = {slot.place for slot in state.slots if slot.is_attached}
     match event:
         case KnownRelaysEvent():
             state = _known(state, event)
@@ -168,8 +168,8 @@ def handle(state: RelaySelectionState, event: Event, now: float) -> tuple[RelayS
         case RelayAttachedEvent():
             state = _with(state, event.place, gone=None)
         case RelayDetachedEvent():
-            berth = _find(state, event.place)
-            if berth is not None and berth.is_moored and berth.gone is None:
+            slot = _find(state, event.place)
+            if slot is not None and slot.is_attached and slot.gone is None:
                 state = _with(state, event.place, gone=now)
         case RelayTrafficEvent():
             state = _carried(state, event, now)
@@ -177,25 +177,25 @@ def handle(state: RelaySelectionState, event: Event, now: float) -> tuple[RelayS
             pass
     state = _exchange(_fill(state, now), now)
     state, probes = _probe(state, now)
-    after = {berth.place for berth in state.berths if berth.is_moored}
-    attached: list[Effect] = [AttachRelay(b.place) for b in state.berths if b.place in after - before]
+    after = {slot.place for slot in state.slots if slot.is_attached}
+    attached: list[Effect] = [AttachRelay(b.place) for b in state.slots if b.place in after - before]
     return state, attached + [DetachRelay(place) for place in sorted(before - after, key=str)] + probes
 
 
 def _find(state: RelaySelectionState, place: EndpointAddress) -> RelaySlot | None:
-    return next((berth for berth in state.berths if berth.place == place), None)
+    return next((slot for slot in state.slots if slot.place == place), None)
 
 
 def _with(state: RelaySelectionState, place: EndpointAddress, **new: object) -> RelaySelectionState:
-    berths = tuple(msgspec.structs.replace(b, **new) if b.place == place else b for b in state.berths)
-    return msgspec.structs.replace(state, berths=berths)
+    slots = tuple(msgspec.structs.replace(b, **new) if b.place == place else b for b in state.slots)
+    return msgspec.structs.replace(state, slots=slots)
 
 
 def _known(state: RelaySelectionState, event: KnownRelaysEvent) -> RelaySelectionState:
     places = tuple(dict.fromkeys(event.places))[: limits.PLACES]
-    berths = tuple(_find(state, place) or RelaySlot(NetworkPath(place)) for place in places)
+    slots = tuple(_find(state, place) or RelaySlot(NetworkPath(place)) for place in places)
     probing = state.probing if state.probing in places else None
-    return msgspec.structs.replace(state, berths=berths, probing=probing)
+    return msgspec.structs.replace(state, slots=slots, probing=probing)
 
 
 def _measured(
@@ -203,10 +203,10 @@ def _measured(
 ) -> RelaySelectionState:
     if state.probing == event.place:
         state = msgspec.structs.replace(state, probing=None)
-    berth = _find(state, event.place)
-    if berth is None:
+    slot = _find(state, event.place)
+    if slot is None:
         return state
-    path = berth.path
+    path = slot.path
     if isinstance(event, RelayUnmeasuredEvent):
         return _with(state, event.place, path=_failed(path, now), is_doubted=False)
 
@@ -222,8 +222,8 @@ def _measured(
         failures=0,
         since=0.0,
     )
-    is_forgiven = now - berth.judged >= FORGIVE_SECONDS
-    trust = 1.0 if is_forgiven else berth.trust
+    is_forgiven = now - slot.judged >= FORGIVE_SECONDS
+    trust = 1.0 if is_forgiven else slot.trust
     return _with(state, event.place, path=path, is_doubted=False, carried=None, trust=trust)
 
 
@@ -234,66 +234,66 @@ def _failed(path: NetworkPath, now: float) -> NetworkPath:
 
 def _carried(state: RelaySelectionState, event: RelayTrafficEvent, now: float) -> RelaySelectionState:
     """Who doubts one relay measures all of them: the line itself may be what has become slower."""
-    rates = {place: rate for place, rate in event.rates if (b := _find(state, place)) and b.is_moored}
+    rates = {place: rate for place, rate in event.rates if (b := _find(state, place)) and b.is_attached}
     for place, rate in rates.items():
-        berth = _find(state, place)
-        assert berth is not None
-        old = berth.carried
+        slot = _find(state, place)
+        assert slot is not None
+        old = slot.carried
         mixed = rate if old is None else (1 - _NEW) * old + _NEW * rate
         state = _with(state, place, carried=mixed)
-        if old is not None and rate < DROP * old and now - berth.path.probed >= DOUBT_SECONDS:
-            for each in state.berths:
+        if old is not None and rate < DROP * old and now - slot.path.probed >= DOUBT_SECONDS:
+            for each in state.slots:
                 state = _with(state, each.place, is_doubted=True)
     if len(rates) < 2:
         return state
-    worths = {b.place: b.path.worth for b in state.berths if b.place in rates}
+    worths = {b.place: b.path.worth for b in state.slots if b.place in rates}
     if not all(worths.values()):
         return state
     kept = {place: rate / (worths[place] or 1.0) for place, rate in rates.items()}
     best = max(kept.values())
     for place, part in kept.items():
-        berth = _find(state, place)
-        assert berth is not None
-        shorts = berth.shorts + 1 if part < SHORT * best else 0
+        slot = _find(state, place)
+        assert slot is not None
+        shorts = slot.shorts + 1 if part < SHORT * best else 0
         state = _with(state, place, shorts=shorts)
         if shorts >= LOOKS:
-            state = _with(state, place, trust=min(berth.trust, part / best), judged=now)
+            state = _with(state, place, trust=min(slot.trust, part / best), judged=now)
     return state
 
 
 def _fill(state: RelaySelectionState, now: float) -> RelaySelectionState:
     """As many as there may be: first who is not known to be away, the measured before the others."""
     for _ in range(RELAYS):
-        there = sum(berth.is_moored for berth in state.berths)
-        left = _by_worth([berth for berth in state.berths if not berth.is_moored])
+        there = sum(slot.is_attached for slot in state.slots)
+        left = _by_worth([slot for slot in state.slots if not slot.is_attached])
         if there >= RELAYS or not left:
             break
-        chosen = next((berth for berth in left if berth.path.since <= now), left[0])
-        state = _with(state, chosen.place, is_moored=True, gone=now)
+        chosen = next((slot for slot in left if slot.path.since <= now), left[0])
+        state = _with(state, chosen.place, is_attached=True, gone=now)
     return state
 
 
-def _by_worth(berths: Sequence[RelaySlot]) -> list[RelaySlot]:
-    by_place = {berth.place: berth for berth in berths}
-    found = paths.choose([berth.credible for berth in berths], len(berths))
+def _by_worth(slots: Sequence[RelaySlot]) -> list[RelaySlot]:
+    by_place = {slot.place: slot for slot in slots}
+    found = paths.choose([slot.credible for slot in slots], len(slots))
     return [by_place[path.place] for path in found]
 
 
 def _exchange(state: RelaySelectionState, now: float) -> RelaySelectionState:
     """At most one: a dead relay for one that may be there, else the worst for one that is worth it."""
-    moored = _by_worth([berth for berth in state.berths if berth.is_moored])
-    moored.sort(key=lambda berth: berth.is_dead(now))
-    left = [b for b in state.berths if not b.is_moored and b.path.since <= now]
+    attached = _by_worth([slot for slot in state.slots if slot.is_attached])
+    attached.sort(key=lambda slot: slot.is_dead(now))
+    left = [b for b in state.slots if not b.is_attached and b.path.since <= now]
     for new in _by_worth(left):
-        for old in reversed(moored):
+        for old in reversed(attached):
             if old.is_dead(now):
                 state = _with(state, old.place, path=_failed(old.path, now))
             elif not _is_due(state, now) or not _is_worth_it(new, old):
                 continue
             elif new.path.probed < old.path.probed:  # the line may have changed since: first ask again
                 return _with(state, new.place, is_doubted=True)
-            state = _with(state, old.place, is_moored=False, gone=None, carried=None, shorts=0)
-            state = _with(state, new.place, is_moored=True, gone=now)
+            state = _with(state, old.place, is_attached=False, gone=None, carried=None, shorts=0)
+            state = _with(state, new.place, is_attached=True, gone=now)
             return msgspec.structs.replace(state, swapped=now)
     return state
 
@@ -302,8 +302,8 @@ def _is_due(state: RelaySelectionState, now: float) -> bool:
     """Whether one that works may be exchanged: all were measured, none is doubted, and the last time is a while ago."""
     if now - state.swapped < REST_SECONDS or state.probing is not None:
         return False
-    asked = [berth for berth in state.berths if berth.path.since <= now and not berth.is_dead(now)]
-    return not any(berth.is_doubted or berth.path.probed == _NEVER for berth in asked)
+    asked = [slot for slot in state.slots if slot.path.since <= now and not slot.is_dead(now)]
+    return not any(slot.is_doubted or slot.path.probed == _NEVER for slot in asked)
 
 
 def _is_worth_it(new: RelaySlot, old: RelaySlot) -> bool:
@@ -315,20 +315,20 @@ def _is_worth_it(new: RelaySlot, old: RelaySlot) -> bool:
     return ours.worth >= theirs.worth and ours.trip * SWAP <= theirs.trip and ours.trip < theirs.trip
 
 
-def _wants_probe(berth: RelaySlot, now: float) -> bool:
-    if berth.path.since > now or berth.is_dead(now):
+def _wants_probe(slot: RelaySlot, now: float) -> bool:
+    if slot.path.since > now or slot.is_dead(now):
         return False
-    age = now - berth.path.probed
-    return age >= FRESH_SECONDS or (berth.is_doubted and age >= DOUBT_SECONDS)
+    age = now - slot.path.probed
+    return age >= FRESH_SECONDS or (slot.is_doubted and age >= DOUBT_SECONDS)
 
 
 def _probe(state: RelaySelectionState, now: float) -> tuple[RelaySelectionState, list[Effect]]:
     """One at a time."""
-    if state.probing is not None or len(state.berths) <= RELAYS:
+    if state.probing is not None or len(state.slots) <= RELAYS:
         return state, []
-    due = [berth for berth in state.berths if _wants_probe(berth, now)]
+    due = [slot for slot in state.slots if _wants_probe(slot, now)]
     if not due:
         return state, []
-    first = min(due, key=lambda berth: (not berth.is_moored, berth.path.probed))
+    first = min(due, key=lambda slot: (not slot.is_attached, slot.path.probed))
     state = _with(state, first.place, path=msgspec.structs.replace(first.path, probed=now))
     return msgspec.structs.replace(state, probing=first.place), [ProbeRelay(first.place)]

@@ -31,10 +31,10 @@ class AddressUpdates:
     """One endpoint's."""
 
     def __init__(
-        self, endpoint: Endpoint, roads: PathManager, clock: Callable[[], float] = time.time
+        self, endpoint: Endpoint, path_manager: PathManager, clock: Callable[[], float] = time.time
     ) -> None:
         """`clock`: seconds since 1970."""
-        self._endpoint, self._roads, self._clock = endpoint, roads, clock
+        self._endpoint, self._path_manager, self._clock = endpoint, path_manager, clock
         endpoint.services[RECORD] = self._heard
 
     async def tell(self, account: SigningKey, places: tuple[EndpointAddress, ...]) -> None:
@@ -59,5 +59,5 @@ class AddressUpdates:
                 cause=f"{short(connection.peer)} is not its owner",
             )
         check_time(record, self._clock())
-        self._roads.hear(record)
+        self._path_manager.hear(record)
         return b""

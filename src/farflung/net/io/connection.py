@@ -1,7 +1,7 @@
 """Joins TLS, frames, streams and counters to an asyncio transport: one connection between two keys.
 
 Reading never pauses: every buffer behind it is bounded by rules that the peer must keep (see `streams`). Writing
-hands over a portion at a time, and only while the kernel takes it (`outlet`), so that control can overtake bulk
+hands over a portion at a time, and only while the kernel takes it (`writer`), so that control can overtake bulk
 until the last moment.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
@@ -19,11 +19,9 @@ from farflung.core.ids import PeerId
 from farflung.net.certificates import Identity
 from farflung.net.counters import ConnectionMeter
 from farflung.net.frames import FrameReader
-from farflung.net.io.connection_backpressure import Backpressure
-from farflung.net.io.connection_idle import IdleTimer
-from farflung.net.io.connection_owner import ConnectionHost
 from farflung.net.io.connection_writer import ConnectionWriter
 from farflung.net.io.listen_errors import again, left, stuck, unanswered
+from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.socket_options import SocketTuning
 from farflung.net.messages import MessageKind
 from farflung.net.paths import MEETING, PathType
@@ -39,6 +37,88 @@ from farflung.net.streams import (
 from farflung.net.tls import TlsSession
 
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
+_LOOKS: Final = 3  # without anything: it is over
+
+
+class ConnectionHost(Protocol):
+    """What a connection asks of its endpoint."""
+
+    buffer: bytearray  # for reading; used within one callback only
+    pacer: LinePacer | None  # of all that this process sends to other machines; None: as fast as it goes
+
+    def has_place(self, peer: PeerId, kind: MessageKind) -> bool:
+        """Whether another request of this key may start."""
+
+    def work(self, connection: Connection, asked: StreamRequest) -> None:
+        """Starts the handler of a request; it ends in `answer` or `refuse`."""
+
+    def proved(self, connection: Connection) -> None:
+        """The peer's key is proved; raises NetworkError to refuse it."""
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+
+class IdleTimer:
+    """Notices that nothing comes: calls `ask` when nothing came since the last look, and after `seconds` `over`.
+
+    It counts looks and not seconds: a process that was stopped for an hour has not listened, so it cannot blame the
+    peer.
+    """
+
+    def __init__(self, seconds: float, ask: Callable[[], None], over: Callable[[], None]) -> None:
+        self._seconds, self._ask, self._over = seconds, ask, over
+        self._quiet = 0  # looks since something came
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Looks from now on, until `end`."""
+        if self._quiet >= _LOOKS:
+            self._over()
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._seconds / _LOOKS, self.begin)
+        self._quiet += 1
+        if self._quiet > 1:
+            self._ask()
+
+    def broken(self) -> None:
+        """Something came."""
+        self._quiet = 0
+
+    def end(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Backpressure:
+    """Wakes who waits to send when there is room for its kind, and not whenever something leaves."""
+
+    def __init__(self, streams: StreamMultiplexer) -> None:
+        self._streams = streams
+        kinds = (MessageKind.CONTROL, MessageKind.SYNC)  # for control, for bulk
+        self._kinds = tuple((kind, asyncio.Event()) for kind in kinds)
+        self._is_over = False
+
+    async def wait(self, kind: MessageKind) -> None:
+        """Returns when another message of this kind may be queued, or none ever."""
+        while not self._streams.has_room(kind) and not self._is_over:
+            _, room = self._kinds[kind.is_bulk]
+            room.clear()
+            await room.wait()
+
+    def look(self) -> None:
+        """Something has left."""
+        for kind, room in self._kinds:
+            if self._streams.has_room(kind):
+                room.set()
+
+    def end(self) -> None:
+        """Nobody waits any longer."""
+        self._is_over = True
+        for _, room in self._kinds:
+            room.set()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -46,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        owner: ConnectionHost[Connection],
+        owner: ConnectionHost,
         session: TlsSession,
         meter: ConnectionMeter,
     ) -> None:
@@ -54,23 +134,25 @@ class Connection(asyncio.BufferedProtocol):
         self._is_dialer = session.is_dialer
         self._streams = StreamMultiplexer(is_dialer=self._is_dialer)
         self._reader, self._loop = FrameReader(), asyncio.get_running_loop()
-        self._outlet: ConnectionWriter | None = None
+        self._writer: ConnectionWriter | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._waiting: tuple[deque[StreamRequest], deque[StreamRequest]] = (
             deque(),
             deque(),
         )  # control, bulk: not started
-        self._rooms, self._gone = Backpressure(self._streams), asyncio.Event()
+        self._backpressure, self._gone = Backpressure(self._streams), asyncio.Event()
         self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
         dumb = stuck(f"nothing came for {limits.IDLE_SECONDS:.0f} s")
-        self._silence = IdleTimer(limits.IDLE_SECONDS, self._still, lambda: self.drop(dumb))
+        self._idle = IdleTimer(limits.IDLE_SECONDS, self._still, lambda: self.drop(dumb))
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, PathType.DIRECT  # over what it runs, as its endpoint says
-        self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
+        self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (path_manager)
         self.widened: asyncio.Future[None] = self._loop.create_future()  # done when `ways` have become more
-        self.round_trip: float | None = None  # seconds, the least of the last, where `roads` measures it
+        self.round_trip: float | None = (
+            None  # seconds, the least of the last, where `path_manager` measures it
+        )
 
     # For users
 
@@ -139,19 +221,19 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def tuned(self) -> SocketTuning | None:
         """What the kernel gave this connection; None before TCP stands."""
-        return None if self._outlet is None else self._outlet.tuned
+        return None if self._writer is None else self._writer.tuned
 
     @property
     def tcp(self) -> socket.socket | None:
         """What TCP runs over; None before it stands."""
-        return None if self._outlet is None else self._outlet.socket
+        return None if self._writer is None else self._writer.socket
 
     @property
     def remote(self) -> tuple[str, int]:
         """Host and port that the other end's bytes come from. Raises NetworkError FF-NET-005 before TCP stands."""
-        if self._outlet is None or not self._outlet.remote:
+        if self._writer is None or not self._writer.remote:
             raise NetworkError("FF-NET-005", "the connection is not open yet")
-        return self._outlet.remote[0], self._outlet.remote[1]
+        return self._writer.remote[0], self._writer.remote[1]
 
     async def call(
         self,
@@ -192,11 +274,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._reason is not None:
             return
         self._end(NetworkError("FF-NET-046", "the connection was closed"))
-        if self._outlet is not None:
+        if self._writer is not None:
             self._session.finish()
-            self._outlet.write(MessageKind.CONTROL, self._session.outgoing())
-            self._outlet.close()
-            self._loop.call_later(_LINGER_SECONDS, self._outlet.abort)
+            self._writer.write(MessageKind.CONTROL, self._session.outgoing())
+            self._writer.close()
+            self._loop.call_later(_LINGER_SECONDS, self._writer.abort)
 
     # For the endpoint and its desk
 
@@ -216,8 +298,8 @@ class Connection(asyncio.BufferedProtocol):
     def drop(self, error: NetworkError) -> None:
         """Ends the connection at once, without a word to the peer."""
         self._end(error)
-        if self._outlet is not None:
-            self._outlet.abort()
+        if self._writer is not None:
+            self._writer.abort()
 
     def answer(self, asked: StreamRequest, body: bytes) -> None:
         """Replies to a request. Raises NetworkError FF-NET-030 for a body over the limit."""
@@ -233,8 +315,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, kind: MessageKind) -> None:
         """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
-        if self._outlet is not None:
-            self._outlet.check(kind)
+        if self._writer is not None:
+            self._writer.check(kind)
 
     def serve(self) -> None:
         """Starts waiting requests, while this key has places and the answers before them have room."""
@@ -247,11 +329,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = ConnectionWriter(transport, self._meter, self._owner.pacer, self._pump, self._ping)
+        self._writer = ConnectionWriter(transport, self._meter, self._owner.pacer, self._pump, self._ping)
         if self._reason is not None:
             transport.abort()
             return
-        self._silence.begin()
+        self._idle.begin()
         self._write(MessageKind.CONTROL, self._session.outgoing())
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -260,9 +342,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio: `nbytes` are there."""
-        if self._outlet is not None:
-            self._outlet.took(nbytes)
-        self._silence.broken()
+        if self._writer is not None:
+            self._writer.took(nbytes)
+        self._idle.broken()
         self.heard = self._loop.time()
         if self._reason is not None:
             return
@@ -278,21 +360,21 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the TCP connection is gone."""
         self._end(left(self._refuser, str(exc) if exc else "the peer closed it"))
-        if self._outlet is not None:
-            self._outlet.gone()
+        if self._writer is not None:
+            self._writer.gone()
         self._gone.set()
         self._owner.lost(self)
 
     def pause_writing(self) -> None:
         """asyncio: the kernel takes no more."""
-        if self._outlet is not None:
-            self._outlet.filled()
+        if self._writer is not None:
+            self._writer.filled()
 
     def resume_writing(self) -> None:
         """asyncio: the kernel has taken everything."""
-        if self._outlet is not None:
+        if self._writer is not None:
             self.heard = self._loop.time()
-            self._outlet.emptied()
+            self._writer.emptied()
             self._pump()
 
     # Inside
@@ -333,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
                 call.set_result(event.body)
 
     async def _wait_for_room(self, kind: MessageKind) -> None:
-        await self._rooms.wait(kind)
+        await self._backpressure.wait(kind)
         self._check_open()
         self.check(kind)
 
@@ -356,22 +438,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Sends frames while the kernel takes them; then whoever waits for room may look."""
-        outlet, session, streams = self._outlet, self._session, self._streams
-        if outlet is not None and session.is_ready:
-            while self._reason is None and (most := outlet.piece):
+        writer, session, streams = self._writer, self._session, self._streams
+        if writer is not None and session.is_ready:
+            while self._reason is None and (most := writer.piece):
                 sent = streams.next_frames(most)
                 if sent is None:
                     break
                 session.send(*sent[1])
-                outlet.write(sent[0], session.outgoing())
-        self._rooms.look()
+                writer.write(sent[0], session.outgoing())
+        self._backpressure.look()
         self.serve()
 
     def _send(self) -> None:
         """Sends what was queued, and says a word behind it if nothing else follows."""
         self._pump()
-        if self._outlet is not None:
-            self._outlet.followed()
+        if self._writer is not None:
+            self._writer.followed()
 
     def _ping(self) -> None:
         self._streams.ping()
@@ -381,9 +463,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._streams.has_room(kind) and self._owner.has_place(self.peer, kind)
 
     def _write(self, kind: MessageKind, data: bytes) -> None:
-        if self._outlet is not None and data:
-            self._outlet.write(kind, data)
-            if self._outlet.is_overfull:
+        if self._writer is not None and data:
+            self._writer.write(kind, data)
+            if self._writer.is_overfull:
                 self.drop(stuck("it makes us answer and does not read"))
 
     def _end(self, reason: NetworkError) -> None:
@@ -391,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reason is not None:
             return
         self._reason = reason
-        self._silence.end()
+        self._idle.end()
         for queue in self._waiting:
             queue.clear()
         calls, self._calls = self._calls, {}
@@ -400,8 +482,8 @@ class Connection(asyncio.BufferedProtocol):
             if not waited.done():
                 waited.set_exception(again(reason))
                 waited.exception()  # nobody has to wait for it
-        self._rooms.end()
-        if self._outlet is None:  # nothing else would say so; a TCP connection that comes yet is aborted
+        self._backpressure.end()
+        if self._writer is None:  # nothing else would say so; a TCP connection that comes yet is aborted
             self._gone.set()
             self._owner.lost(self)
 

@@ -34,7 +34,7 @@ class ConnectionWriter:
         self._transport, self._meter, self._pacer = transport, meter, pacer
         self._written: deque[tuple[MessageKind, int]] = deque()  # what the kernel may not have taken yet
         self._waiting = 0  # bytes of it
-        self._portions = WriteSizer()
+        self._sizer = WriteSizer()
         self._held = UNSENT_BYTES
         self._bound: tuple[LinePacer, socket.socket] | None = None  # if it leads to another home
         self._say, self._writes = say, 0
@@ -54,8 +54,8 @@ class ConnectionWriter:
         """The kernel takes no more."""
         self.is_full = True
         self.account()
-        self._portions.filled(asyncio.get_running_loop().time())
-        held = self._portions.held
+        self._sizer.filled(asyncio.get_running_loop().time())
+        held = self._sizer.held
         is_other = not 0.8 * self._held <= held <= 1.25 * self._held  # not for every trifle
         if is_other and self._bound is None and self.socket is not None:
             self._held = held
@@ -86,7 +86,7 @@ class ConnectionWriter:
         if self.is_full:
             return 0
         if self._bound is None:
-            return self._portions.written
+            return self._sizer.written
         pacer, sock = self._bound
         return 0 if pacer.is_held(sock) else min(FRAGMENT_BYTES, pacer.held(sock) // 2)
 
@@ -113,7 +113,7 @@ class ConnectionWriter:
         if taken <= 0:
             return
         self._waiting -= taken
-        self._portions.took(taken)
+        self._sizer.took(taken)
         while taken > 0:
             kind, size = self._written.popleft()
             part = min(size, taken)

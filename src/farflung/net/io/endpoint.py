@@ -31,9 +31,9 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.listen_errors import too_slow, turned_away, unreachable
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay_callback import RelayCallback
-from farflung.net.io.relay_dialer import knock, new_ticket
+from farflung.net.io.relay_dialer import dial_by_relay, new_ticket
 from farflung.net.io.relay_payer import SIGN, RelayPayer
-from farflung.net.io.relay_registration import SUMMON, RelayRegistration, first_there
+from farflung.net.io.relay_registration import CALLBACK, RelayRegistration, first_there
 from farflung.net.io.request_handlers import Handler, OnError, RequestHandlers
 from farflung.net.io.spare_connections import keep_spare
 from farflung.net.io.tcp_listener import ANY_LOOPBACK_PORT, ListenConfig, TcpListener
@@ -85,7 +85,7 @@ class Endpoint:
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
         self._attachments: dict[PeerId, RelayRegistration] = {}
         self.payer = RelayPayer(self.credential, self._reach_relay, self.admission.clock)
-        self._summoned = RelayCallback(self, self._arriving, self.admission.admit, handshake_seconds)
+        self._callback = RelayCallback(self, self._arriving, self.admission.admit, handshake_seconds)
         self._is_closed = False
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
         self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
@@ -106,7 +106,7 @@ class Endpoint:
 
         `fresh`: if not 0, a new one that only dials of the same number share. With `relay`, host and port are that
         relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed
-        before it was open (not admitted, full), 049 this endpoint is closed, 070 .. 073 what `knock` says of relays;
+        before it was open (not admitted, full), 049 this endpoint is closed, 070 .. 073 what `dial_by_relay` says of relays;
         ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         A new one is proved to be the peer's; if that does not take us in, the first call raises FF-NET-045.
         """
@@ -260,7 +260,7 @@ class Endpoint:
             made = functools.partial(made, self.payer.shown(toll, relay, (host, port)))
             ticket = new_ticket(self.credential, TicketPurpose.DIAL, relay, peer, toll=toll)
             own, early = self.credential, session.outgoing()
-            return await knock(own, self.counter, ticket, (host, port), made, early)
+            return await dial_by_relay(own, self.counter, ticket, (host, port), made, early)
         try:
             _, connection = await loop.create_connection(made, host, port)
         except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
@@ -329,13 +329,13 @@ class Endpoint:
         if method == SIGN:
             await self.payer.asked(connection, body)
             return b""
-        attachment = self._attachments.get(connection.peer) if method == SUMMON else None
+        attachment = self._attachments.get(connection.peer) if method == CALLBACK else None
         if attachment is None:
             return await self.services.get(method, self._handler)(connection, method, body)
-        await self._summoned.come(attachment, decode(body, CallbackRequest, limits.TICKET_BYTES))
+        await self._callback.come(attachment, decode(body, CallbackRequest, limits.TICKET_BYTES))
         return b""
 
-    # Called by connections (connection.Owner)
+    # Called by connections (connection.ConnectionHost)
 
     def proved(self, connection: Connection) -> None:
         """The peer is proved: takes the connection in, or raises NetworkError FF-NET-050."""

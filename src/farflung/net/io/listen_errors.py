@@ -51,7 +51,7 @@ def turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
 
 
 def declined(cause: str) -> NetworkError:
-    """FF-NET-076: a summons that is not followed."""
+    """FF-NET-076: a callback that is not followed."""
     return NetworkError(
         "FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: whoever dialled hears of it"
     )

@@ -99,7 +99,7 @@ class GroupMember:
 
     def __init__(
         self,
-        station: GroupEndpoint,
+        endpoint: GroupEndpoint,
         hearer: GroupListener,
         kind: MessageKind = MessageKind.SYNC,
         *,
@@ -111,11 +111,11 @@ class GroupMember:
         `patience`: seconds that the relay has for anything, `rate`: and one more for so many bytes.
         """
         self._patience, self._rate = patience, rate
-        self._station, self._counter, self._hearer, self._kind = station, station.counter, hearer, kind
-        self._account = station.credential.account
+        self._endpoint, self._counter, self._hearer, self._kind = endpoint, endpoint.counter, hearer, kind
+        self._account = endpoint.credential.account
         self._opener = FrameOpener(self._account)
         self._meeting: GroupRendezvous | None = None
-        self._shunned = RelayBackoff()
+        self._backoff = RelayBackoff()
         self._socket: socket.socket | None = None
         self._valve: PacedSocket | None = None  # of the socket
         self._tally: GroupTally | None = None  # what it costs, at a relay that is paid
@@ -149,7 +149,7 @@ class GroupMember:
             return
         if self._account not in roster.members:
             raise refused(meeting.relay, REFUSALS[GroupJoinStatus.OUTSIDE])
-        if not is_here and self._shunned.left(meeting.relay, time.monotonic()):
+        if not is_here and self._backoff.left(meeting.relay, time.monotonic()):
             raise refused(meeting.relay, "it hung, and is left alone for some minutes")
         self._opener.enter(roster, meeting.key, time.monotonic())
         if not is_here:
@@ -255,16 +255,16 @@ class GroupMember:
         self._sealer = FrameSealer(roster, meeting.key, self._account, secrets.randbits(64))
 
     async def _join(self, meeting: GroupRendezvous) -> None:
-        now, own = int(time.time()), self._station.credential
+        now, own = int(time.time()), self._endpoint.credential
         nonce = secrets.token_bytes(multicast_groups.NONCE_BYTES)
         ends = now + limits.TICKET_SECONDS // 2
         place = (meeting.host, meeting.port)
-        tally = GroupTally(self._station.payer, meeting.roster.roster.owner, meeting.relay, place)
+        tally = GroupTally(self._endpoint.payer, meeting.roster.roster.owner, meeting.relay, place)
         join = GroupJoin(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, tally.toll)
         shown = multicast_groups.sign_join(own, join, meeting.roster)
         sock = await dial(meeting.relay, meeting.host, meeting.port)
         tune(sock)
-        valve = PacedSocket(sock, self._station.pacer)
+        valve = PacedSocket(sock, self._endpoint.pacer)
         try:
             word = await show(meeting.relay, sock, shown)
         except BaseException:
@@ -311,7 +311,7 @@ class GroupMember:
     def _leave(self, sock: socket.socket | None) -> None:
         """The relay hangs, unless this connection to it is over anyhow."""
         if sock is not None and sock is self._socket and self._meeting is not None:
-            self._shunned.hung(self._meeting.relay, time.monotonic())
+            self._backoff.hung(self._meeting.relay, time.monotonic())
             self._shut(sock)
 
     async def _stay(self) -> None:
@@ -331,7 +331,7 @@ class GroupMember:
                     self._drop()
                 self._hearer.gap()
             relay = self._meeting.relay if self._meeting is not None else PeerId(b"")
-            await asyncio.sleep(max(AGAIN_SECONDS, self._shunned.left(relay, time.monotonic())))
+            await asyncio.sleep(max(AGAIN_SECONDS, self._backoff.left(relay, time.monotonic())))
             if self._meeting is not None:
                 with contextlib.suppress(NetworkError):
                     await self._join(self._meeting)

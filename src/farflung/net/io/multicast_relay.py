@@ -27,7 +27,7 @@ from farflung.net import multicast_groups
 from farflung.net.certificates import Identity
 from farflung.net.counters import ByteCounter
 from farflung.net.io.admission import Admission
-from farflung.net.io.multicast_leg import GroupLeg, QueuedFrame
+from farflung.net.io.multicast_connection import GroupConnection, QueuedFrame
 from farflung.net.io.pacer import UploadPacer
 from farflung.net.io.relay_listener import exactly
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
@@ -64,10 +64,10 @@ class _RelayedGroup:
         self.books: PassMeter | None = None  # that all its members are carried under, at a relay that is paid
         self.roster: Roster | None = None
         self._before: Roster | None = None
-        self.legs: dict[PeerId, GroupLeg] = {}
+        self.connections: dict[PeerId, GroupConnection] = {}
         self.held = 0
         self._full_since: float | None = None
-        self._due: dict[GroupLeg, None] = {}  # those with something new in their queues
+        self._due: dict[GroupConnection, None] = {}  # those with something new in their queues
         self._flushing: asyncio.Handle | None = None
 
     def follow(self, signed: SignedRoster) -> bool:
@@ -75,51 +75,57 @@ class _RelayedGroup:
         newer = multicast_groups.is_newer(self.roster, signed.roster)
         if newer:
             self._before, self.roster = self.roster, signed.roster
-            for leg in [leg for leg in self.legs.values() if leg.member not in signed.roster.members]:
-                leg.close()
+            for connection in [
+                connection
+                for connection in self.connections.values()
+                if connection.member not in signed.roster.members
+            ]:
+                connection.close()
         return newer is not None
 
-    def add(self, leg: GroupLeg) -> None:
+    def add(self, connection: GroupConnection) -> None:
         """A member has joined; an older connection of the same one makes room."""
-        older, self.legs[leg.member] = self.legs.get(leg.member), leg
+        older, self.connections[connection.member] = self.connections.get(connection.member), connection
         if older is not None:
             older.close()
-        leg.read(should=not self.is_full)
+        connection.read(should=not self.is_full)
 
     @property
     def is_full(self) -> bool:
         """Whether as much waits here, or in all groups, as may."""
         return self.held >= limits.FAN_GROUP_BYTES or self._hub.held >= limits.FAN_BYTES
 
-    def heard(self, leg: GroupLeg, head: GroupFrameHead, frame: bytearray) -> None:
+    def heard(self, connection: GroupConnection, head: GroupFrameHead, frame: bytearray) -> None:
         """A whole frame of a member. Raises ProtocolError FF-NET-132."""
         match head.kind:
             case GroupFrameKind.DATA:
-                if self._may_send(leg, head):
+                if self._may_send(connection, head):
                     if self._hub.gate is not None:
-                        self._hub.gate.taken(leg, leg.member, len(frame))
-                    self._spread(leg, frame)
+                        self._hub.gate.taken(connection, connection.member, len(frame))
+                    self._spread(connection, frame)
             case GroupFrameKind.PING:
-                self.own(leg, GroupFrameHead(0, GroupFrameKind.PING))
-                leg.flush()
+                self.own(connection, GroupFrameHead(0, GroupFrameKind.PING))
+                connection.flush()
             case GroupFrameKind.ROSTER:
-                self._hear_roster(leg, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES))
+                self._hear_roster(
+                    connection, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES)
+                )
             case _:
                 raise ProtocolError("FF-NET-132", "malformed frame of a group", cause=head.kind.name)
 
-    def _may_send(self, leg: GroupLeg, head: GroupFrameHead) -> bool:
+    def _may_send(self, connection: GroupConnection, head: GroupFrameHead) -> bool:
         """Frames of a roster that is not known any more are dropped; in another's name nobody sends twice."""
         for roster in (self.roster, self._before):
             if roster is not None and roster.epoch == head.epoch:
-                if head.sender < len(roster.members) and roster.members[head.sender] == leg.member:
+                if head.sender < len(roster.members) and roster.members[head.sender] == connection.member:
                     return True
                 raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="another's name")
         return False
 
-    def _spread(self, leg: GroupLeg, frame: bytearray) -> None:
+    def _spread(self, connection: GroupConnection, frame: bytearray) -> None:
         shared = QueuedFrame(frame)
         self._hold(len(frame))
-        others = [other for other in self.legs.values() if other is not leg]
+        others = [other for other in self.connections.values() if other is not connection]
         for other in others:
             if other.give(shared):
                 shared.left += 1
@@ -131,23 +137,23 @@ class _RelayedGroup:
     def _flush(self) -> None:
         """Once for all frames that came in one turn of the loop: many senders are many small writes otherwise."""
         self._flushing, due, self._due = None, self._due, {}
-        for leg in due:
-            if not leg.is_writing:  # else it is called when it takes something
-                leg.flush()
+        for connection in due:
+            if not connection.is_writing:  # else it is called when it takes something
+                connection.flush()
 
-    def _hear_roster(self, leg: GroupLeg, signed: SignedRoster) -> None:
+    def _hear_roster(self, connection: GroupConnection, signed: SignedRoster) -> None:
         if signed.roster.group != self.id or not self._hub.is_sound(signed):
             raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="no roster of this group")
         self.follow(signed)
         if self.roster is not None:
-            self.own(leg, GroupFrameHead(0, GroupFrameKind.ROSTER, epoch=self.roster.epoch))
-            leg.flush()
+            self.own(connection, GroupFrameHead(0, GroupFrameKind.ROSTER, epoch=self.roster.epoch))
+            connection.flush()
 
-    def own(self, leg: GroupLeg, head: GroupFrameHead) -> None:
+    def own(self, connection: GroupConnection, head: GroupFrameHead) -> None:
         """Puts a word of the relay's own into a member's queue."""
         shared = QueuedFrame(head.encode())
         self._hold(len(shared.data))
-        if not leg.give(shared):
+        if not connection.give(shared):
             self.done(shared)
 
     def _hold(self, size: int) -> None:
@@ -156,8 +162,8 @@ class _RelayedGroup:
         if self.is_full:
             if self._full_since is None:
                 self._full_since = asyncio.get_running_loop().time()
-            for leg in self.legs.values():
-                leg.read(should=False)
+            for connection in self.connections.values():
+                connection.read(should=False)
 
     def done(self, shared: QueuedFrame) -> None:
         """One of those that a frame is for has it, or will not get it."""
@@ -171,44 +177,49 @@ class _RelayedGroup:
 
     def _go_on(self) -> None:
         self._full_since = None
-        for leg in self.legs.values():
-            leg.read(should=True)
+        for connection in self.connections.values():
+            connection.read(should=True)
 
     def look(self, now: float) -> None:
         """Cuts who says nothing, or whose key was revoked, and skips who holds the others up."""
-        for leg in [x for x in self.legs.values() if x.is_silent(now) or not self._hub.counts(x.who)]:
-            leg.close()
+        for connection in [
+            x for x in self.connections.values() if x.is_silent(now) or not self._hub.counts(x.who)
+        ]:
+            connection.close()
         if self._full_since is None:
             return
         if not self.is_full:  # what was held in other groups is gone
             self._go_on()
             return
-        legs = list(self.legs.values())
-        waiting, quiet = {leg: leg.waiting for leg in legs}, {leg: now - leg.took for leg in legs}
-        for leg in multicast_groups.skipped(waiting, quiet, now - self._full_since):
-            leg.skip()
-            leg.flush()
+        connections = list(self.connections.values())
+        waiting, quiet = (
+            {connection: connection.waiting for connection in connections},
+            {connection: now - connection.took for connection in connections},
+        )
+        for connection in multicast_groups.skipped(waiting, quiet, now - self._full_since):
+            connection.skip()
+            connection.flush()
 
-    def moved(self, leg: GroupLeg, size: int) -> None:
+    def moved(self, connection: GroupConnection, size: int) -> None:
         """A member took `size` bytes."""
-        self._hub.moved(leg.socket, size)
+        self._hub.moved(connection.socket, size)
 
-    def took(self, leg: GroupLeg, shared: QueuedFrame) -> None:
+    def took(self, connection: GroupConnection, shared: QueuedFrame) -> None:
         """A member has the whole of a frame; the relay's own words cost nothing."""
         if self._hub.gate is not None and len(shared.data) > HEAD_BYTES:
-            self._hub.gate.copied(leg, leg.member, len(shared.data))
+            self._hub.gate.copied(connection, connection.member, len(shared.data))
         self.done(shared)
 
-    def released(self, leg: GroupLeg) -> None:
+    def released(self, connection: GroupConnection) -> None:
         """A member that was held goes on."""
-        leg.read(should=not self.is_full)
+        connection.read(should=not self.is_full)
 
-    def left(self, leg: GroupLeg) -> None:
+    def left(self, connection: GroupConnection) -> None:
         """A connection was cut."""
-        self._hub.closed(leg)
-        if self.legs.get(leg.member) is leg:
-            del self.legs[leg.member]
-        if not self.legs:
+        self._hub.closed(connection)
+        if self.connections.get(connection.member) is connection:
+            del self.connections[connection.member]
+        if not self.connections:
             self._hub.empty(self)
 
 
@@ -307,12 +318,12 @@ class GroupHub:
         if id not in self.groups:  # it is new, or those that have left were all it had
             self.groups[id] = group
             self._by_owner[roster.owner] += 1
-        leg, group.books = GroupLeg(group, found.who, sock), books
+        connection, group.books = GroupConnection(group, found.who, sock), books
         if self.gate is not None and books is not None:
-            self.gate.opened(leg, books, leg.member)
-        if self._uplink is not None and not leg.tuned.is_local:
+            self.gate.opened(connection, books, connection.member)
+        if self._uplink is not None and not connection.tuned.is_local:
             self._uplink.open(sock)
-        group.add(leg)
+        group.add(connection)
         return GroupJoinStatus.JOINED
 
     def _say(self, to: socket.socket, status: GroupJoinStatus) -> None:
@@ -321,12 +332,12 @@ class GroupHub:
         if to.send(word) < len(word):
             raise ConnectionError("the socket took half of five bytes")
 
-    def closed(self, leg: GroupLeg) -> None:
+    def closed(self, connection: GroupConnection) -> None:
         """A member's connection needs no share of the line any more, and costs nothing."""
         if self._uplink is not None:
-            self._uplink.close(leg.socket)
+            self._uplink.close(connection.socket)
         if self.gate is not None:
-            self.gate.ended(leg)
+            self.gate.ended(connection)
 
     def empty(self, group: _RelayedGroup) -> None:
         """Nobody is in it."""
@@ -345,5 +356,5 @@ class GroupHub:
     def close(self) -> None:
         """Cuts everybody."""
         for group in list(self.groups.values()):
-            for leg in list(group.legs.values()):
-                leg.close()
+            for connection in list(group.connections.values()):
+                connection.close()

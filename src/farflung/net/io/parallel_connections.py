@@ -21,7 +21,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.paths import PathType
 
-LANES: Final = 4  # of one path, beside its first connection
+CONNECTIONS: Final = 4  # of one path, beside its first connection
 REST_SECONDS: Final = 60.0  # after which an idle lane is closed, and a path that refused one is asked again
 
 _Path = tuple[PeerId, EndpointAddress]
@@ -38,12 +38,16 @@ class ParallelConnections:
 
     def of(self, first: Connection) -> tuple[Connection, ...]:
         """What carries bulk over the path of `first`: its lanes, else itself. Those that are missing are dialled."""
-        lanes = self.beside(first)
-        if len(lanes) < LANES and first.place.port > 0 and first.way in (PathType.DIRECT, PathType.RELAY):
-            self._add((first.peer, first.place), LANES - len(lanes))
-        for lane in lanes:
-            lane.round_trip = first.round_trip
-        return lanes[:LANES] or (first,)
+        several = self.beside(first)
+        if (
+            len(several) < CONNECTIONS
+            and first.place.port > 0
+            and first.way in (PathType.DIRECT, PathType.RELAY)
+        ):
+            self._add((first.peer, first.place), CONNECTIONS - len(several))
+        for each in several:
+            each.round_trip = first.round_trip
+        return several[:CONNECTIONS] or (first,)
 
     def beside(self, first: Connection) -> tuple[Connection, ...]:
         """The usable lanes over the path of `first`."""
@@ -61,15 +65,15 @@ class ParallelConnections:
 
     def is_busy(self, first: Connection) -> bool:
         """Whether calls of this end wait for an answer over the path of `first`."""
-        return first.is_busy or any(lane.is_busy for lane in self.beside(first))
+        return first.is_busy or any(each.is_busy for each in self.beside(first))
 
     def look(self, now: float) -> None:
         """Closes lanes that rest. `now`: seconds of the loop's clock."""
-        for lane in list(self._mine):
-            if lane.is_open and not lane.is_busy and now - lane.heard >= REST_SECONDS:
-                lane.close()
-            if not lane.is_open:
-                self._mine.remove(lane)
+        for each in list(self._mine):
+            if each.is_open and not each.is_busy and now - each.heard >= REST_SECONDS:
+                each.close()
+            if not each.is_open:
+                self._mine.remove(each)
         self._resting = {path: until for path, until in self._resting.items() if until > now}
 
     def _add(self, path: _Path, count: int) -> None:
@@ -90,6 +94,6 @@ class ParallelConnections:
             self._dialling.discard(path)
 
     async def _one(self, peer: PeerId, place: EndpointAddress, relay: PeerId | None, number: int) -> None:
-        lane = await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
-        self._mine.append(lane)
+        connection = await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
+        self._mine.append(connection)
         self.stand(peer)

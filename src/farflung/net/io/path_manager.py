@@ -94,58 +94,67 @@ class PathManager:
         """
         self._endpoint, self._may_meet, self._may_meet_here = endpoint, may_meet, may_meet_here
         self._is_near, self._on_way = is_near, on_way
-        self._roads: dict[PeerId, _PeerPaths] = {}
+        self._peers: dict[PeerId, _PeerPaths] = {}
         self._tasks = OwnedTasks()
         self._openings: HolePuncher | None = None
-        self._lanes = ParallelConnections(endpoint, self._tasks.begin)
+        self._parallel = ParallelConnections(endpoint, self._tasks.begin)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def learn(self, peer: PeerId, places: Iterable[EndpointAddress]) -> None:
         """Where the peer is reached, the best place first; replaces what was learned before."""
-        road = self._road(peer)
-        road.is_known, told = True, road.told.places if road.told is not None else ()
+        peer_paths = self._paths_of(peer)
+        peer_paths.is_known, told = True, peer_paths.told.places if peer_paths.told is not None else ()
         self._feed(
-            peer, road, paths.KnownAddressesEvent(tuple(dict.fromkeys((*told, *places))), self._may_meet)
+            peer,
+            peer_paths,
+            paths.KnownAddressesEvent(tuple(dict.fromkeys((*told, *places))), self._may_meet),
         )
 
     def hear(self, record: EndpointRecord) -> None:
         """A peer's own checked word of where it is, which counts before others'. Raises ProtocolError FF-NET-112."""
-        road = self._roads.get(record.peer)
-        if road is not None and road.is_known:
-            check_newer(road.told, record)
-            road.told = record
+        peer_paths = self._peers.get(record.peer)
+        if peer_paths is not None and peer_paths.is_known:
+            check_newer(peer_paths.told, record)
+            peer_paths.told = record
             self.learn(record.peer, record.places)
 
     def forget(self, peers: Iterable[PeerId]) -> None:
         """These are of no interest any more; their connections stay."""
         for peer in peers:
-            self._roads.pop(peer, None)
+            self._peers.pop(peer, None)
 
     async def connection(self, peer: PeerId) -> Connection:
         """The best open connection, or a new one to whichever place answers first. Raises FarflungError."""
-        road = self._road(peer)
-        road.wanted = self._now()
-        failures, most = road.failures, max(1, sum(path.place.port > 0 for path in road.state.paths))
-        while (found := self._standing(peer, road)) is None:
-            if road.failures - failures < most:
-                self._feed(peer, road, paths.PathWantedEvent())
-            road.changed.clear()
-            if not any(path.condition is PathCondition.TRYING for path in road.state.paths):
-                raise road.error or _nowhere(peer)
-            await road.changed.wait()
+        peer_paths = self._paths_of(peer)
+        peer_paths.wanted = self._now()
+        failures, most = (
+            peer_paths.failures,
+            max(1, sum(path.place.port > 0 for path in peer_paths.state.paths)),
+        )
+        while (found := self._standing(peer, peer_paths)) is None:
+            if peer_paths.failures - failures < most:
+                self._feed(peer, peer_paths, paths.PathWantedEvent())
+            peer_paths.changed.clear()
+            if not any(path.condition is PathCondition.TRYING for path in peer_paths.state.paths):
+                raise peer_paths.error or _nowhere(peer)
+            await peer_paths.changed.wait()
         return found
 
     def ways(self, peer: PeerId) -> tuple[Connection, ...]:
         """All open connections that share bulk, those of the best path first."""
-        road = self._road(peer)
-        road.wanted = self._now()
-        self._feed(peer, road, paths.PathWantedEvent(is_bulk=True))
-        lines = [road.lines[place] for place in road.state.ways(self._now()) if place in road.lines]
+        peer_paths = self._paths_of(peer)
+        peer_paths.wanted = self._now()
+        self._feed(peer, peer_paths, paths.PathWantedEvent(is_bulk=True))
+        lines = [
+            peer_paths.lines[place]
+            for place in peer_paths.state.ways(self._now())
+            if place in peer_paths.lines
+        ]
         firsts = [line.connection for line in lines if _is_usable(line.connection)]
         return tuple(each for first in firsts for each in self._beside(first))
 
     def _beside(self, first: Connection) -> tuple[Connection, ...]:
-        return self._lanes.of(first) if self._is_far(first) else (first,)
+        return self._parallel.of(first) if self._is_far(first) else (first,)
 
     def _is_far(self, connection: Connection) -> bool:
         """Whether the peer is on another machine."""
@@ -153,8 +162,12 @@ class PathManager:
 
     def way(self, peer: PeerId) -> PathType | None:
         """What control takes now."""
-        road = self._roads.get(peer)
-        path = None if road is None or road.state.control is None else road.state.path(road.state.control)
+        peer_paths = self._peers.get(peer)
+        path = (
+            None
+            if peer_paths is None or peer_paths.state.control is None
+            else peer_paths.state.path(peer_paths.state.control)
+        )
         return None if path is None else path.way
 
     async def close(self) -> None:
@@ -178,51 +191,51 @@ class PathManager:
         assert self._loop is not None
         return self._loop.time()
 
-    def _road(self, peer: PeerId) -> _PeerPaths:
+    def _paths_of(self, peer: PeerId) -> _PeerPaths:
         if self._loop is None:
             self._begin()
-        road = self._roads.get(peer)
-        if road is None:
-            road = self._roads[peer] = _PeerPaths()
+        peer_paths = self._peers.get(peer)
+        if peer_paths is None:
+            peer_paths = self._peers[peer] = _PeerPaths()
             if (standing := self._endpoint.connection(peer)) is not None:
-                self._join(peer, road, standing)
-        return road
+                self._join(peer, peer_paths, standing)
+        return peer_paths
 
     def _may_open(self, peer: PeerId) -> bool:
-        road = self._roads.get(peer)
-        return self._may_meet and road is not None and road.is_known
+        peer_paths = self._peers.get(peer)
+        return self._may_meet and peer_paths is not None and peer_paths.is_known
 
     def _came(self, connection: Connection) -> None:
         """Somebody has dialled us."""
-        road = self._roads.get(connection.peer) if connection.is_open else None
-        if road is not None:
-            self._join(connection.peer, road, connection)
-            self._lanes.stand(connection.peer)
+        peer_paths = self._peers.get(connection.peer) if connection.is_open else None
+        if peer_paths is not None:
+            self._join(connection.peer, peer_paths, connection)
+            self._parallel.stand(connection.peer)
 
-    def _join(self, peer: PeerId, road: _PeerPaths, connection: Connection) -> None:
+    def _join(self, peer: PeerId, peer_paths: _PeerPaths, connection: Connection) -> None:
         """A connection stands. One that already stood over the same place stays, unless it is silent."""
         place = connection.place
-        old = road.lines.get(place)
+        old = peer_paths.lines.get(place)
         if old is not None and old.connection is not connection:
             if old.silent is None and _is_usable(old.connection):
                 return
             self._tasks.begin(self._bury(peer, old.connection))
-        road.lines[place] = _WatchedConnection(connection, connection.moved, self._now())
+        peer_paths.lines[place] = _WatchedConnection(connection, connection.moved, self._now())
         connection.ways = functools.partial(self.ways, peer)
-        self._tasks.begin(self._until_lost(peer, road, place, connection))
-        self._feed(peer, road, paths.PathOpenedEvent(place, connection.way))
+        self._tasks.begin(self._until_lost(peer, peer_paths, place, connection))
+        self._feed(peer, peer_paths, paths.PathOpenedEvent(place, connection.way))
 
     async def _until_lost(
-        self, peer: PeerId, road: _PeerPaths, place: EndpointAddress, connection: Connection
+        self, peer: PeerId, peer_paths: _PeerPaths, place: EndpointAddress, connection: Connection
     ) -> None:
         await connection.closed()
-        line = road.lines.get(place)
+        line = peer_paths.lines.get(place)
         if line is not None and line.connection is connection:
-            del road.lines[place]
-            self._feed(peer, road, paths.PathLostEvent(place))
+            del peer_paths.lines[place]
+            self._feed(peer, peer_paths, paths.PathLostEvent(place))
             for other in self._endpoint.connections(peer):  # a lane of the same path may stand
                 if (other.place, other.way) == (place, connection.way):
-                    self._join(peer, road, other)
+                    self._join(peer, peer_paths, other)
                     break
 
     async def _bury(self, peer: PeerId, connection: Connection) -> None:
@@ -232,50 +245,56 @@ class PathManager:
         if connection.heard == heard:
             connection.drop(_dead(peer))
 
-    def _standing(self, peer: PeerId, road: _PeerPaths) -> Connection | None:
+    def _standing(self, peer: PeerId, peer_paths: _PeerPaths) -> Connection | None:
         """What control prefers; what somebody doubts is silent from now on, what is worn is left to end."""
         for _ in range(limits.PLACES):
-            line = road.lines.get(road.state.control) if road.state.control is not None else None
+            line = (
+                peer_paths.lines.get(peer_paths.state.control)
+                if peer_paths.state.control is not None
+                else None
+            )
             if line is None:
                 return None
             if _is_usable(line.connection):
                 return line.connection
             if line.connection.is_open and not line.connection.is_worn:
-                self._silent(peer, road, line)
+                self._silent(peer, peer_paths, line)
             else:
-                del road.lines[line.connection.place]
-                self._feed(peer, road, paths.PathLostEvent(line.connection.place))
+                del peer_paths.lines[line.connection.place]
+                self._feed(peer, peer_paths, paths.PathLostEvent(line.connection.place))
         return None
 
-    def _feed(self, peer: PeerId, road: _PeerPaths, event: Event) -> None:
+    def _feed(self, peer: PeerId, peer_paths: _PeerPaths, event: Event) -> None:
         before = self.way(peer)
-        road.state, effects = paths.handle(road.state, event, self._now())
+        peer_paths.state, effects = paths.handle(peer_paths.state, event, self._now())
         for effect in effects:
             match effect:
                 case paths.DialPath():
-                    self._tasks.begin(self._dial(peer, road, effect.place))
+                    self._tasks.begin(self._dial(peer, peer_paths, effect.place))
                 case paths.ProbePath():
-                    self._tasks.begin(self._burst(peer, road, effect.place))
-                case paths.ClosePath() if (line := road.lines.pop(effect.place, None)) is not None:
+                    self._tasks.begin(self._burst(peer, peer_paths, effect.place))
+                case paths.ClosePath() if (line := peer_paths.lines.pop(effect.place, None)) is not None:
                     self._tasks.begin(self._bury(peer, line.connection))
                 case _:
                     pass
-        road.changed.set()
+        peer_paths.changed.set()
         if (after := self.way(peer)) is not None and after is not before:
             self._on_way(peer, after)
 
-    async def _dial(self, peer: PeerId, road: _PeerPaths, place: EndpointAddress) -> None:
+    async def _dial(self, peer: PeerId, peer_paths: _PeerPaths, place: EndpointAddress) -> None:
         try:
-            connection = await self._meet(peer, road) if place == MEETING else await self._reach(peer, place)
+            connection = (
+                await self._meet(peer, peer_paths) if place == MEETING else await self._reach(peer, place)
+            )
         except FarflungError as error:
             if place != MEETING:
-                road.error, road.failures = error, road.failures + 1
-            self._feed(peer, road, paths.PathFailedEvent(place))
+                peer_paths.error, peer_paths.failures = error, peer_paths.failures + 1
+            self._feed(peer, peer_paths, paths.PathFailedEvent(place))
         else:
-            self._join(peer, road, connection)
-            self._lanes.stand(peer)
+            self._join(peer, peer_paths, connection)
+            self._parallel.stand(peer)
             if connection.place != place:
-                self._feed(peer, road, paths.PathFailedEvent(place))
+                self._feed(peer, peer_paths, paths.PathFailedEvent(place))
 
     async def _reach(self, peer: PeerId, place: EndpointAddress) -> Connection:
         relay = place.relay if place.relay != DIRECT else None
@@ -288,12 +307,12 @@ class PathManager:
             connection.way = PathType.LAN
         return connection
 
-    async def _meet(self, peer: PeerId, road: _PeerPaths) -> Connection:
+    async def _meet(self, peer: PeerId, peer_paths: _PeerPaths) -> Connection:
         assert self._openings is not None
-        for line in road.lines.values():
+        for line in peer_paths.lines.values():
             over = line.connection
             if over.way is PathType.RELAY and _is_usable(over) and self._is_far(over):
-                await self._trip(peer, road, line)
+                await self._trip(peer, peer_paths, line)
                 return await self._openings.open(over)
         raise cannot(peer, "no relay carries to another machine")
 
@@ -302,37 +321,39 @@ class PathManager:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._lanes.look(self._now())
-            for peer, road in list(self._roads.items()):
-                for line in list(road.lines.values()):
-                    self._look(peer, road, line)
-                self._feed(peer, road, paths.PathTickEvent())
+            self._parallel.look(self._now())
+            for peer, peer_paths in list(self._peers.items()):
+                for line in list(peer_paths.lines.values()):
+                    self._look(peer, peer_paths, line)
+                self._feed(peer, peer_paths, paths.PathTickEvent())
 
-    def _look(self, peer: PeerId, road: _PeerPaths, line: _WatchedConnection) -> None:
+    def _look(self, peer: PeerId, peer_paths: _PeerPaths, line: _WatchedConnection) -> None:
         connection, now = line.connection, self._now()
         if not self._is_far(connection):
             return
-        beside, seconds = self._lanes.beside(connection), now - line.at
+        beside, seconds = self._parallel.beside(connection), now - line.at
         moved = connection.moved + sum(lane.moved for lane in beside)
-        is_busy = self._lanes.is_busy(connection)
+        is_busy = self._parallel.is_busy(connection)
         if line.silent is not None and connection.heard != line.silent:
             line.silent = None
-            self._feed(peer, road, paths.PathRecoveredEvent(connection.place))
+            self._feed(peer, peer_paths, paths.PathRecoveredEvent(connection.place))
         if line.was_busy and is_busy and moved - line.moved >= _BULK_BYTES:
             sent = _losses(connection, *beside)
             more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]
             loss = again / more if more > _BULK_BYTES else None
             goodput, line.sent = (moved - line.moved) / seconds, sent
-            self._feed(peer, road, paths.PathMeasuredEvent(connection.place, goodput=goodput, loss=loss))
+            self._feed(
+                peer, peer_paths, paths.PathMeasuredEvent(connection.place, goodput=goodput, loss=loss)
+            )
         line.moved, line.at, line.was_busy = moved, now, is_busy
-        is_used = now - road.wanted <= USED_SECONDS
+        is_used = now - peer_paths.wanted <= USED_SECONDS
         is_quiet = connection.is_busy and now - connection.heard >= QUIET_SECONDS
-        path = road.state.path(connection.place)
+        path = peer_paths.state.path(connection.place)
         rest = 0.0 if path is None or len(path.trips) < paths.TRIPS else TRIP_SECONDS
         if line.asked is None and (is_quiet or (is_used and now - line.tripped >= rest)):
-            line.asked = self._tasks.begin(self._trip(peer, road, line))
+            line.asked = self._tasks.begin(self._trip(peer, peer_paths, line))
 
-    async def _trip(self, peer: PeerId, road: _PeerPaths, line: _WatchedConnection) -> None:
+    async def _trip(self, peer: PeerId, peer_paths: _PeerPaths, line: _WatchedConnection) -> None:
         """Asks for nothing; the answer tells the round trip, its absence that the path is silent."""
         connection, before = line.connection, self._now()
         line.tripped = before
@@ -340,24 +361,24 @@ class PathManager:
             await connection.call(ECHO, b"", timeout=SILENT_SECONDS)
         except NetworkError as error:
             if error.code == "FF-NET-047" and connection.heard <= before:
-                self._silent(peer, road, line)
+                self._silent(peer, peer_paths, line)
         else:
             trip = self._now() - before
-            self._feed(peer, road, paths.PathMeasuredEvent(connection.place, trip=trip))
-            path = road.state.path(connection.place)
+            self._feed(peer, peer_paths, paths.PathMeasuredEvent(connection.place, trip=trip))
+            path = peer_paths.state.path(connection.place)
             connection.round_trip = trip if path is None else path.trip
         finally:
             line.asked = None
 
-    def _silent(self, peer: PeerId, road: _PeerPaths, line: _WatchedConnection) -> None:
+    def _silent(self, peer: PeerId, peer_paths: _PeerPaths, line: _WatchedConnection) -> None:
         line.silent = line.connection.heard
         line.connection.doubt()
-        self._feed(peer, road, paths.PathSilentEvent(line.connection.place))
+        self._feed(peer, peer_paths, paths.PathSilentEvent(line.connection.place))
 
-    async def _burst(self, peer: PeerId, road: _PeerPaths, place: EndpointAddress) -> None:
+    async def _burst(self, peer: PeerId, peer_paths: _PeerPaths, place: EndpointAddress) -> None:
         """Asks what is left of a path's goodput, if no bulk goes over it anyway."""
-        line = road.lines.get(place)
-        if line is None or self._lanes.is_busy(line.connection):
+        line = peer_paths.lines.get(place)
+        if line is None or self._parallel.is_busy(line.connection):
             return
         connection, before, piece = line.connection, self._now(), bytes(limits.FRAME_BYTES)
         with contextlib.suppress(NetworkError):
@@ -365,9 +386,11 @@ class PathManager:
                 *(connection.call(ECHO, piece, kind=MessageKind.SYNC) for _ in range(_BURST))
             )
             seconds = self._now() - before
-            if seconds > 0 and road.lines.get(place) is line:
+            if seconds > 0 and peer_paths.lines.get(place) is line:
                 self._feed(
-                    peer, road, paths.PathMeasuredEvent(place, goodput=_BURST * limits.FRAME_BYTES / seconds)
+                    peer,
+                    peer_paths,
+                    paths.PathMeasuredEvent(place, goodput=_BURST * limits.FRAME_BYTES / seconds),
                 )
 
 

@@ -22,7 +22,7 @@ _READ_BYTES = 256 * limits.KIB
 
 
 class ProbeDialer:
-    """One key that dials and serves nobody. Implements `connection.Owner`."""
+    """One key that dials and serves nobody. Implements `connection.ConnectionHost`."""
 
     def __init__(self, key: SigningKey) -> None:
         self.buffer = bytearray(_READ_BYTES)
@@ -67,7 +67,7 @@ class ProbeDialer:
         await asyncio.gather(*(each.closed() for each in list(self._connections)))
         self._credentials.close()
 
-    # Called by connections (connection.Owner)
+    # Called by connections (connection.ConnectionHost)
 
     def has_place(self, peer: PeerId, kind: MessageKind) -> bool:
         """Always: every request is refused at once."""

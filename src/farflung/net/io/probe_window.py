@@ -26,7 +26,7 @@ async def move(
     loop = asyncio.get_running_loop()
     began, left = loop.time(), most
 
-    async def lane() -> None:
+    async def pieces() -> None:
         nonlocal left
         size = first
         while left > 0:
@@ -35,12 +35,12 @@ async def move(
             arrived.append((loop.time() - began, size))
             size = limits.MEASURE_BYTES
 
-    lanes = [asyncio.create_task(lane()) for _ in range(AT_ONCE)]
+    tasks = [asyncio.create_task(pieces()) for _ in range(AT_ONCE)]
     try:
-        done, _ = await asyncio.wait(lanes, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for each in done:
-            each.result()
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
-        for each in lanes:
-            each.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

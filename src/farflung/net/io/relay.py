@@ -44,7 +44,7 @@ from farflung.net.io.relay_circuits import UNBOUNDED_RELAY, CircuitTable, Pendin
 from farflung.net.io.relay_listener import Greeter, RelayListener, exactly
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.io.relay_probe_server import RelayProbeServer
-from farflung.net.io.relay_registration import ATTACH, SUMMON
+from farflung.net.io.relay_registration import ATTACH, CALLBACK
 from farflung.net.io.spare_connections import SpareConnections, part
 from farflung.net.io.tcp_listener import ANY_LOOPBACK_PORT, ListenConfig
 from farflung.net.messages import MessageKind, RemoteError
@@ -241,17 +241,17 @@ class RelayServer:
             return None
         number = 1 + secrets.randbelow((1 << 63) - 1)
         self._waiting[number] = waiting
-        self._tasks.begin(self._summon(target, number))
+        self._tasks.begin(self._call_back(target, number))
         return None
 
-    async def _summon(self, target: Connection, number: int) -> None:
+    async def _call_back(self, target: Connection, number: int) -> None:
         """Tells the dialled peer; it comes by `_join`, or the dialer hears why not."""
         status = TicketStatus.SILENT
         try:
             asked = self._waiting[number]
             toll = asked.books.signed if asked.books is not None else None
             body = encode(CallbackRequest(number, asked.dialer, toll))
-            await target.call(SUMMON, body, timeout=self._limits.callback_seconds)
+            await target.call(CALLBACK, body, timeout=self._limits.callback_seconds)
         except RemoteError:
             status = TicketStatus.DECLINED
         except NetworkError as error:

@@ -75,9 +75,9 @@ class CircuitTable:
         self.circuits[circuit] = waiting.identity, identity
         self._meter(circuit, waiting)
         if self._uplink is not None:
-            for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
+            for end, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
                 if not tuned.is_local:  # what stays on this machine does not go up the line
-                    self._uplink.open(leg)
+                    self._uplink.open(end)
         word = relay_tickets.answer(TicketStatus.JOINED)
         try:
             self._tell(
@@ -119,8 +119,8 @@ class CircuitTable:
         if self._gate is not None:
             self._gate.ended(circuit)
         if self._uplink is not None:
-            for leg in circuit.sockets:
-                self._uplink.close(leg)
+            for end in circuit.sockets:
+                self._uplink.close(end)
 
     def recheck(self, counts: Callable[[Identity], bool]) -> int:
         """Ends the circuits of node keys that do not count any more; returns how many."""

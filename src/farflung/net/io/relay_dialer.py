@@ -191,7 +191,7 @@ async def visit(
     return visitor
 
 
-async def knock(
+async def dial_by_relay(
     own: Credential,
     counter: ByteCounter,
     ticket: Ticket,

@@ -100,13 +100,13 @@ class RelayMeteringGate:
         self._tasks = OwnedTasks()
         self._relay = PeerId(b"")
         self._clock: Callable[[], float] = lambda: 0.0
-        self._voices = ReceiptRoutes(lambda _: None)
+        self._receipt_routes = ReceiptRoutes(lambda _: None)
 
     def serve(
         self, relay: PeerId, clock: Callable[[], float], attached: Callable[[PeerId], Connection | None]
     ) -> dict[str, Callable[[Connection, bytes], Awaitable[bytes]]]:
         """Belongs to this relay from now on; the methods that it serves. `clock`: seconds since 1970."""
-        self._relay, self._clock, self._voices = relay, clock, ReceiptRoutes(attached)
+        self._relay, self._clock, self._receipt_routes = relay, clock, ReceiptRoutes(attached)
         if self._store is not None:
             for payer, size in self._store.debts():
                 self._payers.owes(payer, size)
@@ -118,7 +118,7 @@ class RelayMeteringGate:
     async def close(self) -> None:
         """Watches no more."""
         await self._tasks.close()
-        await self._voices.close()
+        await self._receipt_routes.close()
         if self._store is not None:
             with contextlib.suppress(FarflungError):
                 await self._store.write()
@@ -200,7 +200,9 @@ class RelayMeteringGate:
     async def _collect(self, payer: PeerId) -> None:
         """Everybody signs under every pass of this payer, or will not."""
         every = self._of(payer).values()
-        await asyncio.gather(*(self._voices.collect(each, each.signed.toll.holders) for each in every))
+        await asyncio.gather(
+            *(self._receipt_routes.collect(each, each.signed.toll.holders) for each in every)
+        )
 
     def _standing(self, books: PassMeter, parties: tuple[PeerId, ...]) -> PassStatus:
         payer = self._payers.find(books.signed.toll.payer)
@@ -245,7 +247,7 @@ class RelayMeteringGate:
     def _look(self, carrier: Carrier, run: _MeteredCarrier, standing: PassStatus, *parties: PeerId) -> None:
         if standing is PassStatus.OPEN and not run.payer.is_spent(run.books):
             if due := run.books.due(parties):
-                self._voices.ask(run.books, due)
+                self._receipt_routes.ask(run.books, due)
         elif run.held_at is None and run.books.account.room <= 0:  # nobody else begins a piece either
             for each, other in self._runs.items():
                 if other.books.account is run.books.account:
@@ -262,7 +264,7 @@ class RelayMeteringGate:
     def _ask_all(self, payer: ChannelPayer) -> None:
         """Room is for all, whoever of them lags."""
         for books in payer.books.values():
-            self._voices.ask(books, books.signed.toll.holders)
+            self._receipt_routes.ask(books, books.signed.toll.holders)
 
     async def _watch(self) -> None:
         """Holds what may not go on, lets go what may, and ends what was held for too long."""
@@ -322,7 +324,7 @@ class RelayMeteringGate:
         who = connection.identity
         if receipt.party != who.account or not await self._signers.is_sound(signed, who):
             raise PolicyError("FF-NET-141", "the receipt is not signed by its party")
-        self._voices.hear(connection)
+        self._receipt_routes.hear(connection)
         if books.sign(signed):
             self._keep(books)
             self._resume(books)

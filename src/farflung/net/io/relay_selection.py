@@ -57,7 +57,7 @@ class RelaySelector:
         self._looked = _now()
         known = tuple(places)
         self._feed(relay_selection.KnownRelaysEvent(known))
-        self._told = self._state.moored
+        self._told = self._state.attached
         if len(known) > len(self._told):  # else there is nothing to choose
             self._tasks.begin(self._watch())
 
@@ -88,15 +88,15 @@ class RelaySelector:
         """Others hear of a new relay when it knows us."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
-                while not all(self._endpoint.is_attached(p.relay) for p in self._state.moored):  # noqa: ASYNC110
+                while not all(self._endpoint.is_attached(p.relay) for p in self._state.attached):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS / 20)
-        if self._told != self._state.moored:
-            self._told = self._state.moored
+        if self._told != self._state.attached:
+            self._told = self._state.attached
             self.on_change(self._told)
 
     async def _leave(self, place: EndpointAddress) -> None:
         await asyncio.sleep(LINGER_SECONDS)
-        if place.relay not in {each.relay for each in self._state.moored}:
+        if place.relay not in {each.relay for each in self._state.attached}:
             await self._endpoint.detach(place.relay)
 
     # Measuring
@@ -104,7 +104,7 @@ class RelaySelector:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for place in self._state.moored:
+            for place in self._state.attached:
                 is_there = self._endpoint.is_attached(place.relay)
                 self._feed(
                     relay_selection.RelayAttachedEvent(place)
@@ -117,7 +117,7 @@ class RelaySelector:
 
     def _carried(self) -> list[tuple[tuple[EndpointAddress, float], ...]]:
         """For each peer what our relays moved since the last look, where one of them moved much."""
-        now, ours = _now(), {place.relay: place for place in self._state.moored}
+        now, ours = _now(), {place.relay: place for place in self._state.attached}
         seconds, self._looked = now - self._looked, now
         moved: dict[PeerId, dict[EndpointAddress, int]] = defaultdict(lambda: defaultdict(int))
         seen = dict[Connection, int]()

@@ -51,7 +51,7 @@ class KernelSplice(Protocol):
 
 
 class MemorySplice:
-    """A duct through this process's memory."""
+    """A splice through this process's memory."""
 
     def __init__(self) -> None:
         self._view = memoryview(bytearray(limits.CIRCUIT_BUFFER_BYTES))
@@ -79,7 +79,7 @@ class MemorySplice:
 
 
 class SpliceBuffer:
-    """A duct through the kernel alone."""
+    """A splice through the kernel alone."""
 
     def __init__(self) -> None:
         self._exit, self._entry = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -110,7 +110,7 @@ class SpliceBuffer:
         os.close(self._entry)
 
 
-def make_duct(*, may_splice: bool) -> KernelSplice:
+def make_splice(*, may_splice: bool) -> KernelSplice:
     """A pipe where there is one to be had, else a buffer."""
     if may_splice and CAN_SPLICE:
         with contextlib.suppress(OSError):  # no descriptors left
@@ -122,9 +122,9 @@ class _CircuitDirection:
     """One direction."""
 
     def __init__(
-        self, circuit: RelayCircuit, source: socket.socket, sink: socket.socket, duct: KernelSplice
+        self, circuit: RelayCircuit, source: socket.socket, sink: socket.socket, splice: KernelSplice
     ) -> None:
-        self._circuit, self._source, self._sink, self.duct = circuit, source, sink, duct
+        self._circuit, self._source, self._sink, self.splice = circuit, source, sink, splice
         self._loop = asyncio.get_running_loop()
         self._waits_for: socket.socket | None = None
         self._rate: TokenBucket | None = None
@@ -153,7 +153,7 @@ class _CircuitDirection:
         """What to wait for now."""
         if self.is_done:
             return None
-        if self.duct.held and self._holds.isdisjoint(_STILL):
+        if self.splice.held and self._holds.isdisjoint(_STILL):
             return self._sink
         return None if self._holds else self._source
 
@@ -175,11 +175,11 @@ class _CircuitDirection:
             for _ in range(_TURNS):
                 if not self._holds.isdisjoint(_STILL):
                     break
-                if self.duct.held:
-                    self._count(self.duct.drain(self._sink))
+                if self.splice.held:
+                    self._count(self.splice.drain(self._sink))
                 elif self._holds:
                     break
-                elif self.duct.fill(self._source) == 0:
+                elif self.splice.fill(self._source) == 0:
                     self._finish()
                     return
         except (BlockingIOError, InterruptedError):
@@ -222,7 +222,7 @@ class RelayCircuit:
         self._on_moved, self._on_end = on_moved, on_end
         self.tuned = (tune(one), tune(other))
         self._ways = tuple(
-            _CircuitDirection(self, source, sink, make_duct(may_splice=may_splice))
+            _CircuitDirection(self, source, sink, make_splice(may_splice=may_splice))
             for source, sink in ((one, other), (other, one))
         )
         self._quiet = 0
@@ -231,7 +231,7 @@ class RelayCircuit:
     @property
     def held(self) -> int:
         """Bytes taken from one peer and not yet given to the other's socket, both ways."""
-        return sum(way.duct.held for way in self._ways)
+        return sum(way.splice.held for way in self._ways)
 
     def start(self) -> None:
         """Forwards from now on."""
@@ -276,7 +276,7 @@ class RelayCircuit:
         self._is_closed = True
         for way in self._ways:
             way.stop()
-            way.duct.close()
+            way.splice.close()
         for each in self.sockets:
             each.close()
         self._on_end(self)

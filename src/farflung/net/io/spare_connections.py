@@ -5,7 +5,7 @@
     relay   keeps the newest of each attached key; gives it to the first dialer, if it is still there, says nothing and
             is not over its time; else the peer is summoned, as it is without a spare
 
-A spare saves the summons and the peer's TCP handshake: one and a half round trips between peer and relay.
+A spare saves the callback and the peer's TCP handshake: one and a half round trips between peer and relay.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class NodeAgent:
         self.counter = ByteCounter()
         self._credential, pacer = credential_in(config, key), bandwidth_limits.line_pacer(self._folder)
         lent = config, self._credential, self.handle, self.counter, pacer
-        self.endpoint, self.roads = station(*lent)
-        self.quarters = Reachability(key, self.endpoint, self.roads)
+        self.endpoint, self.path_manager = station(*lent)
+        self.quarters = Reachability(key, self.endpoint, self.path_manager)
         self.vigil = TamperWatch(self._folder, genesis.chain, key.public)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, genesis.chain)
         contests = bool(config.get("contests"))
@@ -326,16 +326,16 @@ class NodeAgent:
 
     def _know(self, members: tuple[messages.PeerAddress, ...]) -> None:
         left, self._addresses = self._addresses, {a.peer: a for a in members}
-        self.roads.forget(left.keys() - self._addresses.keys())
+        self.path_manager.forget(left.keys() - self._addresses.keys())
         for address in members:
-            self.roads.learn(address.peer, address.places)
+            self.path_manager.learn(address.peer, address.places)
 
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a fellow member, directly or through its relay, or the one on which the requester came."""
         address = self._addresses.get(peer)
         if address is None:  # not that peer's fault
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self.roads, address)
+        return await reach(self.path_manager, address)
 
     def _end(self, job: Hash) -> None:
         """The requester ends the lease: what the job left here is deleted."""
@@ -407,6 +407,6 @@ async def lend(orders: ControlChannel, role: LeaseRole) -> None:
     await node.vigil.close()
     node.release("the agent ends")
     await node.quarters.close()
-    await node.roads.close()
+    await node.path_manager.close()
     await node.endpoint.close()
     report_end(config["name"], node.counter)

@@ -69,7 +69,7 @@ class LanPaths(PathManager):
     ) -> None:
         """`host`: the own address on the LAN, where `endpoint` will listen; loopback or empty: there is no LAN."""
         super().__init__(endpoint, is_near=self._is_on_lan, on_way=on_way)
-        self._at, self._station = host, endpoint
+        self._at = host
         self._named: dict[PeerId, tuple[EndpointAddress, ...]] = {}
         self._lan: MdnsDiscovery | None = None
 
@@ -78,9 +78,9 @@ class LanPaths(PathManager):
         if self._at in ("", LOOPBACK):
             return
         with contextlib.suppress(NetworkError):
-            _, port = await self._station.start()
+            _, port = await self._endpoint.start()
             lan = MdnsDiscovery(
-                self._station.credential.account, [self._at], port, [self._at], on_heard=self._heard
+                self._endpoint.credential.account, [self._at], port, [self._at], on_heard=self._heard
             )
             await lan.start()
             self._lan = lan
@@ -116,7 +116,7 @@ class LanPaths(PathManager):
 def station(
     config: Report, own: Credential, handler: Handler, counter: ByteCounter, pacer: LinePacer
 ) -> tuple[Endpoint, LanPaths]:
-    """A node's endpoint, and its roads. Raises UsageError FF-APP-198."""
+    """A node's endpoint, and its path manager. Raises UsageError FF-APP-198."""
     host = lan_address(config["relays"])
     endpoint = Endpoint(
         own,

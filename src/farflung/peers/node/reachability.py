@@ -19,9 +19,9 @@ from farflung.peers.protocol.directory import DirectoryPublisher
 class Reachability:
     """One node's. `account` signs what it says of itself."""
 
-    def __init__(self, account: SigningKey, endpoint: Endpoint, roads: LanPaths) -> None:
-        self._account, self._endpoint, self._roads = account, endpoint, roads
-        self._whereabouts = AddressUpdates(endpoint, roads)
+    def __init__(self, account: SigningKey, endpoint: Endpoint, path_manager: LanPaths) -> None:
+        self._account, self._endpoint, self._path_manager = account, endpoint, path_manager
+        self._whereabouts = AddressUpdates(endpoint, path_manager)
         self._mooring: RelaySelector | None = None
         self._telling = OwnedTasks()
 
@@ -32,7 +32,7 @@ class Reachability:
             return (EndpointAddress(*await self._endpoint.start()),)
         self._mooring = RelaySelector(self._endpoint, places)
         await self._endpoint.attached()
-        await self._roads.settle()
+        await self._path_manager.settle()
         return self._mooring.places
 
     def follow(self, presence: DirectoryPublisher) -> None:

@@ -64,7 +64,7 @@ def as_failure(error: FarflungError | None) -> FarflungError:
     return error
 
 
-async def reach(roads: PathManager, address: PeerAddress) -> Connection:
+async def reach(path_manager: PathManager, address: PeerAddress) -> Connection:
     """A standing connection to the peer, or a new one to the first place that answers. Raises FarflungError."""
-    roads.learn(address.peer, address.places)
-    return await roads.connection(address.peer)
+    path_manager.learn(address.peer, address.places)
+    return await path_manager.connection(address.peer)

@@ -34,29 +34,29 @@ class QueuedFrame:
 class GroupLegHost(Protocol):
     """A group, as its members' connections see it."""
 
-    def heard(self, leg: GroupLeg, head: GroupFrameHead, frame: bytearray) -> None:
+    def heard(self, connection: GroupConnection, head: GroupFrameHead, frame: bytearray) -> None:
         """A whole frame of a member. Raises ProtocolError FF-NET-132."""
 
-    def own(self, leg: GroupLeg, head: GroupFrameHead) -> None:
+    def own(self, connection: GroupConnection, head: GroupFrameHead) -> None:
         """Puts a word of the relay's own into a member's queue."""
 
     def done(self, shared: QueuedFrame) -> None:
         """One of those that a frame is for has it, or will not get it."""
 
-    def moved(self, leg: GroupLeg, size: int) -> None:
+    def moved(self, connection: GroupConnection, size: int) -> None:
         """A member took `size` bytes."""
 
-    def took(self, leg: GroupLeg, shared: QueuedFrame) -> None:
+    def took(self, connection: GroupConnection, shared: QueuedFrame) -> None:
         """A member has the whole of a frame."""
 
-    def released(self, leg: GroupLeg) -> None:
+    def released(self, connection: GroupConnection) -> None:
         """A member that was held goes on."""
 
-    def left(self, leg: GroupLeg) -> None:
+    def left(self, connection: GroupConnection) -> None:
         """A connection was cut."""
 
 
-class GroupLeg:
+class GroupConnection:
     """One member's connection."""
 
     def __init__(self, group: GroupLegHost, who: Identity, sock: socket.socket) -> None:
