@@ -16,7 +16,7 @@ from farflung.net.io import parallel_connections
 from farflung.net.io import path_manager as roads_module
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.parallel_connections import LANES
+from farflung.net.io.parallel_connections import CONNECTIONS
 from farflung.net.io.path_manager import PathManager
 from farflung.net.messages import MessageKind
 from farflung.net.paths import PathType
@@ -43,17 +43,19 @@ def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() ->
             first = await path_manager.connection(B.public)
             assert len(a.connections(B.public)) == 1  # control alone needs no more
             assert path_manager.ways(B.public) == (first,)
-            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
             ways = path_manager.ways(B.public)
             assert first not in ways  # what bulk loses holds up nothing of control's
-            assert len(set(ways)) == LANES == len(a.connections(B.public)) - 1
+            assert len(set(ways)) == CONNECTIONS == len(a.connections(B.public)) - 1
             for way in first.ways():
                 assert way.way is PathType.DIRECT
                 assert await way.call("say", bytes(1 << 20), kind=MessageKind.SYNC) == bytes(1 << 20)
             assert await path_manager.connection(B.public) is first
-            await until(lambda: len(b.connections(A.public)) == LANES + 1)
+            await until(lambda: len(b.connections(A.public)) == CONNECTIONS + 1)
             await of_b.connection(A.public)
-            assert len(of_b.ways(A.public)) == LANES  # who was dialled uses them as well, and dials none
+            assert (
+                len(of_b.ways(A.public)) == CONNECTIONS
+            )  # who was dialled uses them as well, and dials none
 
     run(test)
 
@@ -93,7 +95,7 @@ def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
         async with two() as (_, path_manager, b, _):
             b._handler = answer
             first = await path_manager.connection(B.public)
-            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
             held = asyncio.create_task(
                 path_manager.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC)
             )
@@ -122,7 +124,7 @@ def test_all_of_a_burst_is_under_way_at_once_so_that_it_tells_no_round_trips() -
 
         async with two() as (_, path_manager, b, _):
             first = await path_manager.connection(B.public)
-            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
             b.services[roads_module.ECHO] = hold
             async with asyncio.timeout(10):
                 await path_manager._burst(B.public, path_manager._peers[B.public], first.place)
@@ -135,7 +137,7 @@ def test_a_lane_takes_over_when_the_first_connection_is_lost() -> None:
     async def test() -> None:
         async with two() as (a, path_manager, _, _):
             first = await path_manager.connection(B.public)
-            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
             others = set(path_manager.ways(B.public)) - {first}
             first.close()
             await first.closed()
@@ -151,7 +153,7 @@ def test_lanes_that_rest_are_closed_and_control_stays(monkeypatch: pytest.Monkey
     async def test() -> None:
         async with two() as (a, path_manager, _, _):
             first = await path_manager.connection(B.public)
-            await until(lambda: len(path_manager.ways(B.public)) == LANES)
+            await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
             monkeypatch.setattr(parallel_connections, "REST_SECONDS", 0.0)
             await until(lambda: a.connections(B.public) == (first,))
             assert await path_manager.connection(B.public) is first

@@ -14,7 +14,7 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
-from farflung.net.io.parallel_connections import LANES
+from farflung.net.io.parallel_connections import CONNECTIONS
 from farflung.net.io.path_manager import PathManager
 from farflung.net.messages import MessageKind
 from farflung.net.paths import PathType
@@ -23,7 +23,7 @@ from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import open_object, seal
 
 BACK_SECONDS = 5.0
-IN_FLIGHT = 2 * (LANES + 1)  # chunks that were under way over the connections of a path when it died
+IN_FLIGHT = 2 * (CONNECTIONS + 1)  # chunks that were under way over the connections of a path when it died
 
 
 class Traveller(PeerNode):
