@@ -36,7 +36,7 @@ def completed(network: Network) -> None:
 
 def seconds(network: Network, round: int) -> float:
     """From the opening of a round to its end."""
-    return network.at["Closed", round] - network.at["RoundOpened", round]
+    return network.at["RoundEndRecord", round] - network.at["RoundStartRecord", round]
 
 
 @pytest.mark.guarantee

@@ -212,21 +212,18 @@ def test_every_effect_can_be_the_last_before_a_death() -> None:
 def test_nothing_is_asked_before_its_record_is_written() -> None:
     network = Network(3)
     network.run()
-    kinds = [type(e).__name__ for e in network.asked]
-    pairs = (
-        ("AskBeacon", "Committed"),
-        ("AskReveal", "Committed"),
-        ("AskMerge", "Accepted"),
-        ("MergeOwn", "Accepted"),
+    pairs: tuple[tuple[type[Any], type[Any]], ...] = (
+        (rounds.RequestBeacon, CommitmentsRecord),
+        (rounds.RequestReveal, CommitmentsRecord),
+        (rounds.RequestMerge, AcceptSetRecord),
+        (rounds.MergeLocally, AcceptSetRecord),
     )
     for ask, record in pairs:
-        for place, kind in enumerate(kinds):
-            if kind == ask:
-                wrote = [e for e in network.asked[:place] if isinstance(e, rounds.WriteRecord)]
-                effect: Any = network.asked[place]
-                assert any(
-                    type(w.record).__name__ == record and w.record.round == effect.round for w in wrote
-                )
+        asks = [(place, e) for place, e in enumerate(network.asked) if isinstance(e, ask)]
+        assert asks
+        for place, effect in asks:
+            wrote = [e.record for e in network.asked[:place] if isinstance(e, rounds.WriteRecord)]
+            assert any(isinstance(w, record) and w.round == effect.round for w in wrote)
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 20.0), st.integers(0, 4))
@@ -366,11 +363,11 @@ def test_a_cheater_leaves_at_the_same_place_of_the_log_whatever_happens(seed: in
 def test_audits_are_written_in_order_one_round_behind_and_all_before_the_end() -> None:
     network = Network(8)
     network.run()
-    kinds = [(type(r).__name__, r.round) for r in network.log if isinstance(r, RoundEndRecord | AuditsRecord)]
-    expected = [("Closed", 0)]
+    kinds = [(type(r), r.round) for r in network.log if isinstance(r, RoundEndRecord | AuditsRecord)]
+    expected: list[tuple[type[Any], int]] = [(RoundEndRecord, 0)]
     for round in range(1, ROUNDS):
-        expected += [("Closed", round), ("Audited", round - 1)]
-    assert kinds == [*expected, ("Audited", ROUNDS - 1)]
+        expected += [(RoundEndRecord, round), (AuditsRecord, round - 1)]
+    assert kinds == [*expected, (AuditsRecord, ROUNDS - 1)]
     assert isinstance(network.log[-1], RunEndRecord)
 
 
