@@ -170,7 +170,10 @@ def test_a_models_own_words_in_an_error_are_one_harmless_line(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raises = "raise ValueError('one\\n\\x1b[2Jtwo' + 9999 * 'x')"
-    source = LETTERS.format(name="logits") + f"\nimport sys\nif 'inference_process' in sys.argv[0]:\n    {raises}\n"
+    source = (
+        LETTERS.format(name="logits")
+        + f"\nimport sys\nif 'inference_process' in sys.argv[0]:\n    {raises}\n"
+    )
     finished_run(tmp_path / "runs", "own", source=source)
     monkeypatch.setenv("FARFLUNG_RUNS", str(tmp_path / "runs"))
     with pytest.raises(SystemExit):
