@@ -27,9 +27,11 @@ from farflung.net.io.admission import Admission
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.peers.keys.files import read_own, write_own
-from farflung.peers.keys.node_key import DAY, NodeKeyRotator, ledger_of, made, replace_at, revoked
+from farflung.peers.keys.files import read_account, read_own, write_own
+from farflung.peers.ledger_client.node_key import DAY, NodeKeyRotator, ledger_of, made, replace_at, revoked
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.process.config import KeyFile
+from farflung.peers.relay.config import RelayConfig
 
 VALIDATOR, OWNER, OTHER = (local_key(15, name) for name in ("validator", "owner", "other"))
 NOW = 1_800_000_000
@@ -292,17 +294,16 @@ def test_with_the_accounts_key_a_relay_rotates_before_the_end_and_without_it_say
 
 def test_a_relay_that_is_paid_needs_its_accounts_key_and_no_other(tmp_path: Path) -> None:
     own = made(OWNER, 1, NOW, 80)
-    free = relay.RelayOptions("127.0.0.1", 0, None, 0, None, None, None, tmp_path / "till")
-    paid = free._replace(price=5)
-    assert relay._account(own, None, free) is None
-    account = relay._account(own, Path(account_in(tmp_path)), paid)
-    assert account is not None
-    assert account.public == OWNER.public
+    free = RelayConfig(key=KeyFile(own, tmp_path / "node.key"))
+    assert free.signer is None
+    paid = msgspec.structs.replace(free, account=read_account(Path(account_in(tmp_path))), price=5)
+    assert paid.signer is not None
+    assert paid.signer.public == OWNER.public
     with pytest.raises(UsageError) as caught:
-        relay._account(own, None, paid)
+        assert msgspec.structs.replace(free, price=5).signer
     assert caught.value.code == "FF-APP-264"
     with pytest.raises(UsageError) as caught:
-        relay._account(own, Path(account_in(tmp_path, OTHER)), free)
+        assert msgspec.structs.replace(free, account=OTHER).signer
     assert caught.value.code == "FF-APP-262"
 
 
@@ -314,7 +315,7 @@ async def ledger(folder: Path) -> AsyncIterator[tuple[str, tuple[str, int]]]:
     """A validator in a process, as it is named on a command line."""
     genesis = Genesis("keys", 0, ((OWNER.public, 1 << 30),), (VALIDATOR.public,), LedgerParams(fee_min=100))
     config = {"name": "ledger", "key": VALIDATOR.seed.hex(), "genesis": encode(genesis).hex(), "port": 0}
-    config |= {"host": "127.0.0.1", "remote": False, "folder": str(folder), "local": True}
+    config |= {"host": "127.0.0.1", "folder": str(folder), "local": True}
     child = await ChildProcess.start("ledger", "validator", config, folder / "log", lambda _, __: None)
     try:
         ready = await child.first

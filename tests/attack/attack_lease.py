@@ -26,6 +26,7 @@ from attack_world import (
     refusal,
     start_order,
 )
+from role_configs import QuietChannel, node_config
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -39,6 +40,8 @@ from farflung.market.provider_offer import Capabilities
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import MessageKind
 from farflung.peers.node.agent import NodeAgent
+from farflung.peers.node.provider import PROVIDER
+from farflung.peers.node.verifier import VERIFIER
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.train import worker_messages
 from farflung.train.io.worker import HEAD_BYTES
@@ -116,16 +119,9 @@ class Scene:
     """One provider (or, by its role, a verifier), an honest requester, a fellow member, a verifier and a stranger."""
 
     def __init__(self, folder: Path, key: SigningKey = ME, role: LeaseRole = LeaseRole.TRAIN) -> None:
-        config = {
-            "name": "p",
-            "folder": str(folder / "me"),
-            "unit_price": 10,
-            "stake": 1000,
-            "flops": 1,
-            "port": 0,
-            "relays": [],
-        }
-        self.provider = NodeAgent(config, key, GENESIS, role)
+        roles = {LeaseRole.TRAIN: PROVIDER, LeaseRole.AUDIT: VERIFIER}
+        config = node_config(key, folder / "me", GENESIS)
+        self.provider = NodeAgent(config, QuietChannel(), roles[role])
         self.home = Party(REQUESTER, folder / "home")
         self.fellow = Party(FELLOW, folder / "fellow")
         self.verifier = Party(VERIFIERS[1], folder / "verifier")
@@ -205,7 +201,7 @@ class Scene:
 
     def root(self, number: int, segment: int = 0) -> Hash:
         """The trace under which the provider has opened a segment; nothing that there is when it has opened none."""
-        opening = self.provider._tenancy._openings.find(number, segment)  # type: ignore[union-attr]
+        opening = self.provider._lease._openings.find(number, segment)  # type: ignore[union-attr]
         return (opening.trace(SEGMENTS) if opening is not None else None) or Hash(bytes(32))
 
     async def opened(self, number: int, segment: int = 0) -> protocol_messages.SegmentOpenReply:
@@ -230,7 +226,7 @@ class Scene:
         """The provider still does an honest requester's whole job, from its lease to its end."""
         if self.provider._slot is None:
             await self.begin()
-        first = self.provider._tenancy._round  # type: ignore[union-attr]
+        first = self.provider._lease._round  # type: ignore[union-attr]
         if first is None:
             assert await self.order(protocol_messages.START, self.start) == "ok"
         for number in range(first or 0, SPEC.rounds):

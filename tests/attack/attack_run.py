@@ -36,6 +36,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.multicast_member import NoEndpoint
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.training_lease import TrainingLease
+from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey
 from farflung.peers.requester.audits import AuditCoordinator
@@ -120,14 +121,15 @@ class Near:
 
 
 class Member(Party):
-    """An honest member: the real tenancy, with a worker that needs no torch."""
+    """An honest member: the real lease, with a worker that needs no torch."""
 
     def __init__(self, key: SigningKey, folder: Path) -> None:
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
         private = folder / "private"
-        self.tenancy = TrainingLease(key, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
-        self.shelf = self.tenancy.shelf
+        workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
+        self.lease = TrainingLease(workspace, private)
+        self.shelf = self.lease.shelf
         self.lease_key = LeaseKey()
         self.places: dict[PeerId, messages.PeerAddress] = {}
 
@@ -137,12 +139,12 @@ class Member(Party):
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method == messages.ENTER:
-            await self.tenancy.fanning.follow(
+            await self.lease.fanning.follow(
                 decode(body, messages.GroupJoinRequest, limits.CONTROL_BYTES), self.lease_key
             )
             return b""
         if method == messages.HELD:
-            return await self.tenancy.fanning.answer(body)
+            return await self.lease.fanning.answer(body)
         if method not in ORDERS:
             return await super().handle(connection, method, body)
         return encode(await self.obey(connection, method, decode(body, ORDERS[method], limits.CONTROL_BYTES)))
@@ -150,26 +152,26 @@ class Member(Party):
     async def obey(self, connection: Connection, method: str, order: Any) -> Any:
         """The reply to an order of the coordinator."""
         verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
-            messages.TRAIN: self.tenancy.train,
-            messages.REVEAL: self.tenancy.reveal,
-            messages.MERGE: self.tenancy.merge,
+            messages.TRAIN: self.lease.train,
+            messages.REVEAL: self.lease.reveal,
+            messages.MERGE: self.lease.merge,
             messages.DROP: self._drop,
-            messages.OPEN: self.tenancy.open,
-            messages.PLANT: self.tenancy.plant,
+            messages.OPEN: self.lease.open,
+            messages.PLANT: self.lease.plant,
             messages.UNVEIL: self._unveil,
         }
         return await verb[method](order)
 
     async def _drop(self, order: messages.DropRoundRequest) -> None:
-        await self.tenancy.abandon(order)
-        self.tenancy.drop(order)
+        await self.lease.abandon(order)
+        self.lease.drop(order)
 
     async def _unveil(self, order: messages.SegmentRevealRequest) -> messages.SegmentRevealReply:
-        return self.tenancy._openings.reveal(order, self.tenancy._verifiers)
+        return self.lease.unveil(order)
 
 
 class Judge(Party):
-    """A verifier: the real tenancy, with a worker that needs no torch.
+    """A verifier: the real lease, with a worker that needs no torch.
 
     `twists[method](verifier, order, honest reply)` changes what it says of the hostile member's work in round ROUND.
     """
@@ -177,8 +179,9 @@ class Judge(Party):
     def __init__(self, key: SigningKey, folder: Path) -> None:
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
-        self.tenancy = AuditLease(key, CHAIN, TERMS, self.disk, self.dial, dataset_bytes=10**6)
-        self.shelf = self.tenancy.shelf
+        self.workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
+        self.lease = AuditLease(self.workspace, CHAIN)
+        self.shelf = self.lease.shelf
         self.places: dict[PeerId, messages.PeerAddress] = {}
         self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}
         self.said: list[tuple[str, Any, Any]] = []
@@ -190,14 +193,14 @@ class Judge(Party):
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method not in AUDITS:
             return await super().handle(connection, method, body)
-        async with self.tenancy.turn:
+        async with self.lease.turn:
             return encode(await self._obey(method, decode(body, AUDITS[method], limits.CONTROL_BYTES)))
 
     async def _obey(self, method: str, order: Any) -> Any:
         verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
-            messages.AUDIT: self.tenancy.run,
-            messages.JUDGE: self.tenancy.judge,
-            messages.SCORE: self.tenancy.score,
+            messages.AUDIT: self.lease.run,
+            messages.JUDGE: self.lease.judge,
+            messages.SCORE: self.lease.score,
         }
         said = await verb[method](order)
         nodes = {
@@ -321,14 +324,14 @@ class Run:
             for index, member in enumerate(self.members):
                 member.places = places
                 order = start_order(self.home, index, tuple(places.values()), initial())
-                await member.tenancy.start(order, JOB_KEY, member.worker, REQUESTER.public)
+                await member.lease.start(order, JOB_KEY, member.worker, REQUESTER.public)
             for judge in self.judges:
                 judge.places = places
                 order = start_order(self.home, 0, tuple(places.values()), initial())
-                await judge.tenancy.start(order, JOB_KEY, judge.worker, REQUESTER.public)
+                await judge.lease.start(order, JOB_KEY, judge.worker, REQUESTER.public)
             return await self._coordinate()
         finally:
-            for fanning in (self.fanning, *(member.tenancy.fanning for member in self.members)):
+            for fanning in (self.fanning, *(member.lease.fanning for member in self.members)):
                 fanning.leave()
             for party in parties:
                 await party.endpoint.close()

@@ -257,7 +257,7 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: ObjectManifest
         lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
         lambda eve, _, said: replace(said, start=replace(said.start, data=said.start.data[:-1] + b"?")),
         lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
-        lambda eve, _, said: replace(said, start=eve.tenancy._result.trace.opened(said.start.index ^ 1)[0]),
+        lambda eve, _, said: replace(said, start=eve.lease._result.trace.opened(said.start.index ^ 1)[0]),
     ],
     ids=["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
 )
@@ -390,7 +390,7 @@ def shortcut(finding: VerdictFinding) -> Callable[[Judge, Any, Any], Any]:
 
     def bend(judge: Judge, order: messages.AuditRequest, _said: Any) -> messages.AuditReply:
         return messages.AuditReply(
-            None, judge.tenancy._verdict(order, audit_lease.AuditFinding(finding, 0), ZERO_HASH)
+            None, judge.lease._verdict(order, audit_lease.AuditFinding(finding, 0), ZERO_HASH)
         )
 
     return bend
@@ -417,7 +417,7 @@ BORDER_OF_ANOTHER = digest("test/another border")
                     o.round,
                     EVE.public,
                     o.segment,
-                    j.tenancy._held[o.round, EVE.public, o.segment].audit.mine.border,
+                    j.lease._held[o.round, EVE.public, o.segment].audit.mine.border,
                 ),
             ),
         ),

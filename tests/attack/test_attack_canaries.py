@@ -16,7 +16,6 @@ from attack_run import EVE, Run, ledger_of
 from attack_world import AUDITED, LAYOUT, MEMBERS, REQUESTER, VERIFIERS, within
 
 from farflung.core.backoff import Backoff
-from farflung.core.codec import decode, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError
@@ -85,8 +84,8 @@ class Guesser(AuditLease):
 def guess(run: Run) -> None:
     """The first verifier does not look."""
     judge = next(j for j in run.judges if j.key == GUESSER)
-    judge.tenancy = Guesser(GUESSER, attack_run.CHAIN, TERMS, judge.disk, judge.dial, dataset_bytes=10**6)
-    judge.shelf = judge.tenancy.shelf
+    judge.lease = Guesser(judge.workspace, attack_run.CHAIN)
+    judge.shelf = judge.lease.shelf
 
 
 @pytest.fixture
@@ -223,7 +222,7 @@ def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
         forgotten.extend(self._planted)
         self._planted.clear()
         for member in runs[0].members:
-            member.tenancy._openings._known.clear()
+            member.lease._openings._known.clear()
         return await remembered(self, case)
 
     def prepare(run: Run) -> None:
@@ -262,13 +261,12 @@ def test_a_peer_answers_a_verifier_under_the_trace_that_it_names_and_says_of_no_
     peer = next(m for m in run.members if m.key.public == said.node)
     ask = messages.SegmentOpenRequest(TERMS.id, round, said.segment)
     for trace in (said.trace, canary.plant.trace):
-        data = peer.tenancy.recall(messages.OPEN, encode(replace(ask, trace=trace)))
-        opened = decode(data, messages.SegmentOpenReply, 10**6)
-        known = peer.tenancy._openings.find(round, said.segment, is_planted=trace == said.trace)
+        opened = peer.lease.repeat(replace(ask, trace=trace))
+        known = peer.lease._openings.find(round, said.segment, is_planted=trace == said.trace)
         assert known.opened == opened
     for trace in (ZERO_HASH, NIL, Hash(b"\x01" * 32)):
         with pytest.raises(PolicyError, match="FF-APP-084"):
-            peer.tenancy.recall(messages.OPEN, encode(replace(ask, trace=trace)))
+            peer.lease.repeat(replace(ask, trace=trace))
 
 
 # Peers that do not plant what they are asked to
@@ -284,7 +282,7 @@ def _changed(**how: Any) -> Callable[..., Any]:
 
 def _true_end(eve: Any, order: Any, said: messages.CanaryOpenReply) -> messages.CanaryOpenReply:
     """What would rob who looks: the border that is compared with is the false one, and the end is true."""
-    trace = eve.tenancy._result.trace
+    trace = eve.lease._result.trace
     source = canaries.source_of(order.segment, SPEC.segments)
     borders = list(trace.borders)
     borders[source] = replace(borders[source], params=borders[order.segment + 1].params)

@@ -152,16 +152,16 @@ def test_what_was_dropped_is_not_trained_or_shown_any_more(run: Run) -> None:
 
     async def test() -> None:
         await run.go()
-        tenancy = run.eve.tenancy
+        lease = run.eve.lease
         at = SPEC.rounds - 1
-        tenancy._round, tenancy._dropped = at, at
+        lease._round, lease._dropped = at, at
         with pytest.raises(PolicyError, match="FF-APP-195"):
-            await tenancy.train(protocol_messages.TrainRequest(TERMS.id, at, 0))
-        tenancy.drop(protocol_messages.DropRoundRequest(TERMS.id, at))
+            await lease.train(protocol_messages.TrainRequest(TERMS.id, at, 0))
+        lease.drop(protocol_messages.DropRoundRequest(TERMS.id, at))
         with pytest.raises(PolicyError, match="FF-APP-035"):
-            await tenancy.reveal(protocol_messages.RevealRequest(TERMS.id, at, EVE.public))
-        kept = tenancy._private.before(at + 1)
-        before = tenancy._private.before(at)
+            await lease.reveal(protocol_messages.RevealRequest(TERMS.id, at, EVE.public))
+        kept = lease._private.before(at + 1)
+        before = lease._private.before(at)
         assert kept is not None
         assert before is not None
         assert (kept.inner, kept.result) == (before.inner, None)
@@ -172,10 +172,10 @@ def test_what_was_dropped_is_not_trained_or_shown_any_more(run: Run) -> None:
 @pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, SPEC.step_tokens, 2 * SPEC.round_tokens, 0, -1])
 def test_a_round_that_assigns_what_the_terms_do_not_allow_is_refused(run: Run, weight: int) -> None:
     """Less than a step for each segment, parts of steps, or more than all."""
-    tenancy = run.eve.tenancy
+    lease = run.eve.lease
     others = tuple(RoundMember(key.public, SPEC.round_tokens) for key in HONEST)
     with pytest.raises(VerificationError, match="FF-APP-196"):
-        tenancy._assign(
+        lease._assign(
             protocol_messages.TrainRequest(TERMS.id, 0, 0, (*others, RoundMember(EVE.public, weight)))
         )
 
@@ -183,16 +183,16 @@ def test_a_round_that_assigns_what_the_terms_do_not_allow_is_refused(run: Run, w
 def test_a_member_merges_nothing_that_weighs_more_than_it_was_told_before(run: Run) -> None:
     async def test() -> None:
         await run.go()
-        tenancy = run.eve.tenancy
+        lease = run.eve.lease
         c = next(r for r in run.log.records if isinstance(r, AcceptSetRecord)).contributions[0]
         replace = msgspec.structs.replace
-        tenancy._check_weight(0, c)
+        lease._check_weight(0, c)
         for weight in (c.weight + 1, c.weight + SPEC.step_tokens, 0, -c.weight, SPEC.step_tokens):
             with pytest.raises(VerificationError, match="FF-APP-197"):
-                tenancy._check_weight(0, replace(c, weight=weight))
-        tenancy._assigned = (0, {EVE.public: SPEC.round_tokens})  # and nothing to anybody else
+                lease._check_weight(0, replace(c, weight=weight))
+        lease._assigned = (0, {EVE.public: SPEC.round_tokens})  # and nothing to anybody else
         if c.peer != EVE.public:
             with pytest.raises(VerificationError, match="FF-APP-197"):
-                tenancy._check_weight(0, c)
+                lease._check_weight(0, c)
 
     within(60, test)

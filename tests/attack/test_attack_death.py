@@ -64,10 +64,10 @@ class Mortal:
     async def born(self) -> None:
         """A new process on the old disk, which the coordinator brings back (as peers.requester.members does)."""
         eve, run = self.run.eve, self.run
-        self.is_dead, eve.tenancy._workplace.worker = False, None
+        self.is_dead, eve.lease._workspace.worker = False, None
         public = await asyncio.to_thread(run.coordinator.state_for, EVE.public)
         order = start_order(cast(Any, run.archive), 2, tuple(run.places.values()), public)
-        await eve.tenancy.start(order, JOB_KEY, eve.worker, REQUESTER.public)
+        await eve.lease.start(order, JOB_KEY, eve.worker, REQUESTER.public)
         await run.coordinator.join(EVE.public, public.round)
 
     async def born_late(self) -> None:
@@ -186,8 +186,8 @@ def test_who_returns_and_cannot_open_has_withheld(scene: Any) -> None:
     """Whatever it says of its disk: it was bound to keep what it had committed to. It counts no more."""
 
     async def emptied(mortal: Mortal) -> None:
-        mortal.run.eve.tenancy._vault.drop(f"{TERMS.id[:8].hex()}-{ROUND + 1:06d}")
-        mortal.run.eve.tenancy._result = None
+        mortal.run.eve.lease._vault.drop(f"{TERMS.id[:8].hex()}-{ROUND + 1:06d}")
+        mortal.run.eve.lease._result = None
         audits.RETURN_SECONDS = 0.3
         with pytest.raises(FarflungError):
             await mortal.born()

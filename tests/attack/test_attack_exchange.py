@@ -43,17 +43,17 @@ class Told(Run):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         for member in self.members:
-            train = member.tenancy.train
+            train = member.lease.train
 
             async def waiting(order: messages.TrainRequest, train=train) -> messages.TrainReply:  # type: ignore[no-untyped-def]
                 for _ in range(500 if self.must_meet else 0):
-                    if all(one.tenancy.fanning.epoch for one in self.members):
+                    if all(one.lease.fanning.epoch for one in self.members):
                         break
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1 if self.must_meet else 0.0)
                 return await train(order)
 
-            member.tenancy.train = waiting  # type: ignore[method-assign]
+            member.lease.train = waiting  # type: ignore[method-assign]
         self.must_meet = False
 
     @property
@@ -115,7 +115,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 
 def sent_by_group(run: Told) -> list[int]:
-    return [member.tenancy.fanning._fan._counter.sent[MessageKind.SYNC] for member in run.members]
+    return [member.lease.fanning._fan._counter.sent[MessageKind.SYNC] for member in run.members]
 
 
 def carried(run: Told) -> int:
@@ -137,7 +137,7 @@ def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_sam
         assert SPEC.rounds * BOUND * 0.5 < sent < SPEC.rounds * (BOUND + 4000)
     assert all(event.way_predicted > 0 and event.way_taken > 0 for event in run.closed)
     assert all(0 < event.payload_bytes <= BOUND for event in run.closed)
-    assert not any(member.tenancy.fanning.refusals for member in run.members)
+    assert not any(member.lease.fanning.refusals for member in run.members)
 
 
 def test_through_an_aggregating_peer_the_result_is_the_same(plain: Told, tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
     """The relay hangs for one member in round 0: it leaves, alone. Rounds, and its group's epoch before each merge."""
     run.must_meet = True
     member, found = run.members[0], list[tuple[int, int]]()
-    merge = member.tenancy.merge
+    merge = member.lease.merge
 
     async def losing(order: messages.MergeRequest) -> messages.MergeReply:
-        fan = member.tenancy.fanning._fan
+        fan = member.lease.fanning._fan
         found.append((order.round, fan.epoch))
         if order.round == 0:
             run.must_meet = meets_again
@@ -269,7 +269,7 @@ def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
                 await asyncio.sleep(0.01)
         return await merge(order)
 
-    member.tenancy.merge = losing  # type: ignore[method-assign]
+    member.lease.merge = losing  # type: ignore[method-assign]
     return found
 
 
@@ -337,7 +337,7 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     async def bounded() -> Told:
         (tmp_path / "run").mkdir()
         run = Told(tmp_path / "run")
-        monkeypatch.setattr(run.members[0].tenancy.fanning, "follow", nowhere)
+        monkeypatch.setattr(run.members[0].lease.fanning, "follow", nowhere)
         async with asyncio.timeout(60), relayed() as assumptions:
             # The same relay named twice: it takes everybody else.
             run.assumptions = assumptions._replace(places=(*assumptions.places, *assumptions.places))

@@ -113,7 +113,6 @@ def bomb() -> bytes:
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a start is answered that ships `data` under `terms`, and what the worker was then asked."""
     monkeypatch.setattr(agent, "capabilities", lambda *_: FACTS)
-    monkeypatch.setattr(agent, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(agent, "start_worker", lambda *_: Process(ME, Trainer(ME)))
 
     def run(data: bytes, terms: JobTerms, role: LeaseRole = LeaseRole.TRAIN) -> tuple[str, list[str]]:
@@ -149,7 +148,7 @@ def test_a_job_that_is_proven_ships_its_graph(served: Any) -> None:
 def test_the_graph_that_is_named_lets_the_work_begin(served: Any) -> None:
     code, asked = served(shipped(step()), named(step()))
     assert code == "ok"
-    assert asked[:3] == ["Setup", "Rerun", "Rerun"]
+    assert asked[:3] == ["SetupCommand", "Rerun", "Rerun"]
 
 
 @pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul"), ("mul", "add")])
@@ -157,7 +156,7 @@ def test_a_graph_that_is_another_step_is_refused_by_who_would_train(served: Any,
     """The terms name it, so whoever trained honestly would be found guilty by it."""
     graph = swapped(op, other)
     code, asked = served(shipped(graph), named(graph))
-    assert (code, asked) == ("FF-VERI-104", ["Setup", "Rerun", "Rerun"])
+    assert (code, asked) == ("FF-VERI-104", ["SetupCommand", "Rerun", "Rerun"])
 
 
 @pytest.mark.parametrize("lie", [{"leaves": 5}, {"seed": 5}, {"tokens": ZERO_HASH}, {"judge": ZERO_HASH}])

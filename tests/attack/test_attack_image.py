@@ -31,7 +31,7 @@ def tagged(folder: Path) -> Run:
     """A run whose nodes tag what they submit with what their offers attest."""
     run = Run(folder, attested=OFFERED)
     for member in run.members:
-        member.tenancy.attests = OFFERED[member.key.public]
+        member.lease.attests = OFFERED[member.key.public]
     return run
 
 

@@ -34,7 +34,6 @@ MINE = BorderRoots(0, 1, 1, NIL, NIL, NIL)  # what a verifier says came out: the
 def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Runs an attack; afterwards the provider must serve."""
     monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
-    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(ME))
 
     def run(attack: Any) -> None:
@@ -73,7 +72,7 @@ def test_nothing_is_opened_before_it_was_trained_or_of_another_round(against: An
         for round in (-1, 1, 2, 1 << 40, -(1 << 63), (1 << 64) - 1):
             assert await scene.order(messages.OPEN, replace(start, round=round)) == "FF-APP-084"
             assert await scene.order(messages.UNVEIL, replace(unveil, round=round)) == "FF-APP-084"
-        assert "OpenSegment" not in scene.process.worker.asked
+        assert "OpenSegmentCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -85,7 +84,7 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
         before = scene.provider._disk.size()
         code = await scene.order(messages.OPEN, messages.SegmentOpenRequest(TERMS.id, 0, segment))
         assert code in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
-        assert "OpenSegment" not in scene.process.worker.asked  # looked at before anything is computed
+        assert "OpenSegmentCommand" not in scene.process.worker.asked  # looked at before anything is computed
         unveil = messages.SegmentRevealRequest(TERMS.id, 0, segment, NIL, replace(said_by(VERIFIERS[0])))
         assert await scene.order(messages.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert scene.provider._disk.size() == before
@@ -103,7 +102,7 @@ def test_where_a_round_has_too_few_borders_nothing_is_planted(against: Any) -> N
                 await scene.refused(party, messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 0, 1))
                 == "FF-APP-041"
             )
-        assert "OpenSegment" not in scene.process.worker.asked
+        assert "OpenSegmentCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -119,7 +118,7 @@ def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: 
             unveil = messages.SegmentRevealRequest(TERMS.id, 0, 1, NIL, said_by(VERIFIERS[0], segment=1))
             assert await scene.refused(party, messages.UNVEIL, unveil) == "FF-APP-041"
         assert await scene.refused(scene.verifier, messages.OPEN, order) == "FF-APP-084"
-        assert "OpenSegment" not in scene.process.worker.asked
+        assert "OpenSegmentCommand" not in scene.process.worker.asked
         await scene.opened(0, 1)
         assert await scene.refused(scene.verifier, messages.OPEN, order) == "FF-APP-084"  # it names no trace
         order = replace(order, trace=scene.root(0, 1))
@@ -138,8 +137,8 @@ def test_a_verifier_sees_the_drawn_segment_and_chooses_none(against: Any) -> Non
         opened = await scene.opened(0, 0)
         other = messages.SegmentOpenRequest(TERMS.id, 0, 1)
         assert await scene.refused(scene.verifier, messages.OPEN, other) == "FF-APP-084"
-        assert scene.process.worker.asked.count("OpenSegment") == 1
-        async with scene.provider._tenancy.turn:  # type: ignore[union-attr]  # an order is under way
+        assert scene.process.worker.asked.count("OpenSegmentCommand") == 1
+        async with scene.provider._lease.turn:  # type: ignore[union-attr]  # an order is under way
             data = await scene.call(
                 scene.verifier, messages.OPEN, encode(replace(other, segment=0, trace=scene.root(0)))
             )
@@ -272,11 +271,11 @@ def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
         opened = await scene.opened(0)
         unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
         shown = await scene.call(scene.home, messages.UNVEIL, encode(unveil))
-        scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
+        scene.provider._lease._workspace.worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(messages.START, scene.start) == "ok"
         assert await scene.opened(0) == opened
         assert await scene.call(scene.home, messages.UNVEIL, encode(unveil)) == shown
-        assert scene.process.worker.asked.count("OpenSegment") == 1
+        assert scene.process.worker.asked.count("OpenSegmentCommand") == 1
         later = await scene.opened(0, 1)  # the worker has lost its way, and goes it again
         assert later.start.index == 1
         assert scene.process.worker.trained == [0, 0]
@@ -293,7 +292,7 @@ def test_what_was_opened_is_served_while_the_worker_is_gone(against: Any) -> Non
         unveil = messages.SegmentRevealRequest(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
         shown = await scene.call(scene.home, messages.UNVEIL, encode(unveil))
         scene.provider._end_worker()  # what the watch does when it finds it dead
-        assert scene.provider._tenancy is None
+        assert scene.provider._lease is None
         for party in (scene.home, scene.verifier):
             assert await scene.call(party, messages.UNVEIL, encode(unveil)) == shown
             chunk = encode((opened.state.id, 0))

@@ -155,7 +155,7 @@ def test_a_verifier_scores_no_more_than_the_terms_ask_for(scene: Any) -> None:
         replace(order, members=order.members[1:]),
     ):
         with pytest.raises(PolicyError) as refused:
-            asyncio.run(judge.tenancy.score(wrong))
+            asyncio.run(judge.lease.score(wrong))
         assert refused.value.code == "FF-APP-405"
 
 

@@ -69,7 +69,6 @@ UNTRACED = (Hash(bytes(32)), Hash(bytes(32)), "none")  # nonce, trace and sandbo
 def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Runs an attack; afterwards the provider must serve."""
     monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
-    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(ME))
 
     def run(attack: Any) -> None:
@@ -109,8 +108,8 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             for method, message in orders.items():
                 assert await scene.refused(party, method, message) == "FF-APP-041"
         assert scene.process.worker.trained == []
-        assert scene.provider._tenancy is not None
-        assert not scene.provider._tenancy.allows(STRANGER.public)
+        assert scene.provider._lease is not None
+        assert not scene.provider._lease.allows(STRANGER.public)
 
     against(attack)
 
@@ -579,10 +578,10 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
         share = await scene.round(0)
         scene.state = scene.process.worker.state
         assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "ok"
-        result = scene.provider._tenancy._result  # type: ignore[union-attr]
+        result = scene.provider._lease._result  # type: ignore[union-attr]
         assert result is not None
         scene.provider._disk.delete(result.manifest.id)
-        scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
+        scene.provider._lease._workspace.worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(messages.START, scene.start) == "ok"
         assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "ok"
         assert scene.process.worker.trained == [0, 1, 1]
@@ -599,7 +598,7 @@ def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
         await scene.begin()
         share = await scene.round(0)
         if is_restarted:
-            scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]
+            scene.provider._lease._workspace.worker = None  # type: ignore[union-attr]
         # The coordinator crashed before it closed it.
         assert await scene.order(messages.START, scene.start) == "ok"
         assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (share,))) == "ok"

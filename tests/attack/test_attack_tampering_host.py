@@ -33,6 +33,7 @@ from farflung.market.provider_offer import Capabilities
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import tamper_watch
 from farflung.peers.node.tamper_watch import TamperWatch
+from farflung.peers.process.channel import LogChannel
 
 CHAIN, JOB, NODE = Hash(b"c" * 32), Hash(b"j" * 32), PeerId(b"n" * 32)
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -150,7 +151,7 @@ class Ledger:
 
 def told(folder: Path, ledger: Ledger) -> TamperReport:
     async def work() -> None:
-        watch = TamperWatch(folder, CHAIN, NODE)
+        watch = TamperWatch(folder, CHAIN, NODE, LogChannel())
         watch.follow(cast(LedgerClient, ledger))
         traced = cast(WorkerProcess, Quiet((TRACED,)))
         watch.attest(JOB, FACTS, traced)
@@ -170,14 +171,14 @@ def test_the_ledger_hears_the_hash_of_the_report_that_the_node_keeps(
     said = told(tmp_path, ledger)
     assert (said.chain, said.job, said.node, said.signs) == (CHAIN, JOB, NODE, (TRACED,))
     assert ledger.submitted == [HostTampered(JOB, tampering_hash(said))]
-    assert "FF-APP-372" in capsys.readouterr().out
+    assert "FF-APP-372" in capsys.readouterr().err
 
 
 def test_a_ledger_that_is_away_is_told_of_and_the_report_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert told(tmp_path, Ledger(is_away=True)).signs == (TRACED,)
-    assert "FF-NET-001" in capsys.readouterr().out
+    assert "FF-NET-001" in capsys.readouterr().err
 
 
 def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
@@ -189,7 +190,7 @@ def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
     (package / "inner" / "a.py").write_text("x = 1\n")
     monkeypatch.setattr(tamper_watch, "image_digest", lambda: image_digest(package))
     monkeypatch.setattr(tamper_watch, "IMAGE_SECONDS", 0.0)
-    watch, worker = TamperWatch(tmp_path, CHAIN, NODE), cast(WorkerProcess, Quiet())
+    watch, worker = TamperWatch(tmp_path, CHAIN, NODE, LogChannel()), cast(WorkerProcess, Quiet())
     first = watch.attest(JOB, FACTS, worker)
     assert (first.image, first.sandbox) == (image_digest(package), sandbox.LIMITS)
     assert not watch.look("provider 1", JOB, worker)
@@ -198,7 +199,7 @@ def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
     assert not list(tmp_path.glob("tampering-*"))
     (package / "inner" / "a.py").write_text("x = 2\n")
     assert not any(watch.look("provider 1", JOB, worker) for _ in range(3))
-    assert capsys.readouterr().out.count(CHANGED) == 1
+    assert capsys.readouterr().err.count(CHANGED) == 1
     (kept,) = tmp_path.glob("tampering-*.bin")
     said = decode(kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
     assert (said.began, said.now, said.signs) == (first.image, image_digest(package), (CHANGED,))

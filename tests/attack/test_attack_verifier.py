@@ -67,11 +67,11 @@ class Audited(Scene):
         places = {p.key.public: p.address for p in self.parties}
         self.peer.places = places
         order = start_order(self.home, 1, tuple(places.values()), initial())
-        await self.peer.tenancy.start(order, JOB_KEY, self.peer.worker, REQUESTER.public)
-        await self.peer.tenancy.train(protocol_messages.TrainRequest(TERMS.id, 0, 0))
-        shown = await self.peer.tenancy.reveal(protocol_messages.RevealRequest(TERMS.id, 0, REQUESTER.public))
+        await self.peer.lease.start(order, JOB_KEY, self.peer.worker, REQUESTER.public)
+        await self.peer.lease.train(protocol_messages.TrainRequest(TERMS.id, 0, 0))
+        shown = await self.peer.lease.reveal(protocol_messages.RevealRequest(TERMS.id, 0, REQUESTER.public))
         packed = self.home.put(public_state.pack(initial(), LAYOUT))
-        opened = await self.peer.tenancy.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1))
+        opened = await self.peer.lease.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1))
         c = shown.share.contribution
         return protocol_messages.AuditRequest(
             TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened
@@ -95,7 +95,7 @@ class Audited(Scene):
         reveal = protocol_messages.SegmentRevealRequest(
             TERMS.id, 0, order.segment, order.contribution.trace, said
         )
-        shown = self.peer.tenancy._openings.reveal(reveal, self.peer.tenancy._verifiers)
+        shown = self.peer.lease._openings.reveal(reveal, self.peer.lease._verifiers)
         request = protocol_messages.VerdictRequest(
             TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes)
         )
@@ -141,7 +141,6 @@ def about(signed: SignedVerdict, order: protocol_messages.AuditRequest) -> Verdi
 def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Runs an attack; afterwards the verifier must do an honest audit."""
     monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
-    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
     monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 5.0)
     monkeypatch.setattr(opening_deadlines, "REDIAL", Backoff.every(0.05))
@@ -188,7 +187,7 @@ def test_only_the_requester_orders_audits(against: Any) -> None:
             }.items():
                 assert await scene.refused(party, method, message) == "FF-APP-041"
             assert await scene.refused(party, objects.CHUNK, (order.snapshot.id, 0)) == "FF-APP-042"
-        assert "Rerun" not in scene.process.worker.asked
+        assert "RerunCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -228,7 +227,7 @@ def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) 
         for code, orders in wrong.items():
             for bad in orders:
                 assert await scene.order(protocol_messages.AUDIT, bad) == code
-        assert "Rerun" not in scene.process.worker.asked
+        assert "RerunCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -248,7 +247,7 @@ def test_a_verifier_that_reaches_nobody_accuses_nobody(against: Any) -> None:
     async def attack(scene: Scene, order: protocol_messages.AuditRequest) -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.3)
-            patched.setattr(scene.provider._tenancy._debts, "_dial", silent("FF-NET-043"))  # type: ignore[union-attr]
+            patched.setattr(scene.provider._lease._debts, "_dial", silent("FF-NET-043"))  # type: ignore[union-attr]
             assert await scene.order(protocol_messages.AUDIT, replace(order, opened=None)) == "FF-APP-098"
 
     against(attack)
@@ -256,7 +255,7 @@ def test_a_verifier_that_reaches_nobody_accuses_nobody(against: Any) -> None:
 
 def test_a_peer_that_is_away_while_the_requester_answers_has_withheld(against: Any) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
-        debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
+        debts = scene.provider._lease._debts  # type: ignore[union-attr]
         honest = debts._dial
 
         async def dial(peer: Any) -> Any:
@@ -274,7 +273,7 @@ def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
     against: Any, others: int, is_accused: bool
 ) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
-        debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
+        debts = scene.provider._lease._debts  # type: ignore[union-attr]
         honest = debts._dial
 
         async def dial(peer: Any) -> Any:
@@ -303,10 +302,10 @@ def test_the_time_of_a_debt_follows_the_jobs_sizes_and_not_what_a_peer_says(
         assert (await scene.run(order)).blind is not None
         assert order.opened is not None
         assert sizes == [order.opened.state.size]
-        scene.provider._tenancy._held.clear()  # type: ignore[union-attr]
+        scene.provider._lease._held.clear()  # type: ignore[union-attr]
         sizes.clear()
         assert (await scene.run(replace(order, opened=None))).blind is not None
-        largest = scene.provider._tenancy._largest_state()  # type: ignore[union-attr]
+        largest = scene.provider._lease._largest_state()  # type: ignore[union-attr]
         assert sizes == [largest, order.opened.state.size]
         assert order.opened.state.size <= largest
         sizes.clear()
@@ -343,12 +342,12 @@ def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against
         reveal = protocol_messages.SegmentRevealRequest(
             TERMS.id, 0, order.segment, order.contribution.trace, said
         )
-        shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        shown = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         asked = protocol_messages.VerdictRequest(TERMS.id, 0, FELLOW.public, order.segment, shown)
         assert await scene.order(protocol_messages.JUDGE, asked) == "FF-APP-047"
         scene.provider._addresses[FELLOW.public] = known
         worker.bends.clear()
-        scene.provider._tenancy._held.clear()  # type: ignore[union-attr]
+        scene.provider._lease._held.clear()  # type: ignore[union-attr]
 
     against(attack)
 
@@ -394,15 +393,15 @@ def test_a_state_that_no_work_can_go_on_from_is_false(against: Any, code: str) -
 
 def test_a_verifier_holds_no_more_audits_than_two_rounds_can_have(against: Any) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
-        tenancy = scene.provider._tenancy
-        assert isinstance(tenancy, audit_lease.AuditLease)
+        lease = scene.provider._lease
+        assert isinstance(lease, audit_lease.AuditLease)
         assert await scene.order(protocol_messages.AUDIT, order) == "ok"
-        (held,) = tenancy._held.values()
+        (held,) = lease._held.values()
         most = audit_lease.ROUNDS_HELD * SPEC.network.providers
-        tenancy._held = {(0, Hash(bytes([i]) * 32), 0): held for i in range(5 * most)}  # type: ignore[misc]
+        lease._held = {(0, Hash(bytes([i]) * 32), 0): held for i in range(5 * most)}  # type: ignore[misc]
         assert await scene.order(protocol_messages.AUDIT, order) == "ok"
-        assert len(tenancy._held) == most
-        assert (0, order.contribution.peer, order.segment) in tenancy._held
+        assert len(lease._held) == most
+        assert (0, order.contribution.peer, order.segment) in lease._held
 
     against(attack)
 
@@ -447,7 +446,7 @@ def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(again
         ]
         for bad in wrong:
             assert await scene.finding(replace(order, opened=bad)) is VerdictFinding.FALSE
-        assert "Rerun" not in scene.process.worker.asked
+        assert "RerunCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -492,7 +491,7 @@ def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -
         ]
         for bad in wrong:
             await scene.withheld(replace(order, opened=replace(opened, state=bad)))
-        assert "Rerun" not in scene.process.worker.asked
+        assert "RerunCommand" not in scene.process.worker.asked
 
     against(attack)
 
@@ -502,7 +501,7 @@ def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
         opened = order.opened
         assert opened is not None
         asked = list[str]()
-        handle = scene.peer.tenancy.shelf.serve
+        handle = scene.peer.lease.shelf.serve
         scene.peer.shelf.serve = lambda p, m, b: asked.append(m) or handle(p, m, b)  # type: ignore
         giant = scene.peer.put(bytes(4 * LAYOUT.size * 4 + 2048))
         await scene.withheld(replace(order, opened=replace(opened, state=giant)))
@@ -553,7 +552,7 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
         reveal = protocol_messages.SegmentRevealRequest(
             TERMS.id, 0, 1, order.contribution.trace, answer.blind
         )
-        honest = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        honest = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         indices = [leaf.index for leaf in honest.leaves]
         obey_honestly = scene.peer.obey
 
@@ -584,7 +583,7 @@ def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) ->
     """Its private state was lost: it says so in border 0, which everybody may see, and trains from nothing."""
 
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
-        opened = await scene.peer.tenancy.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 0))
+        opened = await scene.peer.lease.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 0))
         assert opened.before == ()
         fresh = replace(order, segment=0, opened=opened, before=Hash(b"\x01" * 32))
         answer = await scene.run(fresh)
@@ -603,7 +602,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
         reveal = protocol_messages.SegmentRevealRequest(
             TERMS.id, 0, 1, order.contribution.trace, answer.blind
         )
-        shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        shown = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         said = blind(V, TERMS.id, 0, scene.peer.key.public, 1, order_border(scene))
         messages = {
             protocol_messages.AUDIT: order,

@@ -73,10 +73,8 @@ def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None
     for name, config in given.items():
         if name in servers:
             assert config["host"].startswith("198.19."), name
-            assert config["remote"] is True
         else:
             assert [relay["host"] for relay in config["relays"]] == ["198.19.1.2"] * 2, name
-            assert "remote" not in config
             assert "host" not in config
     assert len({given[name]["host"] for name in servers}) == len(servers) == 4
 
@@ -85,7 +83,6 @@ def test_on_loopback_nobody_listens_anywhere_else() -> None:
     given = told(process_config.LocalNetwork(spec_of(), relays=2))
     servers = [*SERVERS, "relay-2"]
     assert [given[name]["host"] for name in servers] == ["127.0.0.1"] * 4
-    assert not any(config.get("remote") for config in given.values())
     reached = [name for name, config in given.items() if name.startswith("provider") and config["relays"]]
     assert reached == ["provider-0", "provider-1"]
     assert given["requester"]["relays"] == given["provider-0"]["relays"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from role_configs import node_config
 
-from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError
 from farflung.core.ids import PeerId
@@ -26,14 +26,15 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.node_keyring import Keyring
+from farflung.peers.keys.files import credential_in, key_text
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import (
     KeyRegistryFollower,
-    credential_in,
     first_key,
     registered,
     rotate,
 )
+from farflung.peers.process.config import KeyFile
 from farflung.peers.validator.requests import LedgerRequestHandler
 
 VALIDATOR, ALICE, BOB, RELAY = (local_key(12, name) for name in ("validator", "alice", "bob", "relay"))
@@ -266,10 +267,10 @@ def test_a_follower_asks_on_where_the_answer_ended(within: Within, monkeypatch: 
     within(test)
 
 
-def test_a_process_is_given_a_node_key_or_proves_its_accounts_own() -> None:
+def test_a_process_is_given_a_node_key_or_proves_its_accounts_own(tmp_path: Path) -> None:
     mine = own(1)
-    config = {"node": mine.node.seed.hex(), "certificate": encode(mine.certificate).hex()}
-    assert credential_in(config, ALICE).identity == mine.identity
-    assert credential_in({}, ALICE) == Credential(ALICE)
+    told = node_config(ALICE, tmp_path, node=KeyFile(credential_in(key_text(mine))))
+    assert told.credential.identity == mine.identity
+    assert node_config(ALICE, tmp_path).credential == Credential(ALICE)
     assert first_key(Credential(ALICE)) == ()
     assert first_key(mine) == (KeyCertify(PeerId(NODES[1].public), 1, FOREVER, 0),)

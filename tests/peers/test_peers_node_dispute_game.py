@@ -177,9 +177,9 @@ def test_whoever_puts_up_a_bond_against_honest_work_loses_it(tmp_path: Path) -> 
 
 def test_the_first_segment_of_a_fresh_peer_is_played_from_the_public_weights(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        counsel = await court.counsel(A)
-        counsel.own(TERMS.id, (ROUND, 0), HONEST.trace, HONEST.opened(0))
-        async with at_work(counsel):
+        agent = await court.agent(A)
+        agent.own(TERMS.id, (ROUND, 0), HONEST.trace, HONEST.opened(0))
+        async with at_work(agent):
             await court.do(REQUESTER, HONEST.slash(court.genesis.chain, 0))
             about = match.segment(match.border(1), 0)
             await slander(court, Liar(about, 40), B)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from role_configs import QuietChannel, node_config
 
 from farflung.core.crypto import local_key
 from farflung.core.ids import PeerId
@@ -14,12 +16,12 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.mdns import MdnsDiscovery
-from farflung.net.io.rate_limiter import LinePacer
 from farflung.peers.node import lan_discovery
-from farflung.peers.node.lan_discovery import LanPaths, lan_address, own_address, station
+from farflung.peers.node.lan_discovery import LanPaths, lan_address, open_station, own_address
+from farflung.peers.process.config import HexId, ListenerConfig
 
-FAR = {"host": "relay.example", "port": 4510, "peer": "00" * 32}
-HERE = {"host": LOOPBACK, "port": 4510, "peer": "00" * 32}
+FAR = ListenerConfig(HexId(bytes(32)), "relay.example", 4510)
+HERE = ListenerConfig(HexId(bytes(32)), LOOPBACK, 4510)
 RELAYED, NEAR = (
     EndpointAddress("relay.example", 4510, PeerId(b"r" * 32)),
     EndpointAddress("192.168.1.7", 4000),
@@ -41,7 +43,12 @@ async def _serve(_: Connection, method: str, body: bytes) -> bytes:
 
 def test_a_node_in_a_home_is_on_its_lan_and_one_on_loopback_is_not() -> None:
     assert lan_address([FAR]) == lan_address([HERE, FAR]) == "192.168.1.4"
-    assert lan_address([HERE]) == lan_address([{**HERE, "host": "localhost"}]) == lan_address([]) == ""
+    assert (
+        lan_address([HERE])
+        == lan_address([ListenerConfig(HERE.peer, "localhost", 4510)])
+        == lan_address([])
+        == ""
+    )
 
 
 def test_without_the_extra_or_by_the_owners_word_nothing_listens_on_the_lan(
@@ -65,14 +72,16 @@ def test_the_own_address_is_that_of_the_way_there() -> None:
     assert own_address("no such name.invalid", 9) == ""
 
 
-def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     said: list[EndpointAddress] = []
     monkeypatch.setattr(MdnsDiscovery, "places", lambda _self, peer: tuple(said) if peer == PEER else ())
 
     async def story() -> None:
         own = Credential(local_key(3, "own"))
-        config = {"relays": [HERE], "port": 0}
-        endpoint, path_manager = station(config, own, _serve, ByteCounter(), LinePacer())
+        config = node_config(own.node, tmp_path, relays=(HERE,))
+        endpoint, path_manager = open_station(config, _serve, ByteCounter(), QuietChannel())
         assert isinstance(path_manager, LanPaths)
         await path_manager.settle()  # on loopback: nothing listens, nothing is announced
         path_manager.learn(PEER, [RELAYED])

@@ -30,7 +30,7 @@ from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.ledger_client.key_registry import credential_in
+from farflung.peers.keys.files import credential_in
 from farflung.peers.node.sealed_files import SealedFileStore
 from farflung.peers.protocol.directory import advertise, check_advertisement
 from farflung.peers.rundir import folder
@@ -134,7 +134,7 @@ def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
     given += [network.provider(i, "/p", ledger, [], 1) for i in range(spec.network.providers)]
     given += [network.verifier(i, "/v", ledger, [], 1) for i in range(spec.verifiers)]
     accounts = [SigningKey(bytes.fromhex(config["key"])) for config in given]
-    proved = [credential_in(config, account) for config, account in zip(given, accounts, strict=True)]
+    proved = [credential_in(config["node"]) for config in given]
     assert [each.account for each in proved] == [account.public for account in accounts]
     assert {each.identity.epoch for each in proved} == {1}
     keys = {each.node.public for each in proved}

@@ -24,6 +24,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.relay import config as relay_config
 
 A, B, C, R = (local_key(8, name) for name in ("a", "b", "c", "relay"))
 SIZE = 1_000_000
@@ -232,10 +233,10 @@ def test_an_uplink_that_is_no_rate_is_not_understood(tmp_path: Path, rate: str) 
 
 
 def test_an_uplink_that_cannot_be_kept_is_refused_and_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_relay, "CAN_PACE", False)
+    monkeypatch.setattr(relay_config, "CAN_PACE", False)
     with pytest.raises(UsageError, match="FF-APP-142"):
-        cli_relay._sent_at_most(20.0)
-    assert cli_relay._sent_at_most(None) is None
+        relay_config.sent_at_most(20.0)
+    assert relay_config.sent_at_most(None) is None
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "AB" * 32, "x" * 64, "ab" * 32 + "\n\n"])

@@ -75,7 +75,7 @@ class World:
             "genesis": encode(self.genesis).hex(),
             "port": 0,
         }
-        config |= {"host": "127.0.0.1", "remote": False, "folder": str(self.folder), "local": True}
+        config |= {"host": "127.0.0.1", "folder": str(self.folder), "local": True}
         child = await ChildProcess.start(
             "ledger", "validator", config, self.folder / "log", lambda _, __: None
         )

@@ -34,7 +34,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import directory
 from farflung.peers.protocol.directory import Advertisement, DirectoryListing, advertise
-from farflung.peers.relay.main import desk_of
+from farflung.peers.relay.ledger_link import RelayLedgerLink
 from farflung.peers.validator.http_readers import HttpReadersConfig
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
@@ -316,18 +316,15 @@ def test_a_relay_checks_its_channels_though_the_first_validator_is_gone(tmp_path
         client = made.client()
         await client.submit(ChannelOpen(BOB.public, 1_000, 5, (await client.head()).header.time + 60_000))
         await made.stop(0)
-        first, *others = [
-            {"peer": peer.hex(), "host": host, "port": port} for peer, (host, port) in made.places.items()
-        ]
-        desk = desk_of({"ledger": {**first, "others": others}}, BOB)
-        assert desk is not None
+        first, *others = [(peer, host, port) for peer, (host, port) in made.places.items()]
+        link = RelayLedgerLink(BOB, [first, *others])
         try:
-            await desk.gate(5)
-            assert desk._ledger is not None
-            channel = await desk._ledger.channel(ALICE.public, BOB.public)
+            await link.gate(5)
+            assert link._ledger is not None
+            channel = await link._ledger.channel(ALICE.public, BOB.public)
             assert channel is not None
             assert (channel.price, channel.held) == (5, 1_000)
         finally:
-            await desk.close()
+            await link.close()
 
     run(tmp_path, body)

@@ -21,6 +21,7 @@ from farflung.ledger.transactions import JobFinish, JobSettle, Progress
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import vouchers as node_vouchers
 from farflung.peers.node.vouchers import VoucherStore
+from farflung.peers.process.channel import LogChannel
 from farflung.peers.protocol import messages
 from farflung.peers.requester.vouchers import VoucherIssuer
 
@@ -60,7 +61,7 @@ class Story:
 
     def node(self, key: SigningKey) -> VoucherStore:
         folder = self.folder / key.public.hex()[:8]
-        vouchers = VoucherStore(folder, key.public, self.ledger.chain)
+        vouchers = VoucherStore(folder, key.public, self.ledger.chain, LogChannel())
         vouchers.follow(self.client(key))
         return vouchers
 
@@ -167,7 +168,7 @@ def test_what_is_recorded_a_moment_later_is_not_claimed(
 def test_a_node_claims_before_it_leaves_also_in_its_next_life(tmp_path: Path) -> None:
     async def test() -> None:
         story = Story(tmp_path)
-        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
+        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain, LogChannel())
         asleep.take(REQUESTER.public, story.voucher(7))
         (tmp_path / A.public.hex()[:8] / "cut.tmp").write_bytes(b"half")
         story.record(0)
@@ -184,7 +185,7 @@ def test_a_node_claims_before_it_leaves_also_in_its_next_life(tmp_path: Path) ->
 def test_a_validator_that_denies_the_job_costs_no_voucher(tmp_path: Path) -> None:
     async def test() -> None:
         story, serve = Story(tmp_path), Story.serve
-        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
+        asleep = VoucherStore(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain, LogChannel())
         asleep.take(REQUESTER.public, story.voucher(7))
         story.record(0)
 
@@ -204,7 +205,7 @@ def test_a_validator_that_denies_the_job_costs_no_voucher(tmp_path: Path) -> Non
 
 
 def test_an_older_voucher_takes_no_newer_ones_place(tmp_path: Path) -> None:
-    vouchers = VoucherStore(tmp_path, A.public, Story(tmp_path).ledger.chain)
+    vouchers = VoucherStore(tmp_path, A.public, Story(tmp_path).ledger.chain, LogChannel())
     story = Story(tmp_path)
     for units, kept in ((7, 7), (9, 9), (8, 9), (0, 9)):
         vouchers.take(REQUESTER.public, story.voucher(units))
@@ -218,7 +219,7 @@ def test_an_older_voucher_takes_no_newer_ones_place(tmp_path: Path) -> None:
 
 def test_a_voucher_that_would_pay_nothing_is_refused(tmp_path: Path) -> None:
     story = Story(tmp_path)
-    vouchers, good = VoucherStore(tmp_path, A.public, story.ledger.chain), story.voucher()
+    vouchers, good = VoucherStore(tmp_path, A.public, story.ledger.chain, LogChannel()), story.voucher()
     more = replace(good.voucher, credit=replace(good.voucher.credit, units=8))
     bad = [
         story.voucher(signer=B),
@@ -232,7 +233,7 @@ def test_a_voucher_that_would_pay_nothing_is_refused(tmp_path: Path) -> None:
         with pytest.raises(VerificationError, match="FF-LEDG-240"):
             vouchers.take(REQUESTER.public, said)
     with pytest.raises(VerificationError, match="FF-LEDG-240"):
-        VoucherStore(tmp_path, B.public, story.ledger.chain).take(REQUESTER.public, good)
+        VoucherStore(tmp_path, B.public, story.ledger.chain, LogChannel()).take(REQUESTER.public, good)
     assert vouchers._held(JOB) is None
     vouchers.take(REQUESTER.public, good)
 
@@ -257,7 +258,7 @@ def test_a_claim_that_the_ledger_refuses_is_told_and_ends_nothing(
     async def test() -> None:
         story = Story(tmp_path)
         await story.hand(0, a=101)  # more than was offered
-        assert "FF-APP-070" in capsys.readouterr().out
+        assert "FF-APP-070" in capsys.readouterr().err
         await story.hand(1, b=5)
         assert story.ledger.lease(B.public).earned == 5
 

@@ -26,6 +26,7 @@ from ledger_world import (
     genesis,
 )
 from msgspec.structs import replace
+from role_configs import QuietChannel
 
 from farflung.core.commitments import BorderRoots, commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_OBJECT, SigningKey, digest
@@ -251,7 +252,7 @@ class Court:
 
     # Who plays
 
-    async def counsel(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
+    async def agent(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """A node's process, with what lies in its folder; its lease has begun."""
         made = self.unattended(key, contests=contests)
         await made.attend(DisputeJob(TERMS, JOB_KEY, self.start), self.disk)
@@ -259,7 +260,7 @@ class Court:
 
     def unattended(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """Of whom no lease has begun."""
-        made = DisputeAgent(self._folder(key), key, _parts, contests=contests)
+        made = DisputeAgent(self._folder(key), key, _parts, QuietChannel(), contests=contests)
         made.follow(self.client(key))
         return made
 
@@ -274,12 +275,12 @@ class Court:
         return self.folder / key.public.hex()[:6]
 
     async def accused(self, work: Work, *, contests: bool = False) -> DisputeAgent:
-        made = await self.counsel(A, contests=contests)
+        made = await self.agent(A, contests=contests)
         made.own(TERMS.id, (ROUND, SEGMENT), work.trace, work.opened())
         return made
 
     async def accuser(self, work: Work, key: SigningKey = B) -> DisputeAgent:
-        made, opened = await self.counsel(key), work.opened()
+        made, opened = await self.agent(key), work.opened()
         made.found(TERMS.id, match.SEAT, work.audit(), opened.start, opened.end)
         return made
 

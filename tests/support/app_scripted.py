@@ -10,7 +10,8 @@ import signal
 from pathlib import Path
 
 from farflung.core.errors import NetworkError, VerificationError
-from farflung.peers.process.channel import ControlChannel, report, run_role
+from farflung.peers.process.channel import Channel, run_role
+from farflung.peers.process.config import RoleConfig
 
 
 def count(lives: Path) -> int:
@@ -20,18 +21,23 @@ def count(lives: Path) -> int:
     return number
 
 
-async def main(orders: ControlChannel) -> None:
-    config = await orders.next()
-    assert config is not None
-    number = count(Path(config["lives"]))
-    script = (config["script"].split() + ["ready"] * 99)[number - 1]
+class ScriptConfig(RoleConfig, frozen=True):
+    lives: str
+    script: str
+    port: int
+    name: str = ""
+
+
+async def main(config: ScriptConfig, channel: Channel) -> None:
+    number = count(Path(config.lives))
+    script = (config.script.split() + ["ready"] * 99)[number - 1]
     if script == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if script == "port":
         raise NetworkError("FF-NET-040", "the port is taken")
-    report("bytes", sync=10, relay=number)
-    report("ready", peer="", host="127.0.0.1", port=config["port"] or 4000 + number, pid=os.getpid())
-    while (order := await orders.next()) is not None:
+    channel.report("bytes", sync=10, relay=number)
+    channel.report("ready", peer="", host="127.0.0.1", port=config.port or 4000 + number, pid=os.getpid())
+    while (order := await channel.next()) is not None:
         match order["do"]:
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -39,8 +45,8 @@ async def main(orders: ControlChannel) -> None:
                 raise VerificationError("FF-CORE-052", "the log is damaged", hint="restore it")
             case "die once" if number == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-        report("done", number=number, port=config["port"])
+        channel.report("done", number=number, port=config.port)
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, ScriptConfig)

@@ -29,9 +29,9 @@ from farflung.peers.keys.files import (
     read_account,
     read_own,
 )
-from farflung.peers.keys.node_key import DAY, DAYS, OVERLAP, ledger_of, renewed, revoked
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import registered
+from farflung.peers.ledger_client.node_key import DAY, DAYS, OVERLAP, ledger_of, renewed, revoked
 
 _MOST_DAYS: Final = 3_660
 _FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from pathlib import Path
@@ -22,9 +21,10 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.keys.files import new_account
-from farflung.peers.validator.bootstrap import CatchUpService, JoinStatus, Places
-from farflung.peers.validator.config import PORT, read_config
-from farflung.peers.validator.service import ValidatorConfig
+from farflung.peers.process.channel import LogChannel
+from farflung.peers.process.config import read_role_config
+from farflung.peers.validator.config import PORT, ValidatorConfigFile
+from farflung.peers.validator.main import main
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
 
@@ -117,38 +117,23 @@ def validator(config: Path, as_json: bool) -> None:
 
     CONFIG: its TOML file, as `farflung ledger init` writes it.
     """
-    _, setting, places = read_config(config)
-    asyncio.run(_serve(setting, places, as_json))
+    channel = _ValidatorChannel(as_json)
+    asyncio.run(channel.run(main(read_role_config(config, ValidatorConfigFile), channel)))
 
 
-def _talk(tidings: JoinStatus) -> None:
-    sys.stderr.write("".join(f"{line}\n" for line in tidings.lines()))
-    sys.stderr.flush()
+class _ValidatorChannel(LogChannel):
+    """Says where the validator is, in the command's way."""
 
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
 
-async def _serve(setting: ValidatorConfig, places: Places, as_json: bool) -> None:
-    is_over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, is_over.set)
-    tenure = CatchUpService(setting, places, _talk)
-    try:
-        host, port = await tenure.open()
-        service = tenure.service
-        key, height = setting.key.public.hex(), service.chain.head.height
-        readers = f"http://{LOOPBACK}:{service.readers_port}" if service.readers_port else ""
-        facts = {"validator": key, "host": host, "port": port, "height": height, "readers": readers}
-        text = [f"validator {key}", f"at        {host}:{port}, block {height}"]
-        text += [f"readers   {readers}"] if readers else []
-        text += ["Ctrl-C ends it."]
-        say(as_json, facts, text)
-        ending, running = asyncio.ensure_future(is_over.wait()), asyncio.ensure_future(tenure.run())
-        either: set[asyncio.Future[Any]] = {ending, running}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if running.done():
-            running.result()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    finally:
-        await tenure.close()
+    def report(self, kind: str, **facts: Any) -> None:
+        """Its first words on standard output, its talk with others on the other."""
+        if kind == "note":
+            super().report(kind, **facts)
+        elif kind == "ready":
+            key = facts.pop("peer")
+            text = [f"validator {key}", f"at        {facts['host']}:{facts['port']}, block {facts['height']}"]
+            text += [f"readers   {facts['readers']}"] if facts["readers"] else []
+            say(self._as_json, {"validator": key, **facts}, [*text, "Ctrl-C ends it."])

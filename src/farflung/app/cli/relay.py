@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
-import signal
 import sys
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import msgspec
@@ -17,31 +15,19 @@ from farflung.app.cli.job_options import ledger_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, UsageError
-from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate
-from farflung.ledger.table_rows import ChannelRow
 from farflung.net.certificates import Credential
-from farflung.net.io.admission import Admission
 from farflung.net.io.listen_errors import LOOPBACK
-from farflung.net.io.monthly_quota import MonthlyQuota
-from farflung.net.io.relay import RelayServer
-from farflung.net.io.relay_circuits import RelayLimits
-from farflung.net.io.relay_receipt_store import ReceiptStore
-from farflung.net.io.socket_options import CAN_PACE
-from farflung.net.io.tcp_listener import ListenConfig
-from farflung.net.max_min_fair import kept_rate
-from farflung.peers.keys.files import another_account, is_there, new_account, read_account, read_own
-from farflung.peers.keys.node_key import NodeKeyRotator, ledger_of
-from farflung.peers.process import bandwidth_limits
-from farflung.peers.relay.ledger_link import RelayLedgerLink
-from farflung.peers.relay.main import allow_many_files
+from farflung.peers.keys.files import is_there, new_account, read_account, read_own
+from farflung.peers.process.channel import LogChannel
+from farflung.peers.process.config import HexId, KeyFile, LedgerConfig
+from farflung.peers.relay.config import PORT, RelayConfig, sent_at_most
+from farflung.peers.relay.main import main
 
-PORT: Final = 4510
 _RATE: Final = click.FloatRange(0.1, 10_000.0)  # Mbit/s
 NO_KEY: Final = "FF-APP-260"
-_LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 
 
 def read_or_make_key(path: Path) -> SigningKey:
@@ -87,199 +73,64 @@ def _say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
     sys.stdout.flush()
 
 
-def _mbit(rate: float | None, option: str) -> int:
-    """Bytes a second; 0 where nothing was said. Raises click.BadParameter."""
-    if rate is not None and math.isnan(rate):  # which no range refuses
-        raise click.BadParameter("nan is no rate", param_hint=option)
-    return 0 if rate is None else int(rate * 1_000_000 / 8)
+def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """No range refuses it."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no rate", ctx, param)
+    return value
 
 
-def _sent_at_most(uplink: float | None) -> int | None:
-    """Bytes a second for a line of `uplink` Mbit/s. Raises UsageError FF-APP-142 where no socket can be held to it."""
-    if uplink is None:
-        return None
-    _mbit(uplink, "'--uplink'")
-    if not CAN_PACE:
-        raise UsageError(
-            "FF-APP-142",
-            "--uplink cannot be kept on this system",
-            cause="only Linux lets a program say how fast its connections may send",
-            hint="run the relay on Linux, or leave --uplink out and let your router share the line",
+class _RelayChannel(LogChannel):
+    """Says where the relay is, what it earns, and at the end how much it forwarded, in the command's way."""
+
+    def __init__(self, config: RelayConfig, as_json: bool) -> None:
+        super().__init__()
+        self._config, self._as_json = config, as_json
+        self._carried = self._earned = 0
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """Notes go to standard error."""
+        match kind:
+            case "ready":
+                self._introduce(facts)
+            case "paid":
+                self._carried, self._earned = self._carried + facts["carried"], self._earned + facts["paid"]
+                carried, paid = format_bytes(facts["carried"]), format_credits(facts["paid"])
+                _say(self._as_json, facts, [f"earned {paid} credits for {carried}, from {facts['payer']}"])
+            case "note":
+                super().report(kind, **facts)
+            case "end":
+                self._sum_up(facts["forwarded"])
+
+    def _introduce(self, said: dict[str, Any]) -> None:
+        """Where it is, and within which bounds it serves."""
+        config, bounds, own = self._config, self._config.limits, self._config.key.credential
+        kept = (
+            []
+            if bounds.uplink is None
+            else [f"sends at most {format_rate(8 * bounds.uplink)} to other machines"]
         )
-    return kept_rate(uplink)
-
-
-def _account(own: Credential, path: Path | None, words: RelayOptions) -> SigningKey | None:
-    """The account's key, where the relay has it. Raises UsageError FF-APP-262 (another's), FF-APP-264 (missed)."""
-    account = own.node if own.certificate is None else None
-    if path is not None:
-        account = read_account(path)
-        if account.public != own.account:
-            raise another_account(path, f"the node key speaks for {own.account.hex()}")
-    if account is None and words.price is not None:
-        raise UsageError(
-            "FF-APP-264",
-            "a relay that is paid needs its account's key",
-            cause="a node key signs no transaction",
-            hint="name the account's file with --account",
-        )
-    return account
-
-
-class RelayOptions(NamedTuple):
-    """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing.
-
-    `store`: the folder of its receipts, if it is paid.
-    """
-
-    host: str
-    port: int
-    rate: int | None
-    circuit_rate: int
-    month: MonthlyQuota | None
-    ledger: RelayAddress | None
-    price: int | None
-    store: Path
-
-
-class _RelayEarnings:
-    """Says what was earned, when a channel is settled and at the end."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self.carried = self.earned = 0
-
-    def paid(self, row: ChannelRow) -> None:
-        """A channel was settled."""
-        self.carried, self.earned = self.carried + row.carried, self.earned + row.paid
-        text = f"{format_credits(row.paid)} credits for {format_bytes(row.carried)}, from {row.payer.hex()}"
-        _say(
-            self._as_json,
-            {"payer": row.payer.hex(), "carried": row.carried, "paid": row.paid},
-            [f"earned {text}"],
-        )
-
-
-async def _serve(
-    own: Credential, path: Path, account: SigningKey | None, words: RelayOptions, as_json: bool
-) -> None:
-    is_over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, is_over.set)
-    earnings, ledger, month = _RelayEarnings(as_json), words.ledger, words.month
-    desk = None
-    if ledger is not None and ledger.key is not None:
-        desk = RelayLedgerLink(
-            account or own.node, [(ledger.key, ledger.host, ledger.port)], earnings.paid, own
-        )
-    try:
-        gate = None
-        if desk is not None and words.price is not None:
-            gate = await desk.gate(words.price, ReceiptStore(words.store))
-        server = RelayServer(
-            own,
-            listen=ListenConfig(words.host, words.port, allow_remote=True),  # --host said so
-            admission=Admission(None if month is None else lambda _: month.spent() is None),
-            limits=RelayLimits(words.rate, words.circuit_rate),
-            gate=gate,
-            on_traffic=None if month is None else lambda size: month.add(size, size),
-        )
-        _introduce(own, words, await server.start(), as_json)
-        if desk is not None:
-            desk.attend(server)
-        keeping = OwnedTasks()
-        if month is not None:
-            keeping.begin(_keep(month, server))
+        if bounds.circuit_rate:
+            kept.append(f"each circuit at most {format_rate(8 * bounds.circuit_rate)} each way")
+        if "month_used" in said:
+            used, most = format_bytes(said["month_used"]), format_bytes(said["month_limit"])
+            kept.append(f"{used} of {most} used this month (UTC)")
         if own.certificate is not None:
-            keeping.begin(_minder(own, path, account, words, server, desk).stay())
-        try:
-            await is_over.wait()
-        finally:
-            await keeping.close()
-            for error in await desk.settle() if desk is not None else ():
-                sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
-            await server.close()
-            if month is not None:
-                await month.close()
-    finally:
-        if desk is not None:
-            await desk.close()
-    facts = {} if gate is None else {"carried": earnings.carried, "earned": earnings.earned}
-    text = [f"forwarded {format_bytes(server.forwarded)}"]
-    if gate is not None:
-        text.append(
-            f"earned {format_credits(earnings.earned)} credits for {format_bytes(earnings.carried)}, in all"
-        )
-    _say(as_json, {"forwarded": server.forwarded, **facts}, text)
+            kept.append(f"by its node key of epoch {own.identity.epoch}")
+        if config.price:
+            kept.append(f"for a pass only, at {format_credits(config.price)} credits a GiB or more")
+        facts = {name: said[name] for name in ("peer", "host", "port")} | {"bytes_per_second": bounds.uplink}
+        facts |= {"price": config.price} if config.price else {}
+        place = f"at    {said['host']}:{said['port']}"
+        _say(self._as_json, facts, [f"relay {said['peer']}", place, *kept, "Ctrl-C ends it."])
 
-
-def _minder(
-    own: Credential,
-    path: Path,
-    account: SigningKey | None,
-    words: RelayOptions,
-    server: RelayServer,
-    desk: RelayLedgerLink | None,
-) -> NodeKeyRotator:
-    """Keeps the relay on its newest node key."""
-
-    def renew(found: Credential) -> None:
-        server.endpoint.renew(found)
-        if desk is not None:
-            desk.renew(found)
-        sys.stderr.write(f"the relay proves its node key of epoch {found.identity.epoch} from now on\n")
-
-    def warn(error: FarflungError) -> None:
-        sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
-
-    named = words.ledger
-    if account is None or named is None or named.key is None:
-        return NodeKeyRotator(path, own, renew, None, account, warn)
-    rotate = functools.partial(ledger_of, named.key, named.host, named.port, account)
-    return NodeKeyRotator(path, own, renew, rotate, account, warn)
-
-
-def _introduce(own: Credential, words: RelayOptions, place: tuple[str, int], as_json: bool) -> None:
-    """Where it is, and within which bounds it serves."""
-    (host, port), account = place, own.account.hex()
-    kept = [] if words.rate is None else [f"sends at most {format_rate(8 * words.rate)} to other machines"]
-    if words.circuit_rate:
-        kept.append(f"each circuit at most {format_rate(8 * words.circuit_rate)} each way")
-    if words.month is not None:
-        kept.append(
-            f"{format_bytes(words.month.used)} of {format_bytes(words.month.limit)} used this month (UTC)"
-        )
-    if own.certificate is not None:
-        kept.append(f"by its node key of epoch {own.identity.epoch}")
-    if words.price is not None:
-        kept.append(f"for a pass only, at {format_credits(words.price)} credits a GiB or more")
-    facts: dict[str, Any] = {
-        "peer": account,
-        "host": host,
-        "port": port,
-        "bytes_per_second": words.rate,
-    }
-    if words.price is not None:
-        facts["price"] = words.price
-    _say(
-        as_json,
-        facts,
-        [f"relay {account}", f"at    {host}:{port}", *kept, "Ctrl-C ends it."],
-    )
-
-
-async def _keep(month: MonthlyQuota, server: RelayServer) -> None:
-    """Ends what goes through when the month's volume is used up, and says so once; the next month begins by itself."""
-    was_spent = False
-    while True:
-        error = month.spent()
-        if error is not None:
-            server.end_all()
-            if not was_spent:
-                sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
-        was_spent = error is not None
-        await asyncio.sleep(_LOOK_SECONDS)
+    def _sum_up(self, forwarded: int) -> None:
+        facts, text = {"forwarded": forwarded}, [f"forwarded {format_bytes(forwarded)}"]
+        if self._config.price:
+            facts |= {"carried": self._carried, "earned": self._earned}
+            earned, carried = format_credits(self._earned), format_bytes(self._carried)
+            text.append(f"earned {earned} credits for {carried}, in all")
+        _say(self._as_json, facts, text)
 
 
 @click.command(epilog="Example: farflung relay --host 0.0.0.0 --key relay.key")
@@ -303,9 +154,15 @@ async def _keep(month: MonthlyQuota, server: RelayServer) -> None:
     help="Of a node key: to rotate it in time.",
 )
 @click.option(
-    "--uplink", type=_RATE, metavar="MBIT", help="Your line's upload: 95 % of it is used. Linux only."
+    "--uplink",
+    type=_RATE,
+    callback=_no_nan,
+    metavar="MBIT",
+    help="Your line's upload: 95 % of it is used. Linux only.",
 )
-@click.option("--circuit-rate", type=_RATE, metavar="MBIT", help="At most so much for a circuit.")
+@click.option(
+    "--circuit-rate", type=_RATE, callback=_no_nan, metavar="MBIT", help="At most so much for a circuit."
+)
 @click.option(
     "--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month."
 )
@@ -335,12 +192,25 @@ def relay(
     """
     if price is not None and ledger is None:
         raise click.UsageError("--price needs --ledger")
-    rate = _sent_at_most(uplink)
-    each = _mbit(circuit_rate, "'--circuit-rate'")
-    allow_many_files()
-    volume = bandwidth_limits.allowance(
-        bandwidth_limits.read_bandwidth_limits().month_gb if month is None else month
-    )
-    words = RelayOptions(host, port, rate, each, volume, ledger, price, path.with_name(path.name + ".till"))
+    sent_at_most(uplink)  # before a key is made
     own = read_or_make(path)
-    asyncio.run(_serve(own, path, _account(own, account_path, words), words, as_json))
+    config = RelayConfig(
+        key=KeyFile(own, path),
+        account=None if account_path is None else read_account(account_path),
+        folder=path.with_name(path.name + ".till"),
+        host=host,
+        port=port,
+        uplink_mbit=uplink,
+        circuit_mbit=circuit_rate or 0.0,
+        month_gb=month,
+        price=price or 0,
+        ledger=_config_of(ledger),
+    )
+    channel = _RelayChannel(config, as_json)
+    asyncio.run(channel.run(main(config, channel)))
+
+
+def _config_of(ledger: RelayAddress | None) -> LedgerConfig | None:
+    if ledger is None or ledger.key is None:
+        return None
+    return LedgerConfig(HexId(ledger.key), ledger.host, ledger.port)

@@ -21,7 +21,8 @@ from farflung.job.spec import JobSpec
 from farflung.ledger.params import DAY_MS
 from farflung.local.network.placement import LoopbackPlacement
 from farflung.net import endpoint_records as net
-from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.keys.files import key_text
+from farflung.peers.ledger_client.quorum_read import PATIENCE_SECONDS
 from farflung.peers.process.channel import RELAY, REQUESTER, Report, relay_names, validator_names
 from farflung.peers.rundir.genesis import (
     NetworkKeys,
@@ -31,7 +32,6 @@ from farflung.peers.rundir.genesis import (
 )
 
 JOB_MS = 30 * DAY_MS
-NODE_MS = 60 * DAY_MS
 
 
 class ProcessAddress:
@@ -41,6 +41,10 @@ class ProcessAddress:
         self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
         if others:
             self.config["others"] = [other.config for other in others]
+        self.places: list[tuple[PeerId, str, int]] = [
+            (peer, host, port),
+            *(place for other in others for place in other.places),
+        ]
         self.of_net = net.EndpointAddress(host, port, peer)
 
 
@@ -97,18 +101,13 @@ class LocalNetwork:
         return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
 
     def _machine(self, account: SigningKey) -> Report:
-        own = machine_of(account)
-        return {"node": own.node.seed.hex(), "certificate": encode(own.certificate).hex()}
-
-    def _listening(self, name: str) -> Report:
-        host = self.placement.host(name)
-        return {"host": host, "remote": host != LOOPBACK}
+        return {"node": key_text(machine_of(account))}
 
     def ledger(self, index: int, folder: str) -> Report:
         """A validator's configuration."""
         name = validator_names(index + 1)[index]
-        base = {**self._base(name, self.keys.validators[index]), **self._listening(name)}
-        return {**base, "folder": folder, "local": True}
+        base = {**self._base(name, self.keys.validators[index]), "host": self.placement.host(name)}
+        return {**base, "folder": folder, "local": True, "judges": 0}
 
     def relay(self, index: int, ledger: ProcessAddress | None = None, folder: str = "") -> Report:
         """A relay's configuration: whom it serves, its price, and where it hears of node keys that are withdrawn.
@@ -117,9 +116,10 @@ class LocalNetwork:
         """
         allow, key = [peer.hex() for peer in self.keys.guests], self.keys.relays[index]
         name = relay_names(index + 1)[index]
-        base = {"name": name, "key": key.seed.hex(), "port": 0, **self._listening(name)}
+        base = {"name": name, "key": key.seed.hex(), "port": 0, "host": self.placement.host(name)}
         paid = {"ledger": ledger.config if ledger else None, "price": self.relay_price, "folder": folder}
-        return {**base, "allow": allow, **paid}
+        waits = {"patience": PATIENCE_SECONDS, "settles": False, "month_gb": 0}
+        return {**base, "allow": allow, **paid, **waits}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: ProcessAddress, flops: int) -> Report:
         """What providers and verifiers have in common."""
@@ -130,7 +130,7 @@ class LocalNetwork:
             "ledger": ledger.config,
             "unit_price": self.unit_price,
             "stake": self.stake,
-            "expires": NODE_MS,
+            "registers": False,
             "flops": flops,
         }
 
@@ -158,12 +158,16 @@ class LocalNetwork:
         return {
             **self._base(REQUESTER, self.keys.requester),
             **self._machine(self.keys.requester),
-            **self._listening(REQUESTER),
+            "host": self.placement.host(REQUESTER),
             "root": root,
             "ledger": ledger.config,
             "relays": [relay.config for relay in relays],
             "relay_price": self.relay_price,
-            "lines": {name: self.placement.line(name) for name in ("provider-0", REQUESTER, RELAY)},
+            "lines": {
+                "member": self.placement.line("provider-0"),
+                "requester": self.placement.line(REQUESTER),
+                "relay": self.placement.line(RELAY),
+            },
             "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,
             "unit_price": self.unit_price,

@@ -35,7 +35,6 @@ from farflung.host.worker_limits import WorkerLimits
 from farflung.local.network.path_counts import PathCounts
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
-from farflung.peers.ledger_client.connect import validators_in
 from farflung.peers.process.channel import REQUESTER, Report
 from farflung.peers.process.child import ChildProcess
 from farflung.peers.rundir.folder import RunFolder
@@ -83,7 +82,7 @@ class RunProcesses:
     def validators(self) -> list[tuple[PeerId, str, int]]:
         """Key, host and port of each validator."""
         assert self._ledger is not None
-        return validators_in(self._ledger.config)
+        return self._ledger.places
 
     @property
     def relays(self) -> tuple[ProcessAddress, ...]:

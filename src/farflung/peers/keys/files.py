@@ -94,20 +94,28 @@ def read_own(path: Path) -> Credential:
         text = read_private(path, _NODE_BYTES + 1).decode("ascii", "replace")
     except OSError as error:
         raise _no_key(path, *_why_not(path, error)) from error
+    try:
+        return credential_in(text)
+    except ValueError as error:
+        raise _no_key(path, str(error), RESTORE) from error
+
+
+def credential_in(text: str) -> Credential:
+    """What the text of such a file says. Raises ValueError."""
     first, end, rest = text.removesuffix("\n").partition("\n")
     seed = seed_in(first)
     if seed is None:
-        why = f"its first line is not {2 * ID_BYTES} hex digits" if text else "it is empty"
-        raise _no_key(path, why, RESTORE)
+        raise ValueError(f"its first line is not {2 * ID_BYTES} hex digits" if text else "it is empty")
     if not end:
         return Credential(SigningKey(seed))
     try:
-        certificate = read_certificate(bytes.fromhex(rest))
-        return Credential(SigningKey(seed), certificate)
+        certificate = bytes.fromhex(rest)
     except ValueError as error:
-        raise _no_key(path, "its second line is no certificate", RESTORE) from error
+        raise ValueError("its second line is no certificate") from error
+    try:
+        return Credential(SigningKey(seed), read_certificate(certificate))
     except FarflungError as error:
-        raise _no_key(path, f"{error.message}: {error.cause}", RESTORE) from error
+        raise ValueError(f"{error.message}: {error.cause}") from error
 
 
 def read_account(path: Path) -> SigningKey:
@@ -130,8 +138,12 @@ def another_account(path: Path, cause: str) -> UsageError:
 
 def write_own(path: Path, own: Credential) -> None:
     """Replaces a node key and its certificate at once; durable on return. Raises RunError FF-CORE-050."""
-    text = f"{own.node.seed.hex()}\n{encode(own.certificate).hex()}\n"
-    write_atomic(path, text.encode(), "node.key", private=True)
+    write_atomic(path, key_text(own).encode(), "node.key", private=True)
+
+
+def key_text(own: Credential) -> str:
+    """The text of a node key's file."""
+    return f"{own.node.seed.hex()}\n{encode(own.certificate).hex()}\n"
 
 
 def _why_not(path: Path, error: OSError) -> tuple[str, str]:

@@ -17,22 +17,19 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.quorum_read import Reach
-from farflung.peers.process.channel import Report
+from farflung.peers.process.config import LedgerConfig, ListenerConfig
 
 RUN_SECONDS: Final = 600.0  # for which a run waits for its own ledger
 
 
-def validators_in(ledger: Report) -> list[tuple[PeerId, str, int]]:
+def validators_in(ledger: LedgerConfig) -> list[tuple[PeerId, str, int]]:
     """Key, host and port of each validator that a configuration names."""
-    named = [ledger, *ledger.get("others", ())]
-    return [(PeerId(bytes.fromhex(one["peer"])), str(one["host"]), int(one["port"])) for one in named]
+    return [(PeerId(one.peer), one.host, one.port) for one in (ledger, *ledger.others)]
 
 
-def places_of(relays: Iterable[Report]) -> tuple[EndpointAddress, ...]:
-    """Relays as a supervisor tells of them."""
-    return tuple(
-        EndpointAddress(str(r["host"]), int(r["port"]), PeerId(bytes.fromhex(r["peer"]))) for r in relays
-    )
+def places_of(relays: Iterable[ListenerConfig]) -> tuple[EndpointAddress, ...]:
+    """Relays as a configuration names them."""
+    return tuple(EndpointAddress(relay.host, relay.port, PeerId(relay.peer)) for relay in relays)
 
 
 def reaches_of(validators: Iterable[tuple[PeerId, str, int]], endpoint: Endpoint) -> list[Reach]:

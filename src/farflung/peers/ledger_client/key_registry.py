@@ -22,14 +22,12 @@ from farflung.net.certificates import (
     FOREVER,
     Credential,
     certify,
-    read_certificate,
 )
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.node_keyring import Keyring, RegisteredKeys
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.quorum_read import QUERY
-from farflung.peers.process.channel import Report
 
 LOOK_SECONDS: Final = 2.0
 PAGES: Final = 256  # of answers asked for at one look; the next look goes on
@@ -80,14 +78,6 @@ def registered(row: KeyRow) -> RegisteredKeys:
 
 def _is_whole(row: KeyRow) -> bool:
     return all(len(key) == ID_BYTES for key in (row.account, row.node, row.previous))
-
-
-def credential_in(config: Report, account: SigningKey) -> Credential:
-    """What a process that is started with `config` proves: the node key that it is given, or its account's own."""
-    if not config.get("node"):
-        return Credential(account)
-    certificate = read_certificate(bytes.fromhex(config["certificate"]))
-    return Credential(SigningKey(bytes.fromhex(config["node"])), certificate)
 
 
 def first_key(own: Credential) -> tuple[KeyCertify, ...]:

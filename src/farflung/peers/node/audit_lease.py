@@ -20,19 +20,15 @@ from typing import Final, NamedTuple
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.commitments import BorderRoots
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.proof_class import probe_of
-from farflung.job.spec import JobTerms
 from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding, sign_verdict
 from farflung.net.messages import MessageKind
 from farflung.peers.node.opening_deadlines import OpeningDeadlines, WithheldError
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol import messages as protocol_messages
-from farflung.peers.protocol.messages import order
 from farflung.peers.transfer import objects
-from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, segments, worker_messages
 from farflung.train.contribution_trace import are_opened
@@ -78,23 +74,18 @@ class AuditLease:
 
     def __init__(
         self,
-        key: SigningKey,
+        workspace: JobWorkspace,
         chain: Hash,
-        terms: JobTerms,
-        disk: DiskObjectStore,
-        dial: objects.Dial,
-        dataset_bytes: int,
         retain: Retain = lambda _seat, _audit, _start, _claimed: None,
     ) -> None:
         """`retain` keeps a segment that is found false by its distance: this verifier may have to prove it."""
-        self._retain = retain
-        self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
-        self._workplace = JobWorkspace(key, terms, disk, dial, dataset_bytes)
-        self.shelf = objects.ObjectServer(disk, 0)  # nobody leaves anything with a verifier
-        self._requester = key.public
+        self._workspace, self._chain, self._retain = workspace, chain, retain
+        self._key, self._terms, self._disk = workspace.key, workspace.terms, workspace.disk
+        self.shelf = objects.ObjectServer(self._disk, 0)  # nobody leaves anything with a verifier
+        self._requester = self._key.public
         self._held: dict[Place, PendingAudit] = {}
         self._fetched: set[Hash] = set()
-        self._debts = OpeningDeadlines(key.public, dial)
+        self._debts = OpeningDeadlines(self._key.public, workspace.dial)
         self._is_tried = False  # the job's graph, before the first verdict
         self.members: frozenset[PeerId] = frozenset()
         self.sandbox = ""
@@ -116,9 +107,9 @@ class AuditLease:
         self._requester = requester
         self.admit(frozenset(a.peer for a in start.members) | {requester})
         self._debts.know(requester, start.members)
-        if not self._workplace.is_set_up(worker, job_key):
-            self._workplace.check(start, job_key, {})
-            await self._workplace.enter(start, job_key, worker, requester)
+        if not self._workspace.is_set_up(worker, job_key):
+            self._workspace.check(start, job_key, {})
+            await self._workspace.enter(start, job_key, worker, requester)
         return protocol_messages.LeaseStartReply(start.snapshot_round, ZERO_HASH, 0, "")
 
     def admit(self, members: frozenset[PeerId]) -> None:
@@ -132,21 +123,6 @@ class AuditLease:
     def is_verifier(self, peer: PeerId) -> bool:
         """Nobody audits a verifier."""
         return False
-
-    def recall(self, method: str, body: bytes) -> bytes:
-        """Raises ProtocolError FF-APP-043: a verifier has nothing that is audited."""
-        raise ProtocolError("FF-APP-043", f"a verifier does not serve {method[:40]!r}")
-
-    async def obey(self, method: str, body: bytes) -> bytes:
-        """Carries out one order of the requester."""
-        match method:
-            case "audit.run":
-                return encode(await self.run(order(self.job, body, protocol_messages.AuditRequest)))
-            case "audit.judge":
-                return encode(await self.judge(order(self.job, body, protocol_messages.VerdictRequest)))
-            case "audit.score":
-                return encode(await self.score(order(self.job, body, protocol_messages.ScoreRequest)))
-        raise ProtocolError("FF-APP-043", f"a verifier does not serve {method[:40]!r}")
 
     async def run(self, asked: protocol_messages.AuditRequest) -> protocol_messages.AuditReply:
         """Trains the segment again and commits to what came out; the same again when asked again."""
@@ -165,7 +141,7 @@ class AuditLease:
             public_state.unpack(packed, self._terms.layout), self._terms.layout, asked.round, asked.root
         )
         if not self._is_tried:
-            await self._workplace.try_graph(await self._workplace.parts(), packed, asked.member)
+            await self._workspace.try_graph(await self._workspace.parts(), packed, asked.member)
             self._is_tried = True
         params = segments.params_root(self._terms.layout, public.params)
         place = segment_opening.OpenedSegment(
@@ -208,7 +184,7 @@ class AuditLease:
         if not chair.is_start(place, layout, border, state):
             return None
         try:
-            reran = await self._workplace.ask(
+            reran = await self._workspace.ask(
                 worker_messages.RerunCommand(packed, asked.member, asked.segment, state, place.steps),
                 worker_messages.RerunResult,
             )
@@ -292,7 +268,7 @@ class AuditLease:
     async def _reencode(self, held: PendingAudit, last: bytes) -> worker_messages.ReencodeResult | None:
         try:
             request = worker_messages.ReencodeCommand(held.snapshot, held.order.contribution.peer, last)
-            return await self._workplace.ask(request, worker_messages.ReencodeResult)
+            return await self._workspace.ask(request, worker_messages.ReencodeResult)
         except RunError as error:
             if error.code not in BLAMED:
                 raise
@@ -319,7 +295,7 @@ class AuditLease:
         request = worker_messages.LossProbeCommand(
             packed, asked.members, parts, probe.windows, seed_of(asked.beacon)
         )
-        probed = await self._workplace.ask(request, worker_messages.LossProbeResult)
+        probed = await self._workspace.ask(request, worker_messages.LossProbeResult)
         about = (self._chain, self.job, asked.round, asked.beacon, contributions_root(accepted))
         return sign_scores(self._key, RoundScores(*about, self._key.public, probed.held_before, probed.each))
 
@@ -383,7 +359,7 @@ class AuditLease:
 
     async def _fetch(self, manifest: ObjectManifest, source: PeerId) -> bytes:
         self._fetched.add(manifest.id)
-        return await self._workplace.bring(manifest, (source,), MessageKind.AUDIT)
+        return await self._workspace.bring(manifest, (source,), MessageKind.AUDIT)
 
     def _forget(self, round: int) -> None:
         """What belongs to rounds before the last one is judged, or will be ordered again; so will what is too much."""

@@ -26,7 +26,7 @@ from farflung.ledger.validators import count_key
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node.dispute_files import DisputeFileStore, DisputeJob, Place, found_brief, own_brief
 from farflung.peers.node.dispute_game import LOOK_SECONDS, DisputeGame
-from farflung.peers.process.channel import report
+from farflung.peers.process.channel import Channel
 from farflung.peers.program import trace as program_trace
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest, open_object
@@ -45,13 +45,11 @@ PartsOf = Callable[[DisputeJob, DiskObjectStore], Awaitable[JobProgramParts]]
 class DisputeAgent:
     """One node's. `contests`: it denies what it is guilty of, as no honest one does."""
 
-    def __init__(self, folder: Path, key: SigningKey, parts_of: PartsOf, *, contests: bool = False) -> None:
-        self._briefs, self._key, self._parts_of, self._contests = (
-            DisputeFileStore(folder, key),
-            key,
-            parts_of,
-            contests,
-        )
+    def __init__(
+        self, folder: Path, key: SigningKey, parts_of: PartsOf, channel: Channel, *, contests: bool = False
+    ) -> None:
+        self._files, self._key, self._channel = DisputeFileStore(folder, key), key, channel
+        self._parts_of, self._contests = parts_of, contests
         self._ledger: LedgerClient | None = None
         self._cases: dict[Hash, tuple[DisputeJob, DiskObjectStore]] = {}
         self._games: dict[tuple[Hash, PeerId], DisputeGame] = {}
@@ -90,13 +88,13 @@ class DisputeAgent:
         """Keeps a drawn segment of this node's own work; durable on return. `states`: as its worker gives them."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._briefs.keep(case, own_brief(case, self._key.public, place, trace, states), store)
+            self._files.keep(case, own_brief(case, self._key.public, place, trace, states), store)
 
     def found(self, job: Hash, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> None:
         """Keeps a segment that this node found false by its distance; durable on return. Both as they were opened."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._briefs.keep(case, found_brief(case.terms, seat, audit, start, claimed), store)
+            self._files.keep(case, found_brief(case.terms, seat, audit, start, claimed), store)
 
     async def stay(self) -> None:
         """Looks, until it is cancelled."""
@@ -105,16 +103,16 @@ class DisputeAgent:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
                 try:
-                    await self._look(self._briefs.accusable, is_due=looks % REST_LOOKS == 0)
+                    await self._look(self._files.accusable, is_due=looks % REST_LOOKS == 0)
                 except FarflungError as error:
-                    _warn(error)
+                    self._warn(error)
                 looks += 1
         finally:
             await self._tasks.close()
 
     async def clear(self) -> None:
         """Before this node leaves: what is kept of jobs that are over goes. Raises what the ledger's client raises."""
-        await self._look(self._briefs.accusable, is_due=True)
+        await self._look(self._files.accusable, is_due=True)
 
     async def _look(self, accusable: tuple[tuple[Hash, PeerId], ...], *, is_due: bool) -> None:
         assert self._ledger is not None
@@ -123,7 +121,7 @@ class DisputeAgent:
                 continue
             row = await self._ledger.row(PinpointRow, lease_key(job, node))
             if row is not None and row.stage == PinpointStage.CLOSED:
-                self._briefs.drop(job, node)
+                self._files.drop(job, node)
             elif row is not None:
                 self._begin(row)
             elif is_due:
@@ -135,7 +133,7 @@ class DisputeAgent:
         if row is None:
             return
         is_over = row.state in (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
-        self._briefs.drop(job, node, limits.ROUNDS if is_over else row.round - limits.ACCUSABLE_ROUNDS)
+        self._files.drop(job, node, limits.ROUNDS if is_over else row.round - limits.ACCUSABLE_ROUNDS)
 
     def _begin(self, row: PinpointRow) -> None:
         named = row.job, row.node
@@ -153,24 +151,24 @@ class DisputeAgent:
             self._games[named] = contest
             await contest.play()
         except NetworkError as error:  # the next look goes on
-            _warn(error)
+            self._warn(error)
         except FarflungError as error:
             self._lost.add(named)
-            _warn(error)
+            self._warn(error)
         except Exception as error:  # the task's boundary: an execution may raise anything
             self._lost.add(named)
             text = f"a dispute is not played on: {type(error).__name__}: {error}"
-            report("warning", code="FF-APP-380", message=text[:300])
+            self._channel.report("warning", code="FF-APP-380", message=text[:300])
 
     async def _contest(self, row: PinpointRow) -> DisputeGame | None:
         """A side of this game; None where nothing is kept of what it is about."""
         assert self._ledger is not None
-        brief = self._briefs.find(row.job, row.node, row.round, row.segment)
-        case, job = self._briefs.case(row.job), await self._ledger.job(row.job)
+        brief = self._files.find(row.job, row.node, row.round, row.segment)
+        case, job = self._files.case(row.job), await self._ledger.job(row.job)
         if brief is None or case is None or job is None:
             if row.node == self._key.public:
                 about = f"segment {row.segment} of round {row.round} is disputed, and is not kept here"
-                report("warning", code="FF-APP-382", message=about)
+                self._channel.report("warning", code="FF-APP-382", message=about)
             return None
         law = await self._ledger.row(ParamsRow, count_key(job.terms))
         bond_min = law.params.bond_min if law is not None else 0
@@ -179,7 +177,7 @@ class DisputeAgent:
         return DisputeGame(*lent, contests=self._contests)
 
     async def _parts(self, case: DisputeJob) -> JobProgramParts:
-        parts = await self._parts_of(case, self._briefs.disk)
+        parts = await self._parts_of(case, self._files.disk)
         check_memory(parts, memory_bytes())
         return parts
 
@@ -187,10 +185,9 @@ class DisputeAgent:
         async with self._turn:
             return await asyncio.to_thread(work)
 
-
-def _warn(error: FarflungError) -> None:
-    text = f"a dispute is not played on: {error.message}: {error.cause}"
-    report("warning", code=error.code, message=text[:300])
+    def _warn(self, error: FarflungError) -> None:
+        text = f"a dispute is not played on: {error.message}: {error.cause}"
+        self._channel.report("warning", code=error.code, message=text[:300])
 
 
 async def parts_of(case: DisputeJob, disk: DiskObjectStore) -> JobProgramParts:

@@ -12,22 +12,23 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
-from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.mdns import MdnsDiscovery, is_candidate, why_not
 from farflung.net.io.path_manager import PathManager
-from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.request_handlers import Handler
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.paths import PathType
+from farflung.peers.node.config import NodeConfig
 from farflung.peers.process import bandwidth_limits
-from farflung.peers.process.channel import Report, tell_way
+from farflung.peers.process.channel import Channel, report_path
+from farflung.peers.process.config import ListenerConfig
 
 
 def own_address(host: str, port: int) -> str:
@@ -38,13 +39,12 @@ def own_address(host: str, port: int) -> str:
     return ""
 
 
-def lan_address(relays: Iterable[Report]) -> str:
+def lan_address(relays: Iterable[ListenerConfig]) -> str:
     """Where a node at these relays also listens, on its LAN; empty: nowhere. Raises UsageError FF-APP-198."""
     if why_not() or not bandwidth_limits.read_bandwidth_limits().lan:
         return ""
     for relay in relays:
-        host = str(relay["host"])
-        found = "" if _is_here(host) else own_address(host, int(relay["port"]))
+        found = "" if _is_here(relay.host) else own_address(relay.host, relay.port)
         if found and is_candidate(found):
             return found
     return ""
@@ -113,16 +113,16 @@ class LanPaths(PathManager):
         await super().close()
 
 
-def station(
-    config: Report, own: Credential, handler: Handler, counter: ByteCounter, pacer: LinePacer
+def open_station(
+    config: NodeConfig, handler: Handler, counter: ByteCounter, channel: Channel
 ) -> tuple[Endpoint, LanPaths]:
     """A node's endpoint, and its path manager. Raises UsageError FF-APP-198."""
-    host = lan_address(config["relays"])
+    host = lan_address(config.relays)
     endpoint = Endpoint(
-        own,
+        config.credential,
         handler,
         counter,
-        listen=ListenConfig(host or LOOPBACK, int(config["port"]), allow_remote=bool(host)),
-        pacer=pacer,
+        listen=ListenConfig(host or LOOPBACK, config.port, allow_remote=bool(host)),
+        pacer=bandwidth_limits.line_pacer(config.folder),
     )
-    return endpoint, LanPaths(endpoint, host, on_way=tell_way)
+    return endpoint, LanPaths(endpoint, host, on_way=partial(report_path, channel))

@@ -12,7 +12,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_selection import RelaySelector
 from farflung.peers.ledger_client.connect import places_of
 from farflung.peers.node.lan_discovery import LanPaths
-from farflung.peers.process.channel import Report
+from farflung.peers.process.config import ListenerConfig
 from farflung.peers.protocol.directory import DirectoryPublisher
 
 
@@ -25,7 +25,7 @@ class Reachability:
         self._mooring: RelaySelector | None = None
         self._telling = OwnedTasks()
 
-    async def open(self, relays: Iterable[Report]) -> tuple[EndpointAddress, ...]:
+    async def open(self, relays: Iterable[ListenerConfig]) -> tuple[EndpointAddress, ...]:
         """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
         places = places_of(relays)
         if not places:

@@ -23,7 +23,7 @@ from farflung.host.tamper_signs import CHANGED, TamperReport, tampering_hash
 from farflung.ledger.exclusions import HostTampered
 from farflung.market.provider_offer import Capabilities
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.process.channel import report
+from farflung.peers.process.channel import Channel
 
 IMAGE_SECONDS: Final = 60.0  # between two looks at the code on the disk
 
@@ -31,8 +31,8 @@ IMAGE_SECONDS: Final = 60.0  # between two looks at the code on the disk
 class TamperWatch:
     """One node's, over one lease at a time."""
 
-    def __init__(self, folder: Path, chain: Hash, node: PeerId) -> None:
-        self._folder, self._chain, self._node = folder, chain, node
+    def __init__(self, folder: Path, chain: Hash, node: PeerId, channel: Channel) -> None:
+        self._folder, self._chain, self._node, self._channel = folder, chain, node, channel
         self._ledger: LedgerClient | None = None
         self._tasks = OwnedTasks()
         self._job, self._began, self._next = ZERO_HASH, ZERO_HASH, 0.0
@@ -71,7 +71,7 @@ class TamperWatch:
         """Says so here and on the ledger; the report is kept."""
         said = TamperReport(self._chain, job, self._node, self._began, image_digest(), signs)
         write_atomic(self._folder / f"tampering-{job.hex()[:16]}.bin", encode(said), "provider.tampering")
-        report("warning", code="FF-APP-372", message=f"{name}: {'; '.join(signs)}"[:300])
+        self._channel.report("warning", code="FF-APP-372", message=f"{name}: {'; '.join(signs)}"[:300])
         if self._ledger is not None:
             self._tasks.begin(self._record(self._ledger, HostTampered(job, tampering_hash(said))))
 
@@ -79,7 +79,9 @@ class TamperWatch:
         try:
             await ledger.submit(said)
         except FarflungError as error:
-            report("warning", code=error.code, message=f"tampering is not recorded: {error.message}"[:300])
+            self._channel.report(
+                "warning", code=error.code, message=f"tampering is not recorded: {error.message}"[:300]
+            )
 
     async def close(self) -> None:
         """Waits for nothing more."""

@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import encode
-from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
+from farflung.core.crypto import NS_OBJECT_KEY, derive
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
     PolicyError,
-    ProtocolError,
     VerificationError,
 )
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.cheat_names import HONEST
-from farflung.job.spec import JobTerms
 from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io.multicast_member import GroupEndpoint, NoEndpoint
@@ -38,7 +35,6 @@ from farflung.peers.node.segment_openings import Retain, SampledSegments, Segmen
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import (
-    OPEN,
     CanaryOpenReply,
     DropRoundRequest,
     LeaseStartReply,
@@ -49,16 +45,15 @@ from farflung.peers.protocol.messages import (
     RevealRequest,
     SegmentOpenReply,
     SegmentOpenRequest,
+    SegmentRevealReply,
     SegmentRevealRequest,
     StoredContribution,
     TrainReply,
     TrainRequest,
     TransferMeasurement,
-    order,
 )
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
-from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
 from farflung.train import worker_messages
 from farflung.train.run_log import Contribution, payload_hash
@@ -73,32 +68,28 @@ class TrainingLease:
 
     def __init__(
         self,
-        key: SigningKey,
-        terms: JobTerms,
-        disk: DiskObjectStore,
+        workspace: JobWorkspace,
         folder: Path,
-        dial: objects.Dial,
-        dataset_bytes: int,
-        sandbox: str = "",
         cheat: str = HONEST,
-        station: GroupEndpoint | None = None,
+        group: GroupEndpoint | None = None,
         retain: Retain = lambda _place, _trace, _states: None,
     ) -> None:
-        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `station` speaks to groups;
-        `retain` keeps what disputes are played with."""
-        self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
+        """`folder` holds private state, sealed; `group` speaks to groups; `retain` keeps what disputes are played with.
+
+        `sandbox` names the worker's tier, `attests` what the node says of itself, once that is known.
+        """
+        self._workspace, self._folder, self._dial = workspace, folder, workspace.dial
+        self._key, self._terms, self._disk = workspace.key, workspace.terms, workspace.disk
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
-        self.sandbox, self.attests, self._cheat, self._retain = sandbox, ZERO_HASH, cheat, retain
-        self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
-        self._workplace = JobWorkspace(key, terms, disk, dial, dataset_bytes)
-        self.shelf = objects.ObjectServer(disk, self._payload_bytes)
-        self.fanning = PayloadFanout(
-            station or NoEndpoint(credential_of(key), ByteCounter()), self.shelf, disk
-        )
+        self.sandbox, self.attests, self._cheat, self._retain = "", ZERO_HASH, cheat, retain
+        self._payload_bytes = Sync.of(self._terms.spec).bound(self._terms.layout)
+        self.shelf = objects.ObjectServer(self._disk, self._payload_bytes)
+        group = group or NoEndpoint(credential_of(self._key), ByteCounter())
+        self.fanning = PayloadFanout(group, self.shelf, self._disk)
         self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, MergeReply] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two
-        self._requester = key.public
+        self._requester = self._key.public
         self._verifiers: frozenset[PeerId] = frozenset()
         self._result: PrivateRoundResult | None = None
         self._is_training = False
@@ -126,19 +117,19 @@ class TrainingLease:
         self._requester, self._verifiers = requester, frozenset(start.verifiers)
         self.admit(frozenset(a.peer for a in start.members) | {requester})
         target = start.snapshot_round + len(start.replay)
-        if self._workplace.is_set_up(worker, job_key) and self._stands_at(target):
+        if self._workspace.is_set_up(worker, job_key) and self._stands_at(target):
             return LeaseStartReply(target, self._roots[target], 0, "")
         self._keep(derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
-        parts = await self._workplace.enter(start, job_key, worker, requester, self._cheat)
-        snapshot = await self._workplace.bring(start.snapshot, (requester,), MessageKind.JOIN)
-        await self._workplace.try_graph(parts, snapshot, start.member)
+        parts = await self._workspace.enter(start, job_key, worker, requester, self._cheat)
+        snapshot = await self._workspace.bring(start.snapshot, (requester,), MessageKind.JOIN)
+        await self._workspace.try_graph(parts, snapshot, start.member)
         self._dropped = -1
         kept, warning = self._private.recover(target, self._disk)
         self._result = kept.result if kept and kept.result and kept.result.round == target else None
         load = worker_messages.LoadCommand(start.snapshot_round, snapshot, kept.inner if kept else b"")
-        state = await self._workplace.ask(load, worker_messages.StateResult)
+        state = await self._workspace.ask(load, worker_messages.StateResult)
         for past in start.replay:
             state = await self._merge_shares(past.round, past.shares, MessageKind.JOIN)
         self._holds(target, state.root)
@@ -165,31 +156,13 @@ class TrainingLease:
         """From now on these, and the verifiers, may ask for objects here."""
         self.members = members | self._verifiers
 
-    def recall(self, method: str, body: bytes) -> bytes:
-        """What an audit needs and lies here already, for a verifier that asks itself. It makes nothing happen."""
-        if method == OPEN:
-            return encode(self._openings.repeat(order(self.job, body, SegmentOpenRequest)))
-        return encode(self._openings.reveal(order(self.job, body, SegmentRevealRequest), self._verifiers))
+    def repeat(self, request: SegmentOpenRequest) -> SegmentOpenReply:
+        """What was opened already, for a verifier that asks itself. It makes nothing happen."""
+        return self._openings.repeat(request)
 
-    async def obey(self, method: str, body: bytes) -> bytes:
-        """Carries out one order of the lease's requester after the start."""
-        match method:
-            case "round.train":
-                return encode(await self.train(order(self.job, body, TrainRequest)))
-            case "round.reveal":
-                return encode(await self.reveal(order(self.job, body, RevealRequest)))
-            case "round.merge":
-                return encode(await self.merge(order(self.job, body, MergeRequest)))
-            case "round.drop":
-                self.drop(order(self.job, body, DropRoundRequest))
-                return b""
-            case "audit.open":
-                return encode(await self.open(order(self.job, body, SegmentOpenRequest)))
-            case "audit.plant":
-                return encode(await self.plant(order(self.job, body, SegmentOpenRequest)))
-            case "audit.reveal":
-                return self.recall(method, body)
-        raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
+    def unveil(self, request: SegmentRevealRequest) -> SegmentRevealReply:
+        """What came out of a segment, for a verifier that has committed to its own result."""
+        return self._openings.reveal(request, self._verifiers)
 
     def _check_start(self, start: LeaseStartRequest, job_key: bytes) -> None:
         """Only what the terms name, and no more bytes than they can need. Raises VerificationError FF-APP-058."""
@@ -202,7 +175,7 @@ class TrainingLease:
             "the rounds": not 0 <= start.snapshot_round <= last <= spec.rounds
             or rounds != list(range(start.snapshot_round, last)),
         }
-        self._workplace.check(start, job_key, faults)
+        self._workspace.check(start, job_key, faults)
 
     def _check_round(self, round: int) -> None:
         if round != self._round:
@@ -240,14 +213,14 @@ class TrainingLease:
     async def _compute(self, round: int, steps: int) -> PrivateRoundResult:
         self._is_training = True
         try:
-            trained = await self._workplace.ask(
+            trained = await self._workspace.ask(
                 worker_messages.TrainCommand(round, steps), worker_messages.TrainResult
             )
         finally:
             self._is_training = False
         if round <= self._dropped:  # said while the answer was on its way
             raise _dropped(round)
-        manifest, chunks = seal(self._workplace.job_key, trained.payload)
+        manifest, chunks = seal(self._workspace.job_key, trained.payload)
         self._disk.put(manifest, chunks)
         result = PrivateRoundResult(round, manifest, trained.trace, trained.seconds)
         self._private.save(PrivateCheckpoint(round + 1, trained.inner, result))
@@ -256,7 +229,7 @@ class TrainingLease:
 
     async def abandon(self, request: DropRoundRequest) -> None:
         """Ends the training of a round that was closed without this peer, before its turn comes to drop it."""
-        worker, is_open = self._workplace.worker, request.round == self._round
+        worker, is_open = self._workspace.worker, request.round == self._round
         if is_open:
             self._dropped = max(self._dropped, request.round)
         if worker is not None and is_open and self._is_training:
@@ -316,7 +289,7 @@ class TrainingLease:
 
     @property
     def _showing(self) -> SegmentSealer:
-        return SegmentSealer(self._terms, self._workplace, self._private, self._openings, self._retain)
+        return SegmentSealer(self._terms, self._workspace, self._private, self._openings, self._retain)
 
     async def merge(self, request: MergeRequest) -> MergeReply:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
@@ -358,13 +331,13 @@ class TrainingLease:
             self._check_weight(round, c)
             if share.manifest.size > self._payload_bytes:
                 raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-            payload = await self._workplace.bring(share.manifest, self._sources(share), kind)
+            payload = await self._workspace.bring(share.manifest, self._sources(share), kind)
             if payload_hash(payload) != c.payload:
                 raise VerificationError(
                     "FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one"
                 )
             parts.append(worker_messages.AcceptedPayload(c.peer, c.weight, payload))
-        return await self._workplace.ask(
+        return await self._workspace.ask(
             worker_messages.MergeCommand(round, tuple(parts)), worker_messages.StateResult
         )
 

@@ -1,16 +1,33 @@
-"""Runs the verifier's process: repeats sampled segments of others' work, blind, and reports (`AuditLease`)."""
+"""Runs the verifier's process: repeats sampled segments of others' work, blind, and takes the messages of this table."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from farflung.ledger.transactions import LeaseRole
-from farflung.peers.node.agent import lend
-from farflung.peers.process.channel import ControlChannel, run_role
+from farflung.peers.node.agent import LEASE_ROUTES, NodeAgent, lend
+from farflung.peers.node.audit_lease import AuditLease
+from farflung.peers.node.config import NodeConfig
+from farflung.peers.node.routes import Caller, NodeRole, Route, in_turn
+from farflung.peers.process.channel import Channel, run_role
+from farflung.peers.protocol import messages
+
+VERIFIER: Final = NodeRole(
+    "verifier",
+    LeaseRole.AUDIT,
+    {
+        **LEASE_ROUTES,
+        messages.AUDIT: Route(messages.AuditRequest, Caller.REQUESTER, in_turn(AuditLease.run)),
+        messages.JUDGE: Route(messages.VerdictRequest, Caller.REQUESTER, NodeAgent.counted(AuditLease.judge)),
+        messages.SCORE: Route(messages.ScoreRequest, Caller.REQUESTER, in_turn(AuditLease.score)),
+    },
+)
 
 
-async def main(orders: ControlChannel) -> None:
-    """Serves until the supervisor closes the leash."""
-    await lend(orders, LeaseRole.AUDIT)
+async def main(config: NodeConfig, channel: Channel) -> None:
+    """Serves until the channel ends."""
+    await lend(VERIFIER, config, channel)
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, NodeConfig)

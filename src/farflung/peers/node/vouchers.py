@@ -19,7 +19,7 @@ from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.ledger.earnings_tally import SettleMany, check_voucher
 from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.process.channel import report
+from farflung.peers.process.channel import Channel
 from farflung.peers.protocol import messages
 
 RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
@@ -28,8 +28,8 @@ RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node cl
 class VoucherStore:
     """One node's newest voucher of each job, on disk, and what becomes of it."""
 
-    def __init__(self, folder: Path, key: PeerId, chain: Hash) -> None:
-        self._folder, self._key, self._chain = folder, key, chain
+    def __init__(self, folder: Path, key: PeerId, chain: Hash, channel: Channel) -> None:
+        self._folder, self._key, self._chain, self._channel = folder, key, chain, channel
         self._ledger: LedgerClient | None = None
         self._tasks = OwnedTasks()
 
@@ -54,7 +54,9 @@ class VoucherStore:
                 await asyncio.sleep(RECORD_SECONDS)
                 await self._claim(ledger, job)
         except FarflungError as error:
-            report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
+            self._channel.report(
+                "warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300]
+            )
 
     async def claim_all(self) -> None:
         """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""

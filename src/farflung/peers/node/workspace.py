@@ -57,8 +57,8 @@ class JobWorkspace:
         self, key: SigningKey, terms: JobTerms, disk: DiskObjectStore, dial: objects.Dial, dataset_bytes: int
     ) -> None:
         """`dataset_bytes`: what the proposal said of the data set's size."""
-        self._me, self._draw = key.public, key.secret(NS_TRIAL, terms.id)
-        self._terms, self._disk, self._dial = terms, disk, dial
+        self.key, self.terms, self.disk, self.dial = key, terms, disk, dial
+        self._draw = key.secret(NS_TRIAL, terms.id)
         self._dataset_bytes = dataset_bytes
         self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
         self.job_key = b""
@@ -75,10 +75,10 @@ class JobWorkspace:
         """
         faults = {
             "the job's key": len(job_key) != KEY_BYTES,
-            "the data set": start.dataset.content != self._terms.dataset
+            "the data set": start.dataset.content != self.terms.dataset
             or start.dataset.size > self._dataset_bytes,
             "the module": not self._is_module(start.module),
-            "the graph": start.graph.size > (SHIPPED_BYTES if self._terms.is_proven else 0),
+            "the graph": start.graph.size > (SHIPPED_BYTES if self.terms.is_proven else 0),
             **further,
         }
         for what, is_wrong in faults.items():
@@ -88,9 +88,9 @@ class JobWorkspace:
                 )
 
     def _is_module(self, module: ObjectManifest) -> bool:
-        if self._terms.module == ZERO_HASH:
+        if self.terms.module == ZERO_HASH:
             return module.size == 0
-        return module.content == self._terms.module and module.size <= limits.MODULE_BYTES
+        return module.content == self.terms.module and module.size <= limits.MODULE_BYTES
 
     async def enter(
         self,
@@ -108,9 +108,9 @@ class JobWorkspace:
         module = await self.bring(start.module, (requester,), MessageKind.JOIN)
         graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
         self._lists = start.dataset, start.graph
-        parts = await asyncio.to_thread(trace.parts, self._terms, dataset, graph)
+        parts = await asyncio.to_thread(trace.parts, self.terms, dataset, graph)
         setup = worker_messages.SetupCommand(
-            self._terms.spec, dataset, module, start.member, self._me, cheat=cheat
+            self.terms.spec, dataset, module, start.member, self.key.public, cheat=cheat
         )
         await ask(worker, setup, worker_messages.SetupResult)
         self.worker = worker
@@ -121,7 +121,7 @@ class JobWorkspace:
         if not self._lists:
             return None
         data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
-        return await asyncio.to_thread(trace.parts, self._terms, data, graph)
+        return await asyncio.to_thread(trace.parts, self.terms, data, graph)
 
     async def try_graph(self, parts: JobProgramParts | None, packed: bytes, member: int) -> None:
         """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
@@ -131,7 +131,7 @@ class JobWorkspace:
         """
         if parts is None:
             return
-        terms, spec = self._terms, self._terms.spec
+        terms, spec = self.terms, self.terms.spec
         held = public_state.unpack(packed, terms.layout)
         public = PublicState(int.from_bytes(self._draw, "little") % spec.rounds, held.params, held.vectors)
         data = public_state.pack(public, terms.layout)
@@ -150,9 +150,9 @@ class JobWorkspace:
 
     async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> bytes:
         """An object of the job, from the first source that has it; it stays in the node's store."""
-        others = tuple(dict.fromkeys(p for p in sources if p != self._me))
-        await objects.fetch(self._disk, manifest, others, self._dial, kind)
-        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        others = tuple(dict.fromkeys(p for p in sources if p != self.key.public))
+        await objects.fetch(self.disk, manifest, others, self.dial, kind)
+        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
         return open_object(self.job_key, manifest, chunks)
 
     async def ask(self, message: worker_messages.Request, kind: type[ReplyT]) -> ReplyT:

@@ -1,12 +1,14 @@
-"""Connects a supervisor with the processes that it started: JSON lines in both directions.
+"""Connects a role's process with who started it: a supervisor by its pipes, or a person by signals and the log.
 
-Orders come in on standard input (the first one is the role's configuration, keys included, so that no secret
-stands in an argument list or an environment); reports go out on standard output. When standard input ends, the
-supervisor is gone and the process ends too: a killed run leaves nobody behind.
+A supervisor's pipe carries JSON lines in both directions. Orders come in on standard input (the first one is the role's
+configuration, keys included, so that no secret stands in an argument list or an environment); reports go out on
+standard output. When standard input ends, the supervisor is gone and the process ends too: a killed run leaves nobody
+behind. With `--config FILE` there is no supervisor: reports are lines on standard error, and a signal ends the process.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -14,8 +16,9 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -33,10 +36,12 @@ from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
 from farflung.net.messages import MessageKind
 from farflung.net.paths import PathType
+from farflung.peers.process.config import ConfigT, config_in, read_role_config
 from farflung.peers.process.user_dirs import choose_kernels
 
 LINE_BYTES = 1 << 20
 LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"  # names of processes
+ACCOUNTS: Final = frozenset({"bytes", "usage", "way"})  # reports for a supervisor that adds them up
 
 Report = dict[str, Any]
 
@@ -45,17 +50,80 @@ _KINDS: dict[int, type[FarflungError]] = {
 }
 
 
-def report(kind: str, **facts: Any) -> None:
-    """Tells the supervisor something (child's side). Once it is gone nobody is told: the process is about to end."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(msgspec.json.encode({"kind": kind, **facts}).decode() + "\n")
-        sys.stdout.flush()
+class Channel(Protocol):
+    """Who started this process: hears reports, gives orders."""
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """Tells something."""
+
+    async def next(self) -> Report | None:
+        """The next order; None when the process is to end."""
 
 
-def report_failure(error: FarflungError) -> None:
-    """Tells the supervisor why this process cannot go on, so that a person hears it in the error's own words."""
-    facts = {"code": error.code, "message": error.message, "cause": error.cause, "hint": error.hint}
-    report("failed", exit=error.exit_code, **facts)
+class PipeChannel:
+    """The channel to a supervisor."""
+
+    def __init__(self) -> None:
+        self._reader: asyncio.StreamReader | None = None
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """Once the supervisor is gone nobody is told: the process is about to end."""
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write(msgspec.json.encode({"kind": kind, **facts}).decode() + "\n")
+            sys.stdout.flush()
+
+    def fail(self, error: FarflungError) -> None:
+        """Says why this process cannot go on, so that a person hears it in the error's own words."""
+        facts = {"code": error.code, "message": error.message, "cause": error.cause, "hint": error.hint}
+        self.report("failed", exit=error.exit_code, **facts)
+
+    async def next(self) -> Report | None:
+        """The next line of standard input; None when the supervisor is gone."""
+        if self._reader is None:
+            reader = self._reader = asyncio.StreamReader(limit=LINE_BYTES)
+            loop = asyncio.get_running_loop()
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        line = await self._reader.readline()
+        return msgspec.json.decode(line, type=Report) if line.endswith(b"\n") else None
+
+
+class LogChannel:
+    """The channel of a process that has no supervisor: lines on standard error, and SIGINT or SIGTERM ends it."""
+
+    def __init__(self) -> None:
+        self._is_over = asyncio.Event()
+        self._is_listening = False
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """One line; a note is what it says."""
+        if kind == "note":
+            sys.stderr.write(f"{facts['text']}\n")
+        elif kind not in ACCOUNTS:
+            said = " ".join(f"{name}={value}" for name, value in facts.items())
+            sys.stderr.write(f"{kind} {said}".rstrip() + "\n")
+
+    def fail(self, error: FarflungError) -> None:
+        """The error's lines."""
+        sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
+
+    async def next(self) -> None:
+        """Until a signal comes."""
+        self._is_listening = True
+        await self._is_over.wait()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does a role's work to its end; what has not begun to listen when a signal comes is given up."""
+        task = asyncio.ensure_future(work)
+
+        def end() -> None:
+            self._is_over.set()
+            if not self._is_listening:
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def as_error(said: Report) -> FarflungError:
@@ -66,19 +134,46 @@ def as_error(said: Report) -> FarflungError:
     return kind(str(said.get("code")), facts["message"], cause=facts["cause"], hint=facts["hint"])
 
 
-class ReportingEmitter:
-    """An emitter (peers.rundir.journal) in a process that keeps no journal: every event goes up the leash."""
+class ChannelEmitter:
+    """An emitter (peers.rundir.journal) in a process that keeps no journal: every event goes up the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
     def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
         """Hands one event to the supervisor, which stamps and stores it."""
-        report("event", event=to_json(event), durable=durable)
+        self._channel.report("event", event=to_json(event), durable=durable)
 
 
-def report_end(process: str, counter: ByteCounter) -> None:
-    """The last report: what was sent and received, and what the process took."""
+async def until_let_go(work: Coroutine[Any, Any, None], orders: Coroutine[Any, Any, None]) -> None:
+    """Does work until the orders end; raises what it failed with."""
+    working, following = asyncio.ensure_future(work), asyncio.ensure_future(orders)
+    try:
+        await asyncio.wait({working, following}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        await following
+    finally:
+        working.cancel()
+        following.cancel()
+        await asyncio.gather(working, following, return_exceptions=True)
+
+
+def report_end(channel: Channel, process: str, sent: dict[str, int]) -> None:
+    """The last report: what was sent and received (`by_name`), and what the process took."""
     used = report_usage(process)
-    report("bytes", **by_name(counter))
-    report("usage", process=process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
+    channel.report("bytes", **sent)
+    channel.report("usage", process=process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
+
+
+def report_note(channel: Channel, error: FarflungError) -> None:
+    """What a person is to read, though the process goes on."""
+    channel.report("note", text="\n".join(error.lines()))
+
+
+def report_path(channel: Channel, peer: PeerId, path: PathType) -> None:
+    """A node tells by which type of path it reaches a peer."""
+    channel.report("way", peer=peer.hex(), way=path.value)
 
 
 def report_usage(process: str) -> ProcessUsageEvent:
@@ -94,44 +189,34 @@ def by_name(counter: ByteCounter) -> dict[str, int]:
     return {**{kind.name.lower(): size for kind, size in counter.sent.items()}, "received": received}
 
 
-class ControlChannel:
-    """What the supervisor says, line by line (child's side)."""
+def run_role(main: Callable[[ConfigT, Channel], Coroutine[Any, Any, None]], kind: type[ConfigT]) -> None:
+    """Runs a role's main function to its end and exits: by its supervisor's orders, or as `--config FILE` says."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="Of the role: TOML, or JSON as FILE.json."
+    )
+    path = parser.parse_args().config
+    channel = PipeChannel() if path is None else LogChannel()
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
+    async def work() -> None:
+        if isinstance(channel, LogChannel):
+            await channel.run(main(read_role_config(path, kind), channel))
+        elif (told := await channel.next()) is not None:
+            await main(config_in(told, kind), channel)
 
-    @classmethod
-    async def open(cls) -> ControlChannel:
-        """Reads standard input without blocking the loop."""
-        reader = asyncio.StreamReader(limit=LINE_BYTES)
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        return cls(reader)
-
-    async def next(self) -> Report | None:
-        """The next order; None when the supervisor is gone."""
-        line = await self._reader.readline()
-        return msgspec.json.decode(line, type=Report) if line.endswith(b"\n") else None
-
-
-def run_role(main: Callable[[ControlChannel], Awaitable[None]]) -> None:
-    """Runs a role's main function to its end and exits; the supervisor hears of an error in its own words."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
-
-    async def body() -> None:
-        await main(await ControlChannel.open())
-
+    if path is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
     try:
         choose_kernels()
         describe()
-        asyncio.run(body())
+        asyncio.run(work())
     except FarflungError as error:
-        report_failure(error)
+        channel.fail(error)
         sys.exit(error.exit_code)
     except BaseException as error:
         if os.environ.get("FARFLUNG_DEBUG"):
             traceback.print_exc()
-        report_failure(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+        channel.fail(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
         sys.exit(1)
 
 
@@ -143,8 +228,3 @@ def relay_names(count: int) -> tuple[str, ...]:
 def validator_names(count: int) -> tuple[str, ...]:
     """What the validators of a run are called."""
     return tuple(LEDGER if number == 1 else f"{LEDGER}-{number}" for number in range(1, count + 1))
-
-
-def tell_way(peer: PeerId, way: PathType) -> None:
-    """A node's process tells its supervisor."""
-    report("way", peer=peer.hex(), way=way.value)

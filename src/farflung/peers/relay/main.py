@@ -1,39 +1,38 @@
 """Runs the relay, which forwards the bytes of peers that cannot reach each other.
 
 A new process with the same key on the same port is the same relay, and its peers find it again by themselves. It has no
-state but what it is owed: that lies in its till (net/io/relay_receipt_store), until it is claimed.
+state but what it is owed: that lies in its store (net/io/relay_receipt_store), until it is claimed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import resource
-from pathlib import Path
 from typing import Final
 
 from farflung.core.backoff import Backoff
-from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId
+from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.io.retry import retry
+from farflung.ledger.table_rows import ChannelRow
+from farflung.net.certificates import Credential
 from farflung.net.io.admission import Admission
-from farflung.net.io.listen_errors import LOOPBACK
+from farflung.net.io.monthly_quota import MonthlyQuota
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.relay_metering_gate import RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.connect import validators_in
-from farflung.peers.ledger_client.quorum_read import PATIENCE_SECONDS
-from farflung.peers.process.channel import (
-    ControlChannel,
-    Report,
-    by_name,
-    report,
-    report_usage,
-    run_role,
-)
+from farflung.peers.ledger_client.node_key import NodeKeyRotator, ledger_of
+from farflung.peers.process import bandwidth_limits
+from farflung.peers.process.channel import Channel, by_name, report_end, report_note, run_role
+from farflung.peers.relay.config import RelayConfig
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 
+LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 TELL_SECONDS: Final = 0.5
 AGAIN: Final = Backoff.every(0.2)
 _FILES: Final = 8192  # two sockets and two pipes a circuit are six descriptors
@@ -48,44 +47,113 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def admission(allow: list[str] | None) -> Admission:
-    """Whom the relay serves: these keys (hex), or anybody."""
-    if allow is None:
-        return Admission()
-    keys = frozenset(bytes.fromhex(key) for key in allow)
-    return Admission(lambda peer: peer in keys)
-
-
-async def main(orders: ControlChannel) -> None:
-    """Forwards until the supervisor closes the leash."""
-    config = await orders.next()
-    if config is None:
-        return
+async def main(config: RelayConfig, channel: Channel) -> None:
+    """Forwards until the channel ends."""
     allow_many_files()
-    key = SigningKey(bytes.fromhex(config["key"]))
-    desk, price = desk_of(config, key), int(config.get("price", 0))
-    server = RelayServer(
-        key,
-        listen=ListenConfig(config.get("host", LOOPBACK), config["port"], bool(config.get("remote"))),
-        admission=admission(config["allow"]),
-        gate=await _gate(desk, price, ReceiptStore(Path(config["folder"])))
-        if desk is not None and price
-        else None,
-    )
-    host, port = await server.start()
-    report("ready", peer=key.public.hex(), host=host, port=port)
-    telling = asyncio.create_task(_tell(server))
-    if desk is not None:
-        desk.attend(server)
-    while await orders.next() is not None:
-        pass
-    telling.cancel()
-    await server.close()
-    if desk is not None:
-        await desk.close()
-    report("bytes", **_told(server))
-    used = report_usage(config["name"])
-    report("usage", process=used.process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
+    own, signer, limits = config.key.credential, config.signer, config.limits
+    said = bandwidth_limits.read_bandwidth_limits().month_gb if config.month_gb is None else config.month_gb
+    month = bandwidth_limits.allowance(said)
+
+    def paid(row: ChannelRow) -> None:
+        channel.report("paid", payer=row.payer.hex(), carried=row.carried, paid=row.paid)
+
+    link = None
+    if config.ledger is not None:
+        link = RelayLedgerLink(signer or own.node, validators_in(config.ledger), paid, own)
+    try:
+        server = RelayServer(
+            own,
+            listen=ListenConfig(config.host, config.port, allow_remote=True),  # `host` says so
+            admission=admission(config, month),
+            limits=limits,
+            gate=await _gate(link, config) if link is not None and config.price else None,
+            on_traffic=None if month is None else lambda size: month.add(size, size),
+        )
+        host, port = await server.start()
+        used = {} if month is None else {"month_used": month.used, "month_limit": month.limit}
+        channel.report("ready", peer=own.account.hex(), host=host, port=port, **used)
+        if link is not None:
+            link.attend(server)
+        await _serve(config, channel, server, link, month)
+    finally:
+        if link is not None:
+            await link.close()
+    channel.report("end", forwarded=server.forwarded)
+    report_end(channel, config.name, _told(server))
+
+
+async def _serve(
+    config: RelayConfig,
+    channel: Channel,
+    server: RelayServer,
+    link: RelayLedgerLink | None,
+    month: MonthlyQuota | None,
+) -> None:
+    """Until the channel ends; then claims what it is owed, and closes."""
+    tasks = OwnedTasks()
+    tasks.begin(_tell(server, channel))
+    if month is not None:
+        tasks.begin(_keep(month, server, channel))
+    if config.key.credential.certificate is not None:
+        tasks.begin(_rotator(config, channel, server, link).stay())
+    try:
+        while await channel.next() is not None:
+            pass
+    finally:
+        await tasks.close()
+        for error in await link.settle() if link is not None and config.settles else ():
+            report_note(channel, error)
+        await server.close()
+        if month is not None:
+            await month.close()
+
+
+def admission(config: RelayConfig, month: MonthlyQuota | None) -> Admission:
+    """Whom the relay serves: those that it is told, or anybody, while the month's volume lasts."""
+    allowed = None if config.allow is None else frozenset(PeerId(key) for key in config.allow)
+    if allowed is None and month is None:
+        return Admission()
+
+    def admits(peer: PeerId) -> bool:
+        return (allowed is None or peer in allowed) and (month is None or month.spent() is None)
+
+    return Admission(admits)
+
+
+def _rotator(
+    config: RelayConfig, channel: Channel, server: RelayServer, link: RelayLedgerLink | None
+) -> NodeKeyRotator:
+    """Keeps the relay on its newest node key."""
+
+    def renew(found: Credential) -> None:
+        server.endpoint.renew(found)
+        if link is not None:
+            link.renew(found)
+        text = f"the relay proves its node key of epoch {found.identity.epoch} from now on"
+        channel.report("note", text=text)
+
+    def warn(error: FarflungError) -> None:
+        report_note(channel, error)
+
+    path, ledger, account = config.key.path, config.ledger, config.signer
+    assert path is not None  # a supervisor's relay proves its account's key
+    if account is None or ledger is None:
+        return NodeKeyRotator(path, config.key.credential, renew, None, account, warn)
+    rotate = functools.partial(ledger_of, PeerId(ledger.peer), ledger.host, ledger.port, account)
+    return NodeKeyRotator(path, config.key.credential, renew, rotate, account, warn)
+
+
+async def _keep(month: MonthlyQuota, server: RelayServer, channel: Channel) -> None:
+    """Ends what goes through when the month's volume is used up, and says so once; the next month begins by itself."""
+    was_spent = False
+    while True:
+        error = month.spent()
+        if error is not None:
+            server.end_all()
+            if not was_spent:
+                report_note(channel, error)
+        was_spent = error is not None
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _told(server: RelayServer) -> dict[str, int]:
@@ -93,30 +161,27 @@ def _told(server: RelayServer) -> dict[str, int]:
     return {"relay": server.forwarded, **by_name(server.counter)}
 
 
-def desk_of(config: Report, key: SigningKey) -> RelayLedgerLink | None:
-    """The relay's way to its ledger: whose node keys are withdrawn, and who pays."""
-    ledger = config.get("ledger")
-    if ledger is None:
-        return None
-    return RelayLedgerLink(key, validators_in(ledger))
-
-
-async def _gate(desk: RelayLedgerLink, price: int, store: ReceiptStore) -> RelayMeteringGate:
+async def _gate(link: RelayLedgerLink, config: RelayConfig) -> RelayMeteringGate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     is_away = lambda error: isinstance(error, NetworkError)  # noqa: E731
-    return await retry(lambda: desk.gate(price, store), AGAIN, is_away, patience=lambda: PATIENCE_SECONDS)
+    return await retry(
+        lambda: link.gate(config.price, ReceiptStore(config.folder)),
+        AGAIN,
+        is_away,
+        patience=lambda: config.patience,
+    )
 
 
-async def _tell(server: RelayServer) -> None:
+async def _tell(server: RelayServer, channel: Channel) -> None:
     """Says what was forwarded and sent, when it has changed: a killed process has told of nearly all."""
     last: dict[str, int] = {}
     while True:
         await asyncio.sleep(TELL_SECONDS)
         now = _told(server)
         if now != last:
-            report("bytes", **now)
+            channel.report("bytes", **now)
             last = now
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, RelayConfig)

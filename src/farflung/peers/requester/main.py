@@ -1,38 +1,48 @@
 """Runs the requester's process: coordinates one job from the run's folder, wherever its log ends.
 
 It may be killed at any moment. Whoever is started next takes the run log over (one coordinator at a time) and goes
-on from it. What happens goes up the leash: the supervisor keeps the journal, measures loss, and shows it all.
+on from it. What happens goes up the channel: a supervisor keeps the journal, measures loss, and shows it all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
-from farflung.core import limits
-from farflung.core.codec import decode
+import msgspec
+
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
-from farflung.ledger.block import Genesis
+from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
+from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.connect import any_of, client_in_run, places_of, reaches_of, validators_in
-from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, credential_in
+from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
 from farflung.peers.process.channel import (
-    RELAY,
     REQUESTER,
-    ControlChannel,
-    Report,
-    ReportingEmitter,
+    Channel,
+    ChannelEmitter,
     by_name,
-    report,
     report_end,
     run_role,
+    until_let_go,
+)
+from farflung.peers.process.config import (
+    Count,
+    GenesisFile,
+    KeyFile,
+    LedgerConfig,
+    ListenerConfig,
+    Port,
+    RoleConfig,
 )
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget
@@ -47,40 +57,74 @@ from farflung.train import public_state
 from farflung.train.public_state import PublicState
 
 
-def budget_of(config: Report) -> LeaseBudget:
-    """What the supervisor's plan allows."""
-    return LeaseBudget(
-        unit_price=Credits(int(config["unit_price"])),
-        escrow=Credits(int(config["escrow"])),
-        memory_bytes=int(config["memory_bytes"]),
-        deadline=int(config["deadline"]),
-        dataset_bytes=int(config["dataset_bytes"]),
-        answer=Seconds(float(config["answer_seconds"])),
-    )
+class LineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The lines that the plan counts on, as `plan.link_syntax` reads them."""
+
+    member: str
+    requester: str
+    relay: str
 
 
-def assumptions_of(config: Report) -> NetworkAssumptions:
-    """What the supervisor knows of the lines, and which relays may serve the job's group."""
-    member, own, relay = (
-        link_syntax.parse(config["lines"][name]) for name in ("provider-0", REQUESTER, RELAY)
-    )
-    found = places_of(config["relays"])
-    return (
-        NetworkAssumptions(member, own, relay, found, bool(config["relayed"]))
-        if found
-        else NetworkAssumptions(member, own)
-    )
+class RequesterConfig(RoleConfig, frozen=True):
+    """What a requester is told: its keys and its run, where ledger and relays are, and what it may spend.
 
+    `relayed`: all providers stay at relays. `deadline`: of the job, in the ledger's time. `answer_seconds`: that a
+    provider has to answer in. Sums are micro-credits.
+    """
 
-def fee_of(config: Report) -> RelayFee:
-    """What the supervisor's plan pays relays."""
-    price, funds, most = (int(config[name]) for name in ("relay_price", "relay_funds", "relay_most"))
-    return RelayFee(price, funds, places_of(config["relays"]), most)
+    FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin"}
 
+    key: SigningKey
+    genesis: GenesisFile
+    root: Path
+    ledger: LedgerConfig
+    lines: LineConfig
+    unit_price: Count
+    escrow: Count
+    memory_bytes: Count
+    dataset_bytes: Count
+    deadline: Count
+    answer_seconds: float
+    node: KeyFile | None = None
+    name: str = REQUESTER
+    host: str = LOOPBACK
+    port: Port = 0
+    relays: tuple[ListenerConfig, ...] = ()
+    relayed: bool = False
+    relay_price: Count = 0
+    relay_funds: Count = 0
+    relay_most: Count = 0
 
-def tell_closed(_: PublicState, counter: ByteCounter) -> None:
-    """After each round: a process that is killed has told of nearly all that it sent."""
-    report("bytes", **by_name(counter))
+    @property
+    def budget(self) -> LeaseBudget:
+        """What it may spend, and what it asks of providers."""
+        return LeaseBudget(
+            unit_price=Credits(self.unit_price),
+            escrow=Credits(self.escrow),
+            memory_bytes=self.memory_bytes,
+            deadline=self.deadline,
+            dataset_bytes=self.dataset_bytes,
+            answer=Seconds(self.answer_seconds),
+        )
+
+    @property
+    def assumptions(self) -> NetworkAssumptions:
+        """What is known of the lines, and which relays may serve the job's group."""
+        member, own = link_syntax.parse(self.lines.member), link_syntax.parse(self.lines.requester)
+        if not self.relays:
+            return NetworkAssumptions(member, own)
+        relay = link_syntax.parse(self.lines.relay)
+        return NetworkAssumptions(member, own, relay, places_of(self.relays), self.relayed)
+
+    @property
+    def fee(self) -> RelayFee:
+        """What the plan pays relays."""
+        return RelayFee(self.relay_price, self.relay_funds, places_of(self.relays), self.relay_most)
+
+    @property
+    def credential(self) -> Credential:
+        """What the machine proves."""
+        return Credential(self.key) if self.node is None else self.node.credential
 
 
 def keep_last(folder: RunFolder, terms: JobTerms, public: PublicState) -> None:
@@ -90,10 +134,10 @@ def keep_last(folder: RunFolder, terms: JobTerms, public: PublicState) -> None:
         write_atomic(path, public_state.pack(public, terms.layout), "run.snapshot")
 
 
-def report_outcome(outcome: JobOutcome) -> None:
+def report_outcome(channel: Channel, outcome: JobOutcome) -> None:
     """How the job ended, for the result."""
     finished = outcome.finished
-    report(
+    channel.report(
         "outcome",
         rounds=finished.rounds,
         root=finished.root.hex(),
@@ -105,9 +149,9 @@ def report_outcome(outcome: JobOutcome) -> None:
     )
 
 
-async def follow(orders: ControlChannel, requester: Requester) -> None:
-    """Passes on what the supervisor says, until it closes the leash."""
-    while (order := await orders.next()) is not None:
+async def follow(channel: Channel, requester: Requester) -> None:
+    """Passes on what the supervisor says, until the channel ends."""
+    while (order := await channel.next()) is not None:
         match order.get("do"):
             case "stop":
                 requester.stop()
@@ -117,29 +161,27 @@ async def follow(orders: ControlChannel, requester: Requester) -> None:
                 requester.back(PeerId(bytes.fromhex(order["peer"])))
 
 
-async def main(orders: ControlChannel) -> None:
-    """Does the job, tells how it ended, and stays until the supervisor closes the leash."""
-    config = await orders.next()
-    if config is None:
-        return
-    key = SigningKey(bytes.fromhex(config["key"]))
-    genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
-    folder = RunFolder(Path(config["root"]))
+async def main(config: RequesterConfig, channel: Channel) -> None:
+    """Does the job, tells how it ended, and stays until the channel ends."""
+    key, folder, emitter = config.key, RunFolder(config.root), ChannelEmitter(channel)
+
+    def tell_closed(_: PublicState, counter: ByteCounter) -> None:
+        channel.report("bytes", **by_name(counter))  # a killed process has told of nearly all that it sent
+
     await folder.lock_coordinator()
     terms = read_terms(folder, resolve_again(folder).spec)
-    job = JobContext.open(key, genesis.chain, terms, folder, ReportingEmitter())
-    listen = ListenConfig(config["host"], int(config["port"]), config["remote"])
-    machine = credential_in(config, key)
-    requester = Requester(job, listen, machine, assumptions_of(config), fee_of(config), tell_closed)
-    reaches = reaches_of(validators_in(config["ledger"]), requester.endpoint)
+    job = JobContext.open(key, config.genesis.genesis.chain, terms, folder, emitter)
+    listen = ListenConfig(config.host, config.port, allow_remote=config.host != LOOPBACK)
+    requester = Requester(job, listen, config.credential, config.assumptions, config.fee, tell_closed)
+    reaches = reaches_of(validators_in(config.ledger), requester.endpoint)
     reach_ledger = any_of(reaches)
 
     async def work() -> None:
-        ledger = client_in_run(reaches, key, genesis, ReportingEmitter().emit)
+        ledger = client_in_run(reaches, key, config.genesis.genesis, emitter.emit)
         await ledger.head()  # it may be on its way back, too
-        outcome = await requester.run(ledger, await reach_ledger(), budget_of(config))
+        outcome = await requester.run(ledger, await reach_ledger(), config.budget)
         keep_last(folder, terms, outcome.public)
-        report_outcome(outcome)
+        report_outcome(channel, outcome)
 
     await requester.open()
     endpoint = requester.endpoint
@@ -148,26 +190,13 @@ async def main(orders: ControlChannel) -> None:
     )
     try:
         host, port = requester.endpoint.address
-        report("ready", peer=key.public.hex(), host=host, port=port, pid=os.getpid())
-        await _until_let_go(asyncio.create_task(work()), asyncio.create_task(follow(orders, requester)))
+        channel.report("ready", peer=key.public.hex(), host=host, port=port, pid=os.getpid())
+        await until_let_go(work(), follow(channel, requester))
     finally:
         following.cancel()
         await requester.close()
-        report_end(str(config["name"]), requester.counter)
-
-
-async def _until_let_go(work: asyncio.Task[None], leash: asyncio.Task[None]) -> None:
-    """Until the leash is closed; raises what the work failed with."""
-    try:
-        await asyncio.wait({work, leash}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
-        await leash
-    finally:
-        work.cancel()
-        leash.cancel()
-        await asyncio.gather(work, leash, return_exceptions=True)
+        report_end(channel, config.name, by_name(requester.counter))
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, RequesterConfig)

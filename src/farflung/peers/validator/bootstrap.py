@@ -143,23 +143,34 @@ class CatchUpService:
         places: Places,
         told: JoinListener = lambda _: None,
         look: float = LOOK_SECONDS,
+        counter: ByteCounter | None = None,
+        on_block: Callable[[], None] = lambda: None,
     ) -> None:
-        """`told` hears of each look for a snapshot that is worth a line; `look`: seconds between two."""
+        """`told` hears of each look for a snapshot that is worth a line; `look`: seconds between two.
+
+        `counter` counts what the service sends, `on_block` hears of its blocks.
+        """
         self._setting, self._places, self._told, self._look = setting, dict(places), told, look
+        self._counter, self._on_block = counter or ByteCounter(), on_block
         self._taken = 0
         self.service: ValidatorService
 
     async def open(self) -> tuple[str, int]:
         """Begins, from a snapshot where that is due; returns host and port. Raises RunError for its files."""
-        self._told(await begin(self._setting, self._places))
+        if not self._setting.is_logical:  # a local network keeps all blocks
+            self._told(await begin(self._setting, self._places))
         address = await self._start()
         self._setting = replace(self._setting, port=address[1])
         return address
 
     async def _start(self) -> tuple[str, int]:
-        self.service = ValidatorService(self._setting, ByteCounter(), lambda: None)
+        self.service = ValidatorService(self._setting, self._counter, self._on_block)
         self.service.attendant.gauges.snapshots = self._taken
         return await self.service.open(self._places)
+
+    def meet(self, peer: PeerId, place: tuple[str, int]) -> None:
+        """Another validator is there."""
+        self._places[peer] = self.service.places[peer] = place
 
     async def run(self) -> None:
         """Until it is cancelled. Raises what ended the validator."""

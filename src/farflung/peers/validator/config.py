@@ -16,22 +16,27 @@ Without a word on `judges` there is one less than there are cores, MOST_JUDGES a
 
 from __future__ import annotations
 
-import difflib
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
 from farflung.core import limits
-from farflung.core.codec import decode
-from farflung.core.errors import FarflungError, UsageError
+from farflung.core.crypto import SigningKey
 from farflung.core.ids import ID_BYTES, PeerId
-from farflung.ledger.block import Genesis
 from farflung.ledger.params import DAY_MS
 from farflung.net.io.listen_errors import LOOPBACK
-from farflung.peers.keys.files import read_account
+from farflung.peers.process.channel import LEDGER
+from farflung.peers.process.config import (
+    Count,
+    GenesisFile,
+    Port,
+    RoleConfig,
+    read_role_config,
+    refuse_config,
+)
 from farflung.peers.validator.committee import place_of
 from farflung.peers.validator.http_readers import HttpReadersConfig
 from farflung.peers.validator.service import ValidatorConfig
@@ -40,97 +45,65 @@ PORT: Final = 4520
 MOST_JUDGES: Final = 4  # that a validator takes unasked: what one process can execute, so many judge
 
 
-_KINDS: Final[dict[str, type]] = {
-    "port": int,
-    "readers": int,
-    "keep_days": int,
-    "judges": int,
-    "validators": dict,
-}
+class ValidatorConfigFile(RoleConfig, frozen=True):
+    """What a validator is told. `local`: its ledger's time counts blocks, and its supervisor says who is where."""
 
+    FILES: ClassVar[Mapping[str, str]] = {
+        "key": "validator.key",
+        "genesis": "genesis.bin",
+        "folder": "data",
+    }
 
-@dataclass(frozen=True)
-class ValidatorConfigFile:
-    """The file's values. Paths are relative to it."""
-
-    key: str = "validator.key"
-    genesis: str = "genesis.bin"
-    folder: str = "data"
+    key: SigningKey
+    genesis: GenesisFile
+    folder: Path
+    name: str = LEDGER
     host: str = LOOPBACK
-    port: int = PORT
-    readers: int = 0
-    keep_days: int = 0
-    judges: int | None = None
-    validators: dict[str, str] | None = None
+    port: Port = PORT
+    readers: Port = 0
+    keep_days: Count = 0
+    judges: Annotated[int, msgspec.Meta(ge=0, le=limits.JUDGES)] | None = None
+    validators: dict[str, str] = msgspec.field(default_factory=dict)
+    local: bool = False
+
+    def setting(self) -> ValidatorConfig:
+        """The same as a service takes it; makes its folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return ValidatorConfig(
+            self.key,
+            self.genesis.genesis,
+            self.folder,
+            self.host,
+            self.port,
+            is_remote=self.host != LOOPBACK,
+            is_logical=self.local,
+            readers=HttpReadersConfig(port=self.readers) if self.readers else None,
+            keep_ms=self.keep_days * DAY_MS or None,
+            judges=spare_cores() if self.judges is None else self.judges,
+        )
+
+    def places(self) -> dict[PeerId, tuple[str, int]]:
+        """Where other validators are. Raises UsageError FF-APP-300."""
+        found = {}
+        for text, address in self.validators.items():
+            place = place_of(address)
+            try:
+                key = bytes.fromhex(text)
+            except ValueError:
+                key = b""
+            if place is None or len(key) != ID_BYTES:
+                refuse_config("[validators]", f"it has {text[:16]!r} = {address!r}, not KEY = HOST:PORT")
+            found[PeerId(key)] = place
+        return found
 
 
 def read_config(path: Path) -> tuple[ValidatorConfigFile, ValidatorConfig, dict[PeerId, tuple[str, int]]]:
     """What the file says, and where other validators are. Raises UsageError FF-APP-300, and what key files raise."""
-    try:
-        said = msgspec.toml.decode(path.read_bytes())
-    except (OSError, ValueError) as error:
-        _refuse(path, str(error)[:200])
-    names = [each.name for each in fields(ValidatorConfigFile)]
-    for name, value in said.items():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            _refuse(path, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        expected = _KINDS.get(name, str)
-        most = limits.JUDGES if name == "judges" else (1 << 16) - 1
-        is_in_range = not isinstance(value, int) or (not isinstance(value, bool) and 0 <= value <= most)
-        if not isinstance(value, expected) or not is_in_range:
-            _refuse(path, f"{name} is {value!r}")
-    written = ValidatorConfigFile(**said)
-    return written, _setting(path, written), _places(path, written.validators or {})
-
-
-def _setting(path: Path, written: ValidatorConfigFile) -> ValidatorConfig:
-    key = read_account(path.parent / written.key)
-    genesis = read_genesis(path.parent / written.genesis)
-    folder = path.parent / written.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    readers = HttpReadersConfig(port=written.readers) if written.readers else None
-    is_remote = written.host != LOOPBACK
-    keep_ms = written.keep_days * DAY_MS or None
-    place = (written.host, written.port)
-    judges = spare_cores() if written.judges is None else written.judges
-    return ValidatorConfig(
-        key, genesis, folder, *place, is_remote, readers=readers, keep_ms=keep_ms, judges=judges
-    )
+    written = read_role_config(path, ValidatorConfigFile)
+    return written, written.setting(), written.places()
 
 
 def spare_cores() -> int:
     """How many processes judge signatures where nobody said: the cores that the validator's own leaves."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores - 1, MOST_JUDGES)
-
-
-def _places(path: Path, said: dict[str, Any]) -> dict[PeerId, tuple[str, int]]:
-    found = {}
-    for text, address in said.items():
-        place = place_of(address) if isinstance(address, str) else None
-        try:
-            key = bytes.fromhex(text)
-        except ValueError:
-            key = b""
-        if place is None or len(key) != ID_BYTES:
-            _refuse(path, f"[validators] has {text[:16]!r} = {address!r}, not KEY = HOST:PORT")
-        found[PeerId(key)] = place
-    return found
-
-
-def read_genesis(path: Path) -> Genesis:
-    """A genesis file. Raises UsageError FF-APP-300."""
-    try:
-        return decode(path.read_bytes(), Genesis, limits.TX_BYTES)
-    except (OSError, FarflungError) as error:
-        _refuse(path, str(error)[:200])
-
-
-def _refuse(path: Path, cause: str) -> NoReturn:
-    raise UsageError(
-        "FF-APP-300",
-        f"{path} cannot be used",
-        cause=cause,
-        hint="farflung ledger init FOLDER writes files that can; docs/operate.md explains each value",
-    )

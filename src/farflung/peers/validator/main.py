@@ -1,66 +1,49 @@
-"""Runs the validator of a local network: one seat of its committee, alone or among several."""
+"""Runs a validator's process: one seat of a ledger's committee, alone or among several."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+import math
 
-from farflung.core import limits
-from farflung.core.codec import decode
-from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.ledger.block import Genesis
 from farflung.net.counters import ByteCounter
-from farflung.peers.process.channel import ControlChannel, Report, by_name, report, report_end, run_role
-from farflung.peers.validator.service import ValidatorConfig, ValidatorService
+from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.process.channel import Channel, by_name, report_end, run_role, until_let_go
+from farflung.peers.validator.bootstrap import LOOK_SECONDS, CatchUpService, JoinStatus
+from farflung.peers.validator.config import ValidatorConfigFile
 
 
-def setting_of(config: Report) -> ValidatorConfig:
-    """What the supervisor says."""
-    return ValidatorConfig(
-        SigningKey(bytes.fromhex(config["key"])),
-        decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES),
-        Path(config["folder"]),
-        config["host"],
-        int(config["port"]),
-        bool(config["remote"]),
-        bool(config["local"]),
-    )
-
-
-async def main(orders: ControlChannel) -> None:
-    """Serves until the supervisor closes the leash; `meet` says where the other validators are."""
-    config = await orders.next()
-    if config is None:
-        return
-    counter = ByteCounter()
+async def main(config: ValidatorConfigFile, channel: Channel) -> None:
+    """Serves until the channel ends; `meet` says where the other validators are."""
+    counter, setting = ByteCounter(), config.setting()
 
     def count() -> None:
-        report("bytes", **by_name(counter))  # a killed process has told of nearly all that it sent
+        channel.report("bytes", **by_name(counter))  # a killed process has told of nearly all that it sent
 
-    setting = setting_of(config)
-    service = ValidatorService(setting, counter, count)
-    host, port = await service.open({})
-    report("ready", peer=setting.key.public.hex(), host=host, port=port)
-    following = asyncio.create_task(follow(orders, service))
+    def tell(status: JoinStatus) -> None:
+        for line in status.lines():
+            channel.report("note", text=line)
+
+    look = math.inf if config.local else LOOK_SECONDS
+    catch_up = CatchUpService(setting, config.places(), tell, look, counter, count)
+    host, port = await catch_up.open()
+    service = catch_up.service
+    readers = f"http://{LOOPBACK}:{service.readers_port}" if service.readers_port else ""
+    facts = {"height": service.chain.head.height, "readers": readers}
+    channel.report("ready", peer=setting.key.public.hex(), host=host, port=port, **facts)
     try:
-        await asyncio.wait({following, service.failed}, return_when=asyncio.FIRST_COMPLETED)
-        if service.failed.done():
-            service.failed.result()
+        await until_let_go(catch_up.run(), _follow(channel, catch_up))
     finally:
-        following.cancel()
-        await service.close()
-    report_end(str(config["name"]), counter)
+        await catch_up.close()
+    report_end(channel, config.name, by_name(counter))
 
 
-async def follow(orders: ControlChannel, service: ValidatorService) -> None:
-    """Until the leash is closed."""
-    while (said := await orders.next()) is not None:
+async def _follow(channel: Channel, catch_up: CatchUpService) -> None:
+    """Until the channel ends."""
+    while (said := await channel.next()) is not None:
         if said.get("do") == "meet":
             for other in said["validators"]:
-                place = (str(other["host"]), int(other["port"]))
-                service.places[PeerId(bytes.fromhex(other["peer"]))] = place
+                catch_up.meet(PeerId(bytes.fromhex(other["peer"])), (str(other["host"]), int(other["port"])))
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, ValidatorConfigFile)

@@ -1,0 +1,76 @@
+"""Defines a lending node's configuration: one file beside its keys, or what a supervisor says.
+
+key = "account.key"          # of the account that stakes and is paid
+node = "node.key"            # what the machine proves in its stead (farflung key new); left out: the account's key
+genesis = "genesis.bin"      # what the ledger begins with
+folder = "data"              # stored objects, sealed files, vouchers, files of disputes
+port = 0                     # 0: any free one
+unit_price = 10              # micro-credits that it asks for a token
+stake = 1000                 # micro-credits
+[ledger]                     # one of its validators; [[ledger.others]] are more
+peer = "KEY"
+host = "127.0.0.1"
+port = 4520
+[[relays]]                   # where it is reached; none: it listens itself, on this computer
+peer = "KEY"
+host = "198.51.100.7"
+port = 4510
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Final
+
+from farflung.core.crypto import SigningKey
+from farflung.job.cheat_names import HONEST
+from farflung.ledger.params import DAY_MS
+from farflung.net.certificates import Credential
+from farflung.peers.process.config import (
+    Count,
+    GenesisFile,
+    KeyFile,
+    LedgerConfig,
+    ListenerConfig,
+    Port,
+    RoleConfig,
+)
+
+REGISTERED_MS: Final = 60 * DAY_MS  # for which a node registers itself
+
+
+class NodeConfig(RoleConfig, frozen=True):
+    """What a provider or a verifier is told.
+
+    `registers`: at its start; else when its supervisor says so. `flops`: as measured before; 0: measured at the start.
+    `cheat`, `contests`: how the node of a demonstration deviates.
+    """
+
+    FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin", "folder": "data"}
+
+    key: SigningKey
+    genesis: GenesisFile
+    folder: Path
+    ledger: LedgerConfig
+    unit_price: Count
+    stake: Count
+    node: KeyFile | None = None
+    name: str = "node"
+    port: Port = 0
+    relays: tuple[ListenerConfig, ...] = ()
+    registers: bool = True
+    flops: Count = 0
+    cheat: str = HONEST
+    contests: bool = False
+
+    @property
+    def credential(self) -> Credential:
+        """What the machine proves."""
+        return Credential(self.key) if self.node is None else self.node.credential
+
+    @property
+    def expires(self) -> int:
+        """Until when it registers, in the ledger's time: where that counts blocks, it began at 0."""
+        return REGISTERED_MS + (int(time.time() * 1000) if self.genesis.genesis.time else 0)

@@ -1,0 +1,155 @@
+"""Decodes a role's configuration, strictly: the first line of a supervisor's pipe, or a TOML or JSON file.
+
+A pipe carries what files contain, so that no secret of a run lies on a disk. A file names other files, from its folder.
+
+    type          on the pipe                in a file
+    SigningKey    an account's seed, hex     its file (peers.keys.files)
+    KeyFile       the text of a key's file   a file of an account's key, or of a node key
+    GenesisFile   hex                        a file
+    Path          a path                     a path, from the folder of the file
+    HexId         hex                        hex
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, NoReturn, TypeVar
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, UsageError
+from farflung.core.ids import ID_BYTES
+from farflung.ledger.block import Genesis
+from farflung.net.certificates import Credential
+from farflung.peers.keys.files import credential_in, read_account, read_own
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=(1 << 16) - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+ConfigT = TypeVar("ConfigT", bound="RoleConfig")
+_PIPE: Final = "the configuration from the supervisor"
+_INITIAL: Final = re.compile(r"\$\.(\w+)")
+
+
+class HexId(bytes):
+    """A public key."""
+
+
+class GenesisFile:
+    """What a ledger begins with."""
+
+    def __init__(self, data: bytes) -> None:
+        """Raises ValueError."""
+        try:
+            self.genesis = decode(data, Genesis, limits.TX_BYTES)
+        except FarflungError as error:
+            raise ValueError(str(error)) from error
+
+
+class KeyFile:
+    """What a process proves, and the file that it may be replaced in; None: it came through the pipe."""
+
+    def __init__(self, credential: Credential, path: Path | None = None) -> None:
+        self.credential, self.path = credential, path
+
+
+class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a relay or a validator listens."""
+
+    peer: HexId
+    host: str
+    port: Port
+
+
+class LedgerConfig(ListenerConfig, frozen=True):
+    """A validator of a ledger, and others of the same."""
+
+    others: tuple[ListenerConfig, ...] = ()
+
+
+class RoleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each role is told; `FILES`: names that files have where a configuration file does not say."""
+
+    FILES: ClassVar[Mapping[str, str]] = {}
+
+
+def config_in(table: Mapping[str, Any], kind: type[ConfigT]) -> ConfigT:
+    """A supervisor's. Raises UsageError FF-APP-300."""
+    return _converted(table, kind, _PIPE, None)
+
+
+def read_role_config(path: Path, kind: type[ConfigT]) -> ConfigT:
+    """A file's. Raises UsageError FF-APP-300, and what key files raise."""
+    try:
+        data = path.read_bytes()
+        table = msgspec.json.decode(data) if path.suffix == ".json" else msgspec.toml.decode(data)
+    except (OSError, ValueError) as error:
+        refuse_config(str(path), str(error)[:200])
+    if not isinstance(table, dict):
+        refuse_config(str(path), "it is no table of names and values")
+    return _converted({**kind.FILES, **table}, kind, str(path), path.parent)
+
+
+def refuse_config(origin: str, cause: str) -> NoReturn:
+    """Raises UsageError FF-APP-300."""
+    raise UsageError(
+        "FF-APP-300",
+        f"{origin} cannot be used",
+        cause=cause,
+        hint="farflung ledger init FOLDER writes files that can; docs/operate.md explains each value",
+    )
+
+
+def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folder: Path | None) -> ConfigT:
+    for name in table:
+        if name not in kind.__struct_fields__:
+            near = difflib.get_close_matches(name, kind.__struct_fields__, 1)
+            refuse_config(origin, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    try:
+        return msgspec.convert(table, kind, dec_hook=partial(_decoded, folder))
+    except msgspec.ValidationError as error:
+        named = _INITIAL.search(str(error))
+        value = table.get(named[1]) if named is not None else None
+        if named is not None and folder is not None and isinstance(value, str | int | float):
+            refuse_config(origin, f"{named[1]} is {value!r} ({str(error)[:200]})")
+        refuse_config(origin, str(error)[:200])  # it names types and keys, and no secret
+
+
+def _decoded(folder: Path | None, kind: type[Any], text: Any) -> Any:
+    """One value. Raises ValueError, and what key files raise."""
+    if not isinstance(text, str):
+        raise ValueError(f"expected a text, got {type(text).__name__}")
+    if kind is HexId:
+        return _key(text)
+    if folder is None:
+        return _from_pipe(kind, text)
+    path = folder / text
+    if kind is SigningKey:
+        return read_account(path)
+    if kind is KeyFile:
+        return KeyFile(read_own(path), path)
+    try:
+        return GenesisFile(path.read_bytes()) if kind is GenesisFile else path
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+
+
+def _from_pipe(kind: type[Any], text: str) -> Any:
+    if kind is SigningKey:
+        return SigningKey(_key(text))
+    if kind is KeyFile:
+        return KeyFile(credential_in(text))
+    return GenesisFile(bytes.fromhex(text)) if kind is GenesisFile else Path(text)
+
+
+def _key(text: str) -> HexId:
+    found = HexId(bytes.fromhex(text))
+    if len(found) != ID_BYTES:
+        raise ValueError(f"a key has {2 * ID_BYTES} hex digits")
+    return found

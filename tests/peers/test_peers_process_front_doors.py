@@ -1,0 +1,128 @@
+"""Roles that nobody supervises: a configuration file, keys beside it, a log, and a signal that ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import UsageError
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import LedgerParams
+from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
+from farflung.peers.node.config import NodeConfig
+from farflung.peers.process.config import read_role_config
+from farflung.peers.relay.config import RelayConfig
+
+VALIDATOR, LENDER, ASKER = (local_key(21, name) for name in ("validator", "lender", "asker"))
+GENESIS = Genesis(
+    "doors", 0, ((LENDER.public, 10**9), (ASKER.public, 10**6)), (VALIDATOR.public,), LedgerParams(fee_min=1)
+)
+
+
+def write_key(path: Path, key: SigningKey) -> None:
+    path.write_text(key.seed.hex() + "\n")
+    path.chmod(0o600)
+
+
+@asynccontextmanager
+async def role(module: str, config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A role's process, which a signal ends at the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"farflung.peers.{module}", "--config", str(config)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process, kind: str) -> dict[str, str]:
+    """The facts of the next line of a kind."""
+    assert process.stderr is not None
+    seen = []
+    while line := (await process.stderr.readline()).decode():
+        seen.append(line)
+        if line.split()[0] == kind:
+            return dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
+    raise AssertionError(seen)
+
+
+def made(folder: Path) -> tuple[Path, str]:
+    """Files of a validator and of a node; the node's configuration lacks the ledger's port."""
+    (folder / "genesis.bin").write_bytes(encode(GENESIS))
+    write_key(folder / "validator.key", VALIDATOR)
+    write_key(folder / "account.key", LENDER)
+    (folder / "validator.toml").write_text("port = 0\nlocal = true\nfolder = 'ledger'\n")
+    node = "unit_price = 10\nstake = 1000\nfolder = 'lent'\n"
+    place = f"peer = '{VALIDATOR.public.hex()}'\nhost = '127.0.0.1'\n"
+    return folder / "validator.toml", f"{node}[ledger]\n{place}"
+
+
+def test_a_provider_registers_by_its_file_and_both_end_by_a_signal(tmp_path: Path) -> None:
+    async def test() -> None:
+        validator, node = made(tmp_path)
+        async with role("validator.main", validator) as ledger:
+            port = int((await said(ledger, "ready"))["port"])
+            (tmp_path / "node.toml").write_text(f"{node}port = {port}\n")
+            async with role("node.provider", tmp_path / "node.toml") as provider:
+                assert (await said(provider, "ready"))["peer"] == LENDER.public.hex()
+                await said(provider, "registered")
+                own = Endpoint(ASKER, serve_nothing, ByteCounter())
+                client = LedgerClient(lambda: own.dial(VALIDATOR.public, "127.0.0.1", port), ASKER, GENESIS)
+                (found,) = await client.nodes()
+                assert (found.node, found.unit_price, found.stake) == (LENDER.public, 10, 1000)
+                await own.close()
+            assert provider.returncode == 0
+        assert ledger.returncode == 0
+
+    async def bounded() -> None:
+        async with asyncio.timeout(100):
+            await test()
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("stak = 1", "did you mean 'stake'"),
+        ("stake = -1", "stake is -1"),
+        ("port = 70000", "port is 70000"),
+        ("genesis = 'none.bin'", "genesis is 'none.bin'"),
+        ("relays = [{peer = 'ab', host = 'h', port = 1}]", "64 hex digits"),
+    ],
+)
+def test_a_file_is_read_strictly(tmp_path: Path, line: str, cause: str) -> None:
+    _, node = made(tmp_path)
+    path = tmp_path / "node.toml"
+    path.write_text(
+        f"{line}\n{node}port = 1\n".replace("stake = 1000\n", "" if "stake" in line else "stake = 1\n")
+    )
+    with pytest.raises(UsageError, match="FF-APP-300") as caught:
+        read_role_config(path, NodeConfig)
+    assert cause in caught.value.cause
+
+
+def test_files_are_found_beside_the_configuration_and_keys_are_checked(tmp_path: Path) -> None:
+    write_key(tmp_path / "relay.key", LENDER)
+    (tmp_path / "relay.json").write_text('{"port": 0, "uplink_mbit": 20}')
+    config = read_role_config(tmp_path / "relay.json", RelayConfig)
+    assert config.key.credential.account == LENDER.public
+    assert config.folder == tmp_path / "relay.key.till"
+    (tmp_path / "relay.key").chmod(0o644)
+    with pytest.raises(UsageError, match="FF-APP-141"):
+        read_role_config(tmp_path / "relay.json", RelayConfig)
