@@ -12,8 +12,8 @@ Four ways to bring N payloads of m bytes together:
 5 % of the middle, for N from 4 to 64. The ring all-reduce of bf16, against which ratios are told, itself moves
 2 (N-1)/N x 2 P bytes, so that a two-way exchange has the same ratio to it for every N.
 
-Loss: peers of one small job in one process (bench/scaling/simulated.py), the same seeds for each way; nats a byte more than
-the all-gather of the same uplink codec. Goal before two-way leaves its flag: under 0.02.
+Loss: peers of one small job in one process (bench/scaling/simulated.py), the same seeds for each way; nats a byte
+more than the all-gather of the same uplink codec. Goal before two-way leaves its flag: under 0.02.
 """
 
 from __future__ import annotations

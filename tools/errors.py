@@ -3,8 +3,8 @@
     python tools/errors.py            writes the page
     python tools/errors.py --check    only compares it: exit status 1 where it differs
 
-An error is made by `SomeError("FF-X-001", message, cause=, hint=)`, or by a function of the same module or package that is
-given the code and the message. `…` stands for what is filled in when it happens.
+An error is made by `SomeError("FF-X-001", message, cause=, hint=)`, or by a function of the same module or package
+that is given the code and the message. `…` stands for what is filled in when it happens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "farflung"
 PAGE = ROOT / "docs" / "errors.md"
 CODE = re.compile(r"FF-([A-Z]+)-\d{3}")
+TABLE = "| code | class, exit status | message | cause | next step |\n|---|---|---|---|---|"
 MOST = 3  # ways to say one thing that are listed
 AREAS = {
     "APP": "running, resuming, and what roles say to each other",
@@ -52,7 +53,8 @@ The middle of a code names the area of the rule, and the class of the error give
 run failed · 2 not understood · 3 network · 4 refused by policy · 5 verification failed · 130 stopped by you (the error
 tree stands in `core/errors.py`). A code is never used twice. `…` stands for what is filled in; a slash separates what
 one code says in several places. Where no class stands, the code is that of a warning, of a finding, or of a
-transaction that a ledger refuses. `farflung -v …` adds the traceback. `tools/errors.py` writes this page from the source.
+transaction that a ledger refuses. `farflung -v …` adds the traceback. `tools/errors.py` writes this page from the
+source.
 
 A `ProtocolError` without a next step is *a peer's fault*: bytes from elsewhere broke a rule; the connection or the peer
 is dropped, and the others go on. Any other error without one that you meet is *a mistake in farflung*: please report it
@@ -263,9 +265,7 @@ def page() -> str:
     for code, row in rows().items():
         if (own := code.split("-")[1]) != area:
             area = own
-            parts.append(
-                f"\n\n## {area}: {AREAS[area]}\n\n| code | class, exit status | message | cause | next step |\n|---|---|---|---|---|"
-            )
+            parts.append(f"\n\n## {area}: {AREAS[area]}\n\n{TABLE}")
         kinds = ", ".join(f"{name} {classes()[name]}" for name in sorted(row.classes))
         cells = " | ".join(_cell(texts) for texts in row.columns)
         parts.append(f"\n| `{code}` | {kinds} | {cells} |")

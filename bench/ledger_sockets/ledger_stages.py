@@ -1,4 +1,4 @@
-"""A validator that also tells where its own process's time goes: `python bench/ledger_sockets/ledger_stages.py VALIDATOR.TOML OUT`.
+"""A validator that also tells where its own process's time goes: `python ledger_stages.py VALIDATOR.TOML OUT`.
 
 Runs `farflung ledger validator` with a clock around each stage, in seconds of its thread's processor; what a stage
 calls that is a stage itself is counted there, not here. The clocks cost some microseconds a transaction.

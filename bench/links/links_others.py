@@ -1,8 +1,9 @@
 """Other systems in bench/links.py's links: what each needs beside its workers, and a worker's step by it.
 
 torchft (a lighthouse; per-step DDP, and DiLoCo) and hivemind (a DHT; one global batch a step, and local updates) train
-in bench/links/links_worker.py, Flower's FedAvg in bench/links/links_flower.py: the same model and text, under their own programs.
-torchft sends in the clear, and Flower with `--insecure`, as its own first examples do; hivemind's libp2p encrypts.
+in bench/links/links_worker.py, Flower's FedAvg in bench/links/links_flower.py: the same model and text, under their
+own programs. torchft sends in the clear, and Flower with `--insecure`, as its own first examples do; hivemind's
+libp2p encrypts.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def judged(found: dict[str, list[dict[str, float]]], seeds: int) -> Iterator[Row
 
 
 def worker(isa: str, what: str, folder: str, *counts: int) -> str:
-    """Runs bench/verify/verify_honest.py with these vector instructions; NumPy's threads would only wait for each other."""
+    """Runs verify_honest.py with these vector instructions; NumPy's threads would only wait for each other."""
     script = Path(__file__).parent / "verify_honest.py"
     set_to = {"ATEN_CPU_CAPABILITY": isa, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, str(script), what, folder, *map(str, counts)]

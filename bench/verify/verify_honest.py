@@ -1,7 +1,8 @@
 """Honest segments of another environment: started by bench/verify.py, once for each set of vector instructions.
 
 python bench/verify/verify_honest.py make FOLDER SEEDS SEGMENTS     trains and keeps starts and ends
-python bench/verify/verify_honest.py again FOLDER SEEDS             trains each again in all classes; prints one line each:
+python bench/verify/verify_honest.py again FOLDER SEEDS             trains each again in all classes; prints one
+line each:
                                                              {"class", "excess", "noise"}: a segment's distance in
                                                              tolerances and in honest distances of the profile
 """

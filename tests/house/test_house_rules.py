@@ -21,7 +21,39 @@ CODE = re.compile(r"FF-([A-Z]+)-(\d{3})")
 
 MAX_FILE = 500
 MAX_FUNCTION = 60
+MAX_PARAMETERS = 7  # of a constructor
+FREE = {"sync"}  # whose classes take the options that people choose by name
+OVER: set[str] = {"TrainingLease", "CommitteeMember"}  # still to be carved
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+FIELD = {  # terms that end in -ing and are nouns, or stand before one
+    *(
+        "annealing",
+        "cheating",
+        "clearing",
+        "coding",
+        "keyring",
+        "matching",
+        "metering",
+        "opening",
+        "timing",
+        "training",
+    ),
+}
+METAPHORS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    ahead altered anew attendant berth books brief chronicle contest counsel crew crews docket door
+    duct fan fanway fare fares foreseen foretold frontdoor guessing handed hearer hearing junction
+    keeper keeping knock laid leash lender lift likeness manners meetings mooring moorings muster
+    neighbourhood outbox outlet panel perjurers pieces purse quarters reign roads rooms rung rungs
+    seldom sharing shelf sightings signers silence spares speaker strip summoned tale telling
+    tenancy tenure terrain tether thrift tidings till together tollgate turns valve vigil voices
+    walk whereabouts workplace worth yardstick
+    """,
+    )
+)
+HEADLESS = re.compile(r"(What|Who|Whose|Whether|How|Where|When|Why|Which)\b")
 OWNERS = {  # the rooms in which an area's errors are made: one code may tell them in other words there
     "CORE": {"core"},
     "SYNC": {"sync"},
@@ -182,7 +214,55 @@ def test_no_module_has_a_vague_name() -> None:
 
 
 def test_every_module_says_in_its_head_what_it_decides() -> None:
-    assert [str(path) for path in FILES if not ast.get_docstring(tree(path))] == []
+    """In a plain sentence, with a subject."""
+    broken = []
+    for path in FILES:
+        first = (ast.get_docstring(tree(path)) or "").split("\n\n")[0]
+        if HEADLESS.match(first) or "Part of" in first or not first.endswith((".", ":")):
+            broken.append(f"{path.relative_to(ROOT)}: {first}")
+    assert broken == []
+
+
+def test_names_are_nouns_of_the_field() -> None:
+    """No gerund and no metaphor names a module; no metaphor a public class."""
+    broken = [
+        str(path.relative_to(ROOT))
+        for path in FILES
+        for word in (*path.stem.split("_"), *path.parent.name.split("_"))
+        if (word.endswith("ing") and word not in FIELD) or word in METAPHORS
+    ]
+    assert broken == []
+    words = {name: re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*", name) for name in public_classes()}
+    assert [name for name, parts in words.items() if METAPHORS & {part.lower() for part in parts}] == []
+
+
+def public_classes() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(place(path, node))
+    return found
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    assert {name: places for name, places in public_classes().items() if len(places) > 1} == {}
+
+
+def large_constructors(module: ast.Module) -> Iterator[tuple[ast.ClassDef, int]]:
+    for kind in ast.walk(module):
+        for node in kind.body if isinstance(kind, ast.ClassDef) else ():
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                a = node.args
+                count = len([*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]) - 1
+                if count > MAX_PARAMETERS:
+                    yield kind, count
+
+
+def test_no_constructor_takes_more_than_seven_parameters() -> None:
+    rooms = [path for path in FILES if path.relative_to(SOURCE).parts[0] not in FREE]
+    broken = {kind.name: count for path in rooms for kind, count in large_constructors(tree(path))}
+    assert set(broken) == OVER, broken
 
 
 def test_folders_are_at_most_two_deep() -> None:
@@ -298,6 +378,12 @@ def test_the_length_rule_sees() -> None:
     body = "\n".join("    pass" for _ in range(MAX_FUNCTION))
     assert list(long_functions(ast.parse(f"async def f():\n{body}")))
     assert not list(long_functions(ast.parse("def f():\n" + body[: body.rindex("\n")])))
+
+
+def test_the_constructor_rule_sees() -> None:
+    many = "class A:\n    def __init__(self, a, b, c, d, e, f, *, g{}): ..."
+    assert list(large_constructors(ast.parse(many.format(", h"))))
+    assert not list(large_constructors(ast.parse(many.format(""))))
 
 
 def test_the_code_collector_sees_values_and_not_prose() -> None:

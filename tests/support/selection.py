@@ -5,8 +5,8 @@
     rest    (.ci/run)        whatever `change` left out last time, root, extras and browser included
 
 A file has changed where it differs from what it was when `change` last passed (.pytest_cache). On a fresh clone: from
-the merge base of HEAD and main. What a test imports is found in the import graph of the package, in which a module's name
-in a string is an import too: networks and workers are started by `python -m`.
+the merge base of HEAD and main. What a test imports is found in the import graph of the package, in which a
+module's name in a string is an import too: networks and workers are started by `python -m`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Implements the inner optimizers as pure functions on flat vectors.
 
 `torch.optim` objects hide their state from a traced graph; these do not, so that the same code trains and is
-audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its `OptimizerRates`:
-numbers in training, 0-dimensional tensors where one traced graph serves every step (verify.canon.step_graph).
+audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its
+`OptimizerRates`: numbers in training, 0-dimensional tensors where one traced graph serves every step
+(verify.canon.step_graph).
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def muon(
     at: OptimizerRates,
     parameter_layout: ParameterLayout,
 ) -> tuple[Tensor, Vectors]:
-    """Muon (Jordan et al. 2024) for `parameter_layout.matrices`, AdamW for all else; weight decay as in Liu et al. 2025.
+    """Muon (Jordan et al. 2024) for `parameter_layout.matrices`, AdamW for all else; weight decay of Liu et al. 2025.
 
     The first vector is AdamW's mean, in matrices the momentum (Nesterov's form); the second stays 0 there.
     """

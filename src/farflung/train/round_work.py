@@ -1,7 +1,8 @@
 """Holds a job for its worker and does the work itself: it trains a round, and encodes the result.
 
-`RoundWorker` is what every peer runs, and `PartialRound` a round's steps, made at once or one by one. A verifier repeats single
-parts of it (`rerun`, `reencode`) through the very same functions, so that the same settings give the same bits.
+`RoundWorker` is what every peer runs, and `PartialRound` a round's steps, made at once or one by one. A verifier
+repeats single parts of it (`rerun`, `reencode`) through the very same functions, so that the same settings give the
+same bits.
 """
 
 from __future__ import annotations

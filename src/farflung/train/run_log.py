@@ -1,8 +1,8 @@
 """Defines the run log, which records what decided the result, in the order in which it was decided.
 
 Each entry holds one record, the hash of the entry before it, and the coordinator's signature. The accept set,
-weights and H of a round are here, on disk, before anything is merged (docs/concepts/roundlog, law 2); replaying the records
-gives the coordinator's state back, and with the payloads gives every bit of public state.
+weights and H of a round are here, on disk, before anything is merged (docs/concepts/roundlog, law 2); replaying the
+records gives the coordinator's state back, and with the payloads gives every bit of public state.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class TrainCommand(Wire, frozen=True, tag="train"):
 
 
 class AbandonCommand(Wire, frozen=True, tag="abandon"):
-    """Give up the round that is being trained: it is answered WorkerFailure, FF-TRAIN-012. This is not answered at all, and
-    changes nothing when no round is under way.
+    """Give up the round that is being trained: it is answered WorkerFailure, FF-TRAIN-012. This is not answered at
+    all, and changes nothing when no round is under way.
     """
 
 

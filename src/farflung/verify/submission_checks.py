@@ -51,7 +51,8 @@ NORM_ELEMENTS: Final = 1024  # of a smaller tensor, top-k may by chance send not
 class CheckerSetup(Wire, frozen=True, tag="setup"):
     """What of a job's terms a payload is held against. `weight`: the most that a contribution may weigh.
 
-    What it was assigned in its round is the coordinator's to know (RoundStartRecord), and checked where the log is written.
+    What it was assigned in its round is the coordinator's to know (RoundStartRecord), and checked where the log is
+    written.
     """
 
     spec: JobSpec

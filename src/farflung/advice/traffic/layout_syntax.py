@@ -3,7 +3,8 @@
     ways     dp data, tp tensor, pp pipeline, cp context, ep expert parallel; node: cards of one node
     step     batch: sequences of a step, all replicas together; micros: into how many parts a replica's are cut;
              virtual: parts of the model a stage holds; zero: stage of ZeRO; sp=1: sequence parallel;
-             recompute: none, selective, full; every, bits: replicas exchange changes of so many bits every so many steps
+             recompute: none, selective, full; every, bits: replicas exchange changes of so many bits every so many
+             steps
     model    model: a name of advice.memory.transformer, or sizes: layers, hidden, heads, sequence, vocabulary, experts,
              chosen; params: parameters, where they are not what the sizes say; bytes of a number on the wire
     epoch    tokens; loss: share of packets that a line loses
@@ -59,7 +60,7 @@ class ParallelLayout(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, model: Transformer | None, sequence: int, batch: int) -> ParallelLayout:
-    """The layout that `text` means. `model`, `sequence`, `batch`: the job's, one replica's batch; None: it has no sizes.
+    """The layout that `text` means. `model`, `sequence`, `batch`: the job's, one replica's batch; None: no sizes.
 
     Raises UsageError FF-PLAN-063 (cannot be read), -064 (a name or a model that there is not), -065 (no model), and of
     values FF-PLAN-020, -021, -023 (ways that do not divide), -026.

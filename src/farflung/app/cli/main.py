@@ -222,7 +222,7 @@ def _refuse(error: FarflungError) -> NoReturn:
 
 
 def _open_missing() -> None:
-    """Gives closed standard streams (`>&-`) the null device: the next file would take their number, and what is printed."""
+    """Gives closed standard streams (`>&-`) the null device: the next file would take their number and their text."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the closed stream

@@ -106,8 +106,8 @@ class Endpoint:
 
         `fresh`: if not 0, a new one that only dials of the same number share. With `relay`, host and port are that
         relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed
-        before it was open (not admitted, full), 049 this endpoint is closed, 070 .. 073 what `dial_by_relay` says of relays;
-        ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
+        before it was open (not admitted, full), 049 this endpoint is closed, 070 .. 073 what `dial_by_relay` says
+        of relays; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         A new one is proved to be the peer's; if that does not take us in, the first call raises FF-NET-045.
         """
         if not fresh and (standing := self.connection(peer)) is not None:

@@ -2,7 +2,8 @@
 
 The states at the borders of a segment lie in the worker's memory until its round is merged. A drawn segment is sealed
 into the store at once, and what it opens to is kept with it, so that a provider that crashes afterwards opens
-the same. A worker that lost them goes its round again. What the segment ended with is shown only to a verifier that has committed to a result of its own (V2).
+the same. A worker that lost them goes its round again. What the segment ended with is shown only to a verifier that
+has committed to a result of its own (V2).
 
 A planted segment is one whose trace its maker has falsified, because the requester asked it to (ledger.canaries). It is
 kept beside the true one, and who asks is answered under the trace that it names: a verifier cannot tell which it was

@@ -1,7 +1,8 @@
 """Chooses before each round how its payloads reach all members, and compares predicted with measured seconds.
 
 The coordinator's part. Members' lines are what they were seen to carry, before that what the network is said to have
-(`NetworkAssumptions`). All here is told to people and enters no root: whichever way is chosen, the same payloads are merged.
+(`NetworkAssumptions`). All here is told to people and enters no root: whichever way is chosen, the same payloads
+are merged.
 
 Taken are the slowest member's seconds from the order to reveal until its payload lies with a replica and here, and the
 slowest member's seconds until it has all payloads of the others; training, checks and merging are not in it.

@@ -92,8 +92,9 @@ class Requester:
         fee: RelayFee,
         on_closed: OnClosed = lambda _, __: None,
     ) -> None:
-        """`machine`: what it proves where it listens; `assumptions`: what is said of the lines; `fee`: what relays are paid. `on_closed` hears after each round its
-        public state, and what this process has sent and received so far.
+        """`machine`: what it proves where it listens; `assumptions`: what is said of the lines; `fee`: what relays
+        are paid. `on_closed` hears after each round its public state, and what this process has sent and received
+        so far.
         """
         self._job, self._key, self._terms, self._journal = job, job.key, job.terms, job.journal
         self._machine, self._assumptions, self._on_closed = machine, assumptions, on_closed

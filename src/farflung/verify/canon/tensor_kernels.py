@@ -1,9 +1,9 @@
 """Provides the operations of a canonical graph that are worth compiling: their NumPy forms, and the choice of
 form.
 
-A `KernelRegistry` of compress.kernels decides: the NumPy functions, most of which are `core.canon`'s own, say what is computed,
-in which order, and are the twins of verify.canon.numba_kernels. Both give the same bits but for the payload of a NaN,
-which is nobody's (`canonical_bytes`). Arrays are C-contiguous; none is written into.
+A `KernelRegistry` of compress.kernels decides: the NumPy functions, most of which are `core.canon`'s own, say what
+is computed, in which order, and are the twins of verify.canon.numba_kernels. Both give the same bits but for the
+payload of a NaN, which is nobody's (`canonical_bytes`). Arrays are C-contiguous; none is written into.
 """
 
 from __future__ import annotations
