@@ -1,4 +1,4 @@
-"""Runs the verifier's process: repeats sampled segments of others' work, blind, and takes the messages of this table."""
+"""Runs the verifier's process: repeats sampled segments of others' work, blind, and takes these messages."""
 
 from __future__ import annotations
 
