@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +14,31 @@ import pytest
 from click.testing import CliRunner
 
 from farflung.advice.traffic import article_figures
-from farflung.app.cli import plan_offers_text
+from farflung.app.cli import plan_offers, plan_offers_text
 from farflung.app.cli.run import plan
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.job.job_loader import load
 from farflung.plan.run_plan import describe_codec
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml"
-LARGE = (
-    "--set",
-    "model.layers=32",
-    "--set",
-    "model.width=4096",
-    "--set",
-    "model.heads=32",
-    "--set",
-    "model.context=1024",
-)
-HUGE = (
-    "--set",
-    "model.layers=80",
-    "--set",
-    "model.width=8192",
-    "--set",
-    "model.heads=64",
-    "--set",
-    "model.context=1024",
-)
 
 
-MIDDLE = (
-    "--set",
-    "model.layers=12",
-    "--set",
-    "model.width=768",
-    "--set",
-    "model.heads=12",
-    "--set",
-    "model.context=512",
-    "--rounds",
-    "500",
-)
+def sizes(layers: int, width: int, heads: int, context: int) -> tuple[str, ...]:
+    model = {"layers": layers, "width": width, "heads": heads, "context": context}
+    return tuple(word for name, value in model.items() for word in ("--set", f"model.{name}={value}"))
+
+
+LARGE, HUGE = sizes(32, 4096, 32, 1024), sizes(80, 8192, 64, 1024)
+MIDDLE = (*sizes(12, 768, 12, 512), "--rounds", "500")
+pytestmark = pytest.mark.xdist_group("offers")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def once() -> Iterator[None]:
+    """Ways are sought once for one job, file and goal; what is printed of them is not kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_offers, "plan", cache(plan_offers.plan))
+        yield
 
 
 def said(*words: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from farflung.advice.layout_syntax import ParallelLayout, parse
 from farflung.advice.memory.activations import MicroBatch
 from farflung.advice.memory.breakdown import Footprint
 from farflung.advice.memory.layer_slices import sliced
@@ -16,7 +17,6 @@ from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, fo
 from farflung.advice.traffic import goodput, packet_overhead
 from farflung.advice.traffic.collective_times import on_link
 from farflung.advice.traffic.hybrid_parallel import ParallelAxis, by_axis, load
-from farflung.advice.traffic.layout_syntax import ParallelLayout, parse
 from farflung.advice.traffic.pipeline_schedules import PipelineSchedule
 from farflung.advice.traffic.traffic_terms import TrafficLoad, TrafficPhase, explained
 from farflung.app.cli.plan_offers_text import columns, long
