@@ -52,7 +52,7 @@ def resolve(
     does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for,
     and nobody cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to
     compare with; None: only in that first run.
-    `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
+    `relay_price`: micro-credits a GiB for relays; None: relay_fees.PRICE, or 0 for more nodes than a pass can name.
     `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
     guilty contests it; then somebody cheats, unless `cheat` names nobody.
     """
@@ -75,7 +75,7 @@ def resolve(
             hint=f"farflung run --cheat {cheat_names.DEFAULT}",
         )
     if disputes:
-        _must_be_caught(resolved.spec, cheat)
+        _check_dispute(resolved.spec, cheat)
     compares = is_shown if baseline is None else baseline
     fare = _fare(resolved.spec, relay_price)
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
@@ -85,7 +85,7 @@ def resolve(
     )
 
 
-def _must_be_caught(spec: JobSpec, cheat: str) -> None:
+def _check_dispute(spec: JobSpec, cheat: str) -> None:
     """A dispute begins with a verdict. Raises UsageError FF-APP-387, -396."""
     if spec.audit.canaries:
         raise UsageError(

@@ -63,7 +63,7 @@ async def prepare(
     job's class.
 
     Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since), and what
-    tracing.classify raises.
+    trace.classify raises.
     """
     spec, key = network.spec, network.keys.requester
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
