@@ -65,11 +65,11 @@ class World:
             self.places[key.public] = await service.open(self.places)
         for service in self.others:
             service.places |= self.places
-        tenure = CatchUpService(self.setting(LATE), self.places, self.told.append, look=0.5)
-        place = await tenure.open()
+        catch_up = CatchUpService(self.setting(LATE), self.places, self.told.append, look=0.5)
+        place = await catch_up.open()
         for service in self.others:
             service.places[LATE.public] = place
-        return tenure
+        return catch_up
 
     @property
     def first(self) -> int:
@@ -77,8 +77,8 @@ class World:
         return min(each.chain.past.first for each in self.others)
 
 
-async def until(world: World, tenure: CatchUpService, height: int) -> None:
-    while tenure.service.chain.head.height < height:
+async def until(world: World, catch_up: CatchUpService, height: int) -> None:
+    while catch_up.service.chain.head.height < height:
         assert not any(each.failed.done() for each in world.others)
         await asyncio.sleep(0.05)
 
@@ -99,32 +99,32 @@ def test_a_running_validator_whose_next_block_is_gone_takes_a_snapshot_and_votes
     async def play() -> None:
         nonlocal cut
         world = World(tmp_path)
-        tenure = await world.begin()
+        catch_up = await world.begin()
         try:
-            await until(world, tenure, 5)
+            await until(world, catch_up, 5)
             cut = True
-            left = tenure.service.chain.head.height
+            left = catch_up.service.chain.head.height
             while world.first <= left + 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             cut = False
-            before = own_votes(tenure.service.store.path.parent)
-            running = asyncio.ensure_future(tenure.run())
-            late = asyncio.ensure_future(until(world, tenure, world.first))
+            before = own_votes(catch_up.service.store.path.parent)
+            running = asyncio.ensure_future(catch_up.run())
+            late = asyncio.ensure_future(until(world, catch_up, world.first))
             await asyncio.wait({running, late}, return_when=asyncio.FIRST_COMPLETED)
             assert not running.done()
-            assert tenure.service.chain.past.first > left + 1, "blocks between were skipped"
-            assert tenure.service.attendant.gauges.snapshots == 1
+            assert catch_up.service.chain.past.first > left + 1, "blocks between were skipped"
+            assert catch_up.service.readers.gauges.snapshots == 1
             assert [each.height > left for each in world.told if each.joined.is_needed] == [True]
-            await until(world, tenure, tenure.service.chain.head.height + 5)
+            await until(world, catch_up, catch_up.service.chain.head.height + 5)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            after = own_votes(tenure.service.store.path.parent)
+            after = own_votes(catch_up.service.store.path.parent)
             assert after - before, "it votes again"
             voted = [each[:3] for each in before | after]
             assert len(voted) == len(set(voted)), "never against what it signed"
             assert not any(each.committee.accused for each in world.others if each.committee)
         finally:
-            await tenure.close()
+            await catch_up.close()
             for each in world.others:
                 await each.close()
 

@@ -287,7 +287,7 @@ async def _listed_there(connection: Connection) -> tuple[Advertisement, ...]:
 def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         service = made.service(0)
-        url = f"http://127.0.0.1:{await service.attendant.open(HttpReadersConfig())}"
+        url = f"http://127.0.0.1:{await service.readers.open(HttpReadersConfig())}"
         client = made.client()
         for amount in (1, 2):
             await client.submit(Transfer(BOB.public, amount))

@@ -57,17 +57,17 @@ def serve(
 
 
 async def _serve(chain: Chain, readers: HttpReadersConfig, as_json: bool) -> None:
-    attendant = HttpReaders(chain)
+    server = HttpReaders(chain)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(each, ended.set)
-    port = await attendant.open(readers)
+    port = await server.open(readers)
     shown = f"[{readers.host}]" if ":" in readers.host else readers.host
     facts = {"url": f"http://{shown}:{port}", "genesis": chain.id.hex(), "height": chain.head.height}
     text = f"{facts['url']} serves ledger {facts['genesis']} at block {facts['height']}"
     sys.stdout.write((msgspec.json.encode(facts).decode() if as_json else text) + "\n")
     sys.stdout.flush()
     await ended.wait()
-    await attendant.close()
+    await server.close()

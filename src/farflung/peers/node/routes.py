@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from farflung.core.ids import PeerId
 from farflung.ledger.transactions import LeaseRole
-
-if TYPE_CHECKING:
-    from farflung.peers.node.agent import NodeAgent
 
 
 class Caller(Enum):
@@ -25,9 +22,9 @@ class Caller(Enum):
 
 
 class NodeCall(NamedTuple):
-    """One message on its way: the lease that it is about (None: no lease yet), and who sent it."""
+    """One message on its way: the `NodeAgent`, the lease that it is about (None: no lease yet), and who sent it."""
 
-    node: NodeAgent
+    node: Any
     lease: Any
     peer: PeerId
 

@@ -165,7 +165,7 @@ class CatchUpService:
 
     async def _start(self) -> tuple[str, int]:
         self.service = ValidatorService(self._setting, self._counter, self._on_block)
-        self.service.attendant.gauges.snapshots = self._taken
+        self.service.readers.gauges.snapshots = self._taken
         return await self.service.open(self._places)
 
     def meet(self, peer: PeerId, place: tuple[str, int]) -> None:
@@ -190,7 +190,7 @@ class CatchUpService:
             if tidings is not None and tidings.height:
                 await self._begin_again()
             is_stranded = tidings is not None and not tidings.height
-            self.service.attendant.gauges.stranded = int(is_stranded)
+            self.service.readers.gauges.stranded = int(is_stranded)
             wait = min(2 * wait, PATIENCE_SECONDS) if is_stranded else self._look
 
     async def close(self) -> None:

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from typing import Final
 
 from farflung.core.codec import encode
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Block
@@ -36,7 +35,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.peers.validator.send_queue import PeerSendQueue
 
 MESSAGE: Final = "sdbft.message"
-_PARTS: Final = 2  # for each process that judges: one that it works on, one that is there when it is done
+PARTS: Final = 2  # for each process that judges: one that it works on, one that is there when it is done
 _PRESENT: Final = (ValidatorState.CANDIDATE, ValidatorState.ADMITTED, ValidatorState.LEAVING)
 Places = Callable[[PeerId], tuple[str, int] | None]
 
@@ -70,25 +69,20 @@ class CommitteeMember:
 
     def __init__(
         self,
-        chain: Chain,
-        key: SigningKey,
-        books: ConsensusStorage,
-        records: Sequence[bytes],
+        node: LedgerNode,
+        own: PeerId,
         endpoint: Endpoint,
         places: Places,
-        *,
-        is_logical: bool,
         judges: int = 0,
         on_block: Callable[[], None] = lambda: None,
     ) -> None:
-        """`places` says where a validator is reached, if anybody knows. `records`: of the vote log.
+        """`own`: this validator. `places` says where another one is reached, if anybody knows.
 
         `judges`: processes that judge signatures, each started when it is needed first; 0: this one does.
         """
-        self.node = LedgerNode(chain, key, books, records, is_logical=is_logical, parts=_PARTS * judges)
-        self.judges = SignaturePool(judges)
-        self._own, self._endpoint, self._places, self._on_block = key.public, endpoint, places, on_block
-        self._lanes: dict[PeerId, PeerSendQueue] = {}
+        self.node, self.judges = node, SignaturePool(judges)
+        self._own, self._endpoint, self._places, self._on_block = own, endpoint, places, on_block
+        self._queues: dict[PeerId, PeerSendQueue] = {}
         self._tickets: dict[int, asyncio.Future[Result]] = {}
         self._number = 0
         self.heights: dict[PeerId, int] = {}  # of other validators, as they said
@@ -110,25 +104,25 @@ class CommitteeMember:
         self.judges.close()
         for waiting in self._tickets.values():
             waiting.cancel()
-        for lane in self._lanes.values():
-            await lane.close()
+        for queue in self._queues.values():
+            await queue.close()
 
     @property
     def met(self) -> dict[PeerId, bool]:
         """Which validators are connected."""
-        return {peer: lane.is_met for peer, lane in self._lanes.items()}
+        return {peer: queue.is_met for peer, queue in self._queues.items()}
 
     def knows(self, peer: PeerId) -> bool:
         """Whether it is another validator."""
-        return peer in self._lanes
+        return peer in self._queues
 
     def hear(self, connection: Connection, body: bytes) -> None:
         """A message of another validator. Raises PolicyError FF-APP-294 for a stranger's, ProtocolError."""
-        lane = self._lanes.get(connection.peer)
-        if lane is None:
+        queue = self._queues.get(connection.peer)
+        if queue is None:
             raise PolicyError("FF-APP-294", "only validators speak to validators")
         message = read_message(body)
-        lane.stir()
+        queue.stir()
         if isinstance(message, ReplicaStatus):
             self.heights[connection.peer] = message.height
         self._do(lambda at: self.node.handle(ev.ReplicaMessageEvent(connection.peer, message), at))
@@ -173,8 +167,8 @@ class CommitteeMember:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case ev.SendEffect(peer, message):
-                if peer in self._lanes:
-                    self._lanes[peer].put(MESSAGE, encode(message))
+                if peer in self._queues:
+                    self._queues[peer].put(MESSAGE, encode(message))
             case ev.BroadcastEffect(message):
                 self.tell(MESSAGE, encode(message))
             case ev.WakeEffect(at_ms):
@@ -204,8 +198,8 @@ class CommitteeMember:
 
     def tell(self, method: str, body: bytes) -> None:
         """To all other validators."""
-        for lane in self._lanes.values():
-            lane.put(method, body)
+        for queue in self._queues.values():
+            queue.put(method, body)
 
     def _set_timer(self, at_ms: int) -> None:
         if self._timer is not None:
@@ -215,9 +209,9 @@ class CommitteeMember:
         self._timer = asyncio.get_running_loop().call_later(delay, tick)
 
     def _meet(self) -> None:
-        """One lane to each other validator."""
-        for peer in validators_of(self.node.chain).keys() - {self._own} - self._lanes.keys():
-            self._lanes[peer] = PeerSendQueue(peer, lambda peer=peer: self._reach(peer), self._met)  # type: ignore[misc]
+        """One queue to each other validator."""
+        for peer in validators_of(self.node.chain).keys() - {self._own} - self._queues.keys():
+            self._queues[peer] = PeerSendQueue(peer, lambda peer=peer: self._reach(peer), self._met)  # type: ignore[misc]
 
     async def _reach(self, peer: PeerId) -> Connection:
         place = self._places(peer) or place_of(validators_of(self.node.chain).get(peer, ""))

@@ -9,9 +9,12 @@ is signed by the node itself and enters no root. A validator that was killed kno
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -25,13 +28,16 @@ from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.table_rows import KeyRow, NodeRow
 from farflung.net.endpoint_records import check_newer
 from farflung.net.io.connection import Connection
+from farflung.peers.ledger_client.quorum_read import QUERY
 from farflung.peers.protocol.directory import (
+    LIST,
+    PUBLISH,
     Advertisement,
     DirectoryListing,
     check_advertisement,
     read_directory,
 )
-from farflung.peers.validator.committee import CommitteeMember
+from farflung.peers.validator.committee import MESSAGE, CommitteeMember
 
 STANDING = "ledger.standing"
 TOLD = "directory.told"  # by another validator: what a node published there
@@ -55,6 +61,22 @@ class ValidatorStatus(Wire, frozen=True):
     waiting: int
     met: tuple[PeerId, ...]
     finality_ms: int = 0
+
+
+class LedgerCaller(Enum):
+    """Who may send a message."""
+
+    ANYONE = "anyone"
+    ANYONE_OF_SEVERAL = "anyone, once there is a committee; it refuses strangers itself"
+    VALIDATORS = "another validator"
+
+
+class LedgerRoute(NamedTuple):
+    """One message's row: how it is read, who may send it, and what answers it (a reply, None, or a coroutine)."""
+
+    read: Callable[[bytes], Any]
+    caller: LedgerCaller
+    answer: Callable[[LedgerRequestHandler, Connection, Any], Any]
 
 
 class LedgerRequestHandler:
@@ -85,27 +107,33 @@ class LedgerRequestHandler:
         self.committee: CommitteeMember | None = None
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        """One request of one peer."""
-        match method:
-            case "ledger.query":
-                return encode(await self._answer(queries.read_query(body)))
-            case "ledger.standing":
-                return encode(self._standing())
-            case "directory.publish":
-                self._publish(connection.peer, decode(body, Advertisement, ADVERTISEMENT_BYTES))
-                if self.committee is not None:
-                    self.committee.tell(TOLD, body)
-                return b""
-            case "directory.told" if self.committee is not None and self.committee.knows(connection.peer):
-                said = decode(body, Advertisement, ADVERTISEMENT_BYTES)
-                self._publish(said.endpoint.peer, said)
-                return b""
-            case "sdbft.message" if self.committee is not None:
-                self.committee.hear(connection, body)
-                return b""
-            case "directory.list":
-                return encode(self._listing())
-        raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
+        """One request of one peer, by the table below."""
+        route = ROUTES.get(method)
+        if route is None or not self._admits(connection.peer, route.caller):
+            raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
+        reply = route.answer(self, connection, route.read(body))
+        if inspect.isawaitable(reply):
+            reply = await reply
+        return b"" if reply is None else encode(reply)
+
+    def _admits(self, peer: PeerId, caller: LedgerCaller) -> bool:
+        match caller:
+            case LedgerCaller.ANYONE:
+                return True
+            case LedgerCaller.ANYONE_OF_SEVERAL:
+                return self.committee is not None
+            case LedgerCaller.VALIDATORS:
+                return self.committee is not None and self.committee.knows(peer)
+
+    def _publish_here(self, connection: Connection, advertisement: Advertisement) -> None:
+        """Other validators are told, too."""
+        self._publish(connection.peer, advertisement)
+        if self.committee is not None:
+            self.committee.tell(TOLD, encode(advertisement))
+
+    def _hear(self, connection: Connection, body: bytes) -> None:
+        assert self.committee is not None
+        self.committee.hear(connection, body)
 
     @property
     def keys(self) -> Sequence[KeyRow]:
@@ -167,3 +195,27 @@ class LedgerRequestHandler:
     def _listing(self) -> DirectoryListing:
         self._forget_expired()
         return DirectoryListing(tuple(self._directory[p] for p in sorted(self._directory)))
+
+
+def _advertisement(body: bytes) -> Advertisement:
+    return decode(body, Advertisement, ADVERTISEMENT_BYTES)
+
+
+def _unread(body: bytes) -> bytes:
+    return body
+
+
+ROUTES: Final[Mapping[str, LedgerRoute]] = {
+    QUERY: LedgerRoute(
+        queries.read_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._answer(query)
+    ),
+    STANDING: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._standing()),
+    LIST: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._listing()),
+    PUBLISH: LedgerRoute(_advertisement, LedgerCaller.ANYONE, LedgerRequestHandler._publish_here),
+    TOLD: LedgerRoute(
+        _advertisement,
+        LedgerCaller.VALIDATORS,
+        lambda handler, _, said: handler._publish(said.endpoint.peer, said),
+    ),
+    MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
+}

@@ -17,12 +17,13 @@ from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import VoteLog, open_votes
+from farflung.ledger.ledger_node import LedgerNode
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.key_registry import LOOK_SECONDS, registered
-from farflung.peers.validator.committee import CommitteeMember, ConsensusStorage, validators_of
+from farflung.peers.validator.committee import PARTS, CommitteeMember, ConsensusStorage, validators_of
 from farflung.peers.validator.http_readers import HttpReaders, HttpReadersConfig
 from farflung.peers.validator.requests import LedgerRequestHandler
 
@@ -54,7 +55,7 @@ class ValidatorService:
         self._setting, self._on_block = setting, on_block
         self.store = LedgerStore.open(setting.folder / "chain.db", setting.genesis, setting.keep_ms)
         self.chain = self.store.load(setting.key)
-        self.validator = LedgerRequestHandler(
+        self.requests = LedgerRequestHandler(
             self.chain,
             self.store,
             is_local=setting.is_logical,
@@ -63,21 +64,21 @@ class ValidatorService:
         )
         self.endpoint = Endpoint(
             setting.key,
-            self.validator.handle,
+            self.requests.handle,
             counter,
             listen=ListenConfig(setting.host, setting.port, setting.is_remote),
         )
         self.places: dict[PeerId, tuple[str, int]] = {}
         self._votes: VoteLog | None = None
         self._following: asyncio.Task[None] | None = None
-        self.attendant = HttpReaders(self.chain, lambda: self.committee, is_logical=setting.is_logical)
+        self.readers = HttpReaders(self.chain, lambda: self.committee, is_logical=setting.is_logical)
         self.readers_port = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def committee(self) -> CommitteeMember | None:
         """This validator's part among several; None while it is alone."""
-        return self.validator.committee
+        return self.requests.committee
 
     async def open(self, places: Mapping[PeerId, tuple[str, int]]) -> tuple[str, int]:
         """Listens; returns host and port. `places`: where other validators are."""
@@ -85,7 +86,7 @@ class ValidatorService:
         self._following = asyncio.create_task(self._follow())
         address = await self.endpoint.start()
         if self._setting.readers is not None:
-            self.readers_port = await self.attendant.open(self._setting.readers)
+            self.readers_port = await self.readers.open(self._setting.readers)
         self._take_seat()
         return address
 
@@ -94,7 +95,7 @@ class ValidatorService:
         self._told()
 
     def _told(self) -> None:
-        self.attendant.moved()
+        self.readers.moved()
         self._on_block()
 
     def _take_seat(self) -> None:
@@ -103,16 +104,17 @@ class ValidatorService:
         if self.committee is not None or validators_of(self.chain).keys() == {setting.key.public}:
             return
         votes = self._votes = open_votes(self.store, setting.key.public)
-        seat = self.validator.committee = CommitteeMember(
+        storage, key = ConsensusStorage(self.store, votes), setting.key
+        node = LedgerNode(
             self.chain,
-            setting.key,
-            ConsensusStorage(self.store, votes),
+            key,
+            storage,
             votes.records,
-            self.endpoint,
-            self.places.get,
             is_logical=setting.is_logical,
-            judges=setting.judges,
-            on_block=self._told,
+            parts=PARTS * setting.judges,
+        )
+        seat = self.requests.committee = CommitteeMember(
+            node, key.public, self.endpoint, self.places.get, setting.judges, self._told
         )
         seat.failed.add_done_callback(self._fail)
         seat.start()
@@ -125,7 +127,7 @@ class ValidatorService:
     async def _follow(self) -> None:
         """A validator holds to its own registry of node keys, too."""
         while True:
-            self.endpoint.admission.keyring.learn(registered(row) for row in self.validator.keys)
+            self.endpoint.admission.keyring.learn(registered(row) for row in self.requests.keys)
             self.endpoint.recheck()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -135,7 +137,7 @@ class ValidatorService:
             self._following.cancel()
         if self.committee is not None:
             await self.committee.close()
-        await self.attendant.close()
+        await self.readers.close()
         await self.endpoint.close()
         if self._votes is not None:
             self._votes.close()
