@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RestartPolicy(Protocol):
-    """What a keeper asks of the network whose processes it keeps."""
+    """What a supervisor asks of the network whose processes it starts again."""
 
     def heard(self, child: ChildProcess, said: Report) -> None:
         """A process reported something."""
