@@ -11,9 +11,9 @@ import pytest
 SCRIPT = """
 import asyncio, json, pathlib
 from farflung.core.crypto import local_key
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
+from farflung.net.messages import MessageKind
 
 MIB = 1 << 20
 A, B = local_key(4, "a"), local_key(4, "b")
@@ -22,12 +22,12 @@ async def handler(connection, method, body):
     return body if method == "echo" else b""
 
 async def main():
-    a, b = Endpoint(A, handler, Counter()), Endpoint(B, handler, Counter())
+    a, b = Endpoint(A, handler, ByteCounter()), Endpoint(B, handler, ByteCounter())
     connection = await a.dial(B.public, *await b.start())
     for _ in range(40):
-        await connection.call("put", bytes(MIB), kind=Kind.SYNC)
+        await connection.call("put", bytes(MIB), kind=MessageKind.SYNC)
     for i in range(300):
-        await connection.call("echo", bytes(i), kind=Kind.CONTROL)
+        await connection.call("echo", bytes(i), kind=MessageKind.CONTROL)
     await a.close()
     await b.close()
     return a.counter.total_sent + b.counter.total_sent

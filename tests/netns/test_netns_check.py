@@ -24,7 +24,9 @@ HERE = "127.0.0.1"
 RELAYS = f"""
 import asyncio, sys, time
 from farflung.core.crypto import local_key
+from farflung.net.io.admission import Admission
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tcp_listener import ListenConfig
 
 async def says(words, reader, writer):
     await reader.read(64)
@@ -34,10 +36,10 @@ async def says(words, reader, writer):
 
 async def main():
     host, name, late = sys.argv[1:]
-    kept = [RelayServer(local_key(9, name), host=host, port={PORT}, allow_remote=True)]
+    kept = [RelayServer(local_key(9, name), listen=ListenConfig(host, {PORT}, allow_remote=True))]
     if late:
         clock = lambda: time.time() - 3600
-        kept.append(RelayServer(local_key(9, late), host=host, port={LATE}, allow_remote=True, clock=clock))
+        kept.append(RelayServer(local_key(9, late), listen=ListenConfig(host, {LATE}, allow_remote=True), admission=Admission(clock=clock)))
         for port, words in (({OTHER}, b"FFN9" + bytes(32)), ({WEB}, b"HTTP/1.1 302 Found\\r\\n\\r\\n")):
             kept.append(await asyncio.start_server(lambda r, w, words=words: says(words, r, w), host, port))
     for each in kept:
@@ -66,25 +68,26 @@ while taken.recv(1 << 16):
 """
 LEDGER = f"""
 import asyncio, sys, time
-from farflung.app.directory import LIST, Listing, advertise
+from farflung.peers.protocol.directory import LIST, DirectoryListing, advertise
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
 from farflung.ledger import queries
-from farflung.market.offer import Capabilities
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place, issue
+from farflung.plan.machine import Capabilities
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 
 key, relay = local_key(9, "peer"), local_key(9, "one").public
 facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
-record = issue(key.public, (Place(sys.argv[2], {PORT}, relay),), time.time() - 3600)
-listing = encode(Listing((advertise(key, record, facts),)))
+record = issue(key.public, (EndpointAddress(sys.argv[2], {PORT}, relay),), time.time() - 3600)
+listing = encode(DirectoryListing((advertise(key, record, facts),)))
 
 async def answer(connection, method, body):
     return listing if method == LIST else encode(queries.ReceiptIs(None))
 
 async def main():
-    endpoint = Endpoint(local_key(9, "ledger"), answer, Counter(), host=sys.argv[1], port=4600, allow_remote=True)
+    endpoint = Endpoint(local_key(9, "ledger"), answer, ByteCounter(), listen=ListenConfig(sys.argv[1], 4600, allow_remote=True))
     await endpoint.start()
     print("ready", flush=True)
     await asyncio.Event().wait()

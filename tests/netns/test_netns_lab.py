@@ -318,8 +318,8 @@ def test_programs_run_inside_and_end_with_the_laboratory() -> None:
 
 KILLED = """
 import time
-from farflung.app.lab import Home, Laboratory
-with Laboratory([Home()]) as laboratory:
+from farflung.local.netlab import EmulatedHome, NetworkLab
+with NetworkLab([EmulatedHome()]) as laboratory:
     laboratory.start("h1", ["sleep", "600"])
     print(*laboratory.everybody, flush=True)
     time.sleep(600)

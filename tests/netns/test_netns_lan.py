@@ -15,9 +15,10 @@ from farflung.net.io.mdns import is_candidate, why_not
 PEER = """
 import asyncio, json, sys
 from farflung.core.crypto import local_key
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.lan import Lan
+from farflung.net.io.tcp_listener import ListenConfig
+from farflung.net.io.mdns import MdnsDiscovery
 
 role, host = sys.argv[1:3]
 A, B = local_key(9, "a"), local_key(9, "b")
@@ -33,19 +34,19 @@ async def found(lan, key, wanted=True):
 
 async def main():
     if role == "listen":
-        b = Endpoint(B, handle, Counter(), host=host, allow_remote=True)
+        b = Endpoint(B, handle, ByteCounter(), listen=ListenConfig(host, allow_remote=True))
         _, port = await b.start()
-        lan = Lan(B.public, [host], port, [host])
+        lan = MdnsDiscovery(B.public, [host], port, [host])
         await lan.start()
         print(json.dumps({"port": port}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await lan.close()
         await b.close()
         return
-    lan = Lan(A.public, [host, "127.0.0.1"])
+    lan = MdnsDiscovery(A.public, [host, "127.0.0.1"])
     await lan.start()
     (place,) = await found(lan, B.public)
-    a = Endpoint(A, handle, Counter())
+    a = Endpoint(A, handle, ByteCounter())
     connection = await a.dial(B.public, place.host, place.port)
     print(json.dumps({"place": [place.host, place.port], "peer": connection.peer == B.public,
         "us": [list(each) for each in lan.places(A.public)]}), flush=True)
@@ -112,15 +113,16 @@ def test_a_hint_leads_nowhere_but_into_the_home(host: str, may: bool) -> None:
 
 
 NODE = """
-import asyncio, json, sys
-from farflung.app.neighbours import station
+import asyncio, json, sys, tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from farflung.peers.node.lan_discovery import open_endpoint
 from farflung.core.crypto import local_key
 from farflung.net.certificates import Credential
-from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
-from farflung.net.io.manners import Manners
+from farflung.net.counters import ByteCounter
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.relay import RelayServer
-from farflung.net.paths import Way
+from farflung.net.io.tcp_listener import ListenConfig
 
 role, host, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 A, B, R = (local_key(9, name) for name in ("a", "b", "relay"))
@@ -132,32 +134,33 @@ def say(**facts):
     print(json.dumps(facts), flush=True)
 
 async def relay():
-    server = RelayServer(R, host=host, port=0, allow_remote=True)
+    server = RelayServer(R, listen=ListenConfig(host, allow_remote=True))
     say(port=(await server.start())[1])
     await asyncio.to_thread(sys.stdin.readline)
     await server.close()
 
 async def node():
-    config = {"relays": [{"host": host, "port": port, "peer": R.public.hex()}], "port": 0}
-    key = A if role == "find" else B
-    endpoint, roads = station(config, Credential(key), echo, Counter(), Manners())
+    own, relays = Credential(A if role == "find" else B), [SimpleNamespace(host=host, port=port, peer=R.public)]
+    config = SimpleNamespace(credential=own, relays=relays, port=0, folder=Path(tempfile.mkdtemp()))
+    channel = SimpleNamespace(report=lambda kind, **facts: None)
+    endpoint, path_manager = open_endpoint(config, echo, ByteCounter(), channel)
     endpoint.attach(R.public, host, port)
     await endpoint.attached()
-    await roads.settle()
+    await path_manager.settle()
     say(up=True)
     if role == "stay":
         await asyncio.to_thread(sys.stdin.readline)
     else:
-        place = Place(host, port, R.public)  # all that its record names
-        roads.learn(B.public, [place])
-        first = await roads.connection(B.public)
+        place = EndpointAddress(host, port, R.public)  # all that its record names
+        path_manager.learn(B.public, [place])
+        first = await path_manager.connection(B.public)
         async with asyncio.timeout(60):
-            while not (near := [each for each in roads.ways(B.public) if each.place.host.startswith("192.168.")]):
+            while not (near := [each for each in path_manager.ways(B.public) if each.place.host.startswith("192.168.")]):
                 await asyncio.sleep(0.1)
-                roads.learn(B.public, [place])  # as for each request
+                path_manager.learn(B.public, [place])  # as for each request
         said = (await near[0].call("x", b"hello")).decode()
         say(way=near[0].way, host=near[0].place.host, said=said, first=first.way)
-    await roads.close()
+    await path_manager.close()
     await endpoint.close()
 
 asyncio.run(relay() if role == "relay" else node())

@@ -34,14 +34,15 @@ import asyncio, json, sys, time
 from pathlib import Path
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError
-from farflung.net.budget import HEADERS
-from farflung.net.counters import Counter
-from farflung.net.io import tuning
-from farflung.net.io.allowance import Allowance
+from farflung.net.monthly_quota import HEADERS
+from farflung.net.counters import ByteCounter
+from farflung.net.io import socket_options
+from farflung.net.io.monthly_quota import MonthlyQuota
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.manners import Caps, Manners
-from farflung.net.io.memory import LineMemory
-from farflung.net.messages import Kind
+from farflung.net.io.tcp_listener import ListenConfig
+from farflung.net.io.rate_limiter import LinePacer, RateCaps
+from farflung.net.io.line_rate_cache import LineRateCache
+from farflung.net.messages import MessageKind
 
 asked = json.loads(sys.argv[1])
 A, B = local_key(9, "a"), local_key(9, "b")
@@ -55,25 +56,25 @@ async def handle(connection, method, body):
     return body if method == "ask" else b""
 
 async def serve():
-    b = Endpoint(B, handle, Counter(), host=asked["host"], allow_remote=True)
+    b = Endpoint(B, handle, ByteCounter(), listen=ListenConfig(asked["host"], allow_remote=True))
     say(port=(await b.start())[1])
     await asyncio.Event().wait()
 
 async def flood(connection, method):
     body = bytes(1 << 20) if method == "put" else b""
     while True:
-        await connection.call(method, body, kind=Kind.SYNC, timeout=60.0)
+        await connection.call(method, body, kind=MessageKind.SYNC, timeout=60.0)
 
 async def peer():
-    tuning.CAN_PACE = tuning.CAN_PACE and asked.get("paces", True)
+    socket_options.CAN_PACE = socket_options.CAN_PACE and asked.get("paces", True)
     month = None
     if "month" in asked:
-        month = Allowance(Path(asked["folder"]) / "month.book", asked["month"])
-    memory = LineMemory(Path(asked["folder"]) / "lines.book")
-    manners = Manners(Caps(asked.get("up", 0), asked.get("down", 0)), allowance=month, memory=memory)
-    a = Endpoint(A, handle, Counter(), manners=manners)
+        month = MonthlyQuota(Path(asked["folder"]) / "month.book", asked["month"])
+    memory = LineRateCache(Path(asked["folder"]) / "lines.book")
+    pacer = LinePacer(RateCaps(asked.get("up", 0), asked.get("down", 0)), allowance=month, memory=memory)
+    a = Endpoint(A, handle, ByteCounter(), pacer=pacer)
     connection = await a.dial(B.public, asked["host"], asked["port"])
-    began = manners.line.rate
+    began = pacer.line.rate
     flows = [asyncio.create_task(flood(connection, asked["method"])) for _ in range(4)]
     await asyncio.sleep(asked["warm"])
     say(warm=True)
@@ -84,7 +85,7 @@ async def peer():
         before = time.monotonic()
         assert await connection.call("ask", b"x") == b"x"
         trips.append(time.monotonic() - before)
-    say(refused=refused, rate=manners.line.rate, began=began, members=len(manners._members), trips=trips,
+    say(refused=refused, rate=pacer.line.rate, began=began, members=len(pacer._members), trips=trips,
         sent=a.counter.total_sent, used=0 if month is None else month.used)
     for each in flows:
         each.cancel()

@@ -19,11 +19,13 @@ FAR = "10.77.0.2"  # the relay's and the listener's namespace
 HEAD = """
 import asyncio, dataclasses, json, os, sys
 from farflung.core.crypto import local_key
-from farflung.net.counters import Counter
-from farflung.net.io import tuning
+from farflung.net.counters import ByteCounter
+from farflung.net.io import socket_options
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
+from farflung.net.io.relay_circuits import RelayLimits
+from farflung.net.messages import MessageKind
 
 A, B, R = (local_key(9, name) for name in "abr")
 
@@ -41,7 +43,7 @@ def all_of(endpoint):
 """
 RELAY = """
 async def main():
-    server = RelayServer(R, host="10.77.0.2", allow_remote=True, uplink=2375000)
+    server = RelayServer(R, listen=ListenConfig("10.77.0.2", allow_remote=True), limits=RelayLimits(uplink=2375000))
     say(port=(await server.start())[1])
     await line()
     (circuit,) = server._circuits.circuits
@@ -58,12 +60,12 @@ asyncio.run(main())
 PEERS = """
 async def main():
     place = ("10.77.0.2", int(sys.argv[1]))
-    a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+    a, b = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())
     b.attach(R.public, *place)
     await b.attached()
     connection = await a.dial(B.public, *place, relay=R.public)
     for _ in range(4):
-        assert len(await connection.call("a", bytes(1 << 20), kind=Kind.SYNC)) == 1 << 20
+        assert len(await connection.call("a", bytes(1 << 20), kind=MessageKind.SYNC)) == 1 << 20
     say(peers=all_of(a) + all_of(b))
     await line()
     await a.close()
@@ -73,7 +75,7 @@ asyncio.run(main())
 """
 LISTENER = """
 async def main():
-    b = Endpoint(B, echo, Counter(), host="10.77.0.2", allow_remote=True)
+    b = Endpoint(B, echo, ByteCounter(), listen=ListenConfig("10.77.0.2", allow_remote=True))
     say(port=(await b.start())[1])
     await line()
     await b.close()
@@ -82,27 +84,27 @@ asyncio.run(main())
 """
 NOBODY = """
 from click.testing import CliRunner
-from farflung.app.cli import checking
-from farflung.host.io import doctor as probing
+from farflung.app.cli import check
+from farflung.host.io import doctor_probes
 
-tuning.WANTED = sys.argv[2]  # one that this system has and does not give to everybody
-probing.probes = lambda runs, port: []
-CliRunner().invoke(checking.check, ["--net"])  # loads all that nobody may not be able to read
+socket_options.WANTED = sys.argv[2]  # one that this system has and does not give to everybody
+doctor_probes.probes = lambda runs, port: []
+CliRunner().invoke(check.check, ["--net"])  # loads all that nobody may not be able to read
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 
 async def main():
-    a = Endpoint(A, echo, Counter())
+    a = Endpoint(A, echo, ByteCounter())
     connection = await a.dial(B.public, "10.77.0.2", int(sys.argv[1]))
     data = bytes(range(256)) * 4096
-    assert await connection.call("a", data, kind=Kind.SYNC) == data
+    assert await connection.call("a", data, kind=MessageKind.SYNC) == data
     tuned = dataclasses.astuple(connection.tuned)
     await a.close()
     return tuned
 
 tuned = asyncio.run(main())
-done = CliRunner().invoke(checking.check, ["--net"])
+done = CliRunner().invoke(check.check, ["--net"])
 say(tuned=tuned, status=done.exit_code, check=done.stdout)
 """
 

@@ -27,17 +27,18 @@ WORDS = b"what is said in the open is heard by all who stand beside the road"
 PROGRAM = f"""
 import asyncio, os, random, sys, time
 from pathlib import Path
-from farflung.app import objects
+from farflung.peers.transfer import objects
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import local_key, digest
 from farflung.core.errors import NetworkError
-from farflung.net.counters import Counter
+from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.io.relay import RelayServer
-from farflung.net.messages import Kind
-from farflung.store.io.disk import Disk
-from farflung.store.objects import open_object, seal
+from farflung.net.messages import MessageKind
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import open_object, seal
 
 role, host, folder, size = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
 R, B, A = (local_key(17, name) for name in ("relay", "holder", "asker"))
@@ -51,31 +52,31 @@ async def serve(connection, method, body):
     return SHELF.serve(connection.peer, method, body)
 
 async def relay():
-    server = RelayServer(R, host=host, port={PORT}, allow_remote=True)
+    server = RelayServer(R, listen=ListenConfig(host, {PORT}, allow_remote=True))
     await server.start()
 
 async def holder():
     global SHELF
-    disk = Disk(folder)
+    disk = DiskObjectStore(folder)
     disk.begin(MANIFEST)
     for index, chunk in enumerate(CHUNKS):
         disk.write_chunk(MANIFEST.id, index, chunk)
     disk.finish(MANIFEST.id)
-    SHELF = objects.Shelf(disk, limits.OBJECT_BYTES)
-    endpoint = Endpoint(B, serve, Counter())
+    SHELF = objects.ObjectServer(disk, limits.OBJECT_BYTES)
+    endpoint = Endpoint(B, serve, ByteCounter())
     endpoint.attach(R.public, host, {PORT})
     await endpoint.attached()
     return endpoint
 
 async def asker():
-    endpoint, disk = Endpoint(A, serve, Counter()), Disk(folder)
+    endpoint, disk = Endpoint(A, serve, ByteCounter()), DiskObjectStore(folder)
     dial = lambda peer: endpoint.dial(peer, host, {PORT}, relay=R.public)
     connection = await dial(B.public)
     print("met", flush=True)
     try:
         if role == "asker":
             assert await connection.call("words", {WORDS!r}) == {WORDS!r}
-            await objects.fetch(disk, MANIFEST, (B.public,), dial, Kind.SYNC)
+            await objects.fetch(disk, MANIFEST, (B.public,), dial, MessageKind.SYNC)
             chunks = [disk.chunk(MANIFEST.id, index) for index in range(len(MANIFEST.chunks))]
             print("whole" if open_object(KEY, MANIFEST, chunks) == PLAIN else "damaged", flush=True)
         else:

@@ -17,7 +17,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.mdns import MdnsDiscovery
 from farflung.peers.node import lan_discovery
-from farflung.peers.node.lan_discovery import LanPaths, lan_address, open_station, own_address
+from farflung.peers.node.lan_discovery import LanPaths, lan_address, open_endpoint, own_address
 from farflung.peers.process.config import HexId, ListenerConfig
 
 FAR = ListenerConfig(HexId(bytes(32)), "relay.example", 4510)
@@ -81,7 +81,7 @@ def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(
     async def story() -> None:
         own = Credential(local_key(3, "own"))
         config = node_config(own.node, tmp_path, relays=(HERE,))
-        endpoint, path_manager = open_station(config, _serve, ByteCounter(), QuietChannel())
+        endpoint, path_manager = open_endpoint(config, _serve, ByteCounter(), QuietChannel())
         assert isinstance(path_manager, LanPaths)
         await path_manager.settle()  # on loopback: nothing listens, nothing is announced
         path_manager.learn(PEER, [RELAYED])

@@ -37,7 +37,7 @@ from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.dispute_files import DisputeJob
 from farflung.peers.node.disputes import DisputeAgent, parts_of
-from farflung.peers.node.lan_discovery import open_station
+from farflung.peers.node.lan_discovery import open_endpoint
 from farflung.peers.node.policy import LeasePolicy, check_passes, needs
 from farflung.peers.node.reachability import Reachability
 from farflung.peers.node.routes import Answer, Caller, NodeCall, NodeRole, Route
@@ -89,7 +89,7 @@ class NodeAgent:
             chain, role.role, config.unit_price, config.stake, self._facts.memory_bytes, image_digest
         )
         self.counter = ByteCounter()
-        self.endpoint, self.path_manager = open_station(config, self.handle, self.counter, channel)
+        self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)

@@ -107,13 +107,13 @@ class LanPaths(PathManager):
             self.learn(peer, self._named[peer])
 
     async def close(self) -> None:
-        """As Roads; says good-bye on the LAN."""
+        """As PathManager; says good-bye on the LAN."""
         if self._lan is not None:
             await self._lan.close()
         await super().close()
 
 
-def open_station(
+def open_endpoint(
     config: NodeConfig, handler: Handler, counter: ByteCounter, channel: Channel
 ) -> tuple[Endpoint, LanPaths]:
     """A node's endpoint, and its path manager. Raises UsageError FF-APP-198."""
