@@ -155,7 +155,8 @@ async def node():
         path_manager.learn(B.public, [place])
         first = await path_manager.connection(B.public)
         async with asyncio.timeout(60):
-            while not (near := [each for each in path_manager.ways(B.public) if each.place.host.startswith("192.168.")]):
+            is_near = lambda way: way.place.host.startswith("192.168.")
+            while not (near := list(filter(is_near, path_manager.ways(B.public)))):
                 await asyncio.sleep(0.1)
                 path_manager.learn(B.public, [place])  # as for each request
         said = (await near[0].call("x", b"hello")).decode()
