@@ -39,7 +39,8 @@ async def main():
     kept = [RelayServer(local_key(9, name), listen=ListenConfig(host, {PORT}, allow_remote=True))]
     if late:
         clock = lambda: time.time() - 3600
-        kept.append(RelayServer(local_key(9, late), listen=ListenConfig(host, {LATE}, allow_remote=True), admission=Admission(clock=clock)))
+        listen = ListenConfig(host, {LATE}, allow_remote=True)
+        kept.append(RelayServer(local_key(9, late), listen=listen, admission=Admission(clock=clock)))
         for port, words in (({OTHER}, b"FFN9" + bytes(32)), ({WEB}, b"HTTP/1.1 302 Found\\r\\n\\r\\n")):
             kept.append(await asyncio.start_server(lambda r, w, words=words: says(words, r, w), host, port))
     for each in kept:
@@ -84,10 +85,11 @@ record = issue(key.public, (EndpointAddress(sys.argv[2], {PORT}, relay),), time.
 listing = encode(DirectoryListing((advertise(key, record, facts),)))
 
 async def answer(connection, method, body):
-    return listing if method == LIST else encode(queries.ReceiptIs(None))
+    return listing if method == LIST else encode(queries.ReceiptReply(None))
 
 async def main():
-    endpoint = Endpoint(local_key(9, "ledger"), answer, ByteCounter(), listen=ListenConfig(sys.argv[1], 4600, allow_remote=True))
+    listen = ListenConfig(sys.argv[1], 4600, allow_remote=True)
+    endpoint = Endpoint(local_key(9, "ledger"), answer, ByteCounter(), listen=listen)
     await endpoint.start()
     print("ready", flush=True)
     await asyncio.Event().wait()
