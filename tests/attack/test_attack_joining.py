@@ -22,7 +22,7 @@ from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.state_sync import StateSyncResult, join
 from farflung.ledger.params import DAY_MS
 from farflung.ledger.votes import VoteKind, certificate_of, sign_vote
-from farflung.peers.validator.bootstrap import JoinStatus, tidings_of
+from farflung.peers.validator.bootstrap import JoinStatus, status_of
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
@@ -227,7 +227,7 @@ def test_who_believes_a_committee_whose_stakes_are_free_is_warned_and_told_what_
     assert genesis.params.unbonding_ms == 21 * DAY_MS
     monkeypatch.setattr("time.time", lambda: (source.head.time + days * DAY_MS) / 1000)
     found = StateSyncResult(source.head, source.head, True, ())
-    told = "\n".join(tidings_of({}, found, genesis).lines())
+    told = "\n".join(status_of({}, found, genesis).lines())
     assert ("beware" in told) == is_told
     assert (source.head.id.hex() in told) == is_told
-    assert "beware" not in "\n".join(tidings_of({}, found, replace(genesis, time=0)).lines())
+    assert "beware" not in "\n".join(status_of({}, found, replace(genesis, time=0)).lines())

@@ -2,7 +2,7 @@
 about one that it found false.
 
     case     of a job: its terms, its key, and the objects that its program is put together from
-    brief    of a segment: the states at both borders, weights included
+    file     of a segment: the states at both borders, weights included
 
 Both outlive the lease and the process: a requester may end a lease and accuse its node a moment later. So they lie in a
 folder of their own, sealed under a key that follows from the node's, and nothing in it is served to anybody.
@@ -61,7 +61,7 @@ class DisputeFile(Wire, frozen=True):
     borders: tuple[BorderProof, ...] = ()
 
 
-def own_brief(
+def own_dispute_file(
     case: DisputeJob,
     node: PeerId,
     place: Place,
@@ -76,7 +76,9 @@ def own_brief(
     return DisputeFile(terms.id, node, *about, start, states.end, tuple(shown))
 
 
-def found_brief(terms: JobTerms, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> DisputeFile:
+def found_dispute_file(
+    terms: JobTerms, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes
+) -> DisputeFile:
     """What a verifier keeps of a segment that it found false; both states as the node opened them."""
     place, c = audit.place, audit.place.contribution
     begun = _whole(terms, place.round, start, audit.base)
@@ -110,15 +112,15 @@ class DisputeFileStore:
         """Job and node of all that is kept."""
         return tuple(self._held)
 
-    def keep(self, case: DisputeJob, brief: DisputeFile, store: DiskObjectStore) -> None:
+    def keep(self, case: DisputeJob, dispute_file: DisputeFile, store: DiskObjectStore) -> None:
         """Keeps a segment, and with the first one the job's objects out of `store`; durable on return."""
-        job = brief.job
+        job = dispute_file.job
         if self.case(job) is None:
             for manifest in (case.start.dataset, case.start.module, case.start.graph):
                 self._copy(manifest.id, store)
             self._vault.save(f"{job.hex()}-case", encode(case))
-        self._vault.save(_name(brief), encode(brief))
-        self._held[job, brief.node].add((brief.round, brief.segment))
+        self._vault.save(_name(dispute_file), encode(dispute_file))
+        self._held[job, dispute_file.node].add((dispute_file.round, dispute_file.segment))
 
     def _copy(self, object_id: Hash, store: DiskObjectStore) -> None:
         manifest = store.manifest(object_id)
@@ -159,5 +161,5 @@ class DisputeFileStore:
                 self.disk.delete(manifest.id)
 
 
-def _name(brief: DisputeFile) -> str:
-    return f"{brief.job.hex()}-{brief.node.hex()}-{brief.round:06d}-{brief.segment:03d}"
+def _name(dispute_file: DisputeFile) -> str:
+    return f"{dispute_file.job.hex()}-{dispute_file.node.hex()}-{dispute_file.round:06d}-{dispute_file.segment:03d}"

@@ -1,6 +1,6 @@
 """Plays one game of a dispute for a node: reads its row, executes once, makes each move that is due.
 
-The row on the ledger and the brief on disk are all that is remembered, so a process that dies goes on with its next
+The row on the ledger and the file on disk are all that is remembered, so a process that dies goes on with its next
 look. A refusal is no failure: another accuser was faster, the referee was asked already, the game is over. What was
 refused is not said again before the row has changed: each transaction has its fee.
 """
@@ -47,7 +47,7 @@ class DisputeGame:
         self,
         ledger: LedgerClient,
         terms: JobTerms,
-        brief: DisputeFile,
+        dispute_file: DisputeFile,
         parts: Callable[[], Awaitable[JobProgramParts]],
         executed: Executed,
         bond_min: int,
@@ -55,7 +55,7 @@ class DisputeGame:
         contests: bool = False,
     ) -> None:
         """`contests`: an accused that is guilty denies it (verify.canon.dishonest_execution)."""
-        self._ledger, self._terms, self._brief, self._parts = ledger, terms, brief, parts
+        self._ledger, self._terms, self._file, self._parts = ledger, terms, dispute_file, parts
         self._executed, self._bond_min, self._contests = executed, bond_min, contests
         self._player: DisputePlayer | None = None
         self._refused: PinpointRow | None = None
@@ -71,7 +71,7 @@ class DisputeGame:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _row(self) -> PinpointRow | None:
-        return await self._ledger.row(PinpointRow, self._brief.job + self._brief.node)
+        return await self._ledger.row(PinpointRow, self._file.job + self._file.node)
 
     async def _say(self, move: Move, row: PinpointRow) -> None:
         try:
@@ -104,7 +104,7 @@ class DisputeGame:
 
     @property
     def _lies(self) -> bool:
-        return self._contests and self._brief.node == self._ledger.own
+        return self._contests and self._file.node == self._ledger.own
 
     def _role(self, row: PinpointRow) -> DisputeRole:
         """Another accuser may have moved first, or this one may have lost: then it speaks at the end at most."""
@@ -115,7 +115,7 @@ class DisputeGame:
 
     def _ready(self, parts: JobProgramParts, row: PinpointRow) -> DisputePlayer:
         """Executes the segment."""
-        segment = segment_of(parts, self._terms, self._brief, row)
+        segment = segment_of(parts, self._terms, self._file, row)
         honest = dispute_execution.play, tile_proofs.leaf_tile
         play, tile = (dishonest_execution.play, dishonest_execution.tile) if self._lies else honest
         played = play(parts, segment)
@@ -126,12 +126,12 @@ class DisputeGame:
             parts.program,
             partial(tile, parts, segment),
             partial(tile_proofs.exhibit, parts, segment, played.tree),
-            self._brief.borders,
+            self._file.borders,
         )
 
     async def _bond(self) -> int:
         """What the accused has still to put up: perhaps it answered before somebody opened the program."""
-        dispute = await self._ledger.row(DisputeRow, self._brief.job + self._brief.node)
+        dispute = await self._ledger.row(DisputeRow, self._file.job + self._file.node)
         return max(0, self._bond_min - (dispute.bond if dispute is not None else 0))
 
     async def _shown(self, row: PinpointRow) -> Pair:
@@ -154,20 +154,21 @@ class DisputeGame:
 
 
 def segment_of(
-    parts: JobProgramParts, terms: JobTerms, brief: DisputeFile, row: PinpointRow
+    parts: JobProgramParts, terms: JobTerms, dispute_file: DisputeFile, row: PinpointRow
 ) -> DisputedSegment:
-    """What a brief says, as it is executed. Raises RunError FF-APP-381, and FF-TRAIN-070 to -082."""
-    run: SegmentSteps | None = run_of(parts.program, brief.weight, brief.segment)
+    """What a dispute file says, as it is executed. Raises RunError FF-APP-381, and FF-TRAIN-070 to -082."""
+    run: SegmentSteps | None = run_of(parts.program, dispute_file.weight, dispute_file.segment)
     if run is None:
-        raise _other(f"it has no segment {brief.segment}")
-    if (brief.trace, brief.weight) != (row.trace, row.weight):
+        raise _other(f"it has no segment {dispute_file.segment}")
+    if (dispute_file.trace, dispute_file.weight) != (row.trace, row.weight):
         raise _other("its trace or weight is another")
     optimizer, layout = terms.spec.optimizer, terms.layout
     start, claimed = (
-        segments.unpack(data, optimizer, layout, brief.round) for data in (brief.start, brief.claimed)
+        segments.unpack(data, optimizer, layout, dispute_file.round)
+        for data in (dispute_file.start, dispute_file.claimed)
     )
     assert start.params is not None  # whole (peers.node.dispute_files)
-    seat = brief.seat if row.stage == PinpointStage.OFFERED else row.seat
+    seat = dispute_file.seat if row.stage == PinpointStage.OFFERED else row.seat
     return dispute_execution.segment_of(parts, layout, start.params, seat, run, start, claimed)
 
 

@@ -24,7 +24,13 @@ from farflung.ledger.table_rows import JobState, lease_key
 from farflung.ledger.transactions import LeaseRole
 from farflung.ledger.validators import count_key
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.node.dispute_files import DisputeFileStore, DisputeJob, Place, found_brief, own_brief
+from farflung.peers.node.dispute_files import (
+    DisputeFileStore,
+    DisputeJob,
+    Place,
+    found_dispute_file,
+    own_dispute_file,
+)
 from farflung.peers.node.dispute_game import LOOK_SECONDS, DisputeGame
 from farflung.peers.process.channel import Channel
 from farflung.peers.program import trace as program_trace
@@ -88,13 +94,13 @@ class DisputeAgent:
         """Keeps a drawn segment of this node's own work; durable on return. `states`: as its worker gives them."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._files.keep(case, own_brief(case, self._key.public, place, trace, states), store)
+            self._files.keep(case, own_dispute_file(case, self._key.public, place, trace, states), store)
 
     def found(self, job: Hash, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> None:
         """Keeps a segment that this node found false by its distance; durable on return. Both as they were opened."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._files.keep(case, found_brief(case.terms, seat, audit, start, claimed), store)
+            self._files.keep(case, found_dispute_file(case.terms, seat, audit, start, claimed), store)
 
     async def stay(self) -> None:
         """Looks, until it is cancelled."""
@@ -163,9 +169,9 @@ class DisputeAgent:
     async def _contest(self, row: PinpointRow) -> DisputeGame | None:
         """A side of this game; None where nothing is kept of what it is about."""
         assert self._ledger is not None
-        brief = self._files.find(row.job, row.node, row.round, row.segment)
+        dispute_file = self._files.find(row.job, row.node, row.round, row.segment)
         case, job = self._files.case(row.job), await self._ledger.job(row.job)
-        if brief is None or case is None or job is None:
+        if dispute_file is None or case is None or job is None:
             if row.node == self._key.public:
                 about = f"segment {row.segment} of round {row.round} is disputed, and is not kept here"
                 self._channel.report("warning", code="FF-APP-382", message=about)
@@ -173,7 +179,7 @@ class DisputeAgent:
         law = await self._ledger.row(ParamsRow, count_key(job.terms))
         bond_min = law.params.bond_min if law is not None else 0
         parts = partial(self._parts, case)
-        lent = self._ledger, case.terms, brief, parts, self._executed, bond_min
+        lent = self._ledger, case.terms, dispute_file, parts, self._executed, bond_min
         return DisputeGame(*lent, contests=self._contests)
 
     async def _parts(self, case: DisputeJob) -> JobProgramParts:

@@ -153,7 +153,7 @@ class ChildProcess:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Closes the leash, waits, and ends the process by its own pid if it does not go."""
+        """Closes the pipe, waits, and ends the process by its own pid if it does not go."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._process.stdin.close()

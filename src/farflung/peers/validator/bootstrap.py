@@ -89,17 +89,17 @@ class JoinStatus:
             )
 
 
-def untaken(tidings: JoinStatus) -> FarflungError:
+def untaken(status: JoinStatus) -> FarflungError:
     """A snapshot was needed, and nobody gave one."""
     return NetworkError(
         "FF-APP-322",
         "this validator cannot catch up: nobody keeps the next block, and nobody gave a snapshot",
-        cause=f"{len(tidings.places)} were asked, {tidings.silent} of them failed",
+        cause=f"{len(status.places)} were asked, {status.silent} of them failed",
         hint="name more validators under [validators] in its file; it tries again by itself",
     )
 
 
-def tidings_of(places: Places, joined: StateSyncResult, genesis: Genesis) -> JoinStatus:
+def status_of(places: Places, joined: StateSyncResult, genesis: Genesis) -> JoinStatus:
     """The same for a person, with a warning where a committee is believed that has nothing to lose any more.
 
     Weak subjectivity (docs/protocol/sdbft.md): a ledger that counts blocks instead of time knows no such age.
@@ -128,7 +128,7 @@ async def begin(setting: ValidatorConfig, places: Places) -> JoinStatus:
     """
     async with asking(places) as asks:
         joined = await join(asks, setting.folder / "chain.db", setting.genesis)
-    return tidings_of(places, joined, setting.genesis)
+    return status_of(places, joined, setting.genesis)
 
 
 JoinListener = Callable[[JoinStatus], None]
@@ -186,10 +186,10 @@ class CatchUpService:
                 look.cancel()
                 await asyncio.gather(look, return_exceptions=True)
                 raise
-            tidings = look.result()
-            if tidings is not None and tidings.height:
+            status = look.result()
+            if status is not None and status.height:
                 await self._begin_again()
-            is_stranded = tidings is not None and not tidings.height
+            is_stranded = status is not None and not status.height
             self.service.readers.gauges.stranded = int(is_stranded)
             wait = min(2 * wait, PATIENCE_SECONDS) if is_stranded else self._look
 
@@ -213,11 +213,11 @@ class CatchUpService:
                 return None
             with contextlib.closing(SnapshotDownload(service.store.path, service.store.genesis)) as held:
                 joined = await fetch(asks, held, own_of(service.store))
-        tidings = tidings_of(known, joined, service.store.genesis)
-        if service.chain.head.height > height or not (tidings.joined.is_needed or tidings.height):
+        status = status_of(known, joined, service.store.genesis)
+        if service.chain.head.height > height or not (status.joined.is_needed or status.height):
             return None
-        self._told(tidings)
-        return tidings
+        self._told(status)
+        return status
 
     def _known(self, service: ValidatorService) -> Places:
         """Where other validators are: as the ledger says, and as this one was told."""
