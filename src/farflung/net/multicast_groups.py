@@ -1,7 +1,7 @@
 """Decides who may be in a group at a relay: a roster signed by the group's owner, and a member's signed join.
 
 A connection that begins with "FFG1" belongs to a group. What one member sends into it once, the relay gives to all
-others (`fanframes`), so that a payload takes its maker's uplink once (requirement T2).
+others (`multicast_frames`), so that a payload takes its maker's uplink once (requirement T2).
 
     join    = "FFG1" | length (2 bytes, big endian, <= limits.FAN_JOIN_BYTES) | SignedJoin in core.codec
     answer  = "FFG1" | status (1 byte)

@@ -1,15 +1,15 @@
 """Accounts for one pass at a relay: what it carried for each party, what they signed, and if it goes on.
 
-Theory. What is *at risk* with a payer is what was carried under all its passes and cannot be claimed by what is signed
-(`Account.owed`). It is a window at most; what is left of that is its *room*. A party's *lag* is how much of what it
-sent and was given its last receipt does not speak of. The relay carries for a party while there is room and the party
-does not lag by more than the room. So one payer leaves no more unsigned, with however many passes and parties at once;
-a party that never signs takes half of the room, the next one half of the rest, and no party takes it all from the
-others. Two parties that are alone may lag by half a window.
+Theory. What is *at risk* with a payer is what was carried under all its passes and cannot be claimed by what is
+signed (`PayerExposure.owed`). It is a window at most; what is left of that is its *room*. A party's *lag* is how much
+of what it sent and was given its last receipt does not speak of. The relay carries for a party while there is room
+and the party does not lag by more than the room. So one payer leaves no more unsigned, with however many passes and
+parties at once; a party that never signs takes half of the room, the next one half of the rest, and no party takes it
+all from the others. Two parties that are alone may lag by half a window.
 
 What was lost on the way (a circuit that broke, a party that is gone for ever) stays at risk until the payer makes it
-good in a renewal of its pass (`Pass.lost`): nobody gains by breaking circuits, and a long run does not end by what
-breaks. Whether it does, and how much of it, is the payer's choice (`peers.ledger_client.relay_channel`).
+good in a renewal of its pass (`RelayPass.lost`): nobody gains by breaking circuits, and a long run does not end by
+what breaks. Whether it does, and how much of it, is the payer's choice (`peers.ledger_client.relay_channel`).
 
     OPEN     --- no room, or a party's lag > room ---> HELD     --- receipts ---> OPEN
     OPEN     --- carried >= quota -------------------> USED_UP  --- the payer's renewal ---> OPEN

@@ -5,7 +5,7 @@
     relay.where    nothing                      (host, port) that the asker's connection comes from
     relay.sink     up to limits.MEASURE_BYTES   how many bytes those were
     relay.source   how many bytes               as many, all zero
-    relay.reach    a port of the asker's own    a `Reached`: the relay has tried to connect to that port
+    relay.reach    a port of the asker's own    a `ReachResult`: the relay has tried to connect to that port
 
 A relay connects to nobody but the very address that the asker's own connection comes from, once a minute for a key and
 limits.MEASURE_REACHES times a minute for an address. Bytes go only to who has proved a key, over TCP: there is no

@@ -7,7 +7,7 @@
 A party that is started anew has forgotten what it counted. The relay shows it its own last receipt, and it goes on
 from there. What it had not signed when it died it takes over from the relay's count of what has ended: only if that
 receipt proves an earlier life, only while it knows which of its own bytes are in that count, and at most
-limits.RECEIPT_CREDIT from each relay in a life, whatever passes it names and however often it asks (`Credit`).
+limits.RECEIPT_CREDIT from each relay in a life, whatever passes it names and however often it asks (`ReceiptCredit`).
 
 Apart from that a party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
 Theory: a byte is billed when a sender and a receiver sign it. So what a relay can bill by lying to those that were

@@ -189,7 +189,7 @@ def read_pass(body: bytes) -> SignedRelayPass | None:
 
 
 class SingleUseToken(Protocol):
-    """What is shown to a relay once: a ticket, or a join (`groups`)."""
+    """What is shown to a relay once: a ticket, or a join (`multicast_groups`)."""
 
     @property
     def presenter(self) -> PeerId:

@@ -13,7 +13,7 @@ exactly the next. The rules, from the receiver's side; breaking one is a Protoco
     DATA            continues the message that its lane is inside of                          FF-NET-020
     any fragment    keeps within the declared total, and FIN stands exactly at its end        FF-NET-025
 
-A TELL is answered too, by an empty REPLY that nobody waits for: so one rule bounds both. Lanes: see `outbox`.
+A TELL is answered too, by an empty REPLY that nobody waits for: so one rule bounds both. Lanes: see `send_scheduler`.
 Because places are freed when the answer leaves (receiver) and when it arrives (asker), the asker never holds fewer
 than the receiver counts: an honest peer cannot break the bound by accident, and no credit messages are needed.
 """
@@ -180,7 +180,7 @@ class StreamMultiplexer:
         return self._outbox.has_room(kind)
 
     def next_frames(self, limit: int = FRAGMENT_BYTES) -> tuple[MessageKind, list[Piece]] | None:
-        """What to send next, in pieces, and what it is for; None: nothing may be sent now. `limit`: `Outbox.next`."""
+        """What to send next, in pieces, and what it is for; None: nothing may be sent now. `limit`: bytes at most."""
         sent = self._outbox.next(limit)
         if sent is None:
             return None

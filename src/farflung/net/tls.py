@@ -44,7 +44,7 @@ class TlsCredentials(Protocol):
 
 
 def wire_size(plaintext: int) -> int:
-    """Bytes on the wire of one `Session.send` of that many bytes, record overhead included."""
+    """Bytes on the wire of one `TlsSession.send` of that many bytes, record overhead included."""
     return plaintext + RECORD_OVERHEAD * -(-plaintext // RECORD_BYTES)
 
 

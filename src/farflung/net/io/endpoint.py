@@ -140,7 +140,7 @@ class Endpoint:
     def attach(self, relay: PeerId, host: str, port: int, *, spare: bool = True) -> None:
         """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay.
 
-        With a `spare` connection there whoever dials this key is joined at once (`spares`).
+        With a `spare` connection there whoever dials this key is joined at once (`spare_connections`).
         """
         self._check_not_closed()
         if relay not in self._attachments:
@@ -202,7 +202,7 @@ class Endpoint:
         return ended
 
     def fresh(self, peer: PeerId | None, way: PathType) -> Connection:
-        """What takes a connected socket over (`opening.over`). `peer`: who is dialled, None: the other end dials."""
+        """What takes a connected socket over (`hole_punch.over`). `peer`: who is dialled, None: the other end dials."""
         self._check_not_closed()
         if peer is None:
             return self._arriving(way=way)

@@ -1,11 +1,12 @@
 """Connects one member to its group at a relay: sends each message up once, and receives those of the others.
 
-It stays connected until it is closed, and joins again by itself when the connection is lost. Nothing waits for it: what
-does not come this way is fetched in another, so a message that cannot be sent is an error for its sender alone.
+It stays connected until it is closed, and joins again by itself when the connection is lost. Nothing waits for it:
+what does not come this way is fetched in another, so a message that cannot be sent is an error for its sender alone.
 
-A relay that says something now and then but takes nothing, or never counts a roster, is left in time (`_holding`): what
-is sent has the time that a line of limits.OWED_RATE needs to carry it from every member, and some more. It is not
-joined again for a while (`Shunned`), and `enter` says so, that whoever leads the group takes another relay meanwhile.
+A relay that says something now and then but takes nothing, or never counts a roster, is left in time (`_holding`):
+what is sent has the time that a line of limits.OWED_RATE needs to carry it from every member, and some more. It is
+not joined again for a while (`RelayBackoff`), and `enter` says so, that whoever leads the group takes another relay
+meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class GroupRendezvous:
 
 
 class GroupEndpoint(Protocol):
-    """What a member speaks from: an Endpoint, or `Alone`. Asked anew at each join, since a node key is renewed."""
+    """What a member speaks from: an Endpoint, or `NoGroup`. Asked anew at each join, since a node key is renewed."""
 
     credential: Credential
     counter: ByteCounter

@@ -6,8 +6,9 @@
              --- end of file, a broken rule, limits.CIRCUIT_IDLE_SECONDS without a byte ---> cut
 
 While limits.FAN_GROUP_BYTES wait in a group, none of its members is read, so TCP stops the senders. Who holds a group
-up (`groups.skipped`) loses what waits for it, is told so by a GAP, and is given nothing until it takes something again.
-A member is never in the middle of two frames at once: the one that it has begun to take it takes to the end.
+up (`multicast_groups.skipped`) loses what waits for it, is told so by a GAP, and is given nothing until it takes
+something again. A member is never in the middle of two frames at once: the one that it has begun to take it takes to
+the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Limits the traffic of one process with other homes to what the line carries and its owner allows.
 
-One Pacer divides the rate among the sockets, as in a relay; the rate is what `uplink` estimates from the kernel's own
-figures, and never above the owner's cap. Where the kernel cannot pace, a token bucket holds the senders back; one for
-what comes pauses reading, and TCP slows whoever sends. While nothing is sent there is no timer and nothing is read.
+One UploadPacer divides the rate among the sockets, as in a relay; the rate is what `uplink_estimator` estimates from
+the kernel's own figures, and never above the owner's cap. Where the kernel cannot pace, a token bucket holds the
+senders back; one for what comes pauses reading, and TCP slows whoever sends. While nothing is sent there is no timer
+and nothing is read.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ What an accepted socket is shows in its first four bytes:
 
     "FFN1"  a peer that talks with the relay itself: goes to the relay's own Endpoint; by `relay.attach` it becomes
             one that can be dialled here
-    "FF.."  any other version, and "FFV?": it is told ours (`measures`), and the end
-    "FFG1"  a join: the socket belongs to a group (`groups`, `fanout`)
-    "FFR1"  a ticket (`tickets`)    DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
-                                             | it declines, is gone, or takes too long: a status, and the end
-                                    DIAL -> joined at once, where the dialled peer keeps a SPARE here (`spares`)
+    "FF.."  any other version, and "FFV?": it is told ours (`relay_probe`), and the end
+    "FFG1"  a join: the socket belongs to a group (`multicast_groups`, `multicast_relay`)
+    "FFR1"  a ticket (`relay_tickets`)
+            DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
+                       | it declines, is gone, or takes too long: a status, and the end
+            DIAL -> joined at once, where the dialled peer keeps a SPARE here (`spare_connections`)
     else    closed
 
 A circuit, waiting or joined, is owned by who dialled it: limits.CIRCUITS_PER_KEY bounds those of one key, CIRCUITS all.

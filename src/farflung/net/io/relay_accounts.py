@@ -55,7 +55,7 @@ class PayerAccounts:
     """Those of one relay, by their keys."""
 
     def __init__(self, window: int, ask: Callable[[PeerId], Awaitable[ChannelBalance | None]]) -> None:
-        """`window`: bytes, see `metering.Account`. `ask`: the ledger; raises FarflungError when it is away."""
+        """`window`: bytes, see `relay_meter.PayerExposure`. `ask`: the ledger; raises FarflungError when it is away."""
         self.ask = ask
         self._window = window
         self._known: dict[PeerId, ChannelPayer] = {}

@@ -1,9 +1,9 @@
 """Enforces payment at a relay: a pass before it carries, receipts while it does, and its claim at the end.
 
-A carrier (a circuit, a fan-out) runs under one pass. It is held when too much is unsigned (`metering`: for its parties,
-or under all passes of its payer), when the quota or the payer's channel is used up, and when the pass has ended; it
-goes on with receipts or the payer's renewal, and is closed after limits.HELD_SECONDS. The ledger is asked by whoever
-made this (`funds`), never from here.
+A carrier (a circuit, a fan-out) runs under one pass. It is held when too much is unsigned (`relay_meter`: for its
+parties, or under all passes of its payer), when the quota or the payer's channel is used up, and when the pass has
+ended; it goes on with receipts or the payer's renewal, and is closed after limits.HELD_SECONDS. The ledger is asked
+by whoever made this (`funds`), never from here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from farflung.net.relay_pass_checks import Name, name_of
 from farflung.net.relay_receipts import RelayReceiptReply, RelayUsageReply
 from farflung.net.relay_tickets import TicketStatus
 
-RENEW: Final = "relay.pass"  # anybody to relay: a SignedPass, which counts from now on
+RENEW: Final = "relay.pass"  # anybody to relay: a SignedRelayPass, which counts from now on
 SETTLE: Final = "relay.settle"  # payer to relay: claim what is signed, and give the rest back
-USED: Final = "relay.used"  # payer to relay: the answer is `receipts.Used`
+USED: Final = "relay.used"  # payer to relay: the answer is `RelayUsageReply`
 LOOK_SECONDS: Final = 0.5
 
 

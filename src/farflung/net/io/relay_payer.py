@@ -1,7 +1,7 @@
 """Pays relays by passes: shows one when a peer dials through a relay, and signs receipts for what went through.
 
 Receipts go over an ordinary connection to the relay, which is dialled if none stands. One task for each pass that
-is in use: it signs when `receipts.Tally` says so, when time is up, when the relay asks (`relay.sign`), and at the end.
+is in use: it signs when `ReceiptTally` says so, when time is up, when the relay asks (`relay.sign`), and at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from farflung.net.messages import RemoteError
 from farflung.net.relay_pass_checks import has_counted, is_current
 from farflung.net.relay_receipts import ReceiptCredit, ReceiptTally, RelayReceiptReply
 
-RECEIPT: Final = "relay.receipt"  # party to relay: a SignedReceipt; the answer: `receipts.Heard`
+RECEIPT: Final = "relay.receipt"  # party to relay: a SignedRelayReceipt; the answer: `RelayReceiptReply`
 SIGN: Final = "relay.sign"  # relay to party: sign now, under this SignedPass
 _AGAIN_SECONDS: Final = 0.5  # after a relay that did not take a receipt
 _LAST_SECONDS: Final = 1.0

@@ -15,7 +15,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.redial import first_of
 
 ATTACH: Final = "relay.attach"  # peer to relay: from now on I can be reached over this connection
-CALLBACK: Final = "relay.circuit"  # relay to peer: a `tickets.Summons`
+CALLBACK: Final = "relay.circuit"  # relay to peer: a `CallbackRequest`
 _LOOK_SECONDS: Final = 2.0  # between looks whether a relay on another machine is still there
 _ANSWER_SECONDS: Final = 3.0  # for which a relay on another machine may think
 _DIALS: Final = range(3)

@@ -8,7 +8,7 @@ Each way is either reading or writing, never both:
 So while the sink takes nothing nothing is read, the source's own TCP window closes, and the sender waits: that is all
 the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. A way that waits for its rate's sake
 (`bucket`) drains what it has and reads nothing; one that waits until somebody has signed for what went through
-(`metering`) does neither. On Linux the buffer is a pipe, and `splice` moves pages through it that this process never
+(`relay_meter`) does neither. On Linux the buffer is a pipe, and `splice` moves pages through it that this process never
 sees; elsewhere it is a `bytearray`.
 """
 

@@ -16,7 +16,7 @@ from farflung.net.tls_identity import certificate, pem
 
 
 class FileTlsCredentials:
-    """A node key that `tls.Session` can prove. Implements `tls.Credentials`; `repr` shows nothing secret."""
+    """A node key that `TlsSession` can prove. Implements `TlsCredentials`; `repr` shows nothing secret."""
 
     def __init__(self, own: SigningKey | Credential) -> None:
         self._own = credential_of(own)
