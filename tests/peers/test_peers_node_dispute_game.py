@@ -198,7 +198,7 @@ def test_who_is_asked_about_what_it_has_not_kept_says_so_and_goes_on(
             await until(lambda: told)
             await asyncio.sleep(0.2)
         assert [each["code"] for each in told] == ["FF-APP-382"]
-        assert accused._briefs.accusable  # until the game is over
+        assert accused._files.accusable  # until the game is over
 
     in_court(tmp_path, play)
 
@@ -235,7 +235,7 @@ def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(
             await made.attend(DisputeJob(terms, JOB_KEY, court.start), court.disk)
             made.own(terms.id, (ROUND, SEGMENT), HONEST.trace, HONEST.opened())
             is_due = court.genesis.params.dispute_ms > 0 and terms is TERMS
-            assert any(job == terms.id for job, _ in made._briefs.accusable) is is_due
+            assert any(job == terms.id for job, _ in made._files.accusable) is is_due
 
     in_court(tmp_path / "1", play, replace(LAW, dispute_ms=0))
     in_court(tmp_path / "2", play)
@@ -244,27 +244,27 @@ def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(
 def test_what_is_kept_goes_with_the_game_the_job_and_its_rounds(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         accused = await court.accused(HONEST)
-        objects = accused._briefs.disk.ids()
+        objects = accused._files.disk.ids()
         assert len(objects) == 3
         case, brief = (
-            accused._briefs.case(TERMS.id),
-            accused._briefs.find(TERMS.id, A.public, ROUND, SEGMENT),
+            accused._files.case(TERMS.id),
+            accused._files.find(TERMS.id, A.public, ROUND, SEGMENT),
         )
         assert case is not None
         assert brief is not None
-        accused._briefs.keep(case, replace(brief, round=ROUND - 1), court.disk)
+        accused._files.keep(case, replace(brief, round=ROUND - 1), court.disk)
         async with at_work(accused):
             await court.record(ROUND + ACCUSABLE_ROUNDS, ROUND + 1)
-            await until(lambda: accused._briefs.find(TERMS.id, A.public, ROUND - 1, SEGMENT) is None)
-            assert accused._briefs.find(TERMS.id, A.public, ROUND, SEGMENT) is not None
+            await until(lambda: accused._files.find(TERMS.id, A.public, ROUND - 1, SEGMENT) is None)
+            assert accused._files.find(TERMS.id, A.public, ROUND, SEGMENT) is not None
             await court.do(REQUESTER, JobCancel(TERMS.id))
             while not court.is_over():
                 with contextlib.suppress(RunError):  # its window is open
                     await court.do(REQUESTER, JobCancel(TERMS.id))
             await accused.clear()
-        assert accused._briefs.case(TERMS.id) is None
-        assert accused._briefs.disk.ids() == ()
-        assert accused._briefs._vault.names() == []
+        assert accused._files.case(TERMS.id) is None
+        assert accused._files.disk.ids() == ()
+        assert accused._files._vault.names() == []
 
     in_court(tmp_path, play)
 
@@ -278,7 +278,7 @@ def test_a_brief_outlives_what_the_lease_deletes_and_is_sealed(tmp_path: Path) -
         await court.accused(HONEST)
         for object_id in court.disk.ids():
             court.disk.delete(object_id)
-        again = court.reborn(A)._briefs
+        again = court.reborn(A)._files
         assert again.accusable == ((TERMS.id, A.public),)
         case, brief = again.case(TERMS.id), again.find(TERMS.id, A.public, ROUND, SEGMENT)
         assert case is not None

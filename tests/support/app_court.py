@@ -356,5 +356,5 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the processes report."""
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(disputes, "report", lambda kind, **facts: said.append({"kind": kind, **facts}))
+    monkeypatch.setattr(QuietChannel, "report", lambda _, kind, **facts: said.append({"kind": kind, **facts}))
     return said
