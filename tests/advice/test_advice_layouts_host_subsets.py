@@ -30,7 +30,7 @@ MIDDLE = sized(
     }
 )
 CARDS = ("RTX 4090", "RTX 3090", "RTX 3060 12GB", "M2 Ultra", "RTX A6000", "RTX 3070", "H100 SXM", "GTX 1660")
-NEAR = 1.02  # times the best of all subsets: what the crews of this search may miss, in these draws
+NEAR = 1.02  # times the best of all subsets: what the subsets of this search may miss, in these draws
 
 
 def drawn(seed: int, count: int) -> list[OfferedHost]:
@@ -69,12 +69,12 @@ def counted_out(found: Sequence[OfferedHost], seed: int, goal: AdviceGoal) -> fl
     least = float("inf")
     with as_it_stands():
         for size in range(1, len(found) + 1):
-            for crew in itertools.combinations(found, size):
-                if len(host_subsets.spread(crew, size)) < size:
+            for subset in itertools.combinations(found, size):
+                if len(host_subsets.spread(subset, size)) < size:
                     continue
                 for layout in LAYOUTS:
                     if layout.least <= size <= (layout.most or size):
-                        one = layout.lay((MIDDLE, BIG)[seed % 2], crew, layout_search.USUAL, 0)
+                        one = layout.lay((MIDDLE, BIG)[seed % 2], subset, layout_search.USUAL, 0)
                         least = min(least, value(one, goal)) if isinstance(one, TrainingOption) else least
     return least
 
@@ -121,15 +121,15 @@ def test_one_host_is_no_pipeline() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
-    """Where all hosts are used: what is left out of a pipeline makes another crew."""
+    """Where all hosts are used: what is left out of a pipeline makes another subset."""
     found, work = drawn(200 + seed, 6), (MIDDLE, BIG)[seed % 2]
     with as_it_stands():
         for layout in LAYOUTS:
             for ways in layout.ways(work, found[: layout.most or 6]):
-                crew = found[: layout.most or 6]
-                one = layout.lay(work, crew, layout_search.USUAL, ways)
-                if isinstance(one, TrainingOption) and len(one.hosts) == len(crew):
-                    assert layout.bound(work, crew, host_speed.rate, ways) <= one.seconds * (1 + 1e-9)
+                subset = found[: layout.most or 6]
+                one = layout.lay(work, subset, layout_search.USUAL, ways)
+                if isinstance(one, TrainingOption) and len(one.hosts) == len(subset):
+                    assert layout.bound(work, subset, host_speed.rate, ways) <= one.seconds * (1 + 1e-9)
 
 
 @pytest.mark.whole
@@ -149,10 +149,10 @@ def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
 def test_bounds_of_like_hosts_are_near_what_binds(kind: LayoutKind, rate: float) -> None:
     """Where lines bind a step is little more than its bytes, where nothing does little more than computing."""
     (layout,) = (each for each in LAYOUTS if each.kind is kind)
-    crew = hosts(layout.most or 4, "RTX A6000", link=Link(rate, rate, Seconds(1e-6)), churn=Seconds(1e9))
-    one = layout.lay(MIDDLE, crew, layout_search.USUAL, 1)
+    subset = hosts(layout.most or 4, "RTX A6000", link=Link(rate, rate, Seconds(1e-6)), churn=Seconds(1e9))
+    one = layout.lay(MIDDLE, subset, layout_search.USUAL, 1)
     assert isinstance(one, TrainingOption)
-    least = layout.bound(MIDDLE, crew, host_speed.rate, 1)
+    least = layout.bound(MIDDLE, subset, host_speed.rate, 1)
     assert least <= one.seconds * (1 + 1e-9)
     if layout.is_alike:  # rounds wait for lines, which their bound leaves out
         assert least >= one.seconds / 3

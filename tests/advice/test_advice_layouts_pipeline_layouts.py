@@ -63,24 +63,24 @@ def lines(draw: st.DrawFn, most: int = 6) -> tuple[OfferedHost, ...]:
 
 @settings(max_examples=40)
 @given(lines())
-def test_a_pipeline_is_the_shortest_tour_of_its_hosts(crew: tuple[OfferedHost, ...]) -> None:
+def test_a_pipeline_is_the_shortest_tour_of_its_hosts(subset: tuple[OfferedHost, ...]) -> None:
     with loop_loader.as_it_stands():
-        found = grid_placement.line(crew, 4e6)
-    assert sorted(found, key=lambda each: each.name) == sorted(crew, key=lambda each: each.name)
-    best = min(length(way, 4e6) for way in itertools.permutations(crew))
+        found = grid_placement.line(subset, 4e6)
+    assert sorted(found, key=lambda each: each.name) == sorted(subset, key=lambda each: each.name)
+    best = min(length(way, 4e6) for way in itertools.permutations(subset))
     assert length(found, 4e6) == pytest.approx(best)
 
 
 def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
-    crew = (
+    subset = (
         *hosts(3, link=LAN),
         host("weak", link=Link(2e6, 2e6, Seconds(0.001))),
         host("two", cards=2, link=LAN),
     )
     with loop_loader.as_it_stands():
-        names = [each.name for each in grid_placement.line(crew, 4e6)]
+        names = [each.name for each in grid_placement.line(subset, 4e6)]
     assert "weak" in (names[0], names[-1])
-    ends = [each for each in crew if each.name in (names[0], names[-1])]
+    ends = [each for each in subset if each.name in (names[0], names[-1])]
     assert max(ends, key=lambda each: each.cards).name == names[0] or all(each.cards == 1 for each in ends)
 
 
@@ -89,24 +89,26 @@ def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
 def test_every_grid_has_every_host_once(ways: int, stages: int, data: st.DataObject) -> None:
     region = st.sampled_from("abcdefghijkl")
     card = st.sampled_from(["RTX 4090", "RTX 3090"])
-    crew = tuple(host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages))
+    subset = tuple(
+        host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages)
+    )
     with loop_loader.as_it_stands():
-        found = list(grid_placement.grids(BIG, crew, ways))
+        found = list(grid_placement.grids(BIG, subset, ways))
     assert found
     for grid in found:
         assert [len(way) for way in grid] == [stages] * ways
-        assert {each.name for way in grid for each in way} == {each.name for each in crew}
+        assert {each.name for way in grid for each in way} == {each.name for each in subset}
 
 
 def test_hosts_sorted_by_rate_make_pipelines_of_equal_make_and_near_ones_pipelines_of_one_region() -> None:
     far = Link(20e6, 100e6, Seconds(0.3))
-    crew = tuple(
+    subset = tuple(
         host(f"{region}{at}", "RTX 4090" if at % 2 else "RTX 3090", region=region, link=link)
         for region, link in (("eu", HOME), ("us", far))
         for at in range(5)
     )
     with loop_loader.as_it_stands():
-        near, alike = grid_placement.grids(BIG, crew, 2)
+        near, alike = grid_placement.grids(BIG, subset, 2)
     assert [{each.region for each in way} for way in near] in ([{"eu"}, {"us"}], [{"us"}, {"eu"}])
     makes = [sorted(each.card.name for each in way) for way in alike]
     assert abs(makes[0].count("GeForce RTX 4090") - makes[1].count("GeForce RTX 4090")) <= 1
@@ -116,9 +118,9 @@ def test_hosts_sorted_by_rate_make_pipelines_of_equal_make_and_near_ones_pipelin
 
 
 def test_several_pipelines_share_a_step_and_agree_stage_by_stage() -> None:
-    crew = hosts(10, "RTX A6000")
-    one = option(pipeline_layouts.pipeline(BIG, crew[:5], USUAL))
-    two = option(pipeline_layouts.pipelines(BIG, crew, USUAL))
+    subset = hosts(10, "RTX A6000")
+    one = option(pipeline_layouts.pipeline(BIG, subset[:5], USUAL))
+    two = option(pipeline_layouts.pipelines(BIG, subset, USUAL))
     assert (one.ways, one.sync, two.ways, two.kind) == (1, None, 2, LayoutKind.PIPELINES)
     assert two.sync is not None
     assert two.sync.steps > 1
@@ -129,8 +131,8 @@ def test_several_pipelines_share_a_step_and_agree_stage_by_stage() -> None:
 
 def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> None:
     """Each stage's exchange is what the shelf says of its own tensors over its own lines."""
-    crew = (*hosts(6, "RTX A6000", link=LAN), *(host(f"s{at}", "RTX A6000", link=HOME) for at in range(6)))
-    found = option(pipeline_layouts.pipelines(BIG, crew, USUAL))
+    subset = (*hosts(6, "RTX A6000", link=LAN), *(host(f"s{at}", "RTX A6000", link=HOME) for at in range(6)))
+    found = option(pipeline_layouts.pipelines(BIG, subset, USUAL))
     assert found.sync is not None
     stages = len(found.hosts) // found.ways
     counts = tuple(map(int, found.how.split()[3].rstrip(",").split("/")))
@@ -160,9 +162,9 @@ def test_the_parts_of_a_model_are_all_of_it_once() -> None:
 
 def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back() -> None:
     """One pipeline of ten stops ten times as often as a host; of two of five each half of the work goes on."""
-    crew = hosts(10, "RTX A6000", churn=Seconds(7200.0), link=LAN)
-    two = option(pipeline_layouts.pipelines(LONG, crew, USUAL))
-    one = option(pipeline_layouts.pipeline(LONG, crew, USUAL))
+    subset = hosts(10, "RTX A6000", churn=Seconds(7200.0), link=LAN)
+    two = option(pipeline_layouts.pipelines(LONG, subset, USUAL))
+    one = option(pipeline_layouts.pipeline(LONG, subset, USUAL))
     assert one.efficiency < two.efficiency < 1
     assert (
         "once a pipeline of 5" in next(fact for fact in two.facts if fact.name == "work that counts").formula
@@ -175,8 +177,8 @@ def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back()
 
 def test_a_checkpoint_takes_as_long_as_the_stage_whose_bytes_are_most_for_its_line() -> None:
     """Most layers stand on the large card, whose line is no faster than the others'."""
-    crew = (host("large", "RTX A6000", cards=2), *hosts(3, "RTX 3090"))
-    found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+    subset = (host("large", "RTX A6000", cards=2), *hosts(3, "RTX 3090"))
+    found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
     counts = tuple(map(int, found.how.split()[1].split("/")))
     largest = max(part.size for part in pipeline_sync.parts(BIG, counts) if part is not None)
     assert found.stored is not None
@@ -207,8 +209,8 @@ def test_what_is_not_timed_would_not_have_been_faster(
     work: JobWork, rate: float, ways: int, trip: float
 ) -> None:
     """Micro-batches that a bound rules out, timed all the same."""
-    crew = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
-    grid = tuple(crew[at * 4 : (at + 1) * 4] for at in range(ways))
+    subset = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
+    grid = tuple(subset[at * 4 : (at + 1) * 4] for at in range(ways))
     found = pipeline_layouts._laid(work, grid, LayoutKind.PIPELINE, USUAL)
     assert not isinstance(found, InfeasibleOption)
     sequences = work.sequences // ways
@@ -220,8 +222,8 @@ def test_what_is_not_timed_would_not_have_been_faster(
 
 def test_who_is_given_no_layer_is_left_out() -> None:
     """A card that takes longer for one layer than the others for all of theirs."""
-    crew = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
-    found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+    subset = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
+    found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
     assert "slow" not in [each.name for each in found.hosts]
     assert "0" not in found.how.split()[1].split("/")
 
@@ -250,15 +252,15 @@ def test_fewer_bits_are_taken_where_lines_bind_and_not_where_compute_does() -> N
 
 def test_changes_in_4_and_8_bits_are_taken_where_examples_come_again_and_their_cache_is_counted() -> None:
     """Of ten epochs the first is plain; without a second one, or where nobody says, nothing is known to change."""
-    crew, epoch = hosts(4, "RTX A6000", memory_bytes=None), BIG.tokens // BIG.context
-    again = option(pipeline_layouts.pipeline(replace(BIG, examples=epoch // 10), crew, USUAL))
+    subset, epoch = hosts(4, "RTX A6000", memory_bytes=None), BIG.tokens // BIG.context
+    again = option(pipeline_layouts.pipeline(replace(BIG, examples=epoch // 10), subset, USUAL))
     assert "AQ-SGD cuts of 4 and 8 bits" in again.how
     told = {fact.name: fact for fact in again.facts}
     assert told["until all are through"].formula.startswith("0.1 x ")
     assert told["kept at each end of a cut"].formula.startswith(f"{epoch // 10} x ")
     assert "not measured here" in told["AQ-SGD cuts of 4 and 8 bits"].source
     for examples in (0, epoch, 2 * epoch):
-        once = option(pipeline_layouts.pipeline(replace(BIG, examples=examples), crew, USUAL))
+        once = option(pipeline_layouts.pipeline(replace(BIG, examples=examples), subset, USUAL))
         assert "AQ-SGD" not in once.how
         assert again.step < once.step
         assert again.up < once.up
@@ -267,8 +269,8 @@ def test_changes_in_4_and_8_bits_are_taken_where_examples_come_again_and_their_c
 @pytest.mark.parametrize("examples", [0, 100])
 def test_a_mean_step_of_changes_lies_between_a_plain_and_a_coded_one(examples: int) -> None:
     work = replace(BIG, examples=examples)
-    crew = hosts(4, "RTX A6000")
-    laid = pipeline_layouts._laid(work, (crew,), LayoutKind.PIPELINE, USUAL)
+    subset = hosts(4, "RTX A6000")
+    laid = pipeline_layouts._laid(work, (subset,), LayoutKind.PIPELINE, USUAL)
     assert not isinstance(laid, InfeasibleOption)
     found = pipeline_layouts._coded(work, laid, USUAL)
     assert found.run.seconds <= found.passed <= laid.passed == laid.run.seconds
@@ -280,8 +282,8 @@ def test_changes_are_not_taken_where_no_host_has_room_for_what_they_keep() -> No
     work = replace(BIG, examples=BIG.tokens // BIG.context // 10)
     kept = activation_bits.codes(work)[-1].kept
     for size, is_taken in ((kept, False), (2 * kept, True)):
-        crew = hosts(4, "RTX A6000", memory_bytes=None, disk_bytes=Bytes(int(size)))
-        assert ("AQ-SGD" in option(pipeline_layouts.pipeline(work, crew, USUAL)).how) is is_taken
+        subset = hosts(4, "RTX A6000", memory_bytes=None, disk_bytes=Bytes(int(size)))
+        assert ("AQ-SGD" in option(pipeline_layouts.pipeline(work, subset, USUAL)).how) is is_taken
     unknown = hosts(4, "RTX A6000", memory_bytes=None)
     assert "AQ-SGD" in option(pipeline_layouts.pipeline(work, unknown, USUAL)).how
 
@@ -304,25 +306,25 @@ def test_an_end_sends_forward_what_it_gets_back_in_other_bits() -> None:
 
 def test_swaps_are_kept_only_where_they_gain() -> None:
     links = (HOME, LAN, Link(5e6, 5e6, Seconds(0.2)), Link(1e8, 1e8, Seconds(0.05)))
-    crew = tuple(
+    subset = tuple(
         host(f"h{at}", "RTX 4090" if at % 2 else "RTX 3090", link=links[at % 4], price=Credits(at))
         for at in range(8)
     )
     with loop_loader.as_it_stands():
-        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+        found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
         better = pipeline_layouts.improved(BIG, found, USUAL)
     assert better.seconds <= found.seconds
-    assert {each.name for each in better.hosts} <= {each.name for each in crew}
+    assert {each.name for each in better.hosts} <= {each.name for each in subset}
 
 
 def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weak = host("weak", "RTX A6000", link=Link(2e6, 2e6, Seconds(0.01)))
-    crew = (weak, *hosts(3, "RTX A6000", link=LAN))
+    subset = (weak, *hosts(3, "RTX A6000", link=LAN))
     with loop_loader.as_it_stands():
-        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
-        others = tuple(each for each in crew if each is not weak)
+        found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
+        others = tuple(each for each in subset if each is not weak)
         worse = ((others[0], weak, *others[1:]),)
         monkeypatch.setattr(grid_placement, "swapped", lambda *_, **__: (worse,))
         assert pipeline_layouts.improved(BIG, found, USUAL) is found

@@ -130,8 +130,10 @@ def test_a_card_without_bfloat16_keeps_what_it_computes_with_in_float32() -> Non
     assert [found.of(name) / TINY.parameters for found in parts for name in states] == [2, 2, 8, 4, 4, 4]
     ratio = parts[1].of("activations") / parts[0].of("activations")
     assert 1.9 < ratio < 2  # the loss is in float32 on both
-    crews = [tuple(replace(each, card=card) for each in hosts(2)) for card in (narrow, wide)]
-    one, two = (option(pipeline_layouts.pipeline(MIDDLE, crew, USUAL)).worst.footprint for crew in crews)
+    subsets = [tuple(replace(each, card=card) for each in hosts(2)) for card in (narrow, wide)]
+    one, two = (
+        option(pipeline_layouts.pipeline(MIDDLE, subset, USUAL)).worst.footprint for subset in subsets
+    )
     assert two.of("weights") == 2 * one.of("weights")
 
 
@@ -327,8 +329,8 @@ def test_layers_are_shared_out_so_that_the_slowest_stage_is_as_fast_as_can_be(
 
 
 def test_a_pipeline_trains_what_no_card_holds_and_uneven_hosts_get_uneven_layers() -> None:
-    crew = (host("a", cards=2), *hosts(3, "RTX 3090"))
-    found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+    subset = (host("a", cards=2), *hosts(3, "RTX 3090"))
+    found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
     assert found.worst.fits
     counts = dict(
         zip((each.name for each in found.hosts), map(int, found.how.split()[1].split("/")), strict=True)
@@ -418,9 +420,9 @@ def test_a_constraint_that_was_met_is_not_the_one_that_binds() -> None:
 @settings(max_examples=20)
 @given(st.integers(1, 6), st.floats(1e6, 1e9), st.floats(3600.0, 1e7))
 def test_more_churn_and_slower_lines_never_help(count: int, rate: float, churn: float) -> None:
-    crew = hosts(count, link=Link(rate, rate, Seconds(0.02)), churn=Seconds(churn))
-    base = option(replica_layouts.rounds(TINY, crew, USUAL))
-    restless = tuple(replace(each, churn=Seconds(churn / 2)) for each in crew)
+    subset = hosts(count, link=Link(rate, rate, Seconds(0.02)), churn=Seconds(churn))
+    base = option(replica_layouts.rounds(TINY, subset, USUAL))
+    restless = tuple(replace(each, churn=Seconds(churn / 2)) for each in subset)
     assert option(replica_layouts.rounds(TINY, restless, USUAL)).efficiency <= base.efficiency <= 1.0
     assert base.seconds > 0
 
@@ -458,7 +460,7 @@ def grades(found: TrainingOption) -> dict[str, str]:
 
 
 def test_a_machine_is_judged_for_what_this_way_asks_of_it() -> None:
-    crew = tuple(
+    subset = tuple(
         host(name, link=LAN, **changes)
         for name, changes in (
             ("good", {}),
@@ -467,7 +469,7 @@ def test_a_machine_is_judged_for_what_this_way_asks_of_it() -> None:
             ("few", {"cores": 1}),
         )
     )
-    found = option(replica_layouts.rounds(MIDDLE, crew, USUAL))
+    found = option(replica_layouts.rounds(MIDDLE, subset, USUAL))
     assert grades(found) == {
         "good": "A",
         "unknown": "C",
@@ -570,8 +572,8 @@ def test_large_cards_are_found_among_many_fast_small_ones() -> None:
 
 def test_of_those_that_wait_at_every_step_each_class_of_speed_is_tried() -> None:
     near = {"link": LAN}
-    crew = (host("fast", "H100 SXM", **near), *hosts(8, "RTX 3090", **near))
-    found = search(LONG, crew)
+    subset = (host("fast", "H100 SXM", **near), *hosts(8, "RTX 3090", **near))
+    found = search(LONG, subset)
     of_data = [each for each in (*found.best, *found.dropped) if each.kind is LayoutKind.DATA]
     names = {name.name for each in of_data for name in each.hosts}
     assert not of_data or "fast" not in names
@@ -600,13 +602,13 @@ def test_a_way_that_is_much_longer_and_dearer_than_another_is_no_advice() -> Non
 
 
 def test_a_class_that_the_job_asks_for_leaves_out_lower_machines_where_others_do() -> None:
-    crew = (*hosts(3), host("narrow", lanes=4), host("unknown", cores=None))
-    assert {each.name for each in search(LONG, crew).best[0].hosts} >= {"narrow"}
+    subset = (*hosts(3), host("narrow", lanes=4), host("unknown", cores=None))
+    assert {each.name for each in search(LONG, subset).best[0].hosts} >= {"narrow"}
     for least, kept in (
         (MachineGrade.A, {"h00", "h01", "h02"}),
         (MachineGrade.B, {"h00", "h01", "h02", "narrow"}),
     ):
-        found = search(replace(LONG, least=least), crew)
+        found = search(replace(LONG, least=least), subset)
         assert found.best
         for way in found.best:
             assert {each.name for each in way.hosts} <= kept
@@ -623,8 +625,8 @@ def test_a_class_that_no_machine_has_is_what_binds() -> None:
 
 
 def test_who_misses_no_rule_is_of_the_lowest_class_that_a_job_may_ask_for() -> None:
-    crew = (host("unknown", cores=None), host("few", cards=2, cores=1))
-    found = search(replace(LONG, least=MachineGrade.C), crew)
+    subset = (host("unknown", cores=None), host("few", cards=2, cores=1))
+    found = search(replace(LONG, least=MachineGrade.C), subset)
     assert {each.name for way in found.best for each in way.hosts} == {"unknown"}
 
 

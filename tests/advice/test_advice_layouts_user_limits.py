@@ -54,15 +54,15 @@ def test_what_stays_keeps_to_both_and_what_is_needed_would_do(
 def test_where_a_budget_binds_the_cheapest_way_says_what_it_costs() -> None:
     free = search(LONG, hosts(4))
     cheapest = min(way.price for way in free.best)
-    poor = search(LONG, hosts(4), most=UserLimits(price=Credits(1)))
+    poor = search(LONG, hosts(4), user_limits=UserLimits(price=Credits(1)))
     assert poor.best == ()
     assert {each.constraint for each in poor.binding if each.kind in {way.kind for way in free.best}} == {
         "budget"
     }
-    enough = search(LONG, hosts(4), most=UserLimits(price=cheapest))
+    enough = search(LONG, hosts(4), user_limits=UserLimits(price=cheapest))
     assert enough.best
     assert all(way.price <= cheapest for way in enough.best)
 
 
 def test_who_says_nothing_is_bound_by_nothing() -> None:
-    assert search(LONG, hosts(4), most=UserLimits()) == search(LONG, hosts(4))
+    assert search(LONG, hosts(4), user_limits=UserLimits()) == search(LONG, hosts(4))

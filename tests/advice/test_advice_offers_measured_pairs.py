@@ -91,15 +91,15 @@ def test_pairs_are_bounded_in_number_and_are_tables() -> None:
         parse("pair = 3\n" + written(), TABLE)
 
 
-def joined(crew: tuple[OfferedHost, ...], rate: float, apart: tuple[str, ...]) -> tuple[OfferedHost, ...]:
-    """The crew, with so much between those named and all others."""
+def joined(subset: tuple[OfferedHost, ...], rate: float, apart: tuple[str, ...]) -> tuple[OfferedHost, ...]:
+    """The subset, with so much between those named and all others."""
     found = tuple(
         MeasuredPair((one, other.name), rate, Seconds(0.04))
         for one in apart
-        for other in crew
+        for other in subset
         if other.name not in apart
     )
-    return tuple(replace(each, pairs=tuple(p for p in found if each.name in p.ends)) for each in crew)
+    return tuple(replace(each, pairs=tuple(p for p in found if each.name in p.ends)) for each in subset)
 
 
 def option(found: object) -> TrainingOption:
@@ -108,11 +108,11 @@ def option(found: object) -> TrainingOption:
 
 
 def test_a_pipeline_crosses_what_is_slow_once_and_waits_for_it() -> None:
-    crew = joined(hosts(6, "RTX A6000", link=LAN), 20e6, ("h01", "h03", "h05"))
+    subset = joined(hosts(6, "RTX A6000", link=LAN), 20e6, ("h01", "h03", "h05"))
     with loop_loader.as_it_stands():
-        order = [each.name in ("h01", "h03", "h05") for each in grid_placement.line(crew, 4e6)]
+        order = [each.name in ("h01", "h03", "h05") for each in grid_placement.line(subset, 4e6)]
         free = option(pipeline_layouts.pipeline(BIG, hosts(6, "RTX A6000", link=LAN), USUAL))
-        slow = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
+        slow = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
     assert sum(one != other for one, other in itertools.pairwise(order)) == 1
     assert slow.step > 1.5 * free.step
 
@@ -135,42 +135,42 @@ def test_every_layout_waits_for_a_pair_that_is_slower_than_both_lines() -> None:
 
 def test_the_winners_places_go_to_spares_and_to_fewer_hosts_where_that_is_better() -> None:
     """A slow card among the chosen and a fast one outside; and money, where a dear host does little."""
-    crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
+    subset = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
     outside = (host("fast", "RTX A6000", link=LAN),)
     with loop_loader.as_it_stands():
-        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
-        better = pipeline_layouts.improved(BIG, found, USUAL, (*crew, *outside))
+        found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
+        better = pipeline_layouts.improved(BIG, found, USUAL, (*subset, *outside))
     assert better.seconds < found.seconds
     assert "fast" in {each.name for each in better.hosts}
-    dear = tuple(replace(each, price=type(each.price)(40 * each.price)) for each in crew[:1])
+    dear = tuple(replace(each, price=type(each.price)(40 * each.price)) for each in subset[:1])
     with loop_loader.as_it_stands():
-        found = option(pipeline_layouts.pipeline(BIG, (*dear, *crew[1:]), USUAL))
-        cheaper = pipeline_layouts.improved(BIG, found, USUAL, (*dear, *crew[1:], *outside), by_money=True)
+        found = option(pipeline_layouts.pipeline(BIG, (*dear, *subset[1:]), USUAL))
+        cheaper = pipeline_layouts.improved(BIG, found, USUAL, (*dear, *subset[1:], *outside), by_money=True)
     assert cheaper.price < found.price
     assert not {each.price for each in dear} & {each.price for each in cheaper.hosts}
 
 
 def test_a_spare_of_whom_there_are_too_many_is_not_taken() -> None:
-    crew = tuple(host(f"h{at}", "RTX A4000" if at < 2 else "RTX A6000", link=LAN) for at in range(4))
+    subset = tuple(host(f"h{at}", "RTX A4000" if at < 2 else "RTX A6000", link=LAN) for at in range(4))
     same = host("more", "RTX A6000", link=LAN, owner="h3")
     with loop_loader.as_it_stands():
-        for found in grid_placement.swapped(BIG, (crew,), 8, 1, 36_000.0, (same,)):
+        for found in grid_placement.swapped(BIG, (subset,), 8, 1, 36_000.0, (same,)):
             owners = [each.owner for way in found for each in way]
             assert max(owners.count(owner) for owner in owners) <= max(1, len(owners) // 3)
 
 
 def test_no_spare_takes_a_way_beyond_what_it_may_cost() -> None:
     """A fast host outside the winner's, at a price at which the budget has no room for it."""
-    crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
+    subset = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
     with loop_loader.as_it_stands():
-        found = option(pipeline_layouts.pipeline(BIG, crew, USUAL))
-        dear = host("fast", "RTX A6000", link=LAN, price=type(crew[0].price)(50 * crew[0].price))
+        found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
+        dear = host("fast", "RTX A6000", link=LAN, price=type(subset[0].price)(50 * subset[0].price))
         most = UserLimits(price=found.price)
-        free = pipeline_layouts.improved(BIG, found, USUAL, (*crew, dear))
+        free = pipeline_layouts.improved(BIG, found, USUAL, (*subset, dear))
         kept = pipeline_layouts.improved(
-            BIG, found, USUAL, (*crew, dear), is_allowed=lambda each: max(most.needs(each)) <= 1.0
+            BIG, found, USUAL, (*subset, dear), is_allowed=lambda each: max(most.needs(each)) <= 1.0
         )
     assert free.price > found.price
     assert kept.price <= found.price
     bound = UserLimits(price=found.price)
-    assert all(each.price <= found.price for each in search(BIG, (*crew, dear), most=bound).best)
+    assert all(each.price <= found.price for each in search(BIG, (*subset, dear), user_limits=bound).best)

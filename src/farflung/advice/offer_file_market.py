@@ -178,10 +178,10 @@ def bid(found: OfferedJob) -> Bid:
     )  # fmt: skip
 
 
-def also(found: OfferedJob, offers: Market) -> tuple[OfferConstraint, ...]:
+def also(found: OfferedJob, market: Market) -> tuple[OfferConstraint, ...]:
     """What is asked for beyond a bid's fields: rounds in time over each host's own line, and its machine's class."""
     order, rounds = found.order, found.spec.rounds
-    paces = [found.paces[each] for each in offers.asks.peers]
+    paces = [found.paces[each] for each in market.asks.peers]
     asked_for: list[OfferConstraint] = []
     if order.deadline is not None:
         span = (order.deadline - order.start) / 1000

@@ -123,8 +123,8 @@ def market(standing: Sequence[StandingOffer]) -> Market:
     return Market(book(rows, FACTS), cards)
 
 
-def _row(one: StandingOffer, card: int) -> OfferRow:
-    ask, host = one.ask, one.host
+def _row(offer: StandingOffer, card: int) -> OfferRow:
+    ask, host = offer.ask, offer.host
     most = ask.bounds
     facts = (
         card, ask.until, ask.minimum, ask.most, ask.hours, host.memory_bytes, host.disk_bytes, host.cores, host.up,

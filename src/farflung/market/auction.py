@@ -51,7 +51,7 @@ class UnmetBid(msgspec.Struct, frozen=True):
     hint: str
 
 
-def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | UnmetBid, ...]:
+def clear(market: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | UnmetBid, ...]:
     """Serves the bids of one epoch; answers in the order in which they were served. Nobody is hired twice.
 
     Raises PolicyError FF-MARK-018 for too many bids.
@@ -63,31 +63,31 @@ def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | 
             cause=f"{limits.BIDS} are the most",
             hint="clear the others in the next one",
         )
-    is_free = np.ones(offers.asks.size, np.bool_)
+    is_free = np.ones(market.asks.size, np.bool_)
     ordered = sorted(bids, key=lambda bid: (-bid.reserve, digest(NS_BID, beacon, bid.job)))
-    return tuple(_serve(offers, bid, beacon, is_free) for bid in ordered)
+    return tuple(_serve(market, bid, beacon, is_free) for bid in ordered)
 
 
-def _serve(offers: Market, bid: Bid, beacon: bytes, is_free: Mask) -> Bundle | UnmetBid:
+def _serve(market: Market, bid: Bid, beacon: bytes, is_free: Mask) -> Bundle | UnmetBid:
     """One bid's answer; marks those who are hired."""
-    asked = (*rules(bid, offers), OfferConstraint("free", "an idle host", is_free))
-    left, steps = pour(offers.asks.size, asked)
-    window = winners(offers, bid, left)
+    asked = (*rules(bid, market), OfferConstraint("free", "an idle host", is_free))
+    left, steps = pour(market.asks.size, asked)
+    window = winners(market, bid, left)
     if window is None:
-        funnel = FilterReport((*steps, ("similar", offers.asks.widest(left, bid.similar))))
-        return UnmetBid(bid.job, funnel, hint(offers, bid, asked))
+        funnel = FilterReport((*steps, ("similar", market.asks.widest(left, bid.similar))))
+        return UnmetBid(bid.job, funnel, hint(market, bid, asked))
     hired = list(window.places[:-1])
     is_free[hired] = False
-    return _bundle(offers, bid, beacon, window)
+    return _bundle(market, bid, beacon, window)
 
 
-def winners(offers: Market, bid: Bid, left: Mask) -> SpeedWindow | None:
+def winners(market: Market, bid: Bid, left: Mask) -> SpeedWindow | None:
     """The window of a bid over the offers in `left`: its winners, and last the one that sets their price."""
-    return offers.asks.best(left, bid.seats + 1, bid.similar)
+    return market.asks.best(left, bid.seats + 1, bid.similar)
 
 
-def _bundle(offers: Market, bid: Bid, beacon: bytes, window: SpeedWindow) -> Bundle:
-    asks, setter = offers.asks, window.places[-1]
+def _bundle(market: Market, bid: Bid, beacon: bytes, window: SpeedWindow) -> Bundle:
+    asks, setter = market.asks, window.places[-1]
     hired = drawn(bid, beacon, (asks.peers[place] for place in window.places[:-1]))
     ask = Credits(int(asks.prices[setter]))
     return Bundle(
@@ -105,14 +105,14 @@ def drawn(bid: Bid, beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...
     return tuple(sorted(peers, key=lambda peer: digest(NS_SPARE, beacon, bid.job, peer)))
 
 
-def hint(offers: Market, bid: Bid, asked: Sequence[OfferConstraint]) -> str:
+def hint(market: Market, bid: Bid, asked: Sequence[OfferConstraint]) -> str:
     """What to relax where no window has a setter beyond its winners."""
     needed = bid.seats + 1
-    if offers.asks.size < needed:
-        return f"{needed} hosts are needed, one of them to set the price, and {offers.asks.size} offer"
+    if market.asks.size < needed:
+        return f"{needed} hosts are needed, one of them to set the price, and {market.asks.size} offer"
 
     def is_enough(left: Mask) -> bool:
-        return offers.asks.widest(left, bid.similar) >= needed
+        return market.asks.widest(left, bid.similar) >= needed
 
     similar = (
         f"relax similarity: speeds may differ by {bid.similarity - 100} % at most, one owner may have a third"

@@ -116,11 +116,11 @@ def cap_of(members: int) -> int:
     return max(1, members // 3)
 
 
-def rules(bid: Bid, offers: Market) -> tuple[OfferConstraint, ...]:
+def rules(bid: Bid, market: Market) -> tuple[OfferConstraint, ...]:
     """The constraints of a bid on all standing asks, in the order in which a funnel tells of them."""
-    facts = offers.asks.facts
+    facts = market.asks.facts
     size, span = bid.work.calibrated, (bid.deadline - bid.start) // 1000
-    known = chosen(offers.cards, bid.cards)
+    known = chosen(market.cards, bid.cards)
     least: tuple[tuple[str, str, int, Callable[[int], str]], ...] = (
         ("memory", "memory", bid.memory_bytes, format_bytes),
         ("disk", "disk", bid.disk_bytes, format_bytes),
@@ -135,15 +135,15 @@ def rules(bid: Bid, offers: Market) -> tuple[OfferConstraint, ...]:
         OfferConstraint("card", " or ".join(bid.cards) or "any", known[facts["card"]]),
         OfferConstraint("standing", "an ask that stands at the start", facts["until"] > bid.start),
         *(OfferConstraint(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
-        OfferConstraint("speed", f"{format_count(bid.speed)}FLOP/s", offers.asks.speeds >= bid.speed),
+        OfferConstraint("speed", f"{format_count(bid.speed)}FLOP/s", market.asks.speeds >= bid.speed),
         OfferConstraint("unit", "its bounds", _takes(bid.work.each, facts)),
         OfferConstraint(
             "job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)
         ),
         OfferConstraint(
-            "deadline", f"{format_count(bid.work.flop)}FLOP in {format_seconds(span)}", _in_time(bid, offers)
+            "deadline", f"{format_count(bid.work.flop)}FLOP in {format_seconds(span)}", _in_time(bid, market)
         ),
-        OfferConstraint("price", reserve, offers.asks.prices <= bid.reserve),
+        OfferConstraint("price", reserve, market.asks.prices <= bid.reserve),
     )
 
 
@@ -154,10 +154,10 @@ def _takes(unit: UnitBounds, facts: dict[str, Whole]) -> Mask:
     return held
 
 
-def _in_time(bid: Bid, offers: Market) -> Mask:
+def _in_time(bid: Bid, market: Market) -> Mask:
     """Who has done a member's units before the deadline, at the speed that was measured, in the hours it works."""
-    seconds = open_ms(offers.asks.facts["hours"], bid.start, bid.deadline) // 1000
-    is_done: Mask = offers.asks.speeds // MEGA * seconds >= -(-bid.work.flop // MEGA)
+    seconds = open_ms(market.asks.facts["hours"], bid.start, bid.deadline) // 1000
+    is_done: Mask = market.asks.speeds // MEGA * seconds >= -(-bid.work.flop // MEGA)
     return is_done
 
 

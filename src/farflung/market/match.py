@@ -84,10 +84,10 @@ def match(request: MatchRequest, listings: Sequence[OfferListing]) -> Match:
     )
 
 
-def _window(request: MatchRequest, asks: OfferBook, left: Mask) -> SpeedWindow:
+def _window(request: MatchRequest, book: OfferBook, left: Mask) -> SpeedWindow:
     """The window, whose last ask sets the price; some window holds n."""
-    window = asks.best(left, request.members + 1, request.similar)
-    window = window or asks.best(left, request.members, request.similar)
+    window = book.best(left, request.members + 1, request.similar)
+    window = window or book.best(left, request.members, request.similar)
     assert window is not None
     return window
 
@@ -98,9 +98,9 @@ def _row(listing: OfferListing, job: Hash) -> OfferRow:
     return OfferRow(peer, listing.unit_price, can.flops, peer, "", facts, turn(job, peer))
 
 
-def _rules(request: MatchRequest, asks: OfferBook) -> tuple[OfferConstraint, ...]:
+def _rules(request: MatchRequest, book: OfferBook) -> tuple[OfferConstraint, ...]:
     """The constraints, in the order in which a funnel tells of them."""
-    facts = asks.facts
+    facts = book.facts
     stake, price = (f"{format_credits(amount)} credits" for amount in (request.stake, request.unit_price))
     speed = f"{format_count(request.flops)}FLOP/s"
     return (
@@ -109,31 +109,31 @@ def _rules(request: MatchRequest, asks: OfferBook) -> tuple[OfferConstraint, ...
             "memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes
         ),
         OfferConstraint("disk", format_bytes(request.disk_bytes), facts["disk"] >= request.disk_bytes),
-        OfferConstraint("speed", speed, asks.speeds >= request.flops),
+        OfferConstraint("speed", speed, book.speeds >= request.flops),
         OfferConstraint("stake", stake, facts["stake"] >= request.stake),
-        OfferConstraint("price", price, asks.prices <= request.unit_price),
+        OfferConstraint("price", price, book.prices <= request.unit_price),
     )
 
 
 def _too_few(
-    request: MatchRequest, asks: OfferBook, rules: Sequence[OfferConstraint], funnel: FilterReport
+    request: MatchRequest, book: OfferBook, rules: Sequence[OfferConstraint], funnel: FilterReport
 ) -> PolicyError:
     return PolicyError(
         "FF-MARK-001",
         f"{request.members} providers are asked for, {funnel.steps[-1][1]} are left",
         cause=funnel.text(),
-        hint=_relief(request, asks, rules),
+        hint=_relief(request, book, rules),
     )
 
 
-def _relief(request: MatchRequest, asks: OfferBook, rules: Sequence[OfferConstraint]) -> str:
+def _relief(request: MatchRequest, book: OfferBook, rules: Sequence[OfferConstraint]) -> str:
     if request.members < 1:
         return "ask for one provider at least"
-    if asks.size < request.members:
-        return f"ask for at most {asks.size} providers, or wait until more offer"
+    if book.size < request.members:
+        return f"ask for at most {book.size} providers, or wait until more offer"
 
     def is_enough(left: Mask) -> bool:
-        return asks.widest(left, request.similar) >= request.members
+        return book.widest(left, request.similar) >= request.members
 
     similar = f"relax similarity: speeds may differ by {request.similarity_percent - 100} % at most"
     return relief(rules, request.members, similar, is_enough)

@@ -64,21 +64,21 @@ class Quote(msgspec.Struct, frozen=True):
 
 
 def quote(
-    offers: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Sequence[OfferConstraint] = ()
+    market: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Sequence[OfferConstraint] = ()
 ) -> Quote:
     """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time.
 
-    `also`: what the requester asks for beyond the fields of a bid, over the places of `offers`.
+    `also`: what the requester asks for beyond the fields of a bid, over the places of `market`.
     """
-    *fields, price = rules(bid, offers)
+    *fields, price = rules(bid, market)
     asked = (*fields, *also, price)
-    left, steps = pour(offers.asks.size, asked)
-    funnel = FilterReport((*steps, ("similar", offers.asks.widest(left, bid.similar))))
+    left, steps = pour(market.asks.size, asked)
+    funnel = FilterReport((*steps, ("similar", market.asks.widest(left, bid.similar))))
     others = alone(asked)
-    found = winners(offers, bid, left)
-    beyond = ask_for(offers, bid, others[-1]) if found is None else None
-    named = () if found is None else tuple(offers.asks.peers[place] for place in found.places)
-    ask = None if found is None else Credits(int(offers.asks.prices[found.places[-1]]))
+    found = winners(market, bid, left)
+    beyond = ask_for(market, bid, others[-1]) if found is None else None
+    named = () if found is None else tuple(market.asks.peers[place] for place in found.places)
+    ask = None if found is None else Credits(int(market.asks.prices[found.places[-1]]))
     return Quote(
         ask=ask,
         price=None if ask is None else unit_price(ask, bid.work.each),
@@ -86,24 +86,24 @@ def quote(
         hired=named[:-1],
         setter=named[-1] if named else None,
         beyond=beyond,
-        curve=curve(offers, bid, others[-1]),
+        curve=curve(market, bid, others[-1]),
         funnel=funnel,
         losses=_losses(asked, others, dict(funnel.removed)),
         day=last_day(tape, bid.cards, now),
-        hint=_hint(offers, bid, left, asked, beyond) if ask is None else "",
+        hint=_hint(market, bid, left, asked, beyond) if ask is None else "",
     )
 
 
 def _hint(
-    offers: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None
+    market: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None
 ) -> str:
     """What to relax. Where money would not do it and those who meet all would be enough but for whose they are, no
     constraint on hosts is named: it is the owner's share that stands in the way.
     """
-    alike = offers.asks.widest(left, SimilarityRule(bid.similarity))
+    alike = market.asks.widest(left, SimilarityRule(bid.similarity))
     if beyond is not None or alike <= bid.seats:
-        return hint(offers, bid, asked)
-    share, counted = cap_of(bid.members), offers.asks.widest(left, bid.similar)
+        return hint(market, bid, asked)
+    share, counted = cap_of(bid.members), market.asks.widest(left, bid.similar)
     return (
         f"{alike} hosts of similar speed meet all that is asked, and of one owner {share} may be among"
         f" {bid.members} members: {counted} of {bid.seats + 1} that are needed. Hosts of other owners would do it"
@@ -121,13 +121,13 @@ def _losses(
     )
 
 
-def ask_for(offers: Market, bid: Bid, left: Mask) -> Credits | None:
+def ask_for(market: Market, bid: Bid, left: Mask) -> Credits | None:
     """The ask that would set the price."""
-    window = winners(offers, bid, left)
-    return None if window is None else Credits(int(offers.asks.prices[window.places[-1]]))
+    window = winners(market, bid, left)
+    return None if window is None else Credits(int(market.asks.prices[window.places[-1]]))
 
 
-def curve(offers: Market, bid: Bid, left: Mask) -> tuple[SupplyPoint, ...]:
+def curve(market: Market, bid: Bid, left: Mask) -> tuple[SupplyPoint, ...]:
     """Prices for 1, 2, 4, ... members, up to the first number that cannot be had.
 
     `left` holds whoever meets all constraints but that of price: what is above the budget is told, too.
@@ -135,7 +135,7 @@ def curve(offers: Market, bid: Bid, left: Mask) -> tuple[SupplyPoint, ...]:
     points: list[SupplyPoint] = []
     for members in (1 << power for power in range(CURVE)):
         spares = min(-(-bid.spares * members // bid.members), limits.PEERS)
-        ask = ask_for(offers, msgspec.structs.replace(bid, members=members, spares=spares), left)
+        ask = ask_for(market, msgspec.structs.replace(bid, members=members, spares=spares), left)
         points.append(SupplyPoint(members, ask))
         if ask is None:
             break

@@ -22,10 +22,10 @@ class HeapGrowth(Wire, frozen=True, tag="risen"):
         return self.resident / self.live
 
 
-def check(found: HeapGrowth) -> None:
+def check(growth: HeapGrowth) -> None:
     """It comes from a process that ran a stranger's module: raises UsageError FF-PLAN-056 if it makes no sense."""
-    is_bounded = all(0 < size <= limits.TRACED_BYTES for size in (found.resident, found.live))
-    if not (is_bounded and found.rows >= 1 and LEAST <= found.factor <= MOST):
+    is_bounded = all(0 < size <= limits.TRACED_BYTES for size in (growth.resident, growth.live))
+    if not (is_bounded and growth.rows >= 1 and LEAST <= growth.factor <= MOST):
         raise UsageError(
             "FF-PLAN-056",
             "what was measured of this module's memory makes no sense",

@@ -224,7 +224,7 @@ def _start_control(spec: JobSpec, layout: TensorLayout, verifiers: int) -> int:
     return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
 
 
-def lasting(sent: RunTraffic, spec: JobSpec, seconds: float, *, is_apart: bool) -> RunTraffic:
+def lasting(traffic: RunTraffic, spec: JobSpec, seconds: float, *, is_apart: bool) -> RunTraffic:
     """The same with what is said as time goes by: withdrawn keys are asked for, relays' receipts signed.
 
     `is_apart`: members are on lines of their own, and what stands there talks, too; fitted to three runs of `--lab`, of
@@ -235,13 +235,13 @@ def lasting(sent: RunTraffic, spec: JobSpec, seconds: float, *, is_apart: bool) 
     if is_apart:
         pairs = nodes + members * (members - 1) // 2 + spec.verifiers * members
         talk, met = talk + nodes * NODE_SECOND, pairs * PAIR_APART
-    control = Bytes(sent.control + round(met + talk * seconds))
-    return msgspec.structs.replace(sent, control=control, talk=talk)
+    control = Bytes(traffic.control + round(met + talk * seconds))
+    return msgspec.structs.replace(traffic, control=control, talk=talk)
 
 
-def all_relayed(sent: RunTraffic) -> RunTraffic:
+def all_relayed(traffic: RunTraffic) -> RunTraffic:
     """The same, where every member and every verifier is reached through the relay only: all but control passes it."""
-    return msgspec.structs.replace(sent, relay=Bytes(sent.sync_relayed + sent.join + sent.audit))
+    return msgspec.structs.replace(traffic, relay=Bytes(traffic.sync_relayed + traffic.join + traffic.audit))
 
 
 def _relayed(spec: JobSpec, sync: int, others: float) -> Bytes:

@@ -146,23 +146,23 @@ def affine(first: StepTrace, second: StepTrace, at: tuple[int, int], rows: int) 
 _SCALED = ("before", "after", "saved", "peak", "flop")
 
 
-def check(found: StepTrace) -> None:
+def check(trace: StepTrace) -> None:
     """A trace comes from a process that ran a stranger's module: raises UsageError FF-PLAN-056 if it makes no sense."""
     sizes: Sequence[int] = (
-        found.parameters,
-        found.batch,
-        found.resident,
-        found.update,
-        found.largest,
-        found.copied,
-        found.handed,
-        *found.ends,
-        *(block.parameters for block in found.blocks),
-        *(n for mode in found.modes for n in _bytes(mode)),
+        trace.parameters,
+        trace.batch,
+        trace.resident,
+        trace.update,
+        trace.largest,
+        trace.copied,
+        trace.handed,
+        *trace.ends,
+        *(block.parameters for block in trace.blocks),
+        *(n for mode in trace.modes for n in _bytes(mode)),
     )
-    is_whole = all(mode.flop >= 0 and _is_of(mode, len(found.blocks)) for mode in found.modes)
-    is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes) and 1 <= found.width <= 16
-    if not (is_whole and is_bounded and found.modes and found.rows >= 1 and _is_all(found)):
+    is_whole = all(mode.flop >= 0 and _is_of(mode, len(trace.blocks)) for mode in trace.modes)
+    is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes) and 1 <= trace.width <= 16
+    if not (is_whole and is_bounded and trace.modes and trace.rows >= 1 and _is_all(trace)):
         raise UsageError(
             "FF-PLAN-056",
             "the trace of this module makes no sense",
@@ -181,16 +181,16 @@ def _is_of(mode: RecomputeTrace, blocks: int) -> bool:
     return len(mode.kept) == blocks == len(mode.working) - 2 == len(mode.fixed) - 2 and is_part
 
 
-def _is_all(found: StepTrace) -> bool:
+def _is_all(trace: StepTrace) -> bool:
     """Whether the tensors are a model's, and all parameters, outside the blocks and inside."""
     try:
-        found.layout.check()
+        trace.layout.check()
     except ProtocolError:
         return False
-    inside = sum(block.parameters for block in found.blocks)  # one that two of them share counts in both
-    names = {tensor.name for tensor in found.layout.tensors}
-    is_whole = found.parameters == found.width * found.layout.size <= sum(found.ends) - found.copied + inside
-    return is_whole and names >= set(found.tail)
+    inside = sum(block.parameters for block in trace.blocks)  # one that two of them share counts in both
+    names = {tensor.name for tensor in trace.layout.tensors}
+    is_whole = trace.parameters == trace.width * trace.layout.size <= sum(trace.ends) - trace.copied + inside
+    return is_whole and names >= set(trace.tail)
 
 
 def unanswered(cause: str) -> RunError:

@@ -172,15 +172,15 @@ class MachineAdmission(msgspec.Struct, frozen=True):
         return tuple(one for one in self.findings if one.state is not RuleState.OK or one.is_below_thumb)
 
 
-def judge(place: ComputerSite, demand: CardDemand | None = None) -> MachineAdmission:
+def judge(site: ComputerSite, demand: CardDemand | None = None) -> MachineAdmission:
     """Every rule at every machine, then the line's; raises UsageError FF-PLAN-036 that names the field."""
     demand = demand or CardDemand()
-    _check(place)
+    _check(site)
     findings = [
-        one for computer in place.computers if computer.slots for one in _of_computer(computer, demand)
+        one for computer in site.computers if computer.slots for one in _of_computer(computer, demand)
     ]
-    cards = place.beside + sum(len(computer.slots) for computer in place.computers)
-    ways = (("up", place.up, demand.sent), ("down", place.down, demand.received))
+    cards = site.beside + sum(len(computer.slots) for computer in site.computers)
+    ways = (("up", site.up, demand.sent), ("down", site.down, demand.received))
     findings += [one for way in ways if (one := _of_line(*way, cards, demand)) is not None]
     return MachineAdmission(tuple(findings))
 
@@ -308,12 +308,12 @@ def line_need(cards: int, moved: float, seconds: float) -> float:
     return 8 * cards * moved / (USABLE * seconds)
 
 
-def _check(place: ComputerSite) -> None:
-    if sum(len(computer.slots) for computer in place.computers) > limits.CARDS_OF_SITE:
+def _check(site: ComputerSite) -> None:
+    if sum(len(computer.slots) for computer in site.computers) > limits.CARDS_OF_SITE:
         raise _wrong("slots", float(limits.CARDS_OF_SITE + 1), f"at most {limits.CARDS_OF_SITE} of a site")
-    _bounded("up", place.up, MOST_RATE)
-    _bounded("down", place.down, MOST_RATE)
-    for computer in place.computers:
+    _bounded("up", site.up, MOST_RATE)
+    _bounded("down", site.down, MOST_RATE)
+    for computer in site.computers:
         _bounded("cores", computer.cores, 1e6)
         _bounded("memory_bytes", computer.memory_bytes, float(MOST_BYTES))
         for slot in computer.slots:

@@ -51,13 +51,13 @@ class CheckpointEfficiency(NamedTuple):
     stored: StoredCheckpoint | None = None  # None: nothing is written down
 
 
-def checkpointed(sizes: Sequence[float], crew: Sequence[OfferedHost], mean: float) -> CheckpointEfficiency:
+def checkpointed(sizes: Sequence[float], hosts: Sequence[OfferedHost], mean: float) -> CheckpointEfficiency:
     """Where each host sends what it holds over its line, so many bytes; `mean`: until one of them leaves."""
     cost, size, slow = max(
-        ((writing(size, 1, host.link, PLENTY), size, host) for size, host in zip(sizes, crew, strict=True)),
+        ((writing(size, 1, host.link, PLENTY), size, host) for size, host in zip(sizes, hosts, strict=True)),
         key=lambda each: each[0],
     )
-    again = max(restart(size, host.link) for size, host in zip(sizes, crew, strict=True))
+    again = max(restart(size, host.link) for size, host in zip(sizes, hosts, strict=True))
     kept = failures.best(cost, mean, again)
     text = f"{kept.formula}; {format_bytes(size)} up the line of {slow.name}"
     counts = (

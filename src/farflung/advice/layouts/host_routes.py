@@ -45,9 +45,9 @@ def _measured(one: OfferedHost, other: OfferedHost) -> MeasuredPair | None:
     return None
 
 
-def line(host: OfferedHost, crew: Sequence[OfferedHost], flows: int = 1) -> Link:
-    """Its line as far as the slowest that was measured to another of the crew lets so many flows use it at a time."""
-    found = [_measured(host, other) for other in crew if other.name != host.name] if host.pairs else []
+def line(host: OfferedHost, hosts: Sequence[OfferedHost], flows: int = 1) -> Link:
+    """Its line as far as the slowest that was measured to another of the subset lets so many flows use it at a time."""
+    found = [_measured(host, other) for other in hosts if other.name != host.name] if host.pairs else []
     measured = [pair for pair in found if pair is not None]
     if not measured:
         return host.link

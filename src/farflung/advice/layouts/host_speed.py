@@ -68,14 +68,14 @@ def launching(layers: int, recompute: Recomputation) -> Seconds:
     return Seconds(LAUNCH * (layers * (FORWARD + BACKWARD + again) + ENDS))
 
 
-def crossing(work: JobWork, host: OfferedHost, room: MemoryFit, tokens: float) -> float:
+def crossing(work: JobWork, host: OfferedHost, fit: MemoryFit, tokens: float) -> float:
     """Bytes that cross the bus of one card in a step: shares of the model, and of what does not lie on the card."""
     moved = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    return moved + _moved(work, room, tokens).bus
+    return moved + _moved(work, fit, tokens).bus
 
 
-def _moved(work: JobWork, room: MemoryFit, tokens: float) -> OffloadTraffic:
-    return offload.moved(room.worst.footprint, math.ceil(tokens / (room.micro * work.context)))
+def _moved(work: JobWork, fit: MemoryFit, tokens: float) -> OffloadTraffic:
+    return offload.moved(fit.worst.footprint, math.ceil(tokens / (fit.micro * work.context)))
 
 
 class StepTimes(NamedTuple):
@@ -94,42 +94,42 @@ class StepTimes(NamedTuple):
 
 
 def spent(
-    work: JobWork, host: OfferedHost, room: MemoryFit, tokens: float, utilisation: float, ways: int = 1
+    work: JobWork, host: OfferedHost, fit: MemoryFit, tokens: float, utilisation: float, ways: int = 1
 ) -> StepTimes:
     """Of one step of `tokens` tokens; `ways`: hosts that share out the optimizer's work."""
-    passes = math.ceil(tokens / (room.micro * work.context))
-    floor = passes * launching(work.model.layers, room.recompute)
+    passes = math.ceil(tokens / (fit.micro * work.context))
+    floor = passes * launching(work.model.layers, fit.recompute)
     reached = rate(host, utilisation)
     optimizer = work.optimizer_flop / ways / reached
-    if room.away.states.optimizer is not MemoryPlace.CARD:
+    if fit.away.states.optimizer is not MemoryPlace.CARD:
         optimizer = IN_RAM * work.parameters / ways / RAM_RATE
-    passed = max(floor, work.flop(tokens, room.recompute) / reached)
-    disk = host.cards * _moved(work, room, tokens).disk / offload.DISK
-    return StepTimes(passed, optimizer, crossing(work, host, room, tokens) / bus(host), disk, floor)
+    passed = max(floor, work.flop(tokens, fit.recompute) / reached)
+    disk = host.cards * _moved(work, fit, tokens).disk / offload.DISK
+    return StepTimes(passed, optimizer, crossing(work, host, fit, tokens) / bus(host), disk, floor)
 
 
 def computing(
-    work: JobWork, host: OfferedHost, room: MemoryFit, tokens: float, utilisation: float, ways: int = 1
+    work: JobWork, host: OfferedHost, fit: MemoryFit, tokens: float, utilisation: float, ways: int = 1
 ) -> Seconds:
     """Of one step of `tokens` tokens on this host, all in all."""
-    return spent(work, host, room, tokens, utilisation, ways).whole
+    return spent(work, host, fit, tokens, utilisation, ways).whole
 
 
 def facts(
-    work: JobWork, host: OfferedHost, room: MemoryFit, tokens: float, utilisation: float, ways: int = 1
+    work: JobWork, host: OfferedHost, fit: MemoryFit, tokens: float, utilisation: float, ways: int = 1
 ) -> tuple[DerivedFact, ...]:
     """The same, explained: the whole, and each part that there is."""
-    found = spent(work, host, room, tokens, utilisation, ways)
+    found = spent(work, host, fit, tokens, utilisation, ways)
     parts = [part for part in (found.passes, found.optimizer, found.moved, found.disk) if part]
     whole = " + ".join(precise(part) for part in parts)
     said = [
         DerivedFact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")
     ]
-    said.append(_passes(work, host, room, tokens, utilisation, found))
+    said.append(_passes(work, host, fit, tokens, utilisation, found))
     reached = told(host, utilisation)
     split = f" / {ways}" if ways > 1 else ""
     told_of = "; shared out among all hosts" if ways > 1 else ""
-    if found.optimizer and room.away.states.optimizer is not MemoryPlace.CARD:
+    if found.optimizer and fit.away.states.optimizer is not MemoryPlace.CARD:
         text = f"{IN_RAM:g} B x {format_count(work.parameters)}{split} / {RAM_RATE / 1e9:g} GB/s; its RAM{told_of}"
         said.append(DerivedFact("optimizer", precise(found.optimizer), text, RAM_SOURCE))
     elif found.optimizer:
@@ -137,7 +137,7 @@ def facts(
         said.append(DerivedFact("optimizer", precise(found.optimizer), text, MUON))
     if found.moved:
         each = (
-            f"{crossing(work, host, room, tokens) / work.parameters:.3g} B x {format_count(work.parameters)}"
+            f"{crossing(work, host, fit, tokens) / work.parameters:.3g} B x {format_count(work.parameters)}"
         )
         text = f"{each} / {bus(host) / 1e9:.3g} GB/s; its bus"
         said.append(DerivedFact("bus", precise(found.moved), text, BUS_SOURCE))
@@ -149,11 +149,11 @@ def facts(
 
 
 def _passes(
-    work: JobWork, host: OfferedHost, room: MemoryFit, tokens: float, utilisation: float, found: StepTimes
+    work: JobWork, host: OfferedHost, fit: MemoryFit, tokens: float, utilisation: float, found: StepTimes
 ) -> DerivedFact:
-    flop = work.flop(tokens, room.recompute)
+    flop = work.flop(tokens, fit.recompute)
     if found.floor >= found.passes:
-        passes = math.ceil(tokens / (room.micro * work.context))
+        passes = math.ceil(tokens / (fit.micro * work.context))
         formula = (
             f"{passes} x {found.floor / passes / LAUNCH:.0f} x {1e6 * LAUNCH:g} us; kernels of a pass; the card needs"
             f" {1e3 * flop / rate(host, utilisation):.2g} ms"

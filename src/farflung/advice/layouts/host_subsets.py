@@ -6,17 +6,17 @@ All subsets of a thousand hosts cannot be looked at. Looked at are each host alo
 
     all hosts           whatever they are
     a bound and above   lines of 1, 2, 4 ... bit/s and more, together with cards of 1, 2, 4 ... bytes and more, or with
-                        as many FLOP/s: a crew waits for its slowest line, and its smallest card decides
+                        as many FLOP/s: a subset waits for its slowest line, and its smallest card decides
     alike               of members that wait for each other at every step: speeds within 1.25 (market.match), from
                         each speed that is offered, or, of many, from the WINDOWS whose hosts compute most together
 
 Bounds are powers of two and not shares of what is offered, so that more offers only add to what lies above one. Who
 cannot hold what the layout asks of a host is left out before anybody is counted.
 
-The best small crew of a layout is then tried with one host more and one less. For all that, this is a rule and no
-proof: a crew whose members are all second in every order is not looked at.
+The best small subset of a layout is then tried with one host more and one less. For all that, this is a rule and no
+proof: a subset whose members are all second in every order is not looked at.
 
-Nobody lends more than a third of a crew of three or more: whoever verifies must be somebody else (docs/threats.md),
+Nobody lends more than a third of a subset of three or more: whoever verifies must be somebody else (docs/threats.md),
 and one owner's withdrawal must not end the job. Who plans over machines of his own says so, and lends them all.
 """
 
@@ -33,20 +33,20 @@ from farflung.advice.layouts.training_options import memory_of
 from farflung.advice.offers.offer_file import OfferedHost
 
 SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
-OWNERS_LEAST: Final = 3  # of a crew that has so many members or more
+OWNERS_LEAST: Final = 3  # of a subset that has so many members or more
 SIMILAR: Final = 1.25
 WINDOWS: Final = 48  # of speed that are looked at
-SMALL: Final = 8  # hosts of the best crew up to which one more and one less are tried, too
+SMALL: Final = 8  # hosts of the best subset up to which one more and one less are tried, too
 FOREMOST: Final = 3
 
 Speed = Callable[[OfferedHost], float]
-Crew = tuple[OfferedHost, ...]
+HostSubset = tuple[OfferedHost, ...]
 
 
 class HostSubsetLimits(msgspec.Struct, frozen=True):
-    """What a layout asks of a crew. `least`: its fewest hosts; `most`: its most, 0: any number; `is_alike`: they wait
+    """What a layout asks of a subset. `least`: its fewest hosts; `most`: its most, 0: any number; `is_alike`: they wait
     for each other at every step; `is_own`: all hosts are the planner's, and no owner is held to a third; `holds`:
-    whether a host has room in a crew of so many.
+    whether a host has room in a subset of so many.
     """
 
     least: int = 1
@@ -56,19 +56,21 @@ class HostSubsetLimits(msgspec.Struct, frozen=True):
     holds: Callable[[OfferedHost, int], bool] = lambda host, size: True
 
     def sizes(self, offered: int) -> Iterator[int]:
-        """Of crews that are tried."""
+        """Of subsets that are tried."""
         return (size for size in SIZES if self.least <= size <= min(offered, self.most or offered))
 
 
 ANYBODY: Final = HostSubsetLimits()
 
 
-def crews(hosts: Sequence[OfferedHost], speed: Speed, asked: HostSubsetLimits = ANYBODY) -> Iterator[Crew]:
-    """Each crew once; hosts in the order of their names."""
-    seen: set[Crew] = set()
-    orders, pools = _orders(hosts, speed), _pools(hosts, speed, is_alike=asked.is_alike)
-    for size in asked.sizes(len(hosts)):
-        able = {host.name for host in hosts if asked.holds(host, size)}
+def subsets(
+    hosts: Sequence[OfferedHost], speed: Speed, bounds: HostSubsetLimits = ANYBODY
+) -> Iterator[HostSubset]:
+    """Each subset once; hosts in the order of their names."""
+    seen: set[HostSubset] = set()
+    orders, pools = _orders(hosts, speed), _pools(hosts, speed, is_alike=bounds.is_alike)
+    for size in bounds.sizes(len(hosts)):
+        able = {host.name for host in hosts if bounds.holds(host, size)}
         if size == 1:  # each: there are no more of them than hosts
             yield from ((host,) for host in hosts if host.name in able)
             continue
@@ -76,38 +78,40 @@ def crews(hosts: Sequence[OfferedHost], speed: Speed, asked: HostSubsetLimits = 
             if len(inside) < size:
                 continue
             for order in orders:
-                found = spread((host for host in order if host.name in inside), size, is_own=asked.is_own)
-                crew = _named(found)
-                if len(crew) == size and crew not in seen:
-                    seen.add(crew)
-                    yield crew
+                found = spread((host for host in order if host.name in inside), size, is_own=bounds.is_own)
+                subset = _named(found)
+                if len(subset) == size and subset not in seen:
+                    seen.add(subset)
+                    yield subset
 
 
-def roomiest(hosts: Sequence[OfferedHost], speed: Speed, asked: HostSubsetLimits) -> Iterator[Crew]:
+def roomiest(hosts: Sequence[OfferedHost], speed: Speed, bounds: HostSubsetLimits) -> Iterator[HostSubset]:
     """Of each number those with most memory, whether or not they hold it: what comes nearest where nobody does."""
-    seen: set[Crew] = set()
-    for pool in _windows(hosts, speed) if asked.is_alike else ([*hosts],):
+    seen: set[HostSubset] = set()
+    for pool in _windows(hosts, speed) if bounds.is_alike else ([*hosts],):
         order = sorted(pool, key=lambda host: (-capacity(host), -speed(host), host.price, host.name))
-        for size in asked.sizes(len(pool)):
-            crew = _named(spread(order, size, is_own=asked.is_own))
-            if len(crew) == size and crew not in seen:
-                seen.add(crew)
-                yield crew
+        for size in bounds.sizes(len(pool)):
+            subset = _named(spread(order, size, is_own=bounds.is_own))
+            if len(subset) == size and subset not in seen:
+                seen.add(subset)
+                yield subset
 
 
-def beside(hosts: Sequence[OfferedHost], crew: Crew, speed: Speed, asked: HostSubsetLimits) -> Iterator[Crew]:
-    """A small crew with one host more, of the FOREMOST of each order, or one less."""
-    if len(crew) > SMALL:
+def beside(
+    hosts: Sequence[OfferedHost], subset: HostSubset, speed: Speed, bounds: HostSubsetLimits
+) -> Iterator[HostSubset]:
+    """A small subset with one host more, of the FOREMOST of each order, or one less."""
+    if len(subset) > SMALL:
         return
-    inside = {host.name for host in crew}
-    others = [host for host in hosts if host.name not in inside and asked.holds(host, len(crew) + 1)]
+    inside = {host.name for host in subset}
+    others = [host for host in hosts if host.name not in inside and bounds.holds(host, len(subset) + 1)]
     added = {host.name: host for order in _orders(others, speed) for host in order[:FOREMOST]}
-    changed = [[*crew, host] for host in added.values()]
-    changed += [[host for host in crew if host is not gone] for gone in crew]
+    changed = [[*subset, host] for host in added.values()]
+    changed += [[host for host in subset if host is not gone] for gone in subset]
     for each in changed:
         size = len(each)
-        is_fair = len(spread(each, size, is_own=asked.is_own)) == size
-        if is_fair and asked.least <= size <= (asked.most or size):
+        is_fair = len(spread(each, size, is_own=bounds.is_own)) == size
+        if is_fair and bounds.least <= size <= (bounds.most or size):
             yield _named(each)
 
 
@@ -115,19 +119,19 @@ def spread(order: Iterable[OfferedHost], size: int, *, is_own: bool = False) -> 
     """The first `size` hosts with at most a third of them of one owner; fewer where there are not so many."""
     most = size if is_own or size < OWNERS_LEAST else max(1, size // OWNERS_LEAST)
     held: Counter[str] = Counter()
-    crew: list[OfferedHost] = []
+    subset: list[OfferedHost] = []
     for host in order:
-        if len(crew) == size:
+        if len(subset) == size:
             break
         if held[host.owner] < most:
             held[host.owner] += 1
-            crew.append(host)
-    return crew
+            subset.append(host)
+    return subset
 
 
-def fair(crew: Sequence[OfferedHost]) -> list[OfferedHost]:
-    """What is left of a crew, so that of these, too, at most a third are of one owner."""
-    found = list(crew)
+def fair(hosts: Sequence[OfferedHost]) -> list[OfferedHost]:
+    """What is left of a subset, so that of these, too, at most a third are of one owner."""
+    found = list(hosts)
     while len(fewer := spread(found, len(found))) < len(found):
         found = fewer
     return found
@@ -143,8 +147,8 @@ def capacity(host: OfferedHost) -> float:
     return float(host.cards * memory_of(host))
 
 
-def _named(crew: Iterable[OfferedHost]) -> Crew:
-    return tuple(sorted(crew, key=lambda host: host.name))
+def _named(hosts: Iterable[OfferedHost]) -> HostSubset:
+    return tuple(sorted(hosts, key=lambda host: host.name))
 
 
 def _orders(hosts: Sequence[OfferedHost], speed: Speed) -> tuple[list[OfferedHost], ...]:

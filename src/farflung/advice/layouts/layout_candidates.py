@@ -22,7 +22,7 @@ Lay = Callable[[JobWork, Sequence[OfferedHost], OfferAssumptions, int], Found]
 
 class LayoutCandidate(msgspec.Struct, frozen=True):
     """`lay` with so many pipelines, 0: the best number; `bound`: seconds of the whole job that this does not go below;
-    `most`: hosts of a crew, 0: any number.
+    `most`: hosts of a subset, 0: any number.
     """
 
     kind: LayoutKind
@@ -33,17 +33,17 @@ class LayoutCandidate(msgspec.Struct, frozen=True):
     is_alike: bool = False
 
     def asked(self, work: JobWork, *, is_own: bool) -> HostSubsetLimits:
-        """What a crew must be, for this job."""
+        """What a subset must be, for this job."""
         return HostSubsetLimits(self.least, self.most, self.is_alike, is_own, _holds(self.kind, work))
 
-    def ways(self, work: JobWork, crew: Sequence[OfferedHost]) -> tuple[int, ...]:
-        """Numbers of pipelines that are tried with a crew; what is none counts as one."""
-        return pipeline_layouts.ways_of(work, crew) if self.kind is LayoutKind.PIPELINES else (1,)
+    def ways(self, work: JobWork, hosts: Sequence[OfferedHost]) -> tuple[int, ...]:
+        """Numbers of pipelines that are tried with a subset; what is none counts as one."""
+        return pipeline_layouts.ways_of(work, hosts) if self.kind is LayoutKind.PIPELINES else (1,)
 
 
 def _whole(lay: Callable[[JobWork, Sequence[OfferedHost], OfferAssumptions], Found]) -> Lay:
     """A layout that is not cut into several."""
-    return lambda work, crew, assumed, _ways: lay(work, crew, assumed)
+    return lambda work, subset, assumed, _ways: lay(work, subset, assumed)
 
 
 LAYOUTS: Final = (
@@ -57,7 +57,7 @@ LAYOUTS: Final = (
 
 
 def _holds(kind: LayoutKind, work: JobWork) -> Holds:
-    """Whether a host has room in a crew of so many; a sharded one's hosts are taken to have as many cards as it has.
+    """Whether a host has room in a subset of so many; a sharded one's hosts are taken to have as many cards as it has.
 
     Of one sequence a micro-batch: what does not hold that holds no more. Hosts of one make are asked for once.
     """
@@ -76,7 +76,7 @@ def _holds(kind: LayoutKind, work: JobWork) -> Holds:
 def _split(
     kind: LayoutKind, work: JobWork, host: OfferedHost, size: int
 ) -> tuple[StateRecipe, ZeroSplit, int]:
-    """How a host holds its part; of whole replicas in a crew of any size alike."""
+    """How a host holds its part; of whole replicas in a subset of any size alike."""
     if kind is LayoutKind.SHARDED:
         return work.recipe, ZeroSplit(3, size * host.cards), size
     recipe = work.with_outer(replica_layouts.LIGHTEST) if kind is LayoutKind.ROUNDS else work.recipe

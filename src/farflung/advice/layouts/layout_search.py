@@ -1,10 +1,11 @@
 """Searches the best ways to train a job on the offers, or names the binding constraint where there is none (P1).
 
-Every layout is tried with the crews that crews.py names, not with every subset of the hosts; each is a closed form or
-a timeline, and nothing is drawn. They are timed in the order of what they cannot go below (bounds.py), until none that
-is left could be the best. The places in the winning pipelines are then improved by advice/placement. Of each kind
-the best is kept, so that three answers are three ways and not one with three crews; a way that is much worse than
-another in time and in price is dropped. What `farflung run` trains by today is always among them.
+Every layout is tried with the subsets that host_subsets names, not with every subset of the hosts; each is a
+closed form or a timeline, and nothing is drawn. They are timed in the order of what they cannot go below
+(lower_bounds), until none that is left could be the best. The places in the winning pipelines are then improved by
+advice/placement. Of each kind the best is kept, so that three answers are three ways and not one with three
+subsets; a way that is much worse than another in time and in price is dropped. What `farflung run` trains by today
+is always among them.
 
 Where a network saves less than it takes to stand, one host alone is the advice, and beside it only what runs today.
 """
@@ -29,7 +30,7 @@ from farflung.advice.layouts import (
     machine_admission,
     pipeline_layouts,
 )
-from farflung.advice.layouts.host_subsets import SIMILAR, Crew
+from farflung.advice.layouts.host_subsets import SIMILAR, HostSubset
 from farflung.advice.layouts.layout_candidates import LAYOUTS, LayoutCandidate
 from farflung.advice.layouts.replica_layouts import OfferAssumptions
 from farflung.advice.layouts.training_options import Found, InfeasibleOption, LayoutKind, TrainingOption
@@ -40,7 +41,7 @@ from farflung.core.units import Seconds
 
 SHOWN: Final = 3
 TIMED: Final = (
-    4096  # hosts of all crews of a layout that are timed: offers may be such that no bound tells them apart
+    4096  # hosts of all subsets of a layout that are timed: offers may be such that no bound tells them apart
 )
 USUAL: Final = OfferAssumptions()
 ANY: Final = UserLimits()
@@ -91,12 +92,12 @@ def search(
     assumed: OfferAssumptions = USUAL,
     *,
     is_own: bool = False,
-    most: UserLimits = ANY,
+    user_limits: UserLimits = ANY,
 ) -> Advice:
     """Pure: the same job and offers give the same advice, whatever the order of the offers.
 
-    `is_own`: they are all the planner's own, so that no owner is held to a third of a crew. `most`: what a way may cost
-    and take.
+    `is_own`: they are all the planner's own, so that no owner is held to a third of a subset. `user_limits`: what
+    a way may cost and take.
     """
     useless = tuple(host for host in hosts if host.card.support is MakerSupport.NO)
     hosts = tuple(host for host in hosts if host.card.support is not MakerSupport.NO)
@@ -104,19 +105,21 @@ def search(
         return Advice((), goal, 0, (), (_without(useless),), useless=useless)
     ordered = sorted(hosts, key=lambda host: host.name)
     with as_it_stands():  # what is placed here is little beside what compiling costs
-        found = _all(_SearchTask(work, ordered, assumed, goal, most, is_own))
+        found = _all(_SearchTask(work, ordered, assumed, goal, user_limits, is_own))
         options = {kind: each.options for kind, each in found.items() if each.options}
         binding = {kind: each.nearest for kind, each in found.items() if each.nearest is not None}
         if not is_own:
-            binding |= _held_by_owners(_SearchTask(work, ordered, assumed, goal, most, True), binding.keys())
-    options, beyond = within(options, most)
+            binding |= _held_by_owners(
+                _SearchTask(work, ordered, assumed, goal, user_limits, True), binding.keys()
+            )
+    options, beyond = within(options, user_limits)
     binding |= beyond
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {LayoutKind.PIPELINE, LayoutKind.PIPELINES} & best.keys():
             best[kind] = pipeline_layouts.improved(
                 work, best[kind], assumed, ordered, by_money=goal is AdviceGoal.PRICE, is_own=is_own,
-                is_allowed=lambda option: _is_allowed(work, option, most),
+                is_allowed=lambda option: _is_allowed(work, option, user_limits),
             )  # fmt: skip
     nearest = sorted(
         (each for each in binding.values() if each.kind not in best),
@@ -135,9 +138,9 @@ def search(
     return msgspec.structs.replace(made, best=kept, dropped=dropped)
 
 
-def _is_allowed(work: JobWork, option: TrainingOption, most: UserLimits) -> bool:
+def _is_allowed(work: JobWork, option: TrainingOption, user_limits: UserLimits) -> bool:
     """Other hosts may be of a lower class, dearer or slower than those that were looked at before."""
-    return max(most.needs(option)) <= 1.0 and (
+    return max(user_limits.needs(option)) <= 1.0 and (
         work.least is None or not machine_admission.below(work.least, option)
     )
 
@@ -165,17 +168,17 @@ class _SearchTask(msgspec.Struct, frozen=True):
 
 
 class _LayoutBound(msgspec.Struct, frozen=True):
-    """A crew that holds a layout, cut into so many pipelines, and the seconds and micro-credits that it does not go
+    """A subset that holds a layout, cut into so many pipelines, and the seconds and micro-credits that it does not go
     below.
     """
 
     seconds: Seconds
     price: float
-    crew: Crew
+    subset: HostSubset
     ways: int
 
     def rank(self, task: _SearchTask) -> tuple[float, float]:
-        """No way of this crew has a smaller one."""
+        """No way of this subset has a smaller one."""
         value = self.seconds if task.goal is AdviceGoal.TIME else self.price
         return max(1.0, *task.most.least(self.price, self.seconds)), float(value)
 
@@ -203,7 +206,7 @@ def _all(
 
 
 def _tried(task: _SearchTask, layout: LayoutCandidate, *, is_timed: bool) -> _LayoutTrial:
-    """A layout with its crews, those first that promise most; where none will do, with those that have most memory.
+    """A layout with its subsets, those first that promise most; where none will do, with those that have most memory.
 
     `is_timed`: the fastest is asked for, whatever the goal.
     """
@@ -214,9 +217,9 @@ def _tried(task: _SearchTask, layout: LayoutCandidate, *, is_timed: bool) -> _La
     def rate(host: OfferedHost) -> float:
         return rates[host.name]
 
-    def time(tried: Iterable[Crew]) -> None:
-        ways = ((crew, count) for crew in tried for count in layout.ways(task.work, crew))
-        able = [_able(task.work, layout, crew, rate, count) for crew, count in ways]
+    def time(tried: Iterable[HostSubset]) -> None:
+        ways = ((subset, count) for subset in tried for count in layout.ways(task.work, subset))
+        able = [_able(task.work, layout, subset, rate, count) for subset, count in ways]
         timed = 0
         for each in sorted(able, key=lambda each: each.rank(task)):
             if (
@@ -224,27 +227,27 @@ def _tried(task: _SearchTask, layout: LayoutCandidate, *, is_timed: bool) -> _La
                 and each.seconds < lower_bounds.NEVER
                 and _could(task, found, each, is_timed=is_timed)
             ):
-                timed += len(each.crew)
-                _reckon(task, layout, found, each.crew, each.ways)
+                timed += len(each.subset)
+                _reckon(task, layout, found, each.subset, each.ways)
 
-    time(host_subsets.crews(task.hosts, rate, asked))
+    time(host_subsets.subsets(task.hosts, rate, asked))
     before = None
     while found.best is not before and found.best is not None:
         before = found.best
         time(host_subsets.beside(task.hosts, before.hosts, rate, asked))
     if found.best is None:
-        for crew in host_subsets.roomiest(task.hosts, rate, asked):
-            _reckon(task, layout, found, crew, 0)
-    if found.best is None and found.nearest is None:  # no crew of so many that are alike, or none at all
+        for subset in host_subsets.roomiest(task.hosts, rate, asked):
+            _reckon(task, layout, found, subset, 0)
+    if found.best is None and found.nearest is None:  # no subset of so many that are alike, or none at all
         found.nearest = _nobody(layout, task.hosts)
     return found
 
 
 def _able(
-    work: JobWork, layout: LayoutCandidate, crew: Crew, rate: lower_bounds.Speed, ways: int
+    work: JobWork, layout: LayoutCandidate, hosts: HostSubset, rate: lower_bounds.Speed, ways: int
 ) -> _LayoutBound:
-    seconds = layout.bound(work, crew, rate, ways)
-    return _LayoutBound(seconds, lower_bounds.price(seconds, crew), crew, ways)
+    seconds = layout.bound(work, hosts, rate, ways)
+    return _LayoutBound(seconds, lower_bounds.price(seconds, hosts), hosts, ways)
 
 
 def _could(task: _SearchTask, found: _LayoutTrial, able: _LayoutBound, *, is_timed: bool) -> bool:
@@ -254,14 +257,16 @@ def _could(task: _SearchTask, found: _LayoutTrial, able: _LayoutBound, *, is_tim
     return able.rank(task) < task.rank(found.best)
 
 
-def _reckon(task: _SearchTask, layout: LayoutCandidate, found: _LayoutTrial, crew: Crew, ways: int) -> None:
-    """A way of a crew, without machines below the class that the job asks for."""
+def _reckon(
+    task: _SearchTask, layout: LayoutCandidate, found: _LayoutTrial, subset: HostSubset, ways: int
+) -> None:
+    """A way of a subset, without machines below the class that the job asks for."""
     found.count += 1
 
     def lay(hosts: Sequence[OfferedHost]) -> Found:
-        return layout.lay(task.work, hosts, task.assumed, ways if len(hosts) == len(crew) else 0)
+        return layout.lay(task.work, hosts, task.assumed, ways if len(hosts) == len(subset) else 0)
 
-    one = machine_admission.fitting(task.work, crew, layout.least, lay, is_own=task.is_own)
+    one = machine_admission.fitting(task.work, subset, layout.least, lay, is_own=task.is_own)
     if isinstance(one, InfeasibleOption):
         if found.best is None and (found.nearest is None or one.nearness > found.nearest.nearness):
             found.nearest = one
@@ -289,7 +294,7 @@ def _nobody(layout: LayoutCandidate, hosts: Sequence[OfferedHost]) -> Infeasible
 
 
 def _held_by_owners(task: _SearchTask, kinds: Collection[LayoutKind]) -> dict[LayoutKind, InfeasibleOption]:
-    """Of kinds that are not possible: those that would be if no owner were held to a third of a crew."""
+    """Of kinds that are not possible: those that would be if no owner were held to a third of a subset."""
     hosts, owners = task.hosts, Counter(host.owner for host in task.hosts)
     if not kinds or len(owners) == len(hosts):
         return {}

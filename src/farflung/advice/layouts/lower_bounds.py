@@ -3,7 +3,7 @@
 
 Crews are timed in the order of this bound, until none that is left could be better than the best. Latency, kernels to
 launch, exchanges of rounds and failures only add to it. Of pipelines it is that of all hosts: where one of them would
-be given no layers and left out, the crew without it is another one.
+be given no layers and left out, the subset without it is another one.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ Bound = Callable[[JobWork, Sequence[OfferedHost], Speed, int], Seconds]
 NEVER: Final = Seconds(float("inf"))
 
 
-def price(seconds: float, crew: Sequence[OfferedHost]) -> float:
+def price(seconds: float, hosts: Sequence[OfferedHost]) -> float:
     """Micro-credits of so many seconds."""
-    return sum(host.price for host in crew) * seconds / HOUR
+    return sum(host.price for host in hosts) * seconds / HOUR
 
 
-def rounds(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
+def rounds(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
     """Each trains its share; the slowest is waited for."""
-    return Seconds(work.flop(work.tokens) / (len(crew) * min(map(speed, crew))))
+    return Seconds(work.flop(work.tokens) / (len(hosts) * min(map(speed, hosts))))
 
 
-def data(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
+def data(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
     """A step computes, or sums its gradients over the slowest line."""
-    return _in_step(work, crew, speed, 2.0)
+    return _in_step(work, hosts, speed, 2.0)
 
 
-def sharded(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
+def sharded(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, _ways: int) -> Seconds:
     """A step computes, or gathers weights twice and reduces gradients once."""
-    return _in_step(work, crew, speed, 3.0)
+    return _in_step(work, hosts, speed, 3.0)
 
 
-def pipeline(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, ways: int) -> Seconds:
+def pipeline(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, ways: int) -> Seconds:
     """Of so many; infinite where the states alone have no room on all of their cards."""
     recipe = work.recipe if ways == 1 else work.with_outer(LARGEST)
-    if sum(map(capacity, crew)) < ways * recipe.whole * work.parameters:
+    if sum(map(capacity, hosts)) < ways * recipe.whole * work.parameters:
         return NEVER
-    return _piped(work, crew, speed, ways)
+    return _piped(work, hosts, speed, ways)
 
 
-def _piped(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, ways: int) -> Seconds:
+def _piped(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, ways: int) -> Seconds:
     """The larger of two things that a step does not go below: all of its micro-batches on its slowest line and at the
     mean rate of its stages; one of them through all stages and back, on the mean of the pipelines.
 
     An inner stage has half of its line for either neighbour, an end the whole; the slowest are taken to stand there.
     """
-    rates, lines = list(map(speed, crew)), sorted(map(line, crew))
+    rates, lines = list(map(speed, hosts)), sorted(map(line, hosts))
     sequences, ends = -(-work.sequences // ways), 2 * ways
     bits, flop = 8.0 * activation_bits.least(work) * work.model.handed(1), work.flop(work.context)
     inner = lines[ends:]
@@ -68,9 +68,9 @@ def _piped(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, ways: int) 
     return Seconds(steps * max(sequences * pace, through))
 
 
-def _in_step(work: JobWork, crew: Sequence[OfferedHost], speed: Speed, collectives: float) -> Seconds:
-    tokens = -(-work.sequences // len(crew)) * work.context
-    compute = work.flop(tokens) / min(map(speed, crew))
-    share = (len(crew) - 1) / len(crew)
-    sent = 8.0 * collectives * share * WIRE * work.parameters / min(map(line, crew))
+def _in_step(work: JobWork, hosts: Sequence[OfferedHost], speed: Speed, collectives: float) -> Seconds:
+    tokens = -(-work.sequences // len(hosts)) * work.context
+    compute = work.flop(tokens) / min(map(speed, hosts))
+    share = (len(hosts) - 1) / len(hosts)
+    sent = 8.0 * collectives * share * WIRE * work.parameters / min(map(line, hosts))
     return Seconds(max(compute, sent) * work.tokens / (work.sequences * work.context))

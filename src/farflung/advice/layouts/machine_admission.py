@@ -71,8 +71,9 @@ def admitted(option: TrainingOption) -> tuple[HostAdmission, ...]:
 def judged(
     host: OfferedHost, share: HostLoad, computes: float, beside: SharedLineLoad = NOBODY
 ) -> MachineAdmission:
-    """One host's. Its site's line is judged by what carries a step's bytes of all its hosts while the crew computes it,
-    `computes` seconds: a slower one is what all wait for. (By the whole step it would be judged by its own waiting.)
+    """One host's. Its site's line is judged by what carries a step's bytes of all its hosts while the subset
+    computes it, `computes` seconds: a slower one is what all wait for. (By the whole step it would be judged by
+    its own waiting.)
     """
     seconds = Seconds(max(computes, 1e-9))  # a round of H steps sends as much a second as one of them
     cards = host.cards + beside.cards
@@ -92,21 +93,23 @@ def feeding(work: JobWork, peers: int, cards: int, received: float, steps: int, 
 
 def fitting(
     work: JobWork,
-    crew: Sequence[OfferedHost],
+    hosts: Sequence[OfferedHost],
     least: int,
     lay: Callable[[Sequence[OfferedHost]], Found],
     *,
     is_own: bool,
 ) -> Found:
-    """The way of a crew, `lay`, without machines below the class that the job asks for, as long as `least` are left."""
-    found = lay(crew)
+    """The way of a subset, `lay`, without machines below the class that the job asks for, as long as `least` are
+    left.
+    """
+    found = lay(hosts)
     if work.least is None or not isinstance(found, TrainingOption):
         return found
     low = below(work.least, found)
     if not low:
         return found
     names = {one.host.name for one in low}
-    fewer = [host for host in crew if host.name not in names]
+    fewer = [host for host in hosts if host.name not in names]
     fewer = fewer if is_own else fair(fewer)
     again = fitting(work, fewer, least, lay, is_own=is_own) if len(fewer) >= least else None
     return again if isinstance(again, TrainingOption) else _refused(work.least, found, low)

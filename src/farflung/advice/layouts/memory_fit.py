@@ -112,7 +112,7 @@ def _beside(host: OfferedHost) -> tuple[float, float]:
 
 @functools.lru_cache(
     maxsize=1024
-)  # hosts of one kind have the same room, in every crew that they are tried in
+)  # hosts of one kind have the same room, in every subset that they are tried in
 def _room(
     work: JobWork,
     recipe: StateRecipe,

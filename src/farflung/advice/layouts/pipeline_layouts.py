@@ -68,43 +68,43 @@ LARGEST: Final = sync_of(
 )  # of what advice.method_choice takes, it keeps most: residual and offset
 
 
-def pipeline(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
+def pipeline(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """One pipeline of all hosts: the best of all micro-batches and recomputations, else what is nearest to fitting."""
-    return _best(work, grid_placement.grids(work, crew, 1), LayoutKind.PIPELINE, assumed)
+    return _best(work, grid_placement.grids(work, hosts, 1), LayoutKind.PIPELINE, assumed)
 
 
-def pipelines(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions, ways: int = 0) -> Found:
+def pipelines(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions, ways: int = 0) -> Found:
     """The same of `ways` pipelines; 0: of the best number of those that it can be cut into."""
-    counts = (ways,) if ways else ways_of(work, crew)
-    tried = (grid for count in counts for grid in grid_placement.grids(work, crew, count))
+    counts = (ways,) if ways else ways_of(work, hosts)
+    tried = (grid for count in counts for grid in grid_placement.grids(work, hosts, count))
     return _best(work, tried, LayoutKind.PIPELINES, assumed)
 
 
-def ways_of(work: JobWork, crew: Sequence[OfferedHost]) -> tuple[int, ...]:
-    """Numbers of equal pipelines of two hosts or more that a crew can be cut into, with a sequence for each."""
-    most = min(WAYS_MOST, work.sequences, len(crew) // 2)
-    return tuple(count for count in range(2, most + 1) if len(crew) % count == 0)
+def ways_of(work: JobWork, hosts: Sequence[OfferedHost]) -> tuple[int, ...]:
+    """Numbers of equal pipelines of two hosts or more that a subset can be cut into, with a sequence for each."""
+    most = min(WAYS_MOST, work.sequences, len(hosts) // 2)
+    return tuple(count for count in range(2, most + 1) if len(hosts) % count == 0)
 
 
 def improved(
-    work: JobWork, found: TrainingOption, assumed: OfferAssumptions, hosts: Sequence[OfferedHost] = (), *,
+    work: JobWork, option: TrainingOption, assumed: OfferAssumptions, hosts: Sequence[OfferedHost] = (), *,
     by_money: bool = False, is_own: bool = False, is_allowed: Callable[[TrainingOption], bool] = lambda _: True,
 ) -> TrainingOption:  # fmt: skip
     """The same after swaps of places, and with `hosts` that it does not use, by advice/placement's objective,
     where that is better by this page's (seconds, or money) and allowed.
     """
-    stages = len(found.hosts) // found.ways
-    grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))
-    micros = max(1, -(-work.sequences // found.ways) // found.micro)
-    others = [host for host in hosts if host not in found.hosts]
-    every, best = found.sync.steps if found.sync else 1, found
+    stages = len(option.hosts) // option.ways
+    grid = tuple(option.hosts[at * stages : (at + 1) * stages] for at in range(option.ways))
+    micros = max(1, -(-work.sequences // option.ways) // option.micro)
+    others = [host for host in hosts if host not in option.hosts]
+    every, best = option.sync.steps if option.sync else 1, option
     tried = grid_placement.swapped(
         work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own
     )
     for again in tried:
-        if (len(again) == 1) != (found.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
+        if (len(again) == 1) != (option.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
             continue
-        other = _best(work, (again,), found.kind, assumed)
+        other = _best(work, (again,), option.kind, assumed)
         if isinstance(other, InfeasibleOption) or not is_allowed(other):
             continue
         if _worth(other, by_money) < _worth(best, by_money):
@@ -133,22 +133,22 @@ def _best(work: JobWork, tried: Iterable[Grid], kind: LayoutKind, assumed: Offer
     return best or nearest or InfeasibleOption(kind, "hosts", 0, 0.0, too_few, "four hosts of three owners")
 
 
-def _coded(work: JobWork, laid: TimedPipelines, assumed: OfferAssumptions) -> TimedPipelines:
+def _coded(work: JobWork, timed: TimedPipelines, assumed: OfferAssumptions) -> TimedPipelines:
     """The same with fewer bits at its cuts, where that saves enough to be worth what it may cost in quality."""
-    best, room = laid, min(map(_beside, (host for way in laid.grid for host in way)))
+    best, room = timed, min(map(_beside, (host for way in timed.grid for host in way)))
     for code in activation_bits.codes(work)[1:]:
-        if min(2, len(laid.counts) - 1) * code.kept > room:
+        if min(2, len(timed.counts) - 1) * code.kept > room:
             continue
         runs = [
             timeline(
-                _stages(work, way, laid.counts, laid.recompute, laid.micro, assumed),
-                laid.micros,
-                cuts=_cuts(work, way, laid.micro, code),
+                _stages(work, way, timed.counts, timed.recompute, timed.micro, assumed),
+                timed.micros,
+                cuts=_cuts(work, way, timed.micro, code),
             )
-            for way in laid.grid
+            for way in timed.grid
         ]
         slowest = max(runs, key=lambda run: run.seconds)
-        other = msgspec.structs.replace(laid, run=slowest, code=code, plain=laid.run.seconds)
+        other = msgspec.structs.replace(timed, run=slowest, code=code, plain=timed.run.seconds)
         if other.step < (1.0 - ENOUGH) * best.step:
             best = other
     return best

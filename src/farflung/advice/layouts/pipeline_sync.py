@@ -50,16 +50,16 @@ class PipelineSync(msgspec.Struct, frozen=True):
     )
 
 
-def agreed(work: JobWork, laid: TimedPipelines) -> PipelineSync:
+def agreed(work: JobWork, timed: TimedPipelines) -> PipelineSync:
     """One pipeline agrees with nobody."""
-    step = laid.step
-    if len(laid.grid) == 1:
+    step = timed.step
+    if len(timed.grid) == 1:
         return PipelineSync(step)
-    lines = [slowest_line(members) for members in zip(*laid.grid, strict=True)]
-    most = work.steps_most(len(laid.grid), laid.sequences * work.context)
-    layouts = parts(work, laid.counts)
+    lines = [slowest_line(members) for members in zip(*timed.grid, strict=True)]
+    most = work.steps_most(len(timed.grid), timed.sequences * work.context)
+    layouts = parts(work, timed.counts)
     settings = [
-        MethodSetting(layout, line, len(laid.grid), step, most=most)
+        MethodSetting(layout, line, len(timed.grid), step, most=most)
         for layout, line in zip(layouts, lines, strict=True)
         if layout is not None
     ]
@@ -95,97 +95,98 @@ def parts(work: JobWork, counts: tuple[int, ...]) -> tuple[TensorLayout | None, 
     return tuple(TensorLayout.of(each) if each else None for each in shapes)
 
 
-def option(work: JobWork, laid: TimedPipelines, assumed: OfferAssumptions) -> Found:
+def option(work: JobWork, timed: TimedPipelines, assumed: OfferAssumptions) -> Found:
     """The whole job on a laid grid."""
-    found = agreed(work, laid)
-    crew = tuple(host for way in laid.grid for host in way)
-    activation = work.model.handed(laid.micro)
-    sent = _sent(laid)[min(1, len(laid.counts) - 2)]  # of an inner stage, where there is one
-    moved, times = activation * laid.micros * max(sent), f" x {max(sent):.4g}" if max(sent) != 1.0 else ""
-    kept = _counting(work, laid, found, assumed)
-    if (blocked := checkpoint_policy.blocked(laid.kind, kept)) is not None:
+    found = agreed(work, timed)
+    subset = tuple(host for way in timed.grid for host in way)
+    activation = work.model.handed(timed.micro)
+    sent = _sent(timed)[min(1, len(timed.counts) - 2)]  # of an inner stage, where there is one
+    moved, times = activation * timed.micros * max(sent), f" x {max(sent):.4g}" if max(sent) != 1.0 else ""
+    kept = _counting(work, timed, found, assumed)
+    if (blocked := checkpoint_policy.blocked(timed.kind, kept)) is not None:
         return blocked
-    shares = _shares(work, laid, activation, found)
-    busiest = max(laid.run.work)
-    cut = "/".join(map(str, laid.counts)) + (f" with {laid.code.words}" if laid.code.words else "")
+    shares = _shares(work, timed, activation, found)
+    busiest = max(timed.run.work)
+    cut = "/".join(map(str, timed.counts)) + (f" with {timed.code.words}" if timed.code.words else "")
     how = f"layers {cut}"
     if found.sync is not None:
-        how = f"{len(laid.grid)} of layers {cut}, {found.sync.method} H={found.sync.steps} {describe_codec(found.sync)}"
+        method = f"{found.sync.method} H={found.sync.steps} {describe_codec(found.sync)}"
+        how = f"{len(timed.grid)} of layers {cut}, {method}"
     facts = (
         DerivedFact(
             "a step",
-            precise(laid.step),
-            " + ".join(precise(each) for each in (laid.passed, *(extra.seconds for extra in laid.after)))
-            + f"; 1F1B, {laid.micros} micro-batches of {laid.micro}"
-            + "".join(f", then {extra.name}" for extra in laid.after)
+            precise(timed.step),
+            " + ".join(precise(each) for each in (timed.passed, *(extra.seconds for extra in timed.after)))
+            + f"; 1F1B, {timed.micros} micro-batches of {timed.micro}"
+            + "".join(f", then {extra.name}" for extra in timed.after)
             + f"; layers {cut}; the busiest stage computes {precise(busiest)}",
             "Narayanan et al. 2021, section 2.2.1; event by event: advice/traffic/pipeline_schedules",
         ),
         *(
             DerivedFact(extra.name, precise(extra.seconds), extra.formula, extra.source)
-            for extra in laid.after
+            for extra in timed.after
         ),
         DerivedFact(
             "activations",
             format_bytes(moved),
-            f"{format_bytes(activation)} x {laid.micros}{times}; a cut and micro-batch"
-            + (", an inner stage has two cuts" if len(laid.counts) > 2 else ""),
+            f"{format_bytes(activation)} x {timed.micros}{times}; a cut and micro-batch"
+            + (", an inner stage has two cuts" if len(timed.counts) > 2 else ""),
             PIPELINE,
         ),
-        *_coded(work, laid),
+        *_coded(work, timed),
         *found.facts,
         *kept.facts,
-        *held(laid.tight),
+        *held(timed.tight),
     )
     return TrainingOption(
-        kind=laid.kind, how=how, hosts=crew, recompute=laid.recompute, micro=laid.micro, step=found.step,
+        kind=timed.kind, how=how, hosts=subset, recompute=timed.recompute, micro=timed.micro, step=found.step,
         exchange=Seconds(found.step - busiest),
-        steps=math.ceil(work.tokens / (len(laid.grid) * laid.sequences * work.context)),
+        steps=math.ceil(work.tokens / (len(timed.grid) * timed.sequences * work.context)),
         up=max(share.up for share in shares), down=max(share.down for share in shares),
         efficiency=kept.efficiency, stored=kept.stored,
-        worst=laid.tight, tokens=work.tokens, facts=facts, sequences=len(laid.grid) * laid.sequences,
-        ways=len(laid.grid), sync=found.sync, tail=found.tail, shares=shares,
+        worst=timed.tight, tokens=work.tokens, facts=facts, sequences=len(timed.grid) * timed.sequences,
+        ways=len(timed.grid), sync=found.sync, tail=found.tail, shares=shares,
     )  # fmt: skip
 
 
 def _shares(
-    work: JobWork, laid: TimedPipelines, activation: float, found: PipelineSync
+    work: JobWork, timed: TimedPipelines, activation: float, found: PipelineSync
 ) -> tuple[HostLoad, ...]:
     """Of each host: an end hands on and gets one cut's activations, an inner stage two; both ends a shared table's."""
-    last, sent = len(laid.counts) - 1, _sent(laid)
+    last, sent = len(timed.counts) - 1, _sent(timed)
 
     def moved(at: int, way: int) -> float:
-        return activation * laid.micros * sent[at][way] + (laid.shared if at in (0, last) else 0.0)
+        return activation * timed.micros * sent[at][way] + (timed.shared if at in (0, last) else 0.0)
 
     up, down = found.each or ((0.0,) * (last + 1),) * 2
     kept = work.public(found.sync) / (last + 1) if found.sync else 0.0
     return tuple(
         HostLoad(kept, 0.0, moved(at, 0) + up[at], moved(at, 1) + down[at])
-        for _ in laid.grid
+        for _ in timed.grid
         for at in range(last + 1)
     )
 
 
-def _sent(laid: TimedPipelines) -> tuple[tuple[float, float], ...]:
+def _sent(timed: TimedPipelines) -> tuple[tuple[float, float], ...]:
     """Cuts of plain bytes that each stage sends and gets: activations go forward, their gradients back."""
-    forward, back = laid.code.sent
-    inner = ((forward + back,) * 2,) * (len(laid.counts) - 2)
+    forward, back = timed.code.sent
+    inner = ((forward + back,) * 2,) * (len(timed.counts) - 2)
     return ((forward, back), *inner, (back, forward))
 
 
-def _coded(work: JobWork, laid: TimedPipelines) -> tuple[DerivedFact, ...]:
+def _coded(work: JobWork, timed: TimedPipelines) -> tuple[DerivedFact, ...]:
     """What of plain bytes is sent, what is plain all the same, and what a code keeps for it."""
-    code = laid.code
+    code = timed.code
     if not code.words:
         return ()
     (forward, back), coded = code.sent, 1.0 - code.first
     text = f"{forward:.4g} + {back:.4g}; of plain bytes, forward and back"
     found = [DerivedFact(code.words, f"{forward + back:.4g}", text, code.source)]
     if code.kept:
-        mean = f"{code.first:.4g} x {precise(laid.plain)} + {coded:.4g} x {precise(laid.run.seconds)}"
+        mean = f"{code.first:.4g} x {precise(timed.plain)} + {coded:.4g} x {precise(timed.run.seconds)}"
         found += [
             DerivedFact(
-                "until all are through", precise(laid.passed), f"{mean}; the first epoch is plain", code.source,
+                "until all are through", precise(timed.passed), f"{mean}; the first epoch is plain", code.source,
             ),
             DerivedFact(
                 "kept at each end of a cut", format_bytes(code.kept),
@@ -197,18 +198,18 @@ def _coded(work: JobWork, laid: TimedPipelines) -> tuple[DerivedFact, ...]:
 
 
 def _counting(
-    work: JobWork, laid: TimedPipelines, found: PipelineSync, assumed: OfferAssumptions
+    work: JobWork, timed: TimedPipelines, found: PipelineSync, assumed: OfferAssumptions
 ) -> checkpoint_policy.CheckpointEfficiency:
     """What a pipeline that stops goes on from: its stages' checkpoints, or what the others hold of the last round."""
-    crew = [host for way in laid.grid for host in way]
-    layouts = parts(work, laid.counts)
+    subset = [host for way in timed.grid for host in way]
+    layouts = parts(work, timed.counts)
     each = [checkpoint_policy.states(work.recipe, part.size if part is not None else 0) for part in layouts]
-    sizes = each * len(laid.grid)
-    mean = mean_churn(crew, assumed.churn) / len(each)
-    written = checkpoint_policy.checkpointed(sizes, crew, mean)
+    sizes = each * len(timed.grid)
+    mean = mean_churn(subset, assumed.churn) / len(each)
+    written = checkpoint_policy.checkpointed(sizes, subset, mean)
     if found.sync is None:
         return written
-    again = max(checkpoint_policy.restart(size, host.link) for size, host in zip(sizes, crew, strict=True))
+    again = max(checkpoint_policy.restart(size, host.link) for size, host in zip(sizes, subset, strict=True))
     lost = again + found.sync.steps * found.step / 2
     text = f"R + H t / 2, once a pipeline of {len(each)}: the others hold what a round began with"
     held = checkpoint_policy.renewed(lost, mean, text)

@@ -2,7 +2,7 @@
 
 They exchange periodically, at every step, or shard their states (T7).
 
-    rounds         each host steps on its own; the method is the one that suits the crew's slowest line
+    rounds         each host steps on its own; the method is the one that suits the subset's slowest line
                    (advice.method_choice)
     data parallel  a ring all-reduce of bfloat16 gradients each step, behind the backward pass: two thirds of compute
     sharded        FSDP over all cards: parameters gathered forward and backward, gradients reduced, for each
@@ -76,22 +76,22 @@ class OfferAssumptions(msgspec.Struct, frozen=True):
     churn: float = CHURN
 
 
-def rounds(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
+def rounds(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """Whole replicas that agree every H steps; one host alone agrees with nobody and needs no outer step."""
-    if len(crew) == 1:
-        return _alone(work, crew, assumed)
-    rooms = _rooms(LayoutKind.ROUNDS, work, work.with_outer(LIGHTEST), crew, work.batch)
+    if len(hosts) == 1:
+        return _alone(work, hosts, assumed)
+    rooms = _rooms(LayoutKind.ROUNDS, work, work.with_outer(LIGHTEST), hosts, work.batch)
     for _ in range(
         SETTLED
     ):  # what a method keeps depends on the method, which depends on a step, and that on memory
         if isinstance(rooms, InfeasibleOption):
             return rooms
-        step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
-        most = work.steps_most(len(crew), work.step_tokens)
-        setting = MethodSetting(work.layout, slowest_line(crew), len(crew), Seconds(step), most=most)
+        step, facts = _slowest(work, hosts, rooms, work.step_tokens, assumed)
+        most = work.steps_most(len(hosts), work.step_tokens)
+        setting = MethodSetting(work.layout, slowest_line(hosts), len(hosts), Seconds(step), most=most)
         choice = choose(setting)
         before, recipe = rooms, work.with_outer(choice.chosen.sync)
-        rooms = _rooms(LayoutKind.ROUNDS, work, recipe, crew, work.batch)
+        rooms = _rooms(LayoutKind.ROUNDS, work, recipe, hosts, work.batch)
         if isinstance(rooms, InfeasibleOption) or [_shape(own) for own in rooms] == [
             _shape(own) for own in before
         ]:
@@ -99,10 +99,10 @@ def rounds(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions
     if isinstance(rooms, InfeasibleOption):
         return rooms
     found = choice.chosen
-    if (short := _lacking_ram(work, crew, rooms, found.sync)) is not None:
+    if (short := _lacking_ram(work, hosts, rooms, found.sync)) is not None:
         return short
     facts += agreeing(found, setting, choice.reasons)
-    kept = checkpoint_policy.renewed(*_lost(work, found, step, crew, assumed))
+    kept = checkpoint_policy.renewed(*_lost(work, found, step, hosts, assumed))
     if (blocked := checkpoint_policy.blocked(LayoutKind.ROUNDS, kept)) is not None:
         return blocked
     steps = found.sync.steps
@@ -110,27 +110,27 @@ def rounds(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions
         LayoutKind.ROUNDS,
         f"{found.method} H={steps} {describe_codec(found.sync)}",
         work,
-        crew,
+        hosts,
         rooms,
         step=found.step,
         exchange=Seconds(found.step - step),
-        steps=steps * math.ceil(work.tokens / (len(crew) * work.step_tokens * steps)),
+        steps=steps * math.ceil(work.tokens / (len(hosts) * work.step_tokens * steps)),
         up=found.up,
         down=found.down,
         kept=kept,
         facts=facts,
-        sequences=len(crew) * work.batch,
+        sequences=len(hosts) * work.batch,
         sync=found.sync,
         tail=found.exchange if found.sync.delay else NO_TIME,
     )
 
 
 def _lacking_ram(
-    work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], sync: SyncSpec
+    work: JobWork, hosts: Sequence[OfferedHost], fits: Sequence[MemoryFit], sync: SyncSpec
 ) -> InfeasibleOption | None:
     """Public state lies in each machine's memory, where that is known to hold it."""
     public = work.public(sync)
-    for host, own in zip(crew, rooms, strict=True):
+    for host, own in zip(hosts, fits, strict=True):
         need = public + own.worst.footprint.at(MemoryPlace.RAM) * host.cards
         have = own.worst.spare * host.cards if host.card.is_unified else host.memory_bytes
         if have is not None and need > have:
@@ -146,8 +146,8 @@ def _lacking_ram(
     return None
 
 
-def _shape(own: MemoryFit) -> tuple[object, ...]:
-    return own.recompute, own.micro, own.away
+def _shape(fit: MemoryFit) -> tuple[object, ...]:
+    return fit.recompute, fit.micro, fit.away
 
 
 def agreeing(found: MethodEstimate, setting: MethodSetting, reasons: Sequence[str]) -> list[DerivedFact]:
@@ -176,49 +176,49 @@ def agreeing(found: MethodEstimate, setting: MethodSetting, reasons: Sequence[st
 
 
 def _lost(
-    work: JobWork, found: MethodEstimate, step: float, crew: Sequence[OfferedHost], assumed: OfferAssumptions
+    work: JobWork, found: MethodEstimate, step: float, hosts: Sequence[OfferedHost], assumed: OfferAssumptions
 ) -> tuple[float, float, str]:
     """Of a member's time, when it leaves: half of its round, and what comes instead fetches the public state."""
     public = work.public(found.sync)
-    again = max(checkpoint_policy.restart(public, host.link) for host in crew)
+    again = max(checkpoint_policy.restart(public, host.link) for host in hosts)
     half = found.sync.steps * step / 2
     text = f"H t / 2 = {half:.4g} s of a round, R = {again:.4g} s until another stands with {format_bytes(public)}"
-    return half + again, mean_churn(crew, assumed.churn), text
+    return half + again, mean_churn(hosts, assumed.churn), text
 
 
-def _alone(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
+def _alone(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """With the host goes all that it has trained since it wrote it down elsewhere."""
-    rooms = _rooms(LayoutKind.ALONE, work, work.recipe, crew, work.batch)
+    rooms = _rooms(LayoutKind.ALONE, work, work.recipe, hosts, work.batch)
     if isinstance(rooms, InfeasibleOption):
         return rooms
-    step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
-    mean = mean_churn(crew, assumed.churn)
+    step, facts = _slowest(work, hosts, rooms, work.step_tokens, assumed)
+    mean = mean_churn(hosts, assumed.churn)
     size = checkpoint_policy.states(work.recipe, work.parameters)
-    kept = checkpoint_policy.checkpointed([size], crew, mean)
+    kept = checkpoint_policy.checkpointed([size], hosts, mean)
     if (blocked := checkpoint_policy.blocked(LayoutKind.ALONE, kept)) is not None:
         return blocked
     return _option(
-        LayoutKind.ALONE, "", work, crew, rooms, step=Seconds(step), exchange=Seconds(0.0),
+        LayoutKind.ALONE, "", work, hosts, rooms, step=Seconds(step), exchange=Seconds(0.0),
         steps=math.ceil(work.tokens / work.step_tokens), up=0.0, down=0.0, kept=kept,
         facts=facts, sequences=work.batch,
     )  # fmt: skip
 
 
-def data(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
+def data(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """A ring all-reduce of gradients at every step."""
-    if (blocked := _unlike(LayoutKind.DATA, crew) or _too_many(LayoutKind.DATA, work, crew)) is not None:
+    if (blocked := _unlike(LayoutKind.DATA, hosts) or _too_many(LayoutKind.DATA, work, hosts)) is not None:
         return blocked
-    each = math.ceil(work.sequences / len(crew))
-    rooms = _rooms(LayoutKind.DATA, work, work.recipe, crew, each)
+    each = math.ceil(work.sequences / len(hosts))
+    rooms = _rooms(LayoutKind.DATA, work, work.recipe, hosts, each)
     if isinstance(rooms, InfeasibleOption):
         return rooms
-    compute, facts = _slowest(work, crew, rooms, each * work.context, assumed)
+    compute, facts = _slowest(work, hosts, rooms, each * work.context, assumed)
     size = float(WIRE * work.parameters)
-    taken = collective_times.ring(RankGroup(tuple(host_routes.line(host, crew) for host in crew)), size)
-    term = all_reduce(span(len(crew)), size).term(
+    taken = collective_times.ring(RankGroup(tuple(host_routes.line(host, hosts) for host in hosts)), size)
+    term = all_reduce(span(len(hosts)), size).term(
         "gradients", TrafficPhase.BACKWARD, "Li et al. 2020, section 3"
     )
-    n = len(crew)
+    n = len(hosts)
     facts += [
         DerivedFact(
             "gradients", format_bytes(term.sent), f"2 x {n - 1} / {n} x {format_bytes(size)}", term.source
@@ -237,7 +237,7 @@ def data(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) 
         LayoutKind.DATA,
         "bf16 ring all-reduce",
         work,
-        crew,
+        hosts,
         rooms,
         compute,
         exchange,
@@ -247,26 +247,26 @@ def data(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) 
     )
 
 
-def sharded(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
+def sharded(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """FSDP over all cards of all hosts."""
     if (
-        blocked := _unlike(LayoutKind.SHARDED, crew) or _too_many(LayoutKind.SHARDED, work, crew)
+        blocked := _unlike(LayoutKind.SHARDED, hosts) or _too_many(LayoutKind.SHARDED, work, hosts)
     ) is not None:
         return blocked
-    each = math.ceil(work.sequences / len(crew))
-    cards = sum(host.cards for host in crew)
-    rooms = _rooms(LayoutKind.SHARDED, work, work.recipe, crew, each, ZeroSplit(3, cards))
+    each = math.ceil(work.sequences / len(hosts))
+    cards = sum(host.cards for host in hosts)
+    rooms = _rooms(LayoutKind.SHARDED, work, work.recipe, hosts, each, ZeroSplit(3, cards))
     if isinstance(rooms, InfeasibleOption):
         return rooms
-    compute, facts = _slowest(work, crew, rooms, each * work.context, assumed, len(crew))
+    compute, facts = _slowest(work, hosts, rooms, each * work.context, assumed, len(hosts))
     micros = max(math.ceil(each / own.micro) for own in rooms)
     size, group = (
         float(WIRE * work.parameters),
-        RankGroup(tuple(host_routes.line(host, crew) for host in crew)),
+        RankGroup(tuple(host_routes.line(host, hosts) for host in hosts)),
     )
     taken = 3 * micros * collective_times.ring(group, size, rounds=1)
-    moved = 3 * micros * (len(crew) - 1) / len(crew) * size
-    n, source = len(crew), "Zhao et al. 2023, section 3.2"
+    moved = 3 * micros * (len(hosts) - 1) / len(hosts) * size
+    n, source = len(hosts), "Zhao et al. 2023, section 3.2"
     exchange = max(0.0, taken - compute)
     text = (
         f"3 x {micros} x {n - 1} / {n} x {format_bytes(size)}; each way, for each of {micros} micro-batches"
@@ -285,7 +285,7 @@ def sharded(work: JobWork, crew: Sequence[OfferedHost], assumed: OfferAssumption
         LayoutKind.SHARDED,
         f"FSDP over {cards} cards",
         work,
-        crew,
+        hosts,
         rooms,
         compute,
         exchange,
@@ -299,17 +299,17 @@ def _rooms(
     kind: LayoutKind,
     work: JobWork,
     recipe: StateRecipe,
-    crew: Sequence[OfferedHost],
+    hosts: Sequence[OfferedHost],
     batch: int,
     split: ZeroSplit | None = None,
 ) -> list[MemoryFit] | InfeasibleOption:
     """How each host holds its replica; what the worst card lacks."""
-    found = [room(work, recipe, host, split or replica(host), batch) for host in crew]
-    tight = min(range(len(crew)), key=lambda at: found[at].worst.spare)
+    found = [room(work, recipe, host, split or replica(host), batch) for host in hosts]
+    tight = min(range(len(hosts)), key=lambda at: found[at].worst.spare)
     if found[tight].fits:
         return found
-    need, have = found[tight].worst.footprint.card, memory_of(crew[tight])
-    named = f"{crew[tight].name} ({crew[tight].card.name})"
+    need, have = found[tight].worst.footprint.card, memory_of(hosts[tight])
+    named = f"{hosts[tight].name} ({hosts[tight].card.name})"
     return InfeasibleOption(
         kind,
         "memory",
@@ -322,12 +322,12 @@ def _rooms(
     )
 
 
-def _unlike(kind: LayoutKind, crew: Sequence[OfferedHost]) -> InfeasibleOption | None:
+def _unlike(kind: LayoutKind, hosts: Sequence[OfferedHost]) -> InfeasibleOption | None:
     """Ranks that wait for each other at every step are alike."""
-    rates = [host_speed.rate(host) for host in crew]
+    rates = [host_speed.rate(host) for host in hosts]
     if max(rates) <= SIMILAR * min(rates):
         return None
-    fast, slow = crew[rates.index(max(rates))], crew[rates.index(min(rates))]
+    fast, slow = hosts[rates.index(max(rates))], hosts[rates.index(min(rates))]
     return InfeasibleOption(
         kind,
         "similarity",
@@ -338,23 +338,23 @@ def _unlike(kind: LayoutKind, crew: Sequence[OfferedHost]) -> InfeasibleOption |
     )
 
 
-def _too_many(kind: LayoutKind, work: JobWork, crew: Sequence[OfferedHost]) -> InfeasibleOption | None:
-    if len(crew) <= work.sequences:
+def _too_many(kind: LayoutKind, work: JobWork, hosts: Sequence[OfferedHost]) -> InfeasibleOption | None:
+    if len(hosts) <= work.sequences:
         return None
     return InfeasibleOption(
         kind,
         "batch",
         1,
-        work.sequences / len(crew),
-        f"a step has {work.sequences} sequences for {len(crew)} hosts",
+        work.sequences / len(hosts),
+        f"a step has {work.sequences} sequences for {len(hosts)} hosts",
         "a larger batch",
     )
 
 
 def _slowest(
     work: JobWork,
-    crew: Sequence[OfferedHost],
-    rooms: Sequence[MemoryFit],
+    hosts: Sequence[OfferedHost],
+    fits: Sequence[MemoryFit],
     tokens: float,
     assumed: OfferAssumptions,
     ways: int = 1,
@@ -362,15 +362,15 @@ def _slowest(
     """A step of the slowest; `ways`: hosts that share out the optimizer's work."""
     each = [
         host_speed.computing(work, host, own, tokens, assumed.utilisation, ways)
-        for host, own in zip(crew, rooms, strict=True)
+        for host, own in zip(hosts, fits, strict=True)
     ]
-    at = max(range(len(crew)), key=each.__getitem__)
-    return each[at], list(host_speed.facts(work, crew[at], rooms[at], tokens, assumed.utilisation, ways))
+    at = max(range(len(hosts)), key=each.__getitem__)
+    return each[at], list(host_speed.facts(work, hosts[at], fits[at], tokens, assumed.utilisation, ways))
 
 
-def slowest_line(crew: Sequence[OfferedHost]) -> Link:
+def slowest_line(hosts: Sequence[OfferedHost]) -> Link:
     """What an exchange among all waits for, in which each sends to each."""
-    links = [host_routes.line(host, crew, len(crew) - 1) for host in crew]
+    links = [host_routes.line(host, hosts, len(hosts) - 1) for host in hosts]
     return Link(
         min(link.up for link in links),
         min(link.down for link in links),
@@ -379,37 +379,37 @@ def slowest_line(crew: Sequence[OfferedHost]) -> Link:
 
 
 def _in_step(
-    kind: LayoutKind, how: str, work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], compute: float,
+    kind: LayoutKind, how: str, work: JobWork, hosts: Sequence[OfferedHost], fits: Sequence[MemoryFit], compute: float,
     exchange: float, moved: float, facts: list[DerivedFact], assumed: OfferAssumptions,
 ) -> Found:  # fmt: skip
     """An option whose hosts stop together: where each holds all states the others go on, else they are written down."""
     size = checkpoint_policy.states(work.recipe, work.parameters)
-    mean = mean_churn(crew, assumed.churn) / len(crew)
+    mean = mean_churn(hosts, assumed.churn) / len(hosts)
     if kind is LayoutKind.SHARDED:
-        kept = checkpoint_policy.checkpointed([size / len(crew)] * len(crew), crew, mean)
+        kept = checkpoint_policy.checkpointed([size / len(hosts)] * len(hosts), hosts, mean)
     else:
-        again = max(checkpoint_policy.restart(size, host.link) for host in crew)
+        again = max(checkpoint_policy.restart(size, host.link) for host in hosts)
         why = f"until another stands with the states that the others hold, {format_bytes(size)}"
         kept = checkpoint_policy.renewed(again, mean, why)
     if (blocked := checkpoint_policy.blocked(kind, kept)) is not None:
         return blocked
     return _option(
-        kind, how, work, crew, rooms, step=Seconds(compute + exchange), exchange=Seconds(exchange),
+        kind, how, work, hosts, fits, step=Seconds(compute + exchange), exchange=Seconds(exchange),
         steps=math.ceil(work.tokens / (work.sequences * work.context)), up=moved, down=moved,
         kept=kept, facts=facts, sequences=work.sequences,
     )  # fmt: skip
 
 
 def _shares(
-    work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], sync: SyncSpec | None,
+    work: JobWork, hosts: Sequence[OfferedHost], fits: Sequence[MemoryFit], sync: SyncSpec | None,
     up: float, down: float, computes: float, tokens: float,
 ) -> tuple[HostLoad, ...]:  # fmt: skip
-    def cores(host: OfferedHost, own: MemoryFit) -> float | None:
-        if own.away.states.optimizer is not MemoryPlace.CARD or (sync is None and len(crew) > 1):
+    def cores(host: OfferedHost, fit: MemoryFit) -> float | None:
+        if fit.away.states.optimizer is not MemoryPlace.CARD or (sync is None and len(hosts) > 1):
             return None  # what an optimizer in RAM and collectives take of a processor was not measured
         if sync is None:
             return 1.0
-        return machine_admission.feeding(work, len(crew), host.cards, down, sync.steps, computes)
+        return machine_admission.feeding(work, len(hosts), host.cards, down, sync.steps, computes)
 
     return tuple(
         HostLoad(
@@ -419,22 +419,22 @@ def _shares(
             down,
             cores(host, own),
         )
-        for host, own in zip(crew, rooms, strict=True)
+        for host, own in zip(hosts, fits, strict=True)
     )
 
 
 def _option(
-    kind: LayoutKind, how: str, work: JobWork, crew: Sequence[OfferedHost], rooms: Sequence[MemoryFit], *,
+    kind: LayoutKind, how: str, work: JobWork, hosts: Sequence[OfferedHost], fits: Sequence[MemoryFit], *,
     step: Seconds, exchange: Seconds, steps: int, up: float, down: float, kept: checkpoint_policy.CheckpointEfficiency,
     facts: Sequence[DerivedFact], sequences: int, sync: SyncSpec | None = None, tail: Seconds = NO_TIME,
 ) -> TrainingOption:  # fmt: skip
-    tight = min(rooms, key=lambda own: own.worst.spare)
+    tight = min(fits, key=lambda own: own.worst.spare)
     return TrainingOption(
-        kind=kind, how=how, hosts=tuple(crew), recompute=tight.recompute, micro=tight.micro, step=step,
+        kind=kind, how=how, hosts=tuple(hosts), recompute=tight.recompute, micro=tight.micro, step=step,
         exchange=exchange, steps=steps, up=up, down=down, efficiency=kept.efficiency, stored=kept.stored,
         worst=tight.worst, tokens=work.tokens, facts=(*facts, *kept.facts, *held(tight.worst)), sync=sync,
         sequences=sequences, tail=tail,
         shares=_shares(
-            work, crew, rooms, sync, up, down, step - exchange, math.ceil(sequences / len(crew)) * work.context
+            work, hosts, fits, sync, up, down, step - exchange, math.ceil(sequences / len(hosts)) * work.context
         ),
     )  # fmt: skip

@@ -32,26 +32,30 @@ class UserLimits(msgspec.Struct, frozen=True):
 
 
 def within(
-    options: Mapping[LayoutKind, Sequence[TrainingOption]], most: UserLimits
+    options: Mapping[LayoutKind, Sequence[TrainingOption]], user_limits: UserLimits
 ) -> tuple[dict[LayoutKind, list[TrainingOption]], dict[LayoutKind, InfeasibleOption]]:
     """The ways that keep to it, by kind; of kinds without any what comes nearest, and by what it is beyond."""
     kept: dict[LayoutKind, list[TrainingOption]] = {}
     beyond: dict[LayoutKind, InfeasibleOption] = {}
     for kind, found in options.items():
-        allowed = [option for option in found if max(most.needs(option)) <= 1.0]
+        allowed = [option for option in found if max(user_limits.needs(option)) <= 1.0]
         if allowed:
             kept[kind] = allowed
         else:
-            beyond[kind] = _beyond(min(found, key=lambda option: max(most.needs(option))), most)
+            beyond[kind] = _beyond(min(found, key=lambda option: max(user_limits.needs(option))), user_limits)
     return kept, beyond
 
 
-def _beyond(option: TrainingOption, most: UserLimits) -> InfeasibleOption:
-    money, time = most.needs(option)
+def _beyond(option: TrainingOption, user_limits: UserLimits) -> InfeasibleOption:
+    money, time = user_limits.needs(option)
     costs, takes = f"{format_credits(option.price)} credits", format_short(option.seconds)
     said = f"the nearest way, on {len(option.hosts)} host{'s' * (len(option.hosts) > 1)}, takes {takes} and costs"
     constraint = "budget" if money >= time else "deadline"
-    limit = format_credits(most.price or Credits(0)) if money >= time else format_short(most.seconds or 0.0)
+    limit = (
+        format_credits(user_limits.price or Credits(0))
+        if money >= time
+        else format_short(user_limits.seconds or 0.0)
+    )
     needs = [
         *([f"a budget of {costs}"] if money > 1.0 else []),
         *([f"{takes} until the deadline"] if time > 1.0 else []),

@@ -87,62 +87,64 @@ class MicroBatch(msgspec.Struct, frozen=True):
         return self.tensor if self.is_sequence_parallel else 1
 
 
-def edges(load: MicroBatch, width: int, vocabulary: int) -> tuple[MemoryPart, MemoryPart]:
+def edges(micro_batch: MicroBatch, width: int, vocabulary: int) -> tuple[MemoryPart, MemoryPart]:
     """What the first and the last stage keep beside their layers (section 4.3). Raises UsageError FF-PLAN-020."""
     input_checks.count("width", width, most=1 << 24)
     input_checks.count("vocabulary", vocabulary, most=1 << 24)
-    sbh, t = float(load.tokens) * width, load.tensor
+    sbh, t = float(micro_batch.tokens) * width, micro_batch.tensor
     first = MemoryPart(
         "activations of the embedding",
-        sbh / load.spread,
-        f"s b h / {load.spread}, a mask",
+        sbh / micro_batch.spread,
+        f"s b h / {micro_batch.spread}, a mask",
         f"{KORTHIKANTI}, section 4.3",
     )
     last = MemoryPart(
         "activations of the head",
-        sbh * (4 / load.spread + 4 * vocabulary / width / t),
-        f"s b h (4/{load.spread} + 4 V/(h {t})), V/h = {vocabulary / width:.4g}",
+        sbh * (4 / micro_batch.spread + 4 * vocabulary / width / t),
+        f"s b h (4/{micro_batch.spread} + 4 V/(h {t})), V/h = {vocabulary / width:.4g}",
         f"{KORTHIKANTI}, section 4.3",
     )
     return first, last
 
 
-def kept(load: MicroBatch, model: Transformer) -> MemoryPart:
+def kept(micro_batch: MicroBatch, model: Transformer) -> MemoryPart:
     """One layer of `model` as it is written today: fused or eager attention, gated or not, masks where it drops out."""
-    h, t, spread = model.width, load.tensor, load.spread
+    h, t, spread = model.width, micro_batch.tensor, micro_batch.spread
     masks, extra = 0.0, 0.0  # bytes a token
     queries = h + 2 * model.narrow
-    if load.recompute is Recomputation.FULL:
+    if micro_batch.recompute is Recomputation.FULL:
         values = h / spread
-    elif load.recompute is Recomputation.SELECTIVE:
-        is_fused = load.attention is AttentionMemory.FUSED
+    elif micro_batch.recompute is Recomputation.SELECTIVE:
+        is_fused = micro_batch.attention is AttentionMemory.FUSED
         values = 3 * h / spread + (queries + h * is_fused + _inner(model)) / t
-        extra = _scores(load, model) / t if is_fused else 0.0
+        extra = _scores(micro_batch, model) / t if is_fused else 0.0
     else:
         values = 4 * h / spread + (queries + h + 2 * _inner(model)) / t
-        masks = 2.0 * h / spread if load.has_dropout else 0.0
-        extra = _scores(load, model) / t
-    each = load.element * values + masks + extra
-    formula = f"{each:.4g} B a token x {load.tokens}"
-    return MemoryPart("activations of a layer", each * load.tokens, formula, COUNTED)
+        masks = 2.0 * h / spread if micro_batch.has_dropout else 0.0
+        extra = _scores(micro_batch, model) / t
+    each = micro_batch.element * values + masks + extra
+    formula = f"{each:.4g} B a token x {micro_batch.tokens}"
+    return MemoryPart("activations of a layer", each * micro_batch.tokens, formula, COUNTED)
 
 
-def passing(load: MicroBatch, model: Transformer) -> float:
+def passing(micro_batch: MicroBatch, model: Transformer) -> float:
     """Bytes beside what one layer keeps, at most, while its backward pass goes through it.
 
     What is made again; gradients of what the layer gave and of inner values, in whose place nothing is freed yet; where
     scores are in memory, those of them and of their softmax, when what the inner network kept is gone. And the gradient
     of one weight, before it is added to the others'.
     """
-    whole = kept(replace(load, recompute=Recomputation.NONE), model).bytes - kept(load, model).bytes
-    stream, inner = model.width / load.spread, _inner(model) / load.tensor
-    if load.recompute is Recomputation.SELECTIVE:  # a projection's result, which nothing else keeps
-        whole += load.element * load.tokens * stream
+    whole = (
+        kept(replace(micro_batch, recompute=Recomputation.NONE), model).bytes - kept(micro_batch, model).bytes
+    )
+    stream, inner = model.width / micro_batch.spread, _inner(model) / micro_batch.tensor
+    if micro_batch.recompute is Recomputation.SELECTIVE:  # a projection's result, which nothing else keeps
+        whole += micro_batch.element * micro_batch.tokens * stream
     scores = 0.0
-    if load.attention is AttentionMemory.EAGER:
-        scores = 2.0 * model.heads * load.sequence / load.tensor - 2 * inner - 2 * stream
-    weight = model.width * max(model.wide, 3 * model.width) / load.tensor
-    return whole + load.element * (load.tokens * (stream + max(inner, scores)) + weight)
+    if micro_batch.attention is AttentionMemory.EAGER:
+        scores = 2.0 * model.heads * micro_batch.sequence / micro_batch.tensor - 2 * inner - 2 * stream
+    weight = model.width * max(model.wide, 3 * model.width) / micro_batch.tensor
+    return whole + micro_batch.element * (micro_batch.tokens * (stream + max(inner, scores)) + weight)
 
 
 def _inner(model: Transformer) -> float:
@@ -150,25 +152,28 @@ def _inner(model: Transformer) -> float:
     return float((2 if model.is_gated else 1) * model.wide * max(1, model.chosen))
 
 
-def _scores(load: MicroBatch, model: Transformer) -> float:
+def _scores(micro_batch: MicroBatch, model: Transformer) -> float:
     """Bytes a token that attention itself keeps: a logsumexp a head; or softmax, its mask and what is left of it."""
-    if load.attention is AttentionMemory.FUSED:
+    if micro_batch.attention is AttentionMemory.FUSED:
         return SINGLE * model.heads
-    each = load.element if not load.has_dropout else 2 * load.element + 1
-    return each * model.heads * load.sequence
+    each = micro_batch.element if not micro_batch.has_dropout else 2 * micro_batch.element + 1
+    return each * model.heads * micro_batch.sequence
 
 
-def logits(load: MicroBatch, model: Transformer) -> MemoryPart:
+def logits(micro_batch: MicroBatch, model: Transformer) -> MemoryPart:
     """The head's input and the float32 log-probabilities of each token; one copy, as cross-entropy keeps it."""
-    each = load.element * 2 * model.width / load.spread + SINGLE * model.vocabulary / load.tensor
-    formula = f"{each:.4g} B a token x {load.tokens}"
-    return MemoryPart("activations of the head", each * load.tokens, formula, COUNTED)
+    each = (
+        micro_batch.element * 2 * model.width / micro_batch.spread
+        + SINGLE * model.vocabulary / micro_batch.tensor
+    )
+    formula = f"{each:.4g} B a token x {micro_batch.tokens}"
+    return MemoryPart("activations of the head", each * micro_batch.tokens, formula, COUNTED)
 
 
-def passing_head(load: MicroBatch, model: Transformer) -> float:
+def passing_head(micro_batch: MicroBatch, model: Transformer) -> float:
     """Bytes beside what the head keeps, at most: first the other copies of its logits, then a gradient of its weight
     and of its input.
     """
-    copies = (LOGIT_COPIES - 1) * SINGLE * load.tokens * model.vocabulary / load.tensor
-    table = float(model.width) * model.vocabulary / load.tensor
-    return max(copies, load.element * (load.tokens * model.width / load.spread + table))
+    copies = (LOGIT_COPIES - 1) * SINGLE * micro_batch.tokens * model.vocabulary / micro_batch.tensor
+    table = float(model.width) * model.vocabulary / micro_batch.tensor
+    return max(copies, micro_batch.element * (micro_batch.tokens * model.width / micro_batch.spread + table))

@@ -51,37 +51,41 @@ class ModelStack(msgspec.Struct, frozen=True):
         return max(each.parameters for each in (self.first, *self.layers, self.last))
 
 
-def sliced(model: Transformer, load: MicroBatch) -> ModelStack:
+def sliced(model: Transformer, micro_batch: MicroBatch) -> ModelStack:
     """A transformer's slices by the closed forms (activations.kept, logits). Tensor parallelism splits matrices."""
-    t = load.tensor
-    held = activations.kept(load, model)
+    t = micro_batch.tensor
+    held = activations.kept(micro_batch, model)
     table = float(model.vocabulary) * model.width / t
     copied = table if model.is_tied else 0.0
     carried = (
-        load.element * copied
+        micro_batch.element * copied
     )  # a tied table's gradient waits for its other half from the head to the embedding
-    layer = ModelSlice(model.layer / t, held.bytes, activations.passing(load, model) + carried, held.source)
-    mask = float(load.tokens) * model.width / load.spread if load.has_dropout else 0.0
+    layer = ModelSlice(
+        model.layer / t, held.bytes, activations.passing(micro_batch, model) + carried, held.source
+    )
+    mask = float(micro_batch.tokens) * model.width / micro_batch.spread if micro_batch.has_dropout else 0.0
     halves = (
-        load.element * table + 2 * carried
+        micro_batch.element * table + 2 * carried
     )  # the embedding's, and where it is tied the other half and their sum
     first = ModelSlice(model.embedding / t, mask, halves, activations.COUNTED)
-    head = activations.logits(load, model)
-    last = ModelSlice(model.head / t + copied, head.bytes, activations.passing_head(load, model), head.source)
+    head = activations.logits(micro_batch, model)
+    last = ModelSlice(
+        model.head / t + copied, head.bytes, activations.passing_head(micro_batch, model), head.source
+    )
     return ModelStack(first, (layer,) * model.layers, last, copied)
 
 
-def of_traced(found: StepTrace, recompute: Recomputation, rows: int, element: float) -> ModelStack:
+def of_traced(trace: StepTrace, recompute: Recomputation, rows: int, element: float) -> ModelStack:
     """A traced module's slices, for `rows` rows whose values take `element` bytes; those of the last slice, where the
     loss is, take as many as they were traced with. What lies outside its repeated blocks is split between both ends as
     the trace saw it: parameters before the first block and after the last, activations likewise.
 
     Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-052.
     """
-    mode, width = found.mode(recompute), found.width
-    share = input_checks.count("rows", rows) / found.rows
+    mode, width = trace.mode(recompute), trace.width
+    share = input_checks.count("rows", rows) / trace.rows
     narrow = input_checks.amount("element", element, most=16.0, above=True) / width
-    sizes = (found.ends[0], *(block.parameters for block in found.blocks), found.ends[1])
+    sizes = (trace.ends[0], *(block.parameters for block in trace.blocks), trace.ends[1])
     kept = (mode.before, *mode.kept, mode.after)
     scales = [narrow] * (len(sizes) - 1) + [1.0]
     first, *layers, last = (
@@ -90,7 +94,7 @@ def of_traced(found: StepTrace, recompute: Recomputation, rows: int, element: fl
             sizes, kept, mode.working, mode.fixed, scales, strict=True
         )
     )
-    return ModelStack(first, tuple(layers), last, found.copied / width)
+    return ModelStack(first, tuple(layers), last, trace.copied / width)
 
 
 TRACED = "traced: tensors that autograd keeps, each storage once"

@@ -94,25 +94,25 @@ def costs(
     return DtfmCosts(share + share.T, batch + batch.T, stages, ways)
 
 
-def score(of: DtfmCosts, groups: Indices) -> DtfmScore:
+def score(costs: DtfmCosts, groups: Indices) -> DtfmScore:
     """The cost of groups [W, P], in whatever order: exact up to 12 stages, else of the best tour that was found."""
-    sums = [of.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
-    return DtfmScore(float(max(sums)), shortest(between(of, groups))[1])
+    sums = [costs.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
+    return DtfmScore(float(max(sums)), shortest(between(costs, groups))[1])
 
 
-def between(of: DtfmCosts, groups: Indices) -> Floats:
+def between(costs: DtfmCosts, groups: Indices) -> Floats:
     """[W, W] seconds of the best hop between all pairs of groups."""
     out = np.zeros((len(groups), len(groups)))
-    loop("group_search_loops", "all_between")(of.hop, groups, out)
+    loop("group_search_loops", "all_between")(costs.hop, groups, out)
     return out
 
 
-def laid(of: DtfmCosts, groups: Indices) -> DtfmLayout:
+def laid(costs: DtfmCosts, groups: Indices) -> DtfmLayout:
     """The groups in the order of the shortest tour, each matched with the one before it."""
-    order, length = shortest(between(of, groups))
+    order, length = shortest(between(costs, groups))
     grid = np.array(groups[order])
     for stage in range(1, len(grid)):
-        pair, _ = matching(of.hop, grid[stage - 1], grid[stage])
+        pair, _ = matching(costs.hop, grid[stage - 1], grid[stage])
         grid[stage] = grid[stage][pair]
-    sums = [of.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
+    sums = [costs.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
     return DtfmLayout(grid, DtfmScore(float(max(sums)), length))

@@ -20,9 +20,9 @@ DEVICES: Final = 12
 Groups = tuple[tuple[int, ...], ...]
 
 
-def best(of: DtfmCosts) -> DtfmLayout:
+def best(costs: DtfmCosts) -> DtfmLayout:
     """The least cost of all layouts. Raises UsageError FF-PLAN-045 above 12 devices."""
-    count = len(of.hop)
+    count = len(costs.hop)
     if count > DEVICES:
         raise UsageError(
             "FF-PLAN-045",
@@ -30,15 +30,15 @@ def best(of: DtfmCosts) -> DtfmLayout:
             cause=f"{DEVICES} devices at most",
             hint="farflung.advice.placement.simulated_annealing.search",
         )
-    weigh, order = loop("group_search_loops", "weigh"), np.arange(of.stages)
+    weigh, order = loop("group_search_loops", "weigh"), np.arange(costs.stages)
     least, cost = None, np.inf
-    for groups in partitions(tuple(range(count)), of.ways):
+    for groups in partitions(tuple(range(count)), costs.ways):
         seen = np.array(groups, np.int64)
-        here = sum(weigh(of.lateral, of.hop, seen, order))
+        here = sum(weigh(costs.lateral, costs.hop, seen, order))
         if here < cost:
             least, cost = seen, here
     assert least is not None
-    return laid(of, least)
+    return laid(costs, least)
 
 
 def partitions(devices: tuple[int, ...], ways: int) -> Iterator[Groups]:

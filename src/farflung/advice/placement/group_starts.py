@@ -19,24 +19,28 @@ from farflung.advice.placement.link_matrices import Floats, Indices
 LEVELS: Final = 12  # distinct speeds of links at which cliques are looked for
 
 
-def starts(of: DtfmCosts) -> list[Indices]:
+def starts(costs: DtfmCosts) -> list[Indices]:
     """Different groups [W, P] to begin with, in a fixed order: cliques spread, whole, pooled; and grown one by one."""
     found: dict[bytes, Indices] = {}
-    for order in _orders(of):
-        groups = np.ascontiguousarray(order.reshape(of.stages, of.ways))
+    for order in _orders(costs):
+        groups = np.ascontiguousarray(order.reshape(costs.stages, costs.ways))
         found.setdefault(np.sort(groups, axis=1).tobytes(), groups)
     return list(found.values())
 
 
-def _orders(of: DtfmCosts) -> Iterator[Indices]:
+def _orders(costs: DtfmCosts) -> Iterator[Indices]:
     """Orders of all devices; consecutive P make a group."""
-    devices = np.arange(len(of.hop))
-    for clique in cliques(of.hop):
+    devices = np.arange(len(costs.hop))
+    for clique in cliques(costs.hop):
         yield from spread(clique)
     yield devices
-    yield devices.reshape(of.stages, of.ways).T.reshape(-1) if of.stages == of.ways else devices[::-1]
-    for distances in (of.lateral, of.hop, -of.hop):
-        yield _grown(distances, of.stages, of.ways)
+    yield (
+        devices.reshape(costs.stages, costs.ways).T.reshape(-1)
+        if costs.stages == costs.ways
+        else devices[::-1]
+    )
+    for distances in (costs.lateral, costs.hop, -costs.hop):
+        yield _grown(distances, costs.stages, costs.ways)
 
 
 def spread(clique: Indices, first: Indices | None = None) -> Iterator[Indices]:
@@ -119,16 +123,16 @@ def _grown(distances: Floats, stages: int, ways: int) -> Indices:
     return np.array(order, np.int64)
 
 
-def alike(of: DtfmCosts) -> Indices:
+def alike(costs: DtfmCosts) -> Indices:
     """A number for each device [N]; equal numbers are interchangeable: same times to all others, and between them."""
-    count = len(of.hop)
+    count = len(costs.hop)
     number = np.full(count, -1, np.int64)
     for i in range(count):
         if number[i] >= 0:
             continue
         number[i] = i
         for j in range(i + 1, count):
-            if number[j] < 0 and _same(of.hop, i, j) and _same(of.lateral, i, j):
+            if number[j] < 0 and _same(costs.hop, i, j) and _same(costs.lateral, i, j):
                 number[j] = i
     return number
 

@@ -42,34 +42,37 @@ class SearchEffort(msgspec.Struct, frozen=True):
 QUICK: Final = SearchEffort(moves=8_000, runs=2)
 
 
-def search(of: DtfmCosts, seed: int, effort: SearchEffort | None = None) -> DtfmLayout:
+def search(costs: DtfmCosts, seed: int, effort: SearchEffort | None = None) -> DtfmLayout:
     """The best layout found; of few devices the best there is. Same arguments, same layout, with numba or without."""
     if (
-        len(of.hop) <= exhaustive_search.DEVICES
+        len(costs.hop) <= exhaustive_search.DEVICES
     ):  # cheaper than a run of swaps, which misses the best of a few per cent of these
-        return exhaustive_search.best(of)
+        return exhaustive_search.best(costs)
     how = effort or SearchEffort()
     weigh, run = loop("group_search_loops", "weigh"), loop("group_search_loops", "anneal")
-    order = np.arange(of.stages)
-    begun = [(float(sum(weigh(of.lateral, of.hop, groups, order.copy()))), groups) for groups in starts(of)]
+    order = np.arange(costs.stages)
+    begun = [
+        (float(sum(weigh(costs.lateral, costs.hop, groups, order.copy()))), groups)
+        for groups in starts(costs)
+    ]
     best, cost = min(begun, key=lambda one: one[0])[1].copy(), min(one[0] for one in begun)
-    if of.stages > 1 and of.ways > 1:
-        kinds = alike(of)
+    if costs.stages > 1 and costs.ways > 1:
+        kinds = alike(costs)
         generator = np.random.default_rng(seed)
         moves, idle = round(how.moves * max(how.alike, len(np.unique(kinds)) / len(kinds))), 0
         for turn in range(how.runs):
             fresh = turn < (how.runs + 1) // 2
-            groups = _random(generator, of) if fresh and turn else best.copy()
+            groups = _random(generator, costs) if fresh and turn else best.copy()
             hot = (how.hot if fresh else how.again) * cost
             draws = generator.random((moves, 4))
-            reached = float(run(of.lateral, of.hop, kinds, groups, draws, hot, how.cold * cost, TIE))
+            reached = float(run(costs.lateral, costs.hop, kinds, groups, draws, hot, how.cold * cost, TIE))
             idle = 0 if reached < cost else idle + 1
             if reached < cost:
                 best, cost = groups.copy(), reached
             elif idle >= how.patience:
                 break
-    return laid(of, best)
+    return laid(costs, best)
 
 
-def _random(generator: np.random.Generator, of: DtfmCosts) -> Indices:
-    return generator.permutation(len(of.hop)).reshape(of.stages, of.ways)
+def _random(generator: np.random.Generator, costs: DtfmCosts) -> Indices:
+    return generator.permutation(len(costs.hop)).reshape(costs.stages, costs.ways)

@@ -175,7 +175,7 @@ def hire(
 
 def advance(
     turns: NDArray[np.int32],
-    pace: PeriodRules,
+    rules: PeriodRules,
     totals: _Ints,
     node: int,
     flags: int,
@@ -190,27 +190,27 @@ def advance(
     while change <= until:
         turn = int(turns[node])
         turns[node] = turn + 1
-        first, second = words(pace.key, node, TURN + turn)
+        first, second = words(rules.key, node, TURN + turn)
         if flags & UP:
             totals[UP_TIME] += change - since
             totals[DOWNS] += 1
             flags ^= UP
-            if second < pace.die:
+            if second < rules.die:
                 totals[DEATHS] += 1
                 flags |= DEAD
                 change = NEVER
             else:
-                change += 1 + waited(first, pace.down)
+                change += 1 + waited(first, rules.down)
         else:
             flags ^= UP
             since = change
-            change += 1 + waited(first, pace.up)
+            change += 1 + waited(first, rules.up)
     return flags, change, since
 
 
 def walk(
     nodes: SimulatedNodes,
-    pace: PeriodRules,
+    rules: PeriodRules,
     prices: _Ints,
     tally: _Ints,
     carried: _Ints,
@@ -220,32 +220,32 @@ def walk(
     """One period of all nodes. [rounds, KINDS] tally; [rounds, relays] contributions that a relay carried, and states
     that it brought to who joined; [TOTALS].
     """
-    end = pace.begin + pace.rounds * pace.length
+    end = rules.begin + rules.rounds * rules.length
     for node in range(nodes.flags.size):
-        flags, change, since = int(nodes.flags[node]), int(nodes.change[node]), pace.begin
+        flags, change, since = int(nodes.flags[node]), int(nodes.change[node]), rules.begin
         if flags & HIRED:
             flags, change, since = work(
-                nodes, pace, prices, tally, carried, fetched, totals, node, flags, change
+                nodes, rules, prices, tally, carried, fetched, totals, node, flags, change
             )
         else:
             flags &= ~MEMBER
-        flags, change, since = advance(nodes.turns, pace, totals, node, flags, change, since, end)
+        flags, change, since = advance(nodes.turns, rules, totals, node, flags, change, since, end)
         if flags & UP:
             totals[UP_TIME] += end - since
         nodes.flags[node], nodes.change[node] = flags, change
 
 
 def work(
-    nodes: SimulatedNodes, pace: PeriodRules, prices: _Ints, tally: _Ints, carried: _Ints, fetched: _Ints,
+    nodes: SimulatedNodes, rules: PeriodRules, prices: _Ints, tally: _Ints, carried: _Ints, fetched: _Ints,
     totals: _Ints, node: int, flags: int, change: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """A hired node's rounds of one period, and its pay, which it gets at the end unless it was caught."""
-    speed, relay, since = int(nodes.speed[node]), int(nodes.relay[node]), pace.begin
+    speed, relay, since = int(nodes.speed[node]), int(nodes.relay[node]), rules.begin
     pay, due, is_member = speed * int(prices[nodes.kind[node]]), 0, (flags & MEMBER) != 0
     missing = int(nodes.missing[node])
-    for number in range(pace.rounds):
-        start = pace.begin + number * pace.length
-        flags, change, since = advance(nodes.turns, pace, totals, node, flags, change, since, start)
+    for number in range(rules.rounds):
+        start = rules.begin + number * rules.length
+        flags, change, since = advance(nodes.turns, rules, totals, node, flags, change, since, start)
         if not flags & UP:
             is_member = False
             tally[number, AWAY] += 1
@@ -255,34 +255,34 @@ def work(
             tally[number, JOINED] += 1
             fetched[number, relay] += 1 if flags & HIDDEN else 0
             missing = int(nodes.joining[node])
-        is_member = change >= start + pace.length
+        is_member = change >= start + rules.length
         if not is_member:
             tally[number, DROPPED] += 1
-            tally[number, LOST] += 0 if missing else min(change - start, pace.train)
+            tally[number, LOST] += 0 if missing else min(change - start, rules.train)
             continue
         if missing:
             missing -= 1
             tally[number, FETCHING] += 1
             continue
-        first, second = words(pace.key, node, WORK + pace.first + number)
-        if first < pace.late:
+        first, second = words(rules.key, node, WORK + rules.first + number)
+        if first < rules.late:
             tally[number, LATE] += 1
             continue
         done = int(nodes.done[node])
         nodes.done[node] = done + 1
         carried[number, relay] += 1 if flags & HIDDEN else 0
-        is_known = done < pace.probation
-        if is_known or second < pace.audited:
+        is_known = done < rules.probation
+        if is_known or second < rules.audited:
             tally[number, AUDITED] += 1
-            totals[FEES] += pay // pace.segments
+            totals[FEES] += pay // rules.segments
         if flags & FALSE:
-            if second < (pace.caught_known if is_known else pace.caught):
+            if second < (rules.caught_known if is_known else rules.caught):
                 tally[number, CAUGHT] += 1
-                lost = speed * pace.stake * pace.taken // 1000
+                lost = speed * rules.stake * rules.taken // 1000
                 nodes.balance[node] -= lost
                 totals[TAKEN] += lost
-                totals[FEES] += pay // pace.segments * (pace.voices - 1)
-                for rest in range(number + 1, pace.rounds):
+                totals[FEES] += pay // rules.segments * (rules.voices - 1)
+                for rest in range(number + 1, rules.rounds):
                     tally[rest, EXCLUDED] += 1
                 return flags & ~HIRED | OUT, change, since
             tally[number, CHEATED] += 1

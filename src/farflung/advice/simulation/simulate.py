@@ -62,14 +62,14 @@ def _nodes(nodes: SimulatedNodes, shape: NodeDistribution, lows: _Ints) -> int:
 
 def _rounds(
     nodes: SimulatedNodes,
-    pace: PeriodRules,
+    rules: PeriodRules,
     prices: _Ints,
     tally: _Ints,
     carried: _Ints,
     fetched: _Ints,
     totals: _Ints,
 ) -> int:
-    return nodes.flags.size * pace.rounds
+    return nodes.flags.size * rules.rounds
 
 
 settle = SHELF.compiled("settle", work=_nodes)(node_steps.settle)

@@ -128,7 +128,7 @@ class _CutDirection(NamedTuple):
 
 def pipelined(
     shape: TransformerShape,
-    cutting: PipelineCuts,
+    cuts: PipelineCuts,
     *,
     batch: int = 1,
     changes: AqSgdConfig | None = None,
@@ -136,12 +136,12 @@ def pipelined(
 ) -> tuple[TrafficTerm, ...]:
     """A step of one pipeline (of `groups`), one rank a stage. Raises UsageError FF-PLAN-020, FF-PLAN-021."""
     input_checks.amount("groups", groups)
-    if not cutting.cuts:
+    if not cuts.cuts:
         return ()
-    terms = [_handed(way, cutting, groups) for way in _ways(shape, cutting, batch, changes)]
-    if cutting.tensor > 1 and cutting.is_scattered and not cutting.is_sequence_parallel:
-        moved = all_gather(RankSpan(cutting.tensor, 0.0, 0.0), shape.activation(batch))
-        received, places = cutting.micros * cutting.virtual, cutting.cuts / cutting.virtual / cutting.tensor
+    terms = [_handed(way, cuts, groups) for way in _ways(shape, cuts, batch, changes)]
+    if cuts.tensor > 1 and cuts.is_scattered and not cuts.is_sequence_parallel:
+        moved = all_gather(RankSpan(cuts.tensor, 0.0, 0.0), shape.activation(batch))
+        received, places = cuts.micros * cuts.virtual, cuts.cuts / cuts.virtual / cuts.tensor
         for term in terms[:2]:
             name = term.name + ", gathered in the node"
             terms.append(moved.term(name, term.phase, SCATTER, received, groups * places))
@@ -149,36 +149,36 @@ def pipelined(
 
 
 def by_stage(
-    shape: TransformerShape, cutting: PipelineCuts, *, batch: int = 1, changes: AqSgdConfig | None = None
+    shape: TransformerShape, cuts: PipelineCuts, *, batch: int = 1, changes: AqSgdConfig | None = None
 ) -> tuple[StageTraffic, ...]:
     """A step of one rank of each stage, first to last, over its cuts alone: ends have one side, inner stages two.
 
     Raises UsageError FF-PLAN-020, FF-PLAN-021.
     """
-    forward, backward = (way.size * cutting.micros for way in _ways(shape, cutting, batch, changes))
-    sides = [cutting.beside(stage) for stage in range(cutting.stages)]
+    forward, backward = (way.size * cuts.micros for way in _ways(shape, cuts, batch, changes))
+    sides = [cuts.beside(stage) for stage in range(cuts.stages)]
     return tuple(
         StageTraffic(
             behind * forward + before * backward,
             before * forward + behind * backward,
-            (before + behind) * cutting.micros,
+            (before + behind) * cuts.micros,
         )
         for before, behind in sides
     )
 
 
 def cached(
-    shape: TransformerShape, cutting: PipelineCuts, changes: AqSgdConfig, *, replicas: int = 1
+    shape: TransformerShape, cuts: PipelineCuts, changes: AqSgdConfig, *, replicas: int = 1
 ) -> tuple[RetainedBytes, ...]:
     """What a rank of the stage with most cuts keeps for `changes`, each of `replicas` seeing its share of the examples.
 
     Raises UsageError FF-PLAN-020.
     """
-    if not cutting.cuts:
+    if not cuts.cuts:
         return ()
-    sides = max(sum(cutting.beside(stage)) for stage in range(cutting.stages))
+    sides = max(sum(cuts.beside(stage)) for stage in range(cuts.stages))
     own = changes.examples / input_checks.count("replicas", replicas)
-    each = shape.activation(1) / (cutting.tensor if cutting.is_split else 1)
+    each = shape.activation(1) / (cuts.tensor if cuts.is_split else 1)
     text = f"{own:.4g} examples x {told(each)} x {sides} cuts"
     return (
         RetainedBytes("activations as last said", own * each * sides, RetentionPlace.HOST, text, CHANGES),
@@ -200,9 +200,9 @@ def tied_table(
 
 
 def _ways(
-    shape: TransformerShape, cutting: PipelineCuts, batch: int, changes: AqSgdConfig | None
+    shape: TransformerShape, cuts: PipelineCuts, batch: int, changes: AqSgdConfig | None
 ) -> tuple[_CutDirection, _CutDirection]:
-    size = shape.activation(batch) / (cutting.tensor if cutting.is_split else 1)
+    size = shape.activation(batch) / (cuts.tensor if cuts.is_split else 1)
     forward = _CutDirection("activations", TrafficPhase.FORWARD, size, PIPELINE)
     backward = _CutDirection("their gradients", TrafficPhase.BACKWARD, size, PIPELINE)
     if changes is None:
@@ -217,17 +217,17 @@ def _coded(way: _CutDirection, changes: AqSgdConfig, bits: int, shape: Transform
     return _CutDirection(f"{way.name} ({changes.told(bits)})", way.phase, size, CHANGES)
 
 
-def _handed(way: _CutDirection, cutting: PipelineCuts, groups: float) -> TrafficTerm:
-    busiest = cutting.micros * cutting.virtual
-    total = way.size * cutting.micros * cutting.cuts * groups
-    text = f"m v [b s h e]: m = {cutting.micros}, v = {cutting.virtual}, {told(way.size)} a cut, {cutting.cuts} cuts"
+def _handed(way: _CutDirection, cuts: PipelineCuts, groups: float) -> TrafficTerm:
+    busiest = cuts.micros * cuts.virtual
+    total = way.size * cuts.micros * cuts.cuts * groups
+    text = f"m v [b s h e]: m = {cuts.micros}, v = {cuts.virtual}, {told(way.size)} a cut, {cuts.cuts} cuts"
     return TrafficTerm(
         name=way.name,
         phase=way.phase,
         sent=way.size * busiest,
         received=way.size * busiest,
         total=total,
-        between=total * cutting.between,
+        between=total * cuts.between,
         messages=float(busiest),
         syncs=float(busiest),
         formula=text,

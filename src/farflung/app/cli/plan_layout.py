@@ -98,42 +98,42 @@ def _memory(layout: ParallelLayout) -> Footprint:
     return max(needs, key=lambda need: need.card)
 
 
-def lines(found: LayoutPlan, *, explains: bool) -> list[str]:
+def lines(plan: LayoutPlan, *, explains: bool) -> list[str]:
     """The plan for a terminal."""
-    layout, step, width = found.layout, found.step, columns()
+    layout, step, width = plan.layout, plan.step, columns()
     mesh, shape, training = layout.mesh, layout.shape, layout.training
     own = layout.batch // mesh.data
     rows = [
-        *_say("Layout", _ways(found), width),
+        *_say("Layout", _ways(plan), width),
         *_say(
             "Step",
             f"{layout.batch:,} sequences of {shape.sequence:,} tokens: {own} a replica,"
-            f" {training.micros} x {training.batch}{_bubble(found)}",
+            f" {training.micros} x {training.batch}{_bubble(plan)}",
             width,
         ),
         "",
         HEAD,
     ]
-    rows += [_row(axis.value, one) for axis, one in found.axes.items()]
+    rows += [_row(axis.value, one) for axis, one in plan.axes.items()]
     rows += [_row("together", step), ""]
     rows += _say("Waits", _phases(step), width)
-    if found.steps:
-        epoch = step.times(found.steps)
+    if plan.steps:
+        epoch = step.times(plan.steps)
         rows += _say(
             "Epoch",
-            f"{format_count(found.steps)} steps: {_told(epoch)}",
+            f"{format_count(plan.steps)} steps: {_told(epoch)}",
             width,
         )
-    if found.link is not None and found.seconds is not None:
-        after = f"; an epoch {long(found.seconds * found.steps)}" if found.steps else ""
+    if plan.link is not None and plan.seconds is not None:
+        after = f"; an epoch {long(plan.seconds * plan.steps)}" if plan.steps else ""
         rows += _say(
             "Link",
-            f"{found.link}: {long(found.seconds)} a step for the busiest card{after}; headers counted, nothing"
+            f"{plan.link}: {long(plan.seconds)} a step for the busiest card{after}; headers counted, nothing"
             " hidden behind computing",
             width,
         )
-    if found.memory is not None:
-        rows += _say("Memory", f"{format_bytes(found.memory.card)} on {found.memory.label}", width)
+    if plan.memory is not None:
+        rows += _say("Memory", f"{format_bytes(plan.memory.card)} on {plan.memory.label}", width)
     if explains:
         rows += [
             "",
@@ -146,8 +146,8 @@ def _say(stage: str, text: str, width: int) -> list[str]:
     return wrap(text, width, initial_indent=f"{stage:<{STAGE}}", subsequent_indent=" " * STAGE)
 
 
-def _ways(found: LayoutPlan) -> str:
-    mesh, shape = found.layout.mesh, found.layout.shape
+def _ways(plan: LayoutPlan) -> str:
+    mesh, shape = plan.layout.mesh, plan.layout.shape
     ways = {"data": mesh.data, "tensor": mesh.tensor, "pipeline": mesh.pipeline, "context": mesh.context}
     cut = " x ".join(f"{count} {name}" for name, count in ways.items() if count > 1) or "no way"
     experts = f", experts over {mesh.expert}" if mesh.expert > 1 else ""
@@ -158,8 +158,8 @@ def _ways(found: LayoutPlan) -> str:
     )
 
 
-def _bubble(found: LayoutPlan) -> str:
-    share = idle(found.layout)
+def _bubble(plan: LayoutPlan) -> str:
+    share = idle(plan.layout)
     return f"; stages stand idle {format_share(share)} of the time" if share else ""
 
 
@@ -187,9 +187,9 @@ def _told(epoch: TrafficLoad) -> str:
     return f"{', '.join(said) or 'nothing'}, all cards; {format_bytes(epoch.between, 4)} leave nodes"
 
 
-def json(found: LayoutPlan) -> str:
+def json(plan: LayoutPlan) -> str:
     """One object. Bytes, seconds; `up` and `down` of the busiest card, `total` of all."""
-    layout, link = found.layout, found.link
+    layout, link = plan.layout, plan.link
     facts = {
         "cards": layout.mesh.ranks,
         "ways": msgspec.structs.asdict(layout.mesh),
@@ -197,13 +197,13 @@ def json(found: LayoutPlan) -> str:
         "batch": layout.batch,
         "micro_batches": layout.training.micros,
         "idle_share": idle(layout),
-        "step": {axis.value: _phase_facts(one) for axis, one in found.axes.items()},
-        "together": _facts(found.step),
-        "epoch_steps": found.steps or None,
-        "epoch": _phase_facts(found.step.times(found.steps)) if found.steps else None,
+        "step": {axis.value: _phase_facts(one) for axis, one in plan.axes.items()},
+        "together": _facts(plan.step),
+        "epoch_steps": plan.steps or None,
+        "epoch": _phase_facts(plan.step.times(plan.steps)) if plan.steps else None,
         "link": None if link is None else msgspec.structs.asdict(link),
-        "seconds_a_step": found.seconds,
-        "memory_bytes": None if found.memory is None else found.memory.card,
+        "seconds_a_step": plan.seconds,
+        "memory_bytes": None if plan.memory is None else plan.memory.card,
     }
     return msgspec.json.encode(facts).decode()
 

@@ -47,14 +47,14 @@ class LinkOptions(msgspec.Struct, frozen=True):
 
 
 def plan(
-    asked: LinkOptions, spec: JobSpec, layout: TensorLayout, machine: Callable[[], MachineMeasurements]
+    options: LinkOptions, spec: JobSpec, layout: TensorLayout, machine: Callable[[], MachineMeasurements]
 ) -> MethodChoice:
     """The choice for a job. `machine` measures this computer, where nobody says how long a step takes.
 
     Raises UsageError FF-PLAN-010 and -011 (the link), FF-APP-175 (peers), FF-APP-176 (seconds a step).
     """
-    link = link_syntax.parse(asked.link)
-    peers = asked.peers if asked.peers is not None else spec.network.providers
+    link = link_syntax.parse(options.link)
+    peers = options.peers if options.peers is not None else spec.network.providers
     if not PEERS_LEAST <= peers <= PEERS_MOST:
         raise UsageError(
             "FF-APP-175",
@@ -62,7 +62,7 @@ def plan(
             cause=f"a round has {PEERS_LEAST} to {PEERS_MOST}",
             hint="--peers 8",
         )
-    step = asked.step if asked.step is not None else step_seconds(spec, layout, machine())
+    step = options.step if options.step is not None else step_seconds(spec, layout, machine())
     if not 0 < step <= STEP_MOST:
         raise UsageError(
             "FF-APP-176",
@@ -71,7 +71,7 @@ def plan(
             hint="--step 0.5",
         )
     most = steps_most(spec.batch * spec.model.context)
-    return choose(MethodSetting(layout, link, peers, Seconds(step), asked.is_fanned_out, most))
+    return choose(MethodSetting(layout, link, peers, Seconds(step), options.is_fanned_out, most))
 
 
 def refuse_without_link(peers: int | None, step: float | None, is_fanned_out: bool) -> None:

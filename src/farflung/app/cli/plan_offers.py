@@ -82,7 +82,7 @@ def plan(
     goal: str | None,
     spec: JobSpec,
     model: JobModel,
-    most: UserLimits,
+    user_limits: UserLimits,
     *,
     base: Path,
     is_own: bool,
@@ -93,7 +93,9 @@ def plan(
     """
     asks, hosts = read(file, spec, model)
     asks = msgspec.structs.replace(asks, examples=examples(spec, base))
-    found = layout_search.search(asks, hosts, AdviceGoal(goal or AdviceGoal.TIME), is_own=is_own, most=most)
+    found = layout_search.search(
+        asks, hosts, AdviceGoal(goal or AdviceGoal.TIME), is_own=is_own, user_limits=user_limits
+    )
     if not found.best:
         raise _refused(found)
     return asks, found
@@ -134,14 +136,14 @@ def terms(file: Path) -> EnergyTerms:
     return offer_file.terms_of(_text(file), card_files.read())
 
 
-def _refused(found: Advice) -> FarflungError:
+def _refused(advice: Advice) -> FarflungError:
     """None of all ways fits: the constraint that comes nearest, and what would lift it."""
-    nearest = found.binding[0]
+    nearest = advice.binding[0]
     if nearest.constraint == machine_admission.CLASS:
         return machine_admission.refusal(nearest)
     return PolicyError(
         "FF-APP-428",
-        f"none of {found.tried} ways to train this fits these {len(found.hosts)} hosts: {nearest.constraint} binds",
+        f"none of {advice.tried} ways to train this fits these {len(advice.hosts)} hosts: {nearest.constraint} binds",
         cause=f"{nearest.kind}: {nearest.cause}",
         hint=f"what would make it fit: {nearest.help}",
     )
@@ -155,14 +157,14 @@ class NextCommand(NamedTuple):
 
 
 def command(
-    found: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
+    advice: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
 ) -> NextCommand:
     """The words of `farflung run` that train as the best way that runs today; none where there is none.
 
     `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give. A job that
     no run may have is no reason to keep the advice back.
     """
-    today = found.today
+    today = advice.today
     if today is None or today.sync is None:
         return NextCommand()
     rounds = -(-today.steps // today.sync.steps)
@@ -193,23 +195,23 @@ def _unpaid(spec: JobSpec) -> str:
     return ""
 
 
-def json(asks: JobWork, found: Advice, said: EnergyTerms, command: NextCommand) -> str:
+def json(work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand) -> str:
     """One line; bytes, seconds, micro-credits, kWh."""
     facts = {
-        "parameters": asks.parameters,
-        "model": asks.model.kind,
-        "tokens": asks.tokens,
-        "goal": found.goal,
-        "tried": found.tried,
-        "is_for_one": found.is_for_one,
-        "saved_seconds": found.saved,
-        "budget": asks.budget,
+        "parameters": work.parameters,
+        "model": work.model.kind,
+        "tokens": work.tokens,
+        "goal": advice.goal,
+        "tried": advice.tried,
+        "is_for_one": advice.is_for_one,
+        "saved_seconds": advice.saved,
+        "budget": work.budget,
         "next": " ".join(command.words),
         "next_lacks": command.lacking,
-        "best": [_option(option) | _worth(asks, option, said) for option in found.best],
-        "dropped": [_option(option) for option in found.dropped],
-        "useless": [host.name for host in found.useless],
-        "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
+        "best": [_option(option) | _worth(work, option, terms) for option in advice.best],
+        "dropped": [_option(option) for option in advice.dropped],
+        "useless": [host.name for host in advice.useless],
+        "binding": [msgspec.structs.asdict(blocked) for blocked in advice.binding],
     }
     return msgspec.json.encode(facts).decode()
 
@@ -247,21 +249,21 @@ def _option(option: TrainingOption) -> dict[str, Any]:
     }
 
 
-def _worth(asks: JobWork, option: TrainingOption, said: EnergyTerms) -> dict[str, Any]:
+def _worth(work: JobWork, option: TrainingOption, terms: EnergyTerms) -> dict[str, Any]:
     """What is not known is null."""
-    found = worth(asks, option, said)
+    found = worth(work, option, terms)
     is_dark = found.per_watt is None
     return {
         "energy_kwh": None if is_dark else found.energy,
-        "energy_price": None if is_dark or said.kilowatt_hour is None else MICRO * found.power,
+        "energy_price": None if is_dark or terms.kilowatt_hour is None else MICRO * found.power,
         "energy_of": None if is_dark else hardware_text.drawn(found),
         "rate_of_hosts": [share.share for share in found.shares],
-        "audited": asks.audited,
+        "audited": work.audited,
         "price_of_million_verified": MICRO * found.per_token * 1e6,
         "lost": found.loss,
-        "reference": said.reference.name,
+        "reference": terms.reference.name,
         "per_watt_of_reference": found.per_watt,
-        "price_of_reference": found.ratio if said.is_priced else None,
+        "price_of_reference": found.ratio if terms.is_priced else None,
     }
 
 

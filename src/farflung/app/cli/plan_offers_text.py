@@ -42,8 +42,8 @@ def columns() -> int:
 
 
 def lines(
-    asks: JobWork,
-    found: Advice,
+    work: JobWork,
+    advice: Advice,
     terms: EnergyTerms,
     command: NextCommand,
     *,
@@ -51,29 +51,29 @@ def lines(
     width: int = USUAL,
 ) -> list[str]:
     """At most `width` columns. `command`: the next one."""
-    rows = [*_say("Job", _job(asks), width), *_say("Offers", _offers(found.hosts), width)]
-    for number, option in enumerate(found.best, 1):
-        named = f"{number}. {_headline(asks, option)}" if len(found.best) > 1 else _headline(asks, option)
+    rows = [*_say("Job", _job(work), width), *_say("Offers", _offers(advice.hosts), width)]
+    for number, option in enumerate(advice.best, 1):
+        named = f"{number}. {_headline(work, option)}" if len(advice.best) > 1 else _headline(work, option)
         rows += _say("Best" if number == 1 else "", named, width)
-        for said in (*_body(option), *_worth(asks, option, terms)):
+        for said in (*_body(option), *_worth(work, option, terms)):
             rows += _say("", said, width, DEEPER)
         if explains:
             for rule in _rules(option):
                 rows += _say("", rule, width, 2 * DEEPER)
             for fact in option.derived:
                 rows += _say("", _explained(fact), width, 2 * DEEPER)
-    if found.is_for_one and len(found.hosts) > 1:
-        rows += _say("Note", _enough(found.best[0]), width)
+    if advice.is_for_one and len(advice.hosts) > 1:
+        rows += _say("Note", _enough(advice.best[0]), width)
     else:
-        for (cause, helps), kinds in _reasons(found.binding).items():
+        for (cause, helps), kinds in _reasons(advice.binding).items():
             rows += _say("Not", f"{', '.join(kinds)}: {cause}. It would take {helps}", width)
-        for option in found.dropped:
+        for option in advice.dropped:
             worse = f"{credits(option.price)}: more than {DOMINATED:g} times as long and as dear"
             rows += _say("Not", f"{option.kind}: {long(option.seconds)} and {worse} as a way above", width)
-    if found.useless:
-        rows += _say("Left out", _useless(found.useless), width)
-    rows += _say("Assumed", _assumed(found), width)
-    return [*rows, *_next(found, command, width)]
+    if advice.useless:
+        rows += _say("Left out", _useless(advice.useless), width)
+    rows += _say("Assumed", _assumed(advice), width)
+    return [*rows, *_next(advice, command, width)]
 
 
 def _say(stage: str, text: str, width: int, deeper: int = 0) -> list[str]:
@@ -81,10 +81,10 @@ def _say(stage: str, text: str, width: int, deeper: int = 0) -> list[str]:
     return [f"{'' if at else stage:<{STAGE}}{' ' * deeper}{row}" for at, row in enumerate(rows)]
 
 
-def _job(asks: JobWork) -> str:
+def _job(work: JobWork) -> str:
     return (
-        f"{format_count(asks.parameters)} parameters, {format_count(asks.tokens)} tokens in steps of"
-        f" {asks.sequences} sequences of {asks.context:,}{f'; {asks.model.kind}' if asks.model.kind else ''}"
+        f"{format_count(work.parameters)} parameters, {format_count(work.tokens)} tokens in steps of"
+        f" {work.sequences} sequences of {work.context:,}{f'; {work.model.kind}' if work.model.kind else ''}"
     )
 
 
@@ -98,7 +98,7 @@ def _offers(hosts: tuple[OfferedHost, ...]) -> str:
     return f"{len(hosts)} host{'s' * (len(hosts) > 1)} of {owners} owner{'s' * (owners > 1)}: {named}{more}"
 
 
-def _headline(asks: JobWork, option: TrainingOption) -> str:
+def _headline(work: JobWork, option: TrainingOption) -> str:
     if option.kind is LayoutKind.ALONE:
         who = f"{option.hosts[0].name} alone"
     elif option.kind is LayoutKind.PIPELINES:
@@ -106,7 +106,7 @@ def _headline(asks: JobWork, option: TrainingOption) -> str:
     else:
         who = f"{option.kind} on {len(option.hosts)} hosts"
     marked = " [farflung run trains by this method]" if option.is_run_today else ""
-    over = f", over the job's budget of {credits(asks.budget)}" if option.price > asks.budget else ""
+    over = f", over the job's budget of {credits(work.budget)}" if option.price > work.budget else ""
     return f"{who}: {long(option.seconds)}, {credits(option.price)}{over}{marked}"
 
 
@@ -143,10 +143,10 @@ def _body(option: TrainingOption) -> list[str]:
     return said
 
 
-def _worth(asks: JobWork, option: TrainingOption, terms: EnergyTerms) -> tuple[str, ...]:
+def _worth(work: JobWork, option: TrainingOption, terms: EnergyTerms) -> tuple[str, ...]:
     """What it draws, and what that is worth beside rented cards (docs/plan/cards.md)."""
-    found = worth(asks, option, terms)
-    beside = hardware_text.beside(found, asks.audited, CURRENCY, is_priced=terms.is_priced)
+    found = worth(work, option, terms)
+    beside = hardware_text.beside(found, work.audited, CURRENCY, is_priced=terms.is_priced)
     return hardware_text.energy(found, terms.kilowatt_hour, CURRENCY), f"worth: {beside}"
 
 
@@ -215,27 +215,28 @@ def _explained(fact: DerivedFact) -> str:
     return f"{fact.name} = {fact.value}: {fact.formula} [{fact.source}]"
 
 
-def _assumed(found: Advice) -> str:
+def _assumed(advice: Advice) -> str:
     usual = OfferAssumptions()
     return (
         f"cards reach {usual.utilisation:.0%} of their dense bfloat16 rate, and launch a kernel in"
         f" {1e6 * host_speed.LAUNCH:g} us at best; a host that does not say leaves after {CHURN / 3600:g} hours on the"
-        f" average; of three hosts and more nobody lends more than a third. {found.tried} way{'s' * (found.tried != 1)}"
-        f" reckoned for the least {found.goal}; verifiers' pay is not in these prices (farflung audit-plan)"
+        f" average; of three hosts and more nobody lends more than a third. {advice.tried}"
+        f" way{'s' * (advice.tried != 1)} reckoned for the least {advice.goal};"
+        " verifiers' pay is not in these prices (farflung audit-plan)"
     )
 
 
-def _next(found: Advice, command: NextCommand, width: int) -> list[str]:
+def _next(advice: Advice, command: NextCommand, width: int) -> list[str]:
     """A command to copy, or why there is none."""
     if not command.words:
         if command.lacking:
             return _say(
                 "Next", f"no `farflung run` trains as the way that is marked: {command.lacking}", width
             )
-        if found.is_for_one:
+        if advice.is_for_one:
             return _say("Next", "train it on that host; `farflung run` is for 2 hosts and more", width)
         lacking = next(
-            (each.help for each in found.binding if each.kind is LayoutKind.ROUNDS), "2 hosts and more"
+            (each.help for each in advice.binding if each.kind is LayoutKind.ROUNDS), "2 hosts and more"
         )
         return _say("Next", f"nothing of this runs with `farflung run` today, which takes {lacking}", width)
     rows, row = [], f"{'Next':<{STAGE}}{command.words[0]}"
