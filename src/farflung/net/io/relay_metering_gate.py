@@ -22,8 +22,8 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.relay_passes import SignedRelayPass, SignedRelayReceipt
 from farflung.net import relay_pass_checks
+from farflung.net.certificates import Identity
 from farflung.net.io.connection import Connection
-from farflung.net.io.receipt_keys import Nodes, ReceiptKeys
 from farflung.net.io.receipt_requests import ReceiptRoutes
 from farflung.net.io.relay_accounts import ChannelBalance, ChannelPayer, PayerAccounts
 from farflung.net.io.relay_payer import RECEIPT
@@ -37,6 +37,9 @@ RENEW: Final = "relay.pass"  # anybody to relay: a SignedRelayPass, which counts
 SETTLE: Final = "relay.settle"  # payer to relay: claim what is signed, and give the rest back
 USED: Final = "relay.used"  # payer to relay: the answer is `RelayUsageReply`
 LOOK_SECONDS: Final = 0.5
+
+
+Nodes = Callable[[PeerId], Awaitable[tuple[PeerId, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,30 @@ class CreditLimits:
 
 
 USUAL_CREDIT: Final = CreditLimits()
+
+
+class ReceiptKeys:
+    """Decides which receipts a relay accepts: signed by a party's own key, or by its node key on the ledger."""
+
+    def __init__(self, nodes: Nodes | None) -> None:
+        """`nodes`: an account's node keys whose receipts the ledger takes; None: any certified one counts."""
+        self._nodes = nodes
+        self._known: set[PeerId] = set()
+
+    async def is_sound(self, signed: SignedRelayReceipt, who: Identity) -> bool:
+        """Whether the ledger will pay for it, as far as that is known now; `who` brings it."""
+        if relay_passes.is_receipt_signed(signed, who.account):
+            return True
+        if not relay_passes.is_receipt_signed(signed, who.account, who.node):
+            return False
+        if self._nodes is not None and who.node not in self._known:
+            with contextlib.suppress(FarflungError):  # the ledger is away: it is asked again at the next one
+                if who.node not in await self._nodes(who.account):
+                    return False
+                if len(self._known) >= limits.PASSES:
+                    self._known.clear()
+                self._known.add(who.node)
+        return True
 
 
 class RelayMeteringGate:
