@@ -23,7 +23,7 @@ from farflung.advice.placement import (
     open_tsp,
     simulated_annealing,
 )
-from farflung.advice.placement.bottleneck_matching import matching
+from farflung.advice.placement.dtfm_objective import matching
 from farflung.advice.placement.link_matrices import Floats, LinkMatrices, mesh
 from farflung.advice.placement.loop_loader import loop
 from farflung.core.errors import UsageError

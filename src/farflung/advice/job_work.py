@@ -45,9 +45,9 @@ class JobWork(msgspec.Struct, frozen=True):
     sequences: int
     tokens: int
     recipe: StateRecipe
-    optimizer_flop: Flop = Flop(0.0)  # of one step of the inner optimizer, all matrices (plan.time)
+    optimizer_flop: Flop = Flop(0.0)  # of one step of the inner optimizer, all matrices (plan.run_duration)
     budget: Credits = Credits(MAX_CREDITS)
-    audited: float = 0.0  # share of the tokens that audits repeat (plan.price)
+    audited: float = 0.0  # share of the tokens that audits repeat (plan.run_price)
     least: MachineGrade | None = None  # class of a machine that the job asks for
     examples: int = 0
 

@@ -1,7 +1,7 @@
 """Computes what each method of the shelf costs on given links, in bytes and seconds; nothing is run.
 
 N peers, payload p bytes, H steps a round, c seconds of compute a step, rates u and d, round trip t. With w(p) the bytes
-at the socket of a stored object (encryption, frames, requests: plan.traffic.on_wire):
+at the socket of a stored object (encryption, frames, requests: plan.run_traffic.on_wire):
 
     up       w(p) N          what `farflung run` does: pushed to one replica, fetched by N - 2 peers and the requester
              w(p)            where a server fans out what it is sent once

@@ -1,4 +1,4 @@
-"""Computes how many audits a run will have and what each moves: expectations over the draw (verify.sample).
+"""Computes how many audits a run will have and what each moves: expectations over the draw (verify.audit_sample).
 
 A contribution is audited with probability 1 while its peer is on probation, with `rate` afterwards: one of its K
 segments, each as likely. With N providers, V verifiers and the probability q_r in round r:

@@ -1,7 +1,7 @@
 """Computes the seconds that lines add to a run: the start, the exchange of rounds, states for audits.
 
-Where all are on one computer nothing is added: plan.time's constants were measured there. Where members are apart,
-what goes over a line is waited for unless training goes on beside it:
+Where all are on one computer nothing is added: plan.run_duration's constants were measured there. Where members
+are apart, what goes over a line is waited for unless training goes on beside it:
 
     start      registering, one node after the other; hiring; the data set and the public state down each line, at once
     a round    its exchange (plan.exchange_choice), and ROUND_TRIPS for orders and promises

@@ -1,4 +1,4 @@
-"""Assigns the hosts of a subset to pipelines and stages by plan.placement, over the lines that they share (P1).
+"""Assigns the hosts of a subset to pipelines and stages by advice.placement, over the lines that they share (P1).
 
     near    neighbours hand to each other: the shortest tour of all hosts, cut into whole pipelines. What is slow about
             a line, its way or its rate, then holds up one pipeline and not all of them

@@ -22,7 +22,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from farflung.advice.placement.bottleneck_matching import matching
 from farflung.advice.placement.grid_objective import wrong
 from farflung.advice.placement.link_matrices import Floats, Indices, LinkMatrices
 from farflung.advice.placement.loop_loader import loop
@@ -52,7 +51,7 @@ def check(count: int, stages: int, exchanged: float, handed: float) -> None:
             "FF-PLAN-042",
             f"{count} devices cannot make {stages} equal stages",
             cause=f"a layout needs 1 to {limits.PLACED_STAGES} stages, and the same number of devices in each",
-            hint="plan.place.select chooses how many of them to use",
+            hint="advice.placement.node_selection chooses how many of them to use",
         )
     for name, size in (("exchanged", exchanged), ("handed", handed)):
         if not 0 <= size < float("inf"):
@@ -116,3 +115,15 @@ def laid(costs: DtfmCosts, groups: Indices) -> DtfmLayout:
         grid[stage] = grid[stage][pair]
     sums = [costs.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
     return DtfmLayout(grid, DtfmScore(float(max(sums)), length))
+
+
+def matching(hop: Floats, left: Indices, right: Indices) -> tuple[Indices, float]:
+    """Places in `right` [P] of the partners of `left` [P], and the largest `hop` [N, N] among the pairs; exact.
+
+    Bottleneck assignment by augmenting paths (Derigs & Zimmermann 1978), O(P^3).
+    """
+    pair = np.empty(len(left), np.int64)
+    slowest = loop("group_search_loops", "bottleneck")(
+        hop, np.ascontiguousarray(left), np.ascontiguousarray(right), pair
+    )
+    return pair, float(slowest)

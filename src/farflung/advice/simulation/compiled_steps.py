@@ -1,4 +1,4 @@
-"""Compiles plan.simulation.node_steps: importing this module imports numba.
+"""Compiles advice.simulation.node_steps: importing this module imports numba.
 
 There are no twins: the functions are the same.
 """

@@ -1,4 +1,4 @@
-"""Advances the nodes one after the other: the loops of a simulation, compiled by plan.simulation.compiled_steps
+"""Advances the nodes one after the other: the loops of a simulation, compiled by advice.simulation.compiled_steps
 or plain.
 
     settle    draws what each node is, and how many rounds its line makes it miss when it joins

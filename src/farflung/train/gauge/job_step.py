@@ -15,7 +15,7 @@ from farflung.train.inner_steps import clip_limit
 
 
 def answer(request: Request) -> StepTrace | HeapGrowth:
-    """The trace of a job's step, or what its steps raise this process by. Raises what train.model.build raises,
+    """The trace of a job's step, or what its steps raise this process by. Raises what train.flat_model.build raises,
     RunError FF-TRAIN-055 to -057, FF-PLAN-058.
     """
     make = step_of(request.spec, request.module)
