@@ -27,7 +27,7 @@ WRITERS = {
     "sync_folder",
     "append_whole",
     "AppendLog",
-    "Disk",
+    "DiskObjectStore",
     "_transaction",
 }
 LABEL = re.compile(r"(run|ledger|provider|requester|watch)(\.[a-z]+)+")

@@ -24,12 +24,12 @@ RUN_SECONDS: Final = 600.0  # for which a run waits for its own ledger
 
 def validators_in(ledger: LedgerConfig) -> list[tuple[PeerId, str, int]]:
     """Key, host and port of each validator that a configuration names."""
-    return [(PeerId(one.peer), one.host, one.port) for one in (ledger, *ledger.others)]
+    return [(PeerId(bytes(one.peer)), one.host, one.port) for one in (ledger, *ledger.others)]
 
 
 def places_of(relays: Iterable[ListenerConfig]) -> tuple[EndpointAddress, ...]:
     """Relays as a configuration names them."""
-    return tuple(EndpointAddress(relay.host, relay.port, PeerId(relay.peer)) for relay in relays)
+    return tuple(EndpointAddress(relay.host, relay.port, PeerId(bytes(relay.peer))) for relay in relays)
 
 
 def reaches_of(validators: Iterable[tuple[PeerId, str, int]], endpoint: Endpoint) -> list[Reach]:

@@ -110,7 +110,7 @@ async def _serve(
 
 def admission(config: RelayConfig, month: MonthlyQuota | None) -> Admission:
     """Whom the relay serves: those that it is told, or anybody, while the month's volume lasts."""
-    allowed = None if config.allow is None else frozenset(PeerId(key) for key in config.allow)
+    allowed = None if config.allow is None else frozenset(PeerId(bytes(key)) for key in config.allow)
     if allowed is None and month is None:
         return Admission()
 
@@ -139,7 +139,7 @@ def _rotator(
     assert path is not None  # a supervisor's relay proves its account's key
     if account is None or ledger is None:
         return NodeKeyRotator(path, config.key.credential, renew, None, account, warn)
-    rotate = functools.partial(ledger_of, PeerId(ledger.peer), ledger.host, ledger.port, account)
+    rotate = functools.partial(ledger_of, PeerId(bytes(ledger.peer)), ledger.host, ledger.port, account)
     return NodeKeyRotator(path, config.key.credential, renew, rotate, account, warn)
 
 
