@@ -93,7 +93,7 @@ async def measure(genesis: Genesis, hosts: list[str], each: int, single: int) ->
         ways = [await dial(endpoint, i, host) for i, host in enumerate(hosts)]
 
         async def hand_in(place: int, txs: list[SignedTx]) -> int:
-            answer = queries.read_answer(
+            answer = queries.read_reply(
                 await ways[place].call(QUERY, encode(queries.SubmitRequest(tuple(txs))), timeout=300)
             )
             assert isinstance(answer, queries.SubmitReply)
@@ -145,7 +145,7 @@ async def sustain(genesis: Genesis, hosts: list[str], seconds: float) -> Sustain
                 made = [make_tx(genesis.chain, key.public, nonce, Transfer(to, 1)) for nonce in nonces]
                 said = encode(queries.SubmitRequest(tuple(sign_tx(key, tx) for tx in made)))
                 begun = time.perf_counter()
-                answer = queries.read_answer(await ways[place % 4].call(QUERY, said, timeout=300))
+                answer = queries.read_reply(await ways[place % 4].call(QUERY, said, timeout=300))
                 waits.append(time.perf_counter() - begun)
                 assert isinstance(answer, queries.SubmitReply)
                 assert all(isinstance(result, AppliedResult) for result in answer.results)

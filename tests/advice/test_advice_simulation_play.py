@@ -304,7 +304,7 @@ def test_a_node_takes_52_bytes_of_its_table() -> None:
 def test_loops_are_compiled_before_a_network_that_is_worth_it_and_not_for_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernels._process, "asked", "auto")
+    monkeypatch.setattr(kernels._settings, "asked", "auto")
     for name, value in (
         ("settled", None),
         ("spent", 0),

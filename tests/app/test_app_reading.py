@@ -265,15 +265,15 @@ def test_a_ledger_of_another_genesis_is_not_looked_at() -> None:
 @cache
 def reigns() -> Chain:
     """A chain under committees of 1, 4 and 2 seats, and a block that only a later one makes final."""
-    reign = Reign()
+    committee = Reign()
     for size in (1, 4, 2):
-        reign.grow(size)
-        reign.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
-    made, _ = reign.made(signed(reign.chain, REQUESTER, transactions.Transfer(SEATS[0].public, 2)))
+        committee.grow(size)
+        committee.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
+    made, _ = committee.made(signed(committee.chain, REQUESTER, transactions.Transfer(SEATS[0].public, 2)))
     later, _ = make(made, (), made.header.time + 1000, made.state.committee.members[0])
-    blocks = reign.certified(made, VoteKind.NOTARIZE), reign.certified(later)
-    reign.chain.adopt_many(blocks)
-    return reign.chain
+    blocks = committee.certified(made, VoteKind.NOTARIZE), committee.certified(later)
+    committee.chain.adopt_many(blocks)
+    return committee.chain
 
 
 def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_final_by_itself(

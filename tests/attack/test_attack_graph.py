@@ -90,7 +90,7 @@ class Trainer(Worker):
     def answer(self, message: worker_messages.Request) -> worker_messages.Reply:
         if not isinstance(message, worker_messages.RerunCommand):
             return super().answer(message)
-        self.asked.append("Rerun")
+        self.asked.append("RerunCommand")
         public = public_state.unpack(message.snapshot, LAYOUT)
         start = segments.unpack(message.start, SPEC.optimizer, LAYOUT, public.round)
         begin = BorderState(public.round, start.step, public.params, start.vectors)
@@ -148,7 +148,7 @@ def test_a_job_that_is_proven_ships_its_graph(served: Any) -> None:
 def test_the_graph_that_is_named_lets_the_work_begin(served: Any) -> None:
     code, asked = served(shipped(step()), named(step()))
     assert code == "ok"
-    assert asked[:3] == ["SetupCommand", "Rerun", "Rerun"]
+    assert asked[:3] == ["SetupCommand", "RerunCommand", "RerunCommand"]
 
 
 @pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul"), ("mul", "add")])
@@ -156,7 +156,7 @@ def test_a_graph_that_is_another_step_is_refused_by_who_would_train(served: Any,
     """The terms name it, so whoever trained honestly would be found guilty by it."""
     graph = swapped(op, other)
     code, asked = served(shipped(graph), named(graph))
-    assert (code, asked) == ("FF-VERI-104", ["SetupCommand", "Rerun", "Rerun"])
+    assert (code, asked) == ("FF-VERI-104", ["SetupCommand", "RerunCommand", "RerunCommand"])
 
 
 @pytest.mark.parametrize("lie", [{"leaves": 5}, {"seed": 5}, {"tokens": ZERO_HASH}, {"judge": ZERO_HASH}])

@@ -42,14 +42,14 @@ class Server:
         query = q.read_query(body)
         assert not isinstance(query, q.SubmitRequest)
         self.sent += isinstance(query, snapshot.GetSnapshotChunk)
-        return encode(self.twist(q.answer(self.chain, query)))
+        return encode(self.twist(q.reply(self.chain, query)))
 
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         return said
 
 
 class WrongChunk(Server):
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         return (
             snapshot.SnapshotChunkReply((b"\x90",) * 2)
             if isinstance(said, snapshot.SnapshotChunkReply)
@@ -60,13 +60,13 @@ class WrongChunk(Server):
 class EndlessChunk(Server):
     """As many rows as a message holds."""
 
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         rows = (bytes(16),) * (limits.CONTROL_BYTES // 32)
         return snapshot.SnapshotChunkReply(rows) if isinstance(said, snapshot.SnapshotChunkReply) else said
 
 
 class WrongRoot(Server):
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:
             return said
         first, *rest = said.manifest.tables
@@ -77,7 +77,7 @@ class WrongRoot(Server):
 class Forged(Server):
     """Its block is signed by a key that sits nowhere."""
 
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:
             return said
         vote = vote_for(said.manifest.header, 1, VoteKind.FINALIZE)
@@ -88,7 +88,7 @@ class Forged(Server):
 class Boaster(Server):
     """Says that it is far ahead, and shows what everybody has."""
 
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         if isinstance(said, q.HeadReply):
             return q.HeadReply(replace(said.header, height=1 << 40), said.certificate)
         return said
@@ -97,7 +97,7 @@ class Boaster(Server):
 class Denier(Server):
     """Says that blocks are gone which everybody has."""
 
-    def twist(self, said: q.Answer) -> q.Answer:
+    def twist(self, said: q.Reply) -> q.Reply:
         return q.QueryErrorReply(q.PRUNED, "gone") if isinstance(said, q.BlocksReply) else said
 
 
@@ -181,9 +181,9 @@ def test_nobody_gives_up_its_blocks_because_one_server_boasts_or_denies(tmp_path
 
 
 def test_a_committee_that_is_over_signs_no_later_block(tmp_path: Path):
-    reign = Reign()
-    reign.grow(4)
-    old = reign.chain
+    committee = Reign()
+    committee.grow(4)
+    old = committee.chain
     path = tmp_path / "chain.db"
     joined = asyncio.run(join([Server(old).ask], path, old.genesis))
     assert joined.height == old.head.height
@@ -191,7 +191,7 @@ def test_a_committee_that_is_over_signs_no_later_block(tmp_path: Path):
     class Stale(Server):
         """A block behind ours, under the committee of epoch 0."""
 
-        def twist(self, said: q.Answer) -> q.Answer:
+        def twist(self, said: q.Reply) -> q.Reply:
             if isinstance(said, q.HeadReply):
                 return q.HeadReply(replace(said.header, height=1 << 20), said.certificate)
             if not isinstance(said, snapshot.SnapshotReply) or said.manifest is None:

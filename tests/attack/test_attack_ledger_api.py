@@ -36,7 +36,7 @@ def chain() -> Chain:
 
 @asynccontextmanager
 async def listener(**options: Any) -> AsyncIterator[tuple[LedgerHttpServer, int]]:
-    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics(), **options)
+    explorer = LedgerHttpServer(partial(queries.reply, chain()), LedgerMetrics(), **options)
     port = await explorer.start()
     try:
         yield explorer, port
@@ -198,13 +198,13 @@ def test_who_does_not_take_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch
 
 def test_an_answer_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_ANSWER_BYTES", 100)
-    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
+    explorer = LedgerHttpServer(partial(queries.reply, chain()), LedgerMetrics())
     reply = explorer.reply(GET_HEAD, "192.0.2.1")
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "FF-APP-273")
 
 
 def test_nothing_but_loopback_is_listened_on_unless_it_is_asked_for() -> None:
-    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
+    explorer = LedgerHttpServer(partial(queries.reply, chain()), LedgerMetrics())
     with pytest.raises(PolicyError, match="FF-APP-275"):
         asyncio.run(explorer.start("0.0.0.0"))
 
@@ -227,7 +227,7 @@ def test_no_bytes_make_anything_but_an_answer_or_a_refusal(head: bytes) -> None:
 
 @given(st.from_regex(r"/v1/[a-z0-9/]{0,40}(\?[a-z=&0-9]{0,20})?", fullmatch=True))
 def test_every_path_is_answered_or_refused_and_never_breaks(target: str) -> None:
-    explorer = LedgerHttpServer(partial(queries.answer, chain()), LedgerMetrics())
+    explorer = LedgerHttpServer(partial(queries.reply, chain()), LedgerMetrics())
     reply = explorer.reply(GET_HEAD.replace(b"/v1/head", target.encode()), "192.0.2.1")
     assert reply.status in (200, 400, 404)
     json.loads(reply.body)

@@ -87,7 +87,7 @@ class Scene:
 
     async def ask(self, query: queries.Query) -> Any:
         reply = await (await self.reach(EVE)).call(QUERY, encode(query))
-        return queries.read_answer(reply)
+        return queries.read_reply(reply)
 
     async def submit(self, *txs: transactions.SignedTx) -> tuple[Any, ...]:
         results: tuple[Any, ...] = (await self.ask(queries.SubmitRequest(txs))).results

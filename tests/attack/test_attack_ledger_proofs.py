@@ -18,11 +18,11 @@ from farflung.ledger.receipt_checks import prove, read_row
 from farflung.ledger.table_rows import AccountRow
 from farflung.peers.ledger_client.client import LedgerClient
 
-Answer = Callable[[queries.Query], queries.Answer]
+Answer = Callable[[queries.Query], queries.Reply]
 
 
 @pytest.fixture(scope="module")
-def reign() -> Reign:
+def committee() -> Reign:
     """A ledger that grew from one validator to four, then shrank to two."""
     made = Reign()
     for size in (1, 4, 2):
@@ -32,13 +32,13 @@ def reign() -> Reign:
 
 
 def honest(reign: Reign) -> Answer:
-    return lambda query: queries.answer(reign.chain, query)  # type: ignore[arg-type]
+    return lambda query: queries.reply(reign.chain, query)  # type: ignore[arg-type]
 
 
 def richer(reign: Reign) -> Answer:
     """The account with more money than it has, under the honest proof."""
 
-    def way(query: queries.Query) -> queries.Answer:
+    def way(query: queries.Query) -> queries.Reply:
         said = honest(reign)(query)
         if isinstance(said, queries.ReceiptReply) and said.receipt is not None:
             row = read_row(said.receipt)
@@ -53,7 +53,7 @@ def richer(reign: Reign) -> Answer:
 def another(reign: Reign) -> Answer:
     """A true proof, of another account."""
 
-    def way(query: queries.Query) -> queries.Answer:
+    def way(query: queries.Query) -> queries.Reply:
         said = honest(reign)(query)
         if isinstance(said, queries.ReceiptReply):
             return queries.ReceiptReply(prove(reign.chain, "accounts", SEATS[1].public))
@@ -65,7 +65,7 @@ def another(reign: Reign) -> Answer:
 def usurped(reign: Reign) -> Answer:
     """Steps to a committee that nobody certified."""
 
-    def way(query: queries.Query) -> queries.Answer:
+    def way(query: queries.Query) -> queries.Reply:
         said = honest(reign)(query)
         if isinstance(said, queries.StepsReply) and said.steps:
             first = replace(said.steps[0], row=said.steps[0].row[:-1] + b"\x07")
@@ -119,7 +119,7 @@ def test_a_committee_that_is_gone_proves_nothing_any_more(reign: Reign):
     assert balance(asked) == RICH - 7
     old = reign.chain.steps[0]  # certified by the committee of epoch 0
 
-    def stale(query: queries.Query) -> queries.Answer:
+    def stale(query: queries.Query) -> queries.Reply:
         return queries.ReceiptReply(old) if isinstance(query, queries.GetReceipt) else honest(reign)(query)
 
     late = client(reign, stale)

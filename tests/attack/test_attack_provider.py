@@ -46,7 +46,7 @@ from farflung.core.relay_passes import RelayPass, SignedRelayPass, sign_pass
 from farflung.core.tensor_layout import TensorLayout, TensorSpec
 from farflung.host import lease
 from farflung.job.spec import JobTerms
-from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, mark_tally
+from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, sign_tally
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import MessageKind
 from farflung.peers.node import agent as role
@@ -117,7 +117,7 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
 def voucher_of(signer: SigningKey, job: Hash = TERMS.id, node: SigningKey = ME) -> messages.VoucherUpdate:
     """Seven units in this job, by this key's word."""
     tally, (voucher,) = make_tally(GENESIS.chain, job, 0, [(node.public, 7)])
-    return messages.VoucherUpdate(job, SignedEarningsTally(tally, (mark_tally(signer, tally),)), voucher)
+    return messages.VoucherUpdate(job, SignedEarningsTally(tally, (sign_tally(signer, tally),)), voucher)
 
 
 def test_a_provider_keeps_only_vouchers_that_pay_it(against: Any) -> None:

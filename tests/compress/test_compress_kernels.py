@@ -350,7 +350,7 @@ def test_asking_for_what_is_not_installed_is_refused(monkeypatch):
 
 
 def test_a_process_of_a_job_decides_before_its_first_round_and_never_in_the_middle_of_one():
-    cache = kernels._process.cache
+    cache = kernels._settings.cache
     try:
         kernels.settle(kernels.WORTH - 1)
         kernels.CODECS.spent = 100 * kernels.PAYS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseRole, SignedLeaseOffer
 
 
@@ -15,5 +15,5 @@ def scheduled(job: Hash, offers: Sequence[SignedLeaseOffer]) -> JobSchedule:
     roles: dict[LeaseRole, list[PeerId]] = {}
     for signed in offers:
         roles.setdefault(signed.offer.role, []).append(signed.offer.node)
-    last = {role: max(nodes, key=partial(turn, job)) for role, nodes in roles.items()}
+    last = {role: max(nodes, key=partial(rank, job)) for role, nodes in roles.items()}
     return JobSchedule(job, tuple(offers), tuple(ClearingPrice(role, last[role]) for role in sorted(last)))

@@ -252,8 +252,8 @@ def _example(kind: type[Any]) -> Any:
         "float": 1.25,
         "str": "x",
         "bool": True,
-        "BytesBy": events.SentBytesByKind(1, 2, 3, 4),
-        "Probed": LossProbeCounts(5, 6),
+        "SentBytesByKind": events.SentBytesByKind(1, 2, 3, 4),
+        "LossProbeCounts": LossProbeCounts(5, 6),
     }
     pairs = {"int": (3, 4), "float": (0.5, -0.25)}
     values = {}

@@ -136,7 +136,7 @@ print(run.state, 1 <= run.result.rounds < 500, run.result.sum, len(psutil.Proces
 def test_the_stop_button_finishes_the_round_and_settles(cell: str, small: Path) -> None:
     async def session() -> tuple[dict[str, Any], dict[str, Any], str]:
         async with Kernel(small) as kernel:
-            stopped, _ = await kernel.run(cell, interrupt_at="RoundClosed")
+            stopped, _ = await kernel.run(cell, interrupt_at="RoundEndEvent")
             after, said = await kernel.run(AFTER)
             return stopped, after, said
 

@@ -156,7 +156,6 @@ __all__ = [
     "AdmitValidator",
     "AmendParams",
     "MotionVote",
-    "Reign",
     "RemoveValidator",
     "ValidatorLeave",
     "ValidatorState",

@@ -42,15 +42,15 @@ POWERS: dict[str, set[str]] = {
     "FirstMove": GAME | {"accounts"},
     "Descend": GAME,
     "OpenVerdict": PAYS | GAME | OUT,
-    "Show": GAME,
-    "Referee": PAYS | GAME | OUT,
+    "ShowTile": GAME,
+    "ProveElement": PAYS | GAME | OUT,
     "HostTampered": OUT | {"accounts"},
     "Appeal": OUT | {"accounts"},
     "AppealVote": OUT | {"accounts", "nodes"},
 }
 # Units and pay of a lease change by these alone: the requester's record, vouchers under its tally (or the verifiers'),
 # the requester's settlement, a jury's verdict or a game's end on what the accused denied, and the clock.
-EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote", "OpenVerdict", "Referee"}
+EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote", "OpenVerdict", "ProveElement"}
 
 
 def check_powers(step: BlockStep, draft: StateDraft) -> None:

@@ -14,11 +14,11 @@ from farflung.ledger.chain import Chain
 
 def grown() -> Chain:
     """A chain under four committees."""
-    reign = Reign()
+    committee = Reign()
     for size in (4, 7, 2):
-        reign.grow(size)
-        reign.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
-    return reign.chain
+        committee.grow(size)
+        committee.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
+    return committee.chain
 
 
 def ends() -> list[str]:

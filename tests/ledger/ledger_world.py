@@ -16,7 +16,7 @@ from farflung.core.relay_passes import (
     sign_pass,
     sign_receipt,
 )
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.ledger import earnings_tally, transactions
 from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeRow
@@ -70,7 +70,7 @@ def clearings_of(
 
     def place(node: PeerId) -> tuple[int, Hash]:
         row = state.find(NodeRow, node)
-        return row.unit_price if row else 0, turn(job, node)
+        return row.unit_price if row else 0, rank(job, node)
 
     roles: dict[transactions.LeaseRole, list[PeerId]] = {}
     for signed in offers:
@@ -263,7 +263,7 @@ class World:
         """A tally under the marks of `by`, and its first `claimed` vouchers."""
         said = [(key.public, units) for key, units in earned]
         tally, vouchers = earnings_tally.make_tally(chain or self.chain, job, 1, said)
-        marks = tuple(earnings_tally.mark_tally(key, tally) for key in by)
+        marks = tuple(earnings_tally.sign_tally(key, tally) for key in by)
         return earnings_tally.SettleMany(earnings_tally.SignedEarningsTally(tally, marks), vouchers[:claimed])
 
     def attest(self, *by: SigningKey, **change: object) -> earnings_tally.JobAttest:

@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
         state = self.world.state
         outcomes = self.world.send(*self.waiting, after=wait)
         naive = self.naive.block(state.time + wait, self.waiting, VALIDATOR.public)
-        assert [type(outcome).__name__.lower() for outcome in outcomes] == naive
+        assert [outcome.__struct_config__.tag for outcome in outcomes] == naive
         included = [signed for signed, said in zip(self.waiting, naive, strict=True) if said != "rejected"]
         again, repeated = apply_block(state, state.time + wait, included, VALIDATOR.public, see=check_powers)
         assert again.root == self.world.state.root, "a rejected transaction left a trace"

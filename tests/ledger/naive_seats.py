@@ -148,18 +148,18 @@ class NaiveSeats:
         motion = self.moved[op.motion]
         need(motion["state"] == "open" and sender not in motion["votes"] and sender in self.owners())
         what, kind = motion["what"], type(motion["what"]).__name__
-        if kind == "Amend":
+        if kind == "AmendParams":
             need(is_a_law(what.params))
         else:
             need(what.validator in self.seats)
-            wanted = "candidate" if kind == "Admit" else "admitted"
+            wanted = "candidate" if kind == "AdmitValidator" else "admitted"
             need(self.seats[what.validator]["state"] == wanted)
         motion["votes"].append(sender)
         if 3 * sum(owner in motion["votes"] for owner in self.owners()) > 2 * len(self.members()):
             motion["state"] = "passed"
-            if kind == "Amend":
+            if kind == "AmendParams":
                 self.amended = what.params
-            elif kind == "Admit":
+            elif kind == "AdmitValidator":
                 self.seats[what.validator].update(state="admitted", since=self.height, until=0)
             else:
                 self.unseat(what.validator)

@@ -21,7 +21,7 @@ DELTA, IDLE = 100, 1000
 ROOT = BlockHeader(CHAIN, 0, 0, 0, MEMBERS[0], ZERO_HASH, txs_root(()), digest("test/root"))
 
 
-def reign(epoch: int = 0) -> EpochCommittee:
+def committee(epoch: int = 0) -> EpochCommittee:
     return EpochCommittee(CHAIN, epoch, MEMBERS, DELTA, IDLE)
 
 
@@ -61,7 +61,7 @@ class Stage:
     now: int = 0
 
     def __post_init__(self) -> None:
-        self.replica = Replica(reign(self.epoch), FinalHead(ROOT, 0), KEYS[self.seat], self.records)
+        self.replica = Replica(committee(self.epoch), FinalHead(ROOT, 0), KEYS[self.seat], self.records)
         self.tell(ev.ReplicaStartEvent())
 
     def tell(self, event: ev.Event) -> list[ev.Effect]:

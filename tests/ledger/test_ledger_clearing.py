@@ -11,7 +11,7 @@ from ledger_world import JOB, NODES, OTHER_JOB, REQUESTER, START, VERIFIERS, Wor
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.ledger import transactions
 
 KEYS = (*NODES, *VERIFIERS)
@@ -105,7 +105,7 @@ def test_a_setter_that_raises_its_ask_before_the_block_sets_the_new_one_only() -
 
 
 def test_equal_asks_stand_in_an_order_that_each_job_draws() -> None:
-    first, second = (tuple(sorted(KEYS, key=lambda key: turn(job, key.public))) for job in (JOB, OTHER_JOB))
+    first, second = (tuple(sorted(KEYS, key=lambda key: rank(job, key.public))) for job in (JOB, OTHER_JOB))
     assert first != second
     for member, setter in permutations(first, 2):
         world = registered(5, 5, 5, 5, 5)
@@ -151,7 +151,7 @@ def test_what_is_accepted_is_a_price_that_the_asks_may_have_set(
         ),
     )
     place = {
-        key.public: (ask, bytes(turn(Hash(JOB), key.public))) for key, ask in zip(KEYS, asks, strict=False)
+        key.public: (ask, bytes(rank(Hash(JOB), key.public))) for key, ask in zip(KEYS, asks, strict=False)
     }
     last = place[setter.public]
     is_legal = last[0] == price and all(place[key.public] <= last for key in crew)

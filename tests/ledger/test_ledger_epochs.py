@@ -36,12 +36,12 @@ SIZES = (1, 4, 7, 2)
 @pytest.fixture(scope="module")
 def grown() -> tuple[Reign, list[LedgerReceipt]]:
     """1 -> 4 -> 7 -> 2 seats, and a receipt of one account under each committee."""
-    reign, receipts = Reign(), list[LedgerReceipt]()
+    committee, receipts = Reign(), list[LedgerReceipt]()
     for size in SIZES:
-        reign.grow(size)
-        reign.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
-        receipts.append(prove(reign.chain, "accounts", REQUESTER.public))
-    return reign, receipts
+        committee.grow(size)
+        committee.do(REQUESTER, transactions.Transfer(SEATS[0].public, 1))
+        receipts.append(prove(committee.chain, "accounts", REQUESTER.public))
+    return committee, receipts
 
 
 def test_one_chain_goes_on_while_its_committee_grows_and_shrinks(grown: tuple[Reign, list[LedgerReceipt]]):
@@ -62,8 +62,8 @@ def test_one_chain_goes_on_while_its_committee_grows_and_shrinks(grown: tuple[Re
 
 
 def test_a_stranger_follows_every_committee_from_the_genesis(grown: tuple[Reign, list[LedgerReceipt]]):
-    reign, receipts = grown
-    chain = reign.chain
+    committee, receipts = grown
+    chain = committee.chain
     trust = light_client.trust_in(chain.genesis)
     for epoch, receipt in enumerate(receipts):
         if epoch:
@@ -78,8 +78,8 @@ def test_a_stranger_follows_every_committee_from_the_genesis(grown: tuple[Reign,
 
 
 def test_no_epoch_is_skipped_and_none_speaks_for_another(grown: tuple[Reign, list[LedgerReceipt]]):
-    reign, receipts = grown
-    chain = reign.chain
+    committee, receipts = grown
+    chain = committee.chain
     trust = light_client.trust_in(chain.genesis)
     for receipt in receipts[1:]:
         with pytest.raises(VerificationError, match="FF-LEDG-072"):
@@ -95,9 +95,11 @@ def test_no_epoch_is_skipped_and_none_speaks_for_another(grown: tuple[Reign, lis
 
 
 def test_the_step_of_another_epoch_is_no_step(grown: tuple[Reign, list[LedgerReceipt]]):
-    reign, _ = grown
-    trust = light_client.walk(light_client.trust_in(reign.chain.genesis), reign.chain.steps, 3)
-    now = reign.chain
+    committee, _ = grown
+    trust = light_client.follow_steps(
+        light_client.trust_in(committee.chain.genesis), committee.chain.steps, 3
+    )
+    now = committee.chain
     for key in (0, 1, 2, 3):
         with pytest.raises(VerificationError, match="FF-LEDG-253"):
             light_client.follow(trust, prove(now, "committees", count_key(key)))
@@ -106,9 +108,9 @@ def test_the_step_of_another_epoch_is_no_step(grown: tuple[Reign, list[LedgerRec
 def test_the_epoch_of_a_header_and_the_row_of_a_step_cannot_be_changed(
     grown: tuple[Reign, list[LedgerReceipt]],
 ):
-    reign, _ = grown
-    step, trust = reign.chain.steps[0], light_client.trust_in(reign.chain.genesis)
-    row = reign.chain.state.rows(CommitteeRow)[1]
+    committee, _ = grown
+    step, trust = committee.chain.steps[0], light_client.trust_in(committee.chain.genesis)
+    row = committee.chain.state.rows(CommitteeRow)[1]
     usurped = replace(row, members=(SEATS[7].public,))
     with pytest.raises(VerificationError, match="FF-LEDG-075"):
         light_client.follow(trust, replace(step, row=encode(usurped)))
@@ -117,10 +119,10 @@ def test_the_epoch_of_a_header_and_the_row_of_a_step_cannot_be_changed(
 
 
 def test_a_receipt_file_walks_from_the_genesis(grown: tuple[Reign, list[LedgerReceipt]]):
-    reign, _ = grown
-    chain = reign.chain
+    committee, _ = grown
+    chain = committee.chain
     job = transactions.JobCreate(ROOTS[0], 100, 1, 1, chain.head.time + 50_000)
-    reign.do(REQUESTER, job)
+    committee.do(REQUESTER, job)
     receipts = party_receipts(chain, REQUESTER.public)
     data = write_receipt_file(chain.genesis, REQUESTER.public, receipts, chain.steps[: chain.head.epoch])
     file = read_receipt_file(data)
@@ -132,119 +134,119 @@ def test_a_receipt_file_walks_from_the_genesis(grown: tuple[Reign, list[LedgerRe
 
 
 def test_an_old_committee_cannot_certify_a_block_of_a_later_epoch():
-    reign = Reign(4)
-    old = reign.chain.state.committee.members
-    reign.do(SEATS[4], join(reign.chain.id, SEATS[4], SEATS[4]))
-    reign.carry(AdmitValidator(SEATS[4].public))
-    reign.to_boundary()
-    made, _ = reign.made()
-    stale = Block(made.header, made.txs, reign.certificate(made.header, old))
+    committee = Reign(4)
+    old = committee.chain.state.committee.members
+    committee.do(SEATS[4], join(committee.chain.id, SEATS[4], SEATS[4]))
+    committee.carry(AdmitValidator(SEATS[4].public))
+    committee.to_boundary()
+    made, _ = committee.made()
+    stale = Block(made.header, made.txs, committee.certificate(made.header, old))
     with pytest.raises(VerificationError, match="FF-LEDG-066"):
-        reign.chain.adopt(stale)
+        committee.chain.adopt(stale)
     posed = replace(made.header, epoch=0)
     with pytest.raises(VerificationError, match="FF-LEDG-066"):
-        reign.chain.adopt(Block(posed, made.txs, reign.certificate(posed, old)))
-    reign.chain.adopt(reign.certified(made))
+        committee.chain.adopt(Block(posed, made.txs, committee.certificate(posed, old)))
+    committee.chain.adopt(committee.certified(made))
 
 
 def test_one_seat_less_than_a_quorum_certifies_nothing():
     for seats in (1, 4, 7):
-        reign = Reign(seats)
-        made, _ = reign.made()
-        members = reign.chain.state.committee.members
+        committee = Reign(seats)
+        made, _ = committee.made()
+        members = committee.chain.state.committee.members
         if seats > 1:
-            weak = Block(made.header, made.txs, reign.certificate(made.header, members, less=1))
+            weak = Block(made.header, made.txs, committee.certificate(made.header, members, less=1))
             with pytest.raises(VerificationError, match="FF-LEDG-066"):
-                reign.chain.adopt(weak)
-        reign.chain.adopt(reign.certified(made))
+                committee.chain.adopt(weak)
+        committee.chain.adopt(committee.certified(made))
 
 
 def test_a_closing_block_needs_a_finalize_of_its_own():
-    reign = Reign(1, COUNCIL)
-    assert reign.do(SEATS[0], transactions.Transfer(REQUESTER.public, 1))
-    reign.do(SEATS[1], join(reign.chain.id, SEATS[1], SEATS[1]))
-    reign.carry(AdmitValidator(SEATS[1].public))
-    closing, _ = reign.made()
+    committee = Reign(1, COUNCIL)
+    assert committee.do(SEATS[0], transactions.Transfer(REQUESTER.public, 1))
+    committee.do(SEATS[1], join(committee.chain.id, SEATS[1], SEATS[1]))
+    committee.carry(AdmitValidator(SEATS[1].public))
+    closing, _ = committee.made()
     assert closing.state.closes
-    weak = reign.certified(closing, VoteKind.NOTARIZE)
-    strong = reign.certified(closing)
+    weak = committee.certified(closing, VoteKind.NOTARIZE)
+    strong = committee.certified(closing)
     after, _ = make(closing, (), closing.header.time + 1000, closing.state.committee.members[0])
-    certificate = reign.certificate(after.header, closing.state.committee.members)
+    certificate = committee.certificate(after.header, closing.state.committee.members)
     first = Block(after.header, after.txs, certificate)
     with pytest.raises(VerificationError, match="FF-LEDG-252"):
-        reign.chain.adopt_many([weak, first])
-    reign.chain.adopt_many([strong, first])
-    assert reign.chain.head.epoch == 1
+        committee.chain.adopt_many([weak, first])
+    committee.chain.adopt_many([strong, first])
+    assert committee.chain.head.epoch == 1
 
 
 def test_a_block_that_names_another_epoch_or_a_stranger_is_refused_although_it_is_certified():
-    reign = Reign(4)
-    made, _ = reign.made()
-    members = reign.chain.state.committee.members
+    committee = Reign(4)
+    made, _ = committee.made()
+    members = committee.chain.state.committee.members
     for change in ({"epoch": 1}, {"proposer": SEATS[5].public}):
         header = replace(made.header, **change)
         with pytest.raises(VerificationError, match="FF-LEDG-251"):
-            reign.chain.adopt(Block(header, made.txs, reign.certificate(header, members)))
+            committee.chain.adopt(Block(header, made.txs, committee.certificate(header, members)))
 
 
 def test_what_is_not_final_is_judged_to_the_last_signature():
-    reign = Reign(4)
+    committee = Reign(4)
     sender = transactions.make_tx(
-        reign.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
+        committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
     )
     good = transactions.sign_tx(REQUESTER, sender)
-    made, _ = reign.made(good)
+    made, _ = committee.made(good)
     wrong = (transactions.SignedTx(good.tx, transactions.sign_tx(SEATS[0], good.tx).signature),)
-    assert execute(reign.chain.tip, made.header, made.txs, judged=UNJUDGED).state.root == made.state.root
+    assert execute(committee.chain.tip, made.header, made.txs, judged=UNJUDGED).state.root == made.state.root
     header = replace(made.header, txs=txs_root(wrong))
     with pytest.raises(VerificationError, match="FF-LEDG-064"):
-        execute(reign.chain.tip, header, wrong, judged=UNJUDGED)
-    assert execute(reign.chain.tip, header, wrong, judged=TRUSTED).state.root == made.state.root
+        execute(committee.chain.tip, header, wrong, judged=UNJUDGED)
+    assert execute(committee.chain.tip, header, wrong, judged=TRUSTED).state.root == made.state.root
 
 
 def test_parameters_of_the_next_epoch_hold_from_its_first_block_on():
-    reign = Reign(1)
+    committee = Reign(1)
     slow = replace(LONG, step_ms_max=500)
-    reign.carry(AmendParams(slow))
-    reign.to_boundary()
-    made, _ = reign.made()
-    assert made.header.time == reign.chain.head.time + 500
+    committee.carry(AmendParams(slow))
+    committee.to_boundary()
+    made, _ = committee.made()
+    assert made.header.time == committee.chain.head.time + 500
     header = replace(made.header, time=made.header.time + 1)
-    members = reign.chain.state.committee.members
+    members = committee.chain.state.committee.members
     with pytest.raises(VerificationError, match="FF-LEDG-062"):
-        reign.chain.adopt(Block(header, (), reign.certificate(header, members)))
+        committee.chain.adopt(Block(header, (), committee.certificate(header, members)))
 
 
 def test_what_is_notarized_is_proof_of_nothing_to_a_stranger():
-    reign = Reign(4)
-    block = reign.step()
-    receipt = prove(reign.chain, "accounts", REQUESTER.public)
-    trust = light_client.trust_in(reign.chain.genesis)
+    committee = Reign(4)
+    block = committee.step()
+    receipt = prove(committee.chain, "accounts", REQUESTER.public)
+    trust = light_client.trust_in(committee.chain.genesis)
     assert light_client.check(trust, receipt)
     for kind in (VoteKind.NOTARIZE, VoteKind.NULLIFY):
-        weak = reign.certificate(block.header, reign.chain.state.committee.members, kind=kind)
+        weak = committee.certificate(block.header, committee.chain.state.committee.members, kind=kind)
         with pytest.raises(VerificationError, match="FF-LEDG-072"):
             light_client.check(trust, replace(receipt, certificate=weak))
 
 
 def test_votes_to_pass_over_a_view_certify_no_block():
-    reign = Reign(4)
-    made, _ = reign.made()
+    committee = Reign(4)
+    made, _ = committee.made()
     with pytest.raises(VerificationError, match="FF-LEDG-066"):
-        reign.chain.adopt(reign.certified(made, VoteKind.NULLIFY))
+        committee.chain.adopt(committee.certified(made, VoteKind.NULLIFY))
 
 
 def test_the_same_members_under_another_version_are_another_committee():
     """One committee reigns twice: what it signed in one epoch is no proof to who trusts it in the other."""
-    reign = Reign(4)
-    reign.step()
-    early = prove(reign.chain, "accounts", REQUESTER.public)
-    reign.carry(AmendParams(replace(LONG, withheld_permille=5)))
-    reign.to_boundary()
-    reign.step()
-    late = prove(reign.chain, "accounts", REQUESTER.public)
-    before = light_client.trust_in(reign.chain.genesis)
-    after = light_client.follow(before, reign.chain.steps[0])
+    committee = Reign(4)
+    committee.step()
+    early = prove(committee.chain, "accounts", REQUESTER.public)
+    committee.carry(AmendParams(replace(LONG, withheld_permille=5)))
+    committee.to_boundary()
+    committee.step()
+    late = prove(committee.chain, "accounts", REQUESTER.public)
+    before = light_client.trust_in(committee.chain.genesis)
+    after = light_client.follow(before, committee.chain.steps[0])
     assert before.committee == after.committee
     assert light_client.check(before, early)
     assert light_client.check(after, late)
@@ -254,9 +256,9 @@ def test_the_same_members_under_another_version_are_another_committee():
 
 
 def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
-    reign = Reign(4)
-    first = prove(reign.chain, "accounts", REQUESTER.public)
-    trust = light_client.trust_in(reign.chain.genesis)
+    committee = Reign(4)
+    first = prove(committee.chain, "accounts", REQUESTER.public)
+    trust = light_client.trust_in(committee.chain.genesis)
     assert light_client.check(trust, first)
     strange = replace(NO_CERTIFICATE, view=3)
     for receipt in (
@@ -265,25 +267,25 @@ def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
     ):
         with pytest.raises(VerificationError, match="FF-LEDG-072"):
             light_client.check(trust, receipt)
-    reign.carry(AmendParams(replace(LONG, withheld_permille=5)))
-    reign.to_boundary()
-    step = reign.chain.steps[0]
+    committee.carry(AmendParams(replace(LONG, withheld_permille=5)))
+    committee.to_boundary()
+    step = committee.chain.steps[0]
     with pytest.raises(VerificationError, match="FF-LEDG-072"):
         light_client.check(light_client.follow(trust, step), replace(step, certificate=NO_CERTIFICATE))
 
 
 def test_what_was_executed_before_is_not_taken_for_another_block():
-    reign = Reign(4)
+    committee = Reign(4)
     payment = transactions.make_tx(
-        reign.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
+        committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
     )
-    made, _ = reign.made(transactions.sign_tx(REQUESTER, payment))
-    reign.chain.hold(made)
-    certified = reign.certified(made)
+    made, _ = committee.made(transactions.sign_tx(REQUESTER, payment))
+    committee.chain.hold(made)
+    certified = committee.certified(made)
     with pytest.raises(VerificationError, match="FF-LEDG-063"):
-        reign.chain.adopt(replace(certified, txs=()))
-    other, _ = reign.made()
-    reign.chain.adopt(reign.certified(other))
-    reign.chain.hold(made)
+        committee.chain.adopt(replace(certified, txs=()))
+    other, _ = committee.made()
+    committee.chain.adopt(committee.certified(other))
+    committee.chain.hold(made)
     with pytest.raises(VerificationError, match="FF-LEDG-061"):
-        reign.chain.adopt(certified)
+        committee.chain.adopt(certified)

@@ -102,7 +102,7 @@ def test_excluded_nodes_are_not_among_those_that_may_be_hired():
     world = found_out()
 
     def listed() -> list[PeerId]:
-        said = queries.answer(cast(Chain, SimpleNamespace(state=world.state)), queries.GetNodes())
+        said = queries.reply(cast(Chain, SimpleNamespace(state=world.state)), queries.GetNodes())
         assert isinstance(said, queries.NodesReply)
         return [node.node for node in said.nodes]
 

@@ -106,7 +106,7 @@ def test_wire_structs_have_known_bytes():
         q.GetKeys(),
         q.GetGenesis(),
     )
-    answers = tuple(q.answer(chain, query) for query in queries)
+    answers = tuple(q.reply(chain, query) for query in queries)
     results = (
         AppliedResult(JOB, 1),
         FailedResult(JOB, 2, 3, "code", "message"),

@@ -156,7 +156,7 @@ def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_
     committee = Committee(4, epoch_blocks=4)
     committee.run(300)
     committee.kill(3)
-    reign = committee.nodes[0].replica.reign  # type: ignore[union-attr]
+    committee = committee.nodes[0].replica.committee  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     for index in witnesses:
         for block in (digest(NS_SPEC, b"one face"), digest(NS_SPEC, b"another")):
@@ -178,7 +178,7 @@ def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobod
     committee = Committee(4)
     committee.run(300)
     committee.kill(3)
-    reign = committee.nodes[0].replica.reign  # type: ignore[union-attr]
+    committee = committee.nodes[0].replica.committee  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     block = digest(NS_SPEC, b"one face")
     for kind, about in (

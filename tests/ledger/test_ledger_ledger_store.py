@@ -74,8 +74,8 @@ def test_a_store_gives_back_the_same_chain(tmp_path: Path):
             replayed.adopt(block)
         assert (replayed.head, contents(replayed.state)) == (chain.head, contents(chain.state))
         names = [transactions.tx_id(each) for block in replayed.blocks for each in block.txs]
-        assert [again.past.find(name) for name in names] == [replayed.past.find(name) for name in names]
-        assert again.past.keyed(0, 99) == replayed.past.keyed(0, 99) != []
+        assert [again.history.find(name) for name in names] == [replayed.history.find(name) for name in names]
+        assert again.history.keyed(0, 99) == replayed.history.keyed(0, 99) != []
 
 
 def test_an_empty_store_is_the_genesis(tmp_path: Path):

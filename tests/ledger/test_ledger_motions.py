@@ -228,7 +228,7 @@ def test_of_every_operation_is_known_what_it_may_write_and_motions_write_no_work
     work = {"nodes", "jobs", "leases", "epochs", "channels", "disputes", "ballots"}
     seats = ("ValidatorJoin", "ValidatorLeave", "ValidatorAccuse", "Motion", "MotionVote")
     assert not any(POWERS[name_] & work for name_ in seats)
-    decisions = {"JuryVote", "OpenVerdict", "Referee"}
+    decisions = {"JuryVote", "OpenVerdict", "ProveElement"}
     assert {"Progress", "SettleMany", "JobSettle", "JobCancel", *decisions} == EARNS
 
 

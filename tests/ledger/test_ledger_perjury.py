@@ -141,7 +141,7 @@ def test_statements_explain_where_the_stake_went(params: LedgerParams) -> None:
 def test_a_node_that_is_accused_and_an_accuser_when_the_clock_ends_both_is_told_of_once() -> None:
     world = audited(DISPUTED)
     said = world.sign(REQUESTER, perjury(world, V, A), world.accuse(A))
-    assert type(world.send(said)[0]).__name__ == "Failed"  # V accuses no more
+    assert type(world.send(said)[0]).__name__ == "FailedResult"  # V accuses no more
     assert world.do(REQUESTER, perjury(world, V, A), world.accuse(A, W)) == "ok"
     _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
     told = Counter((e.account, e.what, e.amount, e.held) for e in entries)

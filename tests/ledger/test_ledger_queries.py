@@ -37,13 +37,13 @@ def keyed(count: int, blocks: int = 1) -> Chain:
     return made
 
 
-def ask(chain: Chain, query: q.Read) -> q.Answer:
+def ask(chain: Chain, query: q.Read) -> q.Reply:
     """There and back through the bytes of the wire."""
     read = q.read_query(encode(query))
     assert read == query
     assert not isinstance(read, q.SubmitRequest)
-    said = q.answer(chain, read)
-    assert q.read_answer(encode(said)) == said
+    said = q.reply(chain, read)
+    assert q.read_reply(encode(said)) == said
     return said
 
 
@@ -136,12 +136,12 @@ def test_submission_and_its_results_cross_the_wire(chain: Chain):
     failing = signed(chain, REQUESTER, transactions.NodeLeave())
     results = chain.propose([*submit.txs, wrong, failing], 0)[1]
     assert len({type(result) for result in results}) == 4
-    assert q.read_answer(encode(q.SubmitReply(results))) == q.SubmitReply(results)
+    assert q.read_reply(encode(q.SubmitReply(results))) == q.SubmitReply(results)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x91\xa1x", b"\xc0", encode(("account", 5)), encode(("head", 1))])
 def test_rubbish_is_refused(data: bytes):
-    for read in (q.read_query, q.read_answer):
+    for read in (q.read_query, q.read_reply):
         with pytest.raises(ProtocolError):
             read(data)
 
@@ -207,6 +207,6 @@ def test_no_number_is_too_large_to_be_asked_for(tmp_path: Path, number: int):
         q.GetSnapshotChunk(number, "accounts", number),
     )
     for query in asked:
-        said = [q.answer(each, query) for each in (chain, Chain(genesis()))]
+        said = [q.reply(each, query) for each in (chain, Chain(genesis()))]
         assert all(encode(answer) for answer in said), query
     store.close()

@@ -12,9 +12,9 @@ from sdbft_stage import (
     ROOT,
     Stage,
     child,
+    committee,
     proposal,
     quorum,
-    reign,
     signed,
     votes,
 )  # fmt: skip
@@ -234,7 +234,7 @@ def test_a_seat_that_was_silent_for_two_rounds_of_leaders_is_inactive() -> None:
 
 
 def test_the_timer_doubles_with_every_f_plus_one_views_without_a_final_block() -> None:
-    assert [reign().span_ms(count) // 300 for count in (0, 1, 2, 3, 4, 100)] == [1, 1, 2, 2, 4, 1024]
+    assert [committee().span_ms(count) // 300 for count in (0, 1, 2, 3, 4, 100)] == [1, 1, 2, 2, 4, 1024]
 
 
 def test_a_status_is_answered_with_what_its_sender_lacks() -> None:

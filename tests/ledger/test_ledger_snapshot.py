@@ -47,7 +47,7 @@ def manifest_at(chain: Chain) -> SnapshotManifest:
 
 def take(path: Path, chain: Chain) -> None:
     """Puts the state of `chain` where a store was, by queries and answers alone."""
-    said = q.answer(chain, snapshot.GetSnapshot())
+    said = q.reply(chain, snapshot.GetSnapshot())
     assert isinstance(said, snapshot.SnapshotReply)
     assert said.manifest is not None
     with (
@@ -56,7 +56,7 @@ def take(path: Path, chain: Chain) -> None:
     ):
         held.begin(said.manifest, chain.steps)
         for table, number in held.missing():
-            given = q.answer(chain, snapshot.GetSnapshotChunk(said.manifest.header.height, table, number))
+            given = q.reply(chain, snapshot.GetSnapshotChunk(said.manifest.header.height, table, number))
             assert isinstance(given, snapshot.SnapshotChunkReply)
             assert given.rows is not None
             held.put(table, number, given.rows)
@@ -65,7 +65,7 @@ def take(path: Path, chain: Chain) -> None:
 
 def follow(store: LedgerStore, chain: Chain, source: Chain) -> None:
     """The tail: what is final behind the snapshot."""
-    store.adopt(chain, tuple(source.past.blocks(chain.head.height + 1, 1000)))
+    store.adopt(chain, tuple(source.history.blocks(chain.head.height + 1, 1000)))
 
 
 # Chunks
@@ -106,7 +106,7 @@ def test_there_is_no_chunk_of_what_there_is_not():
     chain = history()
     for table, number in (("nothing", 0), ("accounts", -1), ("accounts", 1), ("accounts", 1 << 60)):
         assert chunk_of(chain.state, table, number) is None
-    assert q.answer(Chain(genesis()), snapshot.GetSnapshot()) == snapshot.SnapshotReply(None)
+    assert q.reply(Chain(genesis()), snapshot.GetSnapshot()) == snapshot.SnapshotReply(None)
 
 
 def test_a_server_holds_two_snapshots_and_takes_a_new_one_when_asked_late(monkeypatch: pytest.MonkeyPatch):
@@ -147,13 +147,13 @@ def test_catching_up_from_a_snapshot_is_replaying_all_blocks(tmp_path: Path):
     assert contents(chain.state) == contents(rest.state)
     assert audit(store, chain) == 0
     names = [transactions.tx_id(each) for block in rest.blocks for each in block.txs]
-    known = [rest.past.find(name) for name in names]
-    assert [chain.past.find(name) for name in names] == [
+    known = [rest.history.find(name) for name in names]
+    assert [chain.history.find(name) for name in names] == [
         place if place and place[0] > 4 else None for place in known
     ]
-    said = [q.answer(chain, q.GetBlocks(height)) for height in (1, 4, 5, 6, 7)]
+    said = [q.reply(chain, q.GetBlocks(height)) for height in (1, 4, 5, 6, 7)]
     assert [getattr(each, "code", "") for each in said] == ["FF-LEDG-330", "FF-LEDG-330", "", "", ""]
-    assert said[2] == q.answer(rest, q.GetBlocks(5))
+    assert said[2] == q.reply(rest, q.GetBlocks(5))
     store.close()
 
 
@@ -244,7 +244,7 @@ def test_all_node_keys_are_told_behind_a_snapshot(tmp_path: Path, monkeypatch: p
         height, seen = start, dict[bytes, KeyRow]()
         heights = []
         while height != chain.head.height:
-            said = q.answer(chain, q.GetKeys(height))
+            said = q.reply(chain, q.GetKeys(height))
             assert isinstance(said, q.KeysReply)
             assert len(said.keys) <= 4
             seen.update({row.account: row for row in said.keys})
@@ -260,11 +260,11 @@ def test_all_node_keys_are_told_behind_a_snapshot(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_snapshot_of_a_later_committee_is_believed_by_who_knows_genesis_only(tmp_path: Path):
-    reign = Reign()
-    reign.grow(4)
-    reign.grow(3)
-    reign.step()
-    source = reign.chain
+    committee = Reign()
+    committee.grow(4)
+    committee.grow(3)
+    committee.step()
+    source = committee.chain
     assert source.head.epoch == 2
     path = tmp_path / "ledger.db"
     take(path, source)
@@ -302,11 +302,11 @@ def test_transactions_that_nobody_can_dispute_are_forgotten_and_headers_stay(tmp
     again = store.load(VALIDATOR)
     assert (again.head, contents(again.state)) == (chain.head, contents(chain.state))
     assert (store.first, len(list(store.headers())), audit(store, again)) == (20, 40, 0)
-    said = q.answer(again, q.GetBlocks(3))
+    said = q.reply(again, q.GetBlocks(3))
     assert isinstance(said, q.QueryErrorReply)
     assert said.code == "FF-LEDG-330"
     _, results = store.commit(again, [sent[2], sent[30]], again.head.time + LOGICAL_MS)
-    assert [type(each).__name__ for each in results] == ["Rejected", "AlreadyApplied"]
+    assert [type(each).__name__ for each in results] == ["RejectedResult", "AlreadyAppliedResult"]
     store.close()
 
 

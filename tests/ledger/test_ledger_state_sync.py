@@ -32,8 +32,8 @@ class Server:
         self.asked.append(type(query).__name__)
         return encode(self.said(query))
 
-    def said(self, query: q.Read) -> q.Answer:
-        return q.answer(self.chain, query)
+    def said(self, query: q.Read) -> q.Reply:
+        return q.reply(self.chain, query)
 
 
 class Away(Server):
@@ -45,9 +45,9 @@ class Away(Server):
 class Liar(Server):
     """Its third chunk is wrong."""
 
-    def said(self, query: q.Read) -> q.Answer:
+    def said(self, query: q.Read) -> q.Reply:
         said = super().said(query)
-        if isinstance(said, snapshot.SnapshotChunkReply) and self.asked.count("AskChunk") == 3:
+        if isinstance(said, snapshot.SnapshotChunkReply) and self.asked.count("GetSnapshotChunk") == 3:
             return snapshot.SnapshotChunkReply((b"\x90",))
         return said
 
@@ -55,7 +55,7 @@ class Liar(Server):
 class Forgetful(Server):
     """Gives manifests and never a chunk."""
 
-    def said(self, query: q.Read) -> q.Answer:
+    def said(self, query: q.Read) -> q.Reply:
         return (
             snapshot.SnapshotChunkReply(None)
             if isinstance(query, snapshot.GetSnapshotChunk)
@@ -66,7 +66,7 @@ class Forgetful(Server):
 class Deaf(Server):
     """Says that it is far ahead, and nothing else."""
 
-    def said(self, query: q.Read) -> q.Answer:
+    def said(self, query: q.Read) -> q.Reply:
         return (
             q.QueryErrorReply("FF-TEST-002", "no")
             if isinstance(query, snapshot.GetSnapshot)
@@ -104,7 +104,7 @@ def test_who_is_far_behind_begins_from_a_snapshot(tmp_path: Path):
     assert (chain.head, contents(chain.state)) == (source.head, contents(source.state))
     again = Server(source)
     assert not joined(path, again)
-    assert again.asked == ["AskHead"]
+    assert again.asked == ["GetHead"]
 
 
 def test_who_is_not_far_behind_takes_blocks_unless_they_are_gone(tmp_path: Path):
@@ -127,8 +127,8 @@ def test_servers_that_lie_or_fail_are_left_for_the_next_one_which_goes_on(tmp_pa
     servers = (Away(source), Deaf(source), Forgetful(source), Liar(source), Server(source))
     assert joined(path, *servers)
     assert contents(loaded(path, source).state) == contents(source.state)
-    assert servers[2].asked.count("AskSnapshot") == 3, "no server keeps anybody for ever"
-    assert servers[4].asked.count("AskChunk") == whole.asked.count("AskChunk") - 2
+    assert servers[2].asked.count("GetSnapshot") == 3, "no server keeps anybody for ever"
+    assert servers[4].asked.count("GetSnapshotChunk") == whole.asked.count("GetSnapshotChunk") - 2
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_without_an_honest_server_the_file_stays_as_it_was(tmp_path: Path, kind:
 
 
 def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Path):
-    reign = Reign()
-    reign.grow(4)
-    reign.grow(3)
-    reign.step()
-    source = reign.chain
+    committee = Reign()
+    committee.grow(4)
+    committee.grow(3)
+    committee.step()
+    source = committee.chain
     assert joined(tmp_path / "chain.db", Server(source))
     chain = loaded(tmp_path / "chain.db", source)
     assert (chain.head, chain.state.root) == (source.head, source.state.root)
@@ -161,14 +161,14 @@ def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Pat
     class Skips(Server):
         """Leaves out a committee."""
 
-        def said(self, query: q.Read) -> q.Answer:
+        def said(self, query: q.Read) -> q.Reply:
             said = super().said(query)
             return q.StepsReply(said.steps[1:]) if isinstance(said, q.StepsReply) else said
 
     class Silent(Server):
         """Names none."""
 
-        def said(self, query: q.Read) -> q.Answer:
+        def said(self, query: q.Read) -> q.Reply:
             return q.StepsReply(()) if isinstance(query, q.GetSteps) else super().said(query)
 
     for kind in (Skips, Silent):
@@ -180,15 +180,15 @@ def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Pat
 def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_next_committee(
     tmp_path: Path,
 ):
-    reign, path = Reign(), tmp_path / "chain.db"
-    reign.grow(4)
-    source = reign.chain
+    committee, path = Reign(), tmp_path / "chain.db"
+    committee.grow(4)
+    source = committee.chain
     assert source.state.closes
 
     class Silent(Server):
         """Names no committee behind that of the block."""
 
-        def said(self, query: q.Read) -> q.Answer:
+        def said(self, query: q.Read) -> q.Reply:
             return q.StepsReply(()) if isinstance(query, q.GetSteps) else super().said(query)
 
     found = asked(path, Silent(source), Server(source))
@@ -197,6 +197,6 @@ def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_
     store = LedgerStore.open(path, source.genesis)
     chain = store.load()
     assert chain.steps == source.steps
-    store.adopt(chain, (reign.step(),))
+    store.adopt(chain, (committee.step(),))
     store.close()
     assert loaded(path, source).head == source.head

@@ -162,10 +162,10 @@ def transfers(count: int) -> list[transactions.SignedTx]:
     ]
 
 
-def docket(parts: int = 1) -> tuple[VerificationQueue, CheckedTxCache]:
+def queue(parts: int = 1) -> tuple[VerificationQueue, CheckedTxCache]:
     verdicts = CheckedTxCache(lambda signed: unsound(ZERO_HASH, signed))
     return VerificationQueue(
-        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts
+        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, hold=holds), parts
     ), verdicts
 
 
@@ -175,37 +175,37 @@ def draft(txs: Sequence[transactions.SignedTx], height: int = 1) -> ev.DraftBloc
 
 
 def test_without_parts_nothing_waits():
-    made, _ = docket(parts=0)
+    made, _ = queue(parts=0)
     (signed,) = transfers(1)
-    assert not made.defers(signed)
-    assert not made.holds(draft([signed]))
+    assert not made.defer(signed)
+    assert not made.hold(draft([signed]))
     assert made.hand_out() == []
 
 
 def test_what_waits_is_bounded_by_number_and_by_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "DOCKET_TXS", 5)
-    made, _ = docket()
+    monkeypatch.setattr(limits, "VERIFICATION_QUEUE_TXS", 5)
+    made, _ = queue()
     txs = transfers(8)
-    assert [made.defers(each) for each in txs] == [True] * 5 + [False] * 3
-    assert made.defers(txs[0], [7])  # it waits already
+    assert [made.defer(each) for each in txs] == [True] * 5 + [False] * 3
+    assert made.defer(txs[0], [7])  # it waits already
     made.settle(made.hand_out()[0].number, [True] * 5)
     assert (len(made), made.size) == (0, 0)
-    monkeypatch.setattr(limits, "DOCKET_BYTES", 3 * len(encode(txs[0])))
-    assert [made.defers(each) for each in txs[5:]] == [True, True, False]
+    monkeypatch.setattr(limits, "VERIFICATION_QUEUE_BYTES", 3 * len(encode(txs[0])))
+    assert [made.defer(each) for each in txs[5:]] == [True, True, False]
 
 
 def test_parts_are_bounded_and_a_block_goes_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "JUDGE_TXS", 4)
-    made, verdicts = docket(parts=2)
+    made, verdicts = queue(parts=2)
     txs = transfers(14)
     for each in txs[:6]:
-        made.defers(each)
+        made.defer(each)
     first, second = made.hand_out()
     assert (first.txs, second.txs) == (tuple(txs[:4]), tuple(txs[4:6]))
     for each in txs[6:12]:
-        made.defers(each)
+        made.defer(each)
     assert made.hand_out() == []
-    assert made.holds(draft(txs[4:10]))  # two are out, four wait
+    assert made.hold(draft(txs[4:10]))  # two are out, four wait
     assert made.settle(first.number, [True] * 4) == ([(each, []) for each in txs[:4]], [])
     (third,) = made.hand_out()
     assert third.txs == tuple(txs[6:10])
@@ -217,13 +217,13 @@ def test_parts_are_bounded_and_a_block_goes_first(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_a_final_block_needed_is_not_asked_any_more():
-    made, _ = docket()
+    made, _ = queue()
     txs = transfers(6)
-    made.defers(txs[0])
+    made.defer(txs[0])
     made.hand_out()
-    made.defers(txs[3])
-    made.holds(draft(txs[:4]))
-    made.holds(draft(txs[4:], 2))
+    made.defer(txs[3])
+    made.hold(draft(txs[:4]))
+    made.hold(draft(txs[4:], 2))
     made.drop(1)
     (part,) = made.settle(0, [True])[1] or made.hand_out()
     assert part.txs == (txs[4], txs[5], txs[3])
@@ -231,11 +231,11 @@ def test_what_a_final_block_needed_is_not_asked_any_more():
 
 
 def test_tickets_gather_and_are_forgotten():
-    made, _ = docket()
+    made, _ = queue()
     (signed,) = transfers(1)
-    made.defers(signed, [1])
-    made.defers(decode(encode(signed), transactions.SignedTx, limits.TX_BYTES), [2])
-    made.defers(signed, [3])
+    made.defer(signed, [1])
+    made.defer(decode(encode(signed), transactions.SignedTx, limits.TX_BYTES), [2])
+    made.defer(signed, [3])
     made.forget({2})
     (part,) = made.hand_out()
     assert made.settle(part.number, [False]) == ([(signed, [1, 3])], [])

@@ -14,7 +14,7 @@ from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.market.match import Match, MatchRequest, match
 from farflung.market.provider_offer import Capabilities, OfferListing, caps_hash
 
@@ -54,7 +54,7 @@ def test_ties_go_by_a_draw_of_the_job_and_not_to_keys_that_begin_with_zeros() ->
     assert sum(peer[0] < 3 for crew in crews for peer in crew) < 10
     for crew, i in zip(crews, range(20), strict=True):
         job = digest(NS_SPEC, bytes([i]))
-        assert set(crew) == set(sorted((listing.peer for listing in listings), key=partial(turn, job))[:3])
+        assert set(crew) == set(sorted((listing.peer for listing in listings), key=partial(rank, job))[:3])
 
 
 def test_members_are_of_similar_speed() -> None:
@@ -72,8 +72,8 @@ def test_the_cheaper_window_wins_and_a_tie_goes_to_the_price_setter_whose_turn_i
     even = [msgspec.structs.replace(listing, unit_price=Credits(4)) for listing in fast]
     for i in range(10):
         job = digest(NS_SPEC, bytes([i]))
-        windows = [sorted((one.peer for one in some), key=partial(turn, job)) for some in (slow, even)]
-        *first, setter = min(windows, key=lambda peers: turn(job, peers[-1]))
+        windows = [sorted((one.peer for one in some), key=partial(rank, job)) for some in (slow, even)]
+        *first, setter = min(windows, key=lambda peers: rank(job, peers[-1]))
         found = match(request(2, job=job), [*slow, *even])
         assert (found.peers, found.setter) == (tuple(sorted(first)), setter)
 
@@ -166,8 +166,8 @@ def test_a_match_keeps_every_promise_in_any_order_of_offers(
     assert 100 * max(speeds) <= 125 * min(speeds)
     (setter,) = (listing for listing in listings if listing.peer == found.setter)
     assert setter.unit_price == found.unit_price
-    last = max((listing.unit_price, turn(JOB, listing.peer)) for listing in chosen)
-    assert last <= (setter.unit_price, turn(JOB, setter.peer))
+    last = max((listing.unit_price, rank(JOB, listing.peer)) for listing in chosen)
+    assert last <= (setter.unit_price, rank(JOB, setter.peer))
 
 
 @given(rows=ASKS, members=st.integers(1, 3), who=st.integers(0, 8), lie=st.integers(0, 12))

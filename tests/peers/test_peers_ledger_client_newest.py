@@ -98,7 +98,7 @@ def test_a_head_that_the_committee_did_not_certify_is_nobodys():
         call = town.call
 
         async def lies(index: int, data: bytes) -> bytes:
-            said = queries.read_answer(await call(index, data))
+            said = queries.read_reply(await call(index, data))
             if isinstance(said, queries.HeadReply):
                 said = replace(said, header=replace(said.header, height=said.header.height + 1))
             return encode(said)
@@ -124,12 +124,12 @@ def test_a_mark_of_before_proves_nothing_so_each_is_drawn():
     async def body(town: Town) -> None:
         client = town.client(ANN)
         await client.refresh()
-        mark = town.reign.chain.blocks[-1].txs[-1]
+        mark = town.committee.chain.blocks[-1].txs[-1]
         assert await town.write(0, town.client(REGISTERS[0]))
         before = (await client._fate(mark)).height  # the same bytes are found where they were
         assert before is not None
-        assert before < town.reign.chain.head.height <= await client.refresh()
-        marks = [s.tx for b in town.reign.chain.blocks for s in b.txs if s.tx.sender == ANN.public]
+        assert before < town.committee.chain.head.height <= await client.refresh()
+        marks = [s.tx for b in town.committee.chain.blocks for s in b.txs if s.tx.sender == ANN.public]
         assert len({tx.ops for tx in marks}) == len(marks) == 2
 
     run(4, body)

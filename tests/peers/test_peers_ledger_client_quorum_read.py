@@ -55,7 +55,7 @@ class World:
         self.seen: list[tuple[int, SignedTx]] = []
         self.ways: list[Answer] = [self.honest] * 4
 
-    def honest(self, query: queries.Query) -> queries.Answer:
+    def honest(self, query: queries.Query) -> queries.Reply:
         match query:
             case queries.SubmitRequest((signed,)):
                 return queries.SubmitReply((self.take(signed),))

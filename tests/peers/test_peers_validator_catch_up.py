@@ -74,7 +74,7 @@ class World:
     @property
     def first(self) -> int:
         """The lowest block that any of the three keeps."""
-        return min(each.chain.past.first for each in self.others)
+        return min(each.chain.history.first for each in self.others)
 
 
 async def until(world: World, catch_up: CatchUpService, height: int) -> None:
@@ -90,7 +90,7 @@ def test_a_running_validator_whose_next_block_is_gone_takes_a_snapshot_and_votes
     hear = CommitteeMember.hear
 
     def heard(self: CommitteeMember, connection: Connection, body: bytes) -> None:
-        is_late = self.node.replica.reign.seat(LATE.public) == self.node.replica._seat
+        is_late = self.node.replica.committee.seat(LATE.public) == self.node.replica._seat
         if not (cut and (is_late or connection.peer == LATE.public)):
             hear(self, connection, body)
 
@@ -112,7 +112,7 @@ def test_a_running_validator_whose_next_block_is_gone_takes_a_snapshot_and_votes
             late = asyncio.ensure_future(until(world, catch_up, world.first))
             await asyncio.wait({running, late}, return_when=asyncio.FIRST_COMPLETED)
             assert not running.done()
-            assert catch_up.service.chain.past.first > left + 1, "blocks between were skipped"
+            assert catch_up.service.chain.history.first > left + 1, "blocks between were skipped"
             assert catch_up.service.readers.gauges.snapshots == 1
             assert [each.height > left for each in world.told if each.joined.is_needed] == [True]
             await until(world, catch_up, catch_up.service.chain.head.height + 5)

@@ -147,16 +147,16 @@ def test_a_process_that_judges_is_started_when_it_is_needed_and_replaced_when_it
         assert seat.judges.pids == []
         client = made.client()
         await client.submit(Transfer(BOB.public, 1))
-        while len(seat.node.docket) or not seat.judges.pids:  # noqa: ASYNC110
+        while len(seat.node.verification_queue) or not seat.judges.pids:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         (first,) = seat.judges.pids
         os.kill(first, signal.SIGSTOP)  # it has the question when it dies
         paid = asyncio.create_task(client.submit(Transfer(BOB.public, 2)))
-        while not len(seat.node.docket):  # noqa: ASYNC110
+        while not len(seat.node.verification_queue):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         os.kill(first, signal.SIGKILL)
         await paid
-        while len(seat.node.docket):  # noqa: ASYNC110
+        while len(seat.node.verification_queue):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         (second,) = seat.judges.pids
         assert second != first

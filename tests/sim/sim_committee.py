@@ -105,7 +105,7 @@ class Node:
         records = [record for record in found if epoch_of(record) == epoch]
         self._signed(tuple(records))
         key = self.key if logged is not None else None
-        self.replica = self.world.make_replica(self.world.reign(epoch), head, key, records)
+        self.replica = self.world.make_replica(self.world.committee(epoch), head, key, records)
 
     def crash(self) -> None:
         self.is_up = False
@@ -305,7 +305,7 @@ class World:
         self.make_replica: Callable[..., Replica] = Replica
         self.nodes: list[Node] = [Node(self, index) for index in range(nodes)]
 
-    def reign(self, epoch: int) -> EpochCommittee:
+    def committee(self, epoch: int) -> EpochCommittee:
         members = tuple(self.keys[index].public for index in self.script.reigns[epoch])
         return EpochCommittee(CHAIN, epoch, members, self.delta_ms, IDLE_MS)
 

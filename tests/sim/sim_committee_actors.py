@@ -116,12 +116,12 @@ class Outdated(Traitor):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.past: list[Message] = []
+        self.history: list[Message] = []
 
     def betray(self, to: int | None, message: Message) -> None:
-        self.past.append(message)
-        self.say(to, self.past[len(self.past) // 3])
-        self.say(to, self.past[self.world.source.randrange(len(self.past))])
+        self.history.append(message)
+        self.say(to, self.history[len(self.history) // 3])
+        self.say(to, self.history[self.world.source.randrange(len(self.history))])
 
 
 class Invalid(Traitor):

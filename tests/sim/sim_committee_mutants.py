@@ -73,7 +73,7 @@ def notarize_twice() -> Iterator[None]:
     """Every proposal of the view is voted for, not the first alone."""
 
     def _notarize(self: Any) -> bool:
-        found, leader = self._tallies.find(self._view), self.reign.leader(self._view)
+        found, leader = self._tallies.find(self._view), self.committee.leader(self._view)
         for proposal in found.proposals if found and self._seat not in (None, leader) else ():
             block = proposal.signed.vote.block
             cast = [signed.vote.block for signed in self._cast.get(self._view, ())]

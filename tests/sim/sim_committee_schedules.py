@@ -64,15 +64,15 @@ def keys_of(seed: int, nodes: int) -> list[Any] | None:
 def light(seed: int, source: random.Random) -> tuple[World, int]:
     """Replicas over a ledger of hashes; how many seats may fail in every epoch."""
     reigns, blocks = source.choice(SHAPES)
-    nodes = 1 + max(max(reign) for reign in reigns)
+    nodes = 1 + max(max(committee) for committee in reigns)
     script, delta_ms = Script(reigns, blocks), source.choice((20, 40))
     world = World(nodes, script, seed=seed, delta_ms=delta_ms, keys=keys_of(seed, nodes))
     world.works = source.random() < 0.9
-    room = min(faults(len(reign)) for reign in reigns)
+    room = min(faults(len(committee)) for committee in reigns)
     if room or len(reigns) > 1:
         count = source.randint(0, max(room, 1))
         for index in source.sample(range(nodes), count):
-            if all(faults(len(reign)) >= 1 or index not in reign for reign in reigns):
+            if all(faults(len(committee)) >= 1 or index not in committee for committee in reigns):
                 put(world, index, source.choice(ACTORS))
     return world, room
 

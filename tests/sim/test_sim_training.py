@@ -27,7 +27,7 @@ EVERYBODY = range(4)
 @pytest.fixture(autouse=True)
 def twins() -> Iterator[None]:
     """NumPy's form of the codecs: for a model this small, compiling the other one takes longer than the tests."""
-    cache = kernels._process.cache
+    cache = kernels._settings.cache
     kernels.use("numpy")
     yield
     kernels.use("auto", cache)

@@ -16,7 +16,7 @@ from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
-from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make_tally, mark_tally
+from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make_tally, sign_tally
 from farflung.ledger.transactions import JobFinish, JobSettle, Progress
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import vouchers as node_vouchers
@@ -74,7 +74,7 @@ class Story:
     def serve(self, _method: str, body: bytes) -> bytes:
         chain, query = self.ledger._chain, queries.read_query(body)
         if not isinstance(query, queries.SubmitRequest):
-            return encode(queries.answer(chain, query))
+            return encode(queries.reply(chain, query))
         block, results = chain.propose(query.txs, chain.head.time + 1)
         chain.adopt(block)
         return encode(queries.SubmitReply(results))
@@ -116,7 +116,7 @@ class Story:
     ) -> messages.VoucherUpdate:
         tally, vouchers = make_tally(chain or self.ledger.chain, JOB, 0, [(A.public, units), (B.public, 1)])
         said = messages.VoucherUpdate(
-            JOB, SignedEarningsTally(tally, (mark_tally(signer, tally),)), vouchers[0]
+            JOB, SignedEarningsTally(tally, (sign_tally(signer, tally),)), vouchers[0]
         )
         return replace(said, **change)
 

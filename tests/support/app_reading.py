@@ -22,7 +22,7 @@ def served(chain: Chain, rates: AddressRateLimiter | None = None, **options: Any
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    explorer = LedgerHttpServer(partial(queries.answer, chain), LedgerMetrics(), rates=rates, **options)
+    explorer = LedgerHttpServer(partial(queries.reply, chain), LedgerMetrics(), rates=rates, **options)
     try:
         port = asyncio.run_coroutine_threadsafe(explorer.start(), loop).result(10)
         yield f"http://127.0.0.1:{port}"

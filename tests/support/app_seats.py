@@ -83,10 +83,10 @@ class Town:
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
-        self.reign = Reign(4)
+        self.committee = Reign(4)
         self.pool: list[SignedTx] = []
         for key in REGISTERS:
-            self.reign.do(key, self._priced(FIRST))
+            self.committee.do(key, self._priced(FIRST))
         self.seats = [Seat(self._copy()) for _ in SEATS[:4]]
         self.old = self._copy()
         self.ticks = count()
@@ -95,13 +95,13 @@ class Town:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _copy(self) -> Chain:
-        made = Chain(self.reign.chain.genesis)
-        for block in self.reign.chain.blocks:
+        made = Chain(self.committee.chain.genesis)
+        for block in self.committee.chain.blocks:
             made.adopt(block)
         return made
 
     def _priced(self, value: int) -> NodeRegister:
-        return NodeRegister(CAPS, value, 0, self.reign.chain.state.time + 100_000)
+        return NodeRegister(CAPS, value, 0, self.committee.chain.state.time + 100_000)
 
     async def build(self) -> None:
         """Blocks of what waits, for ever; each seat has them in their order, some time later."""
@@ -112,9 +112,9 @@ class Town:
             waiting, self.pool = self.pool, []
             if not waiting:
                 continue
-            made, _ = self.reign.made(*waiting)
-            block = self.reign.certified(made)
-            self.reign.chain.adopt(block)
+            made, _ = self.committee.made(*waiting)
+            block = self.committee.certified(made)
+            self.committee.chain.adopt(block)
             for index, seat in enumerate(self.seats):
                 due[index] = max(due[index] + 0.001, loop.time() + self.source.choice((0.01, 0.1, 1.5)))
                 self._tasks.append(asyncio.create_task(self._later(due[index], seat, block)))
@@ -131,7 +131,7 @@ class Town:
             if seat.chain.applied(signed) is None and signed not in self.pool:
                 self.pool.append(signed)
             return encode(queries.SubmitReply((await seat.fate(signed),)))
-        return encode(queries.answer(self.old if index == 3 else seat.chain, query))
+        return encode(queries.reply(self.old if index == 3 else seat.chain, query))
 
     def client(self, key: Any, first: int = 0, patience: float = 20.0) -> LedgerClient:
         def reach(index: int) -> Any:
@@ -141,7 +141,7 @@ class Town:
             return to
 
         ways = [reach((first + place) % 4) for place in range(4)]
-        return LedgerClient(ways, key, self.reign.chain.genesis, patience, 1.0)
+        return LedgerClient(ways, key, self.committee.chain.genesis, patience, 1.0)
 
     # What clients do
 

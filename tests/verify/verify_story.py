@@ -420,7 +420,7 @@ class Story:
         made = transactions.make_tx(self.chain.id, key.public, account.nonce, *ops)
         txs = [transactions.sign_tx(key, made)] if ops else []
         block, results = self.chain.propose(txs, self.chain.head.time + after)
-        assert all(type(result).__name__ == "Applied" for result in results), results
+        assert all(type(result).__name__ == "AppliedResult" for result in results), results
         self.chain.adopt(block)
 
     def receipts(self) -> list[LedgerReceipt]:

@@ -42,7 +42,7 @@ class Codec(Protocol):
         """Plans remember what a codec's payloads take."""
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """New residual (None if the codec has none) and payload. `state` None: an empty residual.
 
@@ -50,7 +50,7 @@ class Codec(Protocol):
         is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
         """
 
-    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
         """The values that a payload stands for, shape (layout.size,). Raises only ProtocolError, FF-COMP-0xx."""
 
     def bound(self, layout: TensorLayout) -> int:
@@ -110,9 +110,9 @@ def _decayed(values: Float32, state: Float32, decay: np.float32) -> tuple[Float3
     return total, bool(np.isfinite(total).all())
 
 
-def seal(codec: Codec, layout: TensorLayout, about: ContributionKey, parts: list[bytes]) -> bytes:
+def seal(codec: Codec, layout: TensorLayout, key: ContributionKey, parts: list[bytes]) -> bytes:
     """The frame around a body given in parts."""
-    return pack(PayloadHeader(codec.form, layout.id, about), b"".join(parts))
+    return pack(PayloadHeader(codec.form, layout.id, key), b"".join(parts))
 
 
 def check_bound(codec: Codec, layout: TensorLayout) -> None:
@@ -120,7 +120,7 @@ def check_bound(codec: Codec, layout: TensorLayout) -> None:
     check_size(codec.bound(layout))
 
 
-def unseal(codec: Codec, payload: bytes, layout: TensorLayout, about: ContributionKey) -> BodyReader:
+def unseal(codec: Codec, payload: bytes, layout: TensorLayout, key: ContributionKey) -> BodyReader:
     """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError."""
     limit = min(codec.bound(layout), limits.PAYLOAD_BYTES) - HEADER_BYTES
     return BodyReader(
@@ -128,10 +128,10 @@ def unseal(codec: Codec, payload: bytes, layout: TensorLayout, about: Contributi
             payload,
             form=codec.form,
             layout_id=layout.id,
-            round=about.round,
-            phase=about.phase,
-            base_root=about.base_root,
-            peer=about.peer,
+            round=key.round,
+            phase=key.phase,
+            base_root=key.base_root,
+            peer=key.peer,
             body_limit=limit,
         )
     )

@@ -45,23 +45,23 @@ class DenseCodec:
         )
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`; with 32 raw bits the state is None in and out."""
         check_bound(self, layout)
         if self._is_exact:
             check_vector(values, layout, "values")
-            return None, seal(self, layout, about, [values.astype("<f4").tobytes()])
+            return None, seal(self, layout, key, [values.astype("<f4").tobytes()])
         residual = accumulate(state, values, self.error_decay, layout)
         parts: list[bytes] = []
         for slabs in self._plan(layout).sections():
             sent = [self._send(residual, slab) for slab in slabs]
             parts += [_plain(one) for one in sent] if self._is_plain else payload_body.write(sent, self.form)
-        return residual, seal(self, layout, about, parts)
+        return residual, seal(self, layout, key, parts)
 
-    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
         """See `Codec.decode`."""
-        body = unseal(self, payload, layout, about)
+        body = unseal(self, payload, layout, key)
         found = np.empty(layout.size, np.float32)
         for slabs in self._plan(layout).sections():
             if self._is_plain:

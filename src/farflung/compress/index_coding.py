@@ -83,12 +83,12 @@ def shares(
     indices: Int64, origin: int, size: int, chunk: int, topk: int, width: int
 ) -> tuple[Uint32, Uint32]:
     """The symbols of a piece's ascending indices: starts and widths of their shares of 2^18, in order."""
-    piece = ChunkRange(origin, size, chunk, topk, width)
-    seen, weights = _guess(piece), np.ones(min(width, size), np.int64)
+    chunk_range = ChunkRange(origin, size, chunk, topk, width)
+    seen, weights = _guess(chunk_range), np.ones(min(width, size), np.int64)
     starts: list[Int64] = []
     freqs: list[Int64] = []
-    for first, last in groups(piece):
-        group = _group(piece, weights, first, last)
+    for first, last in groups(chunk_range):
+        group = _group(chunk_range, weights, first, last)
         chosen = indices[np.searchsorted(indices, first) : np.searchsorted(indices, last)] - first
         segment = np.searchsorted(group.starts, chosen, "right") - 1
         counts = np.bincount(segment, minlength=group.starts.size)
@@ -127,15 +127,15 @@ def places(
 
     0: well; 1: words run out; 2: counts that no chunk has.
     """
-    piece = ChunkRange(origin, size, chunk, topk, width)
-    seen, weights = _guess(piece), np.ones(min(width, size), np.int64)
+    chunk_range = ChunkRange(origin, size, chunk, topk, width)
+    seen, weights = _guess(chunk_range), np.ones(min(width, size), np.int64)
     out: list[Int64] = []
-    for first, last in groups(piece):
-        group = _group(piece, weights, first, last)
+    for first, last in groups(chunk_range):
+        group = _group(chunk_range, weights, first, last)
         counts = _read_counts(states, words, cursor, seen, group)
         if counts is None:
             return np.empty(0, np.int64), 1
-        if not _complete(counts, group, piece, last - first):
+        if not _complete(counts, group, chunk_range, last - first):
             return np.empty(0, np.int64), 2
         chosen = _read_places(states, words, cursor, group, counts)
         if chosen is None:
@@ -164,20 +164,20 @@ def cost(freqs: Uint32) -> int:
     return int(((BITS - exponents.astype(np.int64)) << _LOG).sum() + logs.sum())
 
 
-def groups(piece: ChunkRange) -> Iterator[tuple[int, int]]:
+def groups(chunk_range: ChunkRange) -> Iterator[tuple[int, int]]:
     """First and last element (exclusive) of each group of a piece: 4096 elements, then up to eight times that."""
     start, number = 0, 0
-    while start < piece.size:
-        chunks = max(1, _GROUP // piece.chunk) * _GROWTH[min(number, len(_GROWTH) - 1)]
-        stop = min(piece.size, start + chunks * piece.chunk)
+    while start < chunk_range.size:
+        chunks = max(1, _GROUP // chunk_range.chunk) * _GROWTH[min(number, len(_GROWTH) - 1)]
+        stop = min(chunk_range.size, start + chunks * chunk_range.chunk)
         yield start, stop
         start, number = stop, number + 1
 
 
-def _group(piece: ChunkRange, weights: Int64, first: int, last: int) -> _ChunkGroup:
+def _group(chunk_range: ChunkRange, weights: Int64, first: int, last: int) -> _ChunkGroup:
     """Segments of the elements [first, last) and the weights of their columns."""
-    size, chunk, width = last - first, piece.chunk, piece.width
-    row = -(piece.origin + first) % width
+    size, chunk, width = last - first, chunk_range.chunk, chunk_range.width
+    row = -(chunk_range.origin + first) % width
     cuts = [np.arange(0, size, chunk), np.arange(row, size, width)]
     usual = min(width, chunk)
     if usual > _SEGMENT:
@@ -187,8 +187,8 @@ def _group(piece: ChunkRange, weights: Int64, first: int, last: int) -> _ChunkGr
     ends = np.append(starts[1:], size)
     number = starts // chunk
     is_last = np.append(number[1:] != number[:-1], True).astype(np.int64)
-    columns = (piece.origin + first + np.arange(size)) % width
-    if width > piece.size:
+    columns = (chunk_range.origin + first + np.arange(size)) % width
+    if width > chunk_range.size:
         columns = np.arange(first, last)
     heights = np.zeros(size + 1, np.int64)
     np.cumsum(weights[columns], out=heights[1:])
@@ -259,14 +259,14 @@ def tables() -> tuple[Int64, Int64]:
     return down, (powers >> np.uint64(2)).astype(np.int64)
 
 
-def _guess(piece: ChunkRange) -> Int64:
+def _guess(chunk_range: ChunkRange) -> Int64:
     """What counts weigh before any was seen: a geometric law of the right mean; shape (2, counts)."""
-    usual = min(piece.width, piece.chunk, _SEGMENT)
-    weight, mean = 1 << _GUESS, piece.topk * usual
+    usual = min(chunk_range.width, chunk_range.chunk, _SEGMENT)
+    weight, mean = 1 << _GUESS, chunk_range.topk * usual
     row = []
-    for _ in range(min(piece.topk, usual) + 1):
+    for _ in range(min(chunk_range.topk, usual) + 1):
         row.append(1 + (weight >> (_GUESS - 6)))
-        weight = weight * mean // (mean + piece.chunk)
+        weight = weight * mean // (mean + chunk_range.chunk)
     return np.array([row, row], np.int64)
 
 
@@ -303,10 +303,12 @@ def _read_counts(
     return counts
 
 
-def _complete(counts: Int64, group: _ChunkGroup, piece: ChunkRange, size: int) -> bool:
+def _complete(counts: Int64, group: _ChunkGroup, chunk_range: ChunkRange, size: int) -> bool:
     """Gives each chunk's last segment what the others leave; False when a segment has no room for its count."""
     ends = np.flatnonzero(group.is_last)
-    wanted = np.minimum(piece.topk, np.minimum(piece.chunk, size - np.arange(ends.size) * piece.chunk))
+    wanted = np.minimum(
+        chunk_range.topk, np.minimum(chunk_range.chunk, size - np.arange(ends.size) * chunk_range.chunk)
+    )
     counts[ends] = wanted - np.add.reduceat(counts, np.append(0, ends[:-1] + 1))
     return bool(((counts >= 0) & (counts <= group.ends - group.starts)).all())
 
@@ -325,9 +327,9 @@ def _read_places(
         for first in range(0, choices.size, states.size):
             some = choices[first : first + states.size]
             which = active[some]
-            spots = _SegmentCursors(free[which], group.ends[which], counts[which] - turn, group.heights)
+            cursors = _SegmentCursors(free[which], group.ends[which], counts[which] - turn, group.heights)
             lanes, slots = ans.slots(states, cursor, BITS, some.size)
-            found[some], start, share = _find(spots, slots)
+            found[some], start, share = _find(cursors, slots)
             if not ans.advance(states, words, cursor, BITS, (lanes, slots, start, share)):
                 return None
         out[target[active] + turn] = found
@@ -335,31 +337,33 @@ def _read_places(
     return out
 
 
-def _find(spots: _SegmentCursors, slots: Int64) -> tuple[Int64, Int64, Int64]:
+def _find(cursors: _SegmentCursors, slots: Int64) -> tuple[Int64, Int64, Int64]:
     """The place whose share holds each slot, and that share's start and width: a guess, then bisection."""
-    low = spots.free
-    base = spots.heights[low]
-    total = spots.heights[spots.end] - base
-    guess = base + total * (1.0 - (1.0 - slots / (1 << BITS)) ** (1.0 / spots.left))
-    probe = np.minimum(np.searchsorted(spots.heights, guess, "right") - 1, spots.last)
-    start, end = spots.share(np.maximum(probe, low))
+    low = cursors.free
+    base = cursors.heights[low]
+    total = cursors.heights[cursors.end] - base
+    guess = base + total * (1.0 - (1.0 - slots / (1 << BITS)) ** (1.0 / cursors.left))
+    probe = np.minimum(np.searchsorted(cursors.heights, guess, "right") - 1, cursors.last)
+    start, end = cursors.share(np.maximum(probe, low))
     found = np.maximum(probe, low)
     missed = np.flatnonzero((slots < start) | (slots >= end))
     if missed.size:
         found[missed], start[missed], end[missed] = _bisect(
-            spots.some(missed), slots[missed], found[missed], slots[missed] >= end[missed]
+            cursors.some(missed), slots[missed], found[missed], slots[missed] >= end[missed]
         )
     return found, start, end - start
 
 
-def _bisect(spots: _SegmentCursors, slots: Int64, near: Int64, is_above: Bools) -> tuple[Int64, Int64, Int64]:
+def _bisect(
+    cursors: _SegmentCursors, slots: Int64, near: Int64, is_above: Bools
+) -> tuple[Int64, Int64, Int64]:
     """The same for places above or below some that are near; and where their shares end."""
-    low, high = np.where(is_above, near + 1, spots.free), np.where(is_above, spots.last + 1, near)
+    low, high = np.where(is_above, near + 1, cursors.free), np.where(is_above, cursors.last + 1, near)
     step = 1
     while (high - low > 1).any():
         probe = np.where(is_above, low + step, high - step) if step < 4 else (low + high) // 2
         probe = np.maximum(np.minimum(probe, high - 1), low)
-        goes = spots.below(probe) <= slots
+        goes = cursors.below(probe) <= slots
         low, high = np.where(goes, probe, low), np.where(goes, high, np.maximum(probe, low + 1))
         step *= 2
-    return low, *spots.share(low)
+    return low, *cursors.share(low)

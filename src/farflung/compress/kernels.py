@@ -45,8 +45,8 @@ class _KernelSettings:
     cache: str = ""
 
 
-_process = _KernelSettings()
-_shelves: list[KernelRegistry] = []
+_settings = _KernelSettings()
+_registries: list[KernelRegistry] = []
 
 
 @dataclass
@@ -66,12 +66,12 @@ class KernelRegistry:
     twins: dict[str, _Loop] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _shelves.append(self)
+        _registries.append(self)
 
     @property
     def mode(self) -> Mode:
         """What was decided for this shelf, else what the process was asked for."""
-        return self.settled or _process.asked
+        return self.settled or _settings.asked
 
     def ready(self, name: str, size: int) -> _Loop | None:
         """The compiled form, if it is to run on an array of `size` more elements."""
@@ -114,7 +114,7 @@ class KernelRegistry:
     def loop(self, name: str) -> _Loop | None:
         """The compiled function of a kernel, loaded whatever the mode; None where numba is missing or does not work."""
         if self.loops is None:
-            self.loops = _load(self.module, _process.cache)
+            self.loops = _load(self.module, _settings.cache)
         return self.loops.get(name)
 
     def compiled(
@@ -170,8 +170,8 @@ def use(mode: str, cache: str = "") -> None:
             cause="numba is missing",
             hint="pip install 'farflung[fast]'",
         )
-    _process.asked, _process.cache = cast(Mode, mode), cache
-    for shelf in _shelves:
+    _settings.asked, _settings.cache = cast(Mode, mode), cache
+    for shelf in _registries:
         shelf.settled, shelf.spent = None, 0
 
 
@@ -179,15 +179,15 @@ def settle(elements: int) -> None:
     """In `auto`, decides for the codecs of a job whose vectors have so many elements: others wait for whoever compiles
     in the middle of a round, and a process that trains or checks for hours meets the threshold some time.
     """
-    if _process.asked == "auto":
+    if _settings.asked == "auto":
         CODECS.settled = "numba" if compiles(elements) else "numpy"
 
 
 def compiles(elements: int) -> bool:
     """Whether processes like this one compile before the first round of a job with vectors of so many elements."""
-    if _process.asked == "auto":
+    if _settings.asked == "auto":
         return elements >= WORTH and installed()
-    return _process.asked == "numba"
+    return _settings.asked == "numba"
 
 
 def installed() -> bool:

@@ -49,7 +49,7 @@ class TopKCodec:
         return CodecParameters("topk", self.value_bits, self.transform, self.chunk, self.topk)
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
+        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`."""
         check_bound(self, layout)
@@ -61,10 +61,10 @@ class TopKCodec:
         for slabs in cut.sections():
             parts += payload_body.write([self._send(next(own), slab) for slab in slabs], self.form)
         cut.scatter(joined, residual)
-        return residual, seal(self, layout, about, parts)
+        return residual, seal(self, layout, key, parts)
 
     def encode_chosen(
-        self, indices: Int64, wanted: Float32, layout: TensorLayout, about: ContributionKey
+        self, indices: Int64, wanted: Float32, layout: TensorLayout, key: ContributionKey
     ) -> tuple[Float32, bytes]:
         """What the payload says of coefficients chosen elsewhere (train.device_topk), and the payload: the bytes
         that `encode` gives. Raw values only.
@@ -89,11 +89,11 @@ class TopKCodec:
                 said[own] = values.restore(levels, symbols, self.value_bits)
                 start = own.stop
             parts += payload_body.write(section, self.form)
-        return said, seal(self, layout, about, parts)
+        return said, seal(self, layout, key, parts)
 
-    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
+    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
-        body = unseal(self, payload, layout, about)
+        body = unseal(self, payload, layout, key)
         cut = self.plan(layout)
         found = np.zeros(layout.size, np.float32)
         views, joined = cut.gather(found)

@@ -34,16 +34,22 @@ class Attestation(Wire, frozen=True):
     sandbox: str
 
 
-def attestation_hash(said: Attestation) -> Hash:
+def attestation_hash(attestation: Attestation) -> Hash:
     """What the node's offer, and then its lease, names of it."""
-    return digest(NS_ATTESTATION, encode(said))
+    return digest(NS_ATTESTATION, encode(attestation))
 
 
-def is_of_lease(said: Attestation, chain: Hash, job: Hash, node: PeerId, named: Hash) -> bool:
+def is_of_lease(attestation: Attestation, chain: Hash, job: Hash, node: PeerId, named: Hash) -> bool:
     """Whether it is of this node in this job, as its offer names it, and short enough to be kept."""
-    texts = (said.python, said.torch, said.system, said.machine, said.sandbox)
+    texts = (
+        attestation.python,
+        attestation.torch,
+        attestation.system,
+        attestation.machine,
+        attestation.sandbox,
+    )
     return (
-        (said.chain, said.job, said.node) == (chain, job, node)
-        and attestation_hash(said) == named
+        (attestation.chain, attestation.job, attestation.node) == (chain, job, node)
+        and attestation_hash(attestation) == named
         and all(len(text) <= limits.ATTESTED_CHARACTERS for text in texts)
     )

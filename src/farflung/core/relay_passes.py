@@ -78,9 +78,9 @@ class SignedRelayReceipt(Wire, frozen=True):
     signature: Signature
 
 
-def sign_pass(key: SigningKey, toll: RelayPass) -> SignedRelayPass:
+def sign_pass(key: SigningKey, relay_pass: RelayPass) -> SignedRelayPass:
     """The pass under its payer's signature."""
-    return SignedRelayPass(toll, key.sign(NS_TOLL, encode(toll)))
+    return SignedRelayPass(relay_pass, key.sign(NS_TOLL, encode(relay_pass)))
 
 
 def is_pass_signed(signed: SignedRelayPass) -> bool:
@@ -99,27 +99,34 @@ def is_receipt_signed(signed: SignedRelayReceipt, *signers: PeerId) -> bool:
     return is_known and is_signed(signed.signer, signed.signature, NS_RECEIPT, encode(signed.receipt))
 
 
-def is_well_formed(toll: RelayPass) -> bool:
+def is_well_formed(relay_pass: RelayPass) -> bool:
     """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice,
     and not the relay itself, which would sign for itself."""
-    keys = (toll.chain, toll.payer, toll.relay, *toll.holders)
-    numbers = (toll.opening, toll.quota, toll.rate, toll.begins, toll.expires, toll.lost)
+    keys = (relay_pass.chain, relay_pass.payer, relay_pass.relay, *relay_pass.holders)
+    numbers = (
+        relay_pass.opening,
+        relay_pass.quota,
+        relay_pass.rate,
+        relay_pass.begins,
+        relay_pass.expires,
+        relay_pass.lost,
+    )
     return (
-        2 <= len(toll.holders) <= limits.PASS_HOLDERS
+        2 <= len(relay_pass.holders) <= limits.PASS_HOLDERS
         and all(len(key) == ID_BYTES for key in keys)
-        and list(toll.holders) == sorted(set(toll.holders) - {toll.relay})
+        and list(relay_pass.holders) == sorted(set(relay_pass.holders) - {relay_pass.relay})
         and all(number in _INTEGERS for number in numbers)
-        and toll.serial in _SERIALS
-        and max(toll.quota, toll.lost) <= limits.PASS_BYTES
+        and relay_pass.serial in _SERIALS
+        and max(relay_pass.quota, relay_pass.lost) <= limits.PASS_BYTES
     )
 
 
-def is_of(receipt: RelayReceipt, toll: RelayPass) -> bool:
+def is_of(receipt: RelayReceipt, relay_pass: RelayPass) -> bool:
     """Whether a receipt counts under this pass: same ledger, payer, relay, opening and serial, a holder's, in range."""
-    same = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
+    same = (relay_pass.chain, relay_pass.payer, relay_pass.relay, relay_pass.opening, relay_pass.serial)
     said = (receipt.chain, receipt.payer, receipt.relay, receipt.opening, receipt.serial)
     is_in_range = all(0 <= size <= limits.PASS_BYTES for size in (receipt.sent, receipt.received))
-    return said == same and receipt.party in toll.holders and is_in_range
+    return said == same and receipt.party in relay_pass.holders and is_in_range
 
 
 def billed(quota: int, last: Mapping[PeerId, tuple[int, int]], lost: int = 0) -> int:

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def portions(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator[tuple[T, ...]]:
+def batches(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator[tuple[T, ...]]:
     """Groups whose sizes come to `room` at most, none of them empty; a thing over `room` is a group of its own."""
     group, left = list[T](), room
     for thing in things:

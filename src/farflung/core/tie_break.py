@@ -11,6 +11,6 @@ from farflung.core.crypto import NS_TURN, digest
 from farflung.core.ids import Hash, PeerId
 
 
-def turn(job: Hash, peer: PeerId) -> Hash:
+def rank(job: Hash, peer: PeerId) -> Hash:
     """Where a peer stands among those that ask the same for this job: the least is first."""
     return digest(NS_TURN, job, peer)

@@ -33,7 +33,7 @@ class ExecutedBlock:
     outcomes: tuple[Outcome, ...]
 
 
-def beginning(genesis: Genesis) -> ExecutedBlock:
+def genesis_block(genesis: Genesis) -> ExecutedBlock:
     """Where every chain begins; raises VerificationError FF-LEDG-060."""
     return ExecutedBlock(genesis_header(genesis), (), genesis_state(genesis), ())
 

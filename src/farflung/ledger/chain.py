@@ -19,7 +19,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash
 from farflung.ledger.block import Block, BlockHeader, Genesis, check_certificate, vote_for
-from farflung.ledger.block_execution import ExecutedBlock, beginning, execute, make, name_of, next_time
+from farflung.ledger.block_execution import ExecutedBlock, execute, genesis_block, make, name_of, next_time
 from farflung.ledger.history import ChainHistory, InMemoryHistory
 from farflung.ledger.row_receipt import LedgerReceipt
 from farflung.ledger.snapshot import SnapshotCache
@@ -34,7 +34,7 @@ _PAGE: Final = 64  # blocks that are read at a time
 
 
 class Chain:
-    """The state after the last final block, and the `past` before it. Without a key it can read, not propose."""
+    """The state after the last final block, and the `history` before it. Without a key it can read, not propose."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Chain:
         key: SigningKey | None = None,
         *,
         audits: bool = False,
-        past: ChainHistory | None = None,
+        history: ChainHistory | None = None,
         tip: ExecutedBlock | None = None,
         certificate: QuorumCertificate = NO_CERTIFICATE,
     ) -> None:
         """`audits`: judge every transaction's signature, as one does who trusts no committee.
 
-        `tip` with its certificate: where the chain goes on, not at genesis; `past` knows what was before it.
+        `tip` with its certificate: where the chain goes on, not at genesis; `history` knows what was before it.
         """
         self.genesis, self._key, self._audits = genesis, key, audits
-        self.past: ChainHistory = past or InMemoryHistory()
-        self.tip: ExecutedBlock = tip or beginning(genesis)
+        self.history: ChainHistory = history or InMemoryHistory()
+        self.tip: ExecutedBlock = tip or genesis_block(genesis)
         self.certificate = certificate
         self.snapshots = SnapshotCache()
         self._held: dict[Hash, ExecutedBlock] = {}
@@ -80,16 +80,16 @@ class Chain:
     @property
     def steps(self) -> tuple[LedgerReceipt, ...]:
         """Each new epoch's row in table committees, certified by the committee before it."""
-        return tuple(self.past.steps(0, self.state.committee.epoch))
+        return tuple(self.history.steps(0, self.state.committee.epoch))
 
     def kept(self) -> Iterator[Block]:
         """All blocks that are kept, one after the other: for who looks at each once, however long the chain is."""
-        for first in range(self.past.first, self.head.height + 1, _PAGE):
-            yield from self.past.blocks(first, _PAGE)
+        for first in range(self.history.first, self.head.height + 1, _PAGE):
+            yield from self.history.blocks(first, _PAGE)
 
     def find(self, name: Hash) -> int | None:
         """The height of the block that holds the transaction of this id."""
-        place = self.past.find(name)
+        place = self.history.find(name)
         return place[0] if place else None
 
     def applied(self, signed: SignedTx) -> AlreadyAppliedResult | None:
@@ -101,12 +101,12 @@ class Chain:
         account = None if name is None else self.state.find(AccountRow, signed.tx.sender)
         if name is None or account is None or signed.tx.nonce >= account.nonce:
             return None  # without a look at the disk: nearly all are new
-        place = self.past.find(name)
+        place = self.history.find(name)
         return AlreadyAppliedResult(name, *place) if place is not None else None
 
     def code_of(self, name: Hash) -> str:
         """Why the transaction of this id failed in its block; empty if it did not, or is in none."""
-        place = self.past.find(name)
+        place = self.history.find(name)
         return place[1] if place else ""
 
     def next_time(self, now_ms: int) -> int:
@@ -154,7 +154,7 @@ class Chain:
     def move(self, blocks: Sequence[Block], made: Sequence[ExecutedBlock]) -> tuple[tuple[Outcome, ...], ...]:
         """Moves the chain over blocks that `judge` has just found to lead to `made`."""
         for block, executed in zip(blocks, made, strict=True):
-            self.past.add(block, executed)
+            self.history.add(block, executed)
             self.tip, self.certificate = executed, block.certificate
         self._held.clear()
         return tuple(executed.outcomes for executed in made)

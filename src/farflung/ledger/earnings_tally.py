@@ -108,7 +108,7 @@ def check_voucher(
     """Raises VerificationError FF-LEDG-240 unless the voucher will pay: `about` is (chain, job, requester, node)."""
     tally = signed.tally
     chain, job, requester, node = about
-    is_marked_by_it = [mark.signer for mark in signed.marks] == [requester] and is_marked(
+    is_marked_by_it = [mark.signer for mark in signed.marks] == [requester] and is_signed_by(
         signed.marks[0], tally
     )
     is_ours = (tally.chain, tally.job, voucher.credit.node) == (chain, job, node)
@@ -121,12 +121,12 @@ def check_voucher(
         )
 
 
-def mark_tally(key: SigningKey, tally: EarningsTally) -> PartySignature:
+def sign_tally(key: SigningKey, tally: EarningsTally) -> PartySignature:
     """`key`'s word for a tally."""
     return PartySignature(key.public, key.sign(NS_TALLY, encode(tally)))
 
 
-def is_marked(mark: PartySignature, said: EarningsTally | OutputAttestation) -> bool:
+def is_signed_by(mark: PartySignature, said: EarningsTally | OutputAttestation) -> bool:
     """Whether the mark's signer signed this."""
     namespace = NS_TALLY if isinstance(said, EarningsTally) else NS_ATTEST
     return is_signed(mark.signer, mark.signature, namespace, encode(said))

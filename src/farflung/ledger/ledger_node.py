@@ -27,7 +27,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash
-from farflung.core.size_batches import portions
+from farflung.core.size_batches import batches
 from farflung.ledger.accusations import AccusationQueue
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.block_execution import ExecutedBlock, execute, make, next_time
@@ -107,7 +107,7 @@ class LedgerNode:
         self,
         chain: Chain,
         key: SigningKey,
-        keeper: NodeStorage,
+        storage: NodeStorage,
         records: Iterable[bytes] = (),
         *,
         is_logical: bool = False,
@@ -117,9 +117,9 @@ class LedgerNode:
 
         `parts` of what is to be judged are out at a time, as `Examine`; 0: all is judged here.
         """
-        self.chain, self._key, self._keeper, self._is_logical = chain, key, keeper, is_logical
+        self.chain, self._key, self._storage, self._is_logical = chain, key, storage, is_logical
         self.verdicts = CheckedTxCache(lambda signed: unsound(chain.id, signed))
-        self.docket = VerificationQueue(
+        self.verification_queue = VerificationQueue(
             self.verdicts, lambda signed, holds: unsound(chain.id, signed, holds=holds), parts
         )
         self.pool = Mempool(self.verdicts)
@@ -155,7 +155,7 @@ class LedgerNode:
 
     def examined(self, number: int, sound: Sequence[bool] | None, at: ClockTime) -> list[Effect]:
         """What another process found of each transaction of an `Examine`; None: nobody answered."""
-        arrivals, drafts = self.docket.settle(number, sound)
+        arrivals, drafts = self.verification_queue.settle(number, sound)
         self._pass_on([each.signed for each in arrivals if self._admit(*each, at)])
         self._events += [self._executed_as(draft) for draft in drafts]
         return self._run(at)
@@ -163,7 +163,7 @@ class LedgerNode:
     def forget(self, tickets: Iterable[int]) -> None:
         """Nobody waits for these any more."""
         gone = set(tickets)
-        self.docket.forget(gone)
+        self.verification_queue.forget(gone)
         for name, (signed, waiting) in tuple(self._waiting.items()):
             left = [ticket for ticket in waiting if ticket not in gone]
             if left:
@@ -173,7 +173,7 @@ class LedgerNode:
 
     def _take_in(self, signed: SignedTx, tickets: Sequence[int], at: ClockTime) -> bool:
         """Whether others should hear of it now; where it waits to be judged, they may hear later."""
-        return not self.docket.defers(signed, tickets) and self._admit(signed, tickets, at)
+        return not self.verification_queue.defer(signed, tickets) and self._admit(signed, tickets, at)
 
     def _admit(self, signed: SignedTx, tickets: Sequence[int], at: ClockTime) -> bool:
         """Into the pool; whether a client brought it, and it is new here."""
@@ -188,7 +188,7 @@ class LedgerNode:
     def _pass_on(self, txs: Sequence[SignedTx]) -> None:
         self._out += [
             ev.BroadcastEffect(PendingTxs(part))
-            for part in portions(txs, lambda signed: len(encode(signed)), limits.BLOCK_BYTES)
+            for part in batches(txs, lambda signed: len(encode(signed)), limits.BLOCK_BYTES)
         ]
 
     # What it leads to
@@ -202,7 +202,7 @@ class LedgerNode:
             if self.replica is replica and replica.is_over and self.chain.state.closes:
                 self._next_epoch()
             self._tell_work()
-        out, self._out = [*self._out, *self.docket.hand_out()], []
+        out, self._out = [*self._out, *self.verification_queue.hand_out()], []
         return out
 
     def _carry_out(self, effect: ev.Effect, at: ClockTime) -> None:
@@ -217,10 +217,10 @@ class LedgerNode:
             case ev.FinalBlocksEffect(blocks):
                 self._final(blocks, at)
             case ev.SendBlocksEffect(peer, height):
-                stored = self.chain.past.blocks(height + 1, self.chain.head.height - height)
+                stored = self.chain.history.blocks(height + 1, self.chain.head.height - height)
                 self._out += [ev.SendEffect(peer, blocks) for blocks in in_messages(stored)]
             case ev.AccuseEffect(first, second):
-                self._accusations.note(first, second, self.replica.reign.members, self.chain.head.height)
+                self._accusations.note(first, second, self.replica.committee.members, self.chain.head.height)
                 self._out.append(effect)
                 self._accuse(at)
             case _:
@@ -238,10 +238,10 @@ class LedgerNode:
             self._out.append(ev.BroadcastEffect(PendingTxs((signed,))))
 
     def _log(self, records: list[bytes]) -> None:
-        if self._keeper.size > limits.VOTE_LOG_BYTES // 2:
-            self._keeper.begin([*(encode(record) for record in self.replica.records()), *records])
+        if self._storage.size > limits.VOTE_LOG_BYTES // 2:
+            self._storage.begin([*(encode(record) for record in self.replica.records()), *records])
         else:
-            self._keeper.log(records)
+            self._storage.log(records)
 
     def _parent(self, block: Hash) -> ExecutedBlock | None:
         return self.chain.tip if block == self.chain.head.id else self._executed.get(block)
@@ -268,7 +268,7 @@ class LedgerNode:
         parent = self._parent(header.parent)
         if parent is None or (is_new and not self._is_timely(header.time, parent, at)):
             self._events.append(ev.BlockCheckedEvent(header.id, is_valid=False))
-        elif header.id in self._executed or not self.docket.holds(draft):
+        elif header.id in self._executed or not self.verification_queue.hold(draft):
             self._events.append(self._executed_as(draft))
 
     def _executed_as(self, draft: ev.DraftBlock) -> ev.BlockCheckedEvent:
@@ -295,10 +295,10 @@ class LedgerNode:
             executed = self._executed.get(block.header.id)
             if executed is not None:
                 self.chain.hold(executed)
-        outcomes = self._keeper.adopt(self.chain, blocks)
+        outcomes = self._storage.adopt(self.chain, blocks)
         height, state = self.chain.head.height, self.chain.state
         self._executed = {name: e for name, e in self._executed.items() if e.header.height > height}
-        self.docket.drop(height)
+        self.verification_queue.drop(height)
         self.pool.settled((signed for block in blocks for signed in block.txs), state, at.now)
         self.finality += [at.now - self._begun[b.header.id] for b in blocks if b.header.id in self._begun]
         self._begun = {name: ms for name, ms in self._begun.items() if name in self._executed}
@@ -333,16 +333,16 @@ class LedgerNode:
     def _born(self, records: Iterable[Record]) -> Replica:
         state, head = self.chain.state, self.chain.head
         committee, params = state.committee, state.params
-        reign = EpochCommittee(
+        epoch_committee = EpochCommittee(
             self.chain.id, committee.epoch, committee.members, params.delta_ms, params.idle_ms
         )
         view = self.chain.certificate.view if head.height >= committee.first else 0
         mine = [each for each in records if epoch_of(each) == committee.epoch]
-        return Replica(reign, FinalHead(head, view), self._key, mine)
+        return Replica(epoch_committee, FinalHead(head, view), self._key, mine)
 
     def _next_epoch(self) -> None:
         """Votes of an epoch that is over need no log: the store holds its closing block."""
-        self._keeper.begin(())
+        self._storage.begin(())
         self._executed.clear()
         self.replica = self._born(())
         self._was_ready = False

@@ -69,7 +69,7 @@ def follow(trust: TrustedCommittee, receipt: LedgerReceipt) -> TrustedCommittee:
     return TrustedCommittee(trust.chain, row.epoch, receipt.header.id, row.members, receipt.header.time)
 
 
-def walk(trust: TrustedCommittee, steps: Iterable[LedgerReceipt], epoch: int) -> TrustedCommittee:
+def follow_steps(trust: TrustedCommittee, steps: Iterable[LedgerReceipt], epoch: int) -> TrustedCommittee:
     """Follows `steps` up to an epoch; those behind it are not looked at. Raises what `follow` raises."""
     for receipt in steps:
         if trust.epoch >= epoch:

@@ -196,31 +196,31 @@ class Mempool:
                 self._drop(each)
         return is_enough
 
-    def _behind(self, waiting: MempoolEntry) -> list[MempoolEntry]:
+    def _behind(self, pool_entry: MempoolEntry) -> list[MempoolEntry]:
         """It and what waits for it."""
-        tx = waiting.signed.tx
+        tx = pool_entry.signed.tx
         return [each for nonce, each in self._of[tx.sender].items() if nonce >= tx.nonce]
 
-    def _put(self, waiting: MempoolEntry) -> None:
-        tx = waiting.signed.tx
-        self._of.setdefault(tx.sender, {})[tx.nonce] = waiting
+    def _put(self, pool_entry: MempoolEntry) -> None:
+        tx = pool_entry.signed.tx
+        self._of.setdefault(tx.sender, {})[tx.nonce] = pool_entry
         self._fees[tx.sender] = self._fees.get(tx.sender, 0) + tx.fee
-        self._order[waiting.number] = waiting
-        self._names[waiting.name] = waiting.number
-        self.size += waiting.size
+        self._order[pool_entry.number] = pool_entry
+        self._names[pool_entry.name] = pool_entry.number
+        self.size += pool_entry.size
         self._number += 1
-        heapq.heappush(self._cheapest, (tx.fee, -waiting.number))  # of equal fees the last one goes
+        heapq.heappush(self._cheapest, (tx.fee, -pool_entry.number))  # of equal fees the last one goes
         if tx.expires:
-            heapq.heappush(self._ending, (tx.expires, waiting.number))
+            heapq.heappush(self._ending, (tx.expires, pool_entry.number))
         for heap, sign in ((self._cheapest, -1), (self._ending, 1)):
             if len(heap) > 2 * len(self._order) + 64:
                 heap[:] = [entry for entry in heap if sign * entry[1] in self._order]
                 heapq.heapify(heap)
 
-    def _drop(self, waiting: MempoolEntry) -> None:
-        tx = waiting.signed.tx
-        del self._order[waiting.number], self._names[waiting.name], self._of[tx.sender][tx.nonce]
-        self.size -= waiting.size
+    def _drop(self, pool_entry: MempoolEntry) -> None:
+        tx = pool_entry.signed.tx
+        del self._order[pool_entry.number], self._names[pool_entry.name], self._of[tx.sender][tx.nonce]
+        self.size -= pool_entry.size
         self._fees[tx.sender] -= tx.fee
         if not self._of[tx.sender]:
             del self._of[tx.sender], self._fees[tx.sender]
@@ -237,15 +237,15 @@ class Mempool:
         taken: list[SignedTx] = []
         paid: dict[PeerId, int] = {}
         while heap and len(taken) < count:
-            waiting = self._order[heapq.heappop(heap)[1]]
-            tx = waiting.signed.tx
+            pool_entry = self._order[heapq.heappop(heap)[1]]
+            tx = pool_entry.signed.tx
             account = state.find(AccountRow, tx.sender) or AccountRow(tx.sender)
             spent = paid.get(tx.sender, 0)
             as_then = replace(account, nonce=tx.nonce, balance=account.balance - spent)
-            if waiting.size > size or unpayable(tx, as_then, time, state.params) is not None:
+            if pool_entry.size > size or unpayable(tx, as_then, time, state.params) is not None:
                 continue  # and nothing behind it
-            taken.append(waiting.signed)
-            size, paid[tx.sender] = size - waiting.size, spent + tx.fee
+            taken.append(pool_entry.signed)
+            size, paid[tx.sender] = size - pool_entry.size, spent + tx.fee
             after = self._of[tx.sender].get(tx.nonce + 1)
             if after is not None:
                 heapq.heappush(heap, (-after.fee, after.number))
@@ -282,8 +282,8 @@ class Mempool:
         account = state.find(AccountRow, sender) or AccountRow(sender)
         left = account.balance
         for nonce in sorted(self._of.get(sender, ())):
-            waiting = self._of[sender][nonce]
-            if nonce < account.nonce or waiting.fee > left:
-                self._drop(waiting)
+            pool_entry = self._of[sender][nonce]
+            if nonce < account.nonce or pool_entry.fee > left:
+                self._drop(pool_entry)
             else:
-                left -= waiting.fee
+                left -= pool_entry.fee

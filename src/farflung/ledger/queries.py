@@ -26,10 +26,10 @@ from farflung.ledger.search_queries import (
     JobTxsReply,
     NamesReply,
     RowsReply,
-    leases_by,
-    life_of,
-    names_like,
-    rows_from,
+    job_txs_reply,
+    names_reply,
+    node_leases_reply,
+    rows_reply,
 )
 from farflung.ledger.snapshot import GetSnapshot, GetSnapshotChunk, SnapshotChunkReply, SnapshotReply
 from farflung.ledger.table_rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
@@ -223,7 +223,7 @@ class QueryErrorReply(Wire, frozen=True, tag="refused"):
     hint: str = ""
 
 
-Answer = (
+Reply = (
     HeadReply
     | CommitteeReply
     | SnapshotReply
@@ -250,12 +250,12 @@ def read_query(data: bytes) -> Query:
     return decode(data, cast(type[Query], Query), limits.CONTROL_BYTES)
 
 
-def read_answer(data: bytes) -> Answer:
+def read_reply(data: bytes) -> Reply:
     """Reads an answer from elsewhere; raises ProtocolError FF-CORE-020..023."""
-    return decode(data, cast(type[Answer], Answer), limits.CONTROL_BYTES)
+    return decode(data, cast(type[Reply], Reply), limits.CONTROL_BYTES)
 
 
-def answer(chain: Chain, query: Read) -> Answer:
+def reply(chain: Chain, query: Read) -> Reply:
     """What the chain says at its head. Never raises for what a stranger can ask."""
     state = chain.state
     match query:
@@ -273,19 +273,19 @@ def answer(chain: Chain, query: Read) -> Answer:
         case GetReceipt(table, key):
             return _receipt(chain, table, key)
         case GetSteps(epoch):
-            return StepsReply(tuple(chain.past.steps(min(max(0, epoch), state.committee.epoch), STEPS)))
+            return StepsReply(tuple(chain.history.steps(min(max(0, epoch), state.committee.epoch), STEPS)))
         case GetBlocks(height):
             return _blocks(chain, height)
         case GetTx(tx):
             return TxReply(chain.find(tx), chain.code_of(tx))
         case GetRows(table, start):
-            return rows_from(chain, table, start)
+            return rows_reply(chain, table, start)
         case GetNodeLeases(node, start):
-            return leases_by(chain, node, start)
+            return node_leases_reply(chain, node, start)
         case GetNames(digits):
-            return names_like(chain, digits)
+            return names_reply(chain, digits)
         case GetJobTxs(job, height):
-            return life_of(chain, job, height)
+            return job_txs_reply(chain, job, height)
         case GetKeys(height):
             return _keys(chain, height)
         case GetGenesis():
@@ -317,7 +317,7 @@ def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptReply:
 
 def _keys(chain: Chain, height: int) -> KeysReply:
     """Whole blocks until they name PAGE accounts; one block names at most BLOCK_TXS."""
-    past, head = chain.past, chain.head.height
+    past, head = chain.history, chain.head.height
     if max(0, height) < past.keyed_from:
         return _all_keys(chain, height)
     most = PAGE + limits.BLOCK_TXS
@@ -341,7 +341,7 @@ def _all_keys(chain: Chain, height: int) -> KeysReply:
     rows = chain.state.rows(KeyRow)
     page = min(-height, -(-len(rows) // PAGE)) if height < 0 else -(-len(rows) // PAGE)
     held = rows[max(0, page - 1) * PAGE : page * PAGE]
-    return KeysReply(tuple(held), 1 - page if page > 1 else chain.past.keyed_from, chain.head.height)
+    return KeysReply(tuple(held), 1 - page if page > 1 else chain.history.keyed_from, chain.head.height)
 
 
 def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysReply:
@@ -352,16 +352,16 @@ def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysReply:
 def _blocks(chain: Chain, height: int) -> BlocksReply | QueryErrorReply:
     """The block of `height` in any case, further ones while they fit into half of a control message."""
     first = min(max(1, height), chain.head.height + 1)
-    if first < chain.past.first and first <= chain.head.height:
+    if first < chain.history.first and first <= chain.head.height:
         return QueryErrorReply(
             PRUNED,
             f"block {first} is not kept",
-            cause=f"this validator keeps transactions from block {chain.past.first} on",
+            cause=f"this validator keeps transactions from block {chain.history.first} on",
             hint="begin from its snapshot, or ask a validator that keeps all blocks",
         )
     found: list[Block] = []
     room = _PAGE_BYTES
-    for block in chain.past.blocks(first, PAGE):
+    for block in chain.history.blocks(first, PAGE):
         room -= len(encode(block))
         if found and room < 0:
             break

@@ -52,5 +52,5 @@ def check_receipt(receipt: LedgerReceipt, genesis: Genesis, steps: Sequence[Ledg
     Raises VerificationError FF-LEDG-071 to -076 and -253 as ledger.light_client.
     """
     return light_client.check(
-        light_client.walk(light_client.trust_in(genesis), steps, receipt.header.epoch), receipt
+        light_client.follow_steps(light_client.trust_in(genesis), steps, receipt.header.epoch), receipt
     )

@@ -91,7 +91,7 @@ def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]
             hint=f"ask for the receipt of the ledger that starts from {chain.hex()}",
         )
     check_genesis(file.genesis)
-    trust = light_client.walk(light_client.trust_in(file.genesis), file.steps, len(file.steps))
+    trust = light_client.follow_steps(light_client.trust_in(file.genesis), file.steps, len(file.steps))
     rows = tuple(light_client.check(trust, receipt) for receipt in file.receipts)
     fault = _fault(file, rows)
     if fault:

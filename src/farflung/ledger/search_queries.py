@@ -84,7 +84,7 @@ class JobTxsReply(Wire, frozen=True, tag="life"):
     head: int
 
 
-def rows_from(chain: Chain, table: str, start: int) -> RowsReply:
+def rows_reply(chain: Chain, table: str, start: int) -> RowsReply:
     """Receipts of rows from index `start` on, and where to go on."""
     rows: Sequence[object] = chain.state.tables[table].rows if table in KINDS else ()
     found: list[LedgerReceipt] = []
@@ -98,7 +98,7 @@ def rows_from(chain: Chain, table: str, start: int) -> RowsReply:
     return RowsReply(tuple(found), None)
 
 
-def leases_by(chain: Chain, node: PeerId, start: int) -> RowsReply:
+def node_leases_reply(chain: Chain, node: PeerId, start: int) -> RowsReply:
     """Receipts of a node's leases among the next SEARCHED ones from index `start` on, and where to go on."""
     rows = chain.state.rows(LeaseRow)
     first = max(0, start)
@@ -112,7 +112,7 @@ def leases_by(chain: Chain, node: PeerId, start: int) -> RowsReply:
     return RowsReply(tuple(found), end if end < len(rows) else None)
 
 
-def names_like(chain: Chain, digits: str) -> NamesReply:
+def names_reply(chain: Chain, digits: str) -> NamesReply:
     """What begins with these digits.
 
     What is no hexadecimal number, or too long for an id, begins nothing.
@@ -127,17 +127,17 @@ def names_like(chain: Chain, digits: str) -> NamesReply:
         is_all &= first == 0
         found += [FoundName(kind.TABLE, row.key) for row in rows[first:] if row.key.hex().startswith(digits)]
     lowest, highest = (bytes.fromhex(digits.ljust(2 * ID_BYTES, end)[: 2 * ID_BYTES]) for end in "0f")
-    found += [FoundName("txs", name) for name in chain.past.named(lowest, highest, FOUND)]
+    found += [FoundName("txs", name) for name in chain.history.named(lowest, highest, FOUND)]
     return NamesReply(tuple(found[:FOUND]), is_all and len(found) < FOUND)
 
 
-def life_of(chain: Chain, job: Hash, height: int) -> JobTxsReply:
+def job_txs_reply(chain: Chain, job: Hash, height: int) -> JobTxsReply:
     """The transactions that name `job` in the next BLOCKS blocks behind `height`."""
     head = chain.head.height
     first = min(max(0, height), head)
     found: list[tuple[int, int]] = []
     last = min(first, head)
-    for block in chain.past.blocks(first + 1, BLOCKS):
+    for block in chain.history.blocks(first + 1, BLOCKS):
         found += [(block.header.height, place) for place in _naming(job, block.txs)]
         last = block.header.height
         if len(found) >= ROWS:

@@ -58,7 +58,7 @@ class VerificationQueue:
         """`explain`: the verdict on a transaction whose form and signature hold, or do not. `parts` out at a time."""
         self._verdicts, self._explain, self._parts = verdicts, explain, parts
         self._arrivals: dict[Stamp, SubmittedTx] = {}
-        self._cases: dict[Hash, _WaitingBlock] = {}
+        self._waiting_blocks: dict[Hash, _WaitingBlock] = {}
         self._urgent: dict[Stamp, SignedTx] = {}
         self._rest: dict[Stamp, SignedTx] = {}
         self._out: dict[int, dict[Stamp, SignedTx]] = {}
@@ -68,7 +68,7 @@ class VerificationQueue:
     def __len__(self) -> int:
         return len(self._arrivals)
 
-    def defers(self, signed: SignedTx, tickets: Sequence[int] = ()) -> bool:
+    def defer(self, signed: SignedTx, tickets: Sequence[int] = ()) -> bool:
         """Takes in what was handed in and nobody judged yet, while there is room."""
         stamp = (tx_id(signed), signed.signature)
         known = self._arrivals.get(stamp)
@@ -76,7 +76,10 @@ class VerificationQueue:
             known.tickets.extend(tickets)
             return True
         size = len(encode(signed)) + _FRAME
-        is_full = len(self._arrivals) >= limits.DOCKET_TXS or self.size + size > limits.DOCKET_BYTES
+        is_full = (
+            len(self._arrivals) >= limits.VERIFICATION_QUEUE_TXS
+            or self.size + size > limits.VERIFICATION_QUEUE_BYTES
+        )
         if not self._parts or is_full or self._verdicts.has(stamp):
             return False
         self._arrivals[stamp] = SubmittedTx(signed, list(tickets))
@@ -85,7 +88,7 @@ class VerificationQueue:
             self._rest[stamp] = signed
         return True
 
-    def holds(self, draft: DraftBlock) -> bool:
+    def hold(self, draft: DraftBlock) -> bool:
         """Takes in a block of which some transactions were not judged yet; it comes back when all are."""
         if not self._parts:
             return False
@@ -96,7 +99,7 @@ class VerificationQueue:
             if stamp not in self._asked:
                 self._urgent[stamp] = signed
         if missing:
-            self._cases[draft.header.id] = _WaitingBlock(draft, set(missing))
+            self._waiting_blocks[draft.header.id] = _WaitingBlock(draft, set(missing))
         return bool(missing)
 
     def forget(self, tickets: Collection[int]) -> None:
@@ -106,8 +109,12 @@ class VerificationQueue:
 
     def drop(self, height: int) -> None:
         """Blocks up to this height are final: nobody votes for them, or for others of their height."""
-        self._cases = {name: case for name, case in self._cases.items() if case.draft.header.height > height}
-        wanted = {stamp for case in self._cases.values() for stamp in case.missing}
+        self._waiting_blocks = {
+            name: waiting
+            for name, waiting in self._waiting_blocks.items()
+            if waiting.draft.header.height > height
+        }
+        wanted = {stamp for waiting in self._waiting_blocks.values() for stamp in waiting.missing}
         self._rest |= {
             s: signed for s, signed in self._urgent.items() if s not in wanted and s in self._arrivals
         }
@@ -115,14 +122,14 @@ class VerificationQueue:
 
     def hand_out(self) -> list[VerifyJob]:
         """The next parts."""
-        made: list[VerifyJob] = []
+        jobs: list[VerifyJob] = []
         while len(self._out) < self._parts and (self._urgent or self._rest):
             part = self._part()
             self._out[self._number] = part
             self._asked.update(part)
-            made.append(VerifyJob(self._number, tuple(part.values())))
+            jobs.append(VerifyJob(self._number, tuple(part.values())))
             self._number += 1
-        return made
+        return jobs
 
     def _part(self) -> dict[Stamp, SignedTx]:
         part: dict[Stamp, SignedTx] = {}
@@ -148,9 +155,9 @@ class VerificationQueue:
                 self._verdicts.learn(stamp[0], signed, self._explain(signed, holds))
         arrivals = [self._arrivals.pop(stamp) for stamp in part if stamp in self._arrivals]
         self.size -= sum(len(encode(arrival.signed)) + _FRAME for arrival in arrivals)
-        for case in self._cases.values():
-            case.missing.difference_update(part)
-        ready = [case.draft for case in self._cases.values() if not case.missing]
+        for waiting in self._waiting_blocks.values():
+            waiting.missing.difference_update(part)
+        ready = [waiting.draft for waiting in self._waiting_blocks.values() if not waiting.missing]
         for draft in ready:
-            del self._cases[draft.header.id]
+            del self._waiting_blocks[draft.header.id]
         return arrivals, ready

@@ -22,7 +22,7 @@ import msgspec
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits, format_credits
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.core.units import format_bytes, format_count
 from farflung.market.clearing import SimilarityRule, SpeedWindow
 from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, pour, relief
@@ -95,7 +95,7 @@ def _window(request: MatchRequest, book: OfferBook, left: Mask) -> SpeedWindow:
 def _row(listing: OfferListing, job: Hash) -> OfferRow:
     can, peer = listing.capabilities, listing.peer
     facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
-    return OfferRow(peer, listing.unit_price, can.flops, peer, "", facts, turn(job, peer))
+    return OfferRow(peer, listing.unit_price, can.flops, peer, "", facts, rank(job, peer))
 
 
 def _rules(request: MatchRequest, book: OfferBook) -> tuple[OfferConstraint, ...]:

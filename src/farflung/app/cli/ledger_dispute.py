@@ -109,7 +109,7 @@ async def _seen(client: LedgerClient, job: Hash, node: PeerId) -> _DisputeView:
         )
     about = await client.job(job)
     parties = {node, *row.accusers, *([about.requester] if about else [])}
-    owners = [await _owner(client, member) for member in (await client.reign()).committee.members]
+    owners = [await _owner(client, member) for member in (await client.committee()).committee.members]
     jury = tuple(owner for owner in owners if owner not in parties)
     said = [await _ballot(client, row, juror) for juror in jury]
     ballots = tuple(each for each in said if each is not None)
@@ -125,7 +125,7 @@ async def _least_bond(client: LedgerClient, job: Hash) -> int:
     """What an answer in this job puts down at least: the law of its terms says so, not today's."""
     row = await client.job(job)
     law = await client.row(ParamsRow, count_key(row.terms)) if row else None
-    return (law.params if law else (await client.reign()).params).bond_min
+    return (law.params if law else (await client.committee()).params).bond_min
 
 
 async def _ballot(client: LedgerClient, row: DisputeRow, juror: PeerId) -> bool | None:

@@ -93,7 +93,7 @@ async def _least_bond(client: LedgerClient, row: ExclusionRow) -> int:
     """The law of the job's terms says so, not today's."""
     job = await client.job(row.job)
     law = await client.row(ParamsRow, count_key(job.terms)) if job else None
-    return (law.params if law else (await client.reign()).params).bond_min
+    return (law.params if law else (await client.committee()).params).bond_min
 
 
 def _run(

@@ -109,7 +109,7 @@ def _run(
     async def work() -> tuple[MotionRow, int]:
         async with client_of(config, signer) as (client, _, _):
             row = await step(client)
-            return row, len((await client.reign()).committee.members)
+            return row, len((await client.committee()).committee.members)
 
     say(as_json, *_carried(*asyncio.run(work())))
 
@@ -122,7 +122,7 @@ def _move(
     said: Callable[[LedgerClient], Awaitable[What]],
 ) -> None:
     async def step(client: LedgerClient) -> MotionRow:
-        what, most = await said(client), (await client.reign()).params.motion_ms
+        what, most = await said(client), (await client.committee()).params.motion_ms
         span = most if days is None else min(days * _DAY_MS, most)
         # The block that holds it is later than the head, so that a deadline counted from here is never too far ahead.
         moved = Motion(what, (await client.head()).header.time + span)
@@ -174,7 +174,7 @@ def amend(config: Path, numbers: tuple[str, ...], owner: Path, days: int | None,
     """Move that parameters change. Jobs keep those under which they were made."""
 
     async def said(client: LedgerClient) -> What:
-        return AmendParams(_amended((await client.reign()).params, numbers))
+        return AmendParams(_amended((await client.committee()).params, numbers))
 
     _move(config, owner, days, as_json, said)
 

@@ -68,7 +68,7 @@ class FileLedgerSource:
     def get(self, path: str) -> Form:
         """The answer that a validator with this chain gives."""
         route, words = routes.found(path)
-        return route.answer(partial(queries.answer, self.chain), words)
+        return route.answer(partial(queries.reply, self.chain), words)
 
 
 class HttpLedgerSource:

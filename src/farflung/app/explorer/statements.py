@@ -60,11 +60,11 @@ def statement_of(chain: Chain, account: PeerId) -> Iterator[StatementLine]:
 
     Raises RunError FF-APP-280 where old blocks are not kept, -289 when it does not end at what the ledger's rows say.
     """
-    if chain.past.first > 1 and chain.head.height:
+    if chain.history.first > 1 and chain.head.height:
         raise RunError(
             "FF-APP-280",
             "a statement needs every block since the genesis",
-            cause=f"this source keeps them from block {chain.past.first} on",
+            cause=f"this source keeps them from block {chain.history.first} on",
             hint="ask a validator that keeps all of them, or an export that was made of it",
         )
     end = deque(_lines_in(chain, account), maxlen=1)

@@ -88,7 +88,7 @@ async def _is_registered(connection: Connection, peer: PeerId) -> bool | None:
         told = await connection.call(
             QUERY, encode(queries.GetReceipt(NodeRow.TABLE, peer)), timeout=ASK_SECONDS
         )
-        answer = queries.read_answer(told)
+        answer = queries.read_reply(told)
     except FarflungError:
         return None
     return answer.receipt is not None if isinstance(answer, queries.ReceiptReply) else None

@@ -90,11 +90,11 @@ def _execute(store: LedgerStore, chain: Chain) -> int:
         if block.certificate.kind == VoteKind.FINALIZE:
             again.adopt_many(waiting)
             names = [tx_id(signed) for each in waiting for signed in each.txs]
-            if any(store.find(name) != again.past.find(name) for name in names):
+            if any(store.find(name) != again.history.find(name) for name in names):
                 raise damaged(store.path, f"what became of block {block.header.height} is not what it says")
             waiting.clear()
     if waiting or again.state.root != chain.state.root:
         raise damaged(store.path, "its rows are not those that its blocks lead to")
-    if list(again.past.steps(0, 1 << 62)) != list(_steps(store)):
+    if list(again.history.steps(0, 1 << 62)) != list(_steps(store)):
         raise damaged(store.path, "its committees are not those that its blocks lead to")
     return again.head.height

@@ -209,14 +209,14 @@ class LedgerStore:
             self._check_recent(tip.header)
         except (ProtocolError, VerificationError) as error:
             raise damaged(self.path, f"{error.message}: {error.cause}") from error
-        return Chain(self.genesis, key, past=self, tip=tip, certificate=certificate)
+        return Chain(self.genesis, key, history=self, tip=tip, certificate=certificate)
 
     def _tip(self) -> tuple[ExecutedBlock, QuorumCertificate]:
         height = self.height
         header, certificate = self._header(height) or (genesis_header(self.genesis), NO_CERTIFICATE)
         state = restored(self.genesis, header, self._rows())
         if height:
-            trust = light_client.walk(light_client.trust_in(self.genesis), self._walk(), header.epoch)
+            trust = light_client.follow_steps(light_client.trust_in(self.genesis), self._walk(), header.epoch)
             if trust.epoch != header.epoch or not is_final(header, certificate, trust.committee):
                 raise damaged(self.path, f"header {height} is not certified by its committee")
         return ExecutedBlock(header, (), state, ()), certificate

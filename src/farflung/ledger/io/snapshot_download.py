@@ -85,10 +85,10 @@ class SnapshotDownload:
 
         Raises VerificationError FF-LEDG-071 to -076 and -253 (`light.walk`), -324 to -326 (`check_manifest`), -337.
         """
-        trust = light_client.walk(light_client.trust_in(self.genesis), steps, manifest.header.epoch)
+        trust = light_client.follow_steps(light_client.trust_in(self.genesis), steps, manifest.header.epoch)
         check_manifest(manifest, trust)
         opened = opened_by(manifest)
-        if light_client.walk(trust, steps[trust.epoch :], opened).epoch != opened:
+        if light_client.follow_steps(trust, steps[trust.epoch :], opened).epoch != opened:
             raise VerificationError(
                 "FF-LEDG-337",
                 "the snapshot is refused: its block closes an epoch, and nobody shows the next committee",

@@ -37,7 +37,7 @@ from farflung.ledger.snapshot import (
 )
 
 Ask = Callable[[bytes], Awaitable[bytes]]  # a `ledger.query` and its answer, within a time that it sets
-A = TypeVar("A", bound=queries.Answer)
+A = TypeVar("A", bound=queries.Reply)
 T = TypeVar("T")
 
 SERVER_SECONDS: Final = 600  # that one server may take: the next one goes on with the chunks that are here
@@ -85,7 +85,7 @@ class _NextBlockStatus(Enum):
 class _SnapshotSearch:
     """One search for a snapshot."""
 
-    held: SnapshotDownload
+    download: SnapshotDownload
     own: LocalChainStatus
     seconds: int
     faults: list[tuple[int, FarflungError]] = field(default_factory=list)
@@ -107,12 +107,12 @@ class _SnapshotSearch:
         return None
 
 
-def own_of(store: LedgerStore) -> LocalChainStatus:
+def local_status(store: LedgerStore) -> LocalChainStatus:
     """Where a store stands. Raises RunError FF-LEDG-081, VerificationError where its committees are not certified."""
     steps: list[LedgerReceipt] = []
     while page := store.steps(len(steps), queries.STEPS):
         steps += page
-    trust = light_client.walk(light_client.trust_in(store.genesis), steps, len(steps))
+    trust = light_client.follow_steps(light_client.trust_in(store.genesis), steps, len(steps))
     return LocalChainStatus(store.head, tuple(steps), trust)
 
 
@@ -125,26 +125,26 @@ async def join(
     """
     store = LedgerStore.open(path, genesis)
     try:
-        held = SnapshotDownload(path, genesis)
+        download = SnapshotDownload(path, genesis)
         try:
-            joined = await fetch(asks, held, own_of(store), seconds)
+            joined = await fetch(asks, download, local_status(store), seconds)
             if joined.height:
-                held.replace(store)
+                download.replace(store)
             return joined
         finally:
-            held.close()
+            download.close()
     finally:
         store.close()
 
 
 async def fetch(
-    asks: Sequence[Ask], held: SnapshotDownload, own: LocalChainStatus, seconds: int = SERVER_SECONDS
+    asks: Sequence[Ask], download: SnapshotDownload, own: LocalChainStatus, seconds: int = SERVER_SECONDS
 ) -> StateSyncResult:
-    """Brings a whole snapshot into `held`, if one is needed; the ledger's own file may be in use meanwhile.
+    """Brings a whole snapshot into `download`, if one is needed; the ledger's own file may be in use meanwhile.
 
     Whatever servers say or do not say, it ends: each has `seconds`. Raises RunError FF-LEDG-081, -082.
     """
-    quest, gate = _SnapshotSearch(held, own, seconds), asyncio.Semaphore(_AT_ONCE)
+    quest, gate = _SnapshotSearch(download, own, seconds), asyncio.Semaphore(_AT_ONCE)
 
     async def looked(place: int, ask: Ask) -> tuple[int, _NextBlockStatus] | None:
         async with gate:
@@ -157,7 +157,7 @@ async def fetch(
     least = own.head.height + 1 if is_gone else far
     for place, stands in enumerate(said):
         if stands is not None and (stands[0] >= far or (is_gone and stands[1] == _NextBlockStatus.GONE)):
-            taken = await quest.guarded(place, _fetch_from(asks[place], held, own, least))
+            taken = await quest.guarded(place, _fetch_from(asks[place], download, own, least))
             if taken:
                 return StateSyncResult(own.head, taken, True, quest.told)
     return StateSyncResult(own.head, None, is_gone, quest.told)
@@ -168,7 +168,7 @@ async def _standing(ask: Ask, own: LocalChainStatus) -> tuple[int, _NextBlockSta
     height = (await _asked(ask, queries.GetHead(), queries.HeadReply)).header.height
     if height <= own.head.height:
         return height, _NextBlockStatus.UNKNOWN
-    said = queries.read_answer(await ask(encode(queries.GetBlocks(own.head.height + 1))))
+    said = queries.read_reply(await ask(encode(queries.GetBlocks(own.head.height + 1))))
     if isinstance(said, queries.QueryErrorReply) and said.code == queries.PRUNED:
         return height, _NextBlockStatus.GONE
     is_kept = isinstance(said, queries.BlocksReply) and said.blocks and _is_next(said.blocks[0], own)
@@ -184,9 +184,9 @@ def _is_next(block: Block, own: LocalChainStatus) -> bool:
 
 
 async def _fetch_from(
-    ask: Ask, held: SnapshotDownload, own: LocalChainStatus, least: int
+    ask: Ask, download: SnapshotDownload, own: LocalChainStatus, least: int
 ) -> BlockHeader | None:
-    """The header of the whole snapshot that is in `held` now; None where the next blocks come sooner.
+    """The header of the whole snapshot that is in `download` now; None where the next blocks come sooner.
 
     Raises NetworkError FF-LEDG-334 when the server gives none, and what it says that is wrong.
     """
@@ -196,8 +196,8 @@ async def _fetch_from(
             raise _none(f"it shows none behind block {own.head.height}, which it says is old")
         if manifest.header.height < least:
             return None
-        held.begin(manifest, await _steps(ask, own, manifest))
-        if await _chunks(ask, held, manifest.header.height):
+        download.begin(manifest, await _steps(ask, own, manifest))
+        if await _chunks(ask, download, manifest.header.height):
             return manifest.header
     raise _none(f"it dropped {_TRIES} of them while they were fetched")
 
@@ -223,17 +223,17 @@ async def _steps(ask: Ask, own: LocalChainStatus, manifest: SnapshotManifest) ->
     return found
 
 
-async def _chunks(ask: Ask, held: SnapshotDownload, height: int) -> bool:
-    for table, number in list(held.missing()):
+async def _chunks(ask: Ask, download: SnapshotDownload, height: int) -> bool:
+    for table, number in list(download.missing()):
         rows = (await _asked(ask, GetSnapshotChunk(height, table, number), SnapshotChunkReply)).rows
         if rows is None:
             return False
-        held.put(table, number, rows)
+        download.put(table, number, rows)
     return True
 
 
 async def _asked(ask: Ask, query: queries.Read, kind: type[A]) -> A:
-    said = queries.read_answer(await ask(encode(query)))
+    said = queries.read_reply(await ask(encode(query)))
     if not isinstance(said, kind):
         told = f": {said.code} {said.message}" if isinstance(said, queries.QueryErrorReply) else ""
         raise ProtocolError(

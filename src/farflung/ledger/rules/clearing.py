@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tie_break import turn
+from farflung.core.tie_break import rank
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules import exclusions, nodes
 from farflung.ledger.transactions import ClearingPrice, JobSchedule, LeaseOffer
@@ -43,10 +43,10 @@ def _check_price(draft: StateDraft, job: Hash, offers: Sequence[LeaseOffer], cle
     if any(offer.unit_price != ask for offer in offers):
         prices = ", ".join(str(price) for price in sorted({offer.unit_price for offer in offers})[:3])
         raise PolicyError("FF-LEDG-375", f"node {named} asks {ask}, and does not set a price of {prices}")
-    last = (ask, turn(job, clearing.setter))
+    last = (ask, rank(job, clearing.setter))
     for offer in offers:
         own = _ask(draft, offer.node)
-        if (own, turn(job, offer.node)) > last:
+        if (own, rank(job, offer.node)) > last:
             who = offer.node[:4].hex()
             raise PolicyError(
                 "FF-LEDG-376", f"node {who} asks {own}, and stands behind {named}, who sets the price"

@@ -16,14 +16,14 @@ from farflung.ledger.validators import CommitteeRow, ValidatorRow, ValidatorStat
 
 def turn(draft: StateDraft) -> None:
     """The last step of a block: at a boundary, writes the next epoch's row if it is another, and ends seats."""
-    reign = draft.committee
-    if (draft.height - reign.first + 1) % draft.params.epoch_blocks:
+    current = draft.committee
+    if (draft.height - current.first + 1) % draft.params.epoch_blocks:
         return
     rows = draft.rows(ValidatorRow)
-    members = _next_members(rows, draft.params.committee_max) or reign.members
-    version = reign.params + (draft.find(ParamsRow, count_key(reign.params + 1)) is not None)
-    if (members, version) != (reign.members, reign.params):
-        draft.put(CommitteeRow(reign.epoch + 1, draft.height + 1, draft.now, members, version))
+    members = _next_members(rows, draft.params.committee_max) or current.members
+    version = current.params + (draft.find(ParamsRow, count_key(current.params + 1)) is not None)
+    if (members, version) != (current.members, current.params):
+        draft.put(CommitteeRow(current.epoch + 1, draft.height + 1, draft.now, members, version))
     for row in rows:
         if row.state == ValidatorState.LEAVING and not row.until:
             draft.put(replace(row, until=draft.now + draft.params.unbonding_ms))

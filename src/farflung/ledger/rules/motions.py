@@ -97,8 +97,8 @@ def _pass(draft: StateDraft, what: What) -> None:
         case RemoveValidator(validator):
             end_seat(draft, _validator(draft, validator))
         case AmendParams(params):
-            reign = draft.committee
-            draft.put(ParamsRow(reign.params + 1, reign.epoch + 1, params))
+            current = draft.committee
+            draft.put(ParamsRow(current.params + 1, current.epoch + 1, params))
 
 
 def _validator(draft: StateDraft, validator: PeerId) -> ValidatorRow:

@@ -89,26 +89,28 @@ def _open_channel(draft: StateDraft, payer: PeerId, relay: PeerId) -> ChannelRow
 
 def _billed(draft: StateDraft, row: ChannelRow, passage: PassReceipts) -> int:
     """Bytes of one pass. Codes: FF-LEDG-093 of another channel, -094 not the payer's, -096 a receipt does not fit."""
-    toll = passage.signed.toll
-    named = (toll.chain, toll.payer, toll.relay, toll.opening)
-    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not relay_passes.is_well_formed(toll):
+    relay_pass = passage.signed.toll
+    named = (relay_pass.chain, relay_pass.payer, relay_pass.relay, relay_pass.opening)
+    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not relay_passes.is_well_formed(
+        relay_pass
+    ):
         raise PolicyError("FF-LEDG-093", "the pass is not one of this channel")
     if not relay_passes.is_pass_signed(passage.signed):
         raise PolicyError("FF-LEDG-094", "the pass is not signed by the payer")
     last: dict[PeerId, tuple[int, int]] = {}
     for signed in passage.receipts:
         said = signed.receipt
-        if said.party in last or not _is_sound(draft, toll, signed):
+        if said.party in last or not _is_sound(draft, relay_pass, signed):
             raise PolicyError("FF-LEDG-096", "a receipt is not of this pass, or not signed by its party")
         last[said.party] = (said.sent, said.received)
-    return relay_passes.billed(toll.quota, last, toll.lost)
+    return relay_passes.billed(relay_pass.quota, last, relay_pass.lost)
 
 
-def _is_sound(draft: StateDraft, toll: RelayPass, signed: SignedRelayReceipt) -> bool:
+def _is_sound(draft: StateDraft, relay_pass: RelayPass, signed: SignedRelayReceipt) -> bool:
     """Whether a receipt counts under the pass, by the signature of its party or of a node key that is not revoked."""
     party = signed.receipt.party
     keys = draft.find(KeyRow, party) or KeyRow(party, party, party)
-    return relay_passes.is_of(signed.receipt, toll) and relay_passes.is_receipt_signed(
+    return relay_passes.is_of(signed.receipt, relay_pass) and relay_passes.is_receipt_signed(
         signed, party, *signers(keys)
     )
 

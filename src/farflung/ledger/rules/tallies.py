@@ -22,12 +22,12 @@ from farflung.ledger.earnings_tally import (
     OutputAttestation,
     SettleMany,
     SignedEarningsTally,
-    is_marked,
     is_of,
+    is_signed_by,
 )
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.jobs import ENDING, check_state, known
-from farflung.ledger.rules.verifiers import check_marks
+from farflung.ledger.rules.verifiers import check_signatures
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, lease_key
 from farflung.ledger.transactions import LeaseRole
 
@@ -43,7 +43,7 @@ def settle_many(draft: StateDraft, _sender: PeerId, op: SettleMany) -> None:
         raise PolicyError("FF-LEDG-221", f"{len(op.vouchers)} vouchers, not 1 to {limits.VOUCHERS}")
     is_requesters = _is_of_requester(job, op.signed)
     if not is_requesters:
-        check_marks(draft, job, op.signed.marks, tally)
+        check_signatures(draft, job, op.signed.marks, tally)
     for voucher in op.vouchers:
         if not is_of(tally, voucher):
             raise PolicyError("FF-LEDG-224", f"voucher {voucher.index} is not of this tally")
@@ -51,7 +51,7 @@ def settle_many(draft: StateDraft, _sender: PeerId, op: SettleMany) -> None:
 
 
 def _is_of_requester(job: JobRow, signed: SignedEarningsTally) -> bool:
-    return [mark.signer for mark in signed.marks] == [job.requester] and is_marked(
+    return [mark.signer for mark in signed.marks] == [job.requester] and is_signed_by(
         signed.marks[0], signed.tally
     )
 
@@ -80,5 +80,5 @@ def attest(draft: StateDraft, _sender: PeerId, op: JobAttest) -> None:
     """Ends the verification window. Codes: FF-LEDG-031, -033, -222, -223."""
     job = known(draft, op.job)
     check_state(job, *ENDING)
-    check_marks(draft, job, op.marks, OutputAttestation(draft.law.chain, job.job, job.root, job.output))
+    check_signatures(draft, job, op.marks, OutputAttestation(draft.law.chain, job.job, job.root, job.output))
     draft.put(replace(job, until=min(job.until, draft.now)))

@@ -12,7 +12,7 @@ from typing import Final
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.earnings_tally import EarningsTally, OutputAttestation, PartySignature, is_marked
+from farflung.ledger.earnings_tally import EarningsTally, OutputAttestation, PartySignature, is_signed_by
 from farflung.ledger.ledger_state import StateDraft, leases_of
 from farflung.ledger.table_rows import JobRow, LeaseRow, lease_key
 from farflung.ledger.transactions import LeaseRole
@@ -36,7 +36,7 @@ def open_lease(draft: StateDraft, job: Hash, node: PeerId, role: LeaseRole) -> L
     return lease if lease and lease.is_open and lease.role == role else None
 
 
-def check_marks(
+def check_signatures(
     draft: StateDraft, job: JobRow, marks: Sequence[PartySignature], said: EarningsTally | OutputAttestation
 ) -> None:
     """That a quorum signed this. Codes: FF-LEDG-222 one of them is no verifier's signature, -223 not a quorum."""
@@ -44,5 +44,5 @@ def check_marks(
     if not needed <= len(signers) == len(marks) <= limits.AUDITORS:
         raise PolicyError("FF-LEDG-223", f"{len(signers)} verifiers in {len(marks)} marks, not {needed}")
     for mark in marks:
-        if open_lease(draft, job.job, mark.signer, LeaseRole.AUDIT) is None or not is_marked(mark, said):
+        if open_lease(draft, job.job, mark.signer, LeaseRole.AUDIT) is None or not is_signed_by(mark, said):
             raise PolicyError("FF-LEDG-222", f"no verifier {mark.signer[:4].hex()} of this job signed this")

@@ -38,13 +38,15 @@ class Replica(ReplicaInbox):
 
     def __init__(
         self,
-        reign: EpochCommittee,
+        committee: EpochCommittee,
         head: FinalHead,
         key: SigningKey | None,
         records: Iterable[Record] = (),
         checks: ReplicaChecks | None = None,
     ) -> None:
-        super().__init__(reign, head, reign.seat(key.public) if key else None, checks or ReplicaChecks())
+        super().__init__(
+            committee, head, committee.seat(key.public) if key else None, checks or ReplicaChecks()
+        )
         self._key = key
         self._judging: set[tuple[Hash, bool]] = set()
         self._built: ev.BlockBuiltEvent | None = None
@@ -61,7 +63,7 @@ class Replica(ReplicaInbox):
     def records(self) -> tuple[Record, ...]:
         """The records that are still needed: whoever keeps these alone may forget the log before."""
         kept: list[Record] = []
-        for _, tally in self._tallies:
+        for _, tally in self._vote_tallies:
             kept += [*tally.quorums.values(), *tally.proposals]
         return (*kept, *(VoteMessage(signed) for _, votes in sorted(self._cast.items()) for signed in votes))
 
@@ -81,7 +83,7 @@ class Replica(ReplicaInbox):
             case ev.BlockBuiltEvent():
                 self._built = event
             case ev.BlockCheckedEvent():
-                self._branches.judge(event)
+                self._block_tree.judge(event)
             case ev.BlocksStoredEvent(block, closes):
                 self._adopted(block, closes)
             case ev.ReplicaTickEvent():
@@ -101,8 +103,8 @@ class Replica(ReplicaInbox):
 
     def _account(self, signed: SignedVote) -> list[Record]:
         """A vote as the log holds it: NOTARIZE behind the proposal that it is for."""
-        said = spoken(self._tallies, [signed])
-        tally = self._tallies.find(signed.vote.view)
+        said = spoken(self._vote_tallies, [signed])
+        tally = self._vote_tallies.find(signed.vote.view)
         rests = tally.proposal(signed.vote.block) if tally and signed.vote.kind == VoteKind.NOTARIZE else None
         return [rests, *said] if rests is not None and rests not in said else [*said]
 
@@ -116,23 +118,23 @@ class Replica(ReplicaInbox):
         """Rule 7: a restarted replica holds its votes and what they rest on, and is where they say."""
         for record in records:
             if isinstance(record, VoteQuorum):
-                if record.vote.view > self._branches.head.view and self._tallies.hold(record):
+                if record.vote.view > self._block_tree.head.view and self._vote_tallies.hold(record):
                     self._logged.add((record.vote.view, record.vote.kind))
                     self._note_quorum(record)
-            elif record.signed.vote.view > self._branches.head.view:
+            elif record.signed.vote.view > self._block_tree.head.view:
                 self._restore_vote(record)
-        self._view = self._tallies.open_after(self._branches.head.view)
-        self._activity.note(range(len(self.reign.members)), self._view - 1)
+        self._view = self._vote_tallies.open_after(self._block_tree.head.view)
+        self._activity.note(range(len(self.committee.members)), self._view - 1)
 
     def _restore_vote(self, record: VoteMessage | BlockProposal) -> None:
         signed = record.signed
-        view, tally = signed.vote.view, self._tallies.at(signed.vote.view)
+        view, tally = signed.vote.view, self._vote_tallies.at(signed.vote.view)
         if isinstance(record, BlockProposal):
-            self._tallies.keep(record)
+            self._vote_tallies.keep(record)
         if signed.seat == self._seat and signed not in self._cast.get(view, ()):
             self._cast.setdefault(view, []).append(signed)
         quorum = tally.add(signed) if tally.has_room(signed) else None
-        if quorum is not None and self._tallies.hold(quorum):  # a committee of one logs no quorums
+        if quorum is not None and self._vote_tallies.hold(quorum):  # a committee of one logs no quorums
             self._note_quorum(quorum)
 
     # The rules
@@ -144,8 +146,8 @@ class Replica(ReplicaInbox):
     def _finish(self) -> bool:
         """Rule 6: a FINALIZE quorum makes its block and all ancestors final."""
         self._missing = None
-        for view, quorum in self._tallies.finals():
-            blocks, missing = self._branches.path(quorum)
+        for view, quorum in self._vote_tallies.finals():
+            blocks, missing = self._block_tree.path(quorum)
             if missing is None:
                 self._final(tuple(blocks), view)
                 return True
@@ -153,13 +155,13 @@ class Replica(ReplicaInbox):
         return False
 
     def _final(self, blocks: tuple[Block, ...], view: int) -> None:
-        header = blocks[-1].header if blocks else self._branches.head.header
-        verdict = self._branches.verdict(header.id)
-        self._branches.move(FinalHead(header, view))
-        self._pulls.drop_runs()
+        header = blocks[-1].header if blocks else self._block_tree.head.header
+        verdict = self._block_tree.verdict(header.id)
+        self._block_tree.move(FinalHead(header, view))
+        self._catch_up.drop_runs()
         self._cast = {at: votes for at, votes in self._cast.items() if at > view}
         self._logged = {(at, kind) for at, kind in self._logged if at > view}
-        self._judging = {name for name in self._judging if self._tallies.block(name[0]) is not None}
+        self._judging = {name for name in self._judging if self._vote_tallies.block(name[0]) is not None}
         if blocks:
             self._out.append(ev.FinalBlocksEffect(blocks))
             if verdict is None or not verdict.is_valid:
@@ -168,12 +170,12 @@ class Replica(ReplicaInbox):
                 self.is_over = verdict.closes
 
     def _adopted(self, block: Hash, closes: bool) -> None:
-        if block == self._branches.head_id:
+        if block == self._block_tree.head_id:
             self._adopting, self.is_over = None, closes
 
     def _enter(self) -> bool:
         """Rule 1: a quorum for a view opens the next, and one of NOTARIZE shows that all before are over."""
-        view = self._tallies.open_after(max(self._branches.head.view, self._view - 1))
+        view = self._vote_tallies.open_after(max(self._block_tree.head.view, self._view - 1))
         if view <= self._view:
             return False
         self._view, self._entered, self._fired = view, self._now, self._now
@@ -182,8 +184,8 @@ class Replica(ReplicaInbox):
 
     def _nullify_inactive(self) -> None:
         """Leaders that are gone: their views are nullified while the view before them runs."""
-        for view in range(self._view, self._view + min(len(self.reign.members), EARLY_NULLIFY)):
-            leader = self.reign.leader(view)
+        for view in range(self._view, self._view + min(len(self.committee.members), EARLY_NULLIFY)):
+            leader = self.committee.leader(view)
             is_gone = leader != self._seat and self._activity.is_inactive(leader, view)
             if is_gone and may_nullify(self._kinds(view)):
                 self._vote(view, VoteKind.NULLIFY, ZERO_HASH)
@@ -195,34 +197,34 @@ class Replica(ReplicaInbox):
         while self._notarized:
             quorum = self._notarized.pop()
             view = quorum.vote.view
-            if view > self._branches.head.view and may_finalize(self._kinds(view)):
+            if view > self._block_tree.head.view and may_finalize(self._kinds(view)):
                 self._vote(view, VoteKind.FINALIZE, quorum.vote.block)
                 return True
         return False
 
     def _notarize(self) -> bool:
         """Rule 3: NOTARIZE the first proposal of the view's leader that is linked, executed and valid."""
-        tally = self._tallies.find(self._view)
+        tally = self._vote_tallies.find(self._view)
         proposal = tally.proposal() if tally else None
         if proposal is None or not may_notarize(self._kinds(self._view)):
             return False
         block = proposal.signed.vote.block
-        if not self._execute(block) or not self._branches.has_link(self._view, proposal):
+        if not self._execute(block) or not self._block_tree.has_link(self._view, proposal):
             return False
-        if self._seat is None or self._seat == self.reign.leader(self._view):
+        if self._seat is None or self._seat == self.committee.leader(self._view):
             return False
         self._vote(self._view, VoteKind.NOTARIZE, block)
         return True
 
     def _execute(self, block: Hash) -> bool:
         """Whether the block is executed and valid; asks for the lowest of its branch that is not."""
-        if self._branches.is_executed(block):
+        if self._block_tree.is_executed(block):
             return True
-        proposal, lowest = self._branches.to_execute(block)
+        proposal, lowest = self._block_tree.to_execute(block)
         if proposal is None:
             return False
-        is_new = self._tallies.view_of(lowest) is None
-        judged = self._branches.verdict(lowest)
+        is_new = self._vote_tallies.view_of(lowest) is None
+        judged = self._block_tree.verdict(lowest)
         if (lowest, is_new) not in self._judging and (judged is None or not judged.is_valid):
             self._judging.add((lowest, is_new))
             self._out.append(ev.CheckBlockEffect(ev.DraftBlock(proposal.header, proposal.txs), is_new))
@@ -230,18 +232,18 @@ class Replica(ReplicaInbox):
 
     def _lead(self) -> bool:
         """Rule 2: the leader proposes on the newest notarized block that it sees a link through."""
-        if self._seat != self.reign.leader(self._view) or not may_notarize(self._kinds(self._view)):
+        if self._seat != self.committee.leader(self._view) or not may_notarize(self._kinds(self._view)):
             return False
-        parent = next(self._branches.parents(self._view), None)
+        parent = next(self._block_tree.parents(self._view), None)
         if parent is None or not self._execute(parent):
             return False
-        if self._branches.closes(parent):
-            proposal = self._tallies.block(parent)
+        if self._block_tree.closes(parent):
+            proposal = self._vote_tallies.block(parent)
             return proposal is not None and self._propose(ev.DraftBlock(proposal.header, proposal.txs))
         if self._built is not None and self._built.view == self._view:
             built, self._built, self._building = self._built, None, 0
             return built.draft.header.parent == parent and self._propose_built(built)
-        header = self._branches.header(parent)
+        header = self._block_tree.header(parent)
         if self._building < self._view and header is not None and self._now >= self._due():
             self._building = self._view
             self._out.append(ev.BuildBlockEffect(self._view, header))
@@ -249,7 +251,7 @@ class Replica(ReplicaInbox):
 
     def _propose_built(self, built: ev.BlockBuiltEvent) -> bool:
         is_proposed = self._propose(built.draft)
-        self._branches.judge(ev.BlockCheckedEvent(built.draft.header.id, True, built.closes, built.works))
+        self._block_tree.judge(ev.BlockCheckedEvent(built.draft.header.id, True, built.closes, built.works))
         return is_proposed
 
     def _propose(self, draft: ev.DraftBlock) -> bool:
@@ -257,8 +259,8 @@ class Replica(ReplicaInbox):
         if self._key is None or self._seat is None:
             return False
         proposal = BlockProposal(draft.header, draft.txs, sign_vote(self._key, self._seat, vote))
-        if self._tallies.at(self._view).takes(vote.block):
-            self._tallies.keep(proposal)
+        if self._vote_tallies.at(self._view).takes(vote.block):
+            self._vote_tallies.keep(proposal)
         self._note_own(proposal.signed)
         self._broadcast(proposal)
         return True
@@ -271,7 +273,7 @@ class Replica(ReplicaInbox):
 
     def _statement(self, view: int, kind: VoteKind, block: Hash) -> Vote:
         """Rule 8: every vote names the epoch."""
-        return Vote(self.reign.chain, self.reign.epoch, view, kind, block)
+        return Vote(self.committee.chain, self.committee.epoch, view, kind, block)
 
     def _vote(self, view: int, kind: VoteKind, block: Hash) -> None:
         if self._key is None or self._seat is None:
@@ -284,7 +286,7 @@ class Replica(ReplicaInbox):
         """Rule 7: a vote is written behind all that it rests on."""
         self._cast.setdefault(signed.vote.view, []).append(signed)
         self._records += [
-            q for _, tally in self._tallies for q in tally.quorums.values() if self._is_unlogged(q)
+            q for _, tally in self._vote_tallies for q in tally.quorums.values() if self._is_unlogged(q)
         ]
         self._records += self._account(signed)
         self._add(signed)
@@ -294,20 +296,20 @@ class Replica(ReplicaInbox):
     @property
     def _is_working(self) -> bool:
         """Rule 2: transactions wait, or a block that is not final has some or closes the epoch."""
-        return self._pending or self._branches.works
+        return self._pending or self._block_tree.works
 
     def _due(self) -> int:
         """When the leader proposes: at once if there is work (rule 2)."""
-        return self._entered if self._is_working else self._entered + self.reign.idle_ms
+        return self._entered if self._is_working else self._entered + self.committee.idle_ms
 
     def _deadline(self) -> int:
         """When the timer of the view fires next."""
-        span = self.reign.span_ms(self._branches.unfinished_before(self._view))
+        span = self.committee.span_ms(self._block_tree.unfinished_before(self._view))
         if self._fired > self._entered:
             return self._fired + span
         if self._is_working:
             return max(self._entered, self._worked) + span
-        return self._entered + self.reign.idle_ms + span
+        return self._entered + self.committee.idle_ms + span
 
     def _tick(self) -> None:
         """Rule 4: NULLIFY when the timer fires; then, and after each such span, say again what was said in the view."""
@@ -320,10 +322,10 @@ class Replica(ReplicaInbox):
             self._vote(self._view, VoteKind.NULLIFY, ZERO_HASH)
 
     def _repeat(self) -> None:
-        quorums = entry(self._tallies, self._view)
+        quorums = entry(self._vote_tallies, self._view)
         for quorum in quorums:
             self._broadcast(quorum)
-        for message in spoken(self._tallies, self._cast.get(self._view, ())):
+        for message in spoken(self._vote_tallies, self._cast.get(self._view, ())):
             self._broadcast(message)
         if (
             self._seat is None or not quorums
@@ -336,7 +338,7 @@ class Replica(ReplicaInbox):
             self._worked = self._now
         self._was_working = self._is_working
         wake = self._deadline()
-        if self._seat == self.reign.leader(self._view) and self._now < self._due():
+        if self._seat == self.committee.leader(self._view) and self._now < self._due():
             wake = min(wake, self._due())
         if not self.is_over and wake != self._wake:
             self._wake = wake

@@ -19,7 +19,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_VOTE_LOG, digest
 from farflung.core.errors import ProtocolError, RunError
-from farflung.core.size_batches import portions
+from farflung.core.size_batches import batches
 
 _FORMAT: Final = b"farflung-votes/1"
 _HEAD: Final = 16
@@ -47,7 +47,7 @@ def begun(records: Iterable[bytes]) -> tuple[bytes, int]:
 
 def _batches(records: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
     """Records in groups that fit a frame; one that fits none is alone, and refused later."""
-    return portions(records, lambda record: len(record) + 8, limits.VOTE_FRAME_BYTES)
+    return batches(records, lambda record: len(record) + 8, limits.VOTE_FRAME_BYTES)
 
 
 def _head_check(number: bytes, size: bytes) -> bytes:

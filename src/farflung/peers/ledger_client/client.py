@@ -176,10 +176,10 @@ class LedgerClient:
             await self._ask(queries.GetAccount(self._key.public), queries.AccountReply, self._honest)
         ).account
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
-        reign = await self.reign()
-        if reign.committee.epoch > self._trust.epoch:
+        committee = await self.committee()
+        if committee.committee.epoch > self._trust.epoch:
             await self._follow()
-        fee = reign.params.fee_min
+        fee = committee.params.fee_min
         nonce = max(account.nonce, self._nonce)
         tx = make_tx(self.chain, self._key.public, nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
@@ -203,7 +203,7 @@ class LedgerClient:
     async def _ask(self, query: queries.Query, kind: type[AnswerT], need: int = 1) -> AnswerT:
         return await self._panel.agreed(encode(query), lambda data: answer_of(data, kind), need)
 
-    async def reign(self) -> queries.CommitteeReply:
+    async def committee(self) -> queries.CommitteeReply:
         """The committee and the parameters of the next block."""
         return await self._ask(queries.GetCommittee(), queries.CommitteeReply)
 
@@ -213,7 +213,7 @@ class LedgerClient:
 
         def walked(data: bytes) -> light_client.TrustedCommittee:
             steps = answer_of(data, queries.StepsReply).steps
-            return light_client.walk(self._trust, steps, self._trust.epoch + len(steps))
+            return light_client.follow_steps(self._trust, steps, self._trust.epoch + len(steps))
 
         while True:
             body = encode(queries.GetSteps(self._trust.epoch))
@@ -378,8 +378,10 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
     """
     connection = await connect()
     said = answer_of(await connection.call(QUERY, encode(queries.GetGenesis())), queries.GenesisReply)
-    reign = answer_of(await connection.call(QUERY, encode(queries.GetCommittee())), queries.CommitteeReply)
-    if validator not in (*said.genesis.validators, *reign.committee.members):
+    committee = answer_of(
+        await connection.call(QUERY, encode(queries.GetCommittee())), queries.CommitteeReply
+    )
+    if validator not in (*said.genesis.validators, *committee.committee.members):
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis
 

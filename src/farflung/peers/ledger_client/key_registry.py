@@ -57,7 +57,7 @@ class KeyRegistryFollower:
         for _ in range(PAGES):
             connection = await self._connect()
             body = await connection.call(QUERY, encode(queries.GetKeys(self._height)))
-            said = queries.read_answer(body)
+            said = queries.read_reply(body)
             if not isinstance(said, queries.KeysReply):
                 raise ProtocolError("FF-APP-071", f"the ledger answered {type(said).__name__}")
             self._keyring.learn(registered(row) for row in said.keys if _is_whole(row))

@@ -15,7 +15,7 @@ NONCE, EXPIRED = "FF-LEDG-004", "FF-LEDG-005"
 # It may be handed in again, as it is.
 _LATER: Final = ("FF-LEDG-007", "FF-LEDG-350", "FF-LEDG-351", "FF-LEDG-352", "FF-LEDG-353")
 
-AnswerT = TypeVar("AnswerT", bound=queries.Answer)
+AnswerT = TypeVar("AnswerT", bound=queries.Reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class TransactionOutcome:
 
 def answer_of(data: bytes, kind: type[AnswerT]) -> AnswerT:
     """The answer, if it is one to what was asked. Raises ProtocolError, RunError."""
-    answer = queries.read_answer(data)
+    answer = queries.read_reply(data)
     if isinstance(answer, queries.QueryErrorReply):
         raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
     if not isinstance(answer, kind):

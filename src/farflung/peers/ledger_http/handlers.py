@@ -24,14 +24,14 @@ from farflung.ledger.validators import CommitteeRow, ValidatorRow, count_key
 from farflung.ledger.votes import QuorumCertificate
 from farflung.peers.ledger_http.json_schema import plain
 
-Ask = Callable[[queries.Read], queries.Answer]
+Ask = Callable[[queries.Read], queries.Reply]
 Words = Mapping[str, str]  # what a path and its query say, by name
 Form = dict[str, Any]
 
 PAGE: Final = 64  # rows, blocks or transactions in one answer, at most
 LEAST_DIGITS: Final = 4  # of a name that is looked for
 
-AnswerT = TypeVar("AnswerT", bound=queries.Answer)
+AnswerT = TypeVar("AnswerT", bound=queries.Reply)
 
 
 def asked(ask: Ask, query: queries.Read, kind: type[AnswerT]) -> AnswerT:

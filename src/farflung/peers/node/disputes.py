@@ -75,7 +75,7 @@ class DisputeAgent:
         """
         if self._ledger is None or not case.terms.is_proven:
             return
-        if not (await self._ledger.reign()).params.dispute_ms:
+        if not (await self._ledger.committee()).params.dispute_ms:
             return
         leases = await self._ledger.leases(case.terms.id)
         seats = [lease.node for lease in leases if lease.role is LeaseRole.TRAIN]

@@ -14,7 +14,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, mark_tally
+from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, sign_tally
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import Dial
 
@@ -31,7 +31,7 @@ class VoucherIssuer:
     def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
         """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
         tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
-        signed = SignedEarningsTally(tally, (mark_tally(self._key, tally),))
+        signed = SignedEarningsTally(tally, (sign_tally(self._key, tally),))
         self._tasks.cancel()  # who was not reached yet gets the newer one
         for voucher in vouchers:
             said = messages.VoucherUpdate(self._job, signed, voucher)

@@ -27,7 +27,7 @@ from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.snapshot_download import SnapshotDownload
-from farflung.ledger.io.state_sync import Ask, StateSyncResult, fetch, join, own_of
+from farflung.ledger.io.state_sync import Ask, StateSyncResult, fetch, join, local_status
 from farflung.ledger.params import DAY_MS
 from farflung.ledger.votes import VoteKind
 from farflung.net.counters import ByteCounter
@@ -212,7 +212,7 @@ class CatchUpService:
             if service.chain.head.height > height:
                 return None
             with contextlib.closing(SnapshotDownload(service.store.path, service.store.genesis)) as held:
-                joined = await fetch(asks, held, own_of(service.store))
+                joined = await fetch(asks, held, local_status(service.store))
         status = status_of(known, joined, service.store.genesis)
         if service.chain.head.height > height or not (status.joined.is_needed or status.height):
             return None
@@ -244,7 +244,7 @@ class CatchUpService:
 async def _next_blocks(ask: Ask, height: int) -> tuple[Block, ...]:
     """Blocks from a height on, of one epoch and up to one that is final by itself; none where the peer has none."""
     try:
-        said = queries.read_answer(await ask(encode(queries.GetBlocks(height))))
+        said = queries.read_reply(await ask(encode(queries.GetBlocks(height))))
     except NetworkError:
         return ()
     found = list(said.blocks) if isinstance(said, queries.BlocksReply) else []

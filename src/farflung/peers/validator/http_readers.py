@@ -47,7 +47,7 @@ class HttpReaders:
 
     async def open(self, readers: HttpReadersConfig) -> int:
         """Listens; the port. Raises PolicyError FF-APP-275."""
-        ask = partial(queries.answer, self._chain)
+        ask = partial(queries.reply, self._chain)
         self._explorer = LedgerHttpServer(ask, self.gauges, names=readers.names, refresh=self.look)
         return await self._explorer.start(readers.host, readers.port, allow_remote=readers.is_remote)
 
@@ -59,7 +59,7 @@ class HttpReaders:
     def moved(self) -> None:
         """The chain has new blocks."""
         fresh = self._chain.head.height - self._height
-        for block in self._chain.past.blocks(self._height + 1, fresh):
+        for block in self._chain.history.blocks(self._height + 1, fresh):
             self.gauges.transactions += len(block.txs)
             if not self._is_logical:
                 self.gauges.took(max(0.0, self._clock() - block.header.time / 1000))

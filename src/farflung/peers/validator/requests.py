@@ -143,9 +143,9 @@ class LedgerRequestHandler:
     def _now(self) -> int:
         return self._chain.head.time + LOGICAL_MS if self._is_local else int(time.time() * 1000)
 
-    def read(self, query: queries.Read) -> queries.Answer:
+    def read(self, query: queries.Read) -> queries.Reply:
         """What the ledger says at its head."""
-        return queries.answer(self._chain, query)
+        return queries.reply(self._chain, query)
 
     def _standing(self) -> ValidatorStatus:
         state, seat = self._chain.state, self.committee
@@ -157,9 +157,9 @@ class LedgerRequestHandler:
         median = timed[len(timed) // 2] if timed else 0
         return ValidatorStatus(height, epoch, seat.node.replica.view, len(seat.node.pool), met, median)
 
-    async def _answer(self, query: queries.Query) -> queries.Answer:
+    async def _answer(self, query: queries.Query) -> queries.Reply:
         if not isinstance(query, queries.SubmitRequest):
-            return queries.answer(self._chain, query)
+            return queries.reply(self._chain, query)
         if not query.txs:  # an empty block costs nobody anything and moves the clock
             return queries.SubmitReply(())
         if self.committee is not None:
