@@ -92,7 +92,7 @@ def test_tiles_that_others_write_into_blocks_are_not_taken_for_the_players(tmp_p
 def test_an_opponent_that_begins_and_says_no_more_loses_by_the_clock(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
-        liar = Liar(match.segment(), 40).played.tree
+        liar = Liar(match.segment(), 40).execution.tree
         async with at_work(await court.accused(HONEST)):
             await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
             await until(lambda: court.row().stage == PinpointStage.FIRST)

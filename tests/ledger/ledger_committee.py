@@ -130,9 +130,9 @@ class Reign:
 
     def to_boundary(self) -> None:
         """To the last block before the next epoch, or to a boundary at which nothing changes."""
-        reign = self.chain.state.committee
+        current = self.chain.state.committee
         self.step()
-        while (self.chain.head.height - reign.first + 1) % self.chain.state.params.epoch_blocks:
+        while (self.chain.head.height - current.first + 1) % self.chain.state.params.epoch_blocks:
             self.step()
 
     def grow(self, count: int) -> None:

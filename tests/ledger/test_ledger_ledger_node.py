@@ -156,11 +156,11 @@ def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_
     committee = Committee(4, epoch_blocks=4)
     committee.run(300)
     committee.kill(3)
-    committee = committee.nodes[0].replica.committee  # type: ignore[union-attr]
+    term = committee.nodes[0].replica.committee  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     for index in witnesses:
         for block in (digest(NS_SPEC, b"one face"), digest(NS_SPEC, b"another")):
-            vote = Vote(committee.chain, reign.epoch, view, VoteKind.NOTARIZE, block)
+            vote = Vote(committee.chain, term.epoch, view, VoteKind.NOTARIZE, block)
             ballot = VoteMessage(sign_vote(SEATS[3], 3, vote))
             committee.feed(index, ev.ReplicaMessageEvent(SEATS[3].public, ballot))
     committee.run(4000)
@@ -178,7 +178,7 @@ def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobod
     committee = Committee(4)
     committee.run(300)
     committee.kill(3)
-    committee = committee.nodes[0].replica.committee  # type: ignore[union-attr]
+    term = committee.nodes[0].replica.committee  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     block = digest(NS_SPEC, b"one face")
     for kind, about in (
@@ -186,7 +186,7 @@ def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobod
         (VoteKind.NOTARIZE, block),
         (VoteKind.NULLIFY, ZERO_HASH),
     ):
-        ballot = VoteMessage(sign_vote(SEATS[3], 3, Vote(committee.chain, reign.epoch, view, kind, about)))
+        ballot = VoteMessage(sign_vote(SEATS[3], 3, Vote(committee.chain, term.epoch, view, kind, about)))
         committee.feed(0, ev.ReplicaMessageEvent(SEATS[3].public, ballot))
     committee.run(2000)
     assert accused(committee) == []

@@ -165,7 +165,7 @@ def transfers(count: int) -> list[transactions.SignedTx]:
 def queue(parts: int = 1) -> tuple[VerificationQueue, CheckedTxCache]:
     verdicts = CheckedTxCache(lambda signed: unsound(ZERO_HASH, signed))
     return VerificationQueue(
-        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, hold=holds), parts
+        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts
     ), verdicts
 
 

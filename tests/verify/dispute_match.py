@@ -134,11 +134,11 @@ class Liar:
             changed[0] ^= bit
             self.tiles[leaf] = bytes(changed)
         tree = TileTree(leaf_hash(at, data) for at, data in enumerate(self.tiles))
-        self.played = SegmentExecution(tree, self.tiles[-1] == b"\1")
+        self.execution = SegmentExecution(tree, self.tiles[-1] == b"\1")
 
     def player(self, role: DisputeRole, **change: object) -> DisputePlayer:
         """One that plays its wrong tree to the end."""
-        hoped = self.played._replace(is_guilty=role is DisputeRole.CHALLENGER)
+        hoped = self.execution._replace(is_guilty=role is DisputeRole.CHALLENGER)
         return _player(self.about, hoped, role)._replace(tile=lambda leaf: self.tiles[leaf], **change)
 
 
@@ -168,14 +168,14 @@ def _tiles(about: DisputedSegment) -> list[bytes]:
     return _once(tiles_made, about)
 
 
-def _player(about: DisputedSegment, played: SegmentExecution, role: DisputeRole) -> DisputePlayer:
+def _player(about: DisputedSegment, execution: SegmentExecution, role: DisputeRole) -> DisputePlayer:
     return DisputePlayer(
         role,
-        played,
+        execution,
         REST,
         parts().program,
         lambda leaf: leaf_tile(parts(), about, leaf),
-        lambda leaf, pair: exhibit(parts(), about, played.tree, leaf, pair),
+        lambda leaf, pair: exhibit(parts(), about, execution.tree, leaf, pair),
         bond=BOND if role is DisputeRole.ACCUSED else 0,
     )
 
@@ -188,10 +188,10 @@ def judged(
     about: DisputedSegment, mine: DisputePlayer, other: Liar, claimed: BorderState, index: int = SEGMENT
 ) -> RefereeRuling:
     """What the referee finds of the first leaf that differs; `mine` is the accused's."""
-    leaf = first_difference(mine.played.tree, other.played.tree)
+    leaf = first_difference(mine.execution.tree, other.execution.tree)
     pair = mine.tile(leaf), other.tiles[leaf]
     borders = shown(border(index), index), shown(claimed, index + 1)
-    roots = mine.played.tree.root, other.played.tree.root
+    roots = mine.execution.tree.root, other.execution.tree.root
     nodes = leaf_hash(leaf, pair[0]), leaf_hash(leaf, pair[1])
     case = RefereeCase(parts().program, ROUND, SEAT, about.run, *borders, roots, leaf, nodes)
     return ruling(case, mine.prove(leaf, pair))

@@ -63,10 +63,10 @@ def floats() -> list[int]:
 
 
 def test_honest_work_is_not_guilty_and_a_step_left_out_is():
-    assert is_won(ACCUSED, honest(FAIR, ACCUSED).played)
-    assert not is_won(CHALLENGER, honest(FAIR, CHALLENGER).played)
-    assert is_won(CHALLENGER, honest(FALSE, CHALLENGER).played)
-    assert not is_won(ACCUSED, honest(FALSE, ACCUSED).played)
+    assert is_won(ACCUSED, honest(FAIR, ACCUSED).execution)
+    assert not is_won(CHALLENGER, honest(FAIR, CHALLENGER).execution)
+    assert is_won(CHALLENGER, honest(FALSE, CHALLENGER).execution)
+    assert not is_won(ACCUSED, honest(FALSE, ACCUSED).execution)
 
 
 # Through the law
@@ -118,7 +118,9 @@ def test_two_liars_both_lose():
 
 def test_an_accused_whose_rival_has_the_same_tree_opens_the_verdict():
     forced = honest(FAIR, CHALLENGER)
-    forced = forced._replace(played=forced.played._replace(is_guilty=True))  # plays on, although it foresees
+    forced = forced._replace(
+        execution=forced.execution._replace(is_guilty=True)
+    )  # plays on, although it foresees
     game = Match(honest(FAIR, ACCUSED), forced._replace(tile=lambda _: b""), border(2)).begun()
     assert game.over().about.state == DisputeState.OVERTURNED
 
@@ -126,7 +128,7 @@ def test_an_accused_whose_rival_has_the_same_tree_opens_the_verdict():
 def test_a_challenger_with_a_bond_wins_against_a_cheat_that_admits_the_tree():
     rival = honest(FALSE, CHALLENGER)
     confessed = honest(FALSE, ACCUSED)
-    confessed = confessed._replace(played=confessed.played._replace(is_guilty=False))
+    confessed = confessed._replace(execution=confessed.execution._replace(is_guilty=False))
     game = Match(confessed, rival, cheat()).challenged(FRIEND)
     assert game.over().about.state == DisputeState.UPHELD
 
@@ -244,7 +246,9 @@ def test_a_tile_too_long_to_be_shown_does_not_save_its_author():
     """It fits into a transaction by itself; with the other tile and all that the element needs it would not."""
     liar = Liar(FAIR, 40)
     liar.tiles[40] = bytes(limits.EXHIBIT_BYTES - 1000)
-    liar.played = liar.played._replace(tree=TileTree(leaf_hash(n, each) for n, each in enumerate(liar.tiles)))
+    liar.execution = liar.execution._replace(
+        tree=TileTree(leaf_hash(n, each) for n, each in enumerate(liar.tiles))
+    )
     assert slandered(liar).over().about.state == DisputeState.OVERTURNED
 
 
@@ -256,7 +260,7 @@ def test_a_claim_of_odd_bits_of_nan_is_proved_as_it_was_committed_to():
     entries = d.parts().entries[d.parts().program.values :]
     leaf = next(2 * LEAVES + each.first for each in entries if each.name == f"claimed/params/{name}")
     right = honest(about, CHALLENGER)
-    assert is_won(CHALLENGER, right.played)
+    assert is_won(CHALLENGER, right.execution)
     assert judged(about, right, Liar(about, leaf), claimed) == (True, False)
 
 

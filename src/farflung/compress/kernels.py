@@ -4,13 +4,13 @@
 compiling pays, a call goes to the loop, else to the function below the decorator. A loop uses whole numbers and
 single, correctly rounded operations only, in the twin's order: no fused multiply-add, no re-ordered sum of floats.
 
-The loops of another craft (verify/canon) are a Shelf of their own: decided alike, loaded by themselves.
+The loops of another craft (verify/canon) are a KernelRegistry of their own: decided alike, loaded by themselves.
 
 numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
 the twins run until they have cost about as much (the ski rental rule: never more than twice the best choice made with
 foresight); what they cost is reckoned from COSTS, for nothing here reads a clock. Where numba is missing or does not
-work (a sandbox that forbids it), the twins go on. Who knows how much is to come says so before (`Shelf.foresee`).
-Nothing here reads the environment either; a process calls `use`.
+work (a sandbox that forbids it), the twins go on. Who knows how much is to come says so before
+(`KernelRegistry.foresee`). Nothing here reads the environment either; a process calls `use`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defines named logical tensors: their names, shapes and roots.
 
-A `Layout` fixes the order (sorted by name) and the flat offsets of all public tensors. Public state is one
+A `TensorLayout` fixes the order (sorted by name) and the flat offsets of all public tensors. Public state is one
 flat float32 vector in that order; its root is Merkle over fixed chunks of each *named tensor*, so that a
 site that holds a part of the tensors can compute its part of the root (docs/concepts/roundlog, law 3).
 """
@@ -40,7 +40,7 @@ class TensorSpec(Wire, frozen=True):
 
 
 class TensorLayout(Wire, frozen=True):
-    """The public tensors of a model, sorted by name. Build with `Layout.of`."""
+    """The public tensors of a model, sorted by name. Build with `TensorLayout.of`."""
 
     tensors: tuple[TensorSpec, ...]
 

@@ -48,7 +48,7 @@ class EarningsVoucher(Wire, frozen=True):
 
 
 class PartySignature(Wire, frozen=True):
-    """One party's signature over a tally (NS_TALLY) or an Attest (NS_ATTEST)."""
+    """One party's signature over a tally (NS_TALLY) or an OutputAttestation (NS_ATTEST)."""
 
     signer: PeerId
     signature: Signature

@@ -1,8 +1,8 @@
 """Stores the history behind a chain's head: blocks, an index of transactions, and successive committees.
 
 Rules look at the state alone; the past is for those who ask. A chain that only one process reads keeps it in memory
-(`Memory`), a validator in its store (ledger.io.ledger_store), which does not grow with memory and may forget old
-transactions.
+(`InMemoryHistory`), a validator in its store (ledger.io.ledger_store), which does not grow with memory and may forget
+old transactions.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 The replica agrees with the others on the next block.
 
-Pure but for its keeper, which is handed in and writes to disk: `handle(event, at) -> effects`, where the effects that
+Pure but for its storage, which is handed in and writes to disk: `handle(event, at) -> effects`, where the effects that
 are left are what goes over the network and to clients. One object for the life of a process; a replica lives for one
 epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the committee that the closing block names.
 
     a client's transaction   judged (here, or by other processes: ledger.verification_queue), kept in the pool, sent to
-                             all (Pending), answered when a block with it is final
-    Build                    a block of what waits, on a parent that was executed here
-    Judge                    its time must be near this validator's own; the block is executed when all of its
+                             all (PendingTxs), answered when a block with it is final
+    BuildBlockEffect         a block of what waits, on a parent that was executed here
+    CheckBlockEffect         its time must be near this validator's own; the block is executed when all of its
                              transactions are judged, and there is no vote for it before
-    Final                    stored, then adopted, then answered: nobody hears of what a crash could take back
-    Accuse                   brought before the ledger as a transaction of this validator's own key
+    FinalBlocksEffect        stored, then adopted, then answered: nobody hears of what a crash could take back
+    AccuseEffect             brought before the ledger as a transaction of this validator's own key
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LedgerNode:
     ) -> None:
         """`records`: of the vote log, as it was found. `is_logical`: a local network's time, not the clock's.
 
-        `parts` of what is to be judged are out at a time, as `Examine`; 0: all is judged here.
+        `parts` of what is to be judged are out at a time, as `VerifyJob`; 0: all is judged here.
         """
         self.chain, self._key, self._storage, self._is_logical = chain, key, storage, is_logical
         self.verdicts = CheckedTxCache(lambda signed: unsound(chain.id, signed))
@@ -154,7 +154,7 @@ class LedgerNode:
         return self._run(at)
 
     def examined(self, number: int, sound: Sequence[bool] | None, at: ClockTime) -> list[Effect]:
-        """What another process found of each transaction of an `Examine`; None: nobody answered."""
+        """What another process found of each transaction of a `VerifyJob`; None: nobody answered."""
         arrivals, drafts = self.verification_queue.settle(number, sound)
         self._pass_on([each.signed for each in arrivals if self._admit(*each, at)])
         self._events += [self._executed_as(draft) for draft in drafts]

@@ -1,8 +1,8 @@
 """Holds the ledger's state: indexed tables (`LedgerState`), and a sheet of changes over them (`StateDraft`).
 
-A State is never changed: a block writes on a Draft, each transaction on a Draft over that, and what fails is thrown
-away with its sheet. Rows added on a sheet get their indices in the order in which they were first written, which
-the order of transactions fixes.
+A LedgerState is never changed: a block writes on a StateDraft, each transaction on a StateDraft over that, and what
+fails is thrown away with its sheet. Rows added on a sheet get their indices in the order in which they were first
+written, which the order of transactions fixes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class LedgerState:
 
 
 class StateDraft:
-    """Changes over a State or over another Draft; `now`, `height`: of the block being made; `payee` earns its fees."""
+    """Changes over a LedgerState or another StateDraft; `now`, `height`: of the block being made; `payee` earns its fees."""
 
     def __init__(self, below: LedgerState | StateDraft, now: int, payee: PeerId = NOBODY) -> None:
         self.below, self.now = below, now

@@ -1,7 +1,7 @@
 """Holds transactions that wait for a block, and decides their admission, order and eviction.
 
 Pure: states and times come as arguments, signatures are judged by a function that is handed in. A validator holds what
-it was handed and what other validators passed on (docs/protocol/sdbft, `Pending`); nothing here is law, a leader may
+it was handed and what other validators passed on (docs/protocol/sdbft, `PendingTxs`); nothing here is law, a leader may
 choose otherwise. The rules:
 
     of one sender    nonces in order, none skipped in a block; at most limits.POOL_SENDER ahead of its account; all its

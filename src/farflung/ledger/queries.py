@@ -1,7 +1,7 @@
 """Defines the queries to a ledger over the wire, and their replies. Reading is a pure function of the chain.
 
-`Submit` is the one request that writes; the validator's shell answers it (ledger.io.ledger_store), with one result for
-each transaction.
+`SubmitRequest` is the one request that writes; the validator's shell answers it (ledger.io.ledger_store), with one
+result for each transaction.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class HeadReply(Wire, frozen=True, tag="head"):
 
 
 class CommitteeReply(Wire, frozen=True, tag="reign"):
-    """The committee and the parameters of the next block, by the word of who says it: AskSteps brings proof."""
+    """The committee and the parameters of the next block, by the word of who says it: GetSteps brings proof."""
 
     committee: CommitteeRow
     params: LedgerParams

@@ -333,7 +333,7 @@ KINDS: dict[str, type[Row]] = {
 }
 
 Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow | PinpointRow | ExclusionRow
-# Rows with a `due`, which Table keeps an index of.
+# Rows with a `due`, which LedgerTable keeps an index of.
 TIMED: Final = (
     NodeRow,
     JobRow,

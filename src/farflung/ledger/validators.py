@@ -2,7 +2,7 @@
 
 | table      | key       | one row for | holds money in |
 |------------|-----------|-------------|----------------|
-| committees | epoch     | the reign of one committee under one version of the parameters | - |
+| committees | epoch     | the term of one committee under one version of the parameters | - |
 | validators | validator | each key that ever asked for a seat, or had one at genesis | stake, and what was burnt |
 """
 

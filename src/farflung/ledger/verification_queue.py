@@ -1,7 +1,7 @@
 """Queues transactions, and blocks with unchecked ones, while other processes check their form and signatures.
 
-Pure. A validator's node hands out parts (`Examine`) and learns what was found of each; nothing else is remembered than
-what waits, verdicts are in the pool's memory. The rules:
+Pure. A validator's node hands out parts (`VerifyJob`) and learns what was found of each; nothing else is remembered
+than what waits, verdicts are in the pool's memory. The rules:
 
     first        what a proposed block holds, then what clients and validators handed in, each as it came
     in parts     as many at a time as the node was told, so that a part grows while others are out: one at rest, many
@@ -30,7 +30,7 @@ _FRAME: Final = 16  # bytes around a transaction, and around a part
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """Transactions whose form and signature another process judges; answered with `Node.examined`, in any order."""
+    """Transactions whose form and signature another process judges; answered with `LedgerNode.examined`, in any order."""
 
     number: int
     txs: tuple[SignedTx, ...]

@@ -5,8 +5,8 @@
     tokens           Merkle root over chunks of ROOT_CHUNK tokens, 4 bytes each, little-endian
     tables           Merkle root over rows of float32, little-endian
 
-`Piece` is a leaf of such a tree with its path; how many leaves there are, the root itself says. What is shown is
-looked at only as far as it stands under a root that the terms or the accused had fixed. Every reader here is total:
+`InputLeafProof` is a leaf of such a tree with its path; how many leaves there are, the root itself says. What is shown
+is looked at only as far as it stands under a root that the terms or the accused had fixed. Every reader here is total:
 what does not fit raises ProtocolError.
 """
 

@@ -7,9 +7,9 @@ has tiles (`core.canon.tiles`); all tiles in their order are the leaves of a tre
 
     leaves of step 0 | ... | leaves of step k - 1 | leaves of the judging part, the last of which is the verdict
 
-Within a part a value's tiles follow those of the value before it. An `Entry` says of one value all that is needed to
-compute any element of it; the entries lie under `listing`, so nobody has to show a graph. What an input is, its
-entry's `op` says:
+Within a part a value's tiles follow those of the value before it. A `ProgramEntry` says of one value all that is
+needed to compute any element of it; the entries lie under `listing`, so nobody has to show a graph. What an input is,
+its entry's `op` says:
 
     op       name                     attrs          its truth
     state    section/tensor           (value,)       step 0: under the start border; later: that value, one step before
@@ -66,7 +66,7 @@ class ProgramEntry(Wire, frozen=True):
 
 
 class CanonicalProgram(Wire, frozen=True):
-    """What the terms fix. A job without one has `Program()`: its disputes stay with the jury.
+    """What the terms fix. A job without one has `CanonicalProgram()`: its disputes stay with the jury.
 
     `listing`: core.merkle root over the encoded entries, `values` of the step graph, then `judged` of the judging
     graph. `leaves` of one step, `closing` of the judging part. `rows` windows of `context` tokens are a step's batch;
@@ -114,7 +114,7 @@ def job_id(rest: Hash, program: CanonicalProgram) -> Hash:
 
 
 def is_sound(program: CanonicalProgram) -> bool:
-    """Whether every number is within its bounds; `Program()` is not."""
+    """Whether every number is within its bounds; `CanonicalProgram()` is not."""
     return (
         0 < program.values <= limits.GRAPH_INPUTS + limits.GRAPH_NODES
         and 0 < program.judged <= limits.GRAPH_INPUTS + limits.GRAPH_NODES

@@ -3,7 +3,7 @@
 The referee then rules which of the two tiles has it right.
 
 Two trees of tiles (`core.canon.tile_tree`) have the same leaves before `leaf`, and differ there. Whoever wants an end
-shows an `Exhibit`; what counts in it stands under the program's roots, under the accused's borders, or is a leaf
+shows an `ElementProof`; what counts in it stands under the program's roots, under the accused's borders, or is a leaf
 before the disputed one, of which both trees have the same. The first element in which the two tiles differ is computed
 with the kernels of `core.canon.tiles`, or, of an input, read from its source. Then the bits are compared.
 

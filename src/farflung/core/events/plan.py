@@ -6,7 +6,7 @@ from farflung.core.events.base import Event
 
 
 class PlanEvent(Event, frozen=True, tag="plan"):
-    """What the run will take, before anything is spent. Compared with what happened in `Compared`."""
+    """What the run will take, before anything is spent. Compared with what happened in `PlanComparisonEvent`."""
 
     name: str
     run: str

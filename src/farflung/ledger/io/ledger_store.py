@@ -66,7 +66,7 @@ class _CertifiedHeader(Wire, frozen=True):
 
 
 class LedgerStore:
-    """One open ledger file, and its chain's past. One writer at a time; use `Store.open`."""
+    """One open ledger file, and its chain's past. One writer at a time; use `LedgerStore.open`."""
 
     def __init__(self, file: LedgerFile, genesis: Genesis, keep_ms: int | None) -> None:
         self.path, self.genesis, self._file, self._keep_ms = file.path, genesis, file, keep_ms
@@ -371,7 +371,7 @@ def put_mark(connection: Connection, name: str) -> None:
 def open_file(
     path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()
 ) -> LedgerFile:
-    """A file of this ledger; made, with the rows `first`, if there is none. Raises RunError as `Store.open` does."""
+    """A file of this ledger; made, with the rows `first`, if there is none. Raises RunError as `LedgerStore.open` does."""
     file = LedgerFile(path, label, partial(_create, genesis, first))
     try:
         meta = dict(file.rows("SELECT name, value FROM meta"))

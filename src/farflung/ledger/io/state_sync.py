@@ -216,7 +216,7 @@ async def _steps(ask: Ask, own: LocalChainStatus, manifest: SnapshotManifest) ->
     while trust.epoch < epoch:
         page = (await _asked(ask, queries.GetSteps(trust.epoch), queries.StepsReply)).steps
         if not page:
-            break  # Incoming.begin refuses the manifest
+            break  # SnapshotDownload.begin refuses the manifest
         for step in page:
             trust = light_client.follow(trust, step)
             found.append(step)

@@ -10,7 +10,7 @@ edge out of every stage. The dispute's row holds the money meanwhile (`disputes`
 | JobSlash    | see `slash`             | -        | Offered, where the accusation is one of distance              |
 | Pinpoint    | the accused, an accuser | Offered  | First                                                         |
 | Challenge   | anybody, with a bond    | -        | First                                                         |
-| FirstMove   | either side             | First    | after both: Verdict (trees agree), Descend or Show            |
+| FirstMove   | either side             | First    | after both: Verdict (trees agree), Descend or ShowTile        |
 | Descend     | either side             | Descend  | after both: Descend, or Show where children are leaves        |
 | OpenVerdict | anybody                 | Verdict  | Closed: Upheld where the leaf says guilty, else Overturned    |
 | Show        | either side             | Show     | after both: Referee                                           |

@@ -3,12 +3,12 @@
 It is SDBFT as a function from events to effects (docs/protocol/sdbft.md).
 
 The rules are numbered as on that page. All of them are taken up in `_step`, one after another, until none has anything
-to do; what the rest of the class does is believe or disbelieve messages (`Inbox`), and keep within bounds.
+to do; what the rest of the class does is believe or disbelieve messages (`ReplicaInbox`), and keep within bounds.
 A replica lives for one epoch. Times are whole milliseconds of any clock that does not go back.
 
-    replica = Replica(reign, head, key)             at the beginning of an epoch: head = Head(root, 0)
+    replica = Replica(reign, head, key)             at the beginning of an epoch: head = FinalHead(root, 0)
     replica = Replica(reign, head, key, records)    after a crash: all records of the vote log, in order (rule 7)
-    effects = replica.handle(Started(), now_ms)     and so on with each event, see events.py
+    effects = replica.handle(ReplicaStartEvent(), now_ms)     and so on, see replica_events
     replica.records()                               what a shorter vote log must still hold
 """
 
@@ -333,7 +333,7 @@ class Replica(ReplicaInbox):
             self._broadcast(self.status())
 
     def _plan(self) -> None:
-        """Asks for the next Tick."""
+        """Asks for the next ReplicaTickEvent."""
         if self._is_working and not self._was_working:
             self._worked = self._now
         self._was_working = self._is_working

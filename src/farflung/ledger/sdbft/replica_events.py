@@ -1,29 +1,30 @@
 """Defines a replica's events and effects: the whole interface between the rules and the shell that waits.
 
-    events   Started      once, before all others
-             Received     a message of a peer, decoded (messages.read_message)
-             Tick         a `Wake` is due; too early or too often does no harm
-             Connected    a peer can be reached
-             Work         whether transactions wait for a block
-             Built        the block that `Build` asked for
-             Judged       what `Judge` asked for
-             Adopted      the blocks of a `Final` are executed and stored
+    events   ReplicaStartEvent     once, before all others
+             ReplicaMessageEvent   a message of a peer, decoded (replica_messages.read_message)
+             ReplicaTickEvent      a `WakeEffect` is due; too early or too often does no harm
+             ReplicaPeerEvent      a peer can be reached
+             WaitingTxsEvent       whether transactions wait for a block
+             BlockBuiltEvent       the block that `BuildBlockEffect` asked for
+             BlockCheckedEvent     what `CheckBlockEffect` asked for
+             BlocksStoredEvent     the blocks of a `FinalBlocksEffect` are executed and stored
 
-    effects  Log          must be on disk (fsync) before any effect behind it is executed
-             Send         to one peer; may be lost
-             Broadcast    to all seats but one's own, and to whoever follows
-             Wake         send `Tick` at this time; the latest replaces earlier ones
-             Build        make a block on this parent; answer with Built, or not at all
-             Judge        execute this block on its parent's state; answer with Judged
-             Final        these blocks are final: store them in one transaction, then answer with Adopted; states that
-                          do not descend from the last of them are not asked for again
-             Accuse       two votes that no honest seat signs both
-             Answer       send the peer stored blocks behind a height, as pulls.in_messages puts them
+    effects  LogVotesEffect        must be on disk (fsync) before any effect behind it is executed
+             SendEffect            to one peer; may be lost
+             BroadcastEffect       to all seats but one's own, and to whoever follows
+             WakeEffect            send a `ReplicaTickEvent` at this time; the latest replaces earlier ones
+             BuildBlockEffect      make a block on this parent; answer with BlockBuiltEvent, or not at all
+             CheckBlockEffect      execute this block on its parent's state; answer with BlockCheckedEvent
+             FinalBlocksEffect     these blocks are final: store them in one transaction, then answer with
+                                   BlocksStoredEvent; states that do not descend from the last are not asked for again
+             AccuseEffect          two votes that no honest seat signs both
+             SendBlocksEffect      send the peer stored blocks behind a height, as catch_up.in_messages puts them
 
-Effects are executed in order. Judge comes only for blocks whose parent was executed before: final, or judged valid.
-`is_new` is False for a block that a quorum notarized: then its time is not compared with the clock any more, only
-form, signatures and state count. When a Final ends with the block that closes the epoch, the replica is over: it signs
-nothing more, and the shell makes another for the next epoch, from the committee that the block's state names.
+Effects are executed in order. A CheckBlockEffect comes only for blocks whose parent was executed before: final, or
+judged valid. `is_new` is False for a block that a quorum notarized: then its time is not compared with the clock any
+more, only form, signatures and state count. When a FinalBlocksEffect ends with the block that closes the epoch, the
+replica is over: it signs nothing more, and the shell makes another for the next epoch, from the committee that the
+block's state names.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class WaitingTxsEvent:
 
 @dataclass(frozen=True, slots=True)
 class BlockBuiltEvent:
-    """The block that `Build` asked for in this view; the rest as in `Judged`, as building it showed."""
+    """The block that `BuildBlockEffect` asked for in this view; the rest as in `BlockCheckedEvent`, as building it showed."""
 
     view: int
     draft: DraftBlock
@@ -100,7 +101,7 @@ class BlockCheckedEvent:
 
 @dataclass(frozen=True, slots=True)
 class BlocksStoredEvent:
-    """A `Final` that ended with this block is stored; whether the block closes the epoch."""
+    """A `FinalBlocksEffect` that ended with this block is stored; whether the block closes the epoch."""
 
     block: Hash
     closes: bool
@@ -142,7 +143,7 @@ class BroadcastEffect:
 
 @dataclass(frozen=True, slots=True)
 class WakeEffect:
-    """When the next Tick is wanted, in the milliseconds of `handle`."""
+    """When the next ReplicaTickEvent is wanted, in the milliseconds of `handle`."""
 
     at_ms: int
 

@@ -2,7 +2,7 @@
 
 They are a tagged union, bounded when it is read.
 
-`Pending` is for the shell's pool of transactions; a replica passes it over.
+`PendingTxs` is for the shell's pool of transactions; a replica passes it over.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ViewTallies:
         return True
 
     def keep(self, proposal: BlockProposal) -> None:
-        """Keeps a proposal that `Tally.takes`."""
+        """Keeps a proposal that `ViewTally.takes`."""
         self.at(proposal.signed.vote.view).proposals.append(proposal)
         self._blocks.setdefault(proposal.signed.vote.block, proposal)
 
