@@ -181,7 +181,7 @@ class LedgerState:
 
 
 class StateDraft:
-    """Changes over a LedgerState or another StateDraft; `now`, `height`: of the block being made; `payee` earns its fees."""
+    """Changes over a LedgerState or another StateDraft; `now`, `height`: of the new block; `payee` earns its fees."""
 
     def __init__(self, below: LedgerState | StateDraft, now: int, payee: PeerId = NOBODY) -> None:
         self.below, self.now = below, now

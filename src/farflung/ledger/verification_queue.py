@@ -30,7 +30,7 @@ _FRAME: Final = 16  # bytes around a transaction, and around a part
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """Transactions whose form and signature another process judges; answered with `LedgerNode.examined`, in any order."""
+    """Transactions whose form and signature another process judges; answered with `LedgerNode.examined`."""
 
     number: int
     txs: tuple[SignedTx, ...]

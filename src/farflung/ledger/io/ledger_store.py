@@ -371,7 +371,7 @@ def put_mark(connection: Connection, name: str) -> None:
 def open_file(
     path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()
 ) -> LedgerFile:
-    """A file of this ledger; made, with the rows `first`, if there is none. Raises RunError as `LedgerStore.open` does."""
+    """This ledger's file; made, with the rows `first`, if there is none. Raises RunError as `LedgerStore.open` does."""
     file = LedgerFile(path, label, partial(_create, genesis, first))
     try:
         meta = dict(file.rows("SELECT name, value FROM meta"))

@@ -81,7 +81,7 @@ class WaitingTxsEvent:
 
 @dataclass(frozen=True, slots=True)
 class BlockBuiltEvent:
-    """The block that `BuildBlockEffect` asked for in this view; the rest as in `BlockCheckedEvent`, as building it showed."""
+    """The block that `BuildBlockEffect` asked for in this view; the rest as in `BlockCheckedEvent`."""
 
     view: int
     draft: DraftBlock
