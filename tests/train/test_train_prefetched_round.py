@@ -79,7 +79,7 @@ class Twins:
         assert mine == right
         return mine
 
-    def prefetched(self, steps):
+    def prefetch(self, steps):
         """Steps that were made ahead, of so many that there was time for."""
         return sum(self.eager.prefetch() for _ in range(steps))
 
