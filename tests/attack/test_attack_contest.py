@@ -59,7 +59,7 @@ def test_a_node_takes_no_lease_with_another_seats_batches(tmp_path: Path) -> Non
             start = replace(court.start, member=member)
             with pytest.raises(VerificationError, match="FF-APP-383"):
                 await court.unattended(A).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
-        await court.counsel(A)
+        await court.agent(A)
         start = replace(court.start, member=7)  # says nothing to a verifier: it has no seat
         await court.unattended(VERIFIERS[1]).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
 
@@ -109,7 +109,7 @@ def test_a_claim_that_is_not_the_kept_one_is_not_answered_with_another(tmp_path:
     """Two claims of one round: the node defends the one that it kept, and says so of the other."""
 
     async def play(court: Court) -> None:
-        accused = await court.counsel(A)
+        accused = await court.agent(A)
         accused.own(TERMS.id, (3, SEGMENT), FALSE.trace, FALSE.opened())
         async with at_work(accused):
             await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
