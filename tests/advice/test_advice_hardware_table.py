@@ -268,9 +268,8 @@ def test_any_figure_that_is_a_tenth_off_is_found(column: str, row: dict[str, str
     refused(changed(row["name"], **{column: str(round(value)) if whole else repr(value)}))
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
+def test_a_field_that_makes_no_sense_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for column, value in [
         ("name", ""),
         ("year", "1999"),
         ("year", "2020.5"),
@@ -298,12 +297,11 @@ def test_any_figure_that_is_a_tenth_off_is_found(column: str, row: dict[str, str
         ("kind", "toy"),
         ("derived", "everything"),
         ("source", " "),
-    ],
-)
-def test_a_field_that_makes_no_sense_is_refused_by_its_name(column: str, value: str) -> None:
-    error = refused(changed("GeForce RTX 3090", **{column: value}))
-    wanted = {"pcie": "lanes"} if value == "-" else {}
-    assert error.message.endswith(wanted.get(column, column))
+    ]:
+        with subtests.test(column=column, value=value):
+            error = refused(changed("GeForce RTX 3090", **{column: value}))
+            wanted = {"pcie": "lanes"} if value == "-" else {}
+            assert error.message.endswith(wanted.get(column, column))
 
 
 @given(st.text(max_size=300))
@@ -324,9 +322,8 @@ def test_a_table_that_is_too_long_or_names_a_card_twice_is_refused() -> None:
 # Names
 
 
-@pytest.mark.parametrize(
-    ("said", "name"),
-    [
+def test_a_card_is_found_by_the_names_of_people_and_drivers(subtests: pytest.Subtests) -> None:
+    for said, name in [
         ("rtx 3090", "GeForce RTX 3090"),
         ("3090", "GeForce RTX 3090"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "GeForce RTX 4070 Ti SUPER"),
@@ -345,10 +342,9 @@ def test_a_table_that_is_too_long_or_names_a_card_twice_is_refused() -> None:
         ("Intel(R) Arc(TM) A770 Graphics", "Arc A770 16GB"),
         ("Apple M1 Max", "M1 Max 32-core"),
         ("Radeon VII", "Radeon VII"),
-    ],
-)
-def test_a_card_is_found_by_the_names_of_people_and_drivers(said: str, name: str) -> None:
-    assert card(said).name == name
+    ]:
+        with subtests.test(said=said, name=name):
+            assert card(said).name == name
 
 
 @pytest.mark.parametrize(

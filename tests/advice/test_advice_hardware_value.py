@@ -46,17 +46,25 @@ def test_an_a100_beside_itself_is_worth_1_less_the_loss() -> None:
     assert value(A100_CARD, loss=0.0).per_watt == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),  # tensor per W of an A100 PCIe of 300 W: research, orchestrate, section 5
-    [("RTX 4090", 0.35), ("RTX 3090", 0.20), ("RTX 3060 12GB", 0.14), ("RTX 4060", 0.25), ("RTX 2080 Ti", 0.21),
-     ("RTX 5090", 0.35), ("RX 7900 XTX", 0.33), ("GTX 1660", 0.08), ("RX 580", 0.03), ("RX 6800 XT", 0.13)],
-)  # fmt: skip
-def test_worth_per_watt_is_that_of_the_research(name: str, expected: float) -> None:
-    pcie = ReferenceCard(watts=300)
-    found = value(TABLE.find(name), FactorPrecision.FP16, loss=0.0, reference=pcie)
-    assert found.per_watt == pytest.approx(expected, abs=0.006)
-    lossy = value(TABLE.find(name), FactorPrecision.FP16, reference=pcie)
-    assert lossy.per_watt == pytest.approx(0.8 * found.per_watt)
+def test_worth_per_watt_is_that_of_the_research(subtests: pytest.Subtests) -> None:
+    for name, expected in [
+        ("RTX 4090", 0.35),
+        ("RTX 3090", 0.20),
+        ("RTX 3060 12GB", 0.14),
+        ("RTX 4060", 0.25),
+        ("RTX 2080 Ti", 0.21),
+        ("RTX 5090", 0.35),
+        ("RX 7900 XTX", 0.33),
+        ("GTX 1660", 0.08),
+        ("RX 580", 0.03),
+        ("RX 6800 XT", 0.13),
+    ]:
+        with subtests.test(name=name, expected=expected):
+            pcie = ReferenceCard(watts=300)
+            found = value(TABLE.find(name), FactorPrecision.FP16, loss=0.0, reference=pcie)
+            assert found.per_watt == pytest.approx(expected, abs=0.006)
+            lossy = value(TABLE.find(name), FactorPrecision.FP16, reference=pcie)
+            assert lossy.per_watt == pytest.approx(0.8 * found.per_watt)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +146,12 @@ def test_a_price_that_is_none_is_refused_by_its_name(field: str, number: float) 
         value(RTX3090, **wrong)
 
 
-@pytest.mark.parametrize("field", ["rate", "watts", "hour"])
-@pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])
-def test_a_reference_that_is_none_is_refused_by_its_name(field: str, number: float) -> None:
-    with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
-        ReferenceCard(**{field: number})
+def test_a_reference_that_is_none_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for field in ["rate", "watts", "hour"]:
+        for number in [0.0, -1.0, math.nan, math.inf]:
+            with subtests.test(field=field, number=number):
+                with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
+                    ReferenceCard(**{field: number})
 
 
 # What a user measured
@@ -179,9 +188,8 @@ def test_a_profile_gives_power_to_a_card_whose_own_is_not_known() -> None:
     assert value(own).per_watt == pytest.approx(14.31 / 312 / (78 / 400) * 0.8, rel=0.001)
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
+def test_a_profile_that_makes_no_sense_is_refused_by_its_field(subtests: pytest.Subtests) -> None:
+    for text, field in [
         ("fp16_tflops = 61.5", "card"),
         ('card = ""', "card"),
         ("card = 3090", "card"),
@@ -200,13 +208,12 @@ def test_a_profile_gives_power_to_a_card_whose_own_is_not_known() -> None:
         ('card = "x"\nbandwidth_gb_s = 1e20', "bandwidth_gb_s"),
         ("card = ", "the file"),
         ("#" * (limits.CARD_PROFILE_CHARACTERS + 1), "the file"),
-    ],
-)
-def test_a_profile_that_makes_no_sense_is_refused_by_its_field(text: str, field: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        card_profile.parse(text)
-    assert caught.value.code == "FF-PLAN-033"
-    assert caught.value.message.endswith(f": {field}")
+    ]:
+        with subtests.test(text=text, field=field):
+            with pytest.raises(UsageError) as caught:
+                card_profile.parse(text)
+            assert caught.value.code == "FF-PLAN-033"
+            assert caught.value.message.endswith(f": {field}")
 
 
 def test_a_profile_is_read_from_a_file_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
@@ -318,13 +325,14 @@ def test_where_nobody_can_work_it_is_said_why(sites: list[PowerSite], cause: str
     assert cause in caught.value.cause
 
 
-@pytest.mark.parametrize("field", ["spare_watts", "base_watts", "hour", "kilowatt_hour"])
-@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
-def test_a_site_with_a_number_that_is_none_is_refused_by_its_field(field: str, number: float) -> None:
-    with pytest.raises(UsageError, match=f"FF-PLAN-035: home: {field} is"):
-        PowerSite("home", ((RTX3090, 1),), **{field: number})
-    with pytest.raises(UsageError, match="FF-PLAN-035: home: count is -1"):
-        site((RTX3090, -1))
+def test_a_site_with_a_number_that_is_none_is_refused_by_its_field(subtests: pytest.Subtests) -> None:
+    for field in ["spare_watts", "base_watts", "hour", "kilowatt_hour"]:
+        for number in [-1.0, math.nan, math.inf]:
+            with subtests.test(field=field, number=number):
+                with pytest.raises(UsageError, match=f"FF-PLAN-035: home: {field} is"):
+                    PowerSite("home", ((RTX3090, 1),), **{field: number})
+                with pytest.raises(UsageError, match="FF-PLAN-035: home: count is -1"):
+                    site((RTX3090, -1))
 
 
 # A run's price

@@ -55,9 +55,8 @@ def test_of_pairs_that_speak_of_two_hosts_the_nearest_counts() -> None:
     assert host_routes.between(*alone[:2]) == host_routes.HostRoute(host_routes.FREE, Seconds(0.01))
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
+def test_a_pair_that_cannot_be_is_refused_by_what_is_wrong(subtests: pytest.Subtests) -> None:
+    for row, words in [
         ('between = ["attic", "bran"]\nrate = 1', "'bran' is no host and no region"),
         ('between = ["attic", ""]\nrate = 1', "no host and no region"),
         ('between = ["attic", "attic"]\nrate = 1', "one and the same host"),
@@ -73,14 +72,13 @@ def test_of_pairs_that_speak_of_two_hosts_the_nearest_counts() -> None:
         ('between = ["attic", "barn"]\nrate = 1\ndelay = nan', "from 0 to"),
         ('between = ["attic", "barn"]\nrate = 1\nspeed = 2', "no pair has that"),
         ('between = ["eu", "us"]\nrate = 1\n[[pair]]\nbetween = ["us", "eu"]\nrate = 2', "the same two"),
-    ],
-)
-def test_a_pair_that_cannot_be_is_refused_by_what_is_wrong(row: str, words: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        parse(written(row), TABLE)
-    assert raised.value.code == "FF-PLAN-061"
-    assert words in (raised.value.cause or "")
-    assert raised.value.message.startswith("pair ")
+    ]:
+        with subtests.test(row=row, words=words):
+            with pytest.raises(UsageError) as raised:
+                parse(written(row), TABLE)
+            assert raised.value.code == "FF-PLAN-061"
+            assert words in (raised.value.cause or "")
+            assert raised.value.message.startswith("pair ")
 
 
 def test_pairs_are_bounded_in_number_and_are_tables() -> None:

@@ -56,9 +56,8 @@ def test_the_example_is_a_file_of_offers() -> None:
     assert len(found) == len({host.owner for host in found}) == 6
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
+def test_what_cannot_be_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for text, code, words in [
         ("", "FF-PLAN-060", "[[host]] parts"),
         ("host = []", "FF-PLAN-060", "nobody offers anything"),
         ("x = [", "FF-PLAN-060", ""),
@@ -88,13 +87,12 @@ def test_the_example_is_a_file_of_offers() -> None:
         (LEAST + "profile = { speed = 1 }", "FF-PLAN-061", "no profile of a card: speed"),
         (LEAST + "profile = { card = 'RTX 4090' }", "FF-PLAN-061", "measured on GeForce RTX 4090"),
         (LEAST + "profile = { card = 'RTX 4900' }", "FF-PLAN-061", "no card is called"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_its_name(text: str, code: str, words: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        parse(text, TABLE)
-    assert raised.value.code == code
-    assert words in (raised.value.cause or "")
+    ]:
+        with subtests.test(text=text, code=code, words=words):
+            with pytest.raises(UsageError) as raised:
+                parse(text, TABLE)
+            assert raised.value.code == code
+            assert words in (raised.value.cause or "")
 
 
 def test_a_misspelt_key_is_told_which_was_meant() -> None:

@@ -178,14 +178,15 @@ def least(fleet: Fleet, wish: PlacementGoal, count: int) -> float:
     return best
 
 
-@pytest.mark.parametrize("by_money", [False, True])
-@pytest.mark.parametrize("seed", range(6))
-def test_of_five_nodes_none_of_all_grids_is_better(seed: int, by_money: bool) -> None:
-    fleet, wish = drawn_fleet(seed, 5), PlacementGoal(by_money=by_money, similar=float("inf"))
-    best = node_selection.choose(fleet, WORK, wish, stages=(1, 2, 3, 4), moves=1000)[0]
-    given = grid_objective.arguments(fleet, WORK, wish)
-    found = float(loop("grid_loops", "weigh_grid")(best.grid, *given, by_money, 0.0))
-    assert found == pytest.approx(least(fleet, wish, 5))
+def test_of_five_nodes_none_of_all_grids_is_better(subtests: pytest.Subtests) -> None:
+    for by_money in [False, True]:
+        for seed in range(6):
+            with subtests.test(by_money=by_money, seed=seed):
+                fleet, wish = drawn_fleet(seed, 5), PlacementGoal(by_money=by_money, similar=float("inf"))
+                best = node_selection.choose(fleet, WORK, wish, stages=(1, 2, 3, 4), moves=1000)[0]
+                given = grid_objective.arguments(fleet, WORK, wish)
+                found = float(loop("grid_loops", "weigh_grid")(best.grid, *given, by_money, 0.0))
+                assert found == pytest.approx(least(fleet, wish, 5))
 
 
 def in_one_place(rate: Floats, price: Floats, network: LinkMatrices | None = None) -> Fleet:

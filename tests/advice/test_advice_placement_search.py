@@ -230,20 +230,21 @@ def test_swaps_find_what_no_start_has_and_more_runs_more_of_it() -> None:
     assert (six < 0.999 * one).any()
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_no_reversal_and_no_move_of_a_stage_shortens_an_improved_tour(seed: int) -> None:
-    count = 20
-    between = symmetric(seed, count)
-    order = np.random.default_rng(seed).permutation(count)
-    length = loop("group_search_loops", "improve_tour")(between, order)
-    long, tour_ = loop("group_search_loops", "tour_length"), list(order)
-    for i, j in itertools.combinations(range(count), 2):
-        turned = [*tour_[:i], *tour_[i : j + 1][::-1], *tour_[j + 1 :]]
-        assert long(between, np.array(turned)) >= length - 1e-9
-    for i, j in itertools.permutations(range(count), 2):
-        moved = tour_[:i] + tour_[i + 1 :]
-        moved.insert(j, tour_[i])
-        assert long(between, np.array(moved)) >= length - 1e-9
+def test_no_reversal_and_no_move_of_a_stage_shortens_an_improved_tour(subtests: pytest.Subtests) -> None:
+    for seed in range(30):
+        with subtests.test(seed=seed):
+            count = 20
+            between = symmetric(seed, count)
+            order = np.random.default_rng(seed).permutation(count)
+            length = loop("group_search_loops", "improve_tour")(between, order)
+            long, tour_ = loop("group_search_loops", "tour_length"), list(order)
+            for i, j in itertools.combinations(range(count), 2):
+                turned = [*tour_[:i], *tour_[i : j + 1][::-1], *tour_[j + 1 :]]
+                assert long(between, np.array(turned)) >= length - 1e-9
+            for i, j in itertools.permutations(range(count), 2):
+                moved = tour_[:i] + tour_[i + 1 :]
+                moved.insert(j, tour_[i])
+                assert long(between, np.array(moved)) >= length - 1e-9
 
 
 def test_devices_that_are_alike_are_not_swapped_and_less_is_tried_where_many_are(
@@ -348,9 +349,8 @@ def test_a_layout_of_blocks_holds_everybody_and_beats_chance() -> None:
     assert layout.score.pipeline < 0.8 * device_clusters.score(network, chance).pipeline
 
 
-@pytest.mark.parametrize(
-    ("field", "change"),
-    [
+def test_a_wrong_mesh_is_refused_by_the_name_of_its_field(subtests: pytest.Subtests) -> None:
+    for field, change in [
         ("site", {"site": []}),
         ("site", {"site": [0, 2]}),
         ("site", {"site": [0, -1]}),
@@ -365,13 +365,12 @@ def test_a_layout_of_blocks_holds_everybody_and_beats_chance() -> None:
         ("up", {"up": [1e6, -1.0]}),
         ("down", {"down": [1e6, 0.0]}),
         ("down", {"down": ["fast", 1.0]}),
-    ],
-)
-def test_a_wrong_mesh_is_refused_by_the_name_of_its_field(field: str, change: dict[str, object]) -> None:
-    right = {"site": [0, 1], "delay": [[0.0, 0.1], [0.1, 0.0]], "rate": [[1e9, 1e8], [1e8, 1e9]]}
-    with pytest.raises(UsageError, match=f"`{field}`") as error:
-        mesh(**{**right, **change})  # type: ignore[arg-type]
-    assert error.value.code == "FF-PLAN-040"
+    ]:
+        with subtests.test(field=field, change=change):
+            right = {"site": [0, 1], "delay": [[0.0, 0.1], [0.1, 0.0]], "rate": [[1e9, 1e8], [1e8, 1e9]]}
+            with pytest.raises(UsageError, match=f"`{field}`") as error:
+                mesh(**{**right, **change})  # type: ignore[arg-type]
+            assert error.value.code == "FF-PLAN-040"
 
 
 def test_layouts_that_cannot_be_are_refused() -> None:

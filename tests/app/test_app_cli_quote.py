@@ -218,9 +218,8 @@ def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -
         assert max(map(len, rows)) <= max(56, min(columns, 80))
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
+def test_what_makes_no_sense_is_refused_and_nothing_is_printed(subtests: pytest.Subtests) -> None:
+    for words, code in [
         (("--budget", "0"), "FF-JOB-004"),
         (("--price", "0"), "FF-JOB-004"),
         (("--budget", "-1"), "FF-JOB-004"),
@@ -232,12 +231,11 @@ def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -
         (("--deadline", "0h"), "FF-APP-436"),
         (("--deadline", "999999d"), "FF-APP-436"),
         (("--card", "RTX 4900"), "FF-PLAN-031"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_and_nothing_is_printed(words: tuple[str, ...], code: str) -> None:
-    out, error = asked(*JOB, *words)
-    assert error is not None
-    assert (error.code, error.exit_code, out) == (code, 2, "")
+    ]:
+        with subtests.test(words=words, code=code):
+            out, error = asked(*JOB, *words)
+            assert error is not None
+            assert (error.code, error.exit_code, out) == (code, 2, "")
 
 
 @pytest.mark.parametrize(

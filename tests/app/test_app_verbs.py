@@ -42,14 +42,15 @@ def help_of(name: str) -> list[str]:
     return ended.output.splitlines()
 
 
-@pytest.mark.parametrize("name", ["", *ALL])
-def test_a_help_fits_a_screen_and_has_one_example(name: str) -> None:
-    shown = help_of(name)
-    assert len(shown) <= ROWS - 1, f"{len(shown)} lines, and a prompt comes below"
-    assert max(map(len, shown)) <= COLUMNS
-    examples = [line for line in shown if "Example:" in line]
-    assert len(examples) == 1, examples
-    assert f"Example: farflung {name}".rstrip() in examples[0]
+def test_a_help_fits_a_screen_and_has_one_example(subtests: pytest.Subtests) -> None:
+    for name in ["", *ALL]:
+        with subtests.test(name=name):
+            shown = help_of(name)
+            assert len(shown) <= ROWS - 1, f"{len(shown)} lines, and a prompt comes below"
+            assert max(map(len, shown)) <= COLUMNS
+            examples = [line for line in shown if "Example:" in line]
+            assert len(examples) == 1, examples
+            assert f"Example: farflung {name}".rstrip() in examples[0]
 
 
 def test_a_switch_that_help_leaves_out_is_said_to_be_left_out_on_the_page() -> None:
@@ -61,26 +62,28 @@ def test_a_switch_that_help_leaves_out_is_said_to_be_left_out_on_the_page() -> N
                 assert f"`{switch.opts[0]}` (left out of `--help`" in row, f"{name} {switch.opts[0]}"
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_an_example_is_a_command_line_that_is_understood(name: str) -> None:
-    (line,) = [line for line in help_of(name) if "Example:" in line]
-    words = shlex.split(line.partition("Example: farflung ")[2].partition(" >> ")[0])
-    words = words[len(name.split()) :]
-    command = ALL[name]
-    if isinstance(command, click.Group):
-        inner, *words = words
-        command = ALL[f"{name} {inner}"]
-    for option in command.params:  # a file of an example need not be here
-        if isinstance(option.type, click.Path):
-            option.type.exists = False
-    assert command.make_context(name, list(words)) is not None
+def test_an_example_is_a_command_line_that_is_understood(subtests: pytest.Subtests) -> None:
+    for name in ALL:
+        with subtests.test(name=name):
+            (line,) = [line for line in help_of(name) if "Example:" in line]
+            words = shlex.split(line.partition("Example: farflung ")[2].partition(" >> ")[0])
+            words = words[len(name.split()) :]
+            command = ALL[name]
+            if isinstance(command, click.Group):
+                inner, *words = words
+                command = ALL[f"{name} {inner}"]
+            for option in command.params:  # a file of an example need not be here
+                if isinstance(option.type, click.Path):
+                    option.type.exists = False
+            assert command.make_context(name, list(words)) is not None
 
 
-@pytest.mark.parametrize("name", LEAVES)
-def test_every_verb_speaks_json(name: str) -> None:
-    options = [option for param in LEAVES[name].params for option in param.opts]
-    assert "--json" in options
-    assert inspect.getdoc(LEAVES[name].callback)
+def test_every_verb_speaks_json(subtests: pytest.Subtests) -> None:
+    for name in LEAVES:
+        with subtests.test(name=name):
+            options = [option for param in LEAVES[name].params for option in param.opts]
+            assert "--json" in options
+            assert inspect.getdoc(LEAVES[name].callback)
 
 
 @pytest.mark.parametrize("name", LEAVES)

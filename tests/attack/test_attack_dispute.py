@@ -281,19 +281,24 @@ def inputs() -> list[int]:
     return first + [STEPS * program.leaves + entry.first for entry in entries[program.values :][:2]]
 
 
-@pytest.mark.parametrize("leaf", inputs())
-@pytest.mark.parametrize(
-    "change", [{"data": bytes(16)}, {"data": b""}, {"index": 1}, {"count": 9}, {"path": (ZERO_HASH,)}]
-)
-def test_an_input_is_proved_by_its_source(leaf: int, change: dict[str, object]):
-    game = at(PinpointStage.REFEREE, leaf)
-    honest = exhibit_of(game.tiny, game.accused, game.challenger, leaf)
-    forged = _pieces(change)(game, honest)
-    if forged == honest:
-        pytest.skip("this piece is so already")
-    for shown in (forged, replace(honest, pieces=()), replace(honest, pieces=honest.pieces * 2)):
-        assert game.do(A, ProveElement(game.job_id, A.public, encode(shown))) == "FF-LEDG-355"
-    honest_wins(game)
+def test_an_input_is_proved_by_its_source(subtests):
+    for leaf in inputs():
+        for change in [
+            {"data": bytes(16)},
+            {"data": b""},
+            {"index": 1},
+            {"count": 9},
+            {"path": (ZERO_HASH,)},
+        ]:
+            with subtests.test(leaf=leaf, change=change):
+                game = at(PinpointStage.REFEREE, leaf)
+                honest = exhibit_of(game.tiny, game.accused, game.challenger, leaf)
+                forged = _pieces(change)(game, honest)
+                if forged == honest:
+                    pytest.skip("this piece is so already")
+                for shown in (forged, replace(honest, pieces=()), replace(honest, pieces=honest.pieces * 2)):
+                    assert game.do(A, ProveElement(game.job_id, A.public, encode(shown))) == "FF-LEDG-355"
+                honest_wins(game)
 
 
 @settings(max_examples=150)
@@ -339,9 +344,9 @@ def test_a_program_that_the_job_does_not_name_is_refused():
     assert game.do(A, game.opening()) == "FF-LEDG-338"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_program_out_of_bounds_begins_no_game(subtests):
+    """A job may be made with any program: the law looks at its numbers before it computes with them."""
+    for change in [
         {"values": 0},
         {"judged": 0},
         {"leaves": 0},
@@ -358,18 +363,15 @@ def test_a_program_that_the_job_does_not_name_is_refused():
         {"leaves": limits.EXECUTION_LEAVES},
         {"rows": limits.WEIGHT + 1},
         {"places": limits.DATA_BYTES + 1},
-    ],
-    ids=str,
-)
-def test_a_program_out_of_bounds_begins_no_game(change: dict[str, int]):
-    """A job may be made with any program: the law looks at its numbers before it computes with them."""
-    tiny = Tiny()
-    assert tiny.honest == HONEST.tiles
-    tiny.__dict__["program"] = replace(tiny.program, **change)
-    game = Game(HONEST, HONEST, tiny)
-    assert game.job_id == job_id(REST, tiny.program)
-    game.must(REQUESTER, game.slash())
-    assert game.do(A, game.opening()) == "FF-LEDG-341"
+    ]:
+        with subtests.test(change=change):
+            tiny = Tiny()
+            assert tiny.honest == HONEST.tiles
+            tiny.__dict__["program"] = replace(tiny.program, **change)
+            game = Game(HONEST, HONEST, tiny)
+            assert game.job_id == job_id(REST, tiny.program)
+            game.must(REQUESTER, game.slash())
+            assert game.do(A, game.opening()) == "FF-LEDG-341"
 
 
 # Challenges

@@ -85,9 +85,8 @@ def test_the_file_that_the_others_differ_from_is_good(tmp_path: Path) -> None:
     assert load.open_model(str(tmp_path)).card.name == "small"
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+def test_a_card_that_no_job_can_have_is_no_card(subtests: pytest.Subtests) -> None:
+    for said in [
         GOOD | {"layers": 10**9},
         GOOD | {"layers": 1 << 70},
         GOOD | {"vocabulary": 1 << 31},
@@ -115,17 +114,15 @@ def test_the_file_that_the_others_differ_from_is_good(tmp_path: Path) -> None:
         [],
         None,
         7,
-    ],
-)
-def test_a_card_that_no_job_can_have_is_no_card(said: object) -> None:
-    with pytest.raises(UsageError, match="FF-TRAIN-100") as caught:
-        train_model_file.read(file_of(said, wanted()))
-    assert all(line.isprintable() and len(line) < 400 for line in caught.value.lines())
+    ]:
+        with subtests.test(said=said):
+            with pytest.raises(UsageError, match="FF-TRAIN-100") as caught:
+                train_model_file.read(file_of(said, wanted()))
+            assert all(line.isprintable() and len(line) < 400 for line in caught.value.lines())
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
+def test_a_head_that_does_not_fit_its_file_is_refused(subtests: pytest.Subtests) -> None:
+    for extra in [
         ',"x":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4]}',
         ',"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}',
         ',"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}',
@@ -138,11 +135,10 @@ def test_a_card_that_no_job_can_have_is_no_card(said: object) -> None:
         ',"__metadata__":7',
         ',"__metadata__":{"farflung":7}',
         ',"' + "x" * 100_000 + '":[]',
-    ],
-)
-def test_a_head_that_does_not_fit_its_file_is_refused(extra: str) -> None:
-    with pytest.raises(FarflungError, match=r"FF-TRAIN-10[012]"):
-        train_model_file.flat(*card_and_layout(file_of(GOOD, extra=extra)))
+    ]:
+        with subtests.test(extra=extra):
+            with pytest.raises(FarflungError, match=r"FF-TRAIN-10[012]"):
+                train_model_file.flat(*card_and_layout(file_of(GOOD, extra=extra)))
 
 
 def test_a_head_of_very_many_tensors_is_not_read_on() -> None:

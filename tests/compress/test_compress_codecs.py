@@ -52,21 +52,22 @@ def gaussian(layout, seed=0):
     return np.random.default_rng(seed).standard_normal(layout.size).astype(np.float32)
 
 
-@pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("codec", CODECS, ids=label)
-def test_payload_and_residual_make_up_the_values_on_odd_layouts(codec, shapes):
-    layout = TensorLayout.of(shapes)
-    values = gaussian(layout)
-    before = values.copy()
-    state, payload = codec.encode(None, values, layout, ABOUT)
-    assert np.array_equal(values, before)
-    decoded = codec.decode(payload, layout, ABOUT)
-    assert decoded.shape == (layout.size,)
-    assert decoded.dtype == np.float32
-    assert len(payload) <= codec.bound(layout)
-    rest = np.zeros_like(values) if state is None else state
-    assert np.array_equal(rest, values - decoded)
-    assert codec.encode(None, values, layout, ABOUT)[1] == payload
+def test_payload_and_residual_make_up_the_values_on_odd_layouts(subtests):
+    for shapes in LAYOUTS.values():
+        for codec in CODECS:
+            with subtests.test(shapes=shapes, codec=codec):
+                layout = TensorLayout.of(shapes)
+                values = gaussian(layout)
+                before = values.copy()
+                state, payload = codec.encode(None, values, layout, ABOUT)
+                assert np.array_equal(values, before)
+                decoded = codec.decode(payload, layout, ABOUT)
+                assert decoded.shape == (layout.size,)
+                assert decoded.dtype == np.float32
+                assert len(payload) <= codec.bound(layout)
+                rest = np.zeros_like(values) if state is None else state
+                assert np.array_equal(rest, values - decoded)
+                assert codec.encode(None, values, layout, ABOUT)[1] == payload
 
 
 @st.composite
@@ -181,18 +182,19 @@ def test_rows_and_columns_that_differ_make_indices_cheap():
     assert 8 * (size - HEADER_BYTES) <= (6.6 + 1) * 64 * 16
 
 
-@pytest.mark.parametrize("shape", [(65_537,), (257, 255), (64, 113, 3, 3), (5, 13_109), (13_109, 5)])
-@pytest.mark.parametrize("transform", ["raw", "auto"])
-def test_odd_shapes_cost_no_more_than_their_share(shape, transform):
+def test_odd_shapes_cost_no_more_than_their_share(subtests):
     """Bytes per element beside those of whole square chunks."""
-    codec = codec_of("topk", 2, transform, 64, 4096)
-    costs = []
-    for shapes in ({"w": shape}, {"w": (256, 256)}):
-        layout = TensorLayout.of(shapes)
-        size = len(codec.encode(None, gaussian(layout), layout, ABOUT)[1]) - HEADER_BYTES
-        sent = sum(min(64, layout.size - start) for start in range(0, layout.size, 4096))
-        costs.append(size / sent)
-    assert costs[0] <= 1.03 * costs[1]
+    for shape in [(65_537,), (257, 255), (64, 113, 3, 3), (5, 13_109), (13_109, 5)]:
+        for transform in ["raw", "auto"]:
+            with subtests.test(shape=shape, transform=transform):
+                codec = codec_of("topk", 2, transform, 64, 4096)
+                costs = []
+                for shapes in ({"w": shape}, {"w": (256, 256)}):
+                    layout = TensorLayout.of(shapes)
+                    size = len(codec.encode(None, gaussian(layout), layout, ABOUT)[1]) - HEADER_BYTES
+                    sent = sum(min(64, layout.size - start) for start in range(0, layout.size, 4096))
+                    costs.append(size / sent)
+                assert costs[0] <= 1.03 * costs[1]
 
 
 def test_many_small_tensors_cost_no_more_than_one_large_one():
@@ -205,14 +207,19 @@ def test_many_small_tensors_cost_no_more_than_one_large_one():
     assert sizes[1] <= 1.05 * sizes[2]
 
 
-@pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize(("topk", "chunk"), SPARSE)
-def test_no_input_found_is_longer_than_the_bound(topk, chunk, shapes):
-    layout = TensorLayout.of(shapes)
-    for bits in (1, 2, 8):
-        codec = codec_of("topk", bits, "raw", topk, chunk)
-        for values in (worst(layout, topk, chunk), gaussian(layout), np.zeros(layout.size, np.float32)):
-            assert len(codec.encode(None, values, layout, ABOUT)[1]) <= codec.bound(layout)
+def test_no_input_found_is_longer_than_the_bound(subtests):
+    for shapes in LAYOUTS.values():
+        for topk, chunk in SPARSE:
+            with subtests.test(shapes=shapes, topk=topk, chunk=chunk):
+                layout = TensorLayout.of(shapes)
+                for bits in (1, 2, 8):
+                    codec = codec_of("topk", bits, "raw", topk, chunk)
+                    for values in (
+                        worst(layout, topk, chunk),
+                        gaussian(layout),
+                        np.zeros(layout.size, np.float32),
+                    ):
+                        assert len(codec.encode(None, values, layout, ABOUT)[1]) <= codec.bound(layout)
 
 
 @pytest.mark.parametrize(("topk", "chunk"), SPARSE)
@@ -273,15 +280,16 @@ def test_zeros_and_denormals_survive():
             assert state is None or np.array_equal(state, values - decoded)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("codec", [CODECS[5], CODECS[1], CODECS[7], CODECS[-1]], ids=label)
-def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(codec, bad):
-    layout = TensorLayout.of({"a": (20,), "culprit": (4,), "z": (9,)})
-    values = gaussian(layout)
-    values[23] = bad
-    with pytest.raises(RunError, match="culprit") as caught:
-        codec.encode(None, values, layout, ABOUT)
-    assert caught.value.code == "FF-COMP-020"
+def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(subtests):
+    for bad in [np.nan, np.inf, -np.inf]:
+        for codec in [CODECS[5], CODECS[1], CODECS[7], CODECS[-1]]:
+            with subtests.test(bad=bad, codec=codec):
+                layout = TensorLayout.of({"a": (20,), "culprit": (4,), "z": (9,)})
+                values = gaussian(layout)
+                values[23] = bad
+                with pytest.raises(RunError, match="culprit") as caught:
+                    codec.encode(None, values, layout, ABOUT)
+                assert caught.value.code == "FF-COMP-020"
 
 
 def test_a_sum_with_the_residual_that_overflows_is_refused():
@@ -314,9 +322,8 @@ def test_a_payload_that_nobody_would_accept_is_refused_before_the_work():
     assert caught.value.code == "FF-COMP-023"
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
+def test_a_bad_codec_in_a_job_file_is_refused_with_a_next_step(subtests):
+    for change, code in [
         ({"kind": "top_k"}, "FF-COMP-030"),
         ({"topk": 0}, "FF-COMP-031"),
         ({"topk": 5, "chunk": 4}, "FF-COMP-031"),
@@ -327,14 +334,13 @@ def test_a_payload_that_nobody_would_accept_is_refused_before_the_work():
         ({"transform": "fft"}, "FF-COMP-031"),
         ({"transform": "dct", "chunk": 100}, "FF-COMP-032"),
         ({"bits": 3}, "FF-COMP-033"),
-    ],
-)
-def test_a_bad_codec_in_a_job_file_is_refused_with_a_next_step(change, code):
-    with pytest.raises(SpecError) as caught:
-        codec_of(**{"kind": "dense", **change})
-    assert caught.value.code == code
-    assert caught.value.hint
-    assert isinstance(caught.value, FarflungError)
+    ]:
+        with subtests.test(change=change, code=code):
+            with pytest.raises(SpecError) as caught:
+                codec_of(**{"kind": "dense", **change})
+            assert caught.value.code == code
+            assert caught.value.hint
+            assert isinstance(caught.value, FarflungError)
 
 
 def test_names_and_numbers_of_codecs_are_fixed():

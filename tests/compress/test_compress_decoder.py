@@ -208,9 +208,8 @@ def test_a_payload_is_good_for_one_place_only(codec):
     assert code_of(codec, payload, layout=renamed) == "FF-COMP-006"
 
 
-@pytest.mark.parametrize(
-    ("at", "code"),
-    [
+def test_each_field_of_the_header_is_checked(subtests):
+    for at, code in [
         (0, "FF-COMP-003"),
         (4, "FF-COMP-003"),
         (5, "FF-COMP-005"),
@@ -227,12 +226,11 @@ def test_a_payload_is_good_for_one_place_only(codec):
         (88, "FF-COMP-009"),
         (120, "FF-COMP-010"),
         (127, "FF-COMP-010"),
-    ],
-)
-def test_each_field_of_the_header_is_checked(at, code):
-    payload = bytearray(payload_of(CODECS[0]))
-    payload[at] ^= 0x40
-    assert code_of(CODECS[0], bytes(payload)) == code
+    ]:
+        with subtests.test(at=at, code=code):
+            payload = bytearray(payload_of(CODECS[0]))
+            payload[at] ^= 0x40
+            assert code_of(CODECS[0], bytes(payload)) == code
 
 
 def test_a_codec_does_not_read_another_codecs_payload():

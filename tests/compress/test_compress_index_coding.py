@@ -128,12 +128,13 @@ def test_symbols_are_those_of_the_slow_oracle_and_come_back(piece, seed):
     assert np.array_equal(decoded(data, piece, indices.size), indices)
 
 
-@pytest.mark.parametrize("width", [64, 300, 5000, index_coding.EVEN])
-@pytest.mark.parametrize(("chunk", "topk"), [(4096, 64), (1024, 300), (9000, 20)])
-def test_long_pieces_come_back(width, chunk, topk):
-    piece = ChunkRange(chunk, 40_000, chunk, topk, width)
-    indices = random_support(np.random.default_rng(3), piece)
-    assert np.array_equal(decoded(encoded(indices, piece)[0], piece, indices.size), indices)
+def test_long_pieces_come_back(subtests):
+    for width in [64, 300, 5000, index_coding.EVEN]:
+        for chunk, topk in [(4096, 64), (1024, 300), (9000, 20)]:
+            with subtests.test(width=width, chunk=chunk, topk=topk):
+                piece = ChunkRange(chunk, 40_000, chunk, topk, width)
+                indices = random_support(np.random.default_rng(3), piece)
+                assert np.array_equal(decoded(encoded(indices, piece)[0], piece, indices.size), indices)
 
 
 def test_groups_and_long_segments_are_those_of_the_slow_oracle():

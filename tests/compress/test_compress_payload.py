@@ -59,9 +59,8 @@ def test_what_codecs_write_describes_them(form):
     assert codec.form == form
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "code"),
-    [
+def test_parameters_that_no_codec_has_are_refused(subtests):
+    for at, value, code in [
         (0, 0, "FF-COMP-003"),
         (4, 1, "FF-COMP-003"),
         (19, 1, "FF-COMP-004"),
@@ -74,12 +73,11 @@ def test_what_codecs_write_describes_them(form):
         (12, 0, "FF-COMP-024"),
         (16, 1, "FF-COMP-024"),
         (120, 9, "FF-COMP-010"),
-    ],
-)
-def test_parameters_that_no_codec_has_are_refused(at, value, code):
-    payload = bytearray(pack(PayloadHeader(FORMS[3], LAYOUT.id, ABOUT), b"body"))
-    payload[at] = value
-    assert code_of(bytes(payload)) == code
+    ]:
+        with subtests.test(at=at, value=value, code=code):
+            payload = bytearray(pack(PayloadHeader(FORMS[3], LAYOUT.id, ABOUT), b"body"))
+            payload[at] = value
+            assert code_of(bytes(payload)) == code
 
 
 def test_less_than_a_header_is_refused():

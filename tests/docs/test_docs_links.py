@@ -89,23 +89,25 @@ def test_all_pages_are_found() -> None:
     assert {"README.md", "docs/index.md", "docs/errors.md", "examples/README.md"} <= set(map(name, PAGES))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    broken = []
-    for target in links(page):
-        path, _, fragment = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        is_there = there.exists() and there.is_relative_to(ROOT)
-        if not is_there or (fragment and fragment not in anchors(there)):
-            broken.append(target)
-    assert broken == []
+def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=name(page)):
+            broken = []
+            for target in links(page):
+                path, _, fragment = target.partition("#")
+                there = (page.parent / path).resolve() if path else page
+                is_there = there.exists() and there.is_relative_to(ROOT)
+                if not is_there or (fragment and fragment not in anchors(there)):
+                    broken.append(target)
+            assert broken == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_job_file_that_is_shown_loads(page: Path) -> None:
-    for language, body in blocks(page):
-        if language == "toml":
-            load(body, origin_name=name(page))
+def test_every_job_file_that_is_shown_loads(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=name(page)):
+            for language, body in blocks(page):
+                if language == "toml":
+                    load(body, origin_name=name(page))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=name)
@@ -129,30 +131,32 @@ def understood(words: list[str]) -> Result:
     return CliRunner().invoke(cli, [*asked, "1"]) if "requires an argument" in answer.output else answer
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_that_is_shown_is_understood(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subtests: pytest.Subtests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for words in commands(page):
-        answer = understood(words)
-        assert answer.exit_code == 0, f"farflung {' '.join(words)}\n{answer.output}"
-        assert "Usage: " in answer.output, words
-    assert list(tmp_path.iterdir()) == []
+    for page in PAGES:
+        with subtests.test(page=name(page)):
+            monkeypatch.chdir(tmp_path)
+            for words in commands(page):
+                answer = understood(words)
+                assert answer.exit_code == 0, f"farflung {' '.join(words)}\n{answer.output}"
+                assert "Usage: " in answer.output, words
+            assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_file_and_test_that_is_named_is_there(page: Path) -> None:
-    pattern = re.compile(r"(?:src|tests|bench|examples|docs|changes)/[\w./*-]+(?:::\w+)?")
-    missing = []
-    for shown in INLINE.findall(prose(page)):
-        if not pattern.fullmatch(shown) or "NNNN" in shown:
-            continue
-        path, _, test = shown.partition("::")
-        files = [path for path in ROOT.glob(path.rstrip("/")) if path.exists()]
-        if not files or (test and f"def {test}(" not in files[0].read_text(encoding="utf-8")):
-            missing.append(shown)
-    assert missing == []
+def test_every_file_and_test_that_is_named_is_there(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=name(page)):
+            pattern = re.compile(r"(?:src|tests|bench|examples|docs|changes)/[\w./*-]+(?:::\w+)?")
+            missing = []
+            for shown in INLINE.findall(prose(page)):
+                if not pattern.fullmatch(shown) or "NNNN" in shown:
+                    continue
+                path, _, test = shown.partition("::")
+                files = [path for path in ROOT.glob(path.rstrip("/")) if path.exists()]
+                if not files or (test and f"def {test}(" not in files[0].read_text(encoding="utf-8")):
+                    missing.append(shown)
+            assert missing == []
 
 
 def test_every_module_that_is_named_is_there() -> None:
@@ -170,14 +174,15 @@ def test_every_module_that_is_named_is_there() -> None:
     assert [at for at in sorted(shown) if not any(package.glob(f"{at[1].removesuffix('.py')}*"))] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_that_is_shown_is_python_and_uses_what_exists(page: Path) -> None:
-    for language, body in blocks(page):
-        if language == "python":
-            for node in ast.walk(ast.parse(body)):
-                is_ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-                if is_ours and node.value.id == "farflung":
-                    assert hasattr(farflung, node.attr), node.attr
+def test_python_that_is_shown_is_python_and_uses_what_exists(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=name(page)):
+            for language, body in blocks(page):
+                if language == "python":
+                    for node in ast.walk(ast.parse(body)):
+                        is_ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                        if is_ours and node.value.id == "farflung":
+                            assert hasattr(farflung, node.attr), node.attr
 
 
 def test_a_command_that_ends_in_an_option_is_only_asked_for_its_help(

@@ -79,12 +79,13 @@ def is_complete(finding: ProbeFinding) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_good_reading_is_ok(name: str) -> None:
-    finding = doctor.judge(name, GOOD[name], 10_000_000)
-    assert finding.state == (FindingState.NOTE if name == "extras" else FindingState.OK)
-    assert finding.name == name
-    assert is_complete(finding)
+def test_a_good_reading_is_ok(subtests: pytest.Subtests) -> None:
+    for name in GOOD:
+        with subtests.test(name=name):
+            finding = doctor.judge(name, GOOD[name], 10_000_000)
+            assert finding.state == (FindingState.NOTE if name == "extras" else FindingState.OK)
+            assert finding.name == name
+            assert is_complete(finding)
 
 
 # Each threshold from both sides: (probe, the field's last good value, its first bad one, what that is).
@@ -152,24 +153,22 @@ BORDERS: list[tuple[str, dict[str, Any], dict[str, Any], FindingState]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "good", "bad", "state"), BORDERS)
-def test_a_threshold_lies_where_it_is_documented(
-    name: str, good: dict[str, Any], bad: dict[str, Any], state: FindingState
-) -> None:
-    assert changed(name, **good).state == FindingState.OK
-    finding = changed(name, **bad)
-    assert finding.state == state
-    assert is_complete(finding)
+def test_a_threshold_lies_where_it_is_documented(subtests: pytest.Subtests) -> None:
+    for name, good, bad, state in BORDERS:
+        with subtests.test(name=name, good=good, bad=bad, state=state):
+            assert changed(name, **good).state == FindingState.OK
+            finding = changed(name, **bad)
+            assert finding.state == state
+            assert is_complete(finding)
 
 
-@pytest.mark.parametrize(("name", "good", "bad", "state"), BORDERS)
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_bad_finding_fits_the_screen(
-    name: str, good: dict[str, Any], bad: dict[str, Any], state: FindingState, width: int
-) -> None:
-    lines = check_text._shown(changed(name, **bad), width, False)
-    assert max(len(line) for line in lines if "         try  " not in line) <= width
-    assert max(map(len, lines)) <= 100  # a command is not broken
+def test_a_bad_finding_fits_the_screen(subtests: pytest.Subtests) -> None:
+    for name, good, bad, state in BORDERS:
+        for width in [80, 100]:
+            with subtests.test(name=name, good=good, bad=bad, state=state, width=width):
+                lines = check_text._shown(changed(name, **bad), width, False)
+                assert max(len(line) for line in lines if "         try  " not in line) <= width
+                assert max(map(len, lines)) <= 100  # a command is not broken
 
 
 # Any reading at all, sensible or not.

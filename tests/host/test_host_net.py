@@ -279,15 +279,16 @@ def test_a_peer_that_answers_or_declines_is_there() -> None:
     assert told(**peer(failed="FF-NET-043", why="refused"))["record"].state is FindingState.UNKNOWN
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_fault_is_named_with_its_side_and_the_next_step(case: str) -> None:
-    name, relays, facts, fault, side, step = CASES[case]
-    one = told(*relays, **facts)[name]
-    assert (one.fault, one.side) == (fault, side), one
-    assert step in one.step
-    assert one.cause
-    assert (one.state is FindingState.FAILS) == bool(one.code)
-    assert [piece for piece in one.step.split("; ") if len(piece) > 60] == []  # of 80 columns
+def test_a_fault_is_named_with_its_side_and_the_next_step(subtests: pytest.Subtests) -> None:
+    for case in CASES:
+        with subtests.test(case=case):
+            name, relays, facts, fault, side, step = CASES[case]
+            one = told(*relays, **facts)[name]
+            assert (one.fault, one.side) == (fault, side), one
+            assert step in one.step
+            assert one.cause
+            assert (one.state is FindingState.FAILS) == bool(one.code)
+            assert [piece for piece in one.step.split("; ") if len(piece) > 60] == []  # of 80 columns
 
 
 def test_a_missing_family_that_nobody_needs_is_no_failure() -> None:

@@ -72,9 +72,8 @@ def test_an_unknown_preset_is_refused_with_the_nearest():
     assert '"tiny"' in error.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "hint"),
-    [
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(subtests):
+    for text, where, hint in [
         ("[sync]\n\nstep = 3", "job.toml line 3", '"steps"'),
         ("stepz = 3", "job.toml line 1", '"steps" in [sync]'),
         ("# hello\nsteps = 4", "job.toml line 2", '"steps" in [sync]'),
@@ -86,13 +85,12 @@ def test_an_unknown_preset_is_refused_with_the_nearest():
         ("[model]\n[model.width2]\na = 1", "job.toml line 2", '"width"'),
         ("'sync.steps' = 4", "job.toml line 1", ""),
         ("'' = 4", "job.toml line 1", ""),
-    ],
-)
-def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(text, where, hint):
-    error = refusal(text)
-    assert error.code == "FF-JOB-001"
-    assert error.cause == where
-    assert hint in error.hint
+    ]:
+        with subtests.test(text=text, where=where, hint=hint):
+            error = refusal(text)
+            assert error.code == "FF-JOB-001"
+            assert error.cause == where
+            assert hint in error.hint
 
 
 def test_unknown_flags_and_variables_are_refused_with_the_nearest_name():
@@ -106,9 +104,8 @@ def test_no_two_keys_share_a_variable():
     assert len({key.variable for key in KEYS.values()}) == len(KEYS)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_a_wrong_type_is_refused_with_what_was_expected_and_where(subtests):
+    for text, words in [
         ('rounds = "3"', "a whole number, not 3"),
         ("rounds = 3.5", "a whole number"),
         ("rounds = true", "a whole number"),
@@ -122,14 +119,13 @@ def test_no_two_keys_share_a_variable():
         ("[sync]\nmethod = 'delico'", 'one of "dense", "local_sgd", "diloco"'),
         ("model = 3", "model is a section"),
         ("[[sync]]\nsteps = 3", "sync is a section"),
-    ],
-)
-def test_a_wrong_type_is_refused_with_what_was_expected_and_where(text, words):
-    error = refusal(text)
-    assert error.code == "FF-JOB-002"
-    assert words in error.message
-    assert error.cause.startswith("job.toml line")
-    assert error.hint
+    ]:
+        with subtests.test(text=text, words=words):
+            error = refusal(text)
+            assert error.code == "FF-JOB-002"
+            assert words in error.message
+            assert error.cause.startswith("job.toml line")
+            assert error.hint
 
 
 def test_wrong_types_come_with_the_change_that_helps():
@@ -169,9 +165,8 @@ def test_bad_toml_is_refused_with_its_line(text, where):
     assert error.message.startswith(where + " ")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_an_impossible_value_is_refused_with_its_key_what_is_allowed_and_its_origin(subtests):
+    for key, value in [
         ("rounds", 0),
         ("rounds", -1),
         ("rounds", 1 << 70),
@@ -221,18 +216,17 @@ def test_bad_toml_is_refused_with_its_line(text, where):
         ("name", "a b"),
         ("model.module", "m.py:build"),
         ("model.kind", "module"),
-    ],
-)
-def test_an_impossible_value_is_refused_with_its_key_what_is_allowed_and_its_origin(key, value):
-    spec = with_value(JobSpec(), key, value)
-    with pytest.raises(SpecError) as caught:
-        check(spec, dict.fromkeys(KEYS, "flag here"))
-    error = caught.value
-    assert error.code == "FF-JOB-004"
-    assert " = " in error.message
-    assert "allowed: " in error.cause
-    assert "set by flag here" in error.cause
-    assert error.hint
+    ]:
+        with subtests.test(key=key, value=value):
+            spec = with_value(JobSpec(), key, value)
+            with pytest.raises(SpecError) as caught:
+                check(spec, dict.fromkeys(KEYS, "flag here"))
+            error = caught.value
+            assert error.code == "FF-JOB-004"
+            assert " = " in error.message
+            assert "allowed: " in error.cause
+            assert "set by flag here" in error.cause
+            assert error.hint
 
 
 def test_a_refused_value_names_who_said_it():

@@ -70,9 +70,10 @@ def changed(changes: dict[str, Any]) -> JobTerms:
     return replace(TERMS, spec=build(keys), **own)
 
 
-@pytest.mark.parametrize("what", FIXED)
-def test_nothing_that_a_worker_could_choose_is_outside_of_the_job_id(what: str) -> None:
-    assert changed(FIXED[what]).id != TERMS.id
+def test_nothing_that_a_worker_could_choose_is_outside_of_the_job_id(subtests: pytest.Subtests) -> None:
+    for what in FIXED:
+        with subtests.test(what=what):
+            assert changed(FIXED[what]).id != TERMS.id
 
 
 def test_every_key_of_a_job_and_every_field_of_its_terms_is_under_its_id() -> None:
@@ -105,9 +106,8 @@ def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
         decode(data, JobTerms, limits.LOG_RECORD_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("changes", "price", "fault"),
-    [
+def test_terms_that_do_not_fit_their_class_have_a_fault(subtests: pytest.Subtests) -> None:
+    for changes, price, fault in [
         ({}, 1, ""),
         ({}, 10**6, ""),
         ({"program": CanonicalProgram(), "unproven": "no form"}, 10, ""),
@@ -128,14 +128,11 @@ def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
             1,
             "asks to be proven",
         ),
-    ],
-)
-def test_terms_that_do_not_fit_their_class_have_a_fault(
-    changes: dict[str, Any], price: int, fault: str
-) -> None:
-    found = proof_class.fault(changed(changes), price)
-    assert found.startswith(fault) if not fault else fault in found
-    assert bool(found) == bool(fault)
+    ]:
+        with subtests.test(changes=changes, price=price, fault=fault):
+            found = proof_class.fault(changed(changes), price)
+            assert found.startswith(fault) if not fault else fault in found
+            assert bool(found) == bool(fault)
 
 
 def test_the_class_is_said_in_words_with_its_reason() -> None:

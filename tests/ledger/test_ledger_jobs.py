@@ -133,15 +133,16 @@ def in_state(target: JobState) -> World:
     return world
 
 
-@pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("state", JobState)
-def test_a_job_moves_along_its_edges_only(state: JobState, number: int):
-    world = in_state(state)
-    assert world.job().state == state
-    op = job_ops(world)[number]
-    if number == SCHEDULE:
-        op = world.schedule(world.offer(C, expires=START + 99_000))
-    assert world.do(REQUESTER, op) == ("ok" if number in ALLOWED[state] else "FF-LEDG-033")
+def test_a_job_moves_along_its_edges_only(subtests):
+    for number in range(6):
+        for state in JobState:
+            with subtests.test(number=number, state=state):
+                world = in_state(state)
+                assert world.job().state == state
+                op = job_ops(world)[number]
+                if number == SCHEDULE:
+                    op = world.schedule(world.offer(C, expires=START + 99_000))
+                assert world.do(REQUESTER, op) == ("ok" if number in ALLOWED[state] else "FF-LEDG-033")
 
 
 def test_scheduling_locks_stake_and_reserves_escrow():

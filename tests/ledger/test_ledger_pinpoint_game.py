@@ -54,13 +54,14 @@ def money(game: Game) -> dict[str, int]:
 # One element decides
 
 
-@pytest.mark.parametrize("leaf", LEAVES)
-def test_one_unit_in_the_last_place_is_found_at_every_leaf_and_the_liar_loses(leaf: int):
-    guilty = Game(liar(leaf), HONEST).begun().played()
-    assert guilty.about.state == DisputeState.UPHELD
-    assert (guilty.row.first, guilty.row.stage) == (leaf, PinpointStage.CLOSED)
-    slandered = Game(HONEST, liar(leaf)).begun().played()
-    assert slandered.about.state == DisputeState.OVERTURNED
+def test_one_unit_in_the_last_place_is_found_at_every_leaf_and_the_liar_loses(subtests):
+    for leaf in LEAVES:
+        with subtests.test(leaf=leaf):
+            guilty = Game(liar(leaf), HONEST).begun().played()
+            assert guilty.about.state == DisputeState.UPHELD
+            assert (guilty.row.first, guilty.row.stage) == (leaf, PinpointStage.CLOSED)
+            slandered = Game(HONEST, liar(leaf)).begun().played()
+            assert slandered.about.state == DisputeState.OVERTURNED
 
 
 def test_two_liars_both_lose_and_nobody_gets_anything():

@@ -45,9 +45,10 @@ def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() 
     assert votes(stage.hear(proposal(1, child(ROOT, 1, mark=1)))) == []
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(
+    subtests: pytest.Subtests,
+) -> None:
+    for wrong in [
         BlockProposal(B, (), signed(2, 1, N, B.id)),  # not the leader
         BlockProposal(B, (), signed(1, 1, F, B.id)),  # not a NOTARIZE
         BlockProposal(B, (), signed(1, 1, N, digest("other"))),  # another block
@@ -59,10 +60,9 @@ def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() 
         proposal(1, msgspec.structs.replace(B, height=2)),
         proposal(1, msgspec.structs.replace(B, parent=digest("unknown"))),
         proposal(2, B),  # a view that was not entered
-    ],
-)
-def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(wrong: BlockProposal) -> None:
-    assert votes(Stage().hear(wrong)) == []
+    ]:
+        with subtests.test(wrong=wrong):
+            assert votes(Stage().hear(wrong)) == []
 
 
 def test_a_seat_does_not_notarize_an_invalid_block_nor_after_its_timer_fired() -> None:

@@ -48,10 +48,11 @@ def every_kind() -> list[transactions.SignedTx]:
     ]
 
 
-@pytest.mark.parametrize("signed", every_kind(), ids=str)
-def test_bytes_are_judged_as_the_value_is(signed: transactions.SignedTx):
-    fault = unsound(signed.tx.chain, signed)
-    assert is_sound(encode(signed)) == (fault is None)
+def test_bytes_are_judged_as_the_value_is(subtests):
+    for signed in every_kind():
+        with subtests.test(signed=signed):
+            fault = unsound(signed.tx.chain, signed)
+            assert is_sound(encode(signed)) == (fault is None)
 
 
 def test_only_what_may_be_in_a_block_of_some_ledger_is_sound():

@@ -78,9 +78,8 @@ def test_a_certificate_is_for_one_vote_only(change: dict[str, object]):
 GOOD = certificate_of(signed((0, 1, 2)), 4)
 
 
-@pytest.mark.parametrize(
-    "certificate",
-    [
+def test_no_other_form_is_a_certificate(subtests):
+    for certificate in [
         replace(GOOD, seats=b"\x0f"),
         replace(GOOD, seats=b"\x03"),
         replace(GOOD, seats=b"\x13"),
@@ -96,11 +95,10 @@ GOOD = certificate_of(signed((0, 1, 2)), 4)
         replace(GOOD, view=0),
         certificate_of(signed((0, 1)), 4),
         QuorumCertificate(VoteKind.FINALIZE, 7, b"\x10", (GOOD.signatures[0],) * 3),
-    ],
-)
-def test_no_other_form_is_a_certificate(certificate: QuorumCertificate):
-    assert has_quorum(GOOD, VOTE, MEMBERS[:4])
-    assert not has_quorum(certificate, VOTE, MEMBERS[:4])
+    ]:
+        with subtests.test(certificate=certificate):
+            assert has_quorum(GOOD, VOTE, MEMBERS[:4])
+            assert not has_quorum(certificate, VOTE, MEMBERS[:4])
 
 
 def test_form_and_number_are_checked_before_any_signature(monkeypatch: pytest.MonkeyPatch):

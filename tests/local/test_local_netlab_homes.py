@@ -51,17 +51,18 @@ def test_what_says_nothing_about_a_home_is_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("key", BOUNDS)
-def test_a_value_out_of_bounds_is_refused_at_both_ends(key: str) -> None:
-    least, most = BOUNDS[key]
-    for value in (
-        least - 1,
-        most + 1,
-        *((float("nan"),) if key not in ("hosts", "carrier", "mtu", "seed") else ()),
-    ):
-        with pytest.raises(UsageError) as caught:
-            EmulatedHome(**{key: value})  # type: ignore[arg-type]
-        assert caught.value.code == "FF-LAB-002"
+def test_a_value_out_of_bounds_is_refused_at_both_ends(subtests: pytest.Subtests) -> None:
+    for key in BOUNDS:
+        with subtests.test(key=key):
+            least, most = BOUNDS[key]
+            for value in (
+                least - 1,
+                most + 1,
+                *((float("nan"),) if key not in ("hosts", "carrier", "mtu", "seed") else ()),
+            ):
+                with pytest.raises(UsageError) as caught:
+                    EmulatedHome(**{key: value})  # type: ignore[arg-type]
+                assert caught.value.code == "FF-LAB-002"
 
 
 def test_trains_are_for_lines_that_lose_nothing() -> None:

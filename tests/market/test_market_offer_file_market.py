@@ -111,20 +111,25 @@ def test_who_is_alone_sends_nothing() -> None:
     assert next(iter(found.paces.values())).exchange == 0.0
 
 
-@pytest.mark.parametrize("ram", [None, 64, 256])
-@pytest.mark.parametrize("cards", [1, 2, 4])
-@pytest.mark.parametrize("name", ["GTX 1660", "RTX 3060 12GB", "RTX 3090"])
-def test_memory_is_enough_in_the_market_where_the_plan_finds_room(
-    name: str, cards: int, ram: int | None
-) -> None:
-    more = {"cards": cards} | ({} if ram is None else {"memory_gb": ram})
-    one = host("a", name, **more)
-    found = offer(one, flags=LARGE)
-    own = memory_fit.room(
-        found.work, found.work.with_outer(found.spec.sync), one, memory_fit.replica(one), found.work.batch
-    )
-    (standing,) = offer_file_market.standing(found)
-    assert (standing.host.memory_bytes >= offer_file_market.bid(found).memory_bytes) == own.fits
+def test_memory_is_enough_in_the_market_where_the_plan_finds_room(subtests: pytest.Subtests) -> None:
+    for ram in [None, 64, 256]:
+        for cards in [1, 2, 4]:
+            for name in ["GTX 1660", "RTX 3060 12GB", "RTX 3090"]:
+                with subtests.test(ram=ram, cards=cards, name=name):
+                    more = {"cards": cards} | ({} if ram is None else {"memory_gb": ram})
+                    one = host("a", name, **more)
+                    found = offer(one, flags=LARGE)
+                    own = memory_fit.room(
+                        found.work,
+                        found.work.with_outer(found.spec.sync),
+                        one,
+                        memory_fit.replica(one),
+                        found.work.batch,
+                    )
+                    (standing,) = offer_file_market.standing(found)
+                    assert (
+                        standing.host.memory_bytes >= offer_file_market.bid(found).memory_bytes
+                    ) == own.fits
 
 
 def test_a_card_just_too_small_is_too_small() -> None:

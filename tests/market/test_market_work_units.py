@@ -23,13 +23,14 @@ from farflung.market.work_units import (
 )
 
 
-@pytest.mark.parametrize("name", UnitBounds.__struct_fields__)
-@pytest.mark.parametrize("value", [-1, 1 << 63, 1.5, float("nan"), None, True, "9"])
-def test_a_unit_without_bounds_is_refused_and_the_field_is_named(name: str, value: Any) -> None:
-    with pytest.raises(UsageError) as error:
-        replace(UNIT, **{name: value})
-    assert error.value.code == "FF-MARK-010"
-    assert error.value.cause.startswith(name)
+def test_a_unit_without_bounds_is_refused_and_the_field_is_named(subtests: pytest.Subtests) -> None:
+    for name in UnitBounds.__struct_fields__:
+        for value in [-1, 1 << 63, 1.5, float("nan"), None, True, "9"]:
+            with subtests.test(name=name, value=value):
+                with pytest.raises(UsageError) as error:
+                    replace(UNIT, **{name: value})
+                assert error.value.code == "FF-MARK-010"
+                assert error.value.cause.startswith(name)
 
 
 @pytest.mark.parametrize("name", ["steps", "flop", "memory_bytes", "seconds"])

@@ -53,9 +53,8 @@ def test_strange_bytes_only_raise_protocol_errors(sent: list[Frame], data: bytes
     assert reader.pending < limits.FRAME_BYTES + HEAD_BYTES
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags", "stream", "length"),
-    [
+def test_each_rule_of_the_head_is_kept(subtests: pytest.Subtests) -> None:
+    for kind, flags, stream, length in [
         (0, 1, 1, 1),
         (9, 1, 1, 1),
         (4, 2, 1, 1),
@@ -67,11 +66,10 @@ def test_strange_bytes_only_raise_protocol_errors(sent: list[Frame], data: bytes
         (2, 1, 1, 0),
         (2, 1, 0, 1),
         (2, 0, 0, 0),
-    ],
-)
-def test_each_rule_of_the_head_is_kept(kind: int, flags: int, stream: int, length: int) -> None:
-    with pytest.raises(ProtocolError, match="FF-NET-010"):
-        FrameReader().feed(struct.pack(">BBII", kind, flags, stream, length))
+    ]:
+        with subtests.test(kind=kind, flags=flags, stream=stream, length=length):
+            with pytest.raises(ProtocolError, match="FF-NET-010"):
+                FrameReader().feed(struct.pack(">BBII", kind, flags, stream, length))
 
 
 def test_the_largest_frame_passes_and_a_fragment_fills_whole_records() -> None:

@@ -289,9 +289,8 @@ def test_an_echo_is_bounded() -> None:
 HOME, SEEN = ("192.168.1.2", 4500), ("203.0.113.7", 4500)
 
 
-@pytest.mark.parametrize(
-    ("own", "seen", "tried"),
-    [
+def test_only_sane_addresses_of_an_offer_are_tried(subtests: pytest.Subtests) -> None:
+    for own, seen, tried in [
         ((("192.168.1.3", 5000),), ("198.51.100.9", 5000), [("198.51.100.9", 5000)]),
         ((("192.168.1.3", 5000),), (SEEN[0], 5000), [("192.168.1.3", 5000)]),
         ((("8.8.8.8", 5000), ("192.168.1.3", 5000)), (SEEN[0], 5000), [("192.168.1.3", 5000)]),
@@ -306,9 +305,8 @@ HOME, SEEN = ("192.168.1.2", 4500), ("203.0.113.7", 4500)
         ((), ("198.51.100.9", 70_000), []),
         ((), ("example.org", 5000), []),
         ((), ("::ffff:127.0.0.1", 5000), []),
-    ],
-)
-def test_only_sane_addresses_of_an_offer_are_tried(own, seen, tried) -> None:  # type: ignore[no-untyped-def]
-    found, is_home = targets(HolePunchOffer(own, seen, 0), HOME, SEEN)
-    assert is_home == (seen[0] == SEEN[0])
-    assert (len(found) if isinstance(tried, int) else found) == tried
+    ]:
+        with subtests.test(own=own, seen=seen, tried=tried):
+            found, is_home = targets(HolePunchOffer(own, seen, 0), HOME, SEEN)
+            assert is_home == (seen[0] == SEEN[0])
+            assert (len(found) if isinstance(tried, int) else found) == tried

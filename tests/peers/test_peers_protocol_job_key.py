@@ -54,13 +54,14 @@ def test_a_key_wrapped_for_one_job_is_not_another_jobs() -> None:
     assert refused(lease, OTHER_JOB, wrap(lease.public, JOB, KEY)) == "FF-APP-082"
 
 
-@pytest.mark.parametrize("place", range(WRAPPED_BYTES))
-def test_a_flipped_bit_anywhere_is_noticed(place: int) -> None:
-    lease = LeaseKey()
-    wrapped = wrap(lease.public, JOB, KEY)
-    for bit in range(8):
-        bad = wrapped[:place] + bytes([wrapped[place] ^ (1 << bit)]) + wrapped[place + 1 :]
-        assert refused(lease, JOB, bad) == "FF-APP-082"
+def test_a_flipped_bit_anywhere_is_noticed(subtests: pytest.Subtests) -> None:
+    for place in range(WRAPPED_BYTES):
+        with subtests.test(place=place):
+            lease = LeaseKey()
+            wrapped = wrap(lease.public, JOB, KEY)
+            for bit in range(8):
+                bad = wrapped[:place] + bytes([wrapped[place] ^ (1 << bit)]) + wrapped[place + 1 :]
+                assert refused(lease, JOB, bad) == "FF-APP-082"
 
 
 def test_the_one_bit_that_the_curve_ignores_changes_no_key() -> None:

@@ -29,16 +29,27 @@ def test_rates_and_round_trips_are_read_in_their_units(
     assert parse(text) == Link(pytest.approx(up), pytest.approx(down), pytest.approx(trip))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "fast", "20", "20/", "/20", "1/2/3/4", "20/100/30m", "-1/5", "1e3/5", "nan/1", "20/1 0", "²/1"],
-)
-def test_what_is_no_link_is_refused_with_how_to_write_one(text: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parse(text)
-    assert error.value.code == "FF-PLAN-010"
-    assert "--link 20/100/30ms" in error.value.hint
-    assert error.value.exit_code == 2
+def test_what_is_no_link_is_refused_with_how_to_write_one(subtests: pytest.Subtests) -> None:
+    for text in [
+        "",
+        "fast",
+        "20",
+        "20/",
+        "/20",
+        "1/2/3/4",
+        "20/100/30m",
+        "-1/5",
+        "1e3/5",
+        "nan/1",
+        "20/1 0",
+        "²/1",
+    ]:
+        with subtests.test(text=text):
+            with pytest.raises(UsageError) as error:
+                parse(text)
+            assert error.value.code == "FF-PLAN-010"
+            assert "--link 20/100/30ms" in error.value.hint
+            assert error.value.exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["0/0", "0/100", "20/0.0001", "20/99999Gbit", "20/100/61s"])

@@ -72,14 +72,28 @@ def test_a_run_that_shows_nothing_odd_is_given_no_cause(quantity: str, ratio: fl
     assert cause(quantity, ratio) == ""
 
 
-@pytest.mark.parametrize(
-    ("quantity", "ratio", "changed", "words"),
-    [
-        ("time", 2.0, {"training": TOOK.compute + TOOK.total}, "training, at this machine's measured rate, took"),
+def test_the_cause_that_shows_is_named(subtests: pytest.Subtests) -> None:
+    for quantity, ratio, changed, words in [
+        (
+            "time",
+            2.0,
+            {"training": TOOK.compute + TOOK.total},
+            "training, at this machine's measured rate, took",
+        ),
         ("time", 2.0, {"starting": TOOK.start + TOOK.total}, "the first round began after"),
         ("time", 2.0, {"agreeing": AGREEING + TOOK.total}, "agreeing on weights took"),
-        ("time", 2.0, {"agreeing": AGREEING + TOOK.total, "exchange": 1 + TOOK.total}, "what the lines were taken"),
-        ("time", 2.0, {"checking": CHECKING + TOOK.total, "restarted": 1}, ", and 1 process was started again"),
+        (
+            "time",
+            2.0,
+            {"agreeing": AGREEING + TOOK.total, "exchange": 1 + TOOK.total},
+            "what the lines were taken",
+        ),
+        (
+            "time",
+            2.0,
+            {"checking": CHECKING + TOOK.total, "restarted": 1},
+            ", and 1 process was started again",
+        ),
         ("time", 0.7, {"starting": TOOK.start - 0.3 * TOOK.total}, "the first round began after"),
         ("sync", 2.0, {"payload_bytes": 2.0 * PLAN.traffic.payload}, "a payload is 2.00 times as long"),
         ("sync", 0.5, {"payload_bytes": 0.5 * PLAN.traffic.payload}, "a payload is 0.50 times as long"),
@@ -87,20 +101,29 @@ def test_a_run_that_shows_nothing_odd_is_given_no_cause(quantity: str, ratio: fl
         ("audit", 2.0, {"repeated": COUNT}, "audits were repeated by another verifier"),
         ("audit", 2.0, {"drawn": drawn(2 * COUNT)}, f"{2 * COUNT} audits were drawn"),
         ("audit", 0.5, {"drawn": drawn(COUNT // 2)}, f"{COUNT // 2} audits were drawn"),
-        ("control", 2.0, {"lasted": TOOK.total + PLAN.traffic.control / PLAN.traffic.talk}, "what stands talks"),
+        (
+            "control",
+            2.0,
+            {"lasted": TOOK.total + PLAN.traffic.control / PLAN.traffic.talk},
+            "what stands talks",
+        ),
         ("join", 1.3, {"restarted": 2}, "2 processes were started again"),
         ("join", 1.3, {"sessions": 2}, "the run was resumed 1 time, and all processes began again"),
         ("join", 0.6, {"joined": MEMBERS // 2}, f"{MEMBERS // 2} of {MEMBERS} providers joined"),
         ("price", 0.8, {"caught": 1}, "1 provider was caught and not paid"),
         ("price", 0.5, {"unit_price": 0}, ""),
-        ("worker memory", 1.3, {"peaks": {"requester": int(1.3 * PLAN.memory.worker)}}, "is a requester's, not"),
+        (
+            "worker memory",
+            1.3,
+            {"peaks": {"requester": int(1.3 * PLAN.memory.worker)}},
+            "is a requester's, not",
+        ),
         ("relay fees", 3.0, {"carried": PLAN.traffic.relay + 11 * 10**6}, "both ends signed for"),
-    ],
-)  # fmt: skip
-def test_the_cause_that_shows_is_named(quantity: str, ratio: float, changed: Any, words: str) -> None:
-    said = cause(quantity, ratio, **changed)
-    assert words in said
-    assert bool(said) == bool(words)
+    ]:
+        with subtests.test(quantity=quantity, ratio=ratio, changed=changed, words=words):
+            said = cause(quantity, ratio, **changed)
+            assert words in said
+            assert bool(said) == bool(words)
 
 
 def test_of_the_parts_of_time_the_one_that_explains_the_difference_is_named() -> None:

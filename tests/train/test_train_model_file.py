@@ -97,9 +97,8 @@ def with_card(said):
 GOOD = json.loads(model_file.text(model_file.of(terms(), 5)))
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
+def test_what_is_no_model_file_is_refused(subtests):
+    for data, code in [
         (b"", "FF-TRAIN-100"),
         (b"%PDF-1.7 and so on, and on", "FF-TRAIN-100"),
         (bytes(8) + b"x", "FF-TRAIN-100"),
@@ -113,13 +112,12 @@ GOOD = json.loads(model_file.text(model_file.of(terms(), 5)))
         (with_card(json.dumps(GOOD | {"width": 1 << 40})), "FF-TRAIN-100"),
         (with_card(json.dumps(GOOD | {"kind": "llama"})), "FF-TRAIN-100"),
         (with_card(json.dumps(GOOD))[:-4], "FF-TRAIN-100"),
-    ],
-)
-def test_what_is_no_model_file_is_refused(data, code):
-    with pytest.raises(FarflungError) as caught:
-        model_file.read(data)
-    assert caught.value.code == code
-    assert caught.value.hint
+    ]:
+        with subtests.test(data=data, code=code):
+            with pytest.raises(FarflungError) as caught:
+                model_file.read(data)
+            assert caught.value.code == code
+            assert caught.value.hint
 
 
 def test_tensors_of_another_size_than_the_card_says_are_refused():

@@ -57,36 +57,39 @@ def make_parts(sync, state, count=4):
 
 
 @pytest.mark.guarantee
-@pytest.mark.parametrize("spec", SHELF + STREAMING, ids=name)
-def test_merge_is_the_same_for_every_order_of_parts(spec):
-    sync = Sync.of(spec)
-    state = start(sync)
-    parts = make_parts(sync, state)
-    roots = {sync.apply(state, LAYOUT, order).root(LAYOUT) for order in itertools.permutations(parts)}
-    assert len(roots) == 1
-    assert sync.apply(state, LAYOUT, parts[:3]).root(LAYOUT) not in roots
+def test_merge_is_the_same_for_every_order_of_parts(subtests):
+    for spec in SHELF + STREAMING:
+        with subtests.test(spec=spec):
+            sync = Sync.of(spec)
+            state = start(sync)
+            parts = make_parts(sync, state)
+            roots = {sync.apply(state, LAYOUT, order).root(LAYOUT) for order in itertools.permutations(parts)}
+            assert len(roots) == 1
+            assert sync.apply(state, LAYOUT, parts[:3]).root(LAYOUT) not in roots
 
 
-@pytest.mark.parametrize("spec", SHELF + STREAMING, ids=name)
-def test_apply_moves_to_the_next_round_and_leaves_its_input(spec):
-    sync = Sync.of(spec)
-    state = start(sync)
-    before = state.root(LAYOUT)
-    after = sync.apply(state, LAYOUT, make_parts(sync, state))
-    assert after.round == 1
-    assert len(after.vectors) == spec.sync.public_vectors
-    assert sync.initial(state.params).root(LAYOUT) == before
-    assert after.root(LAYOUT) != before
+def test_apply_moves_to_the_next_round_and_leaves_its_input(subtests):
+    for spec in SHELF + STREAMING:
+        with subtests.test(spec=spec):
+            sync = Sync.of(spec)
+            state = start(sync)
+            before = state.root(LAYOUT)
+            after = sync.apply(state, LAYOUT, make_parts(sync, state))
+            assert after.round == 1
+            assert len(after.vectors) == spec.sync.public_vectors
+            assert sync.initial(state.params).root(LAYOUT) == before
+            assert after.root(LAYOUT) != before
 
 
-@pytest.mark.parametrize("spec", SHELF + STREAMING, ids=name)
-def test_a_payload_is_never_longer_than_its_bound(spec):
-    sync = Sync.of(spec)
-    state = start(sync)
-    for _ in range(4):
-        parts = make_parts(sync, state)
-        assert max(len(p.payload) for p in parts) <= sync.bound(LAYOUT)
-        state = sync.apply(state, LAYOUT, parts)
+def test_a_payload_is_never_longer_than_its_bound(subtests):
+    for spec in SHELF + STREAMING:
+        with subtests.test(spec=spec):
+            sync = Sync.of(spec)
+            state = start(sync)
+            for _ in range(4):
+                parts = make_parts(sync, state)
+                assert max(len(p.payload) for p in parts) <= sync.bound(LAYOUT)
+                state = sync.apply(state, LAYOUT, parts)
 
 
 def test_exact_values_give_the_weighted_mean():

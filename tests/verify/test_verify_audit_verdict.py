@@ -44,9 +44,8 @@ HASH = digest("test/judge/1")
 # Tolerances
 
 
-@pytest.mark.parametrize(
-    ("noise", "limit"),
-    [
+def test_a_limit_is_32_times_the_honest_distance_up_to_a_power_of_two(subtests: pytest.Subtests) -> None:
+    for noise, limit in [
         (0.0, 2.0**-11),  # the floor of 4e-4, up to a power of two
         (7e-6, 2.0**-11),
         (2.0**-16, 2.0**-11),  # 32 times it is a power of two already
@@ -57,10 +56,9 @@ HASH = digest("test/judge/1")
         (0.97, 0),
         (math.inf, 0),
         (math.nan, 0),
-    ],
-)
-def test_a_limit_is_32_times_the_honest_distance_up_to_a_power_of_two(noise: float, limit: float) -> None:
-    assert limit_of(noise) == limit * UNIT
+    ]:
+        with subtests.test(noise=noise, limit=limit):
+            assert limit_of(noise) == limit * UNIT
 
 
 def test_small_differences_between_machines_give_the_same_terms() -> None:
@@ -81,9 +79,8 @@ LIMITS = Tolerance((("params", (1 << 20, 0)), ("mean", (1 << 20, 1 << 22))))
 TAU = 2.0**-10
 
 
-@pytest.mark.parametrize(
-    ("params", "mean", "excess"),
-    [
+def test_the_worst_tensor_decides(subtests: pytest.Subtests) -> None:
+    for params, mean, excess in [
         ((0.0, 0.0), (0.0, 0.0), 0),
         ((TAU, 0.0), (0.0, 0.0), 1000),
         ((TAU * 1.0001, 0.0), (0.0, 0.0), 1001),
@@ -94,10 +91,9 @@ TAU = 2.0**-10
         ((math.inf, 0.0), (0.0, 0.0), EXCESS_CAP),
         ((1e9, 0.0), (0.0, 0.0), EXCESS_CAP),
         ((0.0,), (0.0, 0.0), EXCESS_CAP),
-    ],
-)
-def test_the_worst_tensor_decides(params: tuple[float, ...], mean: tuple[float, ...], excess: int) -> None:
-    assert compare(LIMITS, LAYOUT, {"params": params, "mean": mean}) == excess
+    ]:
+        with subtests.test(params=params, mean=mean, excess=excess):
+            assert compare(LIMITS, LAYOUT, {"params": params, "mean": mean}) == excess
 
 
 @pytest.mark.parametrize("names", [("params",), ("params", "mean", "more"), ()])
@@ -135,9 +131,8 @@ def verdict(
     return Verdict(HASH, HASH, round, node, segment, HASH, verifier, finding, 0, result)
 
 
-@pytest.mark.parametrize(
-    ("said", "finding", "discredited"),
-    [
+def test_two_must_agree_and_who_is_contradicted_by_them_is_discredited(subtests: pytest.Subtests) -> None:
+    for said, finding, discredited in [
         ((HOLDS,), HOLDS, 0),
         ((UNPAID,), UNPAID, 0),
         ((FALSE,), UNPAID, 0),  # nobody confirmed it
@@ -156,17 +151,14 @@ def verdict(
         ((FALSE, FALSE, UNPAID), FALSE, 0),
         ((FALSE, UNPAID, UNPAID), UNPAID, 0),
         ((FALSE, UNPAID, HOLDS), HOLDS, 1),
-    ],
-)
-def test_two_must_agree_and_who_is_contradicted_by_them_is_discredited(
-    said: tuple[VerdictFinding, ...], finding: VerdictFinding, discredited: int
-) -> None:
-    verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
-    for order in itertools.permutations(verdicts):
-        concluded = conclude(order, 2)
-        assert concluded.finding is finding
-        assert len(concluded.discredited) == discredited
-        assert set(concluded.honoured) == {v.verifier for v in verdicts} - set(concluded.discredited)
+    ]:
+        with subtests.test(said=said, finding=finding, discredited=discredited):
+            verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
+            for order in itertools.permutations(verdicts):
+                concluded = conclude(order, 2)
+                assert concluded.finding is finding
+                assert len(concluded.discredited) == discredited
+                assert set(concluded.honoured) == {v.verifier for v in verdicts} - set(concluded.discredited)
 
 
 def test_one_verifier_that_speaks_twice_has_one_voice() -> None:
@@ -178,9 +170,8 @@ def test_the_only_verifier_of_a_job_decides() -> None:
     assert conclude([verdict(Y, FALSE)], quorum_of(1)).is_guilty
 
 
-@pytest.mark.parametrize(
-    ("said", "hired", "another"),
-    [
+def test_only_an_open_accusation_needs_another_verifier(subtests: pytest.Subtests) -> None:
+    for said, hired, another in [
         ((FALSE,), 2, True),
         ((WITHHELD,), 2, True),
         ((FALSE,), 1, False),
@@ -193,13 +184,10 @@ def test_the_only_verifier_of_a_job_decides() -> None:
         ((FALSE, FALSE), 3, False),
         ((HOLDS, UNPAID, FALSE), 9, False),
         ((FALSE, WITHHELD, HOLDS), 9, False),
-    ],
-)
-def test_only_an_open_accusation_needs_another_verifier(
-    said: tuple[VerdictFinding, ...], hired: int, another: bool
-) -> None:
-    for order in itertools.permutations(said):
-        assert needs_another([verdict(Y, f) for f in order], hired) is another
+    ]:
+        with subtests.test(said=said, hired=hired, another=another):
+            for order in itertools.permutations(said):
+                assert needs_another([verdict(Y, f) for f in order], hired) is another
 
 
 # The tally

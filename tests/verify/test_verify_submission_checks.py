@@ -91,11 +91,12 @@ def faulty() -> list[tuple[PayloadCheckRequest, str]]:
     ]
 
 
-@pytest.mark.parametrize("place", range(len(faulty())))
-def test_a_submission_that_breaks_a_rule_is_refused_with_its_code(place: int) -> None:
-    told, code = faulty()[place]
-    with pytest.raises(ProtocolError, match=code):
-        decoded(SYNC, LAYOUT, told, WEIGHT)
+def test_a_submission_that_breaks_a_rule_is_refused_with_its_code(subtests: pytest.Subtests) -> None:
+    for place in range(len(faulty())):
+        with subtests.test(place=place):
+            told, code = faulty()[place]
+            with pytest.raises(ProtocolError, match=code):
+                decoded(SYNC, LAYOUT, told, WEIGHT)
 
 
 # Flags

@@ -283,9 +283,8 @@ def test_somebody_who_leaves_before_the_first_round_has_no_place_on_the_curve() 
     assert mark.point is None
 
 
-@pytest.mark.parametrize(
-    ("text", "shared"),
-    [
+def test_shared_text_names_no_folder_and_no_address(subtests: pytest.Subtests) -> None:
+    for text, shared in [
         ("cannot read /home/ada/runs/x/store/ab.bin", "cannot read …/ab.bin"),
         ("in ~/runs/secret/x", "in …/x"),
         (r"C:\Users\ada\x.toml is gone", "…/x.toml is gone"),
@@ -303,10 +302,9 @@ def test_somebody_who_leaves_before_the_first_round_has_no_place_on_the_curve() 
         ("its loss: 3.5, at 12:30:05", "its loss: 3.5, at 12:30:05"),
         ("FF-NET-012 and/or version 2.13.0", "FF-NET-012 and/or version 2.13.0"),
         ("two\nlines\x1b[31m", "two lines [31m"),
-    ],
-)
-def test_shared_text_names_no_folder_and_no_address(text: str, shared: str) -> None:
-    assert redact(text) == shared
+    ]:
+        with subtests.test(text=text, shared=shared):
+            assert redact(text) == shared
 
 
 @given(st.text(max_size=2000))
