@@ -15,9 +15,6 @@ import msgspec
 from farflung.core.events.base import Event as Event
 from farflung.core.events.disputes import DisputeEndEvent as DisputeEndEvent
 from farflung.core.events.disputes import DisputeStageEvent as DisputeStageEvent
-from farflung.core.events.ledger import ChainComparisonEvent as ChainComparisonEvent
-from farflung.core.events.ledger import ValidatorKillEvent as ValidatorKillEvent
-from farflung.core.events.lineage import LineageEvent as LineageEvent
 from farflung.core.events.paths import PathCountsEvent as PathCountsEvent
 from farflung.core.events.paths import RelayPaymentEvent as RelayPaymentEvent
 from farflung.core.events.paths import SimulatedHomeEvent as SimulatedHomeEvent
@@ -65,6 +62,35 @@ class EscrowEvent(Event, frozen=True, tag="funded"):
     job: str
     escrow: int
     stakes: int
+
+
+class ValidatorKillEvent(Event, frozen=True, tag="validator-killed"):
+    """One of several validators was ended after `round`, on purpose: to show that the others go on without it."""
+
+    name: str
+    round: int
+
+
+class ChainComparisonEvent(Event, frozen=True, tag="chains-compared"):
+    """So many validators hold one chain of `blocks` blocks; the one that is behind most has `least` of them."""
+
+    validators: int
+    blocks: int
+    least: int
+
+
+class LineageEvent(Event, frozen=True, tag="stands-on"):
+    """The run begins with what the finished run `run` came to, which was proved before: `merges` recomputed, so many
+    `signatures` checked. `jobs`: of that run and of those behind it, nearest first; `root`: of its final state.
+    """
+
+    run: str
+    jobs: tuple[str, ...]
+    root: str
+    rounds: int
+    merges: int
+    signatures: int
+    seconds: float
 
 
 class PeerJoinEvent(Event, frozen=True, tag="joined"):
