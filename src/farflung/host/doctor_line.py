@@ -330,6 +330,13 @@ def _per_second(rate: ThroughputReading, place: str) -> str:
     return f"{format_rate(8 * rate.rate)} with {place} ({format_bytes(rate.moved)} in {rate.seconds:.1f} s)"
 
 
+def _saturated(
+    measured: str, cause: str, step: str, details: tuple[FindingDetail, ...], side: FaultSide
+) -> ProbeFinding:
+    fault = NetworkFault.SATURATED_UPLINK
+    return ProbeFinding("up", FindingState.SLOW, measured, cause, step, "", details, fault, side)
+
+
 def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
     trips, loaded = sorted(one.trips), sorted(one.loaded)
     line = _line_seconds(one)
@@ -339,17 +346,7 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
         measured = f"nothing arrived at {one.place} in time"
         cause = "the line up is full, or very slow; or the relay's allowance for this key is used up"
         step = f"stop what else sends on this line; in a minute, {ASK}"
-        return ProbeFinding(
-            "up",
-            FindingState.SLOW,
-            measured,
-            cause,
-            step,
-            "",
-            (),
-            NetworkFault.SATURATED_UPLINK,
-            FaultSide.NETWORK,
-        )
+        return _saturated(measured, cause, step, (), FaultSide.NETWORK)
     measured = _per_second(one.up, one.place)
     most = f"{max(0.1, 0.95 * 8 * one.up.rate / 1e6):.1f}"
     cap = f"FARFLUNG_UP_MBIT={most} keeps farflung below it, farflung relay --uplink {most} a relay"
@@ -357,17 +354,7 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
     if local.sending > BUSY * one.up.rate:
         cause = f"programs on this computer send {format_rate(8 * local.sending)} by themselves, and round trips wait"
         step = "nethogs, or ss -tnp, shows which; stop it, or give it a rate"
-        return ProbeFinding(
-            "up",
-            FindingState.SLOW,
-            measured,
-            cause,
-            step,
-            "",
-            keep,
-            NetworkFault.SATURATED_UPLINK,
-            FaultSide.HERE,
-        )
+        return _saturated(measured, cause, step, keep, FaultSide.HERE)
     if spread > BLOAT or line > LINE:
         where = (
             f"the line to your provider alone takes {brief(line)}"
@@ -376,32 +363,12 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
         )
         cause = f"the line is busy: round trips of {brief(trips[0])} to {brief(trips[-1])}; {where}"
         step = "stop what else sends on this line; a backup, a video call, another computer of this network"
-        return ProbeFinding(
-            "up",
-            FindingState.SLOW,
-            measured,
-            cause,
-            step,
-            "",
-            keep,
-            NetworkFault.SATURATED_UPLINK,
-            FaultSide.NETWORK,
-        )
+        return _saturated(measured, cause, step, keep, FaultSide.NETWORK)
     if added > BLOAT:
         cause = f"an upload of ours raises round trips from {brief(trips[0])} to {brief(trips[0] + added)}: "
         cause += "the router's queue is long, and everything else on the line waits in it"
         step = f"in the router, SQM or fq_codel at {format_rate(0.95 * 8 * one.up.rate)} up"
-        return ProbeFinding(
-            "up",
-            FindingState.SLOW,
-            measured,
-            cause,
-            step,
-            "",
-            keep,
-            NetworkFault.SATURATED_UPLINK,
-            FaultSide.NETWORK,
-        )
+        return _saturated(measured, cause, step, keep, FaultSide.NETWORK)
     longer = f"{brief(added)} longer" if added >= 0.001 else "no longer"
     beside = f"; round trips beside it are {longer}" if loaded else ""
     if one.up.rate < SLOW_UP:
