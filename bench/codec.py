@@ -102,15 +102,11 @@ def bits(one: Codec, layout: TensorLayout, vector: Float32) -> Bits:
 
 def sizes(quick: bool) -> Iterator[Row]:
     """Bits a coefficient, uniform and recorded."""
-    floor = (
-        (math.lgamma(CHUNK + 1) - math.lgamma(TOPK + 1) - math.lgamma(CHUNK - TOPK + 1)) / math.log(2) / TOPK
-    )
+    floor = (math.lgamma(CHUNK + 1) - math.lgamma(TOPK + 1) - math.lgamma(CHUNK - TOPK + 1)) / math.log(2) / TOPK
     kernels.use("numba" if kernels.installed() else "numpy")
     uniform = bits(codec("topk", 2), MATRIX, normal(MATRIX))
     yield at_most("index, uniform support", uniform.index, "bits", 7.6, f"floor, computed: {floor:.2f} bits")
-    yield told(
-        "coefficient all in, uniform support", uniform.all_in, "bits", "published 14; DeMo's reference 96"
-    )
+    yield told("coefficient all in, uniform support", uniform.all_in, "bits", "published 14; DeMo's reference 96")
     for inner in recorded.INNER:
         yield from recorded_sizes(inner, quick)
 
@@ -119,10 +115,7 @@ def recorded_sizes(inner: str, quick: bool) -> Iterator[Row]:
     """Bits a coefficient of what peers want to send; the goals are for AdamW's changes, of which papers tell theirs."""
     rounds = (1, 2) if quick else (5, 10)
     spec = recorded.job(rounds[-1] + 1, inner)
-    found = [
-        (layout, vector)
-        for _, layout, vector in recorded.record(spec, rounds, 2 if quick else recorded.PEERS)
-    ]
+    found = [(layout, vector) for _, layout, vector in recorded.record(spec, rounds, 2 if quick else recorded.PEERS)]
     where = f"default GPT, {inner}, rounds {', '.join(map(str, rounds))}, change and residual of one peer"
     published = f"{where}; published 14, DeMo's reference 96"
     for transform in ("raw", "dct", "auto"):
@@ -198,10 +191,7 @@ def speeds(quick: bool) -> Iterator[Row]:
                 compiling = first - sum(took)
                 yield told(f"compiling, {case.name}", compiling, "s", "first calls of a process, once")
         yield told(
-            "merge",
-            4 * gigabytes / merging(MATRIX, times),
-            "GB/s",
-            f"four peers' vectors; a copy: {copy:.1f} GB/s",
+            "merge", 4 * gigabytes / merging(MATRIX, times), "GB/s", f"four peers' vectors; a copy: {copy:.1f} GB/s"
         )
     kernels.use("numpy")
     some, part = normal(PART), normal(PART, 1)
@@ -214,15 +204,11 @@ def speeds(quick: bool) -> Iterator[Row]:
             saved = sum(took) / PART.size - loops[case.name] / MATRIX.size
             against = f"FARFLUNG_KERNELS=auto waits for {kernels.PAYS / 1e9:g} s of NumPy's time, reckoned"
             yield told("compiling pays after", compiling / saved, "elements sent and received", against)
-    yield told(
-        "merge, twins", 4 * share / merging(PART, 1 if quick else 3), "GB/s", "NumPy alone; the same bits"
-    )
+    yield told("merge, twins", 4 * share / merging(PART, 1 if quick else 3), "GB/s", "NumPy alone; the same bits")
     kernels.use("auto")
 
 
-def measured(
-    one: Codec, layout: TensorLayout, vector: Float32, state: Float32, times: int
-) -> tuple[float, float]:
+def measured(one: Codec, layout: TensorLayout, vector: Float32, state: Float32, times: int) -> tuple[float, float]:
     """Seconds of an encoding and of a decoding."""
     _, payload = one.encode(state, vector, layout, ABOUT)
     encoding = seconds(lambda: one.encode(state, vector, layout, ABOUT), times)
@@ -250,9 +236,7 @@ def _speed(case: Case, encode: float, decode: float, copy: float, choice: float)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less training, fewer calls: at most 60 s")
     parser.add_argument("--only", choices=("speed", "bits", "shapes"))
     parser.add_argument("--out", type=Path, help="a results file to add to")

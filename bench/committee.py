@@ -38,22 +38,14 @@ def blocks(seats: int, count: int, is_cheap: bool) -> tuple[World, float]:
 def main() -> None:
     """Prints one line a case."""
     print("seats  signatures  final after  next after  messages a block  CPU ms a block and seat")
-    for seats, count, is_cheap in (
-        (4, 50, True),
-        (16, 10, True),
-        (100, 1, True),
-        (4, 50, False),
-        (16, 5, False),
-    ):
+    for seats, count, is_cheap in ((4, 50, True), (16, 10, True), (100, 1, True), (4, 50, False), (16, 5, False)):
         world, spent = blocks(seats, count, is_cheap)
         begins = [world.proposed[world.final_at[height]] for height in range(1, count + 1)]
         final = (world.final_times[count] - begins[-1]) / DELAY
         gap = (begins[-1] - begins[0]) / DELAY / max(1, count - 1)
         said = sum(world.sent.values()) // count
         name = "hash" if is_cheap else "Ed25519"
-        print(
-            f"{seats:5}  {name:10}  {final:11.2f}  {gap:10.2f}  {said:16}  {1000 * spent / count / seats:23.2f}"
-        )
+        print(f"{seats:5}  {name:10}  {final:11.2f}  {gap:10.2f}  {said:16}  {1000 * spent / count / seats:23.2f}")
     begun = time.process_time()
     for seed in range(1, SCHEDULES + 1):
         play(seed)

@@ -14,13 +14,7 @@ import numpy as np
 
 from farflung.advice.placement.link_matrices import Floats, LinkMatrices, mesh
 
-BEST: Final = (
-    3.4398,
-    31.6342,
-    16.0868,
-    34.8020,
-    49.2184,
-)  # seconds: the least cost known of each case, 8 stages
+BEST: Final = (3.4398, 31.6342, 16.0868, 34.8020, 49.2184)  # seconds: the least cost known of each case, 8 stages
 
 # Lower triangles, a line a region, to the regions above it.
 _COUNTRY: Final = ("Virginia", "Oregon", "California", "Ohio")
@@ -28,8 +22,7 @@ _COUNTRY_MS: Final = "67 / 59 12 / 11 49 52"
 _COUNTRY_RATE: Final = "1.15 / 1.05 1.25 / 1.12 1.10 1.02"
 _WORLD: Final = ("Oregon", "Virginia", "Ohio", "Tokyo", "Seoul", "London", "Frankfurt", "Ireland")
 _WORLD_MS: Final = (
-    "67 / 49 11 / 96 143 130 / 124 172 159 34 / 136 76 86 210 238 / "
-    "143 90 99 223 235 14 / 124 67 77 199 228 12 24"
+    "67 / 49 11 / 96 143 130 / 124 172 159 34 / 136 76 86 210 238 / 143 90 99 223 235 14 / 124 67 77 199 228 12 24"
 )
 _WORLD_RATE: Final = (
     "0.79 / 1.1 1.12 / 0.523 0.524 0.694 / 0.46 0.5 0.529 1.1 / 0.42 1.16 1.05 0.366 0.342 / "

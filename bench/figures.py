@@ -46,11 +46,7 @@ def rows(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, 
     )
     exchanged = [c for c in timeline.compared if c.quantity == "sync"]
     if exchanged:
-        most = (
-            f", at most {format_bytes(exchanged[0].most)} if rounds choose otherwise"
-            if exchanged[0].most
-            else ""
-        )
+        most = f", at most {format_bytes(exchanged[0].most)} if rounds choose otherwise" if exchanged[0].most else ""
         foreseen = f" by {timeline.plan.way}" if timeline.plan is not None and timeline.plan.way else ""
         planned = f"planned {format_bytes(exchanged[0].planned)}{foreseen}{most}"
         table.append(("of it payloads", format_bytes(by.sync), planned))
@@ -62,9 +58,7 @@ def rows(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, 
         cost = f"it loses {format_credits(caught.slashed)} credits and all its pay"
         table.append(("cheater found", f"round {caught.round}{excess}", cost))
     money = f"paid {format_credits(result.paid)}, slashed {format_credits(result.slashed)}"
-    table.append(
-        ("money", f"sum {result.sum}", f"{money}, refunded {format_credits(result.refunded)} credits")
-    )
+    table.append(("money", f"sum {result.sum}", f"{money}, refunded {format_credits(result.refunded)} credits"))
     return [*table, *_time(timeline, result)]
 
 
@@ -89,9 +83,7 @@ def table(run: Path) -> str:
     lines = ["| of that run | value | against |", "|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in rows(timeline, result)]
     where = f"{machine()}, torch {began.torch}; one run, seed {began.seed}"
-    return "\n".join(
-        [*lines, "", f"Made by `farflung run` and [bench/figures.py](bench/figures.py) on {where}."]
-    )
+    return "\n".join([*lines, "", f"Made by `farflung run` and [bench/figures.py](bench/figures.py) on {where}."])
 
 
 def main() -> None:

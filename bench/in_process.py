@@ -61,12 +61,8 @@ class InProcessRun:
         made = round_work.trained(job, self.public, held, job.batches(self.public.round, member), _quiet)
         sent = round_work.encoded(job, self.public, job.setup.peer, made.states[0], made.end)
         end = made.states[-1]
-        self.inner[member] = InnerState(
-            self.public.round + 1, end.step, end.vectors, sent.residual, sent.offset
-        )
-        return AcceptedPayload(job.setup.peer, job.spec.round_tokens, sent.payload), float(
-            np.mean(made.losses)
-        )
+        self.inner[member] = InnerState(self.public.round + 1, end.step, end.vectors, sent.residual, sent.offset)
+        return AcceptedPayload(job.setup.peer, job.spec.round_tokens, sent.payload), float(np.mean(made.losses))
 
     def heldout(self, tokens: int, rows: int = 32) -> float:
         """Mean loss in nats per token of the public weights on the first held-out tokens."""

@@ -75,10 +75,7 @@ def work(accounts: int, ops: int, count: int) -> Work:
             ledger_tx.sign_tx(
                 key,
                 ledger_tx.make_tx(
-                    chain.id,
-                    key.public,
-                    nonce,
-                    *(ledger_tx.Transfer(draw.choice(owners), 100) for _ in range(ops)),
+                    chain.id, key.public, nonce, *(ledger_tx.Transfer(draw.choice(owners), 100) for _ in range(ops))
                 ),
             )
             for key in senders[:full]
@@ -166,13 +163,9 @@ def workers(quick: bool) -> Iterator[Row]:
     rule = f"by the clock, {cores} cores, own process and {WORKERS} worker; each transaction read twice (pool, block)"
     yield at_least("workers, by the clock", count / clock, "tx/s", 12_000, rule)
     bound = count / max(ours, (ours + others) / 2)
-    yield at_least(
-        "workers, of 2 cores", bound, "tx/s", 12_000, "the same run, computed: 2 s of processor a second"
-    )
+    yield at_least("workers, of 2 cores", bound, "tx/s", 12_000, "the same run, computed: 2 s of processor a second")
     yield told("workers, own process", ours / count * 1e6, "us/tx", "processor; what must happen in order")
-    yield told(
-        "workers, judging", others / count * 1e6, "us/tx", "processor; form and signature, all workers"
-    )
+    yield told("workers, judging", others / count * 1e6, "us/tx", "processor; form and signature, all workers")
 
 
 def asking(judges: SignaturePool, txs: list[bytes]) -> list[Future[Answer]]:
@@ -208,9 +201,7 @@ def restart(quick: bool) -> Iterator[Row]:
                 raise RuntimeError("another state")
             again.store.close()
     seconds = statistics.median(spent) * 100_000 / accounts
-    against = (
-        f"processor; all rows read, their root compared, the last {len(given.blocks)} full blocks looked at"
-    )
+    against = f"processor; all rows read, their root compared, the last {len(given.blocks)} full blocks looked at"
     yield at_most("restart, 100,000 accounts", seconds, "s", 2, against)
 
 
@@ -223,12 +214,8 @@ def yardsticks(quick: bool) -> Iterator[Row]:
     pairs = list(zip(signatures, messages, strict=True))
     zebra = core_time(lambda: [ed25519_zebra.ed_verify(s, m, key.public) for s, m in pairs])
     openssl = core_time(lambda: [public.verify(s, m) for s, m in pairs])
-    yield told(
-        "yardstick, ed25519-zebra", count / zebra, "signatures/s", "verified alone: our ceiling a core"
-    )
-    yield told(
-        "yardstick, OpenSSL", count / openssl, "signatures/s", "`cryptography`, verified alone; another rule"
-    )
+    yield told("yardstick, ed25519-zebra", count / zebra, "signatures/s", "verified alone: our ceiling a core")
+    yield told("yardstick, OpenSSL", count / openssl, "signatures/s", "`cryptography`, verified alone; another rule")
     plain = "unsigned transfers, SQLite alone: 4096 a transaction, FULL, two balances and a line each; no root or proof"
     yield told("yardstick, SQLite", BLOCK_TXS / plain_seconds(quick), "transfers/s", plain)
 
@@ -249,9 +236,7 @@ def plain_seconds(quick: bool) -> float:
         for setting in ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = FULL"):
             connection.execute(f"PRAGMA {setting}")
         connection.execute("CREATE TABLE accounts (owner BLOB PRIMARY KEY, balance INTEGER) WITHOUT ROWID")
-        connection.execute(
-            "CREATE TABLE transfers (number INTEGER PRIMARY KEY, payer BLOB, payee BLOB, sum INTEGER)"
-        )
+        connection.execute("CREATE TABLE transfers (number INTEGER PRIMARY KEY, payer BLOB, payee BLOB, sum INTEGER)")
         connection.execute("BEGIN")
         connection.executemany("INSERT INTO accounts VALUES (?, 1000000000)", [(owner,) for owner in owners])
         connection.execute("COMMIT")
@@ -282,12 +267,8 @@ CASES: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="10,000 accounts, two or three blocks: some 20 s"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10,000 accounts, two or three blocks: some 20 s")
     parser.add_argument("--cases", nargs="*", metavar="PREFIX", help=f"only these of: {' '.join(CASES)}")
     parser.add_argument("--out", type=Path, help="a results file to add to")
     asked = parser.parse_args()

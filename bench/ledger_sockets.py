@@ -61,8 +61,7 @@ def write(folder: Path, hosts: list[str], judges: int) -> Genesis:
     owners = tuple((key.public, MONEY) for key in (*SEATS, *PAYERS))
     genesis = Genesis("bench", int(time.time() * 1000), owners, tuple(key.public for key in SEATS), law)
     places = [
-        f'"{key.public.hex()}" = "{host}:{PORT + i}"'
-        for i, (key, host) in enumerate(zip(SEATS, hosts, strict=True))
+        f'"{key.public.hex()}" = "{host}:{PORT + i}"' for i, (key, host) in enumerate(zip(SEATS, hosts, strict=True))
     ]
     for i, (key, host) in enumerate(zip(SEATS, hosts, strict=True)):
         place = folder / str(i)
@@ -106,9 +105,7 @@ async def measure(genesis: Genesis, hosts: list[str], each: int, single: int) ->
         told = [decode(await way.call(STANDING, b""), ValidatorStatus, limits.CONTROL_BYTES) for way in ways]
         load = signed(genesis, each)
         began = time.perf_counter()
-        parts = [
-            (place, txs[i : i + 1000]) for place, txs in enumerate(load) for i in range(0, len(txs), 1000)
-        ]
+        parts = [(place, txs[i : i + 1000]) for place, txs in enumerate(load) for i in range(0, len(txs), 1000)]
         applied = sum(await asyncio.gather(*(hand_in(place, part) for place, part in parts)))
         took = time.perf_counter() - began
         return {
@@ -168,9 +165,7 @@ def rows(found: Sustained, stages: list[dict[str, float]], children: float, judg
     yield told(f"{case}, sustained", found.applied / found.seconds, "tx/s", f"by the clock; {said}")
     yield told(f"{case}, a part's wait", statistics.median(found.waits), "s", f"median; {PART} at a time")
     yield told(f"{case}, client", found.client / found.applied * 1e6, "us/tx", "processor; signing, sockets")
-    yield told(
-        f"{case}, all processes", children / each, "us/tx", "processor a validator, its judges with it"
-    )
+    yield told(f"{case}, all processes", children / each, "us/tx", "processor a validator, its judges with it")
     known = 0.0
     for stage in sorted({name for one in stages for name in one} - {"all"}):
         spent = sum(one.get(stage, 0.0) for one in stages)
@@ -225,9 +220,7 @@ def lasting(seconds: float, judges: int, out: Path | None) -> None:
 def main() -> None:
     """Reads the words, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--rtt", type=float, default=0.0, help="ms between home and backbone and back; 0: loopback"
-    )
+    parser.add_argument("--rtt", type=float, default=0.0, help="ms between home and backbone and back; 0: loopback")
     parser.add_argument("--each", type=int, default=100, help="transactions of each of 64 payers")
     parser.add_argument("--single", type=int, default=40, help="transactions one by one")
     parser.add_argument("--seconds", type=float, default=0.0, help="of a load that lasts, on loopback")
@@ -250,9 +243,7 @@ def main() -> None:
             command = [sys.executable, "-m", "farflung.app.cli.main", "ledger", "validator"]
             command += [str(folder / str(i) / "validator.toml")]
             if lab is not None:
-                processes.append(
-                    lab.start(f"h{i + 1}", command, environment=dict(os.environ), out=subprocess.DEVNULL)
-                )
+                processes.append(lab.start(f"h{i + 1}", command, environment=dict(os.environ), out=subprocess.DEVNULL))
             else:
                 processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True))
         try:

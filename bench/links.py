@@ -110,9 +110,7 @@ class Seen(NamedTuple):
     parameters: int
 
 
-def run(
-    case: Case, rate: str, delay: float, steps: int, every: int, limit: float, *, plain: bool = False
-) -> Seen:
+def run(case: Case, rate: str, delay: float, steps: int, every: int, limit: float, *, plain: bool = False) -> Seen:
     """Makes the links, starts the workers, waits, and reads what they wrote. `plain`: ours does not compile kernels."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -139,9 +137,7 @@ def run(
     return _seen([[json.loads(line) for line in one] for one in lines], every)
 
 
-def _worker(
-    case: Case, links: Links, rank: int, folder: Path, more: Mapping[str, str]
-) -> subprocess.Popen[str]:
+def _worker(case: Case, links: Links, rank: int, folder: Path, more: Mapping[str, str]) -> subprocess.Popen[str]:
     command = [case.python, str(case.script), case.mode, more["STEPS"], more["EVERY"]]
     other = links_others.worker(case.system, case.python, rank) if case.system else None
     with (folder / f"w{rank}.out").open("w") as out:
@@ -223,9 +219,7 @@ def speeds(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
         if case.shaped:
             inner = dict.fromkeys((case.inner, ADAMW))  # its own, and what most people train with
             bases = [table[optimizer] for table in (OWN, TORCH) for optimizer in inner]
-            rows += [
-                _ratio(name, case, seen, *found[base]) for base in (*bases, f"{name}{ALONE}") if base in found
-            ]
+            rows += [_ratio(name, case, seen, *found[base]) for base in (*bases, f"{name}{ALONE}") if base in found]
     return rows
 
 
@@ -278,13 +272,9 @@ def wire(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 rounds of 10 steps instead of 7 of 20")
-    parser.add_argument(
-        "--bytes", action="store_true", help="bytes alone: 3 rounds of 4 steps, nothing compiled"
-    )
+    parser.add_argument("--bytes", action="store_true", help="bytes alone: 3 rounds of 4 steps, nothing compiled")
     parser.add_argument("--cases", nargs="*", metavar="CASE", help="only these, by name")
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", type=float, default=0.0, help="ms on each worker's way out; needs netem")
@@ -332,20 +322,13 @@ def _others(said: list[str]) -> list[Case]:
         if system not in pythons:
             sys.stderr.write(f"{system}: not installed; see bench/results/README.md\n")
     # absolute, but not resolved: a virtual environment's interpreter is a link
-    return [
-        case._replace(python=os.path.abspath(pythons[case.system]))
-        for case in OTHERS
-        if case.system in pythons
-    ]
+    return [case._replace(python=os.path.abspath(pythons[case.system])) for case in OTHERS if case.system in pythons]
 
 
 def _also(said: list[str]) -> list[Case]:
     """Scripts of other systems that need nothing beside their workers."""
     split = [also.partition(":") for also in said]
-    return [
-        Case(f"{Path(script).stem} {mode}", mode, True, script=Path(script).resolve())
-        for script, _, mode in split
-    ]
+    return [Case(f"{Path(script).stem} {mode}", mode, True, script=Path(script).resolve()) for script, _, mode in split]
 
 
 if __name__ == "__main__":

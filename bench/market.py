@@ -55,9 +55,7 @@ def asks(count: int, seed: int = 1) -> list[StandingOffer]:
     card = draws.integers(0, CLASSES, count)
     speed = 5e12 * 1.25**card * np.exp(0.1 * draws.standard_normal(count))
     price = 3000 * np.exp(0.33 * draws.standard_normal(count))
-    owner = np.where(
-        draws.random(count) < 0.6, np.arange(count), count + draws.integers(0, count // 10, count)
-    )
+    owner = np.where(draws.random(count) < 0.6, np.arange(count), count + draws.integers(0, count // 10, count))
     memory, hours = 6 + 2 * (card // 2), draws.random(count) < 0.7
     up = 10 ** draws.uniform(6.5, 9, count)
     trust, stake = draws.integers(700, 1001, count), draws.integers(0, 10**8, count)
@@ -82,9 +80,7 @@ def bids(count: int, seed: int = 2) -> list[Bid]:
 
     def one(number: int) -> Bid:
         members = int(draws.integers(4, 65))
-        cards = tuple(
-            f"card {card}" for card in draws.choice(CLASSES, int(draws.integers(0, 4)), replace=False)
-        )
+        cards = tuple(f"card {card}" for card in draws.choice(CLASSES, int(draws.integers(0, 4)), replace=False))
         return Bid(
             job=digest(NS_BID, BEACON, number.to_bytes(8, "big")), members=members, spares=-(-members // 8),
             work=MemberWork(200, UNIT), price=Credits(int(draws.integers(4000, 20_000))), budget=Credits(10**12),
@@ -103,10 +99,7 @@ def sales(count: int, seed: int = 3) -> PriceHistory:
     return tape(
         [
             BundleSale(
-                Millis(int(at[i])),
-                f"card {draws.integers(0, CLASSES)}",
-                16,
-                Credits(int(draws.integers(2000, 4000))),
+                Millis(int(at[i])), f"card {draws.integers(0, CLASSES)}", 16, Credits(int(draws.integers(2000, 4000)))
             )
             for i in range(count)
         ]

@@ -78,9 +78,7 @@ def over_lines(names: list[str], quick: bool, report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short run of fewer cases: at most 60 s")
     parser.add_argument("--cases", nargs="*", metavar="PREFIX", help=f"only these of: {' '.join(CASES)}")
     parser.add_argument("--out", type=Path, help="a results file to add to")
@@ -90,9 +88,7 @@ def main() -> int:
     if unknown := [one for one in prefixes if not any(name.startswith(one) for name in CASES)]:
         parser.error(f"no case {unknown[0]!r}; there are: {', '.join(CASES)}")
     chosen = [
-        name
-        for name in CASES
-        if name.startswith(prefixes or "") and (prefixes or not asked.quick or name not in SLOW)
+        name for name in CASES if name.startswith(prefixes or "") and (prefixes or not asked.quick or name not in SLOW)
     ]
     report = Report(asked.out)
     if lines := [name for name in chosen if name in LINES]:

@@ -47,11 +47,7 @@ LLAMA = DecoderShape(32, 4096, 32, 8, 14336, 128256)
 # Dense FP16 FLOP/s with FP32 sums of NVIDIA's data sheets (10^12), and GiB: 4090, 3090, 4070 Ti Super, 3060, 4060 Ti,
 # A4000, 3080, 4080. Reached: 40 %. Left for states: 90 % of the memory less 1 GiB.
 MIX = ((165, 24), (71, 24), (88, 16), (25.5, 12), (44, 16), (76.7, 16), (60, 10), (97.5, 16))
-STATES = {
-    "Adam, 16 B a parameter": (16.0, 1.0),
-    "8-bit moments, 10 B": (10.0, 1.0),
-    "LoRA, 2.05 B": (2.05, 0.01),
-}
+STATES = {"Adam, 16 B a parameter": (16.0, 1.0), "8-bit moments, 10 B": (10.0, 1.0), "LoRA, 2.05 B": (2.05, 0.01)}
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float]:
@@ -156,9 +152,7 @@ def uneven(quick: bool) -> Iterator[Row]:
             yield at_least(
                 f"{case}: throughput", same / split.seconds, "x", 1.5, f"equal layers, memory aside; {dealt}"
             )
-            yield at_least(
-                f"{case}: of ideal", best / split.seconds, "share", 0.75, "work that is cut anywhere"
-            )
+            yield at_least(f"{case}: of ideal", best / split.seconds, "share", 0.75, "work that is cut anywhere")
 
 
 def lost(quick: bool) -> Iterator[Row]:
@@ -167,13 +161,7 @@ def lost(quick: bool) -> Iterator[Row]:
     for count, stages in ((64, 8), (512, 8)):
         fleet, work = fleet_of(count, 0, LLAMA)
         chosen = node_selection.place(
-            fleet,
-            work,
-            grid_objective.PlacementGoal(),
-            stages,
-            count // stages,
-            0,
-            20_000 if quick else 200_000,
+            fleet, work, grid_objective.PlacementGoal(), stages, count // stages, 0, 20_000 if quick else 200_000
         )
         before, grid = chosen.verdict, chosen.grid
         begun = np.cumsum([0, *before.units])[:-1]
@@ -191,11 +179,7 @@ def lost(quick: bool) -> Iterator[Row]:
     name = "a tenth of 64 and of 512 nodes lost"
     yield at_most(f"{name}: longest re-planning", max(seconds), "CPU s", 1.0, "")
     yield at_most(
-        f"{name}: most state that had to move",
-        max(needed),
-        "share",
-        0.15,
-        "for the most pipelines, unbounded",
+        f"{name}: most state that had to move", max(needed), "share", 0.15, "for the most pipelines, unbounded"
     )
     yield told(f"{name}: tokens a second then, mean", statistics.mean(bare), "x", "of before")
     yield told(
@@ -217,15 +201,10 @@ def chosen(quick: bool) -> Iterator[Row]:
         )
         used, name = found.grid.size, f"{count} homes chosen from by our objective"
         yield (
-            at_most(f"{name}: search", took, "CPU s", goal, "")
-            if goal
-            else told(f"{name}: search", took, "CPU s", "")
+            at_most(f"{name}: search", took, "CPU s", goal, "") if goal else told(f"{name}: search", took, "CPU s", "")
         )
         yield told(
-            f"{name}: used",
-            used / count,
-            "share",
-            f"{found.grid.shape[0]} stages, {found.grid.shape[1]} pipelines",
+            f"{name}: used", used / count, "share", f"{found.grid.shape[0]} stages, {found.grid.shape[1]} pipelines"
         )
 
 
@@ -243,9 +222,7 @@ def warm() -> None:
     genetic(of, 0, 2)
     device_clusters.score(
         small,
-        device_clusters.place(
-            small, 4, 0, block=12, effort=simulated_annealing.SearchEffort(moves=5, runs=1)
-        ).grid,
+        device_clusters.place(small, 4, 0, block=12, effort=simulated_annealing.SearchEffort(moves=5, runs=1)).grid,
     )
     uneven_layers.arrange(decoder(LLAMA, 1, 1, state=1.0), [StageCard(1.0, 1e12)], 1)
     fleet, work = fleet_of(16, 0, LLAMA)

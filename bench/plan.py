@@ -36,9 +36,7 @@ ALONE: Final = frozenset({"references", "memory"})  # groups that need no lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute")
     parser.add_argument("--only", choices=GROUPS)
     parser.add_argument("--cases", nargs="+", default=[""], help="those whose names hold one of these")

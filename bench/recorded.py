@@ -32,9 +32,7 @@ def job(rounds: int, inner: str, seed: int = 1) -> JobSpec:
     return load(None, flags=FLAGS | INNER[inner] | {"rounds": str(rounds), "seed": str(seed)}).spec
 
 
-def record(
-    spec: JobSpec, rounds: Sequence[int], peers: int = PEERS
-) -> Iterator[tuple[int, TensorLayout, Float32]]:
+def record(spec: JobSpec, rounds: Sequence[int], peers: int = PEERS) -> Iterator[tuple[int, TensorLayout, Float32]]:
     """Of each of `rounds` (ascending): its number, the layout, and what peer 0 wants to send, shape (layout.size,)."""
     torch.set_num_threads(1)
     net = InProcessRun.of(spec, read_dataset(spec.data, spec.model, Path()), peers)

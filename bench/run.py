@@ -55,9 +55,7 @@ def one_thread(folder: Path) -> float:
     peer = PeerId(bytes(ID_BYTES))
     engine.handle(worker_messages.SetupCommand(spec, run.dataset_file.read_bytes(), b"", 0, peer))
     members, steps = spec.network.providers, min(STEPS, spec.steps)
-    score = engine.handle(
-        worker_messages.BaselineCommand(run.initial_file.read_bytes(), members, steps, SCORED, 1)
-    )
+    score = engine.handle(worker_messages.BaselineCommand(run.initial_file.read_bytes(), members, steps, SCORED, 1))
     assert isinstance(score, worker_messages.LossResult)
     return steps * members * spec.batch * spec.model.context / score.seconds
 
@@ -111,9 +109,7 @@ def measures(first: float, events: list[dict[str, Any]], alone: float) -> list[R
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("arguments", nargs="*", help="passed to `farflung run`")
     asked = parser.parse_args()

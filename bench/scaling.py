@@ -47,23 +47,14 @@ COUNTS = (4, 8, 16, 32, 64)
 ENCODED = 4  # peers whose payloads are made for each N; the others' are as long
 COST = 0.02  # nats
 LOSS = {False: ("sparse_loco", "muloco"), True: ("sparse_loco",)}  # methods, by whether it is quick
-RATES = {
-    "sparse_loco": {"optimizer.lr": "0.008", "sync.topk": "64"},
-    "muloco": {"optimizer.lr": "0.01"},
-}
+RATES = {"sparse_loco": {"optimizer.lr": "0.008", "sync.topk": "64"}, "muloco": {"optimizer.lr": "0.01"}}
 CONSTANT = 1.05 / 0.95  # largest over smallest, when all lie within 5 % of the middle
 
 
 def codec(kind: str = "topk", value_bits: int = 2, topk: int = 64, error_decay: float = 0.95) -> Codec:
     """A codec of the shelf."""
     return registry.make(
-        kind,
-        value_bits=value_bits,
-        topk=topk,
-        chunk=4096,
-        transform="raw",
-        rank=4,
-        error_decay=error_decay,
+        kind, value_bits=value_bits, topk=topk, chunk=4096, transform="raw", rank=4, error_decay=error_decay
     )
 
 
@@ -79,32 +70,21 @@ def ring(size: int, count: int) -> float:
     return 2 * (count - 1) / count * 2 * size
 
 
-def all_gather(
-    layout: TensorLayout, count: int, change: Float32, about: ContributionKey
-) -> dict[str, Traffic]:
+def all_gather(layout: TensorLayout, count: int, change: Float32, about: ContributionKey) -> dict[str, Traffic]:
     """What one payload's length gives."""
     m = len(codec().encode(None, change, layout, about)[1])
-    return {
-        "all-gather": Traffic((count - 1) * m, (count - 1) * m),
-        "all-gather, relayed": Traffic(m, (count - 1) * m),
-    }
+    return {"all-gather": Traffic((count - 1) * m, (count - 1) * m), "all-gather, relayed": Traffic(m, (count - 1) * m)}
 
 
-def two_way(
-    layout: TensorLayout, count: int, changes: list[Float32], about: ContributionKey
-) -> dict[str, Traffic]:
+def two_way(layout: TensorLayout, count: int, changes: list[Float32], about: ContributionKey) -> dict[str, Traffic]:
     """Payloads of some peers to all owners, and the owners' answers to them."""
     method = TwoWayAggregation(codec(), codec())
     peers = [PeerId(digest("bench/peer/1", i.to_bytes(4, "little"))) for i in range(count)]
     shards = twoway.shards(layout, digest("bench/job/1"), peers)
-    sent = {
-        p: method.send(None, c, shards, about._replace(peer=p))[1]
-        for p, c in zip(peers, changes, strict=False)
-    }
+    sent = {p: method.send(None, c, shards, about._replace(peer=p))[1] for p, c in zip(peers, changes, strict=False)}
     whole = statistics.mean(sum(map(len, pieces.values())) for pieces in sent.values())
     answers = sum(
-        len(method.combine(None, s, [AcceptedPayload(p, 1, sent[p][s.owner]) for p in sent], about)[1])
-        for s in shards
+        len(method.combine(None, s, [AcceptedPayload(p, 1, sent[p][s.owner]) for p in sent], about)[1]) for s in shards
     )
     away = (count - 1) / count * (whole + answers)
     return {"two-way": Traffic(away, away), "two-way, relayed": Traffic(whole + answers / count, away)}
@@ -125,12 +105,9 @@ def bytes_table(quick: bool) -> list[Row]:
         for way, traffic in ways.items():
             found.setdefault(way, {})[count] = traffic
             whole = ring(layout.size, count)
-            against = (
-                f"bf16 ring, N = {count}: {whole:.0f} B up and as many down, {whole / max(traffic):.1f} times"
-            )
+            against = f"bf16 ring, N = {count}: {whole:.0f} B up and as many down, {whole / max(traffic):.1f} times"
             rows += [
-                told(f"{way}, N = {count}, {name}", getattr(traffic, name), "B", against)
-                for name in ("up", "down")
+                told(f"{way}, N = {count}, {name}", getattr(traffic, name), "B", against) for name in ("up", "down")
             ]
     return rows + _growth(layout, found, counts)
 
@@ -143,18 +120,12 @@ def _growth(layout: TensorLayout, found: dict[str, dict[int, Traffic]], counts: 
         growth = max(both.values()) / min(both.values())
         case = f"{way}: up and down together, most over least"
         if way.startswith("two-way"):
-            rows.append(
-                at_most(case, growth, "ratio", CONSTANT, f"constant within 5 %, N = {first} to {last}")
-            )
+            rows.append(at_most(case, growth, "ratio", CONSTANT, f"constant within 5 %, N = {first} to {last}"))
             shares = [both[n] / ring(layout.size, n) for n in counts]
             against = "constant within 5 %: the same share of the bf16 ring at the same N"
             rows.append(
                 at_most(
-                    f"{way}: share of the ring, most over least",
-                    max(shares) / min(shares),
-                    "ratio",
-                    CONSTANT,
-                    against,
+                    f"{way}: share of the ring, most over least", max(shares) / min(shares), "ratio", CONSTANT, against
                 )
             )
         else:
@@ -205,19 +176,13 @@ def _method_losses(method: str, quick: bool, seeds: int) -> list[Row]:
             f"all-gather, same seeds ({min(costs):+.4f} to {max(costs):+.4f}); "
             f"{several[0].payload:.0f} B up, {several[0].answer:.0f} B of answers"
         )
-        rows.append(
-            told(case, cost, "nats", against) if quick else at_most(case, cost, "nats", COST, against)
-        )
+        rows.append(told(case, cost, "nats", against) if quick else at_most(case, cost, "nats", COST, against))
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a smaller model, N = 4 and 64 only, one short training"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller model, N = 4 and 64 only, one short training")
     parser.add_argument("--only", choices=("bytes", "loss"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="a results file to add to")

@@ -60,9 +60,7 @@ def sizes(quick: bool) -> Iterator[Row]:
     """What a network costs."""
     began = time.process_time()
     first = scenario_run.simulate(of(network__nodes=1000), 1)
-    yield told(
-        "first network of 1,000, with compiling or loading", time.process_time() - began, "s CPU", "no goal"
-    )
+    yield told("first network of 1,000, with compiling or loading", time.process_time() - began, "s CPU", "no goal")
     base = peak()
     for nodes, goal in SECONDS.items():
         if quick and nodes > 100_000:
@@ -72,9 +70,7 @@ def sizes(quick: bool) -> Iterator[Row]:
         took = time.process_time() - began
         case = f"{nodes:,} nodes x 30 days"
         yield at_most(case, took, "s CPU", goal, f"{found.hired:,} rounds of hired nodes")
-        yield at_most(
-            f"{case}, memory", (peak() - base) / nodes, "B/node", 1000, "growth of the process's peak"
-        )
+        yield at_most(f"{case}, memory", (peak() - base) / nodes, "B/node", 1000, "growth of the process's peak")
         lost = abs(found.ended.total - found.began.total)
         yield at_most(f"{case}, money", lost, "micro-credits", 0, "made or lost")
     again = scenario_run.simulate(of(network__nodes=1000), 1)
@@ -84,12 +80,7 @@ def sizes(quick: bool) -> Iterator[Row]:
 def churn() -> Iterator[Row]:
     """Share of time up against the exact one."""
     for up, down in ((10.0, 2.0), (1.0, 1.0), (2.0, 20.0)):
-        values = {
-            "churn__up_hours": up,
-            "churn__down_hours": down,
-            "churn__death": 0.0,
-            "market__wanted": 0.0,
-        }
+        values = {"churn__up_hours": up, "churn__down_hours": down, "churn__death": 0.0, "market__wanted": 0.0}
         found = scenario_run.simulate(of(network__nodes=20_000, **values), 1)
         exact = up / (up + down)
         off = 100 * abs(found.availability / exact - 1)
@@ -140,27 +131,21 @@ def between(nodes: int, up_hours: float) -> float:
 def published() -> Iterator[Row]:
     """Llama 3, Meta's research cluster and INTELLECT-1 from what they print, and Daly's own intervals."""
     mean = between(16_384, 16_384 * 54 * 24 / 419)
-    yield at_most(
-        "Llama 3, time between interruptions", 100 * abs(mean / 3.09 - 1), "% off", 3.0, f"{mean:.3f} h"
-    )
+    yield at_most("Llama 3, time between interruptions", 100 * abs(mean / 3.09 - 1), "% off", 3.0, f"{mean:.3f} h")
     for cards, printed in RSC.items():
         mean = between(cards // 8, 24_000 / RSC_FAILURES)
         about = f"{mean:.4f} h, printed {printed:g} h"
         yield at_most(f"RSC-1, {cards:,} cards", 100 * abs(mean / printed - 1), "% off", 3.0, about)
     for cost in (10, 30):
         share = 100 * failures.best(cost, 3.09 * 3600).efficiency
-        yield at_least(
-            f"Llama 3, effective time, checkpoints of {cost} s", share, "%", 90.0, "printed: more than 90 %"
-        )
+        yield at_least(f"Llama 3, effective time, checkpoints of {cost} s", share, "%", 90.0, "printed: more than 90 %")
     for exchange, printed in INTELLECT.items():
         asked = of(network__nodes=200, network__days=2, round__exchange_seconds=float(exchange), **STEADY)
         used = 100 * scenario_run.simulate(asked, 1).utilisation
         yield at_most(f"INTELLECT-1, {exchange} s", abs(used - printed), "points off", 1.0, f"{used:.2f} %")
     for minutes, printed in ((1440, 117), (360, 57), (15, 9.1)):
         found = failures.best(5, minutes).work
-        yield at_most(
-            f"Daly 2006, M = {minutes} min", 100 * abs(found / printed - 1), "% off", 1.0, f"{found:.2f} min"
-        )
+        yield at_most(f"Daly 2006, M = {minutes} min", 100 * abs(found / printed - 1), "% off", 1.0, f"{found:.2f} min")
 
 
 def main() -> None:

@@ -97,9 +97,7 @@ def shares(size: Size, folder: Path) -> Iterator[Row]:
     starts = sum(name.endswith(" worker") for name in verifiers) * walls.start
     audit = sum(spent[name] for name in verifiers) / total
     # What is measured against training counts for as much of the run as training is of it.
-    trains = (
-        sum(spent[name] for name in spent if name.startswith("provider") and name.endswith(" worker")) / total
-    )
+    trains = sum(spent[name] for name in spent if name.startswith("provider") and name.endswith(" worker")) / total
     hashing, checking = trains * own.hashing / own.training, trains * own.checking / own.training
     slower = trains * (walls.strong / walls.limits - 1.0)
     parts = [
@@ -178,18 +176,11 @@ def accusations(size: Size) -> Iterator[Row]:
         mine = [a for a in found if a.kind == kind]
         other = sum(a.differs for a in mine) / len(mine)
         worst = max(a.found.excess for a in mine) / WHOLE
-        yield told(
-            f"largest distance, {kind}",
-            worst,
-            "tolerances",
-            f"{len(mine)} segments, {other:.0%} of other bits",
-        )
+        yield told(f"largest distance, {kind}", worst, "tolerances", f"{len(mine)} segments, {other:.0%} of other bits")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     size = QUICK if parser.parse_args().quick else FULL
     before = load()

@@ -71,12 +71,8 @@ METHODS: Final[dict[str, Entry]] = {
     "Muon dense": Entry(of("local_sgd", optimizer__name="muon", optimizer__momentum="0.95"), MUON, True),
     "MuLoCo, H 12, 2-bit": Entry(of("muloco", sync__steps="12"), MUON),
     "MuLoCo, H 20, 2-bit": Entry(of("muloco"), MUON),
-    "MuLoCo, H 30, top 256": Entry(
-        of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON
-    ),
-    "SparseLoCo, H 20, top 64": Entry(
-        of("sparse_loco", optimizer__name="adamw", optimizer__momentum="0.9"), ADAM
-    ),
+    "MuLoCo, H 30, top 256": Entry(of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON),
+    "SparseLoCo, H 20, top 64": Entry(of("sparse_loco", optimizer__name="adamw", optimizer__momentum="0.9"), ADAM),
     "SparseLoCo with Muon, H 20, top 64": Entry(of("sparse_loco"), MUON),
     "DiLoCo, H 20, fp32": Entry(of("diloco"), ADAM),
     "LocalSGD, H 20, fp32": Entry(of("local_sgd"), ADAM),
@@ -214,9 +210,7 @@ def results(rows: list[dict[str, Any]]) -> list[Result]:
         full = 4.0 * row["parameters"] * row["steps"] / entry.phases
         sent = statistics.mean(r["payload_bytes"] for r in whole)
         spread = max(losses) - min(losses)
-        found.append(
-            Result(name, statistics.mean(losses), spread, len(whole), best, sent, full, row["parameters"])
-        )
+        found.append(Result(name, statistics.mean(losses), spread, len(whole), best, sent, full, row["parameters"]))
     return found
 
 
@@ -277,18 +271,14 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Runs what is missing, or prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench/results/train.jsonl"))
     parser.add_argument("--table", type=Path, help="a results file")
     parser.add_argument("--write", type=Path, help="a page in Markdown, with marks, for the table of --out")
     parser.add_argument("--only", action="append", default=[], help="a method, by its name in the table")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--one", nargs=4, metavar=("METHOD", "RATE", "SEED", "STEPS"), help="one run, printed"
-    )
+    parser.add_argument("--one", nargs=4, metavar=("METHOD", "RATE", "SEED", "STEPS"), help="one run, printed")
     options = parser.parse_args()
     if options.table:
         for row in table(done(options.table)):
@@ -309,9 +299,7 @@ def main() -> None:
         for name in ("AdamW dense", next(n for n, e in METHODS.items() if not e.is_alone)):
             found = measure(Run(name, METHODS[name].rates[0], 1, 60))
             show(
-                "train",
-                told(f"{name}: loss after {found['steps']} steps", found["loss"], "nats per byte", ""),
-                load(),
+                "train", told(f"{name}: loss after {found['steps']} steps", found["loss"], "nats per byte", ""), load()
             )
         return
     work_off(options.out, options.only, options.jobs)

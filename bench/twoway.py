@@ -119,14 +119,10 @@ def _shard(owner: PeerId, pieces: list[tuple[str, slice]]) -> ModelShard:
     sizes: dict[str, int] = {}
     for name, place in ordered:
         sizes[name] = sizes.get(name, 0) + place.stop - place.start
-    return ModelShard(
-        owner, TensorLayout.of({n: (s,) for n, s in sizes.items()}), tuple(p for _, p in ordered)
-    )
+    return ModelShard(owner, TensorLayout.of({n: (s,) for n, s in sizes.items()}), tuple(p for _, p in ordered))
 
 
-def moved(
-    layout: TensorLayout, before: ModelShard | None, unsent: Float32 | None, after: ModelShard
-) -> Float32 | None:
+def moved(layout: TensorLayout, before: ModelShard | None, unsent: Float32 | None, after: ModelShard) -> Float32 | None:
     """An owner's residual when its shard changes: what it still owns stays, the rest is given up or starts at zero."""
     if before is None or unsent is None:
         return None
@@ -163,11 +159,7 @@ class TwoWayAggregation:
         return (left if keeps else None), payloads
 
     def combine(
-        self,
-        unsent: Float32 | None,
-        shard: ModelShard,
-        parts: Sequence[AcceptedPayload],
-        about: ContributionKey,
+        self, unsent: Float32 | None, shard: ModelShard, parts: Sequence[AcceptedPayload], about: ContributionKey
     ) -> tuple[Float32 | None, bytes]:
         """What an owner answers: the clipped weighted mean of `parts` (any order), encoded with its own residual.
 

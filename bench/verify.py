@@ -104,17 +104,12 @@ def functions(quick: bool) -> Iterator[Row]:
         native = partial(getattr(torch, name), tensor)
         yield from forms(name, (values,), native, quick, f"torch.{name}, {values.size} values")
     native = partial(torch.sum, torch.from_numpy(rows), -1)
-    yield from forms(
-        "tree_sum", (rows,), native, quick, f"torch.sum, {rows.shape[0]} rows of {rows.shape[1]}"
-    )
+    yield from forms("tree_sum", (rows,), native, quick, f"torch.sum, {rows.shape[0]} rows of {rows.shape[1]}")
 
 
 def forms(name: str, args: tuple[np.ndarray, ...], native: Run, quick: bool, against: str) -> Iterator[Row]:
     """Both forms of a kernel."""
-    for form, run in (
-        ("compiled", tensor_kernels.SHELF.loop(name)),
-        ("NumPy", tensor_kernels.SHELF.twin(name)),
-    ):
+    for form, run in (("compiled", tensor_kernels.SHELF.loop(name)), ("NumPy", tensor_kernels.SHELF.twin(name))):
         if run is not None:
             value = ratio(partial(run, *args), native, quick)
             side = f" {args[0].shape[-1]}" if name == "matmul" else ""
@@ -173,9 +168,7 @@ CASES: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one size, three turns: less than a minute")
     parser.add_argument("--cases", nargs="*", metavar="PREFIX", help=f"only these of: {' '.join(CASES)}")
     parser.add_argument("--out", type=Path, help="a results file to add to")

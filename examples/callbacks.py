@@ -23,9 +23,7 @@ class Best(Callback):
         self.tokens = 0
 
     def on_round_end(self, state: State) -> None:
-        print(
-            f"round {state.closed}/{state.rounds}: {state.tokens} tokens, {state.sync_bytes} bytes to agree"
-        )
+        print(f"round {state.closed}/{state.rounds}: {state.tokens} tokens, {state.sync_bytes} bytes to agree")
 
     def on_evaluate(self, state: State) -> None:
         if state.heldout_loss is not None and state.heldout_loss < self.loss:

@@ -27,9 +27,7 @@ def result(*words: str) -> dict[str, Any]:
 
 def killed_after_a_round(*words: str) -> int:
     """Starts a run and kills the tree when its first round is closed; how many processes that were."""
-    tree = subprocess.Popen(
-        [*FARFLUNG, *words, "--json"], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    tree = subprocess.Popen([*FARFLUNG, *words, "--json"], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert tree.stdout is not None
     processes = 1
     for line in tree.stdout:

@@ -43,13 +43,10 @@ class FarflungSync(TrainerCallback):
 
 
 def main() -> None:
-    config = GPT2Config(
-        vocab_size=64, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
-    )
+    config = GPT2Config(vocab_size=64, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     model = GPT2LMHeadModel(config)
     rows = [
-        {"input_ids": (torch.arange(16) + start) % 64, "labels": (torch.arange(16) + start) % 64}
-        for start in range(64)
+        {"input_ids": (torch.arange(16) + start) % 64, "labels": (torch.arange(16) + start) % 64} for start in range(64)
     ]
     callback = FarflungSync(sync_every=4, topk=128)
     with tempfile.TemporaryDirectory() as folder:
@@ -63,9 +60,7 @@ def main() -> None:
             logging_steps=6,
         )
         Trainer(model, settings, train_dataset=rows, callbacks=[callback]).train()
-    print(
-        f"{len(callback.reports)} rounds, {sum(r.payload_bytes for r in callback.reports)} bytes in payloads"
-    )
+    print(f"{len(callback.reports)} rounds, {sum(r.payload_bytes for r in callback.reports)} bytes in payloads")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,7 @@ def main() -> None:
         enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Reverse(), torch.utils.data.DataLoader(rows, batch_size=8))
-    print(
-        f"{len(strategy.reports)} rounds, {sum(r.payload_bytes for r in strategy.reports)} bytes in payloads"
-    )
+    print(f"{len(strategy.reports)} rounds, {sum(r.payload_bytes for r in strategy.reports)} bytes in payloads")
 
 
 if __name__ == "__main__":

@@ -46,11 +46,7 @@ SIDE: Final = 236  # at its right, for names in the picture of tokens
 SPREAD, MOST = 1.30, 1.60  # the loss at the top over the best dense run's: at least, and at most
 GOALS: Final = (5, 10)  # per cent above the best dense run
 SHAPES: Final = ("dense", "local", "step")  # kinds of methods, each with its colour and marker
-NAMES: Final = {
-    "dense": "every gradient, whole",
-    "local": "local steps",
-    "step": "every gradient, compressed",
-}
+NAMES: Final = {"dense": "every gradient, whole", "local": "local steps", "step": "every gradient, compressed"}
 
 Row = dict[str, Any]
 
@@ -183,10 +179,7 @@ def bytes_picture(found: Sequence[Method], about: str) -> str:
     steps = [(across(m.payload), up(m.loss)) for m in best]
     parts.append(path(steps, "front"))
     spots = [(across(m.payload), _inside(up(m.loss))) for m in found]
-    bars = [
-        Box(x - 3, up(max(m.losses)), x + 3, up(min(m.losses)))
-        for (x, _), m in zip(spots, found, strict=True)
-    ]
+    bars = [Box(x - 3, up(max(m.losses)), x + 3, up(min(m.losses))) for (x, _), m in zip(spots, found, strict=True)]
     for (x, y), m in zip(spots, found, strict=True):
         parts.append(path([(x, up(min(m.losses))), (x, up(max(m.losses)))], f"seeds {m.kind}", "bytes"))
         parts.append(marker(m.kind, x, y))

@@ -90,11 +90,7 @@ class Module:
         for node in self.tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             value = getattr(node, "value", None)
-            if (
-                isinstance(target, ast.Name)
-                and isinstance(value, ast.Constant)
-                and CODE.fullmatch(str(value.value))
-            ):
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and CODE.fullmatch(str(value.value)):
                 yield target.id, str(value.value)
 
     def around(self, node: ast.AST) -> ast.AST:
@@ -127,9 +123,7 @@ class Module:
         for node in [*(() if scope is self.tree else ast.walk(scope)), *self.tree.body]:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             value = getattr(node, "value", None)
-            if isinstance(value, ast.AST) and any(
-                isinstance(t, ast.Name) and t.id == name.id for t in targets
-            ):
+            if isinstance(value, ast.AST) and any(isinstance(t, ast.Name) and t.id == name.id for t in targets):
                 yield value
 
 
@@ -155,9 +149,7 @@ def classes() -> dict[str, str]:
         for node in found[name].body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "exit_code":
                 return ast.unparse(node.value)
-        return next(
-            filter(None, (status(ast.unparse(base).split(".")[-1]) for base in found[name].bases)), ""
-        )
+        return next(filter(None, (status(ast.unparse(base).split(".")[-1]) for base in found[name].bases)), "")
 
     return {name: code for name in found if name.endswith("Error") and (code := status(name))}
 
@@ -192,9 +184,7 @@ def _words(module: Module, call: ast.Call, at: ast.AST) -> tuple[str, str, str]:
     return module.text(told), module.text(given.get("cause")), module.text(step)
 
 
-def _through(
-    module: Module, call: ast.Call, row: Row, message: str, cause: str, step: str
-) -> tuple[str, str, str]:
+def _through(module: Module, call: ast.Call, row: Row, message: str, cause: str, step: str) -> tuple[str, str, str]:
     """What a function makes of the code and the words that it is given."""
     makers = _makers().get(_called(call), [])
     of, calls = next((each for each in makers if each[0] is module), makers[0] if makers else (module, []))
@@ -213,9 +203,7 @@ def _site(module: Module, node: ast.AST, row: Row) -> tuple[str, str, str]:
     at = module.parents.get(at) if isinstance(at, ast.keyword | ast.IfExp) else at
     at = module.parents.get(at) if isinstance(at, ast.keyword) else at
     if isinstance(at, ast.Tuple):
-        message = next(
-            (text for value in at.elts[at.elts.index(node) + 1 :] if (text := module.text(value))), ""
-        )  # type: ignore[arg-type]
+        message = next((text for value in at.elts[at.elts.index(node) + 1 :] if (text := module.text(value))), "")  # type: ignore[arg-type]
         loop = module.parents.get(module.parents[at])
         calls = [n for n in ast.walk(loop) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
         found = next((call for call in calls if _called(call) in _makers()), None)
@@ -243,11 +231,7 @@ def rows() -> dict[str, Row]:
                 continue
             if code:
                 message, cause, step = _site(module, node, found[code])
-                remark = (
-                    module.lines[node.lineno - 1].partition("  # ")[2]
-                    if isinstance(node, ast.Constant)
-                    else ""
-                )
+                remark = module.lines[node.lineno - 1].partition("  # ")[2] if isinstance(node, ast.Constant) else ""
                 for kept, text in zip(found[code].columns, (remark or message, cause, step), strict=True):
                     kept.append(text)
     return dict(sorted(found.items()))

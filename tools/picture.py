@@ -72,12 +72,7 @@ def picture(timeline: RunTimeline, title: str, now: float | None = None) -> str:
     """The screen at `now`, else the last one, as SVG."""
     view = ScreenView(now=timeline.at if now is None else now, is_over=now is None)
     console = Console(
-        record=True,
-        width=COLUMNS,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="standard",
-        highlight=False,
+        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False
     )
     for row in screen(timeline, view):
         console.print(terminal.text_of(row, INKS), end="\n")

@@ -38,9 +38,7 @@ def train(message: Message, context: Context) -> Message:
             loss.backward()
             optimizer.step()
             log.put(event="step", step=(round - 1) * steps + number, loss=loss.item())
-    told = RecordDict(
-        {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
-    )
+    told = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": 1})})
     return Message(content=told, reply_to=message)
 
 
@@ -49,9 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     """All rounds; the loss of what they led to is added to the first worker's lines."""
     settings: Any = context.run_config
     module, workers = links_worker.model(), int(os.environ["WORLD"])
-    strategy = FedAvg(
-        fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=workers, min_available_nodes=workers
-    )
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=workers, min_available_nodes=workers)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(module.state_dict()),

@@ -159,9 +159,7 @@ def _until(process: subprocess.Popen[str], said: Path, is_ready: Callable[[], bo
 Step = Callable[[Any, Any], tuple[float, Any]]
 
 
-def make(
-    module: Any, system: str, kind: str, rank: int, world: int, every: int
-) -> tuple[Step, Callable[[], None]]:
+def make(module: Any, system: str, kind: str, rank: int, world: int, every: int) -> tuple[Step, Callable[[], None]]:
     """A training step of `torchft` or `hivemind`, and what ends it."""
     if system == "torchft":
         return _torchft(module, kind, rank, world, every)

@@ -45,9 +45,7 @@ Clear = Callable[[Sequence[Slot], int], Sold]
 def clear(slots: Sequence[Slot], winners: int) -> Sold:
     """As the market does, with the owner's third."""
     rows = [
-        books.OfferRow(
-            PeerId(i.to_bytes(32, "big")), s.ask, s.speed, bytes([s.owner]), "", (), i.to_bytes(32, "big")
-        )
+        books.OfferRow(PeerId(i.to_bytes(32, "big")), s.ask, s.speed, bytes([s.owner]), "", (), i.to_bytes(32, "big"))
         for i, s in enumerate(slots)
     ]
     asks = books.book(rows, ())
@@ -122,10 +120,7 @@ def asks_of_owner(case: Case) -> Iterator[Tried]:
             told = [s._replace(ask=ask) if s.owner == owner else s for s in case.slots]
             yield Tried(gain(clear(told, case.winners), cost, mine) - truth)
         for kept_back in mine:
-            told = [
-                s._replace(ask=DEAREST + 1, owner=99) if i == kept_back else s
-                for i, s in enumerate(case.slots)
-            ]
+            told = [s._replace(ask=DEAREST + 1, owner=99) if i == kept_back else s for i, s in enumerate(case.slots)]
             yield Tried(gain(clear(told, case.winners), cost, mine) - truth)
 
 
@@ -194,12 +189,8 @@ def deviations(quick: bool) -> Iterator[Row]:
     many = 5_000 if quick else 100_000
     others = 2_000 if quick else 40_000
     seen = play(asks_of_one, (0, 0, 4, 6), many)
-    yield told(
-        "deviations tried, one slot, one bid", seen.tried, "deviations", f"{seen.markets} markets, computed"
-    )
-    yield at_most(
-        "deviations that pay, one slot, one bid", seen.paid, "deviations", 0, f"of {seen.tried}, computed"
-    )
+    yield told("deviations tried, one slot, one bid", seen.tried, "deviations", f"{seen.markets} markets, computed")
+    yield at_most("deviations that pay, one slot, one bid", seen.paid, "deviations", 0, f"of {seen.tried}, computed")
     ways: tuple[tuple[str, Deviate, Sequence[int]], ...] = (
         ("pay as bid, one slot", lambda case: asks_of_one(case, pay_as_bid), (0,)),
         ("two bids of one epoch, one slot", lambda case: asks_of_one(case, twice), (0,)),

@@ -45,9 +45,7 @@ def lines(stage: Stage, numbers: list[int]) -> Iterator[Row]:
     against = f"{spent[0]:.3f} s: all connections begin with slow start"
     yield told(f"{name}: the first round", spent[0] / bound, "times the bound", against)
     shares = [size / (rounds * MB) for size in sent]
-    against = (
-        f"bytes of IP packets up each line in {rounds} rounds, acknowledgements included: {listed(shares)}"
-    )
+    against = f"bytes of IP packets up each line in {rounds} rounds, acknowledgements included: {listed(shares)}"
     yield at_most(f"{name}: each uplink carries its payload", max(shares), "times", ONCE, against)
     yield _carried(stage, numbers)
 
@@ -68,9 +66,7 @@ def _carried(stage: Stage, numbers: list[int]) -> Row:
         f"{size / MB:.0f} MB to each of {len(numbers)} homes at once in {spent:.2f} s by one connection of {PLAIN} "
         "each, not encrypted, slow start included: what is missing to 1 the machine has no processor for"
     )
-    return told(
-        f"fan-out, {len(numbers)} homes: plain TCP to all of them fills", share, "of the lines", against
-    )
+    return told(f"fan-out, {len(numbers)} homes: plain TCP to all of them fills", share, "of the lines", against)
 
 
 def _rounds(stage: Stage, numbers: list[int], rounds: int, size: int) -> tuple[list[list[float]], list[int]]:
@@ -83,9 +79,7 @@ def _rounds(stage: Stage, numbers: list[int], rounds: int, size: int) -> tuple[l
         options: dict[str, Any] = {**place, "go": str(go), "rounds": rounds, "bytes": size, "period": PERIOD}
         workers: list[Worker] = []
         for index, number in enumerate(numbers):
-            made = stage.worker(
-                f"h{number}", "net_fanout_worker", "member", index=index, count=len(numbers), **options
-            )
+            made = stage.worker(f"h{number}", "net_fanout_worker", "member", index=index, count=len(numbers), **options)
             workers.append(stack.enter_context(made))
         for worker in workers:
             worker.line()

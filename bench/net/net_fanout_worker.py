@@ -62,9 +62,7 @@ class _Round(GroupListener):
 
 async def member(options: Options) -> None:
     heard = _Round(options["count"] - 1)
-    fan = GroupMember(
-        NoEndpoint(credential_of(key("fan", options["index"])), ByteCounter(), LinePacer()), heard
-    )
+    fan = GroupMember(NoEndpoint(credential_of(key("fan", options["index"])), ByteCounter(), LinePacer()), heard)
     await fan.enter(_meeting(options))
     say(joined=True)
     start = await asyncio.to_thread(begin, Path(options["go"]), time.monotonic() + 2 * GRACE)

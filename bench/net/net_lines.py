@@ -83,9 +83,7 @@ def compared(name: str, ours: list[Transfer], plain: list[Transfer], goal: float
         f"{listed(rates(ours), 2)}"
     )
     row = f"{name}: against {PLAIN}"
-    return (
-        told(row, ratio, "ratio", against) if goal is None else at_least(row, ratio, "ratio", goal, against)
-    )
+    return told(row, ratio, "ratio", against) if goal is None else at_least(row, ratio, "ratio", goal, against)
 
 
 def filled(name: str, ours: list[Transfer], rate: float, goal: float | None) -> Row:
@@ -96,9 +94,7 @@ def filled(name: str, ours: list[Transfer], rate: float, goal: float | None) -> 
         f"{ours[0].seconds:.1f} s by {ours[0].facts['congestion']}, {_ways(ours)}; {listed(rates(ours), 1)} Mbit/s"
     )
     row, share = f"{name}: goodput", median(rates(ours)) / line
-    return (
-        told(row, share, "share", against) if goal is None else at_least(row, share, "share", goal, against)
-    )
+    return told(row, share, "share", against) if goal is None else at_least(row, share, "share", goal, against)
 
 
 # Two homes, one of which can be dialled
@@ -153,9 +149,7 @@ def control(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         yield _plain_calls(stage, one, two, name, median(trips))
         later = [trip for when, trip in calls if when >= START]
         if later:
-            against = (
-                f"the same run, without calls of the first {START:g} s, while the sender looks for the rate"
-            )
+            against = f"the same run, without calls of the first {START:g} s, while the sender looks for the rate"
             yield told(f"{name}, later", percentile(later, 0.99) * 1000, "ms", against)
 
 
@@ -240,10 +234,7 @@ def first_answer(seen: list[Transfer]) -> Row:
 
 
 def _uplink_homes(quick: bool) -> list[EmulatedHome]:
-    return [
-        EmulatedHome(up=SLOW, down=FAST, rtt=40),
-        EmulatedHome(up=FAST, down=FAST, rtt=40, nat=NatType.NONE),
-    ]
+    return [EmulatedHome(up=SLOW, down=FAST, rtt=40), EmulatedHome(up=FAST, down=FAST, rtt=40, nat=NatType.NONE)]
 
 
 def uplink(stage: Stage, numbers: list[int]) -> Iterator[Row]:
@@ -294,9 +285,7 @@ def everybody(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         fairness.append(jain(sent))
         pairs.append(jain([size for one in got for size in one.values()]))
     line, name = payload(SLOW) * len(numbers), f"{len(numbers)} homes, all to all, one relay"
-    against = (
-        f"{line:.0f} Mbit/s of TCP payload in all uplinks of 20; {listed(sums, 1)} Mbit/s in {seconds:g} s"
-    )
+    against = f"{line:.0f} Mbit/s of TCP payload in all uplinks of 20; {listed(sums, 1)} Mbit/s in {seconds:g} s"
     yield at_least(f"{name}: of the summed uplinks", median(sums) / line, "share", 0.90, against)
     yield _all_plain(stage, numbers, warm, seconds, name, line)
     against = f"bytes sent by each home, Jain's index: {listed(fairness)}"
@@ -310,13 +299,7 @@ def _all_to_all(stage: Stage, numbers: list[int], warm: float, seconds: float) -
     with contextlib.ExitStack() as stack:
         go = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "go"
         server = stack.enter_context(stage.worker("s1", "net_worker", "relay", host=host))
-        options = {
-            "host": host,
-            "port": server.line()["port"],
-            "go": str(go),
-            "warm": warm,
-            "seconds": seconds,
-        }
+        options = {"host": host, "port": server.line()["port"], "go": str(go), "warm": warm, "seconds": seconds}
         workers: list[Worker] = []
         for index, number in enumerate(numbers):
             made = stage.worker(f"h{number}", "net_worker", "mesh", index=index, count=count, **options)
@@ -338,9 +321,7 @@ def _all_plain(stage: Stage, numbers: list[int], warm: float, seconds: float, na
             server = stack.enter_context(stage.worker("s1", "net_plain", "drain", host=host, **wanted))
             place = {"host": host, "port": server.line()["port"], "count": each}
             for number in numbers:
-                worker = stack.enter_context(
-                    stage.worker(f"h{number}", "net_plain", "pour", **place, **plain)
-                )
+                worker = stack.enter_context(stage.worker(f"h{number}", "net_plain", "pour", **place, **plain))
                 if (found := worker.line()["congestion"]) != [PLAIN]:
                     raise Failed(f"plain TCP had {found} instead of {PLAIN}")
             sums.append(sum(server.line(warm + seconds)["got"]) * 8 / 1e6 / seconds)

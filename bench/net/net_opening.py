@@ -27,11 +27,7 @@ def opening(stage: Stage, numbers: list[int]) -> Iterator[Row]:
     trip, setups = min(run["trip"] for run in seen), [run["setup"] for run in seen]
     against = f"round trips of {trip * 1000:.0f} ms through the relay, at {TRIP:g} ms; {listed(setups, 3)} s"
     yield at_most(
-        "opening, before it: the first answer via a relay",
-        median(setups) / trip,
-        "round trips",
-        SETUP,
-        against,
+        "opening, before it: the first answer via a relay", median(setups) / trip, "round trips", SETUP, against
     )
     opened = [run["opened"] for run in seen]
     if None in opened:

@@ -234,9 +234,7 @@ def sealed_give(options: Options) -> None:
 # Through a relay
 
 
-def _shown(
-    own: SigningKey, purpose: TicketPurpose, peer: PeerId, options: Options, circuit: int = 0
-) -> socket.socket:
+def _shown(own: SigningKey, purpose: TicketPurpose, peer: PeerId, options: Options, circuit: int = 0) -> socket.socket:
     """A connection to the relay that has shown its ticket."""
     made = socket.create_connection(place(options), timeout=GRACE)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -49,13 +49,9 @@ def _against(times: int, size: int, cores: tuple[int, int]) -> Iterator[Row]:
         if cores[0] == cores[1]:
             yield told(f"record layer, {side}: against ssl, both on one core", ratio, "ratio", facts)
             continue
-        against = (
-            f"{size / MB:.0f} MB over loopback: {listed(ours, 2)} Gbit a processor second of its process"
-        )
+        against = f"{size / MB:.0f} MB over loopback: {listed(ours, 2)} Gbit a processor second of its process"
         yield at_least(f"record layer, {side}", median(ours), "Gbit/CPU s", SEALED, against)
-        against = (
-            f"blocking ssl sockets, TLS 1.3 by the same library: {listed(theirs, 2)} Gbit a processor second"
-        )
+        against = f"blocking ssl sockets, TLS 1.3 by the same library: {listed(theirs, 2)} Gbit a processor second"
         yield at_least(f"record layer, {side}: against ssl", ratio, "ratio", OF_SSL, against)
 
 
@@ -63,13 +59,7 @@ def _pair(names: tuple[str, str, str], size: int, cores: tuple[int, int]) -> tup
     """Gbit a processor second of the sender and of the receiver, in the second of two transfers: the first warms up."""
     script, receiver, sender = names
     with Worker(None, "", script, receiver, host=LOCAL, times=2) as there:
-        options = {
-            "host": LOCAL,
-            "port": there.line()["port"],
-            "bytes": size,
-            "seconds": LIMIT,
-            "times": 2,
-        }
+        options = {"host": LOCAL, "port": there.line()["port"], "bytes": size, "seconds": LIMIT, "times": 2}
         os.sched_setaffinity(there.process.pid, {cores[1]})
         with Worker(None, "", script, sender, **options) as here:
             os.sched_setaffinity(here.process.pid, {cores[0]})

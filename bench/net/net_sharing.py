@@ -37,10 +37,7 @@ FLOWS: Final = (1, 4)
 
 def homes(quick: bool) -> list[EmulatedHome]:
     """The home, and one that can be dialled."""
-    return [
-        EmulatedHome(up=UP, down=DOWN, rtt=TRIP),
-        EmulatedHome(up=DOWN, down=DOWN, rtt=TRIP, nat=NatType.NONE),
-    ]
+    return [EmulatedHome(up=UP, down=DOWN, rtt=TRIP), EmulatedHome(up=DOWN, down=DOWN, rtt=TRIP, nat=NatType.NONE)]
 
 
 def rows(stage: Stage, numbers: list[int]) -> Iterator[Row]:

@@ -65,9 +65,7 @@ def listed(values: Sequence[float], digits: int = 3) -> str:
 class Worker:
     """A process of the benchmark that says lines of JSON. Ended with the `with` block that it is opened in."""
 
-    def __init__(
-        self, laboratory: NetworkLab | None, who: str, script: str, role: str, **options: object
-    ) -> None:
+    def __init__(self, laboratory: NetworkLab | None, who: str, script: str, role: str, **options: object) -> None:
         self.name = f"{role} at {who}" if who else role
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         command = [sys.executable, str(HERE / f"{script}.py"), role, json.dumps(options)]
@@ -96,9 +94,7 @@ class Worker:
             if not piece:
                 self.process.wait(_PATIENCE)
                 self._errors.seek(0)
-                raise Failed(
-                    f"{self.name}: ended with {self.process.returncode}\n{self._errors.read()[-3000:]}"
-                )
+                raise Failed(f"{self.name}: ended with {self.process.returncode}\n{self._errors.read()[-3000:]}")
             self._said += piece
         head, _, self._said = self._said.partition(b"\n")
         facts: Facts = json.loads(head)
@@ -180,9 +176,7 @@ class Stage:
             place = {"host": host, "port": there.line()["port"]}
             return self._sent(sender, there, size, seconds, **place, **more)
 
-    def relayed(
-        self, sender: str, receiver: str, size: int, seconds: float, **more: object
-    ) -> list[Transfer]:
+    def relayed(self, sender: str, receiver: str, size: int, seconds: float, **more: object) -> list[Transfer]:
         """Farflung's own transfers, through a relay on the first server."""
         host = self.laboratory.address("s1")
         with self.worker("s1", "net_worker", "relay", host=host) as relay:
@@ -197,9 +191,7 @@ class Stage:
             seen = []
             for _ in range(self.times):
                 facts = here.line(seconds)
-                got: Facts = (
-                    there.line() if size else {"bytes": 0, "seconds": 1.0, "began": 0.0, "first": 0.0}
-                )
+                got: Facts = there.line() if size else {"bytes": 0, "seconds": 1.0, "began": 0.0, "first": 0.0}
                 seen.append(Transfer(got["bytes"], got["seconds"], got["began"], facts, got["first"]))
             return seen
 
@@ -208,9 +200,7 @@ class Stage:
         host, times = self.laboratory.address(receiver), self.times
         with self.worker(receiver, "net_plain", "take", host=host, times=times) as there:
             options = {"bytes": size, "seconds": seconds, "times": times, "congestion": PLAIN}
-            with self.worker(
-                sender, "net_plain", "give", host=host, port=there.line()["port"], **options
-            ) as here:
+            with self.worker(sender, "net_plain", "give", host=host, port=there.line()["port"], **options) as here:
                 seen = []
                 for _ in range(times):
                     got, facts = there.line(seconds), here.line(seconds)

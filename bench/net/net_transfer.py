@@ -46,16 +46,12 @@ def killed(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         f"{listed([run.ways for run in runs], 0)} connections carried; each run: "
         f"{listed([run.gap for run in runs], 2)} s"
     )
-    yield at_most(
-        f"{name}: the longest gap between two chunks", max(run.gap for run in runs), "s", GAP, against
-    )
+    yield at_most(f"{name}: the longest gap between two chunks", max(run.gap for run in runs), "s", GAP, against)
     against = "each chunk by its hash, and what was opened is what was sealed, in the worst run"
     yield at_least(f"{name}: hash equal", min(float(run.whole) for run in runs), "of 1", 1, against)
     against = "asked for again after they had arrived whole, all runs together"
     yield at_most(f"{name}: chunks asked for again", sum(run.again for run in runs), "chunks", 0, against)
-    against = (
-        "at the end an idle connection asks once more for what a much slower one owes; median of all runs"
-    )
+    against = "at the end an idle connection asks once more for what a much slower one owes; median of all runs"
     yield told(f"{name}: chunks that came twice", median([run.twice for run in runs]), "chunks", against)
 
 
@@ -81,11 +77,7 @@ def _run(stage: Stage, holding: str, asking: str, size: int) -> _Run:
 
 
 def _judged(
-    asked: list[tuple[float, int]],
-    came: list[tuple[float, int]],
-    count: int,
-    is_whole: bool,
-    ways: int,
+    asked: list[tuple[float, int]], came: list[tuple[float, int]], count: int, is_whole: bool, ways: int
 ) -> _Run:
     """What the questions and the arrivals of one run say."""
     times = [when for when, _ in came]

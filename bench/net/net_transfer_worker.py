@@ -74,9 +74,7 @@ def relay_key(number: int) -> Any:
 
 async def relay(options: Options) -> None:
     allow_many_files()
-    server = RelayServer(
-        relay_key(options["number"]), listen=ListenConfig(options["host"], allow_remote=True)
-    )
+    server = RelayServer(relay_key(options["number"]), listen=ListenConfig(options["host"], allow_remote=True))
     say(port=(await server.start())[1])
     await asyncio.Event().wait()
 
@@ -100,9 +98,7 @@ async def holder(options: Options) -> None:
             return shelf.serve(connection.peer, method, body)
 
         endpoint = await _attached("holder", serve, options)
-        path_manager = PathManager(
-            endpoint
-        )  # a peer of a job listens for a meeting: here the routers do not allow one
+        path_manager = PathManager(endpoint)  # a peer of a job listens for a meeting: here the routers do not allow one
         path_manager.learn(key("asker").public, ())
         say(chunks=len(manifest.chunks))
         await asyncio.Event().wait()
@@ -134,16 +130,11 @@ async def asker(options: Options) -> None:
         say(asked=asked, came=disk.came, **facts)
 
 
-async def _tell_middle(
-    disk: Watched, path_manager: PathManager, peer: bytes, places: list[EndpointAddress]
-) -> None:
+async def _tell_middle(disk: Watched, path_manager: PathManager, peer: bytes, places: list[EndpointAddress]) -> None:
     await disk.some.wait()
     control = await path_manager.connection(peer)
     ways = path_manager.ways(peer)
-    say(
-        relay=places.index(control.place),
-        ways=[places.index(each.place) for each in ways if each.place in places],
-    )
+    say(relay=places.index(control.place), ways=[places.index(each.place) for each in ways if each.place in places])
 
 
 def _note_questions(asked: list[tuple[float, int]]) -> None:

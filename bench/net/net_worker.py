@@ -132,10 +132,7 @@ async def receive(options: Options) -> None:
         say(port=0)
     else:
         endpoint = Endpoint(
-            key("receive"),
-            arrivals.handle,
-            ByteCounter(),
-            listen=ListenConfig(options["host"], allow_remote=True),
+            key("receive"), arrivals.handle, ByteCounter(), listen=ListenConfig(options["host"], allow_remote=True)
         )
         say(port=(await endpoint.start())[1])
     await asyncio.Event().wait()
@@ -181,9 +178,7 @@ async def _transfer(connection: Connection, path_manager: PathManager | None, op
     trips: list[tuple[float, float]] = []
     asking = asyncio.create_task(_keep_asking(connection, trips)) if options.get("asking") else None
     count = options["bytes"] // PIECE
-    plan = FetchPlan[Connection](
-        ObjectManifest(Hash(bytes(32)), options["bytes"], (Hash(bytes(32)),) * count)
-    )
+    plan = FetchPlan[Connection](ObjectManifest(Hash(bytes(32)), options["bytes"], (Hash(bytes(32)),) * count))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(began + options["seconds"]):
             if path_manager is not None:

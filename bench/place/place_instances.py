@@ -44,9 +44,7 @@ def fleet_of(count: int, seed: int, model: DecoderShape) -> tuple[Fleet, StepWor
     LoRA: 2.05 bytes a parameter are held, a hundredth is exchanged, every 100 steps; activations go in 8 bits.
     """
     generator = np.random.default_rng([seed, count])
-    cards = np.array([[165, 24], [71, 24], [88, 16], [44, 16], [76.7, 16], [97.5, 16]])[
-        generator.integers(0, 6, count)
-    ]
+    cards = np.array([[165, 24], [71, 24], [88, 16], [44, 16], [76.7, 16], [97.5, 16]])[generator.integers(0, 6, count)]
     fleet = grid_objective.fleet(
         homes(count, seed, uplink=100e6), 0.4e12 * cards[:, 0], (0.9 * cards[:, 1] - 1.0) * 2**30,
         price=0.003 * cards[:, 0], failures=np.full(count, 0.05),

@@ -63,9 +63,7 @@ def _ddp(sizes: Sizes, world: int) -> Expected:
 
 def _sharded(reshard: bool) -> Callable[[Sizes, int], Expected]:
     def foretell(sizes: Sizes, world: int) -> Expected:
-        sharding = ReplicaSharding(
-            3, reshard_after_forward=reshard, units=sizes.layers, backend=CollectiveBackend.GLOO
-        )
+        sharding = ReplicaSharding(3, reshard_after_forward=reshard, units=sizes.layers, backend=CollectiveBackend.GLOO)
         terms = data_parallel.replicated(FLOAT * sizes.parameters, RankSpan(world), sharding)
         return _alike(terms, world)
 
@@ -109,9 +107,7 @@ def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
     for case in QUICK if is_quick else CASES:
         if wanted(case.name):
             sizes = sizes_of(case)
-            yield measured(
-                case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10
-            )
+            yield measured(case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10)
     if not is_quick and wanted(KNOWN):
         yield _gathered(KNOWN, *plan_payloads.noise(), steps=20)
     if not is_quick and wanted(EXPECTED):
@@ -147,9 +143,7 @@ def measured(
     seen = run(mode, len(expected), steps, sizes, is_split=True)
     counted = np.array(list(zip(seen.sent, seen.received, strict=True)))
     worst = float(np.abs(counted / foretold - 1).max())
-    against = (
-        f"{counted.max():,.0f} bytes counted, {foretold.max():,.0f} foretold, busiest rank and way a step"
-    )
+    against = f"{counted.max():,.0f} bytes counted, {foretold.max():,.0f} foretold, busiest rank and way a step"
     return at_most(f"bytes: {name}", worst, "share off", GOAL, against)
 
 

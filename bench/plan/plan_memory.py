@@ -160,9 +160,7 @@ def peaks(name: str, rows: int, found: StepTrace, runs: int) -> Iterator[Row]:
     factor = statistics.median(each.result()["factor"] for each in half)
     risen = statistics.median(each.result()["risen"] for each in whole)
     of = f"of {said:,} B alive" + (f", medians of {runs} processes" if runs > 1 else "")
-    yield told(
-        f"heap, {name}", factor, "of alive", f"measured on {few} rows; on {rows} {risen / said:.3f} {of}"
-    )
+    yield told(f"heap, {name}", factor, "of alive", f"measured on {few} rows; on {rows} {risen / said:.3f} {of}")
     about = f"{rows} rows: {said:,} B x {factor:.3f} said, {risen:,.0f} B risen; malloc: glibc"
     yield at_most(f"peak, {name}, glibc", abs(said * factor / risen - 1), "of risen", 0.10, about)
     ratio = mapped.result()["seconds"] / statistics.median(each.result()["seconds"] for each in whole)

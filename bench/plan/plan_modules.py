@@ -161,12 +161,7 @@ class LlamaBlock(nn.Module):
 
 class Llama(nn.Module):
     def __init__(
-        self,
-        feed: Callable[[int], nn.Module],
-        layers: int = 4,
-        width: int = 256,
-        heads: int = 8,
-        keys: int = 2,
+        self, feed: Callable[[int], nn.Module], layers: int = 4, width: int = 256, heads: int = 8, keys: int = 2
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)
@@ -196,9 +191,7 @@ class ViTBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    def __init__(
-        self, layers: int = 4, width: int = 192, heads: int = 3, side: int = 64, patch: int = 8
-    ) -> None:
+    def __init__(self, layers: int = 4, width: int = 192, heads: int = 3, side: int = 64, patch: int = 8) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
@@ -260,8 +253,7 @@ class T5Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, from_BSD: Tensor, bias: Tensor | None) -> Tensor:
         q, k, v = (
-            split(part(of), self.heads)
-            for part, of in ((self.q, x_BTD), (self.k, from_BSD), (self.v, from_BSD))
+            split(part(of), self.heads) for part, of in ((self.q, x_BTD), (self.k, from_BSD), (self.v, from_BSD))
         )
         scores = q @ k.transpose(2, 3)
         weights = (scores if bias is None else scores + bias).softmax(-1)

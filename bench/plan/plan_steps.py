@@ -73,9 +73,7 @@ def _pipeline(schedule: PipelineSchedule) -> Callable[[Sizes, float], float]:
         seconds = 8 * shape.activation(sizes.batch) / packet_overhead.payload_rate(RATE)
         stage = StageTimes(FORWARD * alone, (1 - FORWARD) * alone)
         cuts = [CutTimes(seconds, 0.0, seconds)] * (WORLD - 1)
-        return timeline(
-            [stage] * WORLD, sizes.micros, schedule, cuts=cuts, backend=CollectiveBackend.GLOO
-        ).seconds
+        return timeline([stage] * WORLD, sizes.micros, schedule, cuts=cuts, backend=CollectiveBackend.GLOO).seconds
 
     return foretell
 

@@ -163,10 +163,7 @@ def sparse(rank: int) -> Step:
         for ahead in range(1, world):
             target, source = (rank + ahead) % world, (rank - ahead) % world
             theirs = torch.empty(int(lengths[source]), dtype=torch.uint8)
-            for one in (
-                dist.irecv(theirs, source),
-                dist.isend(own, target),
-            ):  # asked for before data fills the line
+            for one in (dist.irecv(theirs, source), dist.isend(own, target)):  # asked for before data fills the line
                 one.wait()
 
     return step

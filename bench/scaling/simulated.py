@@ -87,9 +87,7 @@ class Peers:
 
     def loss(self) -> float:
         """Held-out loss of public state, on up to 32,768 bytes."""
-        x_NT, y_NT = inner_steps.tensors(
-            data_order.windows(self.data.heldout, self.spec.model.context, 1 << 15)
-        )
+        x_NT, y_NT = inner_steps.tensors(data_order.windows(self.data.heldout, self.spec.model.context, 1 << 15))
         self.model.put(self.state.params)
         with torch.no_grad():
             return float(self.model.loss(x_NT, y_NT))
@@ -102,9 +100,7 @@ class Peers:
             parts = []
             for i, (peer, change) in enumerate(zip(self.peers, changes, strict=True)):
                 about = sync.about(state, self.layout, peer)
-                residuals[i], payload = sync.codec(state.round).encode(
-                    residuals[i], change, self.layout, about
-                )
+                residuals[i], payload = sync.codec(state.round).encode(residuals[i], change, self.layout, about)
                 parts.append(AcceptedPayload(peer, self.weight, payload))
             mean_bytes = sum(len(p.payload) for p in parts) / len(parts)
             return sync.merged(state, self.layout, parts), mean_bytes, 0.0
@@ -124,9 +120,7 @@ class Peers:
             answers = {}
             for shard in shards:
                 parts = [AcceptedPayload(peer, self.weight, sent[peer][shard.owner]) for peer in self.peers]
-                unsent[shard.owner], answers[shard.owner] = method.combine(
-                    unsent[shard.owner], shard, parts, at
-                )
+                unsent[shard.owner], answers[shard.owner] = method.combine(unsent[shard.owner], shard, parts, at)
             up = sum(len(p) for mine in sent.values() for p in mine.values()) / len(self.peers)
             change = method.receive(self.layout, shards, answers, at)
             return change, up, float(sum(map(len, answers.values())))

@@ -84,18 +84,14 @@ def _hashing(engine: WorkerEngine, public: Any, trained: worker_messages.TrainRe
     return took
 
 
-def _checking(
-    public: Any, made: Sequence[tuple[worker_messages.SetupCommand, worker_messages.TrainResult]]
-) -> float:
+def _checking(public: Any, made: Sequence[tuple[worker_messages.SetupCommand, worker_messages.TrainResult]]) -> float:
     spec, desk, layout = JobSpec(), CheckerState(), TensorLayout.of(dict(public.shapes))
     desk.handle(CheckerSetup(spec, layout, spec.round_tokens))
     root = public_state.unpack(public.snapshot, layout).root(layout)
     began = time.process_time()
     for setup, trained in made:
         trace = trained.trace
-        c = Contribution(
-            setup.peer, spec.round_tokens, trace.payload, trace.payload, trace.payload, trace.root, ""
-        )
+        c = Contribution(setup.peer, spec.round_tokens, trace.payload, trace.payload, trace.payload, trace.root, "")
         said = TrainingStatement(trace.statistics.losses, spec.round_tokens)
         checked = desk.handle(PayloadCheckRequest(0, root, c, said, trained.payload))
         assert isinstance(checked, PayloadCheckReply)

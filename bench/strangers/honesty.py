@@ -92,9 +92,7 @@ class _Peer:
         """Gradients at weights that are off by a rounding: machines that this one is not."""
         job = self.engine._job
         assert job is not None
-        self.engine._work = RoundWorker(
-            replace(job, model=noise_profile.PerturbedWeightsModel(job.model, seed))
-        )
+        self.engine._work = RoundWorker(replace(job, model=noise_profile.PerturbedWeightsModel(job.model, seed)))
 
     def ask(self, request: worker_messages.Request) -> Any:
         """The reply, computed in the peer's class."""
@@ -154,7 +152,5 @@ class _Job:
         is_start = chair.is_start(place, self.layout, border, opened.start)
         audit = chair.begin(place, self.layout, self.tolerance, border, opened.start, state.params, mine)
         shown = chair.SegmentClaim(trace.opened(*needed(segment, place.segments)), opened.end, opened.last)
-        found = (
-            chair.judge(audit, shown, again) if is_start else AuditFinding(VerdictFinding.FALSE, EXCESS_CAP)
-        )
+        found = chair.judge(audit, shown, again) if is_start else AuditFinding(VerdictFinding.FALSE, EXCESS_CAP)
         return Audited(peer.kind, found, not chair.is_same(mine.border, trace.borders[segment + 1]))

@@ -26,11 +26,7 @@ from farflung.verify import audit_sample
 
 SEEDS = 30
 PEER = PeerId(bytes(32))
-VECTORS = (
-    "avx512",
-    "avx2",
-    "default",
-)  # ATEN_CPU_CAPABILITY: an older processor, as far as torch's own kernels go
+VECTORS = ("avx512", "avx2", "default")  # ATEN_CPU_CAPABILITY: an older processor, as far as torch's own kernels go
 HONEST = (57, 16)  # seeds, and segments of each: 10,032 comparisons in 11 classes other than the first
 FALSE = EXCESS_FALSE / 1000
 
@@ -89,9 +85,7 @@ def caught(spec: JobSpec, name: str, seed: int, spoiled: int) -> int:
         luck = digest("farflung/bench/1", name.encode(), bytes([seed, spoiled]), round.to_bytes(8, "little"))
         round += 1
         known = [(PEER, spec.audit.probation)]
-        if any(
-            drawn.segment < spoiled for drawn in audit_sample.draw(spec.audit, spec.segments, luck, known)
-        ):
+        if any(drawn.segment < spoiled for drawn in audit_sample.draw(spec.audit, spec.segments, luck, known)):
             return round
 
 
@@ -114,22 +108,13 @@ def judged(found: dict[str, list[dict[str, float]]], seeds: int) -> Iterator[Row
     """What would have been said of these honest segments."""
     rows = [row for each in found.values() for row in each]
     about = f"{len(rows)} honest segments of {seeds} seeds in {len(found)} classes"
-    verdicts = Counter(
-        "false" if r["excess"] > FALSE else "unpaid" if r["excess"] > 1 else "holds" for r in rows
-    )
+    verdicts = Counter("false" if r["excess"] > FALSE else "unpaid" if r["excess"] > 1 else "holds" for r in rows)
     yield at_most("false slashes", verdicts["false"], "segments", 0, about)
     yield at_most("honest and unpaid", verdicts["unpaid"], "segments", 0, about)
     yield told("farthest honest segment", max(r["excess"] for r in rows), "tolerances", about)
     beyond = sum(r["noise"] > 4 for r in rows)
-    yield told(
-        "beyond four times the profile",
-        beyond,
-        "segments",
-        "what a margin of 4 without a floor would not pay",
-    )
-    yield told(
-        "farthest, against the profile", max(r["noise"] for r in rows), "x", "its largest honest distance"
-    )
+    yield told("beyond four times the profile", beyond, "segments", "what a margin of 4 without a floor would not pay")
+    yield told("farthest, against the profile", max(r["noise"] for r in rows), "x", "its largest honest distance")
     for name, each in found.items():
         share = sum(r["noise"] > 0 for r in each) / len(each)
         yield told(f"other bits, {name}", share, "", f"{len(each)} segments")

@@ -56,15 +56,10 @@ def dispute(quick: bool) -> Iterator[Row]:
     leaves, steps = played.tree.leaves, f"{run.steps} steps, {start.params.size} parameters"
     yield told("dispute, player", spent / native, "x", f"processor time of the native segment: {steps}")
     yield told("dispute, leaves", leaves, "", f"tiles of {steps}; {len(parts.entries)} values in the program")
-    yield at_most(
-        "dispute, ledger rounds", played.tree.depth + 3, "", 8, "program, first, levels, tiles, referee"
-    )
-    yield at_most(
-        "dispute, messages", said(played.tree), "B", 8 * KIB, "both sides, without tiles and program"
-    )
+    yield at_most("dispute, ledger rounds", played.tree.depth + 3, "", 8, "program, first, levels, tiles, referee")
+    yield at_most("dispute, messages", said(played.tree), "B", 8 * KIB, "both sides, without tiles and program")
     borders = (
-        segments.border(built.layout, spec.optimizer, at, state, ZERO_HASH)
-        for at, state in ((0, start), (1, end))
+        segments.border(built.layout, spec.optimizer, at, state, ZERO_HASH) for at, state in ((0, start), (1, end))
     )
     yield from shown(parts, about, played.tree, tuple(borders), 4 if quick else 8)
 

@@ -38,9 +38,7 @@ class Kept(msgspec.Struct):
 
     noise: tuple[tuple[str, tuple[float, ...]], ...]
     limits: Tolerance
-    segments: list[
-        tuple[int, int, int, int]
-    ]  # round, first step, step after the last, steps of the optimizer before
+    segments: list[tuple[int, int, int, int]]  # round, first step, step after the last, steps of the optimizer before
 
 
 def spec_of(seed: int) -> JobSpec:
@@ -84,11 +82,7 @@ def again(folder: Path, seeds: int) -> Iterator[dict[str, object]]:
                 with environment(kind):
                     end = segment.honest().end
                 distances = apart(segment, right, end)
-                yield {
-                    "class": name,
-                    "excess": found.excess(distances),
-                    "noise": found.against_noise(distances),
-                }
+                yield {"class": name, "excess": found.excess(distances), "noise": found.against_noise(distances)}
             end = segment.made(model=noise_profile.PerturbedWeightsModel(job.model, seed)).end
             distances = apart(segment, right, end)
             yield {"class": OFF, "excess": found.excess(distances), "noise": found.against_noise(distances)}

@@ -29,9 +29,7 @@ SMALL = JobSpec(
 )
 # Wide enough that two threads divide its sums, short enough for ten thousand segments.
 WIDE = msgspec.structs.replace(
-    SMALL,
-    model=ModelSpec(layers=1, width=32, heads=2, context=64),
-    sync=SyncSpec(steps=10, topk=32, chunk=256),
+    SMALL, model=ModelSpec(layers=1, width=32, heads=2, context=64), sync=SyncSpec(steps=10, topk=32, chunk=256)
 )
 OPTIMIZERS = (OptimizerSpec(lr=1e-2), OptimizerSpec(name="adamw", lr=3e-3), OptimizerSpec(name="sgd", lr=0.1))
 
@@ -86,8 +84,6 @@ def chain(job: WorkerJob, count: int) -> Iterator[tuple[SegmentTask, BorderState
     at = BorderState(0, 0, job.start)
     for place in range(count):
         round, index = divmod(place, spec.segments)
-        segment = SegmentTask(
-            job, spec, replace(at, round=round), 0, range(borders[index], borders[index + 1])
-        )
+        segment = SegmentTask(job, spec, replace(at, round=round), 0, range(borders[index], borders[index + 1]))
         at = segment.honest().end
         yield segment, at

@@ -53,15 +53,8 @@ def share(quick: bool) -> Iterator[Row]:
         if not turn:  # nothing was warm
             round_seconds, committing, examined, besides, sizes = [], [], [], [], []
     yield from told_of(spec, *map(statistics.median, (round_seconds, committing, examined, besides)))
-    moved = audit_costs.moved(
-        spec, audit_costs.expected(spec), lambda vectors: 4.0 * vectors * size_of(engine)
-    )
-    yield told(
-        "bytes of states, an audit of round 0",
-        statistics.mean(sizes),
-        "B",
-        "start and last; no optimizer yet",
-    )
+    moved = audit_costs.moved(spec, audit_costs.expected(spec), lambda vectors: 4.0 * vectors * size_of(engine))
+    yield told("bytes of states, an audit of round 0", statistics.mean(sizes), "B", "start and last; no optimizer yet")
     count = audit_costs.expected(spec).count
     yield told("bytes of states, an audit", moved / count, "B", "computed for the default run (plan.audits)")
 
@@ -89,9 +82,7 @@ def committed(engine: WorkerEngine) -> None:
     segments.borders(layout, optimizer, made.states, made.after.residual, made.after.offset)
 
 
-def audited(
-    verifier: WorkerEngine, before: bytes, segment: int, last: bytes, start: bytes, key: PeerId
-) -> None:
+def audited(verifier: WorkerEngine, before: bytes, segment: int, last: bytes, start: bytes, key: PeerId) -> None:
     """Trains the segment again and encodes again; equal roots end the audit."""
     verifier.handle(worker_messages.RerunCommand(before, 0, segment, start))
     verifier.handle(worker_messages.ReencodeCommand(before, key, last))
@@ -105,9 +96,7 @@ def measured(verifier: WorkerEngine, before: bytes, segment: int, end: bytes) ->
     claimed = segments.unpack(end, optimizer, layout, 0)
     segments.border(layout, optimizer, segment + 1, claimed, ZERO_HASH)
     both = segments.compared(claimed, optimizer)
-    segments.distances(
-        layout, public_state.unpack(before, layout).params, both, {n: v + 1 for n, v in both.items()}
-    )
+    segments.distances(layout, public_state.unpack(before, layout).params, both, {n: v + 1 for n, v in both.items()})
 
 
 def size_of(engine: WorkerEngine) -> int:

@@ -59,9 +59,7 @@ def process(app: Sphinx, what: str, name: str, obj: object, options: Any, lines:
     lines[:] = converted(list(lines))
 
 
-def named(
-    app: Sphinx, what: str, name: str, obj: object, options: Any, *shown: str | None
-) -> tuple[str, ...] | None:
+def named(app: Sphinx, what: str, name: str, obj: object, options: Any, *shown: str | None) -> tuple[str, ...] | None:
     """Type aliases by their names, in a signature and its result."""
     return tuple(ALIAS.sub(r"\1", part) if part else part for part in shown)  # type: ignore[return-value]
 

@@ -18,9 +18,7 @@ from farflung.app.cli.main import cli
 COLUMNS = 88
 
 
-def helps(
-    command: click.Command, path: tuple[str, ...], above: click.Context | None
-) -> Iterator[tuple[str, str]]:
+def helps(command: click.Command, path: tuple[str, ...], above: click.Context | None) -> Iterator[tuple[str, str]]:
     """(`farflung verb`, its help text) for a command and those below it."""
     context = click.Context(
         command, parent=above, info_name=path[-1], terminal_width=COLUMNS, max_content_width=COLUMNS

@@ -68,9 +68,7 @@ def korthikanti() -> list[Case]:
         model = Transformer(1, width, heads, 51_200)
         load = MicroBatch(1, 2048, attention=AttentionMemory.EAGER, has_dropout=True)
         whole = activations.kept(load, model).bytes
-        found.append(
-            Case("Korthikanti, section 5", f"{name}: 5 a s/h", scores, whole / (2048.0 * width) - 34)
-        )
+        found.append(Case("Korthikanti, section 5", f"{name}: 5 a s/h", scores, whole / (2048.0 * width) - 34))
     split = activations.kept(replace(load, tensor=8, is_sequence_parallel=True), model).bytes
     found.append(Case("Korthikanti, table 2", "MT-NLG, 8 ways with sequences: an eighth", "8", whole / split))
     return found
@@ -116,9 +114,7 @@ def sizes() -> list[Case]:
         "llama3-70b": "70.6", "llama3-405b": "405", "mistral-7b": "7.24", "mixtral-8x7b": "46.7",
     }  # fmt: skip
     found += [Case("model cards", name, text, MODELS[name].size / 1e9) for name, text in printed.items()]
-    found.append(
-        Case("Jiang et al. 2024", "Mixtral, of a token", "12.9", MODELS["mixtral-8x7b"].active / 1e9)
-    )
+    found.append(Case("Jiang et al. 2024", "Mixtral, of a token", "12.9", MODELS["mixtral-8x7b"].active / 1e9))
     return found
 
 

@@ -90,6 +90,4 @@ def counted(outcome: SimulationResult) -> Counter[str]:
         count += Counter(up=period.up_time, downs=period.downs, deaths=period.deaths, hired=period.hired)
         count += Counter(paid=period.flows.paid, fees=period.flows.fees, taken=period.flows.taken)
     relayed = [int(each) for each in outcome.relayed.sum(axis=0)]
-    return count + Counter(
-        {"relayed": sum(relayed)} | {f"relay {at}": each for at, each in enumerate(relayed)}
-    )
+    return count + Counter({"relayed": sum(relayed)} | {f"relay {at}": each for at, each in enumerate(relayed)})

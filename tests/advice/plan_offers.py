@@ -16,13 +16,7 @@ from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.link_syntax import Link
 
 SMALL = {"model.layers": "4", "model.width": "128"}
-LARGE = {
-    "model.layers": "32",
-    "model.width": "4096",
-    "model.heads": "32",
-    "model.context": "1024",
-    "rounds": "50",
-}
+LARGE = {"model.layers": "32", "model.width": "4096", "model.heads": "32", "model.context": "1024", "rounds": "50"}
 LAN = Link(1e9, 1e9, Seconds(0.0005))
 HOME = Link(20e6, 100e6, Seconds(0.03))
 

@@ -134,17 +134,12 @@ def test_what_the_job_needs_decides_and_the_thumb_is_shown_beside() -> None:
 def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
     demand = CardDemand(cores=3.0, memory_bytes=16.0 * GB)
     two = judge(place(2, cores=6, memory_bytes=Bytes(32 * GB)), demand)
-    assert {one.rule: one.computed for one in two.findings if one.rule != "lanes"} == {
-        "cores": 6,
-        "memory": 32 * GB,
-    }
+    assert {one.rule: one.computed for one in two.findings if one.rule != "lanes"} == {"cores": 6, "memory": 32 * GB}
     assert two.grade is MachineGrade.B
     assert judge(place(2, memory_bytes=Bytes(32 * GB - 1)), demand).grade is MachineGrade.C
 
 
-@pytest.mark.parametrize(
-    ("pcie", "lanes", "state"), [(3, 3, "ok"), (3, 2, "failed"), (4, 2, "ok"), (4, 1, "failed")]
-)
+@pytest.mark.parametrize(("pcie", "lanes", "state"), [(3, 3, "ok"), (3, 2, "failed"), (4, 2, "ok"), (4, 1, "failed")])
 def test_lanes_follow_from_bytes_of_a_step_and_the_generation(pcie: int, lanes: int, state: str) -> None:
     demand = CardDemand(bus_bytes=4.0 * GB, step_seconds=Seconds(2.0))  # 2 GB/s
     one = found(judge(place(slot=CardSlot(Bytes(8 * GB), pcie, lanes)), demand), "lanes")
@@ -343,9 +338,7 @@ def test_more_of_anything_is_never_worse(where: ComputerSite, demand: CardDemand
 
 @given(where=PLACES, demand=DEMANDS, factor=st.floats(1, 3))
 @settings(max_examples=100, deadline=None)
-def test_a_job_that_needs_more_is_never_easier_to_fit(
-    where: ComputerSite, demand: CardDemand, factor: float
-) -> None:
+def test_a_job_that_needs_more_is_never_easier_to_fit(where: ComputerSite, demand: CardDemand, factor: float) -> None:
     fields = ("cores", "memory_bytes", "bus_bytes", "sent", "received")
     more = {name: None if (had := getattr(demand, name)) is None else had * factor for name in fields}
     assert judge(where, msgspec.structs.replace(demand, **more)).grade >= judge(where, demand).grade
@@ -363,9 +356,7 @@ def test_nobody_comes_into_a_better_class_by_saying_nothing(
 
 @given(where=PLACES, demand=DEMANDS)
 @settings(max_examples=100, deadline=None)
-def test_a_finding_is_unknown_only_where_something_is_not_known(
-    where: ComputerSite, demand: CardDemand
-) -> None:
+def test_a_finding_is_unknown_only_where_something_is_not_known(where: ComputerSite, demand: CardDemand) -> None:
     for one in judge(where, demand).findings:
         if one.state is RuleState.UNKNOWN:
             sizes = [slot.memory_bytes for slot in where.computers[0].slots]

@@ -58,8 +58,7 @@ def test_the_table_has_every_kind_that_a_network_of_homes_meets() -> None:
     assert len(TABLE.cards) >= 100
     makers = Counter(one.maker for one in TABLE.cards)
     assert {"NVIDIA": 80, "AMD": 45, "Intel": 6, "Apple": 12}.items() <= {
-        maker: min(count, {"NVIDIA": 80, "AMD": 45, "Intel": 6, "Apple": 12}[maker])
-        for maker, count in makers.items()
+        maker: min(count, {"NVIDIA": 80, "AMD": 45, "Intel": 6, "Apple": 12}[maker]) for maker, count in makers.items()
     }.items()
     for name in (
         "RX 580", "RX 9070 XT", "GTX 1660", "GTX 1660 Ti", "RTX 5090", "A100 SXM 80GB", "H100 SXM 80GB", "MI300X",
@@ -104,13 +103,7 @@ PER_SHADER = {
     ("Intel", "Xe 2"): {16},
 }
 # Their makers state the tensor rates of these at a lower clock than the boost of their shaders.
-LOWER = {
-    "RTX 4000 Ada": 0.766,
-    "H100 PCIe 80GB": 0.92,
-    "H100 SXM 80GB": 0.92,
-    "H200 SXM 141GB": 0.92,
-    "B200": 0.94,
-}
+LOWER = {"RTX 4000 Ada": 0.766, "H100 PCIe 80GB": 0.92, "H100 SXM 80GB": 0.92, "H200 SXM 141GB": 0.92, "B200": 0.94}
 LOWER |= dict.fromkeys(("H100 NVL 94GB", "H200 NVL 141GB"), 0.86)
 
 
@@ -162,9 +155,7 @@ def test_names_and_their_aliases_are_each_of_one_card() -> None:
 
 
 def test_cards_on_eight_and_four_lanes_are_known_as_such() -> None:
-    lanes = {
-        name: card(name).lanes for name in ("RTX 4060", "RX 6600 XT", "RX 7600", "B580", "RTX 5060 Ti 16GB")
-    }
+    lanes = {name: card(name).lanes for name in ("RTX 4060", "RX 6600 XT", "RX 7600", "B580", "RTX 5060 Ti 16GB")}
     assert set(lanes.values()) == {8}
     assert card("RX 6500 XT").lanes == 4
     assert card("RTX 3090").lanes == 16

@@ -67,8 +67,7 @@ def priced(*sites: PowerSite, beside: ReferenceCard = A100) -> RunCost:
 
 def test_a_runs_energy_is_told_with_its_price_and_where_it_is_drawn() -> None:
     found = priced(
-        PowerSite("attic", ((RTX3090, 2),), 500, 60, 0.1, 0.3),
-        PowerSite("shed", ((RTX3090, 1),), None, 0, 0.1, 0.3),
+        PowerSite("attic", ((RTX3090, 2),), 500, 60, 0.1, 0.3), PowerSite("shed", ((RTX3090, 1),), None, 0, 0.1, 0.3)
     )
     kwh, paid = hardware_text.figure(found.energy), hardware_text.figure(found.power)
     told = hardware_text.energy(found, 0.3, "EUR")
@@ -115,10 +114,7 @@ def test_a_cards_worth_says_what_it_was_reckoned_with() -> None:
 
 def test_an_admission_begins_with_what_is_missed() -> None:
     box = SiteComputer(
-        "a box with quite a long name of its own",
-        (CardSlot(Bytes(24 * 10**9), 4, None),),
-        4,
-        Bytes(30 * 10**9),
+        "a box with quite a long name of its own", (CardSlot(Bytes(24 * 10**9), 4, None),), 4, Bytes(30 * 10**9)
     )
     demand = CardDemand(memory_bytes=20e9, sent=1e6, received=1e6, round_seconds=Seconds(10.0))
     rows = hardware_text.admitted(judge(ComputerSite((box,), 1e5, None), demand))
@@ -131,14 +127,7 @@ def test_an_admission_begins_with_what_is_missed() -> None:
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [
-        (0.0, "0"),
-        (0.03046, "0.0305"),
-        (6.175, "6.17"),
-        (99.95, "100"),
-        (1979.6, "1980"),
-        (1.2e-7, "1.20e-07"),
-    ],
+    [(0.0, "0"), (0.03046, "0.0305"), (6.175, "6.17"), (99.95, "100"), (1979.6, "1980"), (1.2e-7, "1.20e-07")],
 )
 def test_figures_have_three_digits(number: float, shown: str) -> None:
     assert hardware_text.figure(number) == shown

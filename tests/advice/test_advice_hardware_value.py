@@ -285,10 +285,7 @@ def test_no_other_use_of_the_same_power_does_more(
     use = [part * count for part, (_, count) in zip(parts, lots, strict=False)]
     drawn = sum(part * (card.watts or 0) for part, (card, _) in zip(use, lots, strict=True))
     scale = min(1.0, watts / drawn) if drawn else 0.0
-    other = sum(
-        scale * part * card.rate(FactorPrecision.FP16).flops
-        for part, (card, _) in zip(use, lots, strict=True)
-    )
+    other = sum(scale * part * card.rate(FactorPrecision.FP16).flops for part, (card, _) in zip(use, lots, strict=True))
     assert other <= found.rate * (1 + 1e-9)
 
 
@@ -368,9 +365,7 @@ def test_a_card_at_its_level_price_costs_what_the_reference_does() -> None:
 
 @given(audit=st.floats(0, 2), more=st.floats(0.01, 1), loss=st.floats(0, 0.8))
 @settings(max_examples=60, deadline=None)
-def test_a_verified_token_costs_more_with_more_audits_or_more_loss(
-    audit: float, more: float, loss: float
-) -> None:
+def test_a_verified_token_costs_more_with_more_audits_or_more_loss(audit: float, more: float, loss: float) -> None:
     sites = [site((RTX4090, 1), hour=0.3)]
     one = cost(msgspec.structs.replace(WORK, audited=audit), sites, loss=loss)
     checked = cost(msgspec.structs.replace(WORK, audited=audit + more), sites, loss=loss)
@@ -401,12 +396,8 @@ def test_a_utilisation_that_is_no_share_is_refused() -> None:
 
 
 def test_the_audited_share_of_a_job_is_what_its_plan_pays_for() -> None:
-    job = JobSpec(
-        rounds=16, audit=AuditSpec(4, 0.25, 0), network=NetworkSpec(providers=4, verifiers=2), budget="1000"
-    )
-    assert audited(job) == pytest.approx(
-        0.25 / 4, rel=0.01
-    )  # a quarter of contributions, one of four segments
+    job = JobSpec(rounds=16, audit=AuditSpec(4, 0.25, 0), network=NetworkSpec(providers=4, verifiers=2), budget="1000")
+    assert audited(job) == pytest.approx(0.25 / 4, rel=0.01)  # a quarter of contributions, one of four segments
     assert audited(msgspec.structs.replace(job, network=NetworkSpec(providers=4, verifiers=0))) == 0
 
 

@@ -21,13 +21,7 @@ from farflung.plan.link_syntax import Link
 
 BIG = sized(LARGE)
 MIDDLE = sized(
-    {
-        "model.layers": "24",
-        "model.width": "2048",
-        "model.heads": "16",
-        "model.context": "1024",
-        "rounds": "200",
-    }
+    {"model.layers": "24", "model.width": "2048", "model.heads": "16", "model.context": "1024", "rounds": "200"}
 )
 CARDS = ("RTX 4090", "RTX 3090", "RTX 3060 12GB", "M2 Ultra", "RTX A6000", "RTX 3070", "H100 SXM", "GTX 1660")
 NEAR = 1.02  # times the best of all subsets: what the subsets of this search may miss, in these draws
@@ -133,9 +127,7 @@ def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
 
 
 @pytest.mark.whole
-def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = drawn(7, 40)
     whole = layout_search.search(MIDDLE, found)
     monkeypatch.setattr(layout_search, "TIMED", 16)

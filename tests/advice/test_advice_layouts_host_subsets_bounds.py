@@ -93,9 +93,7 @@ def test_those_with_a_good_line_are_tried_among_faster_ones_with_a_bad_one() -> 
     slow = Link(1e6, 1e6, Seconds(0.03))
     crowd = [*hosts(20, "RTX 4090", link=slow), *(host(f"lab{at}", "RTX 4090") for at in range(4))]
     crowd += [host(f"office{at}", "RTX 3060 12GB", link=LAN) for at in range(8)]
-    tried = {
-        tuple(each.name for each in subset) for subset in subsets(crowd, host_speed.rate, HostSubsetLimits(2))
-    }
+    tried = {tuple(each.name for each in subset) for subset in subsets(crowd, host_speed.rate, HostSubsetLimits(2))}
     assert ("lab0", "lab1", "lab2", "lab3") in tried
 
 
@@ -103,6 +101,4 @@ def test_alone_each_host_is_tried_that_has_room() -> None:
     """Whichever is best in no order may fail least."""
     found = [*hosts(6), host("small", "GTX 1660")]
     asked = HostSubsetLimits(most=1, holds=lambda each, size: each.name != "small")
-    assert [each.name for (each,) in subsets(found, host_speed.rate, asked)] == [
-        f"h{at:02}" for at in range(6)
-    ]
+    assert [each.name for (each,) in subsets(found, host_speed.rate, asked)] == [f"h{at:02}" for at in range(6)]

@@ -11,19 +11,8 @@ from farflung.advice.traffic.collectives import CollectiveBackend, RankSpan
 from farflung.advice.traffic.context_and_expert_parallel import ring_attention, routed
 from farflung.advice.traffic.data_parallel import ReplicaSharding, ZeroPlusPlus
 from farflung.advice.traffic.hybrid_parallel import ParallelMesh, TrainingStep
-from farflung.advice.traffic.traffic_terms import (
-    TrafficClass,
-    TrafficLoad,
-    TrafficPhase,
-    TrafficTerm,
-    explained,
-)
-from farflung.advice.traffic.transformer_shapes import (
-    Recomputation,
-    TransformerShape,
-    gpt_flop,
-    gpt_parameters,
-)
+from farflung.advice.traffic.traffic_terms import TrafficClass, TrafficLoad, TrafficPhase, TrafficTerm, explained
+from farflung.advice.traffic.transformer_shapes import Recomputation, TransformerShape, gpt_flop, gpt_parameters
 from farflung.core.errors import UsageError
 
 MODEL = TransformerShape(layers=24, hidden=256, sequence=64, parameters=24e6)
@@ -69,9 +58,7 @@ def test_tensor_parallel_sums_activations_four_times_a_layer() -> None:
     assert TrafficLoad(8, plain).syncs == 4 * MODEL.layers
     full = tensor_parallel.tensor_parallel(MODEL, group, recompute=Recomputation.FULL)
     assert total(full) == pytest.approx(1.5 * one)
-    assert total(tensor_parallel.tensor_parallel(MODEL, group, recompute=Recomputation.SELECTIVE)) == total(
-        plain
-    )
+    assert total(tensor_parallel.tensor_parallel(MODEL, group, recompute=Recomputation.SELECTIVE)) == total(plain)
     assert (
         TrafficLoad(8, full).of(phase=TrafficPhase.FORWARD).sent
         == TrafficLoad(8, plain).of(phase=TrafficPhase.FORWARD).sent
@@ -82,9 +69,7 @@ def test_sequence_parallel_sends_as_much_but_for_inputs_gathered_again() -> None
     plain = TrafficLoad(8, tensor_parallel.tensor_parallel(MODEL, RankSpan(8)))
     cut = TrafficLoad(8, tensor_parallel.tensor_parallel(MODEL, RankSpan(8), is_sequence_parallel=True))
     assert cut.of(phase=TrafficPhase.FORWARD).sent == pytest.approx(plain.of(phase=TrafficPhase.FORWARD).sent)
-    assert cut.of(phase=TrafficPhase.BACKWARD).sent == pytest.approx(
-        1.5 * plain.of(phase=TrafficPhase.BACKWARD).sent
-    )
+    assert cut.of(phase=TrafficPhase.BACKWARD).sent == pytest.approx(1.5 * plain.of(phase=TrafficPhase.BACKWARD).sent)
 
 
 def test_keys_and_values_go_around_once_forward_and_twice_backward() -> None:
@@ -169,9 +154,7 @@ def test_a_mixed_step_is_the_sum_of_its_groups(
     whole = {name: sum(each[name](len(one)) for one in groups[name]) for name in each}
     assert load.total == pytest.approx(sum(whole.values()))
     leaving = sum(
-        each[name](len(one)) * crossing(one, node, is_ring=name != "chain")
-        for name in each
-        for one in groups[name]
+        each[name](len(one)) * crossing(one, node, is_ring=name != "chain") for name in each for one in groups[name]
     )
     assert load.between == pytest.approx(leaving)
 
@@ -196,9 +179,7 @@ def test_experts_in_a_mix_take_the_tokens_of_their_ranks() -> None:
 
 
 def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
-    spoken = TransformerShape(
-        layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6, is_tied=False
-    )
+    spoken = TransformerShape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6, is_tied=False)
     mesh = ParallelMesh(tensor=4, pipeline=2)
     more = (
         hybrid_parallel.load(spoken, mesh, TrainingStep(micros=3)).total
@@ -259,10 +240,7 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-023", lambda: ParallelMesh(data=6, expert=4)),
         ("FF-PLAN-023", lambda: hybrid_parallel.load(MODEL, ParallelMesh(pipeline=5), TrainingStep())),
         ("FF-PLAN-023", lambda: hybrid_parallel.load(MODEL, ParallelMesh(context=3), TrainingStep())),
-        (
-            "FF-PLAN-023",
-            lambda: hybrid_parallel.load(MODEL, ParallelMesh(pipeline=8), TrainingStep(virtual=2)),
-        ),
+        ("FF-PLAN-023", lambda: hybrid_parallel.load(MODEL, ParallelMesh(pipeline=8), TrainingStep(virtual=2))),
         ("FF-PLAN-023", lambda: ring_attention(MODEL, RankSpan(3))),
     ],
 )
@@ -276,9 +254,7 @@ def test_layouts_that_cannot_be_are_refused(code: str, call: object) -> None:
     ("field", "sizes"),
     [("experts", {"parameters": 1e6, "experts": 5e6}), ("routed", {"parameters": 1e6, "experts": 5e5})],
 )
-def test_experts_that_cannot_be_are_refused_by_the_field_that_is_wrong(
-    field: str, sizes: dict[str, float]
-) -> None:
+def test_experts_that_cannot_be_are_refused_by_the_field_that_is_wrong(field: str, sizes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=f"{field} cannot be"):
         TransformerShape(layers=4, hidden=8, **sizes)  # type: ignore[arg-type]
 
@@ -287,7 +263,5 @@ def test_a_word_means_the_same_as_its_member() -> None:
     full = tensor_parallel.tensor_parallel(MODEL, RankSpan(8), recompute="full")  # type: ignore[arg-type]
     assert full == tensor_parallel.tensor_parallel(MODEL, RankSpan(8), recompute=Recomputation.FULL)
     gloo = data_parallel.replicated(SIZE, RankSpan(4), ReplicaSharding(3, backend="gloo"))  # type: ignore[arg-type]
-    assert gloo == data_parallel.replicated(
-        SIZE, RankSpan(4), ReplicaSharding(3, backend=CollectiveBackend.GLOO)
-    )
+    assert gloo == data_parallel.replicated(SIZE, RankSpan(4), ReplicaSharding(3, backend=CollectiveBackend.GLOO))
     assert gpt_flop(MODEL, 1, "full") == gpt_flop(MODEL, 1, Recomputation.FULL)  # type: ignore[arg-type]

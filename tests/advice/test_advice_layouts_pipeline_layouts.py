@@ -11,13 +11,7 @@ from msgspec.structs import replace
 from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
 from farflung.advice.job_work import JobWork
-from farflung.advice.layouts import (
-    activation_bits,
-    checkpoint_policy,
-    grid_placement,
-    pipeline_layouts,
-    pipeline_sync,
-)
+from farflung.advice.layouts import activation_bits, checkpoint_policy, grid_placement, pipeline_layouts, pipeline_sync
 from farflung.advice.layouts.layout_search import search
 from farflung.advice.layouts.replica_layouts import OfferAssumptions
 from farflung.advice.layouts.training_options import InfeasibleOption, LayoutKind, TrainingOption
@@ -72,11 +66,7 @@ def test_a_pipeline_is_the_shortest_tour_of_its_hosts(subset: tuple[OfferedHost,
 
 
 def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
-    subset = (
-        *hosts(3, link=LAN),
-        host("weak", link=Link(2e6, 2e6, Seconds(0.001))),
-        host("two", cards=2, link=LAN),
-    )
+    subset = (*hosts(3, link=LAN), host("weak", link=Link(2e6, 2e6, Seconds(0.001))), host("two", cards=2, link=LAN))
     with loop_loader.as_it_stands():
         names = [each.name for each in grid_placement.line(subset, 4e6)]
     assert "weak" in (names[0], names[-1])
@@ -89,9 +79,7 @@ def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
 def test_every_grid_has_every_host_once(ways: int, stages: int, data: st.DataObject) -> None:
     region = st.sampled_from("abcdefghijkl")
     card = st.sampled_from(["RTX 4090", "RTX 3090"])
-    subset = tuple(
-        host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages)
-    )
+    subset = tuple(host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages))
     with loop_loader.as_it_stands():
         found = list(grid_placement.grids(BIG, subset, ways))
     assert found
@@ -166,12 +154,8 @@ def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back()
     two = option(pipeline_layouts.pipelines(LONG, subset, USUAL))
     one = option(pipeline_layouts.pipeline(LONG, subset, USUAL))
     assert one.efficiency < two.efficiency < 1
-    assert (
-        "once a pipeline of 5" in next(fact for fact in two.facts if fact.name == "work that counts").formula
-    )
-    restless = option(
-        pipeline_layouts.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0), link=LAN), USUAL)
-    )
+    assert "once a pipeline of 5" in next(fact for fact in two.facts if fact.name == "work that counts").formula
+    restless = option(pipeline_layouts.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0), link=LAN), USUAL))
     assert restless.efficiency < two.efficiency
 
 
@@ -198,16 +182,9 @@ def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    st.sampled_from([BIG, TINY]),
-    st.sampled_from([2e6, 2e7, 1e12]),
-    st.integers(1, 2),
-    st.sampled_from([0, 0.2]),
-)
+@given(st.sampled_from([BIG, TINY]), st.sampled_from([2e6, 2e7, 1e12]), st.integers(1, 2), st.sampled_from([0, 0.2]))
 @example(TINY, 1e12, 1, 0.0)
-def test_what_is_not_timed_would_not_have_been_faster(
-    work: JobWork, rate: float, ways: int, trip: float
-) -> None:
+def test_what_is_not_timed_would_not_have_been_faster(work: JobWork, rate: float, ways: int, trip: float) -> None:
     """Micro-batches that a bound rules out, timed all the same."""
     subset = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
     grid = tuple(subset[at * 4 : (at + 1) * 4] for at in range(ways))
@@ -307,8 +284,7 @@ def test_an_end_sends_forward_what_it_gets_back_in_other_bits() -> None:
 def test_swaps_are_kept_only_where_they_gain() -> None:
     links = (HOME, LAN, Link(5e6, 5e6, Seconds(0.2)), Link(1e8, 1e8, Seconds(0.05)))
     subset = tuple(
-        host(f"h{at}", "RTX 4090" if at % 2 else "RTX 3090", link=links[at % 4], price=Credits(at))
-        for at in range(8)
+        host(f"h{at}", "RTX 4090" if at % 2 else "RTX 3090", link=links[at % 4], price=Credits(at)) for at in range(8)
     )
     with loop_loader.as_it_stands():
         found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
@@ -317,9 +293,7 @@ def test_swaps_are_kept_only_where_they_gain() -> None:
     assert {each.name for each in better.hosts} <= {each.name for each in subset}
 
 
-def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     weak = host("weak", "RTX A6000", link=Link(2e6, 2e6, Seconds(0.01)))
     subset = (weak, *hosts(3, "RTX A6000", link=LAN))
     with loop_loader.as_it_stands():
@@ -333,9 +307,7 @@ def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
 def test_a_bad_grid_is_mended_by_swaps() -> None:
     """The weak line in the middle of both pipelines: any swap to an end gains."""
     weak = Link(2e6, 2e6, Seconds(0.01))
-    ways = tuple(
-        tuple(host(f"p{way}s{at}", link=weak if at == 1 else LAN) for at in range(4)) for way in range(2)
-    )
+    ways = tuple(tuple(host(f"p{way}s{at}", link=weak if at == 1 else LAN) for at in range(4)) for way in range(2))
     with loop_loader.as_it_stands():
         found = next(grid_placement.swapped(BIG, ways, 8, 30, 36_000.0))
     assert {each.name for way in found for each in way} == {each.name for way in ways for each in way}

@@ -14,13 +14,7 @@ from plan_offers import HOME, LAN, LARGE, SMALL, asked, host, hosts, sized
 from farflung.advice.hardware.admission import MachineGrade
 from farflung.advice.hardware.card import FactorPrecision
 from farflung.advice.hardware.value_per_watt import ReferenceCard, value
-from farflung.advice.layouts import (
-    activation_bits,
-    host_speed,
-    machine_admission,
-    pipeline_layouts,
-    replica_layouts,
-)
+from farflung.advice.layouts import activation_bits, host_speed, machine_admission, pipeline_layouts, replica_layouts
 from farflung.advice.layouts.energy_value import worth
 from farflung.advice.layouts.layout_search import AdviceGoal, search
 from farflung.advice.layouts.memory_fit import MOVES, OffloadPlacement, room
@@ -28,13 +22,7 @@ from farflung.advice.layouts.replica_layouts import OfferAssumptions
 from farflung.advice.layouts.training_options import InfeasibleOption, LayoutKind, TrainingOption
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.model_states import RECIPES, ZeroSplit
-from farflung.advice.memory.worst_stage import (
-    PipelineStages,
-    StageTraining,
-    WorstStage,
-    footprints,
-    worst,
-)
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, WorstStage, footprints, worst
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.traffic.collectives import all_reduce, span
 from farflung.core import limits
@@ -72,12 +60,7 @@ def test_a_job_asks_for_the_tokens_that_its_file_says_and_for_its_own_parameters
 
 def test_what_fits_as_it_is_recomputes_nothing() -> None:
     found = room(MIDDLE, MIDDLE.recipe, host("a"), ZeroSplit(), 8)
-    assert (found.fits, found.recompute, found.micro, found.away) == (
-        True,
-        Recomputation.NONE,
-        8,
-        OffloadPlacement(),
-    )
+    assert (found.fits, found.recompute, found.micro, found.away) == (True, Recomputation.NONE, 8, OffloadPlacement())
 
 
 def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -> None:
@@ -88,12 +71,7 @@ def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -
         card = replace(host("a").card, memory_bytes=Bytes(round(need * share)))
         found = room(BY_ADAM, BY_ADAM.recipe, replace(host("a"), card=card), ZeroSplit(), 8)
         ranks.append(
-            (
-                not found.fits,
-                MOVES.index(found.away),
-                list(Recomputation).index(found.recompute),
-                -found.micro,
-            )
+            (not found.fits, MOVES.index(found.away), list(Recomputation).index(found.recompute), -found.micro)
         )
     assert ranks == sorted(ranks)
     assert ranks[0] == (False, 0, 0, -8)
@@ -103,18 +81,13 @@ def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -
 def test_an_optimizer_of_products_does_not_move_to_ram() -> None:
     card = replace(host("a").card, memory_bytes=Bytes(12 * 10**8))
     assert not room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card), ZeroSplit(), 8).fits
-    assert (
-        room(BY_ADAM, BY_ADAM.recipe, replace(host("a"), card=card), ZeroSplit(), 8).away
-        != OffloadPlacement()
-    )
+    assert room(BY_ADAM, BY_ADAM.recipe, replace(host("a"), card=card), ZeroSplit(), 8).away != OffloadPlacement()
 
 
 def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
     card = replace(host("a").card, memory_bytes=Bytes(2 * 10**9))
     for memory in (None, Bytes(10**8)):
-        found = room(
-            MIDDLE, MIDDLE.recipe, replace(host("a"), card=card, memory_bytes=memory), ZeroSplit(), 8
-        )
+        found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card, memory_bytes=memory), ZeroSplit(), 8)
         assert not found.fits
 
 
@@ -131,9 +104,7 @@ def test_a_card_without_bfloat16_keeps_what_it_computes_with_in_float32() -> Non
     ratio = parts[1].of("activations") / parts[0].of("activations")
     assert 1.9 < ratio < 2  # the loss is in float32 on both
     subsets = [tuple(replace(each, card=card) for each in hosts(2)) for card in (narrow, wide)]
-    one, two = (
-        option(pipeline_layouts.pipeline(MIDDLE, subset, USUAL)).worst.footprint for subset in subsets
-    )
+    one, two = (option(pipeline_layouts.pipeline(MIDDLE, subset, USUAL)).worst.footprint for subset in subsets)
     assert two.of("weights") == 2 * one.of("weights")
 
 
@@ -184,10 +155,7 @@ def away(move: OffloadPlacement) -> WorstStage:
     """All of LARGE_BY_ADAM on one card, but for what is moved."""
     split = ZeroSplit(3 if move.states.parameters is not MemoryPlace.CARD else 0, 1, move.states)
     training = StageTraining(
-        PipelineStages((LARGE_BY_ADAM.model.layers,)),
-        LARGE_BY_ADAM.recipe,
-        split,
-        activations=move.activations,
+        PipelineStages((LARGE_BY_ADAM.model.layers,)), LARGE_BY_ADAM.recipe, split, activations=move.activations
     )
     return worst(footprints(LARGE_BY_ADAM.stack(8, Recomputation.NONE), training), (1e12,))
 
@@ -223,9 +191,7 @@ def test_muons_products_are_in_every_step_as_the_plan_of_this_computer_has_them(
     assert BIG.optimizer_flop == pytest.approx(layers, rel=0.01)
     assert BIG.optimizer_flop > BIG.flop(BIG.step_tokens, Recomputation.NONE)
     own = room(BIG, BIG.recipe, host("a", "B200"), ZeroSplit(), 8)
-    alone, shared = (
-        host_speed.spent(BIG, host("a", "B200"), own, BIG.step_tokens, 0.4, ways) for ways in (1, 4)
-    )
+    alone, shared = (host_speed.spent(BIG, host("a", "B200"), own, BIG.step_tokens, 0.4, ways) for ways in (1, 4))
     assert (shared.passes, shared.optimizer) == (alone.passes, pytest.approx(alone.optimizer / 4))
 
 
@@ -279,8 +245,7 @@ def test_a_step_has_a_sequence_for_each_rank() -> None:
 
 def test_sharded_states_take_less_of_each_card_and_more_of_the_lines() -> None:
     whole, split = (
-        option(layout(MIDDLE, hosts(4, link=LAN), USUAL))
-        for layout in (replica_layouts.data, replica_layouts.sharded)
+        option(layout(MIDDLE, hosts(4, link=LAN), USUAL)) for layout in (replica_layouts.data, replica_layouts.sharded)
     )
     assert split.worst.footprint.card < whole.worst.footprint.card
     assert split.up > whole.up
@@ -297,19 +262,13 @@ def test_a_model_that_no_card_holds_names_the_card_and_what_it_takes() -> None:
 # Pipelines
 
 
-@given(
-    st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4),
-    st.integers(1, 9),
-    st.data(),
-)
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4), st.integers(1, 9), st.data())
 @settings(max_examples=60)
 def test_layers_are_shared_out_so_that_the_slowest_stage_is_as_fast_as_can_be(
     rates: list[float], layers: int, data: st.DataObject
 ) -> None:
     """Beside all ways to cut, the head's work with the last layer; whoever is last may hold none of them."""
-    work = replace(
-        TINY, model=replace(TINY.model, transformer=replace(TINY.model.transformer, layers=layers))
-    )
+    work = replace(TINY, model=replace(TINY.model, transformer=replace(TINY.model.transformer, layers=layers)))
     head = work.model.head(work.context)
     layer = (work.flop(work.context) - head) / layers
     caps = data.draw(st.lists(st.integers(0, layers), min_size=len(rates), max_size=len(rates)))
@@ -332,9 +291,7 @@ def test_a_pipeline_trains_what_no_card_holds_and_uneven_hosts_get_uneven_layers
     subset = (host("a", cards=2), *hosts(3, "RTX 3090"))
     found = option(pipeline_layouts.pipeline(BIG, subset, USUAL))
     assert found.worst.fits
-    counts = dict(
-        zip((each.name for each in found.hosts), map(int, found.how.split()[1].split("/")), strict=True)
-    )
+    counts = dict(zip((each.name for each in found.hosts), map(int, found.how.split()[1].split("/")), strict=True))
     assert sum(counts.values()) == BIG.model.layers
     assert counts["a"] > counts["h00"]
 
@@ -470,22 +427,14 @@ def test_a_machine_is_judged_for_what_this_way_asks_of_it() -> None:
         )
     )
     found = option(replica_layouts.rounds(MIDDLE, subset, USUAL))
-    assert grades(found) == {
-        "good": "A",
-        "unknown": "C",
-        "narrow": "B",
-        "few": "C",
-    }  # nothing crosses the bus
+    assert grades(found) == {"good": "A", "unknown": "C", "narrow": "B", "few": "C"}  # nothing crosses the bus
 
 
 def test_a_line_that_cannot_carry_a_way_lowers_the_class_of_its_host() -> None:
     slow = hosts(2, link=Link(1e5, 1e5, Seconds(0.03)))
     found = option(replica_layouts.data(MIDDLE, slow, USUAL))
     assert set(grades(found).values()) == {"C"}
-    assert {w.rule for each in machine_admission.admitted(found) for w in each.admission.warnings} == {
-        "up",
-        "down",
-    }
+    assert {w.rule for each in machine_admission.admitted(found) for w in each.admission.warnings} == {"up", "down"}
 
 
 def test_each_host_is_judged_by_its_own_part() -> None:
@@ -503,9 +452,7 @@ def test_each_host_is_judged_by_its_own_part() -> None:
 def test_a_line_is_judged_by_what_carries_a_step_while_it_is_computed() -> None:
     """By the whole step, waiting and all, it would be judged by its own slowness, and always be a quarter short."""
     found = option(replica_layouts.data(MIDDLE, hosts(2, link=Link(1e8, 1e8, Seconds(0.001))), USUAL))
-    need = next(
-        one.need for one in machine_admission.admitted(found)[0].admission.findings if one.rule == "up"
-    )
+    need = next(one.need for one in machine_admission.admitted(found)[0].admission.findings if one.rule == "up")
     assert need == pytest.approx(8 * found.up / (0.8 * (found.step - found.exchange)))
     assert found.exchange > 0
 
@@ -604,10 +551,7 @@ def test_a_way_that_is_much_longer_and_dearer_than_another_is_no_advice() -> Non
 def test_a_class_that_the_job_asks_for_leaves_out_lower_machines_where_others_do() -> None:
     subset = (*hosts(3), host("narrow", lanes=4), host("unknown", cores=None))
     assert {each.name for each in search(LONG, subset).best[0].hosts} >= {"narrow"}
-    for least, kept in (
-        (MachineGrade.A, {"h00", "h01", "h02"}),
-        (MachineGrade.B, {"h00", "h01", "h02", "narrow"}),
-    ):
+    for least, kept in ((MachineGrade.A, {"h00", "h01", "h02"}), (MachineGrade.B, {"h00", "h01", "h02", "narrow"})):
         found = search(replace(LONG, least=least), subset)
         assert found.best
         for way in found.best:
@@ -616,9 +560,7 @@ def test_a_class_that_the_job_asks_for_leaves_out_lower_machines_where_others_do
 
 
 def test_a_class_that_no_machine_has_is_what_binds() -> None:
-    found = search(
-        replace(LONG, least=MachineGrade.A), tuple(host(name, lanes=4) for name in ("a", "b", "c"))
-    )
+    found = search(replace(LONG, least=MachineGrade.A), tuple(host(name, lanes=4) for name in ("a", "b", "c")))
     assert found.best == ()
     assert {each.constraint for each in found.binding if each.kind is LayoutKind.ROUNDS} == {"class"}
     assert "not of class A, as network.machines asks" in found.binding[0].cause
@@ -656,11 +598,7 @@ def test_the_line_of_a_site_is_judged_by_all_of_its_hosts_that_take_part() -> No
 def test_cores_are_computed_for_what_was_measured_and_thumbs_stand_for_the_rest() -> None:
     alone, agreeing, in_step = (
         option(layout(MIDDLE, hosts(count, link=LAN), USUAL))
-        for layout, count in (
-            (replica_layouts.rounds, 1),
-            (replica_layouts.rounds, 4),
-            (replica_layouts.data, 4),
-        )
+        for layout, count in ((replica_layouts.rounds, 1), (replica_layouts.rounds, 4), (replica_layouts.data, 4))
     )
     assert alone.shares[0].cores == 1
     steps, computes = agreeing.sync.steps if agreeing.sync else 0, agreeing.step - agreeing.exchange

@@ -31,17 +31,11 @@ WAYS = ways(4)
     st.none() | st.integers(0, 2 * max(way.price for way in WAYS)),
     st.none() | st.floats(1.0, 2 * max(way.seconds for way in WAYS)),
 )
-def test_what_stays_keeps_to_both_and_what_is_needed_would_do(
-    price: int | None, seconds: float | None
-) -> None:
-    most = UserLimits(
-        None if price is None else Credits(price), None if seconds is None else Seconds(seconds)
-    )
+def test_what_stays_keeps_to_both_and_what_is_needed_would_do(price: int | None, seconds: float | None) -> None:
+    most = UserLimits(None if price is None else Credits(price), None if seconds is None else Seconds(seconds))
     kept, beyond = within({LayoutKind.ROUNDS: WAYS}, most)
     fine = [
-        way
-        for way in WAYS
-        if (price is None or way.price <= price) and (seconds is None or way.seconds <= seconds)
+        way for way in WAYS if (price is None or way.price <= price) and (seconds is None or way.seconds <= seconds)
     ]
     assert kept.get(LayoutKind.ROUNDS, []) == fine
     assert (LayoutKind.ROUNDS in beyond) == (not fine)
@@ -56,9 +50,7 @@ def test_where_a_budget_binds_the_cheapest_way_says_what_it_costs() -> None:
     cheapest = min(way.price for way in free.best)
     poor = search(LONG, hosts(4), user_limits=UserLimits(price=Credits(1)))
     assert poor.best == ()
-    assert {each.constraint for each in poor.binding if each.kind in {way.kind for way in free.best}} == {
-        "budget"
-    }
+    assert {each.constraint for each in poor.binding if each.kind in {way.kind for way in free.best}} == {"budget"}
     enough = search(LONG, hosts(4), user_limits=UserLimits(price=cheapest))
     assert enough.best
     assert all(way.price <= cheapest for way in enough.best)

@@ -10,24 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from farflung.advice.memory import activations
-from farflung.advice.memory.activations import (
-    AttentionMemory,
-    MicroBatch,
-    edges,
-    kept,
-    logits,
-    passing,
-    passing_head,
-)
+from farflung.advice.memory.activations import AttentionMemory, MicroBatch, edges, kept, logits, passing, passing_head
 from farflung.advice.memory.transformer import MODELS, Transformer
 from farflung.advice.traffic.transformer_shapes import gpt_parameters
 from farflung.core.errors import UsageError
 from farflung.plan.step_trace import Recomputation
 
 sizes = st.integers(1, 1 << 12)
-loads = st.builds(
-    MicroBatch, batch=st.integers(1, 64), sequence=st.integers(1, 8192), tensor=st.integers(1, 64)
-)
+loads = st.builds(MicroBatch, batch=st.integers(1, 64), sequence=st.integers(1, 8192), tensor=st.integers(1, 64))
 
 
 def test_the_papers_count_is_this_count_with_scores_and_masks_in_memory() -> None:
@@ -46,9 +36,7 @@ def test_recomputation_keeps_a_layers_input(load: MicroBatch) -> None:
     model = MODELS["llama3-8b"]
     full = kept(replace(load, recompute=Recomputation.FULL), model).bytes
     assert full == load.tokens * model.width * load.element
-    assert (
-        full < kept(replace(load, recompute=Recomputation.SELECTIVE), model).bytes < kept(load, model).bytes
-    )
+    assert full < kept(replace(load, recompute=Recomputation.SELECTIVE), model).bytes < kept(load, model).bytes
 
 
 def test_gated_networks_keep_four_inner_vectors_and_experts_as_many_as_are_chosen() -> None:
@@ -82,9 +70,7 @@ def test_logits_are_kept_once_in_float32_and_are_there_three_times_when_the_back
     model = MODELS["llama3-8b"]
     assert logits(MicroBatch(1, 1024), model).bytes == 1024 * (2 * 2 * 4096 + 4 * 128_256)
     assert passing_head(MicroBatch(4, 1024), model) == 4 * 1024 * 2 * 4 * 128_256
-    assert passing_head(MicroBatch(1, 16), model) == 2 * 4096 * (
-        128_256 + 16
-    )  # few tokens: a gradient of the weight
+    assert passing_head(MicroBatch(1, 16), model) == 2 * 4096 * (128_256 + 16)  # few tokens: a gradient of the weight
 
 
 def test_selectively_products_with_weights_are_kept_and_scores_are_not() -> None:
@@ -114,8 +100,7 @@ def test_a_gpt_has_as_many_parameters_as_the_closed_form_says(
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("batch", 0), ("sequence", -1), ("tensor", 0), ("element", math.nan), ("element", 0.0)],
+    ("field", "value"), [("batch", 0), ("sequence", -1), ("tensor", 0), ("element", math.nan), ("element", 0.0)]
 )
 def test_loads_that_nobody_has_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(UsageError, match=field):
@@ -128,9 +113,7 @@ def test_a_way_is_one_of_those_that_there_are_and_not_a_word(field: str) -> None
         replace(MicroBatch(1, 1), **{field: "full"})
 
 
-@pytest.mark.parametrize(
-    ("width", "vocabulary", "field"), [(0, 5, "width"), (-4, 5, "width"), (8, -1, "vocabulary")]
-)
+@pytest.mark.parametrize(("width", "vocabulary", "field"), [(0, 5, "width"), (-4, 5, "width"), (8, -1, "vocabulary")])
 def test_ends_that_no_model_has_are_refused_by_name(width: int, vocabulary: int, field: str) -> None:
     with pytest.raises(UsageError, match=f"FF-PLAN-020: {field}"):
         edges(MicroBatch(1, 1), width, vocabulary)
@@ -144,9 +127,5 @@ def test_transformers_that_nobody_builds_are_refused_by_name(field: str) -> None
 
 def test_every_closed_form_names_its_source() -> None:
     load = MicroBatch(1, 1)
-    parts = (
-        *edges(load, 64, 100),
-        kept(load, MODELS["gpt2"]),
-        logits(load, MODELS["gpt2"]),
-    )
+    parts = (*edges(load, 64, 100), kept(load, MODELS["gpt2"]), logits(load, MODELS["gpt2"]))
     assert all(activations.KORTHIKANTI in part.source and part.formula for part in parts)

@@ -32,10 +32,7 @@ def test_there_are_enough_printed_figures_of_enough_sources() -> None:
 @given(st.floats(1, 1e12), st.integers(2, 1 << 20), st.sampled_from(sorted(RECIPES)))
 def test_each_stage_of_zero_needs_no_more_than_the_one_before(size: float, ways: int, recipe: str) -> None:
     needs = [
-        sum(
-            part.bytes
-            for part in model_states.states(size, model_states.named(recipe), ZeroSplit(stage, ways))
-        )
+        sum(part.bytes for part in model_states.states(size, model_states.named(recipe), ZeroSplit(stage, ways)))
         for stage in range(4)
     ]
     assert needs[0] > needs[1] > needs[2] > needs[3]
@@ -66,9 +63,7 @@ def test_what_is_moved_to_ram_leaves_the_card_and_is_staged() -> None:
 
 
 def test_gradients_that_are_moved_are_summed_where_they_are() -> None:
-    need = Footprint(
-        "", model_states.states(1e9, RECIPES["adam-mixed-summed"], ZeroSplit(2, 1, OffloadConfig(RAM)))
-    )
+    need = Footprint("", model_states.states(1e9, RECIPES["adam-mixed-summed"], ZeroSplit(2, 1, OffloadConfig(RAM))))
     assert need.of("summed gradients") == 0.0
     assert need.of("gradients") == 4e9
 
@@ -79,9 +74,7 @@ def test_what_is_moved_to_disk_needs_windows_of_the_largest_tensor_in_ram() -> N
     assert need.disk == pytest.approx((2 + 4 + 12) * 1e9 / 4)
     assert need.ram == model_states.WINDOWS * (2 + 4 + 12) * 1e6
     assert need.card == 0.0
-    unknown = Footprint(
-        "", model_states.states(1e9, split=split)
-    )  # a window of unknown size may be all of it
+    unknown = Footprint("", model_states.states(1e9, split=split))  # a window of unknown size may be all of it
     assert unknown.ram == unknown.disk
 
 
@@ -139,9 +132,7 @@ def test_each_part_has_its_own_source() -> None:
         ("outer state", "Douillard"),
     ):
         assert who in sources[name], name
-    moved = {
-        part.name: part for part in model_states.states(1e9, recipe, ZeroSplit(2, 1, OffloadConfig(RAM)))
-    }
+    moved = {part.name: part for part in model_states.states(1e9, recipe, ZeroSplit(2, 1, OffloadConfig(RAM)))}
     assert "Ren et al." in moved["gradients"].source
     assert moved["optimizer"].formula.endswith("in RAM")
 

@@ -20,9 +20,7 @@ def mode(recompute: str, rows: int, share: int) -> RecomputeTrace:
     kept = (10 * rows // share, 12 * rows // share)
     working = (rows, 6 * rows + 30, 6 * rows + 30, 4 * rows)
     peak = 40 * rows // share + 100
-    return RecomputeTrace(
-        recompute, 3 * rows, kept, 5 * rows + 7, 0, peak, 1000 * rows, working, (0, 30, 30, 0)
-    )
+    return RecomputeTrace(recompute, 3 * rows, kept, 5 * rows + 7, 0, peak, 1000 * rows, working, (0, 30, 30, 0))
 
 
 def trace(rows: int = 8) -> StepTrace:

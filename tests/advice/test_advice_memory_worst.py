@@ -28,32 +28,21 @@ def stack(layers: int = 4, before: float = 0.0, after: float = 0.0, kept: float 
     return ModelStack(ModelSlice(before, 0.0), (ModelSlice(100.0, kept),) * layers, ModelSlice(after, 0.0))
 
 
-@given(
-    st.integers(1, 9),
-    st.integers(1, 12),
-    st.sampled_from([PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B]),
-)
+@given(st.integers(1, 9), st.integers(1, 12), st.sampled_from([PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B]))
 def test_as_many_micro_batches_are_alive_as_in_the_timeline(
     stages: int, micros: int, schedule: PipelineSchedule
 ) -> None:
     pipeline = PipelineStages((1,) * stages, micros, schedule)
-    seen = pipeline_schedules.timeline(
-        [pipeline_schedules.StageTimes(1.0, 2.0)] * stages, micros, schedule
-    ).alive
+    seen = pipeline_schedules.timeline([pipeline_schedules.StageTimes(1.0, 2.0)] * stages, micros, schedule).alive
     assert [pipeline.alive(at) for at in range(stages)] == list(seen)
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 4))
-def test_as_many_parts_are_alive_as_in_the_interleaved_timeline(
-    stages: int, groups: int, virtual: int
-) -> None:
+def test_as_many_parts_are_alive_as_in_the_interleaved_timeline(stages: int, groups: int, virtual: int) -> None:
     micros = stages * groups
     pipeline = PipelineStages((virtual,) * stages, micros, PipelineSchedule.INTERLEAVED, virtual)
     line = pipeline_schedules.timeline(
-        [pipeline_schedules.StageTimes(1.0, 2.0)] * stages,
-        micros,
-        PipelineSchedule.INTERLEAVED,
-        virtual=virtual,
+        [pipeline_schedules.StageTimes(1.0, 2.0)] * stages, micros, PipelineSchedule.INTERLEAVED, virtual=virtual
     )
     assert [virtual * pipeline.alive(at) for at in range(stages)] == list(line.alive)
 
@@ -79,9 +68,7 @@ def test_the_card_with_least_to_spare_decides_and_not_the_largest_need() -> None
 
 
 def test_embedding_and_head_count_where_they_are() -> None:
-    needs = footprints(
-        stack(4, before=7.0, after=11.0), StageTraining(PipelineStages((2, 1, 1)), margins=BARE)
-    )
+    needs = footprints(stack(4, before=7.0, after=11.0), StageTraining(PipelineStages((2, 1, 1)), margins=BARE))
     assert [need.of("weights") for need in needs] == [2 * 207.0, 2 * 100.0, 2 * 111.0]
 
 

@@ -11,17 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.advice.method_choice import DENSE, SPARSE, MethodChoice, choose
-from farflung.advice.method_costs import (
-    ENOUGH,
-    STEPS,
-    TOPKS,
-    TRIPS,
-    MethodSetting,
-    estimate,
-    shelf,
-    shortest,
-    sync_of,
-)
+from farflung.advice.method_costs import ENOUGH, STEPS, TOPKS, TRIPS, MethodSetting, estimate, shelf, shortest, sync_of
 from farflung.compress.dgc import kept
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
@@ -99,12 +89,7 @@ def test_distro_s_857_is_54_against_a_ring() -> None:
 # Warm-up of the density
 
 
-@given(
-    warmup=st.integers(0, 300),
-    rounds=st.integers(0, 400),
-    topk=st.integers(1, 64),
-    chunk=st.integers(64, 4096),
-)
+@given(warmup=st.integers(0, 300), rounds=st.integers(0, 400), topk=st.integers(1, 64), chunk=st.integers(64, 4096))
 @settings(max_examples=50)
 def test_rounds_are_counted_by_what_each_sends(warmup: int, rounds: int, topk: int, chunk: int) -> None:
     sync = sync_of("dgc", warmup_rounds=warmup, topk=topk, chunk=chunk)
@@ -114,13 +99,10 @@ def test_rounds_are_counted_by_what_each_sends(warmup: int, rounds: int, topk: i
 
 def test_a_plan_tells_the_mean_payload_of_rounds_whose_density_warms_up() -> None:
     rounds, sync = 60, sync_of("dgc", warmup_rounds=20)
-    job = msgspec.structs.replace(
-        JobSpec(rounds=rounds, sync=sync), optimizer=OptimizerSpec(name="gradient", lr=0.1)
-    )
+    job = msgspec.structs.replace(JobSpec(rounds=rounds, sync=sync), optimizer=OptimizerSpec(name="gradient", lr=0.1))
     told = advise(job, LAYOUT, 100_000, MachineMeasurements(2, 1e11, 16 << 30)).traffic
     lengths = [
-        codec_of(msgspec.structs.replace(sync, topk=kept(round, 20, 4, 4096))).expect(LAYOUT)
-        for round in range(rounds)
+        codec_of(msgspec.structs.replace(sync, topk=kept(round, 20, 4, 4096))).expect(LAYOUT) for round in range(rounds)
     ]
     assert told.payload == pytest.approx(sum(lengths) / rounds, abs=1)
     assert told.payload > 10 * codec_of(sync).expect(LAYOUT)

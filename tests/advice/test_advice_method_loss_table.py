@@ -83,9 +83,7 @@ def test_the_table_is_that_of_the_results(bench: Any) -> None:
         bless(wanted)
         return
     if list(bench.wanted(bench.done(RESULTS), [])):
-        wanted = {
-            key: wanted[key] for key in method_loss_table.ABOVE
-        }  # runs are missing: what is told is right
+        wanted = {key: wanted[key] for key in method_loss_table.ABOVE}  # runs are missing: what is told is right
     assert dict(method_loss_table.ABOVE) == wanted
 
 
@@ -122,9 +120,7 @@ def test_the_column_lines_up_in_eighty_columns(link: str, monkeypatch: pytest.Mo
     on_link = choice(link, 64)
     first, *_, last = on_link.shelf
     monkeypatch.setattr(
-        method_loss_table,
-        "ABOVE",
-        MappingProxyType({setting_of(first.sync): 0.0, setting_of(last.sync): 123.4}),
+        method_loss_table, "ABOVE", MappingProxyType({setting_of(first.sync): 0.0, setting_of(last.sync): 123.4})
     )
     shown = plan_link.lines(on_link, ("sync.method=muloco",), is_measured=False)
     assert max(map(len, shown)) <= 80
@@ -147,18 +143,12 @@ def test_nothing_is_said_of_loss_where_nothing_was_measured(monkeypatch: pytest.
 def test_a_setting_that_was_not_measured_is_told_with_the_measured_one_that_is_most_like_it() -> None:
     dense = sync_of("muloco", steps=20)
     assert (
-        method_loss_table.told(dense)
-        == f"{method_loss_table.ABOVE[setting_of(dense)]:g} % above the best dense run's"
+        method_loss_table.told(dense) == f"{method_loss_table.ABOVE[setting_of(dense)]:g} % above the best dense run's"
     )
     longer = sync_of("muloco", steps=100)
-    assert method_loss_table.nearest(longer) == setting_of(
-        dense
-    )  # not the sparse one, whose rounds are longer
-    assert method_loss_table.told(longer).startswith(
-        "not measured at these settings; muloco H=20 dense 2-bit: "
-    )
+    assert method_loss_table.nearest(longer) == setting_of(dense)  # not the sparse one, whose rounds are longer
+    assert method_loss_table.told(longer).startswith("not measured at these settings; muloco H=20 dense 2-bit: ")
     late = sync_of("sparse_loco", steps=10, topk=64, delay=1)
-    assert (
-        f"{method_loss_table.ABOVE[setting_of(sync_of('sparse_loco', steps=20))]:g} %"
-        in method_loss_table.told(late)
+    assert f"{method_loss_table.ABOVE[setting_of(sync_of('sparse_loco', steps=20))]:g} %" in method_loss_table.told(
+        late
     )

@@ -9,13 +9,7 @@ from msgspec.structs import replace
 from plan_offers import LAN, host, hosts
 
 from farflung.advice.job_work import JobWork
-from farflung.advice.layouts import (
-    activation_bits,
-    host_speed,
-    pipeline_layouts,
-    pipeline_sync,
-    replica_layouts,
-)
+from farflung.advice.layouts import activation_bits, host_speed, pipeline_layouts, pipeline_sync, replica_layouts
 from farflung.advice.layouts.layout_search import search
 from farflung.advice.layouts.memory_fit import room
 from farflung.advice.layouts.replica_layouts import OfferAssumptions
@@ -119,9 +113,7 @@ def test_a_model_without_products_still_has_a_step() -> None:
     ):
         assert found.flop(1.0) > 0
         assert 0 < found.model.head(9.0) < found.flop(9.0)
-        assert isinstance(
-            pipeline_layouts.pipeline(found, hosts(3, "RTX 3090", link=LAN), USUAL), TrainingOption
-        )
+        assert isinstance(pipeline_layouts.pipeline(found, hosts(3, "RTX 3090", link=LAN), USUAL), TrainingOption)
         assert search(found, hosts(4, "RTX 3090")).best
 
 
@@ -137,15 +129,11 @@ def test_stages_hold_the_tensors_of_their_layers_and_all_of_them_once() -> None:
     names = [[tensor.name for tensor in part.tensors] if part else [] for part in found]
     assert names[0] == ["embed.weight", "layers.0.weight"]
     assert names[2] == ["layers.5.weight", "out.weight", "scale"]
-    assert sorted(name for each in names for name in each) == [
-        tensor.name for tensor in MODULE.layout.tensors
-    ]
+    assert sorted(name for each in names for name in each) == [tensor.name for tensor in MODULE.layout.tensors]
 
 
 def test_a_stage_whose_weights_are_another_ones_exchanges_nothing_of_its_own() -> None:
-    shared = replace(
-        traced(), layout=TensorLayout.of({"embed.weight": (TABLE,), "layers.0.weight": (BLOCK,)})
-    )
+    shared = replace(traced(), layout=TensorLayout.of({"embed.weight": (TABLE,), "layers.0.weight": (BLOCK,)}))
     found = pipeline_sync.parts(work(shared), (3, 3))
     assert found[0] is not None
     assert found[1] is None
@@ -191,9 +179,7 @@ def test_its_own_trace_decides_what_a_card_must_hold() -> None:
     order = list(Recomputation)
     assert (many.micro, order.index(many.recompute)) != (few.micro, order.index(few.recompute))
     tokens = 8 * CONTEXT
-    assert host_speed.computing(MODULE, card, few, tokens, 0.4) <= host_speed.computing(
-        fat, card, many, tokens, 0.4
-    )
+    assert host_speed.computing(MODULE, card, few, tokens, 0.4) <= host_speed.computing(fat, card, many, tokens, 0.4)
 
 
 def fatter() -> StepTrace:

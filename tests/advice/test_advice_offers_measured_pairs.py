@@ -120,10 +120,7 @@ def test_every_layout_waits_for_a_pair_that_is_slower_than_both_lines() -> None:
     slow = joined(free, 2e6, ("h00",))
     for layout in (replica_layouts.rounds, replica_layouts.data, replica_layouts.sharded):
         assert option(layout(TINY, slow, USUAL)).step > option(layout(TINY, free, USUAL)).step
-        assert (
-            option(layout(TINY, joined(free, 2e9, ("h00",)), USUAL)).step
-            >= option(layout(TINY, free, USUAL)).step
-        )
+        assert option(layout(TINY, joined(free, 2e9, ("h00",)), USUAL)).step >= option(layout(TINY, free, USUAL)).step
     assert host_routes.line(slow[0], slow, 3).up == 6e6
     assert host_routes.line(slow[1], slow, 1).up == 2e6
     assert host_routes.line(slow[1], slow, 1).round_trip == 0.08

@@ -101,9 +101,7 @@ def test_a_misspelt_key_is_told_which_was_meant() -> None:
     assert raised.value.hint == 'did you mean "churn_hours"?'
 
 
-def test_too_many_hosts_and_too_long_files_are_refused_before_they_are_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_many_hosts_and_too_long_files_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offer_file.limits, "OFFERED_HOSTS", 2)
     rows = "".join(LEAST.replace("den", f"den{number}") for number in range(3))
     with pytest.raises(UsageError, match="cannot be read") as raised:
@@ -162,9 +160,7 @@ def test_a_profile_that_is_not_there_names_the_host() -> None:
 
 
 def test_electricity_and_what_the_hosts_are_held_against_stand_beside_them() -> None:
-    said = offer_file.terms_of(
-        LEAST + "[energy]\nkwh = 0.3\n[reference]\ncard = 'H100 SXM 80GB'\nprice = 2.4", TABLE
-    )
+    said = offer_file.terms_of(LEAST + "[energy]\nkwh = 0.3\n[reference]\ncard = 'H100 SXM 80GB'\nprice = 2.4", TABLE)
     assert (said.kilowatt_hour, said.is_priced) == (0.3, True)
     assert (said.reference.watts, said.reference.hour, said.reference.name) == (700, 2.4, "H100 SXM 80GB")
     assert said.reference.rate == pytest.approx(989.4e12, rel=0.001)

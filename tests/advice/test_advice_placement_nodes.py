@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.advice.placement import (
-    failure_replan,
-    grid_objective,
-    node_selection,
-    stage_rebalance,
-    uneven_layers,
-)
+from farflung.advice.placement import failure_replan, grid_objective, node_selection, stage_rebalance, uneven_layers
 from farflung.advice.placement.grid_objective import Fleet, PlacementGoal, StepWork
 from farflung.advice.placement.layer_chain import DecoderShape, LayerChain, chain, decoder
 from farflung.advice.placement.link_matrices import Floats, mesh
@@ -61,9 +55,7 @@ def some_cards(seed: int, count: int) -> list[StageCard]:
 
 
 @given(SEEDS, st.integers(1, 7), st.integers(1, 4), st.integers(1, 3))
-def test_a_chain_is_cut_as_well_as_any_cut_under_memory(
-    seed: int, units: int, count: int, micro: int
-) -> None:
+def test_a_chain_is_cut_as_well_as_any_cut_under_memory(seed: int, units: int, count: int, micro: int) -> None:
     of, cards = drawn_chain(seed, units), some_cards(seed, count)
     best = min(by_hand(of, cards, cut, micro) for cut in every_cut(units, count))
     if best == float("inf"):
@@ -169,9 +161,7 @@ def pipeline_by_hand(fleet: Fleet, work: StepWork, nodes: tuple[int, ...], compu
     return sum(compute) + sum(hops) + longest
 
 
-def step_by_hand(
-    fleet: Fleet, work: StepWork, grid: list[list[int]], units: tuple[int, ...]
-) -> dict[str, float]:
+def step_by_hand(fleet: Fleet, work: StepWork, grid: list[list[int]], units: tuple[int, ...]) -> dict[str, float]:
     """The formulas of the module's head, written down once more."""
     ends = list(itertools.accumulate(units))
     part = [slice(end - count, end) for end, count in zip(ends, units, strict=True)]
@@ -210,9 +200,7 @@ def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) ->
 def test_layers_are_dealt_by_the_worst_card_of_each_stage() -> None:
     fleet = small_fleet(1, 4, rate=np.array([1e12, 8e12, 4e12, 4e12]), memory=np.full(4, 1e12))
     units = grid_objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]])).units
-    apart = uneven_layers.divide(
-        WORK.chain, [StageCard(1e12, 1e12), StageCard(4e12, 1e12)], WORK.micro_batches
-    ).units
+    apart = uneven_layers.divide(WORK.chain, [StageCard(1e12, 1e12), StageCard(4e12, 1e12)], WORK.micro_batches).units
     assert units == apart
     small = small_fleet(1, 4, memory=np.array([1e12, 1.0, 1e12, 1e12]))
     assert grid_objective.judge(small, WORK, np.array([[0, 1], [2, 3]])).units[0] == 0
@@ -253,9 +241,7 @@ def test_owners_are_spread_and_cards_kept_similar_where_it_is_asked() -> None:
     fleet = small_fleet(5, 8, owner=owner, rate=rate, memory=np.full(8, 3e10))
     grid = np.array([[0, 2, 4, 6], [1, 3, 5, 7]])
     assert grid_objective.judge(fleet, WORK, grid).breach == 0.0
-    assert grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0.25)).breach == pytest.approx(
-        2.0
-    )
+    assert grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0.25)).breach == pytest.approx(2.0)
     mixed = np.array([[0, 1, 4, 6], [2, 3, 5, 7]])
     assert grid_objective.judge(fleet, WORK, mixed).breach == pytest.approx(4 / 1.25 - 1)
     wish = PlacementGoal(of_one_owner=0.5, similar=1.0)
@@ -280,9 +266,7 @@ def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> 
     units = grid_objective.judge(fleet, WORK, grid).units
     begun = np.cumsum([0, *units])[:-1]
     lost = generator.choice(40, 4, replace=False)
-    new = failure_replan.replan(
-        fleet, WORK, grid, begun, lost.tolist(), spares=(40, 41), moves=300, seed=seed % 1000
-    )
+    new = failure_replan.replan(fleet, WORK, grid, begun, lost.tolist(), spares=(40, 41), moves=300, seed=seed % 1000)
     inside = {int(i) for i in new.grid.reshape(-1)}
     assert not inside & set(lost.tolist())
     assert sorted([*inside, *new.spares]) == sorted(set(range(42)) - set(lost.tolist()))
@@ -303,9 +287,7 @@ def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     assert still.share == 0.0
     tokens = [still.verdict.tokens]
     for room in (0.0, 0.3):
-        after = failure_replan.replan(
-            fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000
-        )
+        after = failure_replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000)
         assert after.share <= room
         assert after.needed == 0.0
         tokens.append(after.verdict.tokens)
@@ -319,9 +301,7 @@ def test_state_is_moved_only_where_that_pays_within_the_horizon() -> None:
     begun = np.cumsum([0, *grid_objective.judge(fleet, WORK, grid).units])[:-1]
     any_card, found = PlacementGoal(similar=float("inf")), []
     for horizon in (0.0, 60.0, 1e9):
-        after = failure_replan.replan(
-            fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000
-        )
+        after = failure_replan.replan(fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000)
         found.append((after.moved, after.verdict.tokens))
     assert found[0][0] == 0.0 < found[2][0]
     assert found[0][0] <= found[1][0] <= found[2][0]
@@ -368,13 +348,9 @@ def test_wrong_numbers_are_refused_by_name() -> None:
     refused("FF-PLAN-046", "`model`", lambda: decoder(DecoderShape(0, 1, 1, 1, 1, 1), 1, 1, state=1.0))
     refused("FF-PLAN-046", "`tokens`", lambda: decoder(MODEL, 0, 1, state=1.0))
     refused("FF-PLAN-048", "no card", lambda: uneven_layers.divide(uniform(3), [], 1))
-    refused(
-        "FF-PLAN-048", "micro-batches", lambda: uneven_layers.divide(uniform(3), [StageCard(1.0, 1.0)], 0)
-    )
+    refused("FF-PLAN-048", "micro-batches", lambda: uneven_layers.divide(uniform(3), [StageCard(1.0, 1.0)], 0))
     refused("FF-PLAN-048", "rate", lambda: uneven_layers.divide(uniform(3), [StageCard(nan, 9.0)], 1))
-    refused(
-        "FF-PLAN-048", "13 cards", lambda: uneven_layers.arrange(uniform(3), [StageCard(1.0, 9.0)] * 13, 1)
-    )
+    refused("FF-PLAN-048", "13 cards", lambda: uneven_layers.arrange(uniform(3), [StageCard(1.0, 9.0)] * 13, 1))
     refused("FF-PLAN-049", "`rate`", lambda: small_fleet(0, 4, rate=np.zeros(4)))
     refused("FF-PLAN-049", "`price`", lambda: small_fleet(0, 4, price=np.ones(3)))
     refused("FF-PLAN-049", "`failures`", lambda: small_fleet(0, 4, failures=np.full(4, np.inf)))
@@ -383,19 +359,11 @@ def test_wrong_numbers_are_refused_by_name() -> None:
     for field, value in (("every", 0), ("micro_batches", -1), ("handed", nan), ("repair", -1.0)):
         work = msgspec.structs.replace(WORK, **{field: value})
         refused("FF-PLAN-049", f"`{field}`", lambda work=work: grid_objective.judge(fleet, work, grid))
+    refused("FF-PLAN-049", "`similar`", lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(similar=0.5)))
     refused(
-        "FF-PLAN-049",
-        "`similar`",
-        lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(similar=0.5)),
+        "FF-PLAN-049", "`of_one_owner`", lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0))
     )
-    refused(
-        "FF-PLAN-049",
-        "`of_one_owner`",
-        lambda: grid_objective.judge(fleet, WORK, grid, PlacementGoal(of_one_owner=0)),
-    )
-    refused(
-        "FF-PLAN-049", "`room`", lambda: failure_replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0)
-    )
+    refused("FF-PLAN-049", "`room`", lambda: failure_replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0))
     refused(
         "FF-PLAN-049",
         "`horizon`",

@@ -43,9 +43,7 @@ def symmetric(seed: int, count: int, kinds: int = 0) -> Floats:
 def random_costs(seed: int, stages: int, ways: int) -> dtfm_objective.DtfmCosts:
     kinds = seed % 3 * 2
     count = stages * ways
-    return dtfm_objective.DtfmCosts(
-        symmetric(seed, count, kinds), symmetric(seed + 1, count, kinds), stages, ways
-    )
+    return dtfm_objective.DtfmCosts(symmetric(seed, count, kinds), symmetric(seed + 1, count, kinds), stages, ways)
 
 
 def drawn(seed: int, count: int, sites: int = 4) -> LinkMatrices:
@@ -145,8 +143,7 @@ def test_of_few_devices_the_search_finds_the_best_of_all_layouts(seed: int, shap
     }
     hops = {
         (one, other): min(
-            max(of.hop[i, j] for i, j in zip(one, order, strict=True))
-            for order in itertools.permutations(other)
+            max(of.hop[i, j] for i, j in zip(one, order, strict=True)) for order in itertools.permutations(other)
         )
         for one in exchanged
         for other in exchanged
@@ -164,10 +161,7 @@ def test_of_few_devices_the_search_finds_the_best_of_all_layouts(seed: int, shap
 @settings(max_examples=4)
 def test_every_partition_is_looked_at_once(shape: tuple[int, int]) -> None:
     stages, ways = shape
-    seen = [
-        frozenset(map(frozenset, one))
-        for one in exhaustive_search.partitions(tuple(range(stages * ways)), ways)
-    ]
+    seen = [frozenset(map(frozenset, one)) for one in exhaustive_search.partitions(tuple(range(stages * ways)), ways)]
     counted = 1
     for left in range(stages * ways, 0, -ways):
         counted *= len(list(itertools.combinations(range(left - 1), ways - 1)))
@@ -252,9 +246,7 @@ def test_devices_that_are_alike_are_not_swapped_and_less_is_tried_where_many_are
 ) -> None:
     of, groups = random_costs(5, 4, 3), np.arange(12).reshape(4, 3)
     draws = np.random.default_rng(0).random((300, 4))
-    loop("group_search_loops", "anneal")(
-        of.lateral, of.hop, np.zeros(12, np.int64), groups, draws, 9.0, 1.0, 0.1
-    )
+    loop("group_search_loops", "anneal")(of.lateral, of.hop, np.zeros(12, np.int64), groups, draws, 9.0, 1.0, 0.1)
     assert (groups == np.arange(12).reshape(4, 3)).all()
     tried = []
     run = loop("group_search_loops", "anneal")
@@ -279,10 +271,7 @@ def test_on_a_plateau_the_means_decide() -> None:
     far[0, :] = far[:, 0] = 10.0
     far[1, 2] = far[2, 1] = far[3, 4] = far[4, 3] = 1.0
     draws, kinds = np.random.default_rng(1).random((200, 4)), np.arange(6)
-    for tie, expected in (
-        (simulated_annealing.TIE, {(0, 5), (1, 2), (3, 4)}),
-        (0.0, {(0, 1), (2, 3), (4, 5)}),
-    ):
+    for tie, expected in ((simulated_annealing.TIE, {(0, 5), (1, 2), (3, 4)}), (0.0, {(0, 1), (2, 3), (4, 5)})):
         groups = np.arange(6).reshape(3, 2)
         loop("group_search_loops", "anneal")(far, np.ones((6, 6)), kinds, groups, draws, 1e-3, 1e-6, tie)
         assert {tuple(sorted(int(i) for i in group)) for group in groups} == expected
@@ -340,9 +329,7 @@ def test_blocks_hold_every_device_once_and_only_whole_pipelines() -> None:
 
 def test_a_layout_of_blocks_holds_everybody_and_beats_chance() -> None:
     network = drawn(4, 96, 6)
-    layout = device_clusters.place(
-        network, 4, 1, effort=simulated_annealing.SearchEffort(moves=500, runs=1), block=24
-    )
+    layout = device_clusters.place(network, 4, 1, effort=simulated_annealing.SearchEffort(moves=500, runs=1), block=24)
     chance = np.random.default_rng(0).permutation(96).reshape(4, 24)
     assert sorted(layout.grid.reshape(-1)) == list(range(96))
     assert layout.score == device_clusters.score(network, layout.grid)

@@ -28,8 +28,7 @@ def test_full_sharding_moves_half_as_much_again_for_any_number_of_ranks(count: i
     assert whole == pytest.approx(one) == pytest.approx(two)
     assert three == pytest.approx(1.5 * whole)
     often = {
-        stage: total(data_parallel.replicated(SIZE, group, ReplicaSharding(stage, accumulation=micros)))
-        / (whole / 2)
+        stage: total(data_parallel.replicated(SIZE, group, ReplicaSharding(stage, accumulation=micros))) / (whole / 2)
         for stage in range(4)
     }
     assert often == {
@@ -50,9 +49,7 @@ def test_what_is_kept_or_summed_first_is_not_sent(count: int, micros: int, units
 
 
 def test_units_are_gathered_one_by_one() -> None:
-    few, many = (
-        data_parallel.replicated(SIZE, RankSpan(4), ReplicaSharding(3, units=units)) for units in (1, 24)
-    )
+    few, many = (data_parallel.replicated(SIZE, RankSpan(4), ReplicaSharding(3, units=units)) for units in (1, 24))
     assert total(few) == pytest.approx(total(many))
     assert (TrafficLoad(4, few).syncs, TrafficLoad(4, many).syncs) == (3, 72)
     assert TrafficLoad(4, many).messages == 72 * 3
@@ -102,10 +99,7 @@ def test_each_part_of_quantised_sharding_changes_what_it_is_for_alone(sharding: 
             "FF-PLAN-021",
             lambda: data_parallel.copied(float("nan"), RankSpan(2), ReplicaSharding(3, plus=ZeroPlusPlus())),
         ),
-        (
-            "FF-PLAN-021",
-            lambda: data_parallel.replicated(-1.0, RankSpan(2), ReplicaSharding(3, plus=ZeroPlusPlus())),
-        ),
+        ("FF-PLAN-021", lambda: data_parallel.replicated(-1.0, RankSpan(2), ReplicaSharding(3, plus=ZeroPlusPlus()))),
         ("FF-PLAN-026", lambda: ReplicaSharding(3, backend="x")),
         ("FF-PLAN-026", lambda: ReplicaSharding(algorithm="x")),
     ],

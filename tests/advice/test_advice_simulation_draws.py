@@ -23,9 +23,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
-def test_the_generator_gives_the_published_answers(
-    counter: tuple[int, int], key: int, result: tuple[int, int]
-) -> None:
+def test_the_generator_gives_the_published_answers(counter: tuple[int, int], key: int, result: tuple[int, int]) -> None:
     assert words(key, *counter) == result
 
 

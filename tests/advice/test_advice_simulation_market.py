@@ -10,14 +10,7 @@ import pytest
 from plan_networks import network
 
 from farflung.advice.simulation.simulate import _SimulatedMarket, settled
-from farflung.advice.simulation.simulation_rules import (
-    HIRED,
-    SLOW,
-    UP,
-    SimulatedNodes,
-    SimulationRules,
-    classes,
-)
+from farflung.advice.simulation.simulation_rules import HIRED, SLOW, UP, SimulatedNodes, SimulationRules, classes
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import Credits
 from farflung.market.match import MatchRequest, match
@@ -30,9 +23,7 @@ def listing(nodes: SimulatedNodes, rules: SimulationRules, node: int) -> OfferLi
     """What a node would have said to the market; its id has the order of its number."""
     free = int(nodes.balance[node]) - rules.stake * int(nodes.speed[node])
     can = Capabilities(4, 8 << 30, 100 << 30, int(nodes.speed[node]), 1, "Linux", "x86_64", "2.7.0")
-    return OfferListing(
-        PeerId(node.to_bytes(32, "big")), Credits(int(nodes.ask[node])), Credits(1 + free), can
-    )
+    return OfferListing(PeerId(node.to_bytes(32, "big")), Credits(int(nodes.ask[node])), Credits(1 + free), can)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -52,9 +43,7 @@ def test_a_class_hires_whom_the_market_would_at_its_price(seed: int) -> None:
         hired = {node for node in of if int(nodes.flags[node]) & HIRED}
         taken = {int.from_bytes(peer, "big") for peer in found.peers}
         # Of equal asks the market draws who comes first, and the simulation counts.
-        assert sorted(int(nodes.ask[node]) for node in taken) == sorted(
-            int(nodes.ask[node]) for node in hired
-        )
+        assert sorted(int(nodes.ask[node]) for node in taken) == sorted(int(nodes.ask[node]) for node in hired)
         assert found.unit_price == market.prices[kind]
         assert found.is_uniform
         compared += 1

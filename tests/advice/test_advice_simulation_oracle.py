@@ -41,9 +41,7 @@ def both() -> tuple[Counter[str], Counter[str]]:
     return ours, theirs
 
 
-def test_what_is_often_agrees_with_the_oracle_within_one_per_cent(
-    both: tuple[Counter[str], Counter[str]],
-) -> None:
+def test_what_is_often_agrees_with_the_oracle_within_one_per_cent(both: tuple[Counter[str], Counter[str]]) -> None:
     ours, theirs = both
     for name in SEEN:
         assert theirs[name] > 50_000, name
@@ -77,9 +75,7 @@ def test_hardware_dies_as_often_as_the_oracles_where_nodes_come_and_go() -> None
 
 @pytest.mark.parametrize(("up", "down", "death"), [(10, 2, 0), (1, 1, 0), (2, 20, 0), (0.1, 0.3, 0)])
 def test_the_share_of_time_up_is_the_exact_one(up: float, down: float, death: int) -> None:
-    outcome = play(
-        network(nodes=4000, wanted=0, up=int(up * HOUR), down=int(down * HOUR), death=death, periods=10)
-    )
+    outcome = play(network(nodes=4000, wanted=0, up=int(up * HOUR), down=int(down * HOUR), death=death, periods=10))
     assert outcome.availability == pytest.approx(up / (up + down), rel=CLOSE)
 
 

@@ -159,9 +159,7 @@ def test_who_joins_is_late_until_the_state_leaves_time_to_train_and_exchange(sta
     outcome = play(network(**STEADY, snapshot=state))
     hired = outcome.periods[0].hired
     assert outcome.of(kinds.JOINED) == hired
-    assert (
-        outcome.of(kinds.FETCHING) == outcome.of(kinds.MEMBERS) - outcome.of(kinds.ACCEPTED) == missed * hired
-    )
+    assert outcome.of(kinds.FETCHING) == outcome.of(kinds.MEMBERS) - outcome.of(kinds.ACCEPTED) == missed * hired
     assert outcome.tally[missed:, kinds.FETCHING].sum() == 0
 
 
@@ -221,15 +219,7 @@ def test_without_churn_and_lateness_all_rounds_are_accepted() -> None:
 
 def test_who_is_caught_is_hired_no_more_and_loses_what_it_earned_that_day() -> None:
     rules = network(
-        cheaters=ODDS,
-        caught=ODDS,
-        caught_known=ODDS,
-        audited=ODDS,
-        up=1 << 40,
-        down=1,
-        late=0,
-        fare=0,
-        snapshot=0,
+        cheaters=ODDS, caught=ODDS, caught_known=ODDS, audited=ODDS, up=1 << 40, down=1, late=0, fare=0, snapshot=0
     )
     outcome = play(rules)
     first = outcome.periods[0]
@@ -241,9 +231,7 @@ def test_who_is_caught_is_hired_no_more_and_loses_what_it_earned_that_day() -> N
 
 
 def test_probation_draws_the_first_contributions_and_no_others() -> None:
-    outcome = play(
-        network(audited=0, caught=0, cheaters=0, nodes=400, periods=2, wanted=odds(0.3), probation=3)
-    )
+    outcome = play(network(audited=0, caught=0, cheaters=0, nodes=400, periods=2, wanted=odds(0.3), probation=3))
     nodes = 400
     assert 0 < outcome.of(kinds.AUDITED) <= 3 * nodes
     assert outcome.tally[6:36, kinds.AUDITED].sum() < 0.05 * outcome.tally[:6, kinds.AUDITED].sum()
@@ -258,10 +246,7 @@ def test_relays_carry_payloads_to_all_other_members_and_states_to_who_joins() ->
     assert play(network(hidden=0, nodes=200, periods=1)).relayed.sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("direction", "slow", "enough"),
-    [("uplink", 1666, 1667), ("downlink", 4999, 5000)],
-)
+@pytest.mark.parametrize(("direction", "slow", "enough"), [("uplink", 1666, 1667), ("downlink", 4999, 5000)])
 def test_lines_that_cannot_carry_a_round_are_not_hired(direction: str, slow: int, enough: int) -> None:
     """Kbit/s: 25 MB up, or those of three others down, in 120 s."""
     steady = {f"{direction}_sigma": 0, "nodes": 200, "periods": 1}
@@ -283,9 +268,7 @@ def test_a_share_of_nodes_has_no_stake_and_is_not_hired() -> None:
 def test_the_last_condition_leaves_only_classes_that_are_wanted_and_have_enough_for_a_job() -> None:
     rules = network(nodes=200, periods=1)
     market, hired, others = auctioned(rules)
-    enough = [
-        len(of) + len(rest) for of, rest, wanted in zip(hired, others, market.wanted, strict=True) if wanted
-    ]
+    enough = [len(of) + len(rest) for of, rest, wanted in zip(hired, others, market.wanted, strict=True) if wanted]
     first = play(rules).periods[0]
     assert first.funnel[5] == sum(count for count in enough if count > rules.members)
     assert 0 < first.hired <= first.wanted == int(market.wanted.sum())
@@ -305,12 +288,7 @@ def test_loops_are_compiled_before_a_network_that_is_worth_it_and_not_for_a_smal
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kernels._settings, "asked", "auto")
-    for name, value in (
-        ("settled", None),
-        ("spent", 0),
-        ("loops", None),
-        ("module", "farflung.no_such_module"),
-    ):
+    for name, value in (("settled", None), ("spent", 0), ("loops", None), ("module", "farflung.no_such_module")):
         monkeypatch.setattr(SHELF, name, value)
     prepare([SMALL])
     assert SHELF.ready("settle", 1) is None

@@ -44,9 +44,7 @@ def test_its_own_85_exabytes_take_153_7_days_when_bits_are_bits() -> None:
 
 def test_the_right_figure_of_1024_cards_is_what_a_step_of_that_layout_sends() -> None:
     """428 tokens a sample, where the article has 427.87."""
-    shape = TransformerShape(
-        article_figures.LAYERS, article_figures.WIDTH, 428, parameters=article_figures.PARAMETERS
-    )
+    shape = TransformerShape(article_figures.LAYERS, article_figures.WIDTH, 428, parameters=article_figures.PARAMETERS)
     mesh = ParallelMesh(data=16, tensor=8, pipeline=8, node=8)
     epoch = load(shape, mesh, TrainingStep(micros=article_figures.BATCH // 16, is_scattered=True)).times(
         article_figures.STEPS

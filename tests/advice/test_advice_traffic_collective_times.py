@@ -96,24 +96,18 @@ def test_an_access_link_is_shared_by_all_its_flows() -> None:
     homes = alike(Link(20e6, 100e6, Seconds(0.0)), 8)
     assert collective_times.gather(homes, [MB] * 8) == pytest.approx(7 * 8 * MB / 20e6)
     relay = Link(1e9, 1e9, Seconds(0.0))
-    assert collective_times.fan(homes, relay, [MB] * 8) == pytest.approx(
-        max(8 * MB / 20e6, 7 * 8 * MB / 100e6)
-    )
+    assert collective_times.fan(homes, relay, [MB] * 8) == pytest.approx(max(8 * MB / 20e6, 7 * 8 * MB / 100e6))
 
 
 def test_a_relay_with_a_slow_line_is_what_a_fan_out_waits_for() -> None:
     homes = alike(Link(1e9, 1e9, Seconds(0.0)), 8)
-    assert collective_times.fan(homes, Link(1e8, 1e9, Seconds(0.0)), [MB] * 8) == pytest.approx(
-        7 * 8 * 8 * MB / 1e8
-    )
+    assert collective_times.fan(homes, Link(1e8, 1e9, Seconds(0.0)), [MB] * 8) == pytest.approx(7 * 8 * 8 * MB / 1e8)
 
 
 def test_a_star_waits_for_its_hub() -> None:
     homes = alike(Link(1e9, 1e9, Seconds(0.02)), 10)
     hub = Link(1e8, 2e8, Seconds(0.0))
-    assert collective_times.star(homes, hub, MB) == pytest.approx(
-        10 * 8 * MB / 2e8 + 10 * 8 * MB / 1e8 + 2 * 0.01
-    )
+    assert collective_times.star(homes, hub, MB) == pytest.approx(10 * 8 * MB / 2e8 + 10 * 8 * MB / 1e8 + 2 * 0.01)
 
 
 def test_one_peer_after_another_is_the_cost_of_dt_fm() -> None:
@@ -132,9 +126,7 @@ def test_one_peer_after_another_is_the_cost_of_dt_fm() -> None:
 
 @given(groups, st.lists(st.floats(1, 1e8), min_size=1, max_size=12), st.randoms(use_true_random=False))
 @settings(max_examples=150)
-def test_shared_flows_end_no_sooner_than_lines_allow(
-    group: RankGroup, amounts: list[float], random: object
-) -> None:
+def test_shared_flows_end_no_sooner_than_lines_allow(group: RankGroup, amounts: list[float], random: object) -> None:
     pairs = [(a, b) for a in range(group.ranks) for b in range(group.ranks) if a != b]
     flows = [RankFlow(*random.choice(pairs), size) for size in amounts]  # type: ignore[attr-defined]
     ended = finish(group, flows)
@@ -173,16 +165,14 @@ def test_a_flow_speeds_up_when_another_has_ended() -> None:
 
 
 @given(links, st.integers(2, 40), sizes)
-def test_a_step_s_load_keeps_a_link_busy_as_long_as_its_collectives_take(
-    link: Link, count: int, size: float
-) -> None:
+def test_a_step_s_load_keeps_a_link_busy_as_long_as_its_collectives_take(link: Link, count: int, size: float) -> None:
     even = Link(link.up, link.up, link.round_trip)
     step = TrafficLoad(count, replicated(size, RankSpan(count), ReplicaSharding(3)))
     alone = collective_times.ring(alike(even, count), size, rounds=1)
     assert collective_times.on_link(step, even) == pytest.approx(3 * alone)
-    assert collective_times.on_link(
-        step, Link(link.up, link.up / 2, link.round_trip)
-    ) > collective_times.on_link(step, even)
+    assert collective_times.on_link(step, Link(link.up, link.up / 2, link.round_trip)) > collective_times.on_link(
+        step, even
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,9 +210,7 @@ def test_links_that_make_no_sense_are_refused(code: str, call: object) -> None:
     ],
     ids=repr,
 )
-def test_a_line_that_cannot_be_is_refused_by_its_field_wherever_it_is_handed_in(
-    field: str, link: Link
-) -> None:
+def test_a_line_that_cannot_be_is_refused_by_its_field_wherever_it_is_handed_in(field: str, link: Link) -> None:
     group, step = alike(Link(1e6, 1e6), 3), TrafficLoad(2, replicated(1.0, RankSpan(2), ReplicaSharding()))
     shelf = StorageNodes(2, Link(1e9, 1e9))
     for name, call in (

@@ -18,10 +18,7 @@ def ring_of(count: int) -> tuple[list[float], np.ndarray]:
     sent = [0.0] * count
     for phase in range(2):
         for step in range(count - 1):
-            moving = [
-                (at, (at + phase - step) % count, held[at, (at + phase - step) % count])
-                for at in range(count)
-            ]
+            moving = [(at, (at + phase - step) % count, held[at, (at + phase - step) % count]) for at in range(count)]
             for at, chunk, value in moving:
                 to = (at + 1) % count
                 held[to, chunk] = held[to, chunk] + value if phase == 0 else value
@@ -58,12 +55,7 @@ def test_gloo_moves_a_whole_all_reduce_to_scatter_sums(count: int, size: float) 
     ranks,
     st.floats(1, 1e12),
     st.sampled_from(
-        [
-            AllReduceAlgorithm.TREE,
-            AllReduceAlgorithm.DIRECT,
-            AllReduceAlgorithm.STAR,
-            AllReduceAlgorithm.NAIVE,
-        ]
+        [AllReduceAlgorithm.TREE, AllReduceAlgorithm.DIRECT, AllReduceAlgorithm.STAR, AllReduceAlgorithm.NAIVE]
     ),
 )
 def test_nothing_moves_fewer_bytes_than_a_ring(count: int, size: float, other: AllReduceAlgorithm) -> None:
@@ -96,14 +88,7 @@ def test_payloads_are_counted_as_they_are_gathered() -> None:
 
 
 def test_a_broadcast_takes_as_many_steps_as_the_tree_is_deep() -> None:
-    assert [collectives.broadcast(RankSpan(count), 1.0).messages for count in (2, 3, 4, 5, 8, 9)] == [
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
-    ]
+    assert [collectives.broadcast(RankSpan(count), 1.0).messages for count in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
     assert collectives.broadcast(RankSpan(9), 1.0).total == 8
 
 
@@ -123,9 +108,7 @@ def test_one_rank_alone_sends_nothing(size: float) -> None:
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(1, 20))
 @settings(max_examples=200)
-def test_what_leaves_a_node_is_counted_hop_by_hop_and_pair_by_pair(
-    count: int, stride: int, node: int
-) -> None:
+def test_what_leaves_a_node_is_counted_hop_by_hop_and_pair_by_pair(count: int, stride: int, node: int) -> None:
     found = span(count, stride, node)
     homes = [at * stride // node for at in range(count)]
     hops = [homes[at] != homes[(at + 1) % count] for at in range(count)]
@@ -159,6 +142,5 @@ def test_numbers_that_make_no_sense_are_refused_by_name(code: str, call: object)
         call()  # type: ignore[operator]
     assert error.value.code == code
     assert any(
-        name in error.value.message
-        for name in ("ranks", "stride", "node", "ring", "size", "algorithm", "backend")
+        name in error.value.message for name in ("ranks", "stride", "node", "ring", "size", "algorithm", "backend")
     )

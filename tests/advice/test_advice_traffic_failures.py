@@ -26,9 +26,7 @@ TABLE = (
 
 
 @pytest.mark.parametrize(("cards", "rate", "hours", "interval", "waste"), TABLE)
-def test_young_s_table_comes_out(
-    cards: int, rate: float, hours: float, interval: float, waste: float
-) -> None:
+def test_young_s_table_comes_out(cards: int, rate: float, hours: float, interval: float, waste: float) -> None:
     mean = failures.mean_time(cards, rate)
     assert mean / 3600 == pytest.approx(hours, rel=0.03)
     found, rare = failures.best(60.0, mean), 60.0 / mean  # the table is of first order in the root of this

@@ -18,14 +18,7 @@ def window(loss: float, congestion: LossResponse) -> float:
 
 @pytest.mark.parametrize(
     ("loss", "reno", "cubic"),
-    [
-        (1e-2, 12, 12),
-        (1e-3, 38, 38),
-        (1e-4, 120, 187),
-        (1e-5, 379, 1054),
-        (1e-6, 1200, 5926),
-        (1e-7, 3795, 33325),
-    ],
+    [(1e-2, 12, 12), (1e-3, 38, 38), (1e-4, 120, 187), (1e-5, 379, 1054), (1e-6, 1200, 5926), (1e-7, 3795, 33325)],
 )
 def test_windows_are_those_of_the_cubic_rfc(loss: float, reno: float, cubic: float) -> None:
     """RFC 8312, section 5.1, table 1 (round trip 0.1 s, C = 0.4); Reno's there with 1.2 for the root of 1.5."""
@@ -34,9 +27,7 @@ def test_windows_are_those_of_the_cubic_rfc(loss: float, reno: float, cubic: flo
 
 
 @given(st.floats(1e4, 1e11), trips, losses, st.sampled_from(list(LossResponse)))
-def test_loss_and_distance_never_help(
-    rate: float, trip: float, loss: float, congestion: LossResponse
-) -> None:
+def test_loss_and_distance_never_help(rate: float, trip: float, loss: float, congestion: LossResponse) -> None:
     found = goodput.goodput(rate, trip, loss, congestion)
     assert 0 < found <= rate * (1 - loss) * (1 + 1e-12)
     assert goodput.goodput(rate, 2 * trip, loss, congestion) <= found * (1 + 1e-12)

@@ -39,18 +39,10 @@ def test_every_method_of_the_shelf_has_an_expected_exchange(method: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "bits", "transform"),
-    [
-        ("dense", 2, "raw"),
-        ("dense", 16, "raw"),
-        ("dense", 32, "raw"),
-        ("topk", 2, "raw"),
-        ("topk", 32, "dct"),
-    ],
+    [("dense", 2, "raw"), ("dense", 16, "raw"), ("dense", 32, "raw"), ("topk", 2, "raw"), ("topk", 32, "dct")],
 )
 def test_no_payload_is_longer_than_the_most_that_is_planned(name: str, bits: int, transform: str) -> None:
-    codec = registry.make(
-        name, value_bits=bits, topk=16, chunk=1024, transform=transform, rank=2, error_decay=0.9
-    )
+    codec = registry.make(name, value_bits=bits, topk=16, chunk=1024, transform=transform, rank=2, error_decay=0.9)
     change = np.random.default_rng(0).standard_normal(LAYOUT.size).astype(np.float32)
     _, payload = codec.encode(None, change, LAYOUT, ABOUT)
     found = local_step_methods.coded(LAYOUT, codec, RankSpan(8), 10)
@@ -69,9 +61,7 @@ def test_what_is_hidden_costs_nothing_until_it_is_longer_than_the_work() -> None
 
 def test_ratios_count_the_busier_way() -> None:
     straight, fanned = (local_step_methods.sent(1e6, RankSpan(8), is_fanned=flag) for flag in (False, True))
-    assert (
-        straight.against_ring(1e9, 8) == fanned.against_ring(1e9, 8) == pytest.approx(2 * 7 / 8 * 2e9 / 7e6)
-    )
+    assert straight.against_ring(1e9, 8) == fanned.against_ring(1e9, 8) == pytest.approx(2 * 7 / 8 * 2e9 / 7e6)
 
 
 @pytest.mark.parametrize(

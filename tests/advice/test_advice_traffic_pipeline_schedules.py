@@ -13,9 +13,7 @@ uneven = st.lists(st.builds(StageTimes, passes, passes), min_size=1, max_size=6)
 
 
 @given(counts, st.integers(1, 12), passes, passes)
-def test_even_stages_lose_p_minus_one_over_m(
-    count: int, micros: int, forward: float, backward: float
-) -> None:
+def test_even_stages_lose_p_minus_one_over_m(count: int, micros: int, forward: float, backward: float) -> None:
     for schedule in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B):
         found = timeline([StageTimes(forward, backward)] * count, micros, schedule)
         assert found.bubble == pytest.approx((count - 1) / micros, abs=1e-9)
@@ -30,9 +28,7 @@ def test_interleaved_stages_lose_v_times_less(count: int, groups: int, virtual: 
 
 
 @given(uneven, st.integers(1, 12))
-def test_gpipe_of_uneven_stages_is_two_pipelines_one_after_the_other(
-    stages: list[StageTimes], micros: int
-) -> None:
+def test_gpipe_of_uneven_stages_is_two_pipelines_one_after_the_other(stages: list[StageTimes], micros: int) -> None:
     forward, backward = [one.forward for one in stages], [one.backward for one in stages]
     expected = sum(forward) + (micros - 1) * max(forward) + sum(backward) + (micros - 1) * max(backward)
     assert timeline(stages, micros, PipelineSchedule.GPIPE).seconds == pytest.approx(expected)
@@ -62,9 +58,7 @@ def test_no_timeline_is_shorter_than_its_busiest_rank_or_one_batch(
 
 
 @given(uneven, st.integers(1, 8), st.integers(0, 5), st.floats(0, 3))
-def test_slower_stages_and_cuts_never_help(
-    stages: list[StageTimes], micros: int, at: int, more: float
-) -> None:
+def test_slower_stages_and_cuts_never_help(stages: list[StageTimes], micros: int, at: int, more: float) -> None:
     at %= len(stages)
     before = timeline(stages, micros).seconds
     slower = [*stages[:at], StageTimes(stages[at].forward + more, stages[at].backward), *stages[at + 1 :]]
@@ -100,9 +94,7 @@ def test_over_gloo_what_is_asked_for_waits_behind_what_is_sent() -> None:
     second stage; B0 6 to 9, the word that asks for F1 behind it (9); F1 9 to 12. The first stage turns only when F1
     has left: B0 12 to 13; B1 in the second 13 to 14, on the line to 17, in the first to 18.
     """
-    found = timeline(
-        [StageTimes(1.0, 1.0)] * 2, 2, cuts=[CutTimes(3.0, 0.0, 3.0)], backend=CollectiveBackend.GLOO
-    )
+    found = timeline([StageTimes(1.0, 1.0)] * 2, 2, cuts=[CutTimes(3.0, 0.0, 3.0)], backend=CollectiveBackend.GLOO)
     assert found.seconds == pytest.approx(18.0)
 
 
@@ -147,9 +139,7 @@ def test_a_pipeline_of_very_many_stages_comes_to_its_end() -> None:
         ("FF-PLAN-020", lambda: timeline([StageTimes(1, 1)] * 4, 4, cuts=[CutTimes()])),
         (
             "FF-PLAN-020",
-            lambda: timeline(
-                [StageTimes(1, 1)] * 2, 4, PipelineSchedule.INTERLEAVED, virtual=2, cuts=[CutTimes()]
-            ),
+            lambda: timeline([StageTimes(1, 1)] * 2, 4, PipelineSchedule.INTERLEAVED, virtual=2, cuts=[CutTimes()]),
         ),
         ("FF-PLAN-021", lambda: StageTimes(-1, 1)),
         ("FF-PLAN-021", lambda: StageTimes(1, float("nan"))),
@@ -159,9 +149,7 @@ def test_a_pipeline_of_very_many_stages_comes_to_its_end() -> None:
         ("FF-PLAN-026", lambda: timeline([StageTimes(1, 1)] * 2, 2, backend="x")),
         (
             "FF-PLAN-027",
-            lambda: timeline(
-                [StageTimes(1, 1)] * 2, 2, PipelineSchedule.INTERLEAVED, backend=CollectiveBackend.GLOO
-            ),
+            lambda: timeline([StageTimes(1, 1)] * 2, 2, PipelineSchedule.INTERLEAVED, backend=CollectiveBackend.GLOO),
         ),
         ("FF-PLAN-025", lambda: timeline([StageTimes(1, 1)] * 4, 4, PipelineSchedule.GPIPE, virtual=2)),
     ],

@@ -35,9 +35,7 @@ def test_a_pipeline_hands_over_at_each_cut(
 
 
 @pytest.mark.parametrize("is_scattered", [False, True])
-def test_sequence_parallel_ranks_hand_on_their_part_and_gather_nothing_behind_a_cut(
-    is_scattered: bool,
-) -> None:
+def test_sequence_parallel_ranks_hand_on_their_part_and_gather_nothing_behind_a_cut(is_scattered: bool) -> None:
     mesh = ParallelMesh(tensor=4, pipeline=3)
     load = hybrid_parallel.load(
         MODEL, mesh, TrainingStep(micros=5, is_sequence_parallel=True, is_scattered=is_scattered)
@@ -53,10 +51,7 @@ def test_changes_of_activations_take_their_bits() -> None:
     cutting = PipelineCuts(4, 8)
     plain = pipeline_traffic.pipelined(MODEL, cutting)
     few = pipeline_traffic.pipelined(MODEL, cutting, changes=AqSgdConfig(1000, 4, 8))
-    assert [a.sent / b.sent for a, b in zip(few, plain, strict=True)] == [
-        pytest.approx(4 / 16),
-        pytest.approx(8 / 16),
-    ]
+    assert [a.sent / b.sent for a, b in zip(few, plain, strict=True)] == [pytest.approx(4 / 16), pytest.approx(8 / 16)]
     scaled = pipeline_traffic.pipelined(MODEL, cutting, changes=AqSgdConfig(1000, 4, 8, block=64))
     assert scaled[0].sent / plain[0].sent == pytest.approx((4 + 0.25) / 16)
 
@@ -80,9 +75,7 @@ def test_what_changes_keep_comes_with_what_they_send(
 ) -> None:
     """s h values of each example of the replica at either end of a cut, counted part by part."""
     shape = TransformerShape(layers=360, hidden=256, sequence=64, parameters=24e6)
-    training = TrainingStep(
-        virtual=virtual, is_sequence_parallel=is_sequence_parallel, changes=AqSgdConfig(1000)
-    )
+    training = TrainingStep(virtual=virtual, is_sequence_parallel=is_sequence_parallel, changes=AqSgdConfig(1000))
     load = hybrid_parallel.load(shape, ParallelMesh(data, tensor, pipeline), training)
     ends = defaultdict(int)
     for place in range(pipeline * virtual - 1 if pipeline > 1 else 0):
@@ -146,10 +139,7 @@ def test_two_ends_that_share_a_node_send_the_table_within_it() -> None:
         ("FF-PLAN-020", lambda: AqSgdConfig(1.0).share(4, 0)),
         ("FF-PLAN-020", lambda: AqSgdConfig(1.0, epochs=-1)),
         ("FF-PLAN-020", lambda: AqSgdConfig(1.0, forward=0)),
-        (
-            "FF-PLAN-020",
-            lambda: pipeline_traffic.cached(MODEL, PipelineCuts(2, 1), AqSgdConfig(1.0), replicas=0),
-        ),
+        ("FF-PLAN-020", lambda: pipeline_traffic.cached(MODEL, PipelineCuts(2, 1), AqSgdConfig(1.0), replicas=0)),
         ("FF-PLAN-020", lambda: pipeline_traffic.tied_table(1e6, RankSpan(2), tensor=0)),
         ("FF-PLAN-020", lambda: pipeline_traffic.tied_table(1e6, RankSpan(3))),
         ("FF-PLAN-021", lambda: AqSgdConfig(0.0)),

@@ -3,13 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from farflung.advice.traffic import (
-    collectives,
-    data_parallel,
-    failures,
-    local_step_methods,
-    storage_traffic,
-)
+from farflung.advice.traffic import collectives, data_parallel, failures, local_step_methods, storage_traffic
 from farflung.advice.traffic.collectives import RankSpan, span
 from farflung.advice.traffic.data_parallel import ReplicaSharding, ZeroPlusPlus
 from farflung.advice.traffic.pipeline_schedules import PipelineSchedule, StageTimes, timeline
@@ -81,8 +75,7 @@ def distro() -> local_step_methods.ExchangeTraffic:
 def reduction(bits: float, steps: int) -> float:
     """Of all bytes of an fp32 all-reduce each step."""
     each, rare = (
-        local_step_methods.averaged(1e9, RankSpan(8), *how).expected.sent
-        for how in ((1, 32.0), (steps, bits))
+        local_step_methods.averaged(1e9, RankSpan(8), *how).expected.sent for how in ((1, 32.0), (steps, bits))
     )
     return each / rare
 
@@ -93,13 +86,7 @@ def plus_plus() -> float:
 
 
 CASES = (
-    Case(
-        "ZeRO 1 and 2 move as much as data parallel",
-        "Rajbhandari et al. 2020, 7.2.1",
-        2,
-        1,
-        lambda: per_gradient(2),
-    ),
+    Case("ZeRO 1 and 2 move as much as data parallel", "Rajbhandari et al. 2020, 7.2.1", 2, 1, lambda: per_gradient(2)),
     Case("ZeRO 3 moves 3 copies", "Rajbhandari et al. 2020, 7.2.2", 3, 1, lambda: per_gradient(3)),
     Case("data parallel moves 2 copies", "Rajbhandari et al. 2020, 7.1", 2, 1, lambda: per_gradient(0)),
     Case("ZeRO++ between nodes, of the copies' 3", "Wang et al. 2023, table 1", 0.75, 0.01, plus_plus),
@@ -109,30 +96,18 @@ CASES = (
         f"{SC21}, section 3.2",
         8 * 7 / 8,
         0.001,
-        lambda: (
-            TrafficLoad(
-                8, tensor_parallel(TransformerShape(1, 1, 1, parameters=1.0, element=1), RankSpan(8))
-            ).sent
-        ),
+        lambda: TrafficLoad(8, tensor_parallel(TransformerShape(1, 1, 1, parameters=1.0, element=1), RankSpan(8))).sent,
     ),
     Case(
         "AdamW baseline of DisTrO, GB (a naive exchange)",
         DISTRO,
         74.4,
         0.1,
-        lambda: (
-            collectives.all_reduce(RankSpan(32), 2.4e9, collectives.AllReduceAlgorithm.NAIVE).received / 1e9
-        ),
+        lambda: collectives.all_reduce(RankSpan(32), 2.4e9, collectives.AllReduceAlgorithm.NAIVE).received / 1e9,
     ),
     Case("DisTrO a step, MB", DISTRO, 86.8, 0.1, lambda: distro().expected.received / 1e6),
     Case("DisTrO against that baseline", DISTRO, 857.1, 0.1, lambda: distro().against_naive(1.2e9, 32)),
-    Case(
-        "DisTrO's download at 100 Mbit/s, s",
-        DISTRO,
-        6.94,
-        0.01,
-        lambda: 8 * distro().expected.received / 100e6,
-    ),
+    Case("DisTrO's download at 100 Mbit/s, s", DISTRO, 6.94, 0.01, lambda: 8 * distro().expected.received / 100e6),
     Case(
         "DisTrO's upload by a server at 10 Mbit/s, s",
         DISTRO,
@@ -150,19 +125,9 @@ CASES = (
         lambda: 100 * local_step_methods.computing(2280, 103),
     ),
     Case(
-        "INTELLECT-1 over an ocean, 382 s",
-        INTELLECT,
-        85.6,
-        0.1,
-        lambda: 100 * local_step_methods.computing(2280, 382),
+        "INTELLECT-1 over an ocean, 382 s", INTELLECT, 85.6, 0.1, lambda: 100 * local_step_methods.computing(2280, 382)
     ),
-    Case(
-        "INTELLECT-1 round the world, 469 s",
-        INTELLECT,
-        83,
-        1,
-        lambda: 100 * local_step_methods.computing(2280, 469),
-    ),
+    Case("INTELLECT-1 round the world, 469 s", INTELLECT, 83, 1, lambda: 100 * local_step_methods.computing(2280, 469)),
     Case(
         "all-reduce, bus over algorithm bandwidth, 8 ranks",
         "NCCL tests, PERFORMANCE",
@@ -198,33 +163,11 @@ CASES = (
         0.0001,
         lambda: timeline([StageTimes(1.0, 2.0)] * 4, 8, PipelineSchedule.INTERLEAVED, virtual=2).bubble,
     ),
+    Case("parameters of 145.6B", f"{SC21}, table 1", 145.6, 0.1, lambda: gpt_parameters(80, 12288, 51200, 2048) / 1e9),
+    Case("parameters of 529.6B", f"{SC21}, table 1", 529.6, 0.1, lambda: gpt_parameters(105, 20480, 51200, 2048) / 1e9),
+    Case("parameters of 1008B", f"{SC21}, table 1", 1008.0, 0.1, lambda: gpt_parameters(128, 25600, 51200, 2048) / 1e9),
     Case(
-        "parameters of 145.6B",
-        f"{SC21}, table 1",
-        145.6,
-        0.1,
-        lambda: gpt_parameters(80, 12288, 51200, 2048) / 1e9,
-    ),
-    Case(
-        "parameters of 529.6B",
-        f"{SC21}, table 1",
-        529.6,
-        0.1,
-        lambda: gpt_parameters(105, 20480, 51200, 2048) / 1e9,
-    ),
-    Case(
-        "parameters of 1008B",
-        f"{SC21}, table 1",
-        1008.0,
-        0.1,
-        lambda: gpt_parameters(128, 25600, 51200, 2048) / 1e9,
-    ),
-    Case(
-        "share of the peak on 3072 cards, %",
-        f"{SC21}, table 1",
-        52,
-        1,
-        lambda: 100 * utilisation(163e12, 1.0, 1, A100),
+        "share of the peak on 3072 cards, %", f"{SC21}, table 1", 52, 1, lambda: 100 * utilisation(163e12, 1.0, 1, A100)
     ),
     Case(
         "PFLOP/s of 3072 cards, 450B tokens of 1T in 84 days",
@@ -233,44 +176,18 @@ CASES = (
         1,
         lambda: trained(T1, 450e9, 84 * failures.DAY) / 1e15,
     ),
-    Case(
-        "days for GPT-3 on 1024 cards",
-        f"{SC21}, section 5.1",
-        34,
-        1,
-        lambda: days(GPT3, 300e9, 1024, 140e12),
-    ),
+    Case("days for GPT-3 on 1024 cards", f"{SC21}, section 5.1", 34, 1, lambda: days(GPT3, 300e9, 1024, 140e12)),
     Case("days for 1T on 3072 cards", f"{SC21}, section 5.1", 84, 1, lambda: days(T1, 450e9, 3072, 163e12)),
     Case("MFU 22B", KORTHIKANTI, 41.5, 0.1, lambda: mfu(TransformerShape(48, 6144, 2048, 51200), 4, 8, 1.10)),
     Case("MFU 175B", KORTHIKANTI, 51.4, 0.1, lambda: mfu(GPT3, 64, 64, 13.75)),
     Case("MFU 530B", KORTHIKANTI, 56.0, 0.1, lambda: mfu(MTNLG, 280, 280, 37.83)),
+    Case("MFU 1T", KORTHIKANTI, 56.3, 0.1, lambda: mfu(T1, 512, 512, 71.49)),
+    Case("HFU 175B, selective", KORTHIKANTI, 52.8, 0.1, lambda: mfu(GPT3, 64, 64, 13.75, Recomputation.SELECTIVE)),
     Case(
-        "MFU 1T",
-        KORTHIKANTI,
-        56.3,
-        0.1,
-        lambda: mfu(T1, 512, 512, 71.49),
+        "selective recomputation of GPT-3, %", "Korthikanti et al. 2022, section 5", 2.7, 0.1, lambda: selective(GPT3)
     ),
     Case(
-        "HFU 175B, selective",
-        KORTHIKANTI,
-        52.8,
-        0.1,
-        lambda: mfu(GPT3, 64, 64, 13.75, Recomputation.SELECTIVE),
-    ),
-    Case(
-        "selective recomputation of GPT-3, %",
-        "Korthikanti et al. 2022, section 5",
-        2.7,
-        0.1,
-        lambda: selective(GPT3),
-    ),
-    Case(
-        "selective recomputation of MT-NLG, %",
-        "Korthikanti et al. 2022, section 5",
-        1.6,
-        0.1,
-        lambda: selective(MTNLG),
+        "selective recomputation of MT-NLG, %", "Korthikanti et al. 2022, section 5", 1.6, 0.1, lambda: selective(MTNLG)
     ),
     Case(
         "MFU of PaLM",
@@ -279,19 +196,11 @@ CASES = (
         0.1,
         lambda: (
             100
-            * utilisation(
-                238.3e3 * token_flop(TransformerShape(118, 12288, 2048, parameters=540e9)), 1.0, 6144, TPU4
-            )
+            * utilisation(238.3e3 * token_flop(TransformerShape(118, 12288, 2048, parameters=540e9)), 1.0, 6144, TPU4)
         ),
     ),
     Case("MFU of Llama 3", "Llama 3, table 4", 43, 1, lambda: 100 * utilisation(430e12, 1.0, 1, H100)),
-    Case(
-        "MFU of Llama 3, long contexts",
-        "Llama 3, table 4",
-        38,
-        1,
-        lambda: 100 * utilisation(380e12, 1.0, 1, H100),
-    ),
+    Case("MFU of Llama 3, long contexts", "Llama 3, table 4", 38, 1, lambda: 100 * utilisation(380e12, 1.0, 1, H100)),
     Case(
         "hours between Llama 3's failures",
         "Llama 3, section 3.3.4",

@@ -28,9 +28,7 @@ CLOSED = events.RoundEndEvent(
 AUDIT = events.AuditEndEvent(
     round=0, peer=PEER, segment=1, verifiers=(), finding="false", excess=9.0, tokens=1, seconds=0.1
 )
-CAUGHT = events.SlashEvent(
-    peer=PEER, round=0, segment=1, why="false", slashed=2, bounty=1, burnt=1, evidence=""
-)
+CAUGHT = events.SlashEvent(peer=PEER, round=0, segment=1, why="false", slashed=2, bounty=1, burnt=1, evidence="")
 RESULT = events.RunResultEvent(
     loss=4.0, loss_start=5.5, loss_unigram=3.0, bytes_sent=1, bytes_by=events.SentBytesByKind(), bytes_ring_bf16=2,
     segments_audited=1, caught=(PEER,), paid=1, slashed=2, refunded=3, sum=0, model_hash="", ledger_root="",
@@ -172,9 +170,7 @@ def test_a_callback_of_the_base_class_alone_hears_everything_and_does_nothing(
         ([None], r"\[print\]"),
     ],
 )
-def test_what_is_no_callback_is_refused_with_the_way_to_write_it(
-    wrong: Any, try_this: str, tmp_path: Path
-) -> None:
+def test_what_is_no_callback_is_refused_with_the_way_to_write_it(wrong: Any, try_this: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FF-APP-186") as refused:
         Callbacks(tmp_path, wrong)
     assert re.search(try_this, refused.value.hint)
@@ -182,10 +178,7 @@ def test_what_is_no_callback_is_refused_with_the_way_to_write_it(
 
 @pytest.mark.parametrize(
     ("callback", "module", "extra"),
-    [
-        (callbacks.TensorBoard, "tensorboard.compat.proto.event_pb2", "tensorboard"),
-        (callbacks.WandB, "wandb", "wandb"),
-    ],
+    [(callbacks.TensorBoard, "tensorboard.compat.proto.event_pb2", "tensorboard"), (callbacks.WandB, "wandb", "wandb")],
 )
 def test_a_part_that_is_not_installed_is_named_with_the_line_that_installs_it(
     callback: type[callbacks.Callback], module: str, extra: str, monkeypatch: pytest.MonkeyPatch

@@ -81,9 +81,7 @@ def test_a_curve_is_a_drawing_of_its_own_that_stays_inside_its_frame(losses: tup
     svg = ET.fromstring(drawing)
     assert svg.attrib["role"] == "img"
     assert "nats a token" in svg.attrib["aria-label"]
-    places = re.findall(
-        r"([-\d.]+),([-\d.]+)", " ".join(line.attrib["points"] for line in svg.iter("polyline"))
-    )
+    places = re.findall(r"([-\d.]+),([-\d.]+)", " ".join(line.attrib["points"] for line in svg.iter("polyline")))
     assert len(places) >= 3
     assert all(0 <= float(x) <= notebook.WIDTH and 0 <= float(y) <= notebook.HEIGHT for x, y in places)
     assert "http" not in drawing

@@ -94,10 +94,7 @@ print(run.state, flush=True)
 def interrupted(folder: Path, where: str, times: int) -> list[str]:
     """What the script says after it was interrupted in the middle of training; nobody is left behind."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), where],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-c", SCRIPT, str(folder), where], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     try:

@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from farflung.app.cli.main import main
 from farflung.app.codec_bench import chart, run_payloads, vectors
 from farflung.app.codec_bench import measure as codec_bench_measure
-from farflung.app.codec_bench.measure import (
-    CONFIGS,
-    CodecConfig,
-    CodecResult,
-    coefficients,
-    measure,
-    support_floor,
-)
+from farflung.app.codec_bench.measure import CONFIGS, CodecConfig, CodecResult, coefficients, measure, support_floor
 from farflung.app.codec_bench.vectors import BenchVector
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -37,14 +30,7 @@ from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec, SyncSpec
 from farflung.peers.rundir.folder import RunFolder
 from farflung.train import public_state, worker_messages
-from farflung.train.run_log import (
-    AcceptSetRecord,
-    Contribution,
-    Record,
-    RunLogChain,
-    RunStartRecord,
-    payload_hash,
-)
+from farflung.train.run_log import AcceptSetRecord, Contribution, Record, RunLogChain, RunStartRecord, payload_hash
 from farflung.train.sync_arithmetic import Sync
 
 PLENTY = 1 << 20
@@ -308,9 +294,7 @@ def test_payloads_of_an_exact_codec_are_the_pseudo_gradients_themselves(tmp_path
 
 @pytest.mark.whole
 def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_path: Path) -> None:
-    run = finished(
-        tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512)
-    )
+    run = finished(tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512))
     found = run_payloads.read(run)
     assert [one.name for one in found.drawn.items] == ["0 to 3", "4 to 7"]
     (note,) = found.drawn.notes
@@ -369,9 +353,7 @@ def model(tmp_path: Path) -> str:
 
 
 @pytest.mark.whole
-def test_the_table_fits_80_columns_and_names_each_codec(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_fits_80_columns_and_names_each_codec(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["bench", "compress", model])
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 80
@@ -391,9 +373,7 @@ def test_the_same_figures_are_an_object(model: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("kind", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
-def test_the_picture_is_the_same_bytes_each_time(
-    kind: str, start: bytes, measured: tuple[CodecResult, ...]
-) -> None:
+def test_the_picture_is_the_same_bytes_each_time(kind: str, start: bytes, measured: tuple[CodecResult, ...]) -> None:
     one, two = (chart.picture(measured, "Codecs", kind) for _ in range(2))
     assert one.startswith(start)
     assert one == two

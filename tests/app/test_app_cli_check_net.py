@@ -91,9 +91,7 @@ def directory(*advertisements: Advertisement):  # type: ignore[no-untyped-def]
 
 def advertised(key: SigningKey, place: str, relay: PeerId, age: float = 0.0) -> Advertisement:
     host, _, port = place.rpartition(":")
-    return advertise(
-        key, issue(key.public, (EndpointAddress(host, int(port), relay),), time.time() - age), FACTS
-    )
+    return advertise(key, issue(key.public, (EndpointAddress(host, int(port), relay),), time.time() - age), FACTS)
 
 
 @contextmanager

@@ -64,11 +64,7 @@ def test_the_example_is_a_job_that_the_plan_takes(capsys: pytest.CaptureFixture[
     called("new")
     main(["plan", "new/job.toml", "--json"])
     told = capsys.readouterr().out.splitlines()
-    assert told[:3] == [
-        "wrote new/job.toml",
-        "next  farflung plan new/job.toml",
-        "      farflung run new/job.toml",
-    ]
+    assert told[:3] == ["wrote new/job.toml", "next  farflung plan new/job.toml", "      farflung run new/job.toml"]
     assert json.loads(told[3])["event"] == "plan"
 
 
@@ -131,10 +127,7 @@ def bare(source: str) -> str:
     """A program without its comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
     return ast.unparse(tree)
 

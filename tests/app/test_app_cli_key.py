@@ -134,21 +134,13 @@ def test_every_wrong_file_for_an_account_is_told_with_what_is_wrong_and_what_to_
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
     wrong = {
-        "no.key": (
-            "FF-APP-260",
-            "No such file or directory",
-            "name the file that holds it; farflung key new FILE",
-        ),
+        "no.key": ("FF-APP-260", "No such file or directory", "name the file that holds it; farflung key new FILE"),
         "folder": ("FF-APP-260", "it is a folder", "name the file in it"),
         "link.key": ("FF-APP-260", "it is a link, which is not followed", f"name the file itself: {account}"),
         "empty": ("FF-APP-260", "it is empty", "bring it back from a copy"),
         "garbage": ("FF-APP-260", "its first line is not 64 hex digits", "bring it back from a copy"),
         "cut": ("FF-APP-260", "its first line is not 64 hex digits", "bring it back from a copy"),
-        "node.key": (
-            "FF-APP-262",
-            f"it is a node key of {OWNER.public.hex()}",
-            "name the file of the account",
-        ),
+        "node.key": ("FF-APP-262", f"it is a node key of {OWNER.public.hex()}", "name the file of the account"),
     }
     other = tmp_path / "other.key"
     invoke("new", str(other), "--account", account)
@@ -195,11 +187,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
     node, account = tmp_path / "node.key", account_in(tmp_path)
     invoke("new", str(node), "--account", account)
     node.chmod(mode)
-    assert (
-        refused("show", str(node)).code
-        == refused("rotate", str(node), "--account", account).code
-        == "FF-APP-141"
-    )
+    assert refused("show", str(node)).code == refused("rotate", str(node), "--account", account).code == "FF-APP-141"
     with pytest.raises(UsageError, match="others may read"):
         relay.read_or_make(node)
 
@@ -223,9 +211,7 @@ class Machine:
         own = made(OWNER, 1, NOW, 80)
         write_own(self.path, own)
         self.server = RelayServer(own, admission=Admission(clock=lambda: NOW))
-        self.minder = NodeKeyRotator(
-            self.path, own, self.server.endpoint.renew, None, account, self.warned.append
-        )
+        self.minder = NodeKeyRotator(self.path, own, self.server.endpoint.renew, None, account, self.warned.append)
 
     async def proved(self) -> int:
         """The epoch of the key that a peer is shown now."""
@@ -356,9 +342,7 @@ def test_a_key_is_registered_replaced_with_an_overlap_and_revoked_for_ever(tmp_p
     asyncio.run(story())
 
 
-def test_a_revocation_reaches_a_key_that_was_never_registered_by_its_file_or_its_epoch(
-    tmp_path: Path,
-) -> None:
+def test_a_revocation_reaches_a_key_that_was_never_registered_by_its_file_or_its_epoch(tmp_path: Path) -> None:
     node, account = str(tmp_path / "node.key"), account_in(tmp_path)
 
     async def story() -> None:
@@ -375,9 +359,7 @@ def test_a_revocation_reaches_a_key_that_was_never_registered_by_its_file_or_its
             await asyncio.to_thread(invoke, "rotate", node, "--account", account)
             await asyncio.to_thread(invoke, "rotate", node, "--account", account)
             plain = CliRunner()
-            said = await asyncio.to_thread(
-                plain.invoke, verb, ["revoke", "--account", account, "--ledger", named]
-            )
+            said = await asyncio.to_thread(plain.invoke, verb, ["revoke", "--account", account, "--ledger", named])
             assert "epochs 0 to 1;" in said.stdout
             assert "never registered" in said.stdout
             assert "--epoch N" in said.stdout

@@ -15,9 +15,7 @@ from farflung.advice.traffic.local_step_methods import averaged
 from farflung.app.cli.run import plan
 from farflung.core.errors import UsageError
 
-ARTICLE = (
-    "layers=80,hidden=8192,params=70e9,sequence=428,batch=2048,tokens=156e9"  # 427.87 tokens a sample there
-)
+ARTICLE = "layers=80,hidden=8192,params=70e9,sequence=428,batch=2048,tokens=156e9"  # 427.87 tokens a sample there
 RING = {figure.name: figure.value for figure in article_figures.figures()}
 
 
@@ -56,16 +54,7 @@ def test_1024_cards_of_the_article_send_what_its_groups_do_and_most_of_it_inside
 def test_a_terminal_shows_each_kind_its_waits_and_the_fullest_card() -> None:
     shown = said("model=llama3-70b,dp=4,tp=8,pp=4,batch=64,tokens=1e9", "--link", "10000/10000/1ms")
     assert "128 cards: 4 data x 8 tensor x 4 pipeline; 70.6 B parameters" in shown
-    for word in (
-        "data parallel",
-        "tensor parallel",
-        "pipeline",
-        "together",
-        "forward",
-        "Epoch",
-        "Link",
-        "Memory",
-    ):
+    for word in ("data parallel", "tensor parallel", "pipeline", "together", "forward", "Epoch", "Link", "Memory"):
         assert word in shown
     assert "stages stand idle 15.8 %" in " ".join(shown.split())  # 3 of 3 + 16
     assert max(map(len, shown.splitlines())) <= 80
@@ -95,9 +84,7 @@ def test_seconds_are_of_what_headers_and_lost_packets_leave_of_a_line() -> None:
 
 def test_a_jobs_own_model_and_data_are_what_is_planned(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("to be or not to be, " * 1000)
-    (tmp_path / "job.toml").write_text(
-        'name = "x"\nbatch = 4\n[data]\npath = "text.txt"\n[model]\nlayers = 8\n'
-    )
+    (tmp_path / "job.toml").write_text('name = "x"\nbatch = 4\n[data]\npath = "text.txt"\n[model]\nlayers = 8\n')
     found = facts("dp=2,pp=4", str(tmp_path / "job.toml"))
     assert (found["batch"], found["cards"]) == (8, 8)
     assert found["epoch_steps"] > 1

@@ -69,9 +69,7 @@ def test_lines_fit_a_terminal_and_say_what_was_offered_and_assumed() -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("words", [(), MIDDLE, LARGE], ids=["none", "middle", "large"])
-def test_lines_are_as_wide_as_the_terminal(
-    width: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_as_wide_as_the_terminal(width: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     rows = said(*words).splitlines()
     assert width - 25 < max(map(len, rows)) <= width
@@ -138,15 +136,12 @@ def test_where_nothing_runs_today_the_next_line_says_what_it_takes() -> None:
     assert "Next nothing of this runs with `farflung run` today, which takes cards of" in text
 
 
-def test_layouts_that_lack_the_same_memory_are_told_once_and_those_that_lack_more_apart(
-    tmp_path: Path,
-) -> None:
+def test_layouts_that_lack_the_same_memory_are_told_once_and_those_that_lack_more_apart(tmp_path: Path) -> None:
     """Rounds keep an outer state, too: what they take is not what one host alone takes."""
     path = tmp_path / "alike.toml"
     path.write_text(
         "".join(
-            f'[[host]]\nname = "h{at}"\ncard = "RTX 3090"\nlink = "20/100/30ms"\nprice = "0.2"\n'
-            for at in range(8)
+            f'[[host]]\nname = "h{at}"\ncard = "RTX 3090"\nlink = "20/100/30ms"\nprice = "0.2"\n' for at in range(8)
         )
     )
     done = CliRunner().invoke(plan, ["--offers", str(path), *LARGE], catch_exceptions=False)
@@ -307,12 +302,7 @@ def test_a_model_that_no_card_holds_is_laid_out_over_several(large: Any) -> None
     assert best["kind"] == "pipeline"
     assert not best["method_runs_today"]
     assert best["memory_bytes"] <= 2 * max(best["memory_of"])
-    assert {each["kind"] for each in large["binding"]} == {
-        "one host alone",
-        "rounds",
-        "data parallel",
-        "pipelines",
-    }
+    assert {each["kind"] for each in large["binding"]} == {"one host alone", "rounds", "data parallel", "pipelines"}
     assert "planned only" in said(*LARGE)
 
 
@@ -328,9 +318,7 @@ def test_each_formula_is_shown_with_its_source_where_it_is_asked_for() -> None:
 
 
 def test_the_goal_decides_the_order() -> None:
-    times, prices = (
-        json.loads(said(*MIDDLE, "--goal", goal, "--json"))["best"] for goal in ("time", "price")
-    )
+    times, prices = (json.loads(said(*MIDDLE, "--goal", goal, "--json"))["best"] for goal in ("time", "price"))
     assert [each["seconds"] for each in times] == sorted(each["seconds"] for each in times)
     assert [each["price"] for each in prices] == sorted(each["price"] for each in prices)
 
@@ -403,9 +391,7 @@ def test_all_cards_or_one_with_what_it_is_worth() -> None:
 
 
 def test_a_measured_card_stands_before_the_table_and_is_judged_by_what_was_measured(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(
-        'card = "RTX 3090"\nfp16_tflops = 61.5\nwatts = 280\n', encoding="utf-8"
-    )
+    (tmp_path / "mine.toml").write_text('card = "RTX 3090"\nfp16_tflops = 61.5\nwatts = 280\n', encoding="utf-8")
     rows = cards(str(tmp_path / "mine.toml")).splitlines()
     assert "  FP16      61.5 TFLOP/s, whole (measured)" in rows
     assert "  power     280 W (measured)" in rows

@@ -71,9 +71,7 @@ def test_price_winners_and_setter_are_told_and_belong_together() -> None:
     assert max(crew) <= 1.25 * min(crew)
     assert told["price_of_round"] == -(-told["ask"] * told["unit_flop"] // 10**15)
     assert told["total"] == 4 * 20 * told["price_of_round"]
-    assert (
-        f"0.{told['ask']:06d} credits for 10^15 FLOP, the ask of {told['setter']}, who is not hired" in text
-    )
+    assert f"0.{told['ask']:06d} credits for 10^15 FLOP, the ask of {told['setter']}, who is not hired" in text
     assert f"Hired {', '.join(told['hired'])} (who of them begins" in text
     for key in ("price_of_round", "price_of_million", "total"):
         assert f"{told[key] / 1e6:.6f} for" in text
@@ -111,9 +109,7 @@ def test_the_job_is_told_with_its_work_and_terms() -> None:
     text = flat("--deadline", "2d", "--stake", "5", "--class", "B", "--members", "1")
     assert "each member makes 20 rounds of 100 steps and 819,200 tokens" in text
     assert f"{facts()['calibrated_units']:.4g} x 10^15 FLOP" in text
-    assert (
-        "1 member and no spares of similar speed, within 2 days, class B of machine, a stake of 5.0" in text
-    )
+    assert "1 member and no spares of similar speed, within 2 days, class B of machine, a stake of 5.0" in text
     reserve = facts("--members", "1")["reserve"]
     assert "at most 5.000000 credits in all and 0.000001 a token, so at most" in text
     assert f"{reserve / 1e6:.6f} for 10^15 FLOP; at most 1 of one owner" in text
@@ -238,9 +234,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_printed(subtests: pytest.
             assert (error.code, error.exit_code, out) == (code, 2, "")
 
 
-@pytest.mark.parametrize(
-    "words", [("--members", "0"), ("--members", "1025"), ("--spares", "-1"), ("--class", "D")]
-)
+@pytest.mark.parametrize("words", [("--members", "0"), ("--members", "1025"), ("--spares", "-1"), ("--class", "D")])
 def test_absurd_numbers_are_refused_with_their_option(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(quote, ["--offers", str(STREET), *words])
     assert done.exit_code == 2
@@ -325,9 +319,7 @@ def test_runs_that_hired_nobody_or_cannot_be_read_hide_no_other(nothing_was_hire
     broken.identity_file.write_text("{")
     foreign = hired(nothing_was_hired, "foreign", 7)
     own = foreign.read_identity()
-    text = own.text.replace('kind = "gpt"', 'kind = "module"').replace(
-        'module = ""', 'module = "model.py:build"'
-    )
+    text = own.text.replace('kind = "gpt"', 'kind = "module"').replace('module = ""', 'module = "model.py:build"')
     foreign.identity_file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, text=text)))
     assert resolve_again(foreign).spec.model.kind == "module"
     (nothing_was_hired / "nothing").mkdir()

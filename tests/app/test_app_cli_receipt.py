@@ -46,22 +46,11 @@ def record(chain: Chain, key: SigningKey, *ops: transactions.Op) -> None:
 
 def accusation(chain: Chain) -> transactions.JobSlash:
     says = transactions.Verdict(
-        chain.id,
-        JOB,
-        0,
-        LIAR.public,
-        1,
-        TRACE,
-        VERIFIER.public,
-        transactions.VerdictFinding.FALSE,
-        7000,
-        ROOT,
+        chain.id, JOB, 0, LIAR.public, 1, TRACE, VERIFIER.public, transactions.VerdictFinding.FALSE, 7000, ROOT
     )
     promise = commitment_digest(JOB, LIAR.public, 0, ROOT, 64, TRACE, NONCE)
     claim = transactions.CommitmentOpening(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
-    return transactions.JobSlash(
-        JOB, LIAR.public, claim, (transactions.sign_verdict(VERIFIER, says),), EVIDENCE
-    )
+    return transactions.JobSlash(JOB, LIAR.public, claim, (transactions.sign_verdict(VERIFIER, says),), EVIDENCE)
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +204,7 @@ def test_a_file_of_a_later_committee_is_followed_from_the_genesis(running: Chain
     """The notary hands its seat to another key: the file still needs nothing but the genesis hash."""
     heir = local_key(5, "heir")
     params = LedgerParams(epoch_blocks=2)
-    genesis = Genesis(
-        "handed", 0, tuple((key.public, 9_000) for key in (NOTARY, REQUESTER)), (NOTARY.public,), params
-    )
+    genesis = Genesis("handed", 0, tuple((key.public, 9_000) for key in (NOTARY, REQUESTER)), (NOTARY.public,), params)
     chain = Chain(genesis, NOTARY)
     proof = heir.sign(NS_SEAT, chain.id, NOTARY.public)
     record(chain, NOTARY, ValidatorJoin(heir.public, 10, "heir.example:1", proof))
@@ -254,9 +241,7 @@ def dated() -> Chain:
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    monkeypatch.setattr(
-        "farflung.app.cli.receipt.time.time_ns", lambda: (BEGAN_MS + days * DAY_MS) * 1_000_000
-    )
+    monkeypatch.setattr("farflung.app.cli.receipt.time.time_ns", lambda: (BEGAN_MS + days * DAY_MS) * 1_000_000)
 
 
 def test_of_a_genesis_whose_seats_may_have_left_the_age_is_told(
@@ -283,9 +268,7 @@ def test_a_block_that_is_known_from_elsewhere_needs_no_young_genesis(
     assert "Age " not in out
     assert "what the ledger recorded of which you gave the hash" in out
     assert facts(verify(dated, "--json", *block, party=REQUESTER))["block_given"] is True
-    assert dated.head.id.hex() in told(
-        verify(dated, "--block", "ab" * 32, party=REQUESTER), "FF-APP-336", DAMAGED
-    )
+    assert dated.head.id.hex() in told(verify(dated, "--block", "ab" * 32, party=REQUESTER), "FF-APP-336", DAMAGED)
 
 
 def test_another_genesis_is_refused(settled: Chain, verify: Verb) -> None:
@@ -306,9 +289,7 @@ def test_what_is_not_a_receipt_file_or_is_damaged_is_refused(settled: Chain, ver
 
 
 def test_an_endless_file_is_refused(verify: Verb) -> None:
-    assert "the limit is" in told(
-        verify(MAGIC + bytes(limits.RECEIPT_FILE_BYTES + 9)), "FF-LEDG-078", DAMAGED
-    )
+    assert "the limit is" in told(verify(MAGIC + bytes(limits.RECEIPT_FILE_BYTES + 9)), "FF-LEDG-078", DAMAGED)
 
 
 @pytest.mark.parametrize("text", ["", "ab", "zz" * 32, "ab" * 33])
@@ -316,9 +297,7 @@ def test_a_genesis_that_is_no_hash_is_refused(settled: Chain, verify: Verb, text
     assert "64 hexadecimal digits" in told(verify(settled, "--genesis", text), "FF-APP-001", MISUSED)
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_there_or_a_folder_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
         told(said(capsys, "receipt", "verify", str(path)), "FF-APP-001", MISUSED)
 

@@ -90,9 +90,7 @@ def test_eval_gives_the_runs_own_figure_to_the_last_bit(runs: Path, said: Callab
     assert "the run's own figure" in said("eval")
 
 
-def test_eval_measures_fewer_tokens_and_other_text(
-    runs: Path, said: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_eval_measures_fewer_tokens_and_other_text(runs: Path, said: Callable[..., Any], tmp_path: Path) -> None:
     fewer = said("eval", "small", "--tokens", "48", "--json")
     assert (fewer["tokens"], fewer["loss_of_run"]) == (48, None)
     (tmp_path / "other.txt").write_text("entirely different words " * 20)
@@ -152,10 +150,7 @@ if sys.argv[0].endswith("inference_process.py"):  # in the process that the comm
 @pytest.mark.whole
 @pytest.mark.parametrize("lie", [GenerateReply(4000), GenerateReply(-1), ModelEvaluationReply(0.0, 1.0, 9)])
 def test_a_model_that_speaks_in_the_name_of_its_process_is_not_believed(
-    tmp_path: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    lie: GenerateReply | ModelEvaluationReply,
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lie: GenerateReply | ModelEvaluationReply
 ) -> None:
     source = LETTERS.format(name="logits") + LIES.format(word=encode(lie).hex())
     finished_run(tmp_path / "runs", "own", source=source)
@@ -170,10 +165,7 @@ def test_a_models_own_words_in_an_error_are_one_harmless_line(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raises = "raise ValueError('one\\n\\x1b[2Jtwo' + 9999 * 'x')"
-    source = (
-        LETTERS.format(name="logits")
-        + f"\nimport sys\nif 'inference_process' in sys.argv[0]:\n    {raises}\n"
-    )
+    source = LETTERS.format(name="logits") + f"\nimport sys\nif 'inference_process' in sys.argv[0]:\n    {raises}\n"
     finished_run(tmp_path / "runs", "own", source=source)
     monkeypatch.setenv("FARFLUNG_RUNS", str(tmp_path / "runs"))
     with pytest.raises(SystemExit):

@@ -21,9 +21,7 @@ from farflung.job.keys import keys
 def completed(words: str, incomplete: str = "") -> list[str]:
     kind = get_completion_class("bash")
     assert kind is not None
-    return [
-        item.value for item in kind(cli, {}, "farflung", VARIABLE).get_completions(words.split(), incomplete)
-    ]
+    return [item.value for item in kind(cli, {}, "farflung", VARIABLE).get_completions(words.split(), incomplete)]
 
 
 @pytest.fixture
@@ -39,9 +37,7 @@ def test_verbs_are_completed() -> None:
     assert "--help" in completed("run", "--h")
 
 
-@pytest.mark.parametrize(
-    "verb", ["status", "stop", "resume", "fetch", "sample", "eval", "export", "verify-run"]
-)
+@pytest.mark.parametrize("verb", ["status", "stop", "resume", "fetch", "sample", "eval", "export", "verify-run"])
 def test_names_of_runs_are_completed(here: Path, verb: str) -> None:
     finished_run(here / "runs", "first", is_done=False)
     finished_run(here / "runs", "second", is_done=False)

@@ -101,9 +101,7 @@ def _take_over(pid: int, taken: socket.socket) -> None:
     """Kills a process and holds its port, where everybody is turned away from now on."""
     mine = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    (port,) = [
-        int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine
-    ]
+    (port,) = [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
     os.kill(pid, signal.SIGKILL)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for _ in range(500):

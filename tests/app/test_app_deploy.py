@@ -105,9 +105,7 @@ def test_a_relay_and_its_check_need_no_library_that_the_container_leaves_out() -
         "sys.exit(main())\n"
     )
     for words in (["relay", "--help"], ["check", "--net", "--json"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -123,13 +121,9 @@ def test_a_service_is_installed_with_the_libraries_of_the_container() -> None:
 def test_a_relay_runs_where_no_memory_may_become_a_program(tmp_path: Path) -> None:
     """As under MemoryDenyWriteExecute of the unit: PR_SET_MDWE of Linux 6.3 does the same, and is inherited."""
     limited = "import ctypes, os, sys; sys.exit(77) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None; "
-    start = (
-        f"os.execv({sys.executable!r}, [{sys.executable!r}, '-m', 'farflung.app.cli.main', *sys.argv[1:]])"
-    )
+    start = f"os.execv({sys.executable!r}, [{sys.executable!r}, '-m', 'farflung.app.cli.main', *sys.argv[1:]])"
     words = ["relay", "--port", "0", "--key", str(tmp_path / "relay.key"), "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", limited + start, *words], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", limited + start, *words], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -158,7 +152,5 @@ def test_the_validator_s_unit_and_container_serve_a_configuration() -> None:
     assert {name: of[name] for name in yes.split()} == dict.fromkeys(yes.split(), "yes")
     said = dict(instructions((ROOT / "deploy" / "Containerfile.validator").read_text()))
     start = json.loads(said["ENTRYPOINT"])
-    assert str(ledger_init.validator.make_context("validator", start[3:]).params["config"]).startswith(
-        said["VOLUME"]
-    )
+    assert str(ledger_init.validator.make_context("validator", start[3:]).params["config"]).startswith(said["VOLUME"])
     assert said["USER"] not in ("root", "0")

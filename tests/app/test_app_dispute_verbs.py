@@ -107,10 +107,7 @@ class Court:
         caps = digest(NS_SPEC, b"caps")
         for key in (self.node, self.verifier):
             self.do(key, NodeRegister(caps, PRICE, STAKE, until))
-        offers = (
-            self._offer(self.node, LeaseRole.TRAIN, until),
-            self._offer(self.verifier, LeaseRole.AUDIT, until),
-        )
+        offers = (self._offer(self.node, LeaseRole.TRAIN, until), self._offer(self.verifier, LeaseRole.AUDIT, until))
         progress = Progress(JOB, 0, ROOT, TRACE, ((self.node.public, 10),))
         self.do(self.requester, JobCreate(JOB, 100_000, PRICE, 4, until), scheduled(JOB, offers), progress)
         payload = digest(NS_SPEC, b"payload")

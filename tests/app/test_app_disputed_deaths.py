@@ -17,12 +17,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900), pytest.mark.xdist_grou
 
 LIMIT_SECONDS = 600
 LOOK_SECONDS = 0.1
-DRAWN = (
-    "--set",
-    "audit.rate=1",
-    "--set",
-    "rounds=8",
-)  # the cheater is, whatever the job's id and the blocks'
+DRAWN = ("--set", "audit.rate=1", "--set", "rounds=8")  # the cheater is, whatever the job's id and the blocks'
 WORDS = ("run", "--preset", "tiny", "--dispute", *DRAWN, "--json")
 
 Event = dict[str, Any]

@@ -35,11 +35,7 @@ UNITS = {
 }  # fmt: skip
 NUMBER = re.compile(r"(?<![\w.])((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?) ?([A-Za-z%]+(?:/s)?)?")
 WORDS = (" a micro-batch", " alive", "x 1 = 1")
-EQUATIONS = (
-    "method",
-    "fragments",
-    "checkpoint interval",
-)  # begin with a number or a bracket, and are words or solved
+EQUATIONS = ("method", "fragments", "checkpoint interval")  # begin with a number or a bracket, and are words or solved
 # What no line of a way may leave out.
 SHOWN = {
     "rounds": {"compute of a step", "forward and backward", "optimizer", "exchange of a round", "a step of a round",
@@ -99,10 +95,7 @@ def test_every_formula_multiplies_out_to_its_value(case: str, tmp_path: Path) ->
         "lan": lambda: told(lan(tmp_path, 4, 1), MIDDLE | {"context": 1024}, "--rounds", "500"),
         "two cards": lambda: told(lan(tmp_path, 4, 2), MIDDLE | {"context": 1024}, "--rounds", "500"),
         "adam in RAM": lambda: told(
-            lan(tmp_path, 4, 1),
-            MIDDLE | {"layers": 24, "width": 2048, "heads": 16},
-            "--set",
-            "sync.method=diloco",
+            lan(tmp_path, 4, 1), MIDDLE | {"layers": 24, "width": 2048, "heads": 16}, "--set", "sync.method=diloco"
         ),
     }[case]()
     assert ways

@@ -22,10 +22,7 @@ Called = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def called(
-    tiny: tuple[Farflung, Ended],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny: tuple[Farflung, Ended], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Called:
     """Runs the command in an empty folder: exit status, standard output, standard error."""
     monkeypatch.setenv("FARFLUNG_RUNS", str(tiny[0].runs))
@@ -85,9 +82,7 @@ def test_a_folder_that_cannot_be_made_is_named(called: Called) -> None:
 
 
 @pytest.mark.parametrize("place", [100, -1])
-def test_a_model_that_is_not_the_one_on_the_ledger_is_not_handed_over(
-    called: Called, copied: Path, place: int
-) -> None:
+def test_a_model_that_is_not_the_one_on_the_ledger_is_not_handed_over(called: Called, copied: Path, place: int) -> None:
     data = bytearray((copied / "model.safetensors").read_bytes())
     data[place] ^= 1
     (copied / "model.safetensors").write_bytes(data)
@@ -109,9 +104,7 @@ def test_a_receipt_that_was_altered_hands_nothing_over(called: Called, copied: P
     assert "error[FF-LEDG-" in err
 
 
-def test_eval_gives_the_figure_of_the_run_itself_to_the_last_bit(
-    tiny: tuple[Farflung, Ended], called: Called
-) -> None:
+def test_eval_gives_the_figure_of_the_run_itself_to_the_last_bit(tiny: tuple[Farflung, Ended], called: Called) -> None:
     code, out, err = called("eval", "--json")
     assert code == 0, err
     said = json.loads(out)
@@ -141,16 +134,12 @@ def test_the_model_card_tells_the_runs_figures_and_not_better_ones(
 
 
 @pytest.mark.extra(name="hf")
-def test_transformers_loads_the_folder_that_the_verb_wrote(
-    called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transformers_loads_the_folder_that_the_verb_wrote(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     library = pytest.importorskip("transformers", reason="transformers is not installed")
     library.utils.logging.disable_progress_bar()
     assert called("export", "--out", "hf")[0] == 0
-    ours = json.loads(
-        called("sample", "--prompt", "def ", "--temperature", "0", "--tokens", "9", "--json")[1]
-    )
+    ours = json.loads(called("sample", "--prompt", "def ", "--temperature", "0", "--tokens", "9", "--json")[1])
     tokenizer = library.AutoTokenizer.from_pretrained("hf")
     theirs = library.AutoModelForCausalLM.from_pretrained("hf")
     found = theirs.generate(**tokenizer("def ", return_tensors="pt"), do_sample=False, max_new_tokens=9)

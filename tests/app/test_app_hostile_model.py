@@ -32,10 +32,7 @@ class Bigram(nn.Module):
             {attack}
         return nn.functional.cross_entropy(self.table(x).flatten(0, 1), y.flatten())
 """
-ATTACKS = {
-    "memory": "self.hoard = [torch.ones(1 << 24) for _ in range(1 << 20)]",
-    "fork": "import os; os.fork()",
-}
+ATTACKS = {"memory": "self.hoard = [torch.ones(1 << 24) for _ in range(1 << 20)]", "fork": "import os; os.fork()"}
 ROUNDS = 12
 
 

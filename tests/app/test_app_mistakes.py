@@ -233,15 +233,9 @@ def test_resuming_a_finished_run_says_so_and_shows_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("run --preset tiny --out /proc/new", "FF-APP-013"),
-        ("init /proc/new", "FF-APP-169"),
-    ],
+    ("words", "code"), [("run --preset tiny --out /proc/new", "FF-APP-013"), ("init /proc/new", "FF-APP-169")]
 )
-def test_a_place_where_nobody_can_write_is_named(
-    capsys: pytest.CaptureFixture[str], words: str, code: str
-) -> None:
+def test_a_place_where_nobody_can_write_is_named(capsys: pytest.CaptureFixture[str], words: str, code: str) -> None:
     with pytest.raises(SystemExit) as left:
         main(words.split())
     assert left.value.code == FAILED
@@ -267,9 +261,7 @@ def test_a_folder_without_permission_is_named(
     assert "Permission denied" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "mistake", [VERBS[0], FLAGS[0], FILES[2], RUNS[0]], ids=["verb", "flag", "file", "run"]
-)
+@pytest.mark.parametrize("mistake", [VERBS[0], FLAGS[0], FILES[2], RUNS[0]], ids=["verb", "flag", "file", "run"])
 def test_a_real_process_answers_alike(place: Path, monkeypatch: pytest.MonkeyPatch, mistake: Mistake) -> None:
     monkeypatch.chdir(place)
     ended = Farflung(place / "runs")(*mistake.words.split(" "))

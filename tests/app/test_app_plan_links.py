@@ -36,9 +36,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("link", ["20/100/30ms", "1/1/200ms", "0.01/0.01/1s", "10000/10000/0.1ms"])
-def test_the_table_fits_80_columns_and_marks_one_method(
-    link: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_fits_80_columns_and_marks_one_method(link: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "--link", link, "--peers", "64", *STEP).splitlines()
     assert max(map(len, shown)) <= 80
     rows = [line for line in shown if line[2:].split(" ")[0] in METHODS]

@@ -37,9 +37,7 @@ def stolen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose every process was killed after its third round."""
     farflung = Farflung(tmp_path_factory.mktemp("runs"))
     text = tmp_path_factory.mktemp("data") / "corpus.txt"
-    text.write_text(
-        "".join(f"line {i}: what the job learns from is nobody's business, {i * i}\n" for i in range(3000))
-    )
+    text.write_text("".join(f"line {i}: what the job learns from is nobody's business, {i * i}\n" for i in range(3000)))
     job = ("--preset", "tiny", "--set", f"data.path={text}", "--set", "rounds=40", "--set", "audit.rate=1")
     process = farflung.start("run", *job, "--json")
     assert process.stdout is not None
@@ -65,9 +63,7 @@ def test_a_stolen_disk_of_a_lender_holds_nothing_readable_and_no_key(stolen: Pat
     assert_reader_finds_what_is_readable(stolen, secrets, tmp_path)
     assert_no_key(stolen)
     lenders = [p for p in stolen.iterdir() if p.name in ("providers", "verifiers")]
-    stored = [
-        p for folder in lenders for p in folder.rglob("*") if p.is_file() and p.stat().st_size > RUN_BYTES
-    ]
+    stored = [p for folder in lenders for p in folder.rglob("*") if p.is_file() and p.stat().st_size > RUN_BYTES]
     assert len(lenders) == 2
     assert len(stored) > 8
     assert [leak for folder in lenders for leak in leaks(folder, secrets)] == []

@@ -87,11 +87,7 @@ def targets(chain: Chain) -> list[str]:
         *(f"/v1/tx/{name}" for name in txs),
         *(f"/v1/accounts/{key.public.hex()}" for key in (VALIDATOR, REQUESTER)),
         "/v1/nodes",
-        *(
-            f"/v1/nodes/{row.node.hex()}{more}"
-            for row in chain.state.rows(NodeRow)
-            for more in ("", "/leases")
-        ),
+        *(f"/v1/nodes/{row.node.hex()}{more}" for row in chain.state.rows(NodeRow) for more in ("", "/leases")),
         *(path for job in jobs for path in (f"/v1/jobs/{job}", f"/v1/jobs/{job}/life")),
         *rows,
         f"/v1/find/{JOB.hex()[:8]}",
@@ -158,38 +154,21 @@ def test_a_screen_fits_its_width_and_says_what_was_proved(place: tuple[str, str]
 
 
 def test_a_jobs_life_holds_what_was_claimed_by_vouchers_and_what_was_disputed() -> None:
-    rows = [
-        row.text
-        for row in screen(ProofChecker(source_of("disputed"), None), LookupTarget("jobs", JOB.hex()), 120)
-    ]
+    rows = [row.text for row in screen(ProofChecker(source_of("disputed"), None), LookupTarget("jobs", JOB.hex()), 120)]
     told = " ".join(rows)
     assert all(words in told for words in ("count 1 voucher", "deny what is said", "innocent", "early"))
 
 
 def test_a_jobs_life_says_whose_guess_was_wrong() -> None:
-    rows = [
-        row.text
-        for row in screen(ProofChecker(source_of("perjured"), None), LookupTarget("jobs", JOB.hex()), 120)
-    ]
+    rows = [row.text for row in screen(ProofChecker(source_of("perjured"), None), LookupTarget("jobs", JOB.hex()), 120)]
     assert "called planted work true" in " ".join(rows)
 
 
 def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:
-    rows = [
-        row.text
-        for row in screen(ProofChecker(source_of("audited"), None), LookupTarget("jobs", JOB.hex()), 120)
-    ]
+    rows = [row.text for row in screen(ProofChecker(source_of("audited"), None), LookupTarget("jobs", JOB.hex()), 120)]
     first = next(number for number, row in enumerate(rows) if row.startswith("Life"))
     told = " ".join(row.split("block ", 1)[-1] for row in rows[first:])
-    words = (
-        "create job",
-        "take 2 offers",
-        "fix what was committed",
-        "record round 0",
-        "accuse",
-        "hand over",
-        "settle",
-    )
+    words = ("create job", "take 2 offers", "fix what was committed", "record round 0", "accuse", "hand over", "settle")
     assert [told.index(word) for word in words] == sorted(told.index(word) for word in words)
     heights = [int(m[1]) for row in rows[first:] if (m := re.search(r"block (\d+)  ", row))]
     assert heights == sorted(heights)
@@ -226,9 +205,7 @@ class Liar:
 @given(st.integers(0, 5000), st.integers(1, 255), st.sampled_from(places()))
 @example(0, 1, ("jobs", JOB.hex()))
 @example(212, 224, ("head", ""))  # an epoch below 0
-def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(
-    at: int, flip: int, place: tuple[str, str]
-) -> None:
+def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(at: int, flip: int, place: tuple[str, str]) -> None:
     if place == ("block", "0"):
         return  # follows from the genesis, and is not asked for
     checker = ProofChecker(Liar(at, flip), None)
@@ -276,9 +253,7 @@ def reigns() -> Chain:
     return committee.chain
 
 
-def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_final_by_itself(
-    tmp_path: Path,
-) -> None:
+def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_final_by_itself(tmp_path: Path) -> None:
     chain, file = reigns(), tmp_path / "reigns.jsonl"
     with served(chain, AddressRateLimiter(1000, 1000)) as url:
         checker = ProofChecker(HttpLedgerSource(url), chain.id)
@@ -451,9 +426,7 @@ def test_metrics_are_lines_that_prometheus_reads_and_their_labels_are_bounded() 
     for number in range(2000):
         gauges.took(number / 1000)
     page = gauges.page()
-    line = re.compile(
-        r'# (HELP|TYPE) farflung_ledger_\w+ .+|farflung_ledger_\w+(\{\w+="[\w.]+"\})? (NaN|[0-9.]+)'
-    )
+    line = re.compile(r'# (HELP|TYPE) farflung_ledger_\w+ .+|farflung_ledger_\w+(\{\w+="[\w.]+"\})? (NaN|[0-9.]+)')
     assert [text for text in page.splitlines() if not line.fullmatch(text)] == []
     assert page.count("peer_lag_blocks{") == 128
     assert "farflung_ledger_finality_seconds_count 2000" in page

@@ -20,9 +20,7 @@ COMMAND = (sys.executable, "-m", "farflung.app.cli.main")
 STAGES = ("farflung", "Plan", "Network", "Train", "Verify", "Settle", "Result", "Next")
 
 
-def on_terminal(
-    runs: Path, *words: str, columns: int = 80, height: int = 24, **env: str
-) -> tuple[Terminal, str]:
+def on_terminal(runs: Path, *words: str, columns: int = 80, height: int = 24, **env: str) -> tuple[Terminal, str]:
     code, written, errors = run_on_terminal(
         [*COMMAND, *words], columns=columns, height=height, env={"FARFLUNG_RUNS": str(runs), **env}
     )
@@ -35,9 +33,7 @@ def on_terminal(
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("columns", "height"), [(140, 40), (100, 30), (80, 24), (60, 24), (40, 12)])
-def test_an_old_run_fits_the_terminal_and_stays_in_its_place(
-    tmp_path: Path, columns: int, height: int
-) -> None:
+def test_an_old_run_fits_the_terminal_and_stays_in_its_place(tmp_path: Path, columns: int, height: int) -> None:
     kept(tmp_path, story())
     terminal, _ = on_terminal(tmp_path, "watch", "--speed", "40", columns=columns, height=height)
     assert terminal.scrolled == 0
@@ -106,9 +102,7 @@ def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
     text = "\n".join(farflung("watch", "--dispute", "1").lines)
     assert "the claim is off by 900 times the tolerance" in text
     assert "its file is not in the run's folder" in text
-    assert (
-        json.loads("".join(farflung("watch", "--dispute", "1", "--json").lines))["audit"]["peer"] == PEERS[3]
-    )
+    assert json.loads("".join(farflung("watch", "--dispute", "1", "--json").lines))["audit"]["peer"] == PEERS[3]
 
 
 @pytest.mark.whole
@@ -158,9 +152,7 @@ class Working:
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_a_running_run_is_followed_until_it_ends_or_its_process_is_gone(
-    farflung: Farflung, is_finished: bool
-) -> None:
+def test_a_running_run_is_followed_until_it_ends_or_its_process_is_gone(farflung: Farflung, is_finished: bool) -> None:
     told = story()
     half = len(told) // 2
     root = kept(farflung.runs, [])
@@ -185,8 +177,7 @@ def test_an_error_before_the_start_leaves_no_screen_behind(tmp_path: Path) -> No
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     code, written, errors = run_on_terminal(
-        [*COMMAND, "run", "--preset", "tiny", "--out", str(tmp_path / "full")],
-        env={"FARFLUNG_RUNS": str(tmp_path)},
+        [*COMMAND, "run", "--preset", "tiny", "--out", str(tmp_path / "full")], env={"FARFLUNG_RUNS": str(tmp_path)}
     )
     terminal = Terminal(80, 24)
     terminal.feed(written)

@@ -87,8 +87,7 @@ def test_a_rate_that_lies_a_hair_below_four_decimals_is_enough_as_it_is_drawn() 
     """Drawn in 32 bits, 0.1 is a little less: 0.1001 is named."""
     hair = Fraction(1, 10**11)
     found = weigh(
-        JobSpec(),
-        AuditAssumptions(Fraction(20), cost=11 * (Fraction(1, 10) - hair) / 2, silence=Fraction(9, 40)),
+        JobSpec(), AuditAssumptions(Fraction(20), cost=11 * (Fraction(1, 10) - hair) / 2, silence=Fraction(9, 40))
     )
     assert found.rate == 0.1001
 
@@ -144,9 +143,7 @@ def test_what_an_accusation_before_a_jury_makes_good_is_half_of_what_it_costs(
 
 
 @pytest.mark.whole
-def test_agents_play_the_same_from_one_seed_and_others_from_another(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_agents_play_the_same_from_one_seed_and_others_from_another(capsys: pytest.CaptureFixture[str]) -> None:
     one, again, other = (
         facts(capsys, "--simulate", *seed)["simulated"] for seed in ((), ("--seed", "1"), ("--seed", "2"))
     )

@@ -91,9 +91,7 @@ def test_the_table_of_the_page_is_what_is_played(
     assert f"| {setting} | {shares[0]} | {shares[1]} |" in PAGE.read_text(encoding="utf-8")
 
 
-def earned(
-    draw: AuditDrawTerms, money: RoundStakes, verifiers: int = 9, seed: int = 1
-) -> dict[str, AgentIncome]:
+def earned(draw: AuditDrawTerms, money: RoundStakes, verifiers: int = 9, seed: int = 1) -> dict[str, AgentIncome]:
     draws = np.random.Generator(np.random.Philox(seed))
     return {one.who: one for one in incomes(draw, money, verifiers, draws)}
 
@@ -124,9 +122,7 @@ def test_honest_work_earns_most_in_the_settings_of_the_research(rate: F, stake: 
 
 
 def test_with_four_fifths_absent_a_cheater_earns_less_than_honest_work_as_in_the_research() -> None:
-    lies = earned(AuditDrawTerms(100, 5, F(1, 5), F(4, 5), F(99, 100)), replace(COST, stake=F(20)))[
-        "cheater that lies"
-    ]
+    lies = earned(AuditDrawTerms(100, 5, F(1, 5), F(4, 5), F(99, 100)), replace(COST, stake=F(20)))["cheater that lies"]
     spread = 5 * (lies.error * ROUNDS**0.5) / 4000**0.5  # 0.21 was printed, of 4000 jobs
     assert lies.mean == pytest.approx(0.21, abs=spread)
     assert lies.mean < 0.3

@@ -35,12 +35,7 @@ def test_the_page_has_all_charts_and_asks_for_nothing(page: str) -> None:
 def test_every_chart_has_a_table_of_its_numbers(page: str) -> None:
     asked = made()
     outcome = scenario_run.simulate(asked, 1)
-    for label in (
-        "Loss over churn",
-        "Day by day",
-        "What relays carry",
-        "Checkpoints over the size of a group",
-    ):
+    for label in ("Loss over churn", "Day by day", "What relays carry", "Checkpoints over the size of a group"):
         assert f'aria-label="{label}"' in page
     for share in simulation_charts.accepted(outcome):
         assert f'<td class="n">{units.format_share(share)}</td>' in page

@@ -129,9 +129,7 @@ def test_the_utilisation_of_intellect_1_follows_from_its_seconds(exchange: float
         "audit__cheaters": 0.0,
         "round__state_mb": 0.0,
     }
-    outcome = scenario_run.simulate(
-        made(round__train_seconds=2280.0, round__exchange_seconds=exchange, **steady), 1
-    )
+    outcome = scenario_run.simulate(made(round__train_seconds=2280.0, round__exchange_seconds=exchange, **steady), 1)
     assert outcome.utilisation == pytest.approx(printed, abs=0.01)
 
 
@@ -174,9 +172,7 @@ def test_the_best_interval_is_the_one_that_daly_prints(mean: float, cost: float,
         (100_000, 4.74e-4, 0.51, 7.1, 0.235),
     ],
 )  # fmt: skip
-def test_checkpoints_of_64_to_100000_cards(
-    cards: int, rate: float, hours: float, minutes: float, waste: float
-) -> None:
+def test_checkpoints_of_64_to_100000_cards(cards: int, rate: float, hours: float, minutes: float, waste: float) -> None:
     """The research's table, exactly instead of to the first order: shorter by C, and less is lost."""
     mean = 86_400 / (cards * rate)
     best = failures.best(60, mean)
@@ -231,9 +227,7 @@ def test_a_scenario_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "error[FF-APP-433]" in capsys.readouterr().err
 
 
-def test_a_scenario_may_begin_with_a_byte_order_mark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scenario_may_begin_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "net.toml").write_text("[network]\nnodes = 210\n", encoding="utf-8-sig")
     main(["simulate", str(tmp_path / "net.toml"), "--set", "network.days=1"])
     assert "210 nodes, 1 days" in capsys.readouterr().out
@@ -257,22 +251,10 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_is_played(
         ({"churn__up_hours": 0.01, "churn__down_hours": 1e6}, "nobody is up", "a longer churn.up_hours"),
         ({"round__exchange_seconds": 0.0}, "no line carries", "a longer round.exchange_seconds"),
         ({"audit__funded": 0.0}, "has a stake", "a larger audit.funded"),
-        (
-            {"market__ceiling": 0.001},
-            "more than the ceiling",
-            "a higher market.ceiling, or a lower market.ask",
-        ),
+        ({"market__ceiling": 0.001}, "more than the ceiling", "a higher market.ceiling, or a lower market.ask"),
         ({"market__wanted": 0.0}, "no job asks for anybody", "a larger market.wanted"),
-        (
-            {"market__members": 100},
-            "do jobs ask for 100 nodes",
-            "a larger market.wanted, fewer market.members",
-        ),
-        (
-            {"market__wanted": 1.0, "market__members": 40},
-            "has 40 such nodes, and one more",
-            "fewer market.members",
-        ),
+        ({"market__members": 100}, "do jobs ask for 100 nodes", "a larger market.wanted, fewer market.members"),
+        ({"market__wanted": 1.0, "market__members": 40}, "has 40 such nodes, and one more", "fewer market.members"),
         ({"market__wanted": 1.0, "churn__up_hours": 0.1}, "has 4 such nodes", "a longer churn.up_hours"),
         ({"market__budget": 0.01}, "does the budget cover one job", "a larger market.budget"),
     ],
@@ -294,13 +276,7 @@ def test_the_rest_of_the_day_of_who_is_caught_is_told_as_caught() -> None:
     assert outcome.losses["away"] < 0.02 < 0.95 < outcome.losses["caught"]
     said = " ".join(" ".join(simulate.lines(asked, 1, outcome)).split())
     assert f"caught until the next auction {units.format_share(outcome.losses['caught'])}" in said
-    assert simulate.facts(asked, 1, outcome)["losses"].keys() == {
-        "away",
-        "left",
-        "late",
-        "joining",
-        "caught",
-    }
+    assert simulate.facts(asked, 1, outcome)["losses"].keys() == {"away", "left", "late", "joining", "caught"}
 
 
 def test_audits_are_told_of_all_that_was_handed_in() -> None:

@@ -39,8 +39,7 @@ def lengthened(path: Path, source: Chain, count: int) -> None:
     made: list[Block] = []
     for _ in range(count):
         block, _ = source.propose(
-            [signed(source, REQUESTER, transactions.Transfer(NODES[0].public, 1), fee=1)],
-            source.head.time + LOGICAL_MS,
+            [signed(source, REQUESTER, transactions.Transfer(NODES[0].public, 1), fee=1)], source.head.time + LOGICAL_MS
         )
         source.adopt(block)
         made.append(block)

@@ -136,10 +136,7 @@ def test_every_party_has_a_receipt_that_holds_without_any_network(tiny: Any) -> 
     files = sorted(folder.glob("*.receipt"))
     assert [f.stem for f in files] == ["provider-0", "provider-1", "requester", "verifier-0"]
     checked = [command("receipt", "verify", str(file), "--json").events[0] for file in files]
-    assert (
-        sum(said["jobs"][0]["lease"]["paid"] for said in checked if said["jobs"][0]["lease"])
-        == ended.result["paid"]
-    )
+    assert sum(said["jobs"][0]["lease"]["paid"] for said in checked if said["jobs"][0]["lease"]) == ended.result["paid"]
     assert {said["jobs"][0]["state"] for said in checked} == {"settled"}
     wrong = command("receipt", "verify", str(files[0]), "--genesis", "00" * 32)
     assert wrong.code == 5, wrong.lines
@@ -157,9 +154,7 @@ def test_every_party_has_a_receipt_that_holds_without_any_network(tiny: Any) -> 
         ("../model.safetensors", "FF-VERI-04"),
     ],
 )
-def test_the_second_reader_finds_one_flipped_bit_anywhere(
-    tiny: Any, tmp_path: Path, name: str, code: str
-) -> None:
+def test_the_second_reader_finds_one_flipped_bit_anywhere(tiny: Any, tmp_path: Path, name: str, code: str) -> None:
     command, ended = tiny
     copy = tmp_path / "runs" / "copy"
     shutil.copytree(command.runs / ended.result["run"], copy)
@@ -183,10 +178,7 @@ def test_another_folder_gives_the_same_bits_and_another_seed_gives_others(tiny: 
     again = second.result
     said = [event for event in second.events if event["event"] == "repeated"]
     assert [(event["run"], event["differs"]) for event in said] == [("first", [])]
-    assert (again["model_hash"], again["ledger_root"]) == (
-        ended.result["model_hash"],
-        ended.result["ledger_root"],
-    )
+    assert (again["model_hash"], again["ledger_root"]) == (ended.result["model_hash"], ended.result["ledger_root"])
     other = farflung("run", "--preset", "tiny", "--json", "--seed", "2").result
     assert other["model_hash"] != again["model_hash"]
     assert other["ledger_root"] != again["ledger_root"]
@@ -237,9 +229,7 @@ def test_everybody_proved_a_node_key_that_its_account_put_on_the_ledger(tiny: An
     for block in sorted(export.glob("blocks/*")):
         chain.adopt(read_block(block.read_bytes()))
     machines = {"requester", "provider", "verifier"}
-    accounts = {
-        event["peer"] for event in ended.events if event["event"] == "process" and event["role"] in machines
-    }
+    accounts = {event["peer"] for event in ended.events if event["event"] == "process" and event["role"] in machines}
     held = {row.account.hex(): row for row in chain.state.rows(KeyRow)}
     assert set(held) == accounts
     assert {row.epoch for row in held.values()} == {1}

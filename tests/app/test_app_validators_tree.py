@@ -24,9 +24,7 @@ def pay(ended: Ended, role: str) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def both(
-    tiny: tuple[Farflung, Ended], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Farflung, Ended, Ended]:
+def both(tiny: tuple[Farflung, Ended], tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended, Ended]:
     """Where the run of four validators is; the shared run, which has one; that of four."""
     farflung = Farflung(Path(tmp_path_factory.mktemp("validators")))
     return farflung, tiny[1], farflung(*JOB, "--validators", "4")

@@ -135,9 +135,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_status_fits_100_columns_whatever_a_run_is_called(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_fits_100_columns_whatever_a_run_is_called(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_run(runs, "short")
     finished_run(runs, "n" * 90, is_done=False)
     main(["status"])
@@ -157,12 +155,7 @@ def test_status_of_one_run_says_where_it_lies_what_it_is_and_what_to_do(
     run = finished_run(runs, "small")
     main(["status", "small"])
     told = capsys.readouterr().out
-    for wanted in (
-        str(run.root),
-        "1 layer, width 16, 2 heads, context 24",
-        "farflung sample small",
-        "cd" * 32,
-    ):
+    for wanted in (str(run.root), "1 layer, width 16, 2 heads, context 24", "farflung sample small", "cd" * 32):
         assert wanted in told
     main(["status", "small", "--json"])
     (said,) = json.loads(capsys.readouterr().out)["runs"]

@@ -79,9 +79,7 @@ def read(page: str) -> Reader:
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return {
-        name: page_of(list(said()), is_owned=name in ("begun", "running")) for name, said in STORIES.items()
-    }
+    return {name: page_of(list(said()), is_owned=name in ("begun", "running")) for name, said in STORIES.items()}
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -95,21 +93,15 @@ def test_a_page_asks_for_nothing_and_runs_nothing(pages: dict[str, str], name: s
             assert not key.startswith("on"), (tag, key)
             assert key not in ("src", "srcset", "action", "ping"), (tag, key)
             if key in ("href", "xlink:href"):
-                assert value == "data:," if tag == "link" else value is not None and value.startswith("#"), (
-                    value
-                )
+                assert value == "data:," if tag == "link" else value is not None and value.startswith("#"), value
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_no_identifier_is_given_twice_and_every_reference_is_answered(
-    pages: dict[str, str], name: str
-) -> None:
+def test_no_identifier_is_given_twice_and_every_reference_is_answered(pages: dict[str, str], name: str) -> None:
     tags = read(pages[name]).tags
     given = [value for _, a in tags if (value := a.get("id"))]
     assert len(given) == len(set(given))
-    asked = {
-        value[1:] for _, a in tags for key, value in a.items() if key == "href" and value and value[0] == "#"
-    }
+    asked = {value[1:] for _, a in tags for key, value in a.items() if key == "href" and value and value[0] == "#"}
     asked |= set(re.findall(r"url\(#([^)]+)\)", pages[name]))
     asked |= {name for _, a in tags for name in (a.get("aria-labelledby") or "").split()}
     asked |= {value for _, a in tags if (value := a.get("for"))}
@@ -117,14 +109,10 @@ def test_no_identifier_is_given_twice_and_every_reference_is_answered(
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_every_chart_is_named_and_described_and_takes_the_pages_colours(
-    pages: dict[str, str], name: str
-) -> None:
+def test_every_chart_is_named_and_described_and_takes_the_pages_colours(pages: dict[str, str], name: str) -> None:
     charts = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)
     for chart in charts:
-        assert re.match(r'<svg viewBox="[\d. ]+" role="img" aria-labelledby="[^"]+"><title id=', chart), (
-            chart[:200]
-        )
+        assert re.match(r'<svg viewBox="[\d. ]+" role="img" aria-labelledby="[^"]+"><title id=', chart), chart[:200]
         assert "<desc id=" in chart
         assert re.findall(r"#[0-9a-f]{6}\b", chart) == []
     known = set(re.findall(r"(--[a-z0-9-]+):", pages[name]))
@@ -133,9 +121,7 @@ def test_every_chart_is_named_and_described_and_takes_the_pages_colours(
 
 def test_the_policy_in_the_page_forbids_scripts_and_requests(pages: dict[str, str]) -> None:
     policies = [
-        a["content"]
-        for tag, a in read(pages["whole"]).tags
-        if a.get("http-equiv") == "Content-Security-Policy"
+        a["content"] for tag, a in read(pages["whole"]).tags if a.get("http-equiv") == "Content-Security-Policy"
     ]
     assert policies == [
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -202,9 +188,7 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
     before, t = told(app_told.whole()), told([*app_told.whole(), canary, guessed])
     text = read(page_of([*app_told.whole(), canary, guessed])).text
     assert "verifier-0 (5e5e5e5e) guessed" in text
-    assert (
-        "It lost 0.051200 credits of its stake: 0.025600 went to who showed it, 0.025600 were burnt." in text
-    )
+    assert "It lost 0.051200 credits of its stake: 0.025600 went to who showed it, 0.025600 were burnt." in text
     assert "0 of 1 canary found" in text
     money = report_series.money(t)
     assert (money.slashed, money.returned + money.slashed) == (
@@ -242,9 +226,7 @@ def test_how_pairs_reached_each_other_and_what_the_exchange_took_is_told() -> No
 
 def test_of_ways_the_page_says_no_more_than_is_known() -> None:
     assert "is told at the end of the run" in ways_of(app_told.running())
-    homes = events.SimulatedHomeEvent(
-        names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0
-    )
+    homes = events.SimulatedHomeEvent(names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0)
     assert "2 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 cone." in ways_of([*app_told.begun(), homes])
     assert "No pair of nodes talked" in ways_of([*app_told.begun(), homes, events.PathCountsEvent()])
     assert ways_of(app_told.begun()) == ""
@@ -261,9 +243,7 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
     within = events.PlanComparisonEvent(
         quantity="sync", unit="B", planned=1.0, measured=2.0, most=3.0, cause="within the most"
     )
-    page = page_of(
-        [*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]]
-    )
+    page = page_of([*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]])
     assert "◆ off</strong>: within the most" in page
     assert "Compared with the plan of 3 of 8 rounds." in page
     assert "Time is not compared: nobody knows how long a run that is resumed lay." in page
@@ -274,29 +254,12 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
     [
         ("whole", ["finished", "the same bits as tale-1", "provider-1 died and was up again after 1.50 s"]),
         ("honest", ["Nobody was caught.", "All of 2 audited segments held.", "farflung run --baseline"]),
-        (
-            "unaudited",
-            ["No segment was drawn for an audit in this run", "No process had to be started again"],
-        ),
+        ("unaudited", ["No segment was drawn for an audit in this run", "No process had to be started again"]),
         ("stopped", ["■ stopped", "3 of 8 rounds", "A person ended it", "warning"]),
-        (
-            "failed",
-            ["▲ failed", "cannot write ab.bin", "FF-CORE-050", "farflung resume tale", "still in escrow"],
-        ),
+        ("failed", ["▲ failed", "cannot write ab.bin", "FF-CORE-050", "farflung resume tale", "still in escrow"]),
         ("early-failure", ["▲ failed", "FF-APP-024", "Nobody was hired yet.", "No money was locked yet."]),
-        (
-            "begun",
-            [
-                "◌ still running",
-                "The run has just begun",
-                "The plan is not made yet.",
-                "farflung report tale",
-            ],
-        ),
-        (
-            "planned",
-            ["◆ interrupted", "are to train a model", "No round has closed yet", "farflung resume tale"],
-        ),
+        ("begun", ["◌ still running", "The run has just begun", "The plan is not made yet.", "farflung report tale"]),
+        ("planned", ["◆ interrupted", "are to train a model", "No round has closed yet", "farflung resume tale"]),
         (
             "running",
             [
@@ -307,10 +270,7 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
                 "The run is not over.",
             ],
         ),
-        (
-            "single",
-            ["● finished", "1 of 1 round", "One provider trained", "One provider alone waits for nobody."],
-        ),
+        ("single", ["● finished", "1 of 1 round", "One provider trained", "One provider alone waits for nobody."]),
         ("nothing", ["◆ interrupted", "There is no work to audit yet.", "before there was anything to tell"]),
     ],
 )
@@ -334,9 +294,7 @@ def hostile() -> list[AnyEvent]:
     def spoil(event: AnyEvent) -> AnyEvent:
         kept = {"finding", "phase", "unit", "peer", "process", "waited_for"}
         fields = {
-            key: HOSTILE
-            for key in event.__struct_fields__
-            if isinstance(getattr(event, key), str) and key not in kept
+            key: HOSTILE for key in event.__struct_fields__ if isinstance(getattr(event, key), str) and key not in kept
         }
         return msgspec.structs.replace(event, **fields)
 
@@ -345,14 +303,7 @@ def hostile() -> list[AnyEvent]:
     sandbox = events.SandboxEvent(tier=HOSTILE, gaps=(HOSTILE,))
     differs = events.RepeatedRunEvent(run=HOSTILE, differs=(HOSTILE,))
     strange = events.AuditEndEvent(
-        round=0,
-        peer=HOSTILE,
-        segment=9,
-        verifiers=(HOSTILE,),
-        finding=HOSTILE,
-        excess=1.0,
-        tokens=1,
-        seconds=1.0,
+        round=0, peer=HOSTILE, segment=9, verifiers=(HOSTILE,), finding=HOSTILE, excess=1.0, tokens=1, seconds=1.0
     )
     gone = events.ProcessExitEvent(at=1.0, peer=HOSTILE, reason=HOSTILE)
     stands = events.LineageEvent(
@@ -364,11 +315,7 @@ def hostile() -> list[AnyEvent]:
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_text_from_elsewhere_stays_text(ends: bool) -> None:
-    last = [
-        msgspec.structs.replace(
-            RESULT, run=HOSTILE, model_hash=HOSTILE, ledger_root=HOSTILE, caught=(HOSTILE,)
-        )
-    ]
+    last = [msgspec.structs.replace(RESULT, run=HOSTILE, model_hash=HOSTILE, ledger_root=HOSTILE, caught=(HOSTILE,))]
     page = page_of([*hostile(), *(last if ends else [])], name=HOSTILE)
     reader = read(page)
     assert {tag for tag, _ in reader.tags} & {"script", "img"} == set()
@@ -378,9 +325,7 @@ def test_text_from_elsewhere_stays_text(ends: bool) -> None:
 
 
 def test_a_name_in_a_command_is_quoted_for_the_shell() -> None:
-    assert "farflung verify-run &#39;two words; rm x&#39;" in page_of(
-        app_told.whole(), name="two words; rm x"
-    )
+    assert "farflung verify-run &#39;two words; rm x&#39;" in page_of(app_told.whole(), name="two words; rm x")
 
 
 def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -22,12 +22,7 @@ def test_the_page_of_a_real_run_says_what_its_result_says(tiny: Any) -> None:
     facts = json.loads(said.lines[-1])
     page = Path(facts["report"]).read_text()
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
-    for number in (
-        result["tokens"],
-        result["bytes_sent"],
-        result["bytes_ring_bf16"],
-        *result["bytes_by"].values(),
-    ):
+    for number in (result["tokens"], result["bytes_sent"], result["bytes_ring_bf16"], *result["bytes_by"].values()):
         assert f"{number:,}" in text
     for loss in (result["loss"], result["loss_start"], result["loss_baseline"]):
         assert f"{loss:.4f}" in text

@@ -142,15 +142,11 @@ class Scene:
             for endpoint in (*(p.endpoint for p in self.parties), self.provider.endpoint):
                 await endpoint.close()
 
-    async def call(
-        self, party: Party, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL
-    ) -> bytes:
+    async def call(self, party: Party, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL) -> bytes:
         connection = await party.endpoint.dial(self.key.public, *self.provider.endpoint.address)
         return await connection.call(method, body, kind=kind, timeout=10)
 
-    async def refused(
-        self, party: Party, method: str, message: Any, kind: MessageKind = MessageKind.CONTROL
-    ) -> str:
+    async def refused(self, party: Party, method: str, message: Any, kind: MessageKind = MessageKind.CONTROL) -> str:
         body = message if isinstance(message, bytes) else encode(message)
         return await refusal(self.call(party, method, body, kind))
 
@@ -159,9 +155,7 @@ class Scene:
 
     @property
     def start(self) -> protocol_messages.LeaseStartRequest:
-        mine = protocol_messages.PeerAddress(
-            self.key.public, (EndpointAddress(*self.provider.endpoint.address),)
-        )
+        mine = protocol_messages.PeerAddress(self.key.public, (EndpointAddress(*self.provider.endpoint.address),))
         members = (self.home.address, mine, self.fellow.address, self.verifier.address)
         return start_order(self.home, 0, members, self.state, self.provider._lease_key.public)
 
@@ -175,25 +169,19 @@ class Scene:
         worker = self.process.worker
         train = protocol_messages.TrainRequest(TERMS.id, number, 0)
         promise = decode(
-            await self.call(self.home, protocol_messages.TRAIN, encode(train)),
-            protocol_messages.TrainReply,
-            10**6,
+            await self.call(self.home, protocol_messages.TRAIN, encode(train)), protocol_messages.TrainReply, 10**6
         )
         assert is_commitment(promise.commitment, TERMS.id, number)
         reveal = protocol_messages.RevealRequest(TERMS.id, number, FELLOW.public)
         share = decode(
-            await self.call(self.home, protocol_messages.REVEAL, encode(reveal)),
-            protocol_messages.RevealReply,
-            10**6,
+            await self.call(self.home, protocol_messages.REVEAL, encode(reveal)), protocol_messages.RevealReply, 10**6
         ).share
         assert opens(share.contribution, promise.commitment, TERMS.id, number)
         assert self.fellow.disk.has(share.manifest.id)
         await self.opened(number)
         merge = protocol_messages.MergeRequest(TERMS.id, number, (share,))
         merged = decode(
-            await self.call(self.home, protocol_messages.MERGE, encode(merge)),
-            protocol_messages.MergeReply,
-            10**6,
+            await self.call(self.home, protocol_messages.MERGE, encode(merge)), protocol_messages.MergeReply, 10**6
         )
         assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
         assert worker.state.root(LAYOUT) == merged.root
@@ -208,9 +196,7 @@ class Scene:
         """An audit's opening, by the requester's order."""
         order = protocol_messages.SegmentOpenRequest(TERMS.id, number, segment)
         opened = decode(
-            await self.call(self.home, protocol_messages.OPEN, encode(order)),
-            protocol_messages.SegmentOpenReply,
-            10**6,
+            await self.call(self.home, protocol_messages.OPEN, encode(order)), protocol_messages.SegmentOpenReply, 10**6
         )
         assert opened.start.index == segment
         assert self.provider._disk.has(opened.state.id)

@@ -248,14 +248,8 @@ class Hostile(Member):
         """A well-signed promise of any payload."""
         trace = self.traced(payload, weight)
         made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace.root)
-        opens = {
-            "payload": payload_hash(payload),
-            "trace": trace.root,
-            "nonce": nonce_of(EVE, TERMS.id, ROUND),
-        }
-        return replace(
-            said, commitment=made, statistics=trace.statistics, path=trace.statistics_path, **opens
-        )
+        opens = {"payload": payload_hash(payload), "trace": trace.root, "nonce": nonce_of(EVE, TERMS.id, ROUND)}
+        return replace(said, commitment=made, statistics=trace.statistics, path=trace.statistics_path, **opens)
 
     def traced(self, payload: bytes, weight: int) -> ContributionTrace:
         """What stands under such a promise."""
@@ -304,9 +298,7 @@ class Run:
         self.log = RunLog(self.log_path, REQUESTER)
         self.archive = Archive(self.home.disk, folder / "snapshots", JOB_KEY, REQUESTER.public)
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
-        self.job = JobContext(
-            REQUESTER, CHAIN, TERMS, RunFolder(folder), self.log, self.archive, self.journal
-        )
+        self.job = JobContext(REQUESTER, CHAIN, TERMS, RunFolder(folder), self.log, self.archive, self.journal)
         self.fresh = rounds.CoordinatorState(
             TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, (), is_audited=SPEC.is_audited
         )
@@ -396,9 +388,7 @@ class Run:
         left = self.left
         assert {event.peer for event in left} == {EVE.public.hex()}
         assert reason in left[0].reason
-        assert all(
-            event.reason.startswith("excluded") for event in left[1:]
-        )  # what it had committed to is judged
+        assert all(event.reason.startswith("excluded") for event in left[1:])  # what it had committed to is judged
         assert len([e for e in self.events if isinstance(e, RoundEndEvent)]) == SPEC.rounds
         again = RunLog(self.log_path, REQUESTER)
         again.close()

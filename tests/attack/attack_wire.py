@@ -244,9 +244,7 @@ class Scene:
             return error.code
         finally:
             await caller.close()
-            assert self.heard[before:] in ([], [body]), (
-                "the handler heard what nobody said, or heard it twice"
-            )
+            assert self.heard[before:] in ([], [body]), "the handler heard what nobody said, or heard it twice"
         return "answered"
 
     async def is_served(self) -> None:

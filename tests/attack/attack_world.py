@@ -126,9 +126,7 @@ class Worker:
         return self._encoded(round, peer, self._train()[-1])
 
     def _train(self) -> tuple[BorderState, ...]:
-        at = BorderState(
-            self.state.round, self.inner.step, self.state.params, self.inner.vectors, self.inner.residual
-        )
+        at = BorderState(self.state.round, self.inner.step, self.state.params, self.inner.vectors, self.inner.residual)
         states = [at]
         for first, after in itertools.pairwise(SPEC.borders):
             states.append(trained(states[-1], self.member, after - first))
@@ -144,9 +142,7 @@ class Worker:
         losses = tuple(loss_at(step) for step in range(SPEC.sync.steps))
         said = TrainingStatistics(losses, 0.1, SPEC.round_tokens)
         return ContributionTrace(
-            segments.borders(LAYOUT, OPTIMIZER, states or self.states, None, None),
-            said,
-            payload_hash(payload),
+            segments.borders(LAYOUT, OPTIMIZER, states or self.states, None, None), said, payload_hash(payload)
         )
 
     async def abandon(self) -> None:

@@ -87,9 +87,7 @@ def loosened(limits: Tolerance, factor: int) -> Tolerance:
 class Worker:
     """A peer: its key, and the engine that its worker process would hold."""
 
-    def __init__(
-        self, spec: JobSpec, key: SigningKey, member: int, cheat: str = "none", threads: int = 1
-    ) -> None:
+    def __init__(self, spec: JobSpec, key: SigningKey, member: int, cheat: str = "none", threads: int = 1) -> None:
         self.key, self.member = key, member
         self.engine = WorkerEngine(lambda: 0.0)
         self.ask(worker_messages.SetupCommand(spec, data(), b"", member, key.public, threads, cheat))
@@ -164,9 +162,7 @@ class Play:
     @property
     def guilty(self) -> set[PeerId]:
         """Who was found false or withholding in any round."""
-        return {
-            p for (_, p), f in self.findings.items() if f in (VerdictFinding.FALSE, VerdictFinding.WITHHELD)
-        }
+        return {p for (_, p), f in self.findings.items() if f in (VerdictFinding.FALSE, VerdictFinding.WITHHELD)}
 
     def run(self) -> Play:
         """All rounds; whom round r finds guilty is out from round r + 2 on."""
@@ -195,10 +191,7 @@ class Play:
         known = [(p, self.accepted[p]) for p in live]
         count = self.spec.segments
         drawn = audit_sample.draw(self.spec.audit, count, luck, known, self.flagged[round])
-        opened = {
-            d.peer: self.peers[d.peer].ask(worker_messages.OpenSegmentCommand(round, d.segment))
-            for d in drawn
-        }
+        opened = {d.peer: self.peers[d.peer].ask(worker_messages.OpenSegmentCommand(round, d.segment)) for d in drawn}
         self.merge(round, live, trained)
         verdicts: list[Verdict] = []
         for d in drawn:
@@ -218,13 +211,9 @@ class Play:
         nonce = nonce_of(key, JOB, round)
         return promise, Contribution(key.public, weight, payload, payload, nonce, root, "none")
 
-    def merge(
-        self, round: int, live: Sequence[PeerId], trained: dict[PeerId, worker_messages.TrainResult]
-    ) -> None:
+    def merge(self, round: int, live: Sequence[PeerId], trained: dict[PeerId, worker_messages.TrainResult]) -> None:
         """Everybody merges what was accepted: all of it."""
-        parts = tuple(
-            worker_messages.AcceptedPayload(p, self.spec.round_tokens, trained[p].payload) for p in live
-        )
+        parts = tuple(worker_messages.AcceptedPayload(p, self.spec.round_tokens, trained[p].payload) for p in live)
         roots = {self.peers[p].ask(worker_messages.MergeCommand(round, parts)).root for p in live}
         assert len(roots) == 1
         state = self.sync.apply(public_state.unpack(self.snapshot, self.layout), self.layout, parts)

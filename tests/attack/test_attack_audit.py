@@ -120,9 +120,7 @@ def test_two_identities_that_share_one_work_are_both_flagged_and_the_idle_one_is
     run = play(2, "copy", spec=SHORT)
     parts = [
         WeightedUpdate(
-            peer,
-            1,
-            np.float32(scale) * np.random.default_rng(seed).standard_normal(run.layout.size, np.float32),
+            peer, 1, np.float32(scale) * np.random.default_rng(seed).standard_normal(run.layout.size, np.float32)
         )
         for peer, scale, seed in ((b"\1" * 32, 1, 1), (b"\2" * 32, 0.9, 1), (b"\3" * 32, 1, 2))
     ]
@@ -188,9 +186,7 @@ def test_a_border_that_is_not_what_it_must_be_is_false_under_its_own_root(what: 
 def test_other_losses_than_the_work_gives_are_not_paid_and_not_punished() -> None:
     class Boasting(Play):
         def committed(self, round: int, key: Any, trained: worker_messages.TrainResult) -> Any:
-            return super().committed(
-                round, key, self.boast(trained) if key.public == self.cheater else trained
-            )
+            return super().committed(round, key, self.boast(trained) if key.public == self.cheater else trained)
 
         def audited(self, round: int, drawn: Any, made: Made, luck: Hash, before: bytes) -> list[Verdict]:
             if drawn.peer == self.cheater:
@@ -239,9 +235,7 @@ def test_a_verifier_that_copies_anothers_commitment_cannot_open_it() -> None:
     assert is_blind(said, JOB, 0, node, 0)
     stolen = BlindCommitment(copier.public, said.digest, said.signature)
     assert not is_blind(stolen, JOB, 0, node, 0)
-    own = BlindCommitment(
-        copier.public, said.digest, blind(copier, JOB, 0, node, 0, ran.audit.mine.border).signature
-    )
+    own = BlindCommitment(copier.public, said.digest, blind(copier, JOB, 0, node, 0, ran.audit.mine.border).signature)
     assert not is_blind(own, JOB, 0, node, 0)
     nonce = digest("test/nonce/1")
     assert not opens(stolen, JOB, 0, node, 0, ran.audit.mine.border, nonce)
@@ -250,9 +244,7 @@ def test_a_verifier_that_copies_anothers_commitment_cannot_open_it() -> None:
 def lazy_borders(run: Play, ran: Any) -> dict[str, BorderRoots]:
     """What a verifier could commit to that has not trained."""
     unchanged = segments.params_root(run.layout, ran.audit.base)
-    noisy = ran.audit.base + np.float32(1e-3) * np.random.default_rng(1).standard_normal(
-        run.layout.size, np.float32
-    )
+    noisy = ran.audit.base + np.float32(1e-3) * np.random.default_rng(1).standard_normal(run.layout.size, np.float32)
     mine: BorderRoots = ran.audit.mine.border
     return {
         "guess": replace(mine, params=digest("test/guess/1")),
@@ -298,11 +290,7 @@ def test_honest_work_is_not_false_in_the_eyes_of_a_second_verifier_whatever_the_
         def examined(self, round: int, segment: int, made: Made, before: bytes, key: Any) -> Any:
             found, result = super().examined(round, segment, made, before, key)
             liar = key.public == next(iter(self.verifiers))
-            return (
-                (found._replace(finding=VerdictFinding.FALSE, excess=9000), result)
-                if liar
-                else (found, result)
-            )
+            return (found._replace(finding=VerdictFinding.FALSE, excess=9000), result) if liar else (found, result)
 
     run = Slandered(6, Setting(spec=ONCE)).run()
     assert not run.guilty

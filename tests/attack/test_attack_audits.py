@@ -12,17 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from attack_run import CHAIN, EVE, HONEST, ORDERS, PATIENCE, ROUND, Hostile, Judge, Run, Twist, ledger_of
-from attack_world import (
-    COURT,
-    SEGMENTS,
-    SPEC,
-    STRANGER,
-    TERMS,
-    VERIFIERS,
-    hostile_bodies,
-    hostile_values,
-    within,
-)
+from attack_world import COURT, SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
@@ -188,9 +178,7 @@ def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
     assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
-def test_verifiers_are_waited_for_as_long_as_the_plan_says(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verifiers_are_waited_for_as_long_as_the_plan_says(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds, call = list[Any](), Connection.call
 
     async def noted(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
@@ -349,8 +337,7 @@ def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> Non
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
     tally = AuditAccounts(TERMS, len(VERIFIERS))
     units = [
-        tally.add(run.log.accepted[record.round], record, run.log.promised[record.round])
-        for record in run.audited
+        tally.add(run.log.accepted[record.round], record, run.log.promised[record.round]) for record in run.audited
     ]
     assert [EVE.public in earned for earned in units] == [True, False, False]
     assert all({key.public for key in HONEST} <= earned.keys() for earned in units)
@@ -389,9 +376,7 @@ def shortcut(finding: VerdictFinding) -> Callable[[Judge, Any, Any], Any]:
     """A verdict in the place of a run."""
 
     def bend(judge: Judge, order: messages.AuditRequest, _said: Any) -> messages.AuditReply:
-        return messages.AuditReply(
-            None, judge.lease._verdict(order, audit_lease.AuditFinding(finding, 0), ZERO_HASH)
-        )
+        return messages.AuditReply(None, judge.lease._verdict(order, audit_lease.AuditFinding(finding, 0), ZERO_HASH))
 
     return bend
 
@@ -421,10 +406,7 @@ BORDER_OF_ANOTHER = digest("test/another border")
                 ),
             ),
         ),
-        (
-            messages.AUDIT,
-            lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public)),
-        ),
+        (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
         (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
         (messages.AUDIT, lambda j, o, said: messages.AuditReply(None, None)),
         (messages.AUDIT, shortcut(VerdictFinding.HOLDS)),
@@ -432,10 +414,7 @@ BORDER_OF_ANOTHER = digest("test/another border")
         (messages.AUDIT, hung_up),
         (messages.AUDIT, lambda j, o, said: "what?"),
         (messages.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
-        (
-            messages.JUDGE,
-            lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER)),
-        ),
+        (messages.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
         (messages.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
         (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=2000)),
         (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=EXCESS_CAP + 1)),
@@ -450,14 +429,8 @@ BORDER_OF_ANOTHER = digest("test/another border")
         (messages.JUDGE, judged(chain=NIL)),
         (messages.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
         (messages.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
-        (
-            messages.JUDGE,
-            lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64))),
-        ),
-        (
-            messages.JUDGE,
-            lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict)),
-        ),
+        (messages.JUDGE, lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64)))),
+        (messages.JUDGE, lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict))),
         (messages.JUDGE, hung_up),
         (messages.JUDGE, lambda j, o, said: "what?"),
     ],
@@ -512,11 +485,7 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     firsts: list[First] = []
 
     def prepare(run: Run) -> None:
-        accuse = (
-            judged(finding=VerdictFinding.FALSE, excess=10**6)
-            if is_run
-            else shortcut(VerdictFinding.WITHHELD)
-        )
+        accuse = judged(finding=VerdictFinding.FALSE, excess=10**6) if is_run else shortcut(VerdictFinding.WITHHELD)
         firsts.append(First(run, messages.JUDGE if is_run else messages.AUDIT, accuse))
 
     run = scene(prepare)
@@ -545,11 +514,7 @@ def guessed(judge: Judge, order: Any, said: Any) -> Any:
 def good_anyway(judge: Judge, order: Any, said: Any) -> Any:
     about = (TERMS.id, order.round, EVE.public, order.segment)
     verdict = resigned(
-        judge,
-        said.verdict,
-        finding=VerdictFinding.HOLDS,
-        excess=0,
-        result=blind(judge.key, *about, GUESS).digest,
+        judge, said.verdict, finding=VerdictFinding.HOLDS, excess=0, result=blind(judge.key, *about, GUESS).digest
     )
     return replace(said, border=GUESS, verdict=verdict)
 
@@ -629,9 +594,7 @@ class Second:
         return self._bend(judge, order, said) if self.asked[1:2] == [judge.key.public] else said
 
 
-def test_a_colluding_verifier_that_denies_a_true_accusation_saves_nobody_where_there_is_a_third(
-    scene: Any,
-) -> None:
+def test_a_colluding_verifier_that_denies_a_true_accusation_saves_nobody_where_there_is_a_third(scene: Any) -> None:
     seconds: list[Second] = []
 
     def prepare(run: Run) -> None:
@@ -658,10 +621,7 @@ def test_a_colluding_verifier_of_two_that_denies_it_saves_its_friend(scene: Any)
 def test_a_lone_false_accusation_is_denied_by_two_of_three(scene: Any) -> None:
     firsts: list[First] = []
     run = scene(
-        lambda run: firsts.append(
-            First(run, messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=10**6))
-        ),
-        COURT,
+        lambda run: firsts.append(First(run, messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=10**6))), COURT
     )
     assert firsts[0].liar is not None
     stands(run)
@@ -730,15 +690,8 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
     order = next(order for m, order, _ in judge.said if m == messages.AUDIT)
     about = (order.round, order.contribution.peer)
     answer = next(s for m, o, s in judge.said if m == messages.AUDIT and o == order)
-    reveal, said = next(
-        (o, s) for m, o, s in judge.said if m == messages.JUDGE and (o.round, o.peer) == about
-    )
-    real = {
-        messages.OPEN: order.opened,
-        messages.UNVEIL: reveal.revealed,
-        messages.AUDIT: answer,
-        messages.JUDGE: said,
-    }
+    reveal, said = next((o, s) for m, o, s in judge.said if m == messages.JUDGE and (o.round, o.peer) == about)
+    real = {messages.OPEN: order.opened, messages.UNVEIL: reveal.revealed, messages.AUDIT: answer, messages.JUDGE: said}
     told = {name: encode(value) for name, value in real.items()}
     case = AuditCase(order.round, order.contribution, AuditSample(order.contribution.peer, order.segment))
 

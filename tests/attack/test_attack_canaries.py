@@ -139,9 +139,7 @@ def test_a_verifier_that_guesses_is_found_out_and_loses_its_stake_to_who_planted
     run = scene(guess)
     said = [(round, c) for round, c in told(run) if c.verdict.verdict.verifier == GUESSER.public]
     assert said, "no coin fell so that it was tested"
-    assert all(
-        canaries.is_perjury(c) and canaries.fault(c, attack_run.CHAIN, TERMS.id) == "" for _, c in said
-    )
+    assert all(canaries.is_perjury(c) and canaries.fault(c, attack_run.CHAIN, TERMS.id) == "" for _, c in said)
     first = said[0][0]
     assert first + LAG < SPEC.rounds, "it was found out too late for this test"
     for record in run.audited:  # nobody asks it any more
@@ -151,9 +149,7 @@ def test_a_verifier_that_guesses_is_found_out_and_loses_its_stake_to_who_planted
     ledger, events = recorded(run)
     (perjury,) = [op for op in ledger.submitted if isinstance(op, JobPerjury)]
     kinds = [(type(op), getattr(op, "round", -1)) for op in ledger.submitted]
-    assert kinds.index((JobPerjury, -1)) > kinds.index(
-        (Progress, first + 1)
-    )  # what it said then may be needed
+    assert kinds.index((JobPerjury, -1)) > kinds.index((Progress, first + 1))  # what it said then may be needed
     planter = perjury.canary.verdict.verdict.node
     lease, stake = ledger.lease(GUESSER.public), ledger.lease(LOOKER.public).stake
     assert (lease.is_open, lease.slashed) == (False, stake)
@@ -300,9 +296,7 @@ def _true_end(eve: Any, order: Any, said: messages.CanaryOpenReply) -> messages.
         _changed(nonce=NIL),
         _changed(trace=NIL),
         _changed(leaves=()),
-        lambda _e, _o, said: replace(
-            said, opened=replace(said.opened, start=replace(said.opened.start, path=()))
-        ),
+        lambda _e, _o, said: replace(said, opened=replace(said.opened, start=replace(said.opened.start, path=()))),
     ],
     ids=["refuses", "babbles", "true end", "another nonce", "another trace", "no leaves", "no start"],
 )
@@ -358,9 +352,7 @@ def test_who_is_caught_lying_itself_has_nobodys_stake(scene: Any) -> None:
     node, record = canary.verdict.verdict.node, run.audited[round]
     for finding, is_found in ((VerdictFinding.FALSE, False), (VerdictFinding.HOLDS, True)):
         disqualified = DisqualifiedVerifiers()
-        disqualified.note(
-            AuditsRecord(round, record.verdicts, (canary,)), {node: AuditConclusion(finding, (), ())}
-        )
+        disqualified.note(AuditsRecord(round, record.verdicts, (canary,)), {node: AuditConclusion(finding, (), ())})
         assert (GUESSER.public in disqualified.found) == is_found
 
 

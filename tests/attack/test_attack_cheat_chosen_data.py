@@ -32,9 +32,7 @@ def test_the_search_finds_data_that_lead_nearer_to_where_it_wants_to_be() -> Non
 
 def test_there_is_no_place_in_a_trace_where_a_peer_could_name_its_data_or_rates() -> None:
     """What it commits to: counts and roots. Data order, rates and borders follow from the terms."""
-    fields = {
-        field.name for kind in (BorderRoots, TrainingStatistics) for field in msgspec.structs.fields(kind)
-    }
+    fields = {field.name for kind in (BorderRoots, TrainingStatistics) for field in msgspec.structs.fields(kind)}
     assert fields == {
         "round", "index", "steps", "params", "optimizer", "residual", "losses", "grad_norm", "tokens",
     }  # fmt: skip

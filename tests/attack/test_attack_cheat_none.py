@@ -60,9 +60,7 @@ def test_honest_segments_of_other_classes_hold(kind: NumericEnvironment) -> None
 def test_honest_segments_whose_every_product_is_rounded_otherwise_hold() -> None:
     for seed, optimizer in enumerate(OPTIMIZERS):
         one = stage(seed, optimizer)
-        found = one.judged(
-            one.segment.made(model=noise_profile.PerturbedWeightsModel(one.segment.job.model, 99)).end
-        )
+        found = one.judged(one.segment.made(model=noise_profile.PerturbedWeightsModel(one.segment.job.model, 99)).end)
         assert found.finding is HOLDS
         assert found.excess > 0  # other bits
 

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cheat_play import (
-    SEEDS,
-    SHORT,
-    SPEC,
-    assert_found_and_nobody_else,
-    is_measured,
-    loosened,
-    play,
-    tolerance,
-)
+from cheat_play import SEEDS, SHORT, SPEC, assert_found_and_nobody_else, is_measured, loosened, play, tolerance
 from msgspec.structs import replace
 
 from farflung.job.spec import AuditSpec
@@ -44,9 +35,7 @@ def test_probation_alone_does_not_find_who_begins_to_cheat_after_it() -> None:
     assert set(run.findings.values()) == {VerdictFinding.HOLDS}
 
 
-def test_a_learning_rate_that_is_one_percent_off_is_found_because_tolerances_are_as_tight_as_they_are() -> (
-    None
-):
+def test_a_learning_rate_that_is_one_percent_off_is_found_because_tolerances_are_as_tight_as_they_are() -> None:
     """A thousand times looser they would let it pass."""
     twisted = replace(SPEC.optimizer, lr=SPEC.optimizer.lr * 1.01)
     once = replace(SPEC, rounds=1)

@@ -16,9 +16,7 @@ from farflung.verify.submission_checks import flags
 def test_who_shows_the_work_of_another_name_is_found_false() -> None:
     for seed, optimizer in enumerate(OPTIMIZERS):
         one = stage(seed, optimizer)
-        second = replace(
-            one.segment, member=1
-        )  # the same process makes it, for the member that it was assigned to
+        second = replace(one.segment, member=1)  # the same process makes it, for the member that it was assigned to
         found = one.judged(second.honest().end)
         assert found.finding is FALSE
         assert found.excess > 20_000
@@ -32,7 +30,6 @@ def test_two_equal_contributions_are_drawn_whatever_the_draw_says() -> None:
     other = np.roll(change, 7)
     peers = [PeerId(bytes([i]) * 32) for i in range(4)]
     parts = [
-        WeightedUpdate(p, SPEC.round_tokens, v)
-        for p, v in zip(peers, (change, other, change, -other), strict=True)
+        WeightedUpdate(p, SPEC.round_tokens, v) for p, v in zip(peers, (change, other, change, -other), strict=True)
     ]
     assert set(flags(layout, parts)) >= {peers[0], peers[2]}

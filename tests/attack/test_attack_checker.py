@@ -23,12 +23,7 @@ from farflung.peers.requester.payload_checks import CheckerSupervisor
 from farflung.train.io.worker import HEAD_BYTES
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.verify.io.checker import CheckerState
-from farflung.verify.submission_checks import (
-    PayloadCheckRequest,
-    Request,
-    RoundFlagsRequest,
-    TrainingStatement,
-)
+from farflung.verify.submission_checks import PayloadCheckRequest, Request, RoundFlagsRequest, TrainingStatement
 
 replace = msgspec.structs.replace
 
@@ -105,9 +100,7 @@ def submission(key: SigningKey, round: int = 0) -> PayloadCheckRequest:
 
 
 def is_of(key: SigningKey) -> Callable[[Request], bool]:
-    return lambda request: (
-        isinstance(request, PayloadCheckRequest) and request.contribution.peer == key.public
-    )
+    return lambda request: isinstance(request, PayloadCheckRequest) and request.contribution.peer == key.public
 
 
 @pytest.fixture
@@ -191,9 +184,7 @@ def test_a_checker_that_dies_over_its_conclusion_is_replaced_once(play: Any) -> 
     async def story(scene: Scene) -> None:
         await scene.honest(*MEMBERS)
         first = scene.processes[0]
-        scene.kills = lambda request, _: (
-            isinstance(request, RoundFlagsRequest) and scene.processes[-1] is first
-        )
+        scene.kills = lambda request, _: isinstance(request, RoundFlagsRequest) and scene.processes[-1] is first
         assert await scene.inspection.conclude(0, ALL) == {}
         assert len(scene.processes) == 2
         await scene.honest(*MEMBERS, round=1)

@@ -75,9 +75,7 @@ def passed_over(run: Run) -> list[tuple[int, str]]:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("phase", [protocol_messages.TRAIN, protocol_messages.REVEAL])
-def test_a_member_that_keeps_back_its_answer_loses_that_round_and_is_in_the_next(
-    run: Run, phase: str
-) -> None:
+def test_a_member_that_keeps_back_its_answer_loses_that_round_and_is_in_the_next(run: Run, phase: str) -> None:
     """Its optimizer counts the rounds that were accepted, as everybody's does whose round was not."""
 
     async def test() -> None:
@@ -126,9 +124,7 @@ def test_a_member_that_merges_slowly_is_paid_and_comes_after(run: Run) -> None:
         await run.go()
         assert passed_over(run) == [(ROUND, "merge")]
         assert accepted(run)[ROUND] == EVERYBODY
-        signed = [
-            {peer for peer, _ in r.signatures} for r in run.log.records if isinstance(r, RoundEndRecord)
-        ]
+        signed = [{peer for peer, _ in r.signatures} for r in run.log.records if isinstance(r, RoundEndRecord)]
         assert signed[ROUND] == EVERYBODY - {EVE.public}
         assert run.left == []
 
@@ -175,9 +171,7 @@ def test_a_round_that_assigns_what_the_terms_do_not_allow_is_refused(run: Run, w
     lease = run.eve.lease
     others = tuple(RoundMember(key.public, SPEC.round_tokens) for key in HONEST)
     with pytest.raises(VerificationError, match="FF-APP-196"):
-        lease._assign(
-            protocol_messages.TrainRequest(TERMS.id, 0, 0, (*others, RoundMember(EVE.public, weight)))
-        )
+        lease._assign(protocol_messages.TrainRequest(TERMS.id, 0, 0, (*others, RoundMember(EVE.public, weight))))
 
 
 def test_a_member_merges_nothing_that_weighs_more_than_it_was_told_before(run: Run) -> None:

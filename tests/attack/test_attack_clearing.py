@@ -29,13 +29,7 @@ from farflung.market.provider_offer import Capabilities, OfferListing
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
-from farflung.peers.requester.lease_negotiation import (
-    PROPOSALS,
-    LeaseBudget,
-    LeaseHolders,
-    StandingAsks,
-    hire,
-)
+from farflung.peers.requester.lease_negotiation import PROPOSALS, LeaseBudget, LeaseHolders, StandingAsks, hire
 from farflung.peers.rundir.journal import Journal
 
 KEYS = [local_key(31, "node", index) for index in range(6)]
@@ -47,9 +41,7 @@ SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=3, veri
 JOB = replace(TERMS, spec=SPEC)
 UNITS = SPEC.rounds * SPEC.round_tokens
 ESCROW = 4 * CEILING * UNITS
-BUDGET = LeaseBudget(
-    Credits(CEILING), Credits(ESCROW), 0, START + 90_000, 100, Seconds(180.0), audit_units=UNITS
-)
+BUDGET = LeaseBudget(Credits(CEILING), Credits(ESCROW), 0, START + 90_000, 100, Seconds(180.0), audit_units=UNITS)
 
 
 class Node(Party):

@@ -55,9 +55,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.integers(0, 1 << 16), st.integers(1, 255), st.booleans())
-def test_a_message_with_a_changed_byte_moves_a_seat_nowhere(
-    message: Message, at: int, flip: int, is_cut: bool
-) -> None:
+def test_a_message_with_a_changed_byte_moves_a_seat_nowhere(message: Message, at: int, flip: int, is_cut: bool) -> None:
     data = bytearray(encode(message))
     data[at % len(data)] ^= flip
     try:
@@ -68,9 +66,7 @@ def test_a_message_with_a_changed_byte_moves_a_seat_nowhere(
     effects = stage.hear(read)
     assert stage.replica.view == 1
     assert not [
-        effect
-        for effect in effects
-        if isinstance(effect, ev.LogVotesEffect | ev.FinalBlocksEffect | ev.AccuseEffect)
+        effect for effect in effects if isinstance(effect, ev.LogVotesEffect | ev.FinalBlocksEffect | ev.AccuseEffect)
     ]
 
 
@@ -90,9 +86,7 @@ def test_votes_of_every_odd_form_do_no_harm(vote: Vote, seat: int, signature: by
     stage = Stage()
     forged = SignedVote(vote, seat, Signature(signature))
     stage.hear(
-        VoteMessage(forged),
-        BlockProposal(B, (), forged),
-        VoteQuorum(vote, signature[:3], (Signature(signature),) * 3),
+        VoteMessage(forged), BlockProposal(B, (), forged), VoteQuorum(vote, signature[:3], (Signature(signature),) * 3)
     )
     assert (stage.replica.view, stage.replica.held()) == (1, 0)
 
@@ -107,9 +101,7 @@ def test_a_flood_of_votes_of_one_seat_is_kept_twice_a_view_and_kind() -> None:
     for number in range(6000):
         kind = VoteKind.NOTARIZE if number % 2 else VoteKind.FINALIZE
         view = 1 + source.randrange(400)
-        if (
-            number < 900 or view > VIEWS_AHEAD + 1
-        ):  # what is signed costs time to make: the rest is too far ahead
+        if number < 900 or view > VIEWS_AHEAD + 1:  # what is signed costs time to make: the rest is too far ahead
             stage.hear(VoteMessage(signed(2, view, kind, digest("flood", number.to_bytes(4, "little")))))
     assert stage.replica.held() <= 2 * 2 * (VIEWS_AHEAD + 1)
 
@@ -136,10 +128,7 @@ def test_a_flood_of_questions_is_answered_a_few_times_in_a_bound() -> None:
 def test_a_flood_of_late_votes_and_of_hints_makes_no_flood_of_answers() -> None:
     stage = Stage()
     stage.hear(*(quorum(view, VoteKind.NULLIFY) for view in range(1, 6)))
-    late, far = (
-        VoteMessage(signed(2, 1, VoteKind.NULLIFY)),
-        VoteMessage(signed(2, 999, VoteKind.NOTARIZE, B.id)),
-    )
+    late, far = (VoteMessage(signed(2, 1, VoteKind.NULLIFY)), VoteMessage(signed(2, 999, VoteKind.NOTARIZE, B.id)))
     effects = [e for _ in range(200) for e in stage.hear(late, far, ReplicaStatus(7, 7, 7, 7, digest("x")))]
     assert sum(isinstance(effect, ev.SendEffect) for effect in effects) <= 2
 

@@ -7,21 +7,7 @@ from pathlib import Path
 
 import dispute_match as match
 import pytest
-from app_court import (
-    FRIEND,
-    JOB_KEY,
-    STAKE,
-    TERMS,
-    A,
-    B,
-    Court,
-    Work,
-    _hasty,
-    at_work,
-    in_court,
-    slander,
-    until,
-)
+from app_court import FRIEND, JOB_KEY, STAKE, TERMS, A, B, Court, Work, _hasty, at_work, in_court, slander, until
 from core_tiny_program import SEGMENT
 from dispute_match import Liar
 from ledger_world import NODES, REQUESTER, VERIFIERS
@@ -36,9 +22,7 @@ _ = _hasty  # a fixture
 HONEST, FALSE = Work(is_false=False), Work(is_false=True)
 
 
-def test_a_requester_that_ends_the_lease_and_then_accuses_does_not_take_the_defence_away(
-    tmp_path: Path,
-) -> None:
+def test_a_requester_that_ends_the_lease_and_then_accuses_does_not_take_the_defence_away(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         await court.accused(HONEST)
         for object_id in court.disk.ids():

@@ -9,26 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from attack_run import (
-    EVE,
-    HONEST,
-    ROUND,
-    Hostile,
-    Run,
-    Twist,
-)
-from attack_world import (
-    BOUND,
-    LAYOUT,
-    MEMBERS,
-    SPEC,
-    STRANGER,
-    SYNCED,
-    TERMS,
-    hostile_bodies,
-    hostile_values,
-    within,
-)
+from attack_run import EVE, HONEST, ROUND, Hostile, Run, Twist
+from attack_world import BOUND, LAYOUT, MEMBERS, SPEC, STRANGER, SYNCED, TERMS, hostile_bodies, hostile_values, within
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
@@ -170,9 +152,7 @@ def test_statistics_that_cannot_be(attacked: Any, changes: dict[str, Any]) -> No
 # Payloads
 
 
-@pytest.mark.parametrize(
-    "weight", [SPEC.round_tokens + 1, limits.WEIGHT + 1, 0, -1, -(1 << 63), (1 << 64) - 1]
-)
+@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, limits.WEIGHT + 1, 0, -1, -(1 << 63), (1 << 64) - 1])
 def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
     attacked("FF-APP-054", reveal=changed(weight=weight))
 
@@ -208,9 +188,7 @@ def changed(**fields: Any) -> Twist:
     """A reveal with other fields in its contribution."""
 
     def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
-        return messages.RevealReply(
-            replace(shown.share, contribution=replace(shown.share.contribution, **fields))
-        )
+        return messages.RevealReply(replace(shown.share, contribution=replace(shown.share.contribution, **fields)))
 
     return reveal
 
@@ -414,8 +392,7 @@ def hanging_up(eve: Hostile, _order: Any, said: Any) -> Any:
 @pytest.mark.whole
 @pytest.mark.parametrize("method", ["train", "reveal", "merge"])
 @pytest.mark.parametrize(
-    ("twist", "reason"),
-    [(failing, "FF-APP-041 ?[2Jno?"), (babbling, "FF-NET-024"), (hanging_up, "FF-NET-046")],
+    ("twist", "reason"), [(failing, "FF-APP-041 ?[2Jno?"), (babbling, "FF-NET-024"), (hanging_up, "FF-NET-046")]
 )
 def test_errors_and_hanging_up(attacked: Any, method: str, twist: Twist, reason: str) -> None:
     attacked(reason, **{method: twist}, accepted_last=method == "merge")

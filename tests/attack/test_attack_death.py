@@ -10,15 +10,7 @@ from typing import Any, cast
 
 import pytest
 from attack_run import EVE, HONEST, ROUND, Run, ledger_of
-from attack_world import (
-    JOB_KEY,
-    REQUESTER,
-    SPEC,
-    TERMS,
-    VERIFIERS,
-    start_order,
-    within,
-)
+from attack_world import JOB_KEY, REQUESTER, SPEC, TERMS, VERIFIERS, start_order, within
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
@@ -131,9 +123,7 @@ def test_who_dies_when_it_is_drawn_and_stays_away_pays_like_one_that_is_silent(s
     assert EVE.public not in {c.peer for c in record(run, AcceptSetRecord).contributions}
     assert verdicts(run) == [VerdictFinding.WITHHELD] * len(VERIFIERS)
     assert run.out == [(EVE.public, True), (EVE.public, False)]  # it might have come back, and did not
-    found = decode(
-        evidence_file(run.evidence, ROUND, EVE.public).read_bytes(), AuditEvidence, limits.CONTROL_BYTES
-    )
+    found = decode(evidence_file(run.evidence, ROUND, EVE.public).read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
     assert evidence_fault(found, SPEC) == ""
     asyncio.run(_slashed_half(run))
 
@@ -162,9 +152,7 @@ def test_an_honest_node_that_died_opens_when_it_is_back_and_loses_the_round_alon
     tally = AuditAccounts(TERMS, len(VERIFIERS))
     units = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public not in units[ROUND]  # a round that goes on without it does not pay it
-    assert (
-        run.eve.worker.trained.count(ROUND) == 2
-    )  # it trained the round again, to the trace of its commitment
+    assert run.eve.worker.trained.count(ROUND) == 2  # it trained the round again, to the trace of its commitment
 
 
 def test_who_returns_with_false_work_is_caught(scene: Any) -> None:

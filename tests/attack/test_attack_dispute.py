@@ -12,20 +12,7 @@ from core_tiny_program import STEPS, Player, exhibit_of, listing
 from core_tiny_program import World as Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_game import (
-    BOND,
-    CHALLENGE_BOND,
-    FRIEND,
-    HONEST,
-    PAY,
-    REST,
-    STAKE,
-    TINY,
-    A,
-    B,
-    Game,
-    flipped,
-)
+from ledger_game import BOND, CHALLENGE_BOND, FRIEND, HONEST, PAY, REST, STAKE, TINY, A, B, Game, flipped
 from ledger_world import NODES, REQUESTER, RICH, ROOTS, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
@@ -283,13 +270,7 @@ def inputs() -> list[int]:
 
 def test_an_input_is_proved_by_its_source(subtests):
     for leaf in inputs():
-        for change in [
-            {"data": bytes(16)},
-            {"data": b""},
-            {"index": 1},
-            {"count": 9},
-            {"path": (ZERO_HASH,)},
-        ]:
+        for change in [{"data": bytes(16)}, {"data": b""}, {"index": 1}, {"count": 9}, {"path": (ZERO_HASH,)}]:
             with subtests.test(leaf=leaf, change=change):
                 game = at(PinpointStage.REFEREE, leaf)
                 honest = exhibit_of(game.tiny, game.accused, game.challenger, leaf)
@@ -322,9 +303,7 @@ GAME = at(PinpointStage.REFEREE, LEAF)
 
 def test_a_referee_is_asked_once_and_not_before_its_time():
     game = at(PinpointStage.SHOW)
-    early = ProveElement(
-        game.job_id, A.public, encode(exhibit_of(game.tiny, game.accused, HONEST, game.row.first))
-    )
+    early = ProveElement(game.job_id, A.public, encode(exhibit_of(game.tiny, game.accused, HONEST, game.row.first)))
     assert game.do(B, early) == "FF-LEDG-346"
     honest_wins(game)
     assert game.do(B, early) == "FF-LEDG-346"
@@ -400,13 +379,7 @@ def test_a_challenge_after_the_window_is_refused():
 
 def test_a_challenge_is_of_something_that_the_node_itself_signed():
     game = Game(HONEST, HONEST)
-    for change in (
-        {"round": 2},
-        {"trace": ROOTS[1]},
-        {"weight": 12},
-        {"nonce": ROOTS[1]},
-        {"payload": ROOTS[1]},
-    ):
+    for change in ({"round": 2}, {"trace": ROOTS[1]}, {"weight": 12}, {"nonce": ROOTS[1]}, {"payload": ROOTS[1]}):
         assert game.do(FRIEND, game.challenge(**change)) == "FF-LEDG-345"
     assert game.do(FRIEND, game.challenge(signature=game.signature(FRIEND))) == "FF-LEDG-345"
     assert game.do(FRIEND, game.challenge(segment=2)) == "FF-LEDG-341"

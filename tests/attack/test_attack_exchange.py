@@ -124,9 +124,7 @@ def carried(run: Told) -> int:
     return sum(party.asked.count(objects.PUT) for party in parties)
 
 
-def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_same(
-    plain: Told, tmp_path: Path
-) -> None:
+def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_same(plain: Told, tmp_path: Path) -> None:
     assert plain.closed[0].way == "all-gather"
     assert "fan-out" not in {event.way for event in plain.closed}
     run = fanned(tmp_path / "run")
@@ -157,19 +155,13 @@ def _flip(frame: bytearray) -> list[bytearray]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "attack",
-    [_flip, lambda frame: []],
-    ids=["flips", "drops"],
-)
+@pytest.mark.parametrize("attack", [_flip, lambda frame: []], ids=["flips", "drops"])
 def test_a_relay_that_spoils_everything_spoils_no_result(
     plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Attack
 ) -> None:
     spread = multicast_relay._RelayedGroup._spread
 
-    def lie(
-        self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray
-    ) -> None:
+    def lie(self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray) -> None:
         for each in attack(frame):
             spread(self, connection, each)
 

@@ -84,9 +84,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
     """The relay gives the others what `attack` makes of each frame."""
     spread = multicast_relay._RelayedGroup._spread
 
-    def lie(
-        self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray
-    ) -> None:
+    def lie(self: multicast_relay._RelayedGroup, connection: multicast_relay.GroupConnection, frame: bytearray) -> None:
         for each in attack(read_head(frame), bytes(frame)):
             spread(self, connection, bytearray(each))
 
@@ -216,9 +214,7 @@ def test_the_relay_sees_no_run_of_plaintext_and_no_key(monkeypatch: pytest.Monke
 def test_who_was_removed_but_is_still_given_everything_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that goes on to serve a removed member: the rotated key is what keeps the secret."""
     monkeypatch.setattr(
-        multicast_relay._RelayedGroup,
-        "follow",
-        lambda self, signed: setattr(self, "roster", signed.roster) or True,
+        multicast_relay._RelayedGroup, "follow", lambda self, signed: setattr(self, "roster", signed.roster) or True
     )
 
     async def test(members: list[Member]) -> None:

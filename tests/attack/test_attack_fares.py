@@ -185,9 +185,7 @@ def test_a_run_ends_though_its_relay_wants_no_money(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         paid = await world.end_of_run()
         assert (paid.paid, paid.held) == (0, FUNDS)
-        assert [event.code for event in world.told.events if isinstance(event, WarningEvent)] == [
-            "FF-APP-242"
-        ]
+        assert [event.code for event in world.told.events if isinstance(event, WarningEvent)] == ["FF-APP-242"]
 
     run(tmp_path, answer, test)
 
@@ -232,9 +230,7 @@ def test_a_relay_that_invents_losses_gets_a_sixteenth_of_what_both_ends_signed_a
     run(tmp_path, answer, test)
 
 
-def test_a_relay_that_says_it_never_heard_what_was_made_good_is_shown_it_again_and_no_more(
-    tmp_path: Path,
-) -> None:
+def test_a_relay_that_says_it_never_heard_what_was_made_good_is_shown_it_again_and_no_more(tmp_path: Path) -> None:
     async def answer(_: World) -> None: ...
 
     async def test(world: World) -> None:

@@ -39,9 +39,7 @@ from farflung.verify.canon.job_program import assemble
 
 TOKENS = (np.arange(2000, dtype=np.uint16) ** 2 % 7).astype(np.uint8)
 PACKED = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
-RULES = CanonicalGraph(
-    (GraphInput("x", "f32", ()),), (GraphNode("abs", (0,), "f32", (), ()),), (GraphOutput("y", 1),)
-)
+RULES = CanonicalGraph((GraphInput("x", "f32", ()),), (GraphNode("abs", (0,), "f32", (), ()),), (GraphOutput("y", 1),))
 BACKWARDS = CanonicalGraph(
     (GraphInput("x", "f32", ()),), (GraphNode("neg", (1,), "f32", (), ()),), (GraphOutput("y", 1),)
 )
@@ -97,9 +95,7 @@ class Trainer(Worker):
         batches = inner_steps.batches(TOKENS, SPEC, public.round, message.member)
         leg = inner_steps.run_steps(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
         border = segments.border(LAYOUT, SPEC.optimizer, 1, leg.end, ZERO_HASH)
-        return worker_messages.RerunResult(
-            border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01
-        )
+        return worker_messages.RerunResult(border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01)
 
 
 def bomb() -> bytes:
@@ -122,9 +118,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 assert await scene.order(protocol_messages.PROPOSE, proposal) == "ok"
                 put = scene.home.put
                 state = put(public_state.pack(SYNCED.initial(flat_model.initial(SPEC, built())), LAYOUT))
-                start = replace(
-                    scene.start, job=terms.id, graph=put(data), dataset=put(PACKED), snapshot=state
-                )
+                start = replace(scene.start, job=terms.id, graph=put(data), dataset=put(PACKED), snapshot=state)
                 wrapped = wrap(scene.provider._lease_key.public, terms.id, JOB_KEY)
                 code = await scene.order(protocol_messages.START, replace(start, wrapped_key=wrapped))
                 return code, scene.process.worker.asked
@@ -186,10 +180,7 @@ def test_a_graph_beyond_its_bound_is_not_fetched(served: Any, monkeypatch: pytes
 
 def test_a_job_that_is_outcome_only_ships_no_graph(served: Any) -> None:
     terms = named(step())
-    assert served(shipped(step()), replace(terms, program=CanonicalProgram(), unproven="no form")) == (
-        "FF-APP-058",
-        [],
-    )
+    assert served(shipped(step()), replace(terms, program=CanonicalProgram(), unproven="no form")) == ("FF-APP-058", [])
 
 
 def test_a_bomb_of_nodes_is_counted_before_anything_is_made_of_it() -> None:
@@ -224,15 +215,7 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
         {"stake": 499},
         {"terms": replace(TERMS, stake=501)},
     ],
-    ids=[
-        "no graph",
-        "proven and not",
-        "no leaves",
-        "a long story",
-        "dear",
-        "less stake",
-        "more stake",
-    ],
+    ids=["no graph", "proven and not", "no leaves", "a long story", "dear", "less stake", "more stake"],
 )
 def test_terms_that_claim_another_class_or_stake_than_theirs_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]

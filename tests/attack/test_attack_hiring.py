@@ -10,18 +10,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from attack_world import (
-    JOB_KEY,
-    LAYOUT,
-    MEMBERS,
-    REQUESTER,
-    STRANGER,
-    TERMS,
-    VERIFIERS,
-    Party,
-    initial,
-    within,
-)
+from attack_world import JOB_KEY, LAYOUT, MEMBERS, REQUESTER, STRANGER, TERMS, VERIFIERS, Party, initial, within
 
 from farflung.core.attestations import Attestation, attestation_hash
 from farflung.core.codec import decode, encode
@@ -39,19 +28,8 @@ from farflung.peers.protocol import messages
 from farflung.peers.protocol.directory import Advertisement, advertise
 from farflung.peers.protocol.directory import DirectoryListing as Listed
 from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
-from farflung.peers.requester.lease_negotiation import (
-    LeaseBudget,
-    LeaseHolders,
-    StandingAsks,
-    hire,
-    read_asks,
-)
-from farflung.peers.requester.member_setup import (
-    WARNING_CHARACTERS,
-    MemberSetup,
-    ProviderInputs,
-    all_ready,
-)
+from farflung.peers.requester.lease_negotiation import LeaseBudget, LeaseHolders, StandingAsks, hire, read_asks
+from farflung.peers.requester.member_setup import WARNING_CHARACTERS, MemberSetup, ProviderInputs, all_ready
 from farflung.peers.rundir.journal import Journal
 
 replace = msgspec.structs.replace
@@ -68,9 +46,7 @@ ROOT = initial().root(LAYOUT)
 class Node(Party):
     """Signs what is proposed and starts as asked; `twist` changes what it says."""
 
-    def __init__(
-        self, key: SigningKey, folder: Path, twist: Callable[[Any], Any] = lambda said: said
-    ) -> None:
+    def __init__(self, key: SigningKey, folder: Path, twist: Callable[[Any], Any] = lambda said: said) -> None:
         super().__init__(key, folder)
         self.twist, self.lease_key, self.image = twist, LeaseKey(), ROOT
         self.opened: bytes | None = None
@@ -149,11 +125,7 @@ class Scene:
         return ready
 
     def reasons(self) -> list[tuple[str, str]]:
-        return [
-            (event.peer, event.reason.split()[0])
-            for event in self.events
-            if isinstance(event, ProcessExitEvent)
-        ]
+        return [(event.peer, event.reason.split()[0]) for event in self.events if isinstance(event, ProcessExitEvent)]
 
 
 class Directory:
@@ -180,12 +152,8 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
     "bad",
     [
         replace(said_at(EVE), signature=bytes(64)),
-        replace(
-            said_at(EVE), endpoint=issue(MEMBERS[0].public, (EndpointAddress("127.0.0.1", 2),), time.time())
-        ),
-        advertise(
-            EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time()), replace(FACTS, cores=64)
-        ),
+        replace(said_at(EVE), endpoint=issue(MEMBERS[0].public, (EndpointAddress("127.0.0.1", 2),), time.time())),
+        advertise(EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time()), replace(FACTS, cores=64)),
         said_at(EVE, host=""),
         said_at(EVE, host="a b"),
         said_at(EVE, host="x" * 300),
@@ -363,9 +331,7 @@ def test_a_verifier_that_signs_a_trainers_offer_is_left_out(scene: Any) -> None:
     [{"node": MEMBERS[0].public}, {"job": HASH}, {"chain": HASH}, {"image": HASH}, {"python": "3" * 65}],
     ids=lambda change: next(iter(change)),
 )
-def test_an_attestation_is_of_its_own_lease_and_of_what_the_offer_names(
-    scene: Any, change: dict[str, Any]
-) -> None:
+def test_an_attestation_is_of_its_own_lease_and_of_what_the_offer_names(scene: Any, change: dict[str, Any]) -> None:
     """The text may be a lie; that it is the text whose hash the lease keeps may not."""
 
     def twist(said: Any) -> Any:

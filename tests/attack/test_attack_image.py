@@ -22,9 +22,7 @@ replace = msgspec.structs.replace
 MINE, OTHER = Hash(b"m" * 32), Hash(b"o" * 32)
 CHAIN = Hash(b"c" * 32)
 OFFERED = {key.public: Hash(bytes([n]) * 32) for n, key in enumerate(MEMBERS, 1)}
-WANTED = replace(
-    TERMS, spec=replace(TERMS.spec, network=replace(TERMS.spec.network, image="mine")), image=MINE
-)
+WANTED = replace(TERMS, spec=replace(TERMS.spec, network=replace(TERMS.spec.network, image="mine")), image=MINE)
 
 
 def tagged(folder: Path) -> Run:
@@ -64,9 +62,7 @@ def judged(terms: Any, own: Hash = OTHER) -> None:
     """What a node with this image says to a proposal of these terms."""
     units = terms.spec.rounds * terms.spec.round_tokens
     policy = LeasePolicy(CHAIN, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: own)
-    policy.judge(
-        REQUESTER.public, messages.LeaseOfferRequest(CHAIN, terms, 100, 1, terms.stake, units, 10**9)
-    )
+    policy.judge(REQUESTER.public, messages.LeaseOfferRequest(CHAIN, terms, 100, 1, terms.stake, units, 10**9))
 
 
 def test_a_node_refuses_a_job_for_another_image_and_says_what_to_do() -> None:

@@ -50,11 +50,7 @@ class Server:
 
 class WrongChunk(Server):
     def twist(self, said: q.Reply) -> q.Reply:
-        return (
-            snapshot.SnapshotChunkReply((b"\x90",) * 2)
-            if isinstance(said, snapshot.SnapshotChunkReply)
-            else said
-        )
+        return snapshot.SnapshotChunkReply((b"\x90",) * 2) if isinstance(said, snapshot.SnapshotChunkReply) else said
 
 
 class EndlessChunk(Server):

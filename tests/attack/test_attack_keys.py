@@ -181,9 +181,7 @@ def test_a_forged_certificate_speaks_for_nobody(number: int) -> None:
         writer.write(tls.hello(shown))
         assert await reader.read() == b""  # closed without a word
         writer.close()
-        asked = Ticket(
-            TicketPurpose.DIAL, R.public, VICTIM.public, FRIEND.public, 0, secrets.token_bytes(16), NOW + 60
-        )
+        asked = Ticket(TicketPurpose.DIAL, R.public, VICTIM.public, FRIEND.public, 0, secrets.token_bytes(16), NOW + 60)
         signature = THIEF.sign(NS_TICKET, encode(asked))
         assert await world.show(SignedTicket(asked, signature, forged)) is TicketStatus.FORGED
         await world.is_served(own(1))
@@ -235,9 +233,7 @@ def test_noise_in_place_of_a_certificate_ends_its_own_connection_alone() -> None
         rng = random.Random(1)
         shown = certificate(own(1))
         for _ in range(60):
-            noise = bytearray(
-                shown if rng.random() < 0.7 else rng.randbytes(rng.randrange(1, limits.HELLO_BYTES))
-            )
+            noise = bytearray(shown if rng.random() < 0.7 else rng.randbytes(rng.randrange(1, limits.HELLO_BYTES)))
             for _ in range(rng.randrange(1, 4)):
                 noise[rng.randrange(len(noise))] ^= rng.randrange(1, 256)
             reader, writer = await asyncio.open_connection(*world.friend.address)

@@ -85,15 +85,9 @@ def test_its_word_counts_and_not_the_distance_that_it_made_up(excess: int) -> No
 
 @pytest.mark.parametrize(
     "finding",
-    [
-        transactions.VerdictFinding.FALSE,
-        transactions.VerdictFinding.UNPAID,
-        transactions.VerdictFinding.WITHHELD,
-    ],
+    [transactions.VerdictFinding.FALSE, transactions.VerdictFinding.UNPAID, transactions.VerdictFinding.WITHHELD],
 )
-def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(
-    finding: transactions.VerdictFinding,
-) -> None:
+def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(finding: transactions.VerdictFinding) -> None:
     world = audited()
     for sender in (REQUESTER, A):
         assert world.do(sender, perjury(world, V, A, finding=finding, excess=1500)) == "FF-LEDG-390"
@@ -103,9 +97,7 @@ def test_who_found_it_false_or_was_not_sure_is_punished_for_nothing(
 def test_a_verdict_that_is_changed_afterwards_is_nobodys() -> None:
     world = audited()
     said = found(world, V, A, None, finding=transactions.VerdictFinding.FALSE)
-    forged = replace(
-        said.verdict, verdict=replace(said.verdict.verdict, finding=transactions.VerdictFinding.HOLDS)
-    )
+    forged = replace(said.verdict, verdict=replace(said.verdict.verdict, finding=transactions.VerdictFinding.HOLDS))
     refused(world, transactions.JobPerjury(JOB, replace(said, verdict=forged)), "did not sign the verdict")
 
 
@@ -340,10 +332,7 @@ def test_a_planted_trace_is_no_commitment_that_a_node_is_slashed_for() -> None:
     verdicts = tuple(world.verdict(key, A, **says) for key in VERIFIERS)
     for nonce, signature in ((made.nonce, made.signature), (made.truth.nonce, made.truth.signature)):
         claim = transactions.CommitmentOpening(PAYLOAD, WEIGHT, nonce, signature)
-        assert (
-            world.do(REQUESTER, transactions.JobSlash(JOB, A.public, claim, verdicts, EVIDENCE))
-            == "FF-LEDG-055"
-        )
+        assert world.do(REQUESTER, transactions.JobSlash(JOB, A.public, claim, verdicts, EVIDENCE)) == "FF-LEDG-055"
     assert world.lease(A).is_open
 
 

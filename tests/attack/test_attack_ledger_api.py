@@ -115,9 +115,7 @@ def test_what_is_no_request_of_ours_is_refused_in_words(request_: bytes, code: s
     asyncio.run(test())
 
 
-def test_a_head_that_never_ends_is_cut_off_by_its_length_and_by_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_that_never_ends_is_cut_off_by_its_length_and_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_HEAD_SECONDS", 0.2)
 
     async def test() -> None:

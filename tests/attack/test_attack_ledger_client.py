@@ -80,9 +80,7 @@ class Scene:
     async def reach(self, key: SigningKey) -> Connection:
         return await self.clients[key.public].dial(VALIDATOR.public, *self.server.address)
 
-    async def refused(
-        self, key: SigningKey, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL
-    ) -> str:
+    async def refused(self, key: SigningKey, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL) -> str:
         return await refusal((await self.reach(key)).call(method, body, kind=kind, timeout=10))
 
     async def ask(self, query: queries.Query) -> Any:
@@ -208,17 +206,13 @@ def test_what_another_owns_cannot_be_spent_left_or_settled(against: Any) -> None
 
 def test_a_flood_of_transactions_keeps_to_the_block(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        made = transactions.make_tx(
-            GENESIS.chain, EVE.public, 0, transactions.Transfer(ALICE.public, 1), fee=FEE
-        )
+        made = transactions.make_tx(GENESIS.chain, EVE.public, 0, transactions.Transfer(ALICE.public, 1), fee=FEE)
         flood = tuple(forged(transactions.SignedTx(replace(made, nonce=i), b""), b"") for i in range(300))
         results = await scene.submit(*flood)
         assert {type(result) for result in results} == {RejectedResult}
         mine = tuple(transactions.sign_tx(EVE, replace(made, nonce=i)) for i in range(40))
         assert {type(result) for result in await scene.submit(*mine)} == {AppliedResult}
-        poor = transactions.sign_tx(
-            EVE, replace(made, nonce=40, ops=(transactions.Transfer(ALICE.public, MONEY),))
-        )
+        poor = transactions.sign_tx(EVE, replace(made, nonce=40, ops=(transactions.Transfer(ALICE.public, MONEY),)))
         (failed,) = await scene.submit(poor)
         assert isinstance(failed, FailedResult)
 
@@ -291,18 +285,14 @@ def test_what_has_expired_is_neither_taken_nor_listed(against: Any) -> None:
         assert await scene.refused(NODE, publish, encode(said(NODE, now=NOW - 5))) == "FF-NET-112"
         for later, listed in ((600, (said(NODE),)), (700, ())):
             scene.now = NOW + later
-            listing = decode(
-                await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6
-            )
+            listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6)
             assert listing.advertisements == listed
         assert await scene.refused(NODE, publish, encode(said(NODE))) == "FF-NET-110"
 
     against(attack)
 
 
-def test_only_nodes_of_the_ledger_take_places_in_the_directory(
-    against: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_nodes_of_the_ledger_take_places_in_the_directory(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(role, "DIRECTORY_SIZE", 1)
 
     async def attack(scene: Scene) -> None:
@@ -319,9 +309,7 @@ def test_only_nodes_of_the_ledger_take_places_in_the_directory(
 def test_a_full_directory_can_still_be_listed(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.client(EVE).register(CAPS, 3, 500, START + 90_000)
-        assert (
-            await scene.refused(EVE, directory.PUBLISH, encode(said(EVE, system="x" * 1000))) == "FF-CORE-020"
-        )
+        assert await scene.refused(EVE, directory.PUBLISH, encode(said(EVE, system="x" * 1000))) == "FF-CORE-020"
         most = role.ADVERTISEMENT_BYTES - len(encode(said(EVE, system="x" * 256))) + 256
         largest = said(EVE, system="x" * most)
         assert len(encode(largest)) == role.ADVERTISEMENT_BYTES

@@ -323,9 +323,7 @@ def test_one_key_cannot_take_all_places_and_its_newest_connection_counts() -> No
     asyncio.run(test())
 
 
-def test_a_full_listener_turns_the_next_away_and_serves_when_a_place_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_listener_turns_the_next_away_and_serves_when_a_place_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 1)
 
     async def test() -> None:

@@ -76,9 +76,7 @@ def whole(peers: tuple[str, ...] = PEERS, rounds: int = 3, text: str = "words") 
     yield events.WarningEvent(code=text, message=text, hint=text)
     yield events.SandboxEvent(tier=text, gaps=(text, text))
     yield events.LeasePaymentEvent(peer=peers[1], units=9, paid=9)
-    yield events.PlanComparisonEvent(
-        quantity=text, unit=text, planned=1.0, measured=9.0, most=2.0, cause=text
-    )
+    yield events.PlanComparisonEvent(quantity=text, unit=text, planned=1.0, measured=9.0, most=2.0, cause=text)
     yield events.BaselineEvent(loss=3.0, steps=9, seconds=9.0)
 
 
@@ -143,8 +141,7 @@ def test_a_number_beyond_what_can_be_drawn_counts_as_the_largest(tmp_path: Path)
 
 def test_a_log_names_so_many_and_no_more(tmp_path: Path) -> None:
     joined = (
-        events.PeerJoinEvent(peer=f"{i:x}", round=0, replayed=0, seconds=1.0)
-        for i in range(event_limits.NAMES + 9)
+        events.PeerJoinEvent(peer=f"{i:x}", round=0, replayed=0, seconds=1.0) for i in range(event_limits.NAMES + 9)
     )
     again = events.PeerJoinEvent(peer="0", round=7, replayed=0, seconds=1.0)
     started = events.ProcessStartEvent(role="", name="another", pid=1, peer="0")
@@ -208,9 +205,7 @@ def test_a_log_that_is_replaced_while_it_is_followed_is_an_error(tmp_path: Path)
         follower.new()
 
 
-def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn_tail_went(
-    tmp_path: Path,
-) -> None:
+def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn_tail_went(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     lines = packed(closed(i) for i in range(3))
     path.write_bytes(lines + b"rubbish\n")
@@ -300,13 +295,7 @@ def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
             round=number, peer=PEERS[0], segment=number, verifiers=(), finding="holds", excess=0.1, tokens=1,
             seconds=1.0,
         )  # fmt: skip
-        for event in (
-            opened,
-            closed(number),
-            drawn,
-            held,
-            events.EvaluationEvent(round=number, loss=2.0, tokens=1),
-        ):
+        for event in (opened, closed(number), drawn, held, events.EvaluationEvent(round=number, loss=2.0, tokens=1)):
             timeline = fold(timeline, event)
     page = report_page.render(timeline, "r", CREATED, is_owned=False)
     assert len(page) < 8_000_000
@@ -336,8 +325,7 @@ def test_a_drawing_has_a_row_for_so_many_members_and_no_more() -> None:
 
 def test_of_too_many_audits_those_that_do_not_hold_are_listed() -> None:
     rows = tuple(
-        report_series.AuditRow(i, "", 0, "false" if i == 3 else "holds", 0.0, (), 0, 0.0, "")
-        for i in range(3000)
+        report_series.AuditRow(i, "", 0, "false" if i == 3 else "holds", 0.0, (), 0, 0.0, "") for i in range(3000)
     )
     shown = report_page.listed(rows)
     assert (len(shown), shown[0].round, shown[1].round, shown[-1].round) == (report_page.ROWS, 3, 1001, 2999)

@@ -43,20 +43,10 @@ def test_not_stopped_where_too_few_offer_a_false_ask_makes_the_trade_and_sets_it
 
 
 def test_not_stopped_a_false_ask_draws_the_bid_to_ones_own_window() -> None:
-    slots = [
-        Slot(1, 100, 0),
-        Slot(1, 100, 1),
-        Slot(5, 100, 2),
-        Slot(2, 200, 3),
-        Slot(4, 200, 4),
-        Slot(6, 200, 5),
-    ]
+    slots = [Slot(1, 100, 0), Slot(1, 100, 1), Slot(5, 100, 2), Slot(2, 200, 3), Slot(4, 200, 4), Slot(6, 200, 5)]
     honest = played(slots, winners=2)
     assert honest is not None
     assert (honest.winners, honest.price) == ({0, 1}, 5)
     shilled = played([*slots, Slot(3, 200, 6)], winners=2)
     assert shilled is not None
-    assert (shilled.winners, shilled.price) == (
-        {3, 6},
-        4,
-    )  # the false name is hired, and its stake is at risk
+    assert (shilled.winners, shilled.price) == ({3, 6}, 4)  # the false name is hired, and its stake is at risk

@@ -45,9 +45,7 @@ def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]
     return members
 
 
-def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were it forgotten everywhere, its earlier work would look withheld, or its false work go unseen."""
     said: list[tuple[PeerId, str, bytes]] = []
 
@@ -98,6 +96,4 @@ def test_members_that_rested_tell_and_bring_back_as_before(monkeypatch: pytest.M
         await members.rest()
 
     within(10, test)
-    assert {peer for peer, method, _ in said if method == messages.MEMBERS} == set(EVERYBODY) - {
-        REQUESTER.public
-    }
+    assert {peer for peer, method, _ in said if method == messages.MEMBERS} == set(EVERYBODY) - {REQUESTER.public}

@@ -36,9 +36,7 @@ from farflung.net.relay_receipts import ReceiptTally, RelayReceiptReply
 
 BULK = bytes(range(256)) * 1024
 WINDOW = 1 << 21
-AT_RISK = (
-    WINDOW + limits.CIRCUIT_BUFFER_BYTES
-)  # of one payer whose parties sign nothing: the piece that filled it
+AT_RISK = WINDOW + limits.CIRCUIT_BUFFER_BYTES  # of one payer whose parties sign nothing: the piece that filled it
 GROUP = MEMBERS[:3]
 # Bytes of one message on the wire.
 FRAMES = len(BULK) + len(BULK) // limits.FAN_FRAME_BYTES * (HEAD_BYTES + TAG_BYTES)
@@ -353,9 +351,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
     async def test() -> None:
         async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
             for serial in (2, 3, 4):
-                made.a.payer.put(
-                    toll(serial=serial, begins=int(made.now[0]) - 10, expires=int(made.now[0]) + 10)
-                )
+                made.a.payer.put(toll(serial=serial, begins=int(made.now[0]) - 10, expires=int(made.now[0]) + 10))
                 with pytest.raises(NetworkError):
                     await calls(made, 64)
                 monkeypatch.setattr(relay_dialer, "time", SimpleNamespace(time=lambda: made.now[0] + 20))
@@ -382,9 +378,7 @@ def test_many_passes_at_once_leave_no_more_unsigned_than_one(monkeypatch: pytest
     run(test)
 
 
-def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a circuit of its own, all at once: the room is the payer's."""
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
@@ -400,8 +394,7 @@ def test_passes_that_are_open_already_leave_no_more_unsigned_than_one(
             assert len(made.gate._books) == len(every)
             work = [way.call("x", BULK) for way in ways for _ in range(16)]
             assert all(
-                isinstance(each, NetworkError)
-                for each in (await asyncio.gather(*work, return_exceptions=True))[-9:]
+                isinstance(each, NetworkError) for each in (await asyncio.gather(*work, return_exceptions=True))[-9:]
             )
             assert made.server.forwarded <= AT_RISK
 
@@ -454,9 +447,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
     run(test)
 
 
-def test_what_is_made_good_and_not_carried_is_claimed_after_the_pass_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_made_good_and_not_carried_is_claimed_after_the_pass_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.02)
 
     async def test() -> None:
@@ -479,9 +470,7 @@ def test_one_member_that_never_signs_stops_no_other(monkeypatch: pytest.MonkeyPa
     honest = ReceiptTally.receipt
     silent = local_key(7, "silent")
     monkeypatch.setattr(
-        ReceiptTally,
-        "receipt",
-        lambda tally: honest(tally) if tally._party != silent.public else tally.nothing(),
+        ReceiptTally, "receipt", lambda tally: honest(tally) if tally._party != silent.public else tally.nothing()
     )
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 18)
 
@@ -490,9 +479,7 @@ def test_one_member_that_never_signs_stops_no_other(monkeypatch: pytest.MonkeyPa
             for serial in (2, 3):
                 made.a.payer.put(toll(A, silent, serial=serial))
                 to_silent = await made.a.dial(silent.public, *made.server.address, relay=R.public)
-                found = await asyncio.gather(
-                    *(to_silent.call("x", BULK) for _ in range(64)), return_exceptions=True
-                )
+                found = await asyncio.gather(*(to_silent.call("x", BULK) for _ in range(64)), return_exceptions=True)
                 assert isinstance(found[-1], NetworkError)
             await calls(made, 32)
             assert await settled(made) >= 64 * len(BULK)
@@ -563,9 +550,7 @@ def test_who_settles_twice_at_once_pays_one_claim_and_the_second_takes_over_wher
                 await made.gate.settle(PAYER.public)
             assert await renewed(made.gate, 2)  # all goes on
             ends = [made.gate.settle(PAYER.public) for _ in range(4)]
-            failed = [
-                each for each in await asyncio.gather(*ends, return_exceptions=True) if each is not None
-            ]
+            failed = [each for each in await asyncio.gather(*ends, return_exceptions=True) if each is not None]
             assert len(failed) == 1
             assert len(tries) == 3
             ((_, (claim,)),) = made.ledger.claims
@@ -599,9 +584,7 @@ def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_beg
     run(test)
 
 
-def test_a_connection_that_is_worn_makes_room_for_a_new_one_under_load(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_connection_that_is_worn_makes_room_for_a_new_one_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the byte limit the next dial makes a new connection, while the old one still carries what is under way."""
     monkeypatch.setattr(limits, "CONNECTION_BYTES", 1 << 20)
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 18)
@@ -648,9 +631,7 @@ def in_group(party: SigningKey, sent: int, received: int) -> bytes:
     return encode(relay_passes.sign_receipt(party, plain))
 
 
-def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = _RelayedGroup._spread
 
     def often(group: _RelayedGroup, connection: GroupConnection, frame: bytearray) -> None:

@@ -65,11 +65,7 @@ def file_of(said: object, tensors: dict[str, np.ndarray] | None = None, extra: s
     places, body = {}, b""
     for name, values in tensors.items():
         raw = values.tobytes()
-        places[name] = {
-            "dtype": "F32",
-            "shape": list(values.shape),
-            "data_offsets": [len(body), len(body) + len(raw)],
-        }
+        places[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [len(body), len(body) + len(raw)]}
         body += raw
     text = json.dumps({"__metadata__": {"farflung": json.dumps(said)}, **places})
     head = (text[:-1] + extra + "}").encode()
@@ -162,9 +158,7 @@ def test_a_pickle_and_a_torch_file_are_no_model_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["missing", "extra", "turned", "renamed", "large"])
-def test_other_tensors_than_the_card_claims_are_refused_before_anything_is_built(
-    tmp_path: Path, change: str
-) -> None:
+def test_other_tensors_than_the_card_claims_are_refused_before_anything_is_built(tmp_path: Path, change: str) -> None:
     said, tensors = dict(GOOD), wanted()
     match change:
         case "missing":
@@ -212,13 +206,7 @@ def test_a_temperature_next_to_zero_takes_the_likeliest(temperature: float) -> N
     assert draw(scores, options, torch.Generator().manual_seed(1)) == 2
 
 
-ABSURD = (
-    {"top_k": 1 << 31},
-    {"top_k": 1 << 200},
-    {"temperature": math.nan},
-    {"top_p": math.nan},
-    {"top_p": math.inf},
-)
+ABSURD = ({"top_k": 1 << 31}, {"top_k": 1 << 200}, {"temperature": math.nan}, {"top_p": math.nan}, {"top_p": math.inf})
 
 
 @pytest.mark.parametrize("options", [SamplingOptions(**each) for each in ABSURD])
@@ -274,12 +262,8 @@ def asked(folder: Path) -> list[int]:
     return [answer.token for answer in ask(found, request) if isinstance(answer, GenerateReply)]
 
 
-def test_what_a_program_prints_is_not_taken_for_its_answer(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = own(
-        tmp_path, build="import os; print('\\x1b[2J' * 9, flush=True); os.write(1, b'\\x1b[31m' * 99)"
-    )
+def test_what_a_program_prints_is_not_taken_for_its_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = own(tmp_path, build="import os; print('\\x1b[2J' * 9, flush=True); os.write(1, b'\\x1b[31m' * 99)")
     assert len(asked(folder)) == 3
     assert "\x1b" not in "".join(capfd.readouterr())
 

@@ -99,8 +99,7 @@ def test_where_a_round_has_too_few_borders_nothing_is_planted(against: Any) -> N
         assert await scene.order(messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 1, 0)) == "FF-APP-084"
         for party in (scene.fellow, scene.verifier, scene.stranger):
             assert (
-                await scene.refused(party, messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 0, 1))
-                == "FF-APP-041"
+                await scene.refused(party, messages.PLANT, messages.SegmentOpenRequest(TERMS.id, 0, 1)) == "FF-APP-041"
             )
         assert "OpenSegmentCommand" not in scene.process.worker.asked
 
@@ -168,9 +167,7 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
         ]
         for said in wrong:
             for party in (scene.home, scene.verifier):
-                assert (
-                    await scene.refused(party, messages.UNVEIL, replace(unveil, blind=said)) == "FF-APP-083"
-                )
+                assert await scene.refused(party, messages.UNVEIL, replace(unveil, blind=said)) == "FF-APP-083"
         body = [messages.UNVEIL, encode((TERMS.id, 0, 0))]  # none at all
         assert (await scene.refused(scene.home, body[0], body[1])).startswith("FF-CORE-02")
         assert await scene.order(messages.UNVEIL, replace(unveil, segment=1)) == "FF-APP-084"  # never drawn
@@ -187,9 +184,7 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
 
 async def revealed_root(scene: Scene) -> messages.StoredContribution:
     order = messages.RevealRequest(TERMS.id, 0, scene.fellow.key.public)
-    return decode(
-        await scene.call(scene.home, messages.REVEAL, encode(order)), messages.RevealReply, 10**6
-    ).share
+    return decode(await scene.call(scene.home, messages.REVEAL, encode(order)), messages.RevealReply, 10**6).share
 
 
 def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
@@ -198,9 +193,7 @@ def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
         await scene.round(0)
         await trained(scene, 1)
         await scene.opened(1)
-        replayed = messages.SegmentRevealRequest(
-            TERMS.id, 1, 0, scene.root(1, 0), said_by(VERIFIERS[0], round=0)
-        )
+        replayed = messages.SegmentRevealRequest(TERMS.id, 1, 0, scene.root(1, 0), said_by(VERIFIERS[0], round=0))
         assert await scene.order(messages.UNVEIL, replayed) == "FF-APP-083"
         made = replace(replayed, round=0, trace=scene.root(0))
         assert await scene.order(messages.UNVEIL, made) == "ok"  # what it was made for

@@ -20,9 +20,7 @@ from farflung.host.io import sandbox_tiers
 from farflung.host.io.launch import PYTHON, launch
 from farflung.host.worker_limits import WorkerLimits
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere a worker ends when its socket does"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends when its socket does")
 STOPPED = -1.0  # the command is stopped as soon as it is there, and goes on when its agent is dead
 MOMENTS = (0.0, 0.001, 0.002, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024, 0.032, 0.05, 0.1)  # s after the start
 BUSY = (*PYTHON, "-S", "-c", "while True: pass")
@@ -88,9 +86,7 @@ def test_a_worker_ends_when_its_agent_is_killed_in_any_moment_of_the_start(
     tmp_path: Path, tier: str, mark: str
 ) -> None:
     orders = [tier, str(tmp_path), mark, BUSY, [*MOMENTS, STOPPED, STOPPED]]
-    subprocess.run(
-        [sys.executable, "-c", AGENTS], input=json.dumps(orders), text=True, check=True, timeout=300
-    )
+    subprocess.run([sys.executable, "-c", AGENTS], input=json.dumps(orders), text=True, check=True, timeout=300)
     for process in marked(mark):
         process.send_signal(signal.SIGCONT)
     all_end(mark)

@@ -37,9 +37,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(proof_class, "PROBE_SHARE", Fraction(1, 10**6))
 
-    def run(
-        twist: Twist | None = None, who: Sequence[int] = (0, 1), court: Sequence[SigningKey] = VERIFIERS
-    ) -> Run:
+    def run(twist: Twist | None = None, who: Sequence[int] = (0, 1), court: Sequence[SigningKey] = VERIFIERS) -> Run:
         async def test() -> None:
             made.append(Run(tmp_path, court))
             for judge in [made[0].judges[i] for i in who] if twist is not None else []:
@@ -57,9 +55,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
 def units(run: Run, court: Sequence[SigningKey] = VERIFIERS) -> dict[int, dict[PeerId, int]]:
     """What the law pays for, round by round."""
     tally = AuditAccounts(TERMS, len(court))
-    return {
-        r: tally.add(run.log.accepted[r], run.audited[r], run.log.promised[r]) for r in range(SPEC.rounds)
-    }
+    return {r: tally.add(run.log.accepted[r], run.audited[r], run.log.promised[r]) for r in range(SPEC.rounds)}
 
 
 def told(run: Run) -> dict[int, LossScoreEvent]:
@@ -68,9 +64,7 @@ def told(run: Run) -> dict[int, LossScoreEvent]:
 
 def test_a_member_whose_true_work_does_harm_is_not_paid_by_two_verifiers_scores(scene: Any) -> None:
     run = scene()
-    assert (
-        not run.archive._shown
-    )  # states of rounds that are judged and scored are no longer kept for fetching
+    assert not run.archive._shown  # states of rounds that are judged and scored are no longer kept for fetching
     for round, paid in units(run).items():
         assert paid.keys() & PEERS == {key.public for key in HONEST}
         assert {s.scores.verifier for s in run.audited[round].scores} == {key.public for key in VERIFIERS}
@@ -94,8 +88,7 @@ def test_a_lone_verifier_that_says_that_honest_work_does_harm_takes_nobodys_pay(
 
     def liar(judge: Judge, _order: Any, said: SignedRoundScores) -> SignedRoundScores:
         bad = tuple(
-            replace(s, held=9 << 20, own=9 << 20) if s.peer == HONEST[0].public else s
-            for s in said.scores.each
+            replace(s, held=9 << 20, own=9 << 20) if s.peer == HONEST[0].public else s for s in said.scores.each
         )
         return sign_scores(judge.key, replace(said.scores, each=bad))
 
@@ -159,9 +152,7 @@ def test_a_verifier_scores_no_more_than_the_terms_ask_for(scene: Any) -> None:
         assert refused.value.code == "FF-APP-405"
 
 
-def test_work_that_is_shown_as_another_members_is_not_scored(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_is_shown_as_another_members_is_not_scored(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator could else have a rival's contribution called harmful for its friend's bytes."""
     real, score, refused = messages.ScoreRequest, AuditLease.score, list[str]()
 

@@ -10,17 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_lease import (
-    FACTS,
-    FELLOW,
-    GENESIS,
-    ME,
-    ORDERS,
-    PROPOSAL,
-    UNITS,
-    Process,
-    Scene,
-)
+from attack_lease import FACTS, FELLOW, GENESIS, ME, ORDERS, PROPOSAL, UNITS, Process, Scene
 from attack_world import (
     BOUND,
     DATA,
@@ -96,9 +86,7 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             messages.OPEN: messages.SegmentOpenRequest(TERMS.id, 0, 0),
             messages.PLANT: messages.SegmentOpenRequest(TERMS.id, 0, 0),
             messages.UNVEIL: messages.SegmentRevealRequest(TERMS.id, 0, 0, NIL, said),
-            messages.MEMBERS: messages.MembersUpdate(
-                TERMS.id, (scene.stranger.address, scene.fellow.address)
-            ),
+            messages.MEMBERS: messages.MembersUpdate(TERMS.id, (scene.stranger.address, scene.fellow.address)),
             messages.PASSES: messages.RelayPassesUpdate(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
             messages.VOUCH: voucher_of(STRANGER),
             messages.END: messages.LeaseEndRequest(TERMS.id),
@@ -156,10 +144,7 @@ def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(agai
             (good,) * 100,
         ]
         for passes in bad:
-            assert (
-                await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, passes))
-                == "FF-APP-241"
-            )
+            assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, passes)) == "FF-APP-241"
         relay, payer = good.toll.relay, scene.provider.endpoint.payer
         assert payer.find(relay, REQUESTER.public) is None
         assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(NIL, (good,))) == "FF-APP-057"
@@ -182,10 +167,7 @@ def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_l
         assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (good,))) == "ok"
         for toll in (endless, over, early):
             bad = sign_pass(REQUESTER, toll)
-            assert (
-                await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (bad,)))
-                == "FF-APP-241"
-            )
+            assert await scene.order(messages.PASSES, messages.RelayPassesUpdate(TERMS.id, (bad,))) == "FF-APP-241"
             payer.put(bad)  # had it got in before, or lapsed since
         assert payer.find(relay, REQUESTER.public) == good
         assert payer.find_of(REQUESTER.public, relay) == good
@@ -202,10 +184,7 @@ def test_a_lease_is_not_taken_over_by_whoever_proposes_the_same_job(against: Any
         await scene.begin()
         for party in (scene.fellow, scene.stranger):
             assert await scene.refused(party, messages.PROPOSE, PROPOSAL) == "FF-APP-094"
-            assert (
-                await scene.refused(party, messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0))
-                == "FF-APP-041"
-            )
+            assert await scene.refused(party, messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)) == "FF-APP-041"
 
     against(attack)
 
@@ -280,9 +259,7 @@ def test_a_proposal_that_does_not_hold_is_refused_and_takes_no_slot(
     against(attack)
 
 
-def test_when_no_worker_can_be_started_the_slot_is_free_again(
-    against: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_no_worker_can_be_started_the_slot_is_free_again(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Process:
         raise role.RunError("FF-HOST-001", "the worker process cannot be started")
 
@@ -319,9 +296,7 @@ def test_orders_out_of_their_order_get_a_code(against: Any) -> None:
         assert await scene.order(messages.REVEAL, reveal) == "FF-APP-035"  # before training
         for round in (-1, 1, 1 << 40, -(1 << 63), (1 << 64) - 1):
             assert await scene.order(messages.TRAIN, replace(train, round=round)) == "FF-APP-057"
-            assert (
-                await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, round, ())) == "FF-APP-057"
-            )
+            assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, round, ())) == "FF-APP-057"
         assert await scene.order(messages.TRAIN, train) == "ok"
         for round in (-1, 1):
             assert await scene.order(messages.REVEAL, replace(reveal, round=round)) == "FF-APP-035"
@@ -363,9 +338,7 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
     async def attack(scene: Scene) -> None:
         assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
         start = scene.start
-        large = ObjectManifest(
-            Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS
-        )
+        large = ObjectManifest(Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS)
         other = scene.home.put(b"another data set")
         past = messages.PastRound(0, ())
         lies = [
@@ -427,9 +400,7 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
         worker = Worker(FELLOW)
         payload = worker.payload(0)
         manifest = scene.fellow.put(payload)
-        accepted = Contribution(
-            FELLOW.public, SPEC.round_tokens, payload_hash(payload), manifest.id, *UNTRACED
-        )
+        accepted = Contribution(FELLOW.public, SPEC.round_tokens, payload_hash(payload), manifest.id, *UNTRACED)
         good = messages.StoredContribution(accepted, manifest, REQUESTER.public)
 
         def share(data: bytes, **changes: Any) -> messages.StoredContribution:
@@ -444,19 +415,14 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
             "FF-COMP-009": [share(worker.payload(0, STRANGER.public))],
             "FF-COMP-001": [share(b"")],
             "FF-COMP-017": [share(payload[:-4] + b"\xff" * 4)],
-            "FF-APP-197": [
-                share(payload, weight=w) for w in (0, -1, SPEC.round_tokens + 1, limits.WEIGHT + 1)
-            ],
+            "FF-APP-197": [share(payload, weight=w) for w in (0, -1, SPEC.round_tokens + 1, limits.WEIGHT + 1)],
             "FF-APP-055": [replace(good, manifest=long)],
             "FF-APP-034": [replace(good, manifest=seal(JOB_KEY, b"withheld")[0])],
         }
         for code, shares in wrong.items():
             for bad in shares:
                 assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (bad,))) == code
-        assert (
-            await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (good, good)))
-            == "FF-APP-059"
-        )
+        assert await scene.order(messages.MERGE, messages.MergeRequest(TERMS.id, 0, (good, good))) == "FF-APP-059"
 
     against(attack)
 
@@ -508,9 +474,7 @@ def test_a_fellow_member_cannot_fill_the_disk(against: Any, is_finished: bool) -
     against(attack)
 
 
-def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(
-    against: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_lease, "REPLICA_SECONDS", 0.2)
 
     async def attack(scene: Scene) -> None:
@@ -532,8 +496,7 @@ def test_an_end_in_the_middle_of_an_order_leaves_nothing_hanging(against: Any) -
         await scene.begin()
         scene.process.is_stuck = True
         trains = [
-            asyncio.create_task(scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)))
-            for _ in range(3)
+            asyncio.create_task(scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0))) for _ in range(3)
         ]
         while len(scene.provider._orders) < 3:  # noqa: ASYNC110 - it has no event of its own
             await asyncio.sleep(0)
@@ -591,9 +554,7 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
-    against: Any, is_restarted: bool
-) -> None:
+def test_a_provider_that_is_started_again_in_a_round_merges_it_again(against: Any, is_restarted: bool) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
         share = await scene.round(0)
@@ -671,8 +632,6 @@ def test_giant_bodies_are_refused_on_the_way_out_and_in(against: Any) -> None:
         for body in (bytes(limits.CONTROL_BYTES), nested):
             for method in (messages.PROPOSE, messages.START, objects.BEGIN):
                 assert (await scene.refused(scene.home, method, body)).startswith("FF-CORE-02")
-        assert (
-            await scene.refused(scene.home, objects.PUT, bytes(limits.BULK_BYTES), MessageKind.SYNC) != "ok"
-        )
+        assert await scene.refused(scene.home, objects.PUT, bytes(limits.BULK_BYTES), MessageKind.SYNC) != "ok"
 
     against(attack)

@@ -16,13 +16,7 @@ from farflung.core.errors import VerificationError
 from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.receipt_file import (
-    MAGIC,
-    ReceiptFile,
-    check_receipt_file,
-    read_receipt_file,
-    write_receipt_file,
-)
+from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, read_receipt_file, write_receipt_file
 from farflung.ledger.table_rows import KINDS, AccountRow
 
 NOTARY, REQUESTER, NODE, OTHER = (local_key(3, name) for name in ("notary", "requester", "node", "other"))
@@ -38,19 +32,12 @@ def made(name: str = "attacked", notary: SigningKey = NOTARY) -> Chain:
     for key in (NODE, OTHER):
         record(chain, key, transactions.NodeRegister(ROOT, 5, 500, 9_000_000))
     offers = tuple(
-        transactions.sign_offer(
-            key, transactions.LeaseOffer(chain.id, JOB, key.public, 5, 100, 20, 8_000_000)
-        )
+        transactions.sign_offer(key, transactions.LeaseOffer(chain.id, JOB, key.public, 5, 100, 20, 8_000_000))
         for key in (NODE, OTHER)
     )
     record(chain, REQUESTER, transactions.JobCreate(JOB, 1000, 5, 1, 9_000_000), scheduled(JOB, offers))
     units = ((NODE.public, 10), (OTHER.public, 7))
-    record(
-        chain,
-        REQUESTER,
-        transactions.Progress(JOB, 0, ROOT, ROOT, units),
-        transactions.JobFinish(JOB, ROOT, ROOT),
-    )
+    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), transactions.JobFinish(JOB, ROOT, ROOT))
     record(chain, REQUESTER, transactions.JobSettle(JOB))
     return chain
 
@@ -152,9 +139,7 @@ def test_nothing_may_be_appended_cut_off_or_put_before(genuine: bytes) -> None:
 
 def test_a_receipt_of_another_chain_is_refused(chain: Chain, genuine: bytes) -> None:
     other = made("another")
-    theirs = read_receipt_file(
-        write_receipt_file(other.genesis, NODE.public, party_receipts(other, NODE.public))
-    )
+    theirs = read_receipt_file(write_receipt_file(other.genesis, NODE.public, party_receipts(other, NODE.public)))
     ours = read_receipt_file(genuine)
     for place in range(len(ours.receipts)):
         mixed = list(ours.receipts)
@@ -171,17 +156,13 @@ def test_a_ledger_of_the_forgers_own_is_refused_by_who_knows_the_genesis(chain: 
     assert believe(forged, None) == ""
     assert believe(forged, chain.id) == "FF-LEDG-079"
     renamed = replace(read_receipt_file(forged), genesis=chain.genesis)
-    posed = tuple(
-        replace(r, genesis=chain.id, header=replace(r.header, chain=chain.id)) for r in renamed.receipts
-    )
+    posed = tuple(replace(r, genesis=chain.id, header=replace(r.header, chain=chain.id)) for r in renamed.receipts)
     assert believe(MAGIC + encode(replace(renamed, receipts=posed)), chain.id) == "FF-LEDG-072"
 
 
 def test_what_another_party_was_paid_cannot_be_passed_off_as_ones_own(chain: Chain, genuine: bytes) -> None:
     ours = read_receipt_file(genuine)
-    theirs = read_receipt_file(
-        write_receipt_file(chain.genesis, OTHER.public, party_receipts(chain, OTHER.public))
-    )
+    theirs = read_receipt_file(write_receipt_file(chain.genesis, OTHER.public, party_receipts(chain, OTHER.public)))
     assert believe(MAGIC + encode(replace(ours, party=OTHER.public)), chain.id) == "FF-LEDG-085"
     for place, (mine, other) in enumerate(zip(ours.receipts, theirs.receipts, strict=True)):
         if mine != other:

@@ -67,9 +67,7 @@ class Past:
             if round == swaps:
                 shown[1] = _encoded(workers[1], shown[0])
             here = [i for i in range(2) if not (i and round == away)]
-            parts = tuple(
-                worker_messages.AcceptedPayload(KEYS[i].public, SPEC.round_tokens, shown[i]) for i in here
-            )
+            parts = tuple(worker_messages.AcceptedPayload(KEYS[i].public, SPEC.round_tokens, shown[i]) for i in here)
             self.accepted[round] = tuple(self._contribution(i, made[i], shown[i]) for i in here)
             for worker in workers:
                 worker.ask(worker_messages.MergeCommand(round, parts))
@@ -91,9 +89,7 @@ class Past:
     def replay(self, peer: int, seat: int | None = None, packed: bytes | None = None) -> ChainRerun:
         """What a second reader sees of one peer's chain."""
         chains = RunReexecution(self.terms, self.exported, self.accepted, packed or data(), b"")
-        return asyncio.run(
-            chains.replay(Here(), KEYS[peer].public, peer if seat is None else seat, ROUNDS - 1)
-        )
+        return asyncio.run(chains.replay(Here(), KEYS[peer].public, peer if seat is None else seat, ROUNDS - 1))
 
 
 def _encoded(worker: Worker, other: bytes) -> bytes:
@@ -172,9 +168,7 @@ def _again(past: Past, folder: Path, data_set: bytes | None) -> Any:
 
 
 @pytest.mark.parametrize("data_set", [None, b"another data set"])
-def test_data_that_the_terms_do_not_name_train_nothing(
-    honest: Past, tmp_path: Path, data_set: bytes | None
-) -> None:
+def test_data_that_the_terms_do_not_name_train_nothing(honest: Past, tmp_path: Path, data_set: bytes | None) -> None:
     """Whoever swaps what a run was trained on would have honest peers seem to lie."""
     with pytest.raises(RunError, match="FF-APP-354"):
         _again(honest, tmp_path, data_set)

@@ -79,10 +79,7 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def world(
-    *,
-    spare: bool = False,
-    admit: Callable[[PeerId], bool] | None = None,
-    may_splice: bool = True,
+    *, spare: bool = False, admit: Callable[[PeerId], bool] | None = None, may_splice: bool = True
 ) -> AsyncIterator[World]:
     admission = Admission(admit, clock=lambda: NOW)
     server = RelayServer(R, admission=admission, limits=RelayLimits(may_splice=may_splice))
@@ -105,9 +102,7 @@ def run(test: Callable[[World], Awaitable[None]], **options: object) -> None:
             await test(made)
             await made.is_served()
             server = made.server
-            await until(
-                lambda: not (server._listener._strangers or server._waiting or server._circuits.circuits)
-            )
+            await until(lambda: not (server._listener._strangers or server._waiting or server._circuits.circuits))
             assert not server._owned
 
     asyncio.run(bounded())
@@ -119,9 +114,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def ticket(**fields: object) -> Ticket:
-    plain = Ticket(
-        TicketPurpose.DIAL, R.public, HOSTILE.public, HIDDEN.public, 0, secrets.token_bytes(16), NOW + 60
-    )
+    plain = Ticket(TicketPurpose.DIAL, R.public, HOSTILE.public, HIDDEN.public, 0, secrets.token_bytes(16), NOW + 60)
     return msgspec.structs.replace(plain, **fields)
 
 
@@ -238,9 +231,7 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
     run(attack)
 
 
-@pytest.mark.parametrize(
-    "size", [0, 3, 5, 100], ids=["nothing", "half a magic", "half a head", "half a ticket"]
-)
+@pytest.mark.parametrize("size", [0, 3, 5, 100], ids=["nothing", "half a magic", "half a head", "half a ticket"])
 def test_a_slow_stranger_is_dropped(size: int) -> None:
     async def attack(world: World) -> None:
         patience = world.server._listener._handshake_seconds
@@ -336,11 +327,7 @@ def test_a_full_relay_refuses_and_serves_when_a_place_is_free(monkeypatch: pytes
     async def attack(world: World) -> None:
         keys = [local_key(7, "many", i) for i in range(3)]
         found = [await world.show(relay_tickets.sign_ticket(k, ticket(presenter=k.public))) for k in keys]
-        assert [status for status, _ in found] == [
-            TicketStatus.JOINED,
-            TicketStatus.JOINED,
-            TicketStatus.FULL,
-        ]
+        assert [status for status, _ in found] == [TicketStatus.JOINED, TicketStatus.JOINED, TicketStatus.FULL]
         with pytest.raises(NetworkError, match="FF-NET-072"):
             await world.is_served()
         for _, (_, writer) in found:
@@ -449,8 +436,7 @@ def test_a_malicious_relay_that_summons_without_end_costs_the_peer_a_bounded_num
             with socket.create_server(("127.0.0.1", 0), backlog=128) as mute:
                 made.peer._attachments[R.public].place = mute.getsockname()
                 summons = [
-                    encode(relay_tickets.CallbackRequest(1 + i, HONEST.public))
-                    for i in range(limits.HALF_OPEN + 19)
+                    encode(relay_tickets.CallbackRequest(1 + i, HONEST.public)) for i in range(limits.HALF_OPEN + 19)
                 ]
                 calls = [asyncio.ensure_future(connection.call("relay.circuit", each)) for each in summons]
                 await until(lambda: sum(call.done() for call in calls) == 19)
@@ -471,9 +457,7 @@ async def pour(writer: asyncio.StreamWriter) -> None:
 
 
 def spare_of(key: SigningKey, **fields: object) -> bytes:
-    return relay_tickets.sign_ticket(
-        key, ticket(purpose=TicketPurpose.SPARE, peer=relay_tickets.NOBODY, **fields)
-    )
+    return relay_tickets.sign_ticket(key, ticket(purpose=TicketPurpose.SPARE, peer=relay_tickets.NOBODY, **fields))
 
 
 def test_a_strangers_spare_displaces_nobodys() -> None:
@@ -535,10 +519,7 @@ def test_a_refused_ticket_with_bytes_behind_it_that_never_end_is_closed() -> Non
         nobody = local_key(7, "nobody").public
         reader, writer = await asyncio.open_connection(*world.server.address)
         writer.write(shown(peer=nobody) + bytes(1000))
-        assert (
-            relay_tickets.read_answer(await reader.readexactly(relay_tickets.ANSWER_BYTES))
-            is TicketStatus.ABSENT
-        )
+        assert relay_tickets.read_answer(await reader.readexactly(relay_tickets.ANSWER_BYTES)) is TicketStatus.ABSENT
         with pytest.raises(ConnectionError):
             await pour(writer)
         writer.close()

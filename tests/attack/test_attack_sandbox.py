@@ -205,9 +205,7 @@ def test_each_rule_is_what_stops_them(
         assert sandbox.remedy(tier, why), why  # a wall that is missing is no reason to skip
         pytest.skip(f"tier {tier} does not work here: {why}")
     whole = launch._items
-    monkeypatch.setattr(
-        launch, "_items", lambda *given: [item for item in whole(*given) if not item.startswith(rule)]
-    )
+    monkeypatch.setattr(launch, "_items", lambda *given: [item for item in whole(*given) if not item.startswith(rule)])
     assert escapes(tmp_path, tier, world) >= lost
 
 
@@ -307,17 +305,13 @@ channel.recv(1)
         assert said == ""
         assert worker.wait(30) == 1
         assert worker.over_limit() == ""
-        assert worker.reason().startswith(
-            f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 28]"
-        )
+        assert worker.reason().startswith(f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 28]")
 
 
 def test_one_large_file_is_refused(tmp_path: Path, tier: str) -> None:
     worker = start(tmp_path, tier, "open('large', 'wb').write(bytes(5 << 20))")
     assert worker.wait(30) == 1
-    assert worker.reason().startswith(
-        f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 27]"
-    )
+    assert worker.reason().startswith(f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 27]")
 
 
 @pytest.mark.whole

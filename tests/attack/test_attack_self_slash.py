@@ -48,9 +48,7 @@ def test_a_worker_that_its_friends_accuse_is_poorer_by_half_of_the_stake_at_leas
 
 
 @pytest.mark.parametrize("finding", [transactions.VerdictFinding.FALSE, transactions.VerdictFinding.WITHHELD])
-def test_nor_does_it_gain_where_it_denies_and_a_jury_finds_it_guilty(
-    finding: transactions.VerdictFinding,
-) -> None:
+def test_nor_does_it_gain_where_it_denies_and_a_jury_finds_it_guilty(finding: transactions.VerdictFinding) -> None:
     world = World(replace(PARAMS, dispute_ms=DISPUTE, bond_min=BOND)).watched()
     before = wealth(world, A, V, W)
     excess = 0 if finding is transactions.VerdictFinding.WITHHELD else 9000

@@ -108,9 +108,7 @@ def test_what_a_log_says_stays_between_its_backticks_in_a_model_card() -> None:
         format=1, kind="gpt", context=16, vocabulary=256, tokens="bytes", name="n", job="ab" * 32, rounds=1
     )
     evil = "x`\n# Owned\n<script>\x1b[31m"
-    text = model_card.readme(
-        said, SPEC, result(run=evil, ledger_root=evil), "ab" * 32, 'f");import os;("', is_hf=True
-    )
+    text = model_card.readme(said, SPEC, result(run=evil, ledger_root=evil), "ab" * 32, 'f");import os;("', is_hf=True)
     assert not any(line.startswith(("# Owned", "<script")) for line in text.splitlines())
     assert "\x1b" not in text
     assert all(line.count("`") % 2 == 0 for line in text.splitlines() if not line.startswith("```"))
@@ -160,11 +158,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     good.root.rename(bad.root.parent / "good")
     environment = os.environ | {"FARFLUNG_RUNS": str(bad.root.parent)}
     told = subprocess.run(
-        [sys.executable, "-c", MAIN, "status", "--json"],
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", MAIN, "status", "--json"], env=environment, capture_output=True, timeout=60, check=True
     )
     states = {row["run"]: row["state"] for row in json.loads(told.stdout)["runs"]}
     assert states == {"r": "unreadable", "good": "failed"}
@@ -178,10 +172,7 @@ def test_a_closed_stream_leads_nowhere(tmp_path: Path, closed: str) -> None:
     before = run.events_file.read_bytes()
     for verb in ("watch r", "status", "report r"):
         ended = subprocess.run(
-            ["bash", "-c", f'exec "$PYTHON" -c "$MAIN" {verb} {closed}'],
-            env=environment,
-            timeout=60,
-            check=False,
+            ["bash", "-c", f'exec "$PYTHON" -c "$MAIN" {verb} {closed}'], env=environment, timeout=60, check=False
         )
         assert ended.returncode == 0, verb
     assert run.events_file.read_bytes() == before

@@ -16,14 +16,7 @@ from farflung.core.crypto import local_key
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.ledger import snapshot
 from farflung.ledger.block import vote_for
-from farflung.ledger.snapshot import (
-    Rows,
-    SnapshotManifest,
-    check_chunk,
-    check_manifest,
-    chunk_of,
-    manifest_of,
-)
+from farflung.ledger.snapshot import Rows, SnapshotManifest, check_chunk, check_manifest, chunk_of, manifest_of
 from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, sign_vote
 
 pytestmark = pytest.mark.usefixtures("small_chunks")

@@ -46,9 +46,7 @@ def test_who_answers_at_once_is_drawn_in_every_round_and_nobody_else(
     assert len(records) == attack_run.SPEC.rounds
     for record in records:
         assert all(timed.took > 0 for timed in record.timed)
-        assert [t.flops for t in record.timed] == [
-            SLOW if c.peer == EVE.public else QUICK for c in record.commitments
-        ]
+        assert [t.flops for t in record.timed] == [SLOW if c.peer == EVE.public else QUICK for c in record.commitments]
 
 
 def test_where_speed_is_not_judged_nobody_is_drawn_for_it_and_no_time_is_logged(

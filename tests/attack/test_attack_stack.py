@@ -43,9 +43,7 @@ def refused(child: Story, code: str, *parents: Story) -> None:
         verify_run(child.export(), None, [story.export() for story in parents])
 
 
-def test_a_run_that_stands_on_another_is_true_with_it_and_says_so_without_it(
-    parent: Story, child: Story
-) -> None:
+def test_a_run_that_stands_on_another_is_true_with_it_and_says_so_without_it(parent: Story, child: Story) -> None:
     alone = verify_run(child.export())
     assert (alone.lineage, alone.parents) == ((parent.terms.id.hex(),), 0)
     assert verify_run(child.export(), None, [parent.export()]).parents == 1
@@ -96,9 +94,7 @@ def test_a_momentum_that_is_carried_in_is_refused(parent: Story) -> None:
     """What is public besides the weights begins at nothing: it would be a degree of freedom that no terms fix."""
 
     def warm(initial: PublicState) -> PublicState:
-        return PublicState(
-            0, initial.params.copy(), {n: v + np.float32(1) for n, v in initial.vectors.items()}
-        )
+        return PublicState(0, initial.params.copy(), {n: v + np.float32(1) for n, v in initial.vectors.items()})
 
     state = warm(told(parent=parent).sync.initial(parent.public.params))
 

@@ -47,9 +47,7 @@ from farflung.verify.submission_checks import (
 
 LAYOUT = TensorLayout.of({"big": (24, 40), "small": (30,), "tiny": (3, 2)})
 PEERS = sorted(local_key(6, "peer", i).public for i in range(3))
-MEMORY = (
-    64 << 20
-)  # bytes by which hostile payloads may raise the process's peak: some arrays of this small layout
+MEMORY = 64 << 20  # bytes by which hostile payloads may raise the process's peak: some arrays of this small layout
 
 METHODS: dict[str, dict[str, str]] = {
     "dense": {},

@@ -18,15 +18,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.host import sandbox
 from farflung.host.io.code_digest import image_digest
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker
-from farflung.host.tamper_signs import (
-    CHANGED,
-    PRIVILEGED,
-    TRACED,
-    UNFILTERED,
-    TamperReport,
-    signs_in,
-    tampering_hash,
-)
+from farflung.host.tamper_signs import CHANGED, PRIVILEGED, TRACED, UNFILTERED, TamperReport, signs_in, tampering_hash
 from farflung.ledger.exclusions import HostTampered
 from farflung.ledger.transactions import Op
 from farflung.market.provider_offer import Capabilities
@@ -42,9 +34,7 @@ PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and ptrace are Linux'")
 
 
-def status(
-    tracer: int = 0, privileges: int = 1, seccomp: int = 2, name: str = "python", state: str = "S"
-) -> str:
+def status(tracer: int = 0, privileges: int = 1, seccomp: int = 2, name: str = "python", state: str = "S") -> str:
     head = f"Name:\t{name}\nState:\t{state} (some words)\n"
     return f"{head}TracerPid:\t{tracer}\nNoNewPrivs:\t{privileges}\nSeccomp:\t{seccomp}\n"
 
@@ -174,9 +164,7 @@ def test_the_ledger_hears_the_hash_of_the_report_that_the_node_keeps(
     assert "FF-APP-372" in capsys.readouterr().err
 
 
-def test_a_ledger_that_is_away_is_told_of_and_the_report_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_ledger_that_is_away_is_told_of_and_the_report_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert told(tmp_path, Ledger(is_away=True)).signs == (TRACED,)
     assert "FF-NET-001" in capsys.readouterr().err
 

@@ -73,9 +73,7 @@ class Audited(Scene):
         packed = self.home.put(public_state.pack(initial(), LAYOUT))
         opened = await self.peer.lease.open(protocol_messages.SegmentOpenRequest(TERMS.id, 0, 1))
         c = shown.share.contribution
-        return protocol_messages.AuditRequest(
-            TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened
-        )
+        return protocol_messages.AuditRequest(TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened)
 
     async def ready(self) -> protocol_messages.AuditRequest:
         order = await self.trained()
@@ -84,25 +82,19 @@ class Audited(Scene):
 
     async def run(self, order: protocol_messages.AuditRequest) -> protocol_messages.AuditReply:
         return decode(
-            await self.call(self.home, protocol_messages.AUDIT, encode(order)),
-            protocol_messages.AuditReply,
-            10**6,
+            await self.call(self.home, protocol_messages.AUDIT, encode(order)), protocol_messages.AuditReply, 10**6
         )
 
     async def judge(
         self, order: protocol_messages.AuditRequest, said: BlindCommitment, **changes: Any
     ) -> protocol_messages.VerdictReply:
-        reveal = protocol_messages.SegmentRevealRequest(
-            TERMS.id, 0, order.segment, order.contribution.trace, said
-        )
+        reveal = protocol_messages.SegmentRevealRequest(TERMS.id, 0, order.segment, order.contribution.trace, said)
         shown = self.peer.lease._openings.reveal(reveal, self.peer.lease._verifiers)
         request = protocol_messages.VerdictRequest(
             TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes)
         )
         return decode(
-            await self.call(self.home, protocol_messages.JUDGE, encode(request)),
-            protocol_messages.VerdictReply,
-            10**6,
+            await self.call(self.home, protocol_messages.JUDGE, encode(request)), protocol_messages.VerdictReply, 10**6
         )
 
     async def withheld(self, order: protocol_messages.AuditRequest) -> None:
@@ -116,9 +108,7 @@ class Audited(Scene):
         honest = self.peer.obey
 
         async def obey(connection: Any, method: str, asked: Any) -> Any:
-            return (
-                order.opened if method == protocol_messages.OPEN else await honest(connection, method, asked)
-            )
+            return order.opened if method == protocol_messages.OPEN else await honest(connection, method, asked)
 
         if order.opened is not None:
             self.peer.obey = obey  # type: ignore[method-assign]
@@ -158,10 +148,7 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
                 assert is_blind(answer.blind, *place)
                 assert opens(answer.blind, *place, judged.border, judged.nonce)
                 assert judged.verdict.verdict.result == answer.blind.digest
-                assert (
-                    await scene.order(protocol_messages.END, protocol_messages.LeaseEndRequest(TERMS.id))
-                    == "ok"
-                )
+                assert await scene.order(protocol_messages.END, protocol_messages.LeaseEndRequest(TERMS.id)) == "ok"
                 assert list((scene.provider._folder / "store").iterdir()) == []
                 assert not (scene.provider._folder / "private").exists()  # a verifier keeps no secrets
 
@@ -269,9 +256,7 @@ def test_a_peer_that_is_away_while_the_requester_answers_has_withheld(against: A
 
 
 @pytest.mark.parametrize(("others", "is_accused"), [(1, False), (0, True)])
-def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
-    against: Any, others: int, is_accused: bool
-) -> None:
+def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(against: Any, others: int, is_accused: bool) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         debts = scene.provider._lease._debts  # type: ignore[union-attr]
         honest = debts._dial
@@ -339,9 +324,7 @@ def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against
         said = (await scene.run(order)).blind
         assert said is not None
         known = scene.provider._addresses.pop(FELLOW.public)
-        reveal = protocol_messages.SegmentRevealRequest(
-            TERMS.id, 0, order.segment, order.contribution.trace, said
-        )
+        reveal = protocol_messages.SegmentRevealRequest(TERMS.id, 0, order.segment, order.contribution.trace, said)
         shown = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         asked = protocol_messages.VerdictRequest(TERMS.id, 0, FELLOW.public, order.segment, shown)
         assert await scene.order(protocol_messages.JUDGE, asked) == "FF-APP-047"
@@ -352,9 +335,7 @@ def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against
     against(attack)
 
 
-@pytest.mark.parametrize(
-    "code", ["FF-TRAIN-050", "FF-TRAIN-090", "FF-TRAIN-091", "FF-CORE-050", "FF-HOST-001"]
-)
+@pytest.mark.parametrize("code", ["FF-TRAIN-050", "FF-TRAIN-090", "FF-TRAIN-091", "FF-CORE-050", "FF-HOST-001"])
 def test_a_verifiers_own_broken_worker_is_no_peers_fault(against: Any, code: str) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         worker = scene.process.worker
@@ -369,9 +350,7 @@ def test_a_verifiers_own_broken_worker_is_no_peers_fault(against: Any, code: str
             else:
                 said = (await scene.run(order)).blind
                 assert said is not None
-                asked = protocol_messages.VerdictRequest(
-                    TERMS.id, 0, order.contribution.peer, order.segment, None
-                )
+                asked = protocol_messages.VerdictRequest(TERMS.id, 0, order.contribution.peer, order.segment, None)
                 assert await scene.order(protocol_messages.JUDGE, asked) == code
             del worker.bends[message]
 
@@ -549,9 +528,7 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = protocol_messages.SegmentRevealRequest(
-            TERMS.id, 0, 1, order.contribution.trace, answer.blind
-        )
+        reveal = protocol_messages.SegmentRevealRequest(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
         honest = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         indices = [leaf.index for leaf in honest.leaves]
         obey_honestly = scene.peer.obey
@@ -599,16 +576,12 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = protocol_messages.SegmentRevealRequest(
-            TERMS.id, 0, 1, order.contribution.trace, answer.blind
-        )
+        reveal = protocol_messages.SegmentRevealRequest(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
         shown = scene.peer.lease._openings.reveal(reveal, scene.peer.lease._verifiers)
         said = blind(V, TERMS.id, 0, scene.peer.key.public, 1, order_border(scene))
         messages = {
             protocol_messages.AUDIT: order,
-            protocol_messages.JUDGE: protocol_messages.VerdictRequest(
-                TERMS.id, 0, order.contribution.peer, 1, shown
-            ),
+            protocol_messages.JUDGE: protocol_messages.VerdictRequest(TERMS.id, 0, order.contribution.peer, 1, shown),
             protocol_messages.START: scene.start,
             protocol_messages.MEMBERS: protocol_messages.MembersUpdate(NIL, scene.start.members),
             protocol_messages.UNVEIL: protocol_messages.SegmentRevealRequest(
@@ -620,9 +593,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
             for seed, (method, message) in enumerate(messages.items()):
                 for body in hostile_bodies(encode(message), seed, 4):
                     await scene.refused(party, method, body)
-        assert (
-            await scene.order(protocol_messages.START, scene.start) == "ok"
-        )  # it knows the true addresses again
+        assert await scene.order(protocol_messages.START, scene.start) == "ok"  # it knows the true addresses again
         for message_method, message in messages.items():
             for body in hostile_values(message) if isinstance(message, Wire) else ():
                 if len(body) < 10**5:

@@ -172,12 +172,7 @@ def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(thr
     """Every byte is in time for the one before; only all of them together are not."""
     hello = tls.hello(FileTlsCredentials(A).certificate)
     begun = beginning()
-    stages = [
-        (begun, 0),
-        (begun, len(hello) - 20),
-        (begun, len(begun) - 400),
-        (begun + bytes(900), len(begun)),
-    ]
+    stages = [(begun, 0), (begun, len(hello) - 20), (begun, len(begun) - 400), (begun + bytes(900), len(begun))]
     if through_relay:
         stages += [(SHOWN[:-1], 0), (SHOWN[:-1], 60)]
 
@@ -197,9 +192,7 @@ def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(thr
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "said", [b"", b"F", SHOWN[:20], "begun"], ids=["silent", "one byte", "ticket", "begun"]
-)
+@pytest.mark.parametrize("said", [b"", b"F", SHOWN[:20], "begun"], ids=["silent", "one byte", "ticket", "begun"])
 @pytest.mark.parametrize("through_relay", [False, True], ids=["listener", "relay"])
 def test_a_flood_of_hundreds_locks_nobody_out(through_relay: bool, said: bytes | str) -> None:
     data = beginning() if isinstance(said, str) else said
@@ -243,9 +236,7 @@ def test_an_asker_that_does_not_read_costs_a_bounded_number_of_answers_and_other
             connection = await client.dial(B.public, *await server.start())
             assert connection._writer is not None
             connection._writer._transport.pause_reading()
-            asked = [
-                asyncio.create_task(connection.call("large", b"", kind=MessageKind.SYNC)) for _ in range(100)
-            ]
+            asked = [asyncio.create_task(connection.call("large", b"", kind=MessageKind.SYNC)) for _ in range(100)]
             await until(lambda: made >= 4)
             await gets_in(server.address, None)
             for _ in range(200):
@@ -265,9 +256,7 @@ def test_an_asker_that_does_not_read_costs_a_bounded_number_of_answers_and_other
     run(test)
 
 
-def test_under_load_a_worn_connection_is_replaced_and_no_call_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_under_load_a_worn_connection_is_replaced_and_no_call_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         heard: list[bytes] = []
 

@@ -24,9 +24,7 @@ ARGUMENTS = (
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """Ends with the last test of its file: its loop runs in this thread, where whoever comes next starts one."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: farflung[browser]"
-    )
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: farflung[browser]")
     path = os.environ.get("FARFLUNG_CHROMIUM") or shutil.which("chromium")
     if path is None:
         pytest.skip("there is no Chromium: name one in FARFLUNG_CHROMIUM")

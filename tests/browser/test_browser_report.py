@@ -80,9 +80,7 @@ PALE = """
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("runs")
-    found = {
-        name: report_page.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()
-    }
+    found = {name: report_page.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()}
     asked = scenario.read(None, "", {"network.nodes": "300", "network.days": "3", "market.members": "4"})
     found[SIMULATED] = base / "simulated.html"
     simulation_page.write(scenario_run.tell(asked, 1, scenario_run.simulate(asked, 1)), found[SIMULATED])
@@ -184,10 +182,7 @@ def test_tables_open_with_the_keyboard(opened: Open) -> None:
 def test_each_width_has_its_own_drawing_of_every_chart(opened: Open) -> None:
     for width, kind, other in ((360, "narrow", "wide"), (1600, "wide", "narrow")):
         page = opened("whole", width)
-        assert (
-            page.evaluate(f"[...document.querySelectorAll('.{other}')].some((e) => e.checkVisibility())")
-            is False
-        )
+        assert page.evaluate(f"[...document.querySelectorAll('.{other}')].some((e) => e.checkVisibility())") is False
         charts = page.locator(f".{kind} svg:visible")
         assert charts.count() == 6
         for number in range(charts.count()):

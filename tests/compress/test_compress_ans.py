@@ -61,9 +61,7 @@ def test_a_stream_costs_its_shares_and_two_bytes_a_lane(bits):
         assert ideal <= size <= 1.001 * ideal + 40 * lanes
 
 
-@pytest.mark.parametrize(
-    ("count", "lanes"), [(0, 1), (1, 1), (2047, 1), (2048, 2), (16_384, 16), (1 << 30, 256)]
-)
+@pytest.mark.parametrize(("count", "lanes"), [(0, 1), (1, 1), (2047, 1), (2048, 2), (16_384, 16), (1 << 30, 256)])
 def test_lanes_are_a_function_of_the_count(count, lanes):
     assert ans.lanes_of(count, 1024) == lanes
 

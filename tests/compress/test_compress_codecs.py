@@ -166,9 +166,7 @@ def test_a_transform_that_keeps_more_is_taken_for_each_slab():
 def test_an_index_of_a_uniform_support_costs_at_most_7_6_bits_at_64_of_4096():
     layout = TensorLayout.of({"w": (64, 4096)})
     values = gaussian(layout)
-    sizes = [
-        len(codec_of("topk", bits, "raw", 64, 4096).encode(None, values, layout, ABOUT)[1]) for bits in (1, 2)
-    ]
+    sizes = [len(codec_of("topk", bits, "raw", 64, 4096).encode(None, values, layout, ABOUT)[1]) for bits in (1, 2)]
     assert 8 * (sizes[0] - HEADER_BYTES) - 64 * 64 <= 7.6 * 64 * 64
     assert 8 * (sizes[1] - HEADER_BYTES) <= 9.6 * 64 * 64
 
@@ -214,11 +212,7 @@ def test_no_input_found_is_longer_than_the_bound(subtests):
                 layout = TensorLayout.of(shapes)
                 for bits in (1, 2, 8):
                     codec = codec_of("topk", bits, "raw", topk, chunk)
-                    for values in (
-                        worst(layout, topk, chunk),
-                        gaussian(layout),
-                        np.zeros(layout.size, np.float32),
-                    ):
+                    for values in (worst(layout, topk, chunk), gaussian(layout), np.zeros(layout.size, np.float32)):
                         assert len(codec.encode(None, values, layout, ABOUT)[1]) <= codec.bound(layout)
 
 
@@ -228,10 +222,7 @@ def test_the_bound_is_reached_by_the_worst_support(topk, chunk):
     for name in ("one element", "scalar", "small between large"):
         layout = TensorLayout.of(LAYOUTS[name])
         codec = codec_of("topk", 8, "raw", topk, chunk)
-        sizes[name] = (
-            len(codec.encode(None, worst(layout, topk, chunk), layout, ABOUT)[1]),
-            codec.bound(layout),
-        )
+        sizes[name] = (len(codec.encode(None, worst(layout, topk, chunk), layout, ABOUT)[1]), codec.bound(layout))
     assert sizes["one element"][0] == sizes["one element"][1]
     assert sizes["scalar"][0] == sizes["scalar"][1]
     assert sizes["small between large"][0] >= 0.95 * sizes["small between large"][1]

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import payload_body
-from farflung.compress.payload import (
-    HEADER_BYTES,
-    CodecParameters,
-    ContributionKey,
-    PayloadHeader,
-    pack,
-    unpack,
-)
+from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey, PayloadHeader, pack, unpack
 from farflung.compress.registry import make
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import Hash, PeerId
@@ -163,9 +156,7 @@ def broken_body(random, body):
         body[first:last] = random.bytes(last - first)
         return bytes(body)
     for _ in range(random.integers(1, 4)):
-        body[random.integers(0, min(len(body), 40 if random.integers(2) else len(body)))] = random.integers(
-            256
-        )
+        body[random.integers(0, min(len(body), 40 if random.integers(2) else len(body)))] = random.integers(256)
     return bytes(body)
 
 
@@ -278,12 +269,8 @@ def test_nan_and_infinity_in_an_exact_payload_are_refused():
 
 def plain(codec, layout, gaps, symbols):
     """A payload of two bits a value, one level for all, in the plain codings (r = 0)."""
-    unary = np.packbits(
-        np.concatenate([np.eye(1, g + 1, g, dtype=np.uint8)[0] for g in gaps]), bitorder="little"
-    )
-    values = np.packbits(
-        np.array([[s & 1, s >> 1] for s in symbols], np.uint8).reshape(-1), bitorder="little"
-    )
+    unary = np.packbits(np.concatenate([np.eye(1, g + 1, g, dtype=np.uint8)[0] for g in gaps]), bitorder="little")
+    values = np.packbits(np.array([[s & 1, s >> 1] for s in symbols], np.uint8).reshape(-1), bitorder="little")
     body = struct.pack("<BeeI", 0, 1.0, 1.0, unary.size) + unary.tobytes() + values.tobytes()
     return framed(codec, body, layout)
 
@@ -338,9 +325,7 @@ def test_codings_that_are_longer_than_the_plain_ones_are_refused(monkeypatch):
         patch.setattr(payload_body, "_plain_bytes", lambda *_: 1 << 20)
         supports = payload_of(sparse)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            payload_body, "_write_stream", lambda stream, lanes: Shortest(write_stream(stream, lanes))
-        )
+        patch.setattr(payload_body, "_write_stream", lambda stream, lanes: Shortest(write_stream(stream, lanes)))
         values = payload_of(dense)
     assert supports[HEADER_BYTES] & payload_body.SUPPORTS
     assert values[HEADER_BYTES] & payload_body.VALUES

@@ -86,11 +86,7 @@ class Oracle:
     """Algorithm 4 (appendix B) for one node: momentum correction and factor masking. U and V are its two vectors."""
 
     def __init__(self, size, momentum):
-        self.momentum, self.u, self.v = (
-            np.float32(momentum),
-            np.zeros(size, np.float32),
-            np.zeros(size, np.float32),
-        )
+        self.momentum, self.u, self.v = (np.float32(momentum), np.zeros(size, np.float32), np.zeros(size, np.float32))
 
     def step(self, gradient, chunk, count):
         """The sparse gradient of this step: of each layer (here a chunk) the values above the threshold."""
@@ -119,9 +115,7 @@ def test_velocity_mask_and_error_feedback_are_algorithm_4_step_by_step(momentum,
     weights, expected = np.zeros(layout.size, np.float32), np.zeros(layout.size, np.float64)
     for round in range(steps):
         count = kept(round, warmup, topk, chunk)
-        codec = registry.make(
-            "topk", value_bits=32, topk=count, chunk=chunk, transform="raw", rank=1, error_decay=1.0
-        )
+        codec = registry.make("topk", value_bits=32, topk=count, chunk=chunk, transform="raw", rank=1, error_decay=1.0)
         parts, sparse = [], []
         for i, peer in enumerate(peers):
             random = np.random.default_rng((round, i))

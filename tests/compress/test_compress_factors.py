@@ -21,26 +21,7 @@ def test_the_vectors_of_the_document_hold():
     wanted = dict(line.split(" = ") for line in found.group(1).strip().splitlines())
     layout, codec = TensorLayout.of({"bias": (3,), "weight": (3, 5)}), LowRankCodec(1, 1.0)
     values = np.array(
-        [
-            0.5,
-            -0.25,
-            0.125,
-            0.25,
-            -0.75,
-            0.125,
-            0.125,
-            -1,
-            0,
-            0.5,
-            -0.125,
-            1.5,
-            -0.5,
-            0.5,
-            0.25,
-            -0.375,
-            0,
-            0.125,
-        ],
+        [0.5, -0.25, 0.125, 0.25, -0.75, 0.125, 0.125, -1, 0, 0.5, -0.125, 1.5, -0.5, 0.5, 0.25, -0.375, 0, 0.125],
         np.float32,
     )
     places = [ContributionKey(r, r % 2, Hash(b"\x11" * 32), PeerId(b"\x22" * 32)) for r in (6, 7)]
@@ -80,9 +61,7 @@ def test_a_round_has_the_same_bits_under_other_kernels_and_threads_of_the_librar
     env = {**os.environ, "OPENBLAS_NUM_THREADS": threads}
     if kernels:
         env["OPENBLAS_CORETYPE"] = kernels
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH_PHASES], env=env, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", BOTH_PHASES], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == PINNED
 
 

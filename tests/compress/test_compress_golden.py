@@ -31,13 +31,7 @@ def floats(text):
 
 def codec_of(kind, bits, transform, topk=2, chunk=8):
     return make(
-        kind,
-        value_bits=int(bits),
-        transform=transform,
-        topk=int(topk),
-        chunk=int(chunk),
-        rank=1,
-        error_decay=0.5,
+        kind, value_bits=int(bits), transform=transform, topk=int(topk), chunk=int(chunk), rank=1, error_decay=0.5
     )
 
 

@@ -51,9 +51,7 @@ def oracle(indices, piece):
     weights, wanted, symbols = {}, set(indices.tolist()), []
     start, number = 0, 0
     while start < piece.size:
-        stop = min(
-            piece.size, start + max(1, 4096 // piece.chunk) * [1, 1, 2, 4, 8][min(number, 4)] * piece.chunk
-        )
+        stop = min(piece.size, start + max(1, 4096 // piece.chunk) * [1, 1, 2, 4, 8][min(number, 4)] * piece.chunk)
         segments = segments_of(piece, start, stop)
         held = [[i for i in range(a, b) if i in wanted] for a, b in segments]
         for (a, b), own in zip(segments, held, strict=True):
@@ -103,9 +101,7 @@ def segments_of(piece, start, stop):
     cuts = [
         i
         for i in range(start + 1, stop)
-        if i % piece.chunk == 0
-        or (piece.origin + i) % piece.width == 0
-        or (is_long and i % piece.chunk % 4096 == 0)
+        if i % piece.chunk == 0 or (piece.origin + i) % piece.width == 0 or (is_long and i % piece.chunk % 4096 == 0)
     ]
     return list(itertools.pairwise([start, *cuts, stop]))
 
@@ -154,9 +150,7 @@ def test_what_is_always_chosen_costs_nothing():
     assert len(encoded(np.arange(4096), piece)[1]) == 0
 
 
-@pytest.mark.parametrize(
-    ("topk", "width"), [(1, index_coding.EVEN), (64, 128), (64, index_coding.EVEN), (256, 128)]
-)
+@pytest.mark.parametrize(("topk", "width"), [(1, index_coding.EVEN), (64, 128), (64, index_coding.EVEN), (256, 128)])
 def test_a_uniform_support_costs_at_most_two_percent_above_its_floor(topk, width):
     piece = ChunkRange(0, 128 * 4096, 4096, topk, width)
     indices = random_support(np.random.default_rng(6), piece)
@@ -189,9 +183,7 @@ def test_counts_that_a_chunk_does_not_have_are_refused():
     piece = ChunkRange(0, 64, 64, 5, 16)
     table = index_coding._table(index_coding._guess(piece)[0])
     counts = np.full(3, 5)
-    data = ans.encode(
-        table[counts].astype(np.uint32), np.diff(table)[counts].astype(np.uint32), index_coding.BITS, 1
-    )
+    data = ans.encode(table[counts].astype(np.uint32), np.diff(table)[counts].astype(np.uint32), index_coding.BITS, 1)
     with pytest.raises(ProtocolError) as caught:
         decoded(data, piece, 5)
     assert caught.value.code == "FF-COMP-014"

@@ -11,17 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from farflung.compress import (
-    ans,
-    chunks,
-    codecs,
-    context_model,
-    index_coding,
-    kernels,
-    merge,
-    symbol_stream,
-    values,
-)
+from farflung.compress import ans, chunks, codecs, context_model, index_coding, kernels, merge, symbol_stream, values
 from farflung.core.errors import ProtocolError, UsageError
 
 # Importing them registers every kernel.
@@ -47,10 +37,7 @@ def same(first, second) -> bool:
     if isinstance(first, tuple):
         return len(first) == len(second) and all(map(same, first, second))
     if isinstance(first, np.ndarray):
-        return (first.dtype, first.shape) == (
-            second.dtype,
-            second.shape,
-        ) and first.tobytes() == second.tobytes()
+        return (first.dtype, first.shape) == (second.dtype, second.shape) and first.tobytes() == second.tobytes()
     return first == second
 
 
@@ -224,9 +211,7 @@ SHAPES = ["normal", "tiny", "huge", "equal", "zero", "up", "down", "sparse"]
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("size", "shape"), [(SIZES[i], SHAPES[(i + by) % 8]) for i in range(8) for by in (0, 3)]
-)
+@pytest.mark.parametrize(("size", "shape"), [(SIZES[i], SHAPES[(i + by) % 8]) for i in range(8) for by in (0, 3)])
 def test_adversarial_sizes_and_values_are_the_same(size, shape):
     ramp = np.arange(size, dtype=np.float32)
     values = {
@@ -259,9 +244,7 @@ def test_every_kernel_is_compared():
         pytest.skip("the extra `fast` is not installed: no numba")
     assert loops == set(kernels.CODECS.names())
     text = Path(__file__).read_text()
-    assert [
-        name for name in loops if f'agree("{name}"' not in text and f'on_decoding("{name}"' not in text
-    ] == []
+    assert [name for name in loops if f'agree("{name}"' not in text and f'on_decoding("{name}"' not in text] == []
 
 
 def test_a_product_and_a_sum_are_rounded_twice():

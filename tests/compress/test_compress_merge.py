@@ -129,9 +129,7 @@ def test_one_huge_peer_moves_the_mean_by_no_more_than_an_honest_norm(size):
     layout, parts = spread(np.full(200, size))
     total = merge(layout, parts).total
     alone = merge(layout, parts[:-1]).total
-    largest = max(
-        sum_of_squares(np.rint(p.values.astype(np.float64) * UNIT).astype(np.int64)) for p in parts[:-1]
-    )
+    largest = max(sum_of_squares(np.rint(p.values.astype(np.float64) * UNIT).astype(np.int64)) for p in parts[:-1])
     # its own clipped part, and what the median's shift changes in the honest ones (each at most one norm)
     moved = math.sqrt(sum(int(x) ** 2 for x in total - alone))
     assert moved <= 2 * math.sqrt(largest) + 200
@@ -320,9 +318,7 @@ def test_squares_are_exact_around_every_limit(size):
 @given(some_parts(), st.sets(st.sampled_from("abc"), min_size=1))
 def test_a_fragment_merges_to_its_part_of_the_whole(parts, names):
     whole = merge(LAYOUT, parts)
-    fragment = TensorLayout.of(
-        {tensor.name: tensor.shape for tensor in LAYOUT.tensors if tensor.name in names}
-    )
+    fragment = TensorLayout.of({tensor.name: tensor.shape for tensor in LAYOUT.tensors if tensor.name in names})
     places = [place for tensor, place in LAYOUT.slices() if tensor.name in names]
     taken = [WeightedUpdate(p.peer, p.weight, np.concatenate([p.values[at] for at in places])) for p in parts]
     merged = merge(fragment, taken)
@@ -336,9 +332,7 @@ def test_a_fragment_merges_to_its_part_of_the_whole(parts, names):
     st.lists(NUMBERS, min_size=4, max_size=4),
     st.integers(1, 100),
 )
-def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_honest_norm(
-    honest, lies, weight
-):
+def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_honest_norm(honest, lies, weight):
     """The attacker's own part of the total: at most weight * (largest honest norm + rounding), whatever it sends."""
     layout = TensorLayout.of({"w": (4,)})
     parts = [part(i, values, weight) for i, values in enumerate(honest)]

@@ -15,9 +15,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
 
 CASES = settings(max_examples=40)
-LAYOUT = TensorLayout.of(
-    {"bias": (7,), "conv": (6, 3, 3, 3), "scale": (), "thin": (2, 9), "weight": (40, 33)}
-)
+LAYOUT = TensorLayout.of({"bias": (7,), "conv": (6, 3, 3, 3), "scale": (), "thin": (2, 9), "weight": (40, 33)})
 RANK = 2
 CODEC = LowRankCodec(RANK, 1.0)
 UNIT = 2.0**-24  # of the merge
@@ -34,9 +32,7 @@ def gaussian(layout=LAYOUT, seed=0):
 
 def agreed(codec, layout, phase, payloads, order=None):
     """The mean of (peer, weight, payload), merged in `order`."""
-    parts = [
-        WeightedUpdate(p, weight, codec.decode(data, layout, about(phase, p))) for p, weight, data in payloads
-    ]
+    parts = [WeightedUpdate(p, weight, codec.decode(data, layout, about(phase, p))) for p, weight, data in payloads]
     return mean(merge(layout, [parts[i] for i in order or range(len(parts))]))
 
 
@@ -54,10 +50,7 @@ def round_of(codec, layout, query, residuals, changes, weights=(1, 1, 1), stayed
         second.append((PEERS[i], weights[i], data))
     order = order if stayed is None else None
     change, query = codec.change(basis, agreed(codec, layout, FACTOR, second, order), layout)
-    says = {
-        p: codec.restored(basis, codec.decode(data, layout, about(FACTOR, p)), layout)
-        for p, _, data in second
-    }
+    says = {p: codec.restored(basis, codec.decode(data, layout, about(FACTOR, p)), layout) for p, _, data in second}
     return change, query, kept, says, basis
 
 
@@ -125,9 +118,7 @@ def test_one_peer_sends_the_best_step_of_power_iteration():
 def test_mean_of_the_reconstructions_is_the_aggregate():
     # Equal norms: nobody is clipped, and the mean is a plain one.
     changes = [gaussian() * s for s in np.float32([1, -1, 1])]
-    change, _, _, says, _ = round_of(
-        CODEC, LAYOUT, CODEC.query(LAYOUT, 1), [None] * 3, changes, weights=(1, 2, 4)
-    )
+    change, _, _, says, _ = round_of(CODEC, LAYOUT, CODEC.query(LAYOUT, 1), [None] * 3, changes, weights=(1, 2, 4))
     expected = sum(w * says[p].astype(np.float64) for p, w in zip(PEERS, (1, 2, 4), strict=True)) / 7
     assert np.abs(change - expected).max() < 100 * UNIT
 
@@ -208,10 +199,7 @@ def test_warm_start_comes_close_to_the_best_approximation_of_its_rank():
     u, v = np.linalg.qr(random.standard_normal((n, n)))[0], np.linalg.qr(random.standard_normal((m, n)))[0]
     spectrum = 0.8 ** np.arange(n)
     matrix = (u * spectrum) @ v.T
-    layout, codec = (
-        TensorLayout.of({"w": (n, m)}),
-        LowRankCodec(rank, 0.0),
-    )  # no feedback: the same matrix each round
+    layout, codec = (TensorLayout.of({"w": (n, m)}), LowRankCodec(rank, 0.0))  # no feedback: the same matrix each round
     query, energies = codec.query(layout, 1), []
     for _ in range(rounds):
         values = matrix.astype(np.float32).reshape(-1)

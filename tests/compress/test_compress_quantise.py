@@ -30,9 +30,7 @@ def oracle(values):
             break
         if step < 3:
             t = (sum(low) * len(high) + sum(high) * len(low)) // (2 * len(low) * len(high))
-    levels = [
-        half(math.ldexp(float(Fraction(sum(c), len(c))), -units)) for c in ([low, high] if high else [low])
-    ]
+    levels = [half(math.ldexp(float(Fraction(sum(c), len(c))), -units)) for c in ([low, high] if high else [low])]
     return levels[0], levels[-1], [x > t and levels[0] < levels[-1] for x in m]
 
 

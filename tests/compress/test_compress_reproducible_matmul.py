@@ -53,9 +53,7 @@ def test_product_of_24_bit_integers_is_exact_at_every_length():
         found = product(left, right)
         limit = 2.0**-52 * (4 + inner // LONG)  # roundings after the exact sums
         assert all(
-            abs(Fraction(found[i, j]) - exact[i, j]) <= limit * abs(exact).max()
-            for i in range(2)
-            for j in range(2)
+            abs(Fraction(found[i, j]) - exact[i, j]) <= limit * abs(exact).max() for i in range(2) for j in range(2)
         )
 
 
@@ -112,12 +110,7 @@ def test_orthonormal_columns_survive_nearly_parallel_ones():
 
 
 @CASES
-@given(
-    st.integers(1, 9),
-    st.integers(0, 2**32),
-    st.sampled_from([0.0, 1e-38, 1e-7, 1.0, 1e30]),
-    st.data(),
-)
+@given(st.integers(1, 9), st.integers(0, 2**32), st.sampled_from([0.0, 1e-38, 1e-7, 1.0, 1e30]), st.data())
 def test_vanished_columns_are_replaced(rows, seed, scale, data):
     count = data.draw(st.integers(1, rows))
     rank = data.draw(st.integers(0, count))

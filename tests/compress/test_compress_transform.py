@@ -154,9 +154,7 @@ def test_a_chunk_depends_on_itself_alone(case, count):
     joined = np.concatenate([values[: values.size - tail.size]] * count + [tail])
     for way in (forward, inverse):
         once = way(values, chunk)
-        assert (
-            way(joined, chunk).tobytes() == once[: values.size - tail.size].tobytes() * count + tail.tobytes()
-        )
+        assert way(joined, chunk).tobytes() == once[: values.size - tail.size].tobytes() * count + tail.tobytes()
 
 
 @pytest.mark.parametrize("chunk", sorted(SIDES))

@@ -70,8 +70,7 @@ def test_every_value_lies_within_its_bound(values, block):
         elif bits in SCALED:
             scales = [np.abs(row).max() / TOP[bits] for row in rows(restored, block)]
             bound = np.concatenate(
-                [np.full(len(row), scale) for row, scale in zip(rows(x, block), scales, strict=True)]
-                or [size]
+                [np.full(len(row), scale) for row, scale in zip(rows(x, block), scales, strict=True)] or [size]
             )
             bound = bound / 2 * (1 + 2.0 ** (-20 if bits == 4 else -16))
             bound[bound == 0] = TOP[bits] * 2.0**-126
@@ -205,9 +204,7 @@ def test_gaussian_errors_are_those_of_theory(bits, worst):
 
 def refused(levels, symbols, bits, block=None):
     with pytest.raises(ProtocolError) as caught:
-        check_canonical(
-            levels, np.array(symbols, {16: np.uint16, 32: np.uint32}.get(bits, np.uint8)), bits, block
-        )
+        check_canonical(levels, np.array(symbols, {16: np.uint16, 32: np.uint32}.get(bits, np.uint8)), bits, block)
     return caught.value.code
 
 
@@ -286,11 +283,7 @@ def test_floats_that_are_not_finite_are_refused():
 
 
 @CASES
-@given(
-    st.sampled_from([1, 2, 4, 8]),
-    st.binary(min_size=4, max_size=4),
-    st.lists(st.integers(0, 255), max_size=6),
-)
+@given(st.sampled_from([1, 2, 4, 8]), st.binary(min_size=4, max_size=4), st.lists(st.integers(0, 255), max_size=6))
 def test_whatever_arrives_is_refused_or_restored_to_finite_values(bits, noise, symbols):
     levels = noise[: levels_bytes(len(symbols), bits, None)]
     foreign = np.array(symbols, np.uint8) % 3 * (sut.alphabet(bits) // 2)

@@ -25,8 +25,7 @@ def _wide(op: str, count: int) -> CanonicalGraph:
     """A matrix, a row and a column: 65 x 67."""
     shapes = ((65, 67), (67,), (65, 1))[:count]
     return _graph(
-        GraphNode(op, tuple(range(count)), "f32", (65, 67), ()),
-        inputs=tuple(("f32", shape) for shape in shapes),
+        GraphNode(op, tuple(range(count)), "f32", (65, 67), ()), inputs=tuple(("f32", shape) for shape in shapes)
     )
 
 
@@ -61,8 +60,7 @@ GRAPHS: dict[str, CanonicalGraph] = {
     ),
     "move": _graph(GraphNode("move", (0,), "f32", (67, 65), (64 * 67, 1, -67)), inputs=(("f32", (65, 67)),)),
     "place": _graph(
-        GraphNode("place", (0, 1), "f32", (2, 65, 70), (1, 3, 63)),
-        inputs=(("f32", (2, 65, 70)), ("f32", (1, 60, 5))),
+        GraphNode("place", (0, 1), "f32", (2, 65, 70), (1, 3, 63)), inputs=(("f32", (2, 65, 70)), ("f32", (1, 60, 5)))
     ),
     "take": _graph(GraphNode("take", (0, 1), "f32", (70, 66), ()), inputs=(("f32", (4, 66)), ("i64", (70,)))),
     "put_add": _graph(

@@ -31,9 +31,7 @@ def divided(a: float, b: float) -> float:
     if a != a or b != b:
         return math.nan
     if b == 0.0:
-        return (
-            math.nan if a == 0.0 else math.copysign(math.inf, math.copysign(1.0, a) * math.copysign(1.0, b))
-        )
+        return math.nan if a == 0.0 else math.copysign(math.inf, math.copysign(1.0, a) * math.copysign(1.0, b))
     return a / b
 
 
@@ -140,9 +138,7 @@ def element(node: GraphNode, args: list[Tensor], index: Shape) -> Any:
     if op in ELEMENT:
         return ELEMENT[op](*(at(arg, index) for arg in args))
     if op == "const":
-        return (
-            from_bits(attrs[0]) if node.kind == "f32" else bool(attrs[0]) if node.kind == "bool" else attrs[0]
-        )
+        return from_bits(attrs[0]) if node.kind == "f32" else bool(attrs[0]) if node.kind == "bool" else attrs[0]
     if op == "iota":
         return index[0]
     if op == "convert":

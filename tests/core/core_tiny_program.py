@@ -119,9 +119,7 @@ class World:
     table: Array = field(default_factory=lambda: _draw(1, VOCABULARY, WIDTH))
     by_step: Array = field(default_factory=lambda: _draw(2, 40, 1))
     by_count: Array = field(default_factory=lambda: _draw(3, 40, 2))
-    state: dict[str, Array] = field(
-        default_factory=lambda: {"m/w": _draw(4, WIDTH), "params/w": _draw(5, WIDTH)}
-    )
+    state: dict[str, Array] = field(default_factory=lambda: {"m/w": _draw(4, WIDTH), "params/w": _draw(5, WIDTH)})
 
     @cached_property
     def entries(self) -> tuple[ProgramEntry, ...]:
@@ -173,9 +171,7 @@ class World:
 
     @property
     def borders(self) -> tuple[BorderRoots, BorderRoots]:
-        return self._border(SEGMENT, COUNTED, self.state), self._border(
-            SEGMENT + 1, COUNTED + STEPS, self.claimed
-        )
+        return self._border(SEGMENT, COUNTED, self.state), self._border(SEGMENT + 1, COUNTED + STEPS, self.claimed)
 
     def _border(self, index: int, counted: int, state: dict[str, Array]) -> BorderRoots:
         layout = TensorLayout.of({"w": (WIDTH,)})

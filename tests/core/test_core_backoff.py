@@ -17,9 +17,7 @@ SECONDS = st.floats(1e-3, 1e3)
 
 
 @given(first=SECONDS, more=SECONDS, most=st.integers(1, 2000))
-def test_pauses_begin_with_the_first_and_double_up_to_the_longest(
-    first: float, more: float, most: int
-) -> None:
+def test_pauses_begin_with_the_first_and_double_up_to_the_longest(first: float, more: float, most: int) -> None:
     backoff = Backoff(first, first + more)
     pauses = [backoff.pause(failures) for failures in range(most)]
     assert pauses[0] == first

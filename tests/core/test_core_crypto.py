@@ -34,9 +34,7 @@ def test_no_two_lists_of_parts_share_a_digest(left: list[bytes], right: list[byt
     assert derive("farflung/a/1", bytes(32), *left) != digest("farflung/a/1", *left)
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, crypto.JOINED_BYTES - 64, crypto.JOINED_BYTES, crypto.JOINED_BYTES + 1]
-)
+@pytest.mark.parametrize("size", [0, 1, crypto.JOINED_BYTES - 64, crypto.JOINED_BYTES, crypto.JOINED_BYTES + 1])
 def test_a_digest_is_that_of_its_parts_in_a_row_however_long_they_are(size: int) -> None:
     part = bytes(size)
     whole = b"farflung/a/1\0" + size.to_bytes(8, "little") + part + (1).to_bytes(8, "little") + b"z"
@@ -101,9 +99,7 @@ def test_a_scalar_that_is_not_reduced_is_refused() -> None:
     assert not is_signed(KEY.public, bytes(signature), "farflung/a/1", b"m")
 
 
-@pytest.mark.parametrize(
-    ("key", "signature"), [(b"", b""), (bytes(31), bytes(64)), (b"\xff" * 32, b"\xff" * 64)]
-)
+@pytest.mark.parametrize(("key", "signature"), [(b"", b""), (bytes(31), bytes(64)), (b"\xff" * 32, b"\xff" * 64)])
 def test_malformed_keys_and_signatures_are_false_and_not_an_exception(key: bytes, signature: bytes) -> None:
     assert not is_signed(key, signature, "farflung/a/1", b"m")
     with pytest.raises(VerificationError) as error:
@@ -128,11 +124,7 @@ def test_a_key_never_shows_its_secret() -> None:
 
 def test_secrets_and_local_keys_depend_on_all_their_inputs() -> None:
     assert KEY.secret("farflung/a/1", b"1") == KEY.secret("farflung/a/1", b"1")
-    seen = {
-        KEY.secret("farflung/a/1", b"1"),
-        KEY.secret("farflung/a/1", b"2"),
-        KEY.secret("farflung/b/1", b"1"),
-    }
+    seen = {KEY.secret("farflung/a/1", b"1"), KEY.secret("farflung/a/1", b"2"), KEY.secret("farflung/b/1", b"1")}
     seen |= {local_key(2, "test").secret("farflung/a/1", b"1")}
     assert len(seen) == 4
     keys = {local_key(s, r, i).public for s in (0, 1) for r in ("a", "b") for i in (0, 1)}

@@ -52,7 +52,5 @@ assert len(right) == 640 and all(right)
 
 def test_threads_may_decode_a_struct_for_the_first_time_at_once(tmp_path: Path) -> None:
     (tmp_path / "structs.py").write_text(HEAD + "".join(STRUCTS.format(i) for i in range(40)))
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, timeout=100, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr

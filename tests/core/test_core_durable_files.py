@@ -222,9 +222,7 @@ print(*sorted(p.name for p in folder.iterdir()))
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_FSIZE stands in for a full disk")
 def test_a_full_disk_is_a_run_error_and_leaves_no_torn_record_behind(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:4] == ["FF-CORE-050", "FF-CORE-050", "x z", "file log"]
     assert (tmp_path / "file").read_bytes() == b"old"
 

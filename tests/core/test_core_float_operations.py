@@ -12,13 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import tensor_layout as layouts
-from farflung.core.canon.float_operations import (
-    FRACTION_BITS,
-    SATURATION,
-    apply_outer,
-    mean_from_fixed,
-    to_fixed,
-)
+from farflung.core.canon.float_operations import FRACTION_BITS, SATURATION, apply_outer, mean_from_fixed, to_fixed
 from farflung.core.errors import ProtocolError
 from farflung.core.tensor_layout import ROOT_CHUNK, TensorLayout, TensorSpec, state_root, tensor_root
 
@@ -79,8 +73,7 @@ def test_a_layout_beyond_its_bounds_is_refused(tensors: tuple[TensorSpec, ...]) 
 
 def test_layout_ids_differ_by_name_shape_and_split() -> None:
     seen = {
-        TensorLayout.of(s).id
-        for s in ({"a": (2, 3)}, {"a": (3, 2)}, {"a": (6,)}, {"b": (6,)}, {"a": (3,), "b": (3,)})
+        TensorLayout.of(s).id for s in ({"a": (2, 3)}, {"a": (3, 2)}, {"a": (6,)}, {"b": (6,)}, {"a": (3,), "b": (3,)})
     }
     assert len(seen) == 5
 
@@ -203,9 +196,7 @@ def test_an_element_does_not_depend_on_its_place_in_the_vector() -> None:
     order = np.random.default_rng(4).permutation(1003)
     shuffled, _ = apply_outer(p[order], m[order], g[order], 0.7, 0.9, True)
     assert shuffled.tobytes() == whole[order].tobytes()
-    parts = [
-        apply_outer(p[i : i + 7], m[i : i + 7], g[i : i + 7], 0.7, 0.9, True)[0] for i in range(0, 1003, 7)
-    ]
+    parts = [apply_outer(p[i : i + 7], m[i : i + 7], g[i : i + 7], 0.7, 0.9, True)[0] for i in range(0, 1003, 7)]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 

@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import limits
-from farflung.core.canon.graph import (
-    CanonicalGraph,
-    GraphInput,
-    GraphNode,
-    GraphOutput,
-    check,
-    graph_id,
-    read,
-)
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput, check, graph_id, read
 from farflung.core.canon.operation_rules import KINDS, OPERATIONS
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError
@@ -175,9 +167,7 @@ def test_a_node_that_keeps_the_rules_is_taken(made: GraphNode) -> None:
     check(graph(made, inputs=INPUTS))
 
 
-@pytest.mark.parametrize(
-    ("code", "made"), BAD, ids=lambda each: each.op if isinstance(each, GraphNode) else each
-)
+@pytest.mark.parametrize(("code", "made"), BAD, ids=lambda each: each.op if isinstance(each, GraphNode) else each)
 def test_a_node_that_breaks_a_rule_is_refused(code: str, made: GraphNode) -> None:
     assert refusal(graph(made, inputs=INPUTS)) == f"FF-CORE-{code}"
 
@@ -199,19 +189,11 @@ def test_counts_names_and_outputs_have_bounds(monkeypatch: pytest.MonkeyPatch) -
     assert refusal(CanonicalGraph((), (), (GraphOutput("y", 0),))) == "FF-CORE-060"
     assert refusal(CanonicalGraph(INPUTS, (good,), ())) == "FF-CORE-060"
     for name in ("", "é" * 129):
-        assert (
-            refusal(CanonicalGraph((GraphInput(name, "f32", ()),), (good,), (GraphOutput("y", 0),)))
-            == "FF-CORE-061"
-        )
+        assert refusal(CanonicalGraph((GraphInput(name, "f32", ()),), (good,), (GraphOutput("y", 0),))) == "FF-CORE-061"
         assert refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput(name, 0),))) == "FF-CORE-061"
     assert refusal(CanonicalGraph((A, A), (good,), (GraphOutput("y", 0),))) == "FF-CORE-061"
-    assert (
-        refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput("y", 0), GraphOutput("y", 1)))) == "FF-CORE-061"
-    )
-    assert (
-        refusal(CanonicalGraph((GraphInput("a", "f32", (HUGE,)),), (good,), (GraphOutput("y", 0),)))
-        == "FF-CORE-062"
-    )
+    assert refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput("y", 0), GraphOutput("y", 1)))) == "FF-CORE-061"
+    assert refusal(CanonicalGraph((GraphInput("a", "f32", (HUGE,)),), (good,), (GraphOutput("y", 0),))) == "FF-CORE-062"
     for value in (-1, len(INPUTS) + 1, HUGE):
         assert refusal(CanonicalGraph(INPUTS, (good,), (GraphOutput("y", value),))) == "FF-CORE-067"
     for name, many in (
@@ -265,12 +247,7 @@ def test_any_bytes_are_refused_with_a_code(data: bytes) -> None:
         read(data)
 
 
-@given(
-    name=st.sampled_from(sorted(GRAPHS)),
-    place=st.integers(0, 1 << 16),
-    byte=st.integers(0, 255),
-    cut=st.booleans(),
-)
+@given(name=st.sampled_from(sorted(GRAPHS)), place=st.integers(0, 1 << 16), byte=st.integers(0, 255), cut=st.booleans())
 @MANY
 def test_a_graph_with_one_byte_changed_or_an_end_missing_is_taken_or_refused(
     name: str, place: int, byte: int, cut: bool

@@ -31,21 +31,7 @@ def arguments() -> Any:
     """Any bits, the usual range, and what lies about the borders of the series."""
     source = np.random.default_rng(8)
     borders = f32(
-        0.25,
-        0.34657359,
-        1.0,
-        1.5,
-        2.0,
-        2.5,
-        3.0,
-        3.5,
-        4.0,
-        3.9192059,
-        88.722839,
-        103.97208,
-        87.336548,
-        10.0,
-        20.0,
+        0.25, 0.34657359, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 3.9192059, 88.722839, 103.97208, 87.336548, 10.0, 20.0
     )
     near = np.concatenate([borders.view(np.int32) + step for step in range(-3, 4)]).view(np.float32)
     return np.concatenate(

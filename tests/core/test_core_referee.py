@@ -26,9 +26,7 @@ def crooked(index: int, **change: object) -> World:
     return world
 
 
-def rule(
-    world: World, leaf: int, accused: Player | None = None, rival: Player | None = None
-) -> RefereeRuling:
+def rule(world: World, leaf: int, accused: Player | None = None, rival: Player | None = None) -> RefereeRuling:
     """One unit off at `leaf`, unless other players are given; the exhibit is encoded and read."""
     one, two = rival or world.player(), accused or world.player(lambda at, t: off(t) if at == leaf else t)
     shown = exhibit_of(world, two, one, leaf)
@@ -69,9 +67,7 @@ def test_terms_that_are_right_are_decided():
         (LR, 0, {"attrs": (7,)}, "FF-CORE-074"),  # the table has no such column
     ],
 )
-def test_terms_that_list_what_cannot_be_are_refused(
-    value: int, step: int, change: dict[str, object], code: str
-):
+def test_terms_that_list_what_cannot_be_are_refused(value: int, step: int, change: dict[str, object], code: str):
     honest, world = World(), crooked(value, **change)
     leaf = leaf_of(honest, value, step)
     tiles = honest.player()

@@ -46,9 +46,7 @@ def test_nobodys_own_word_brings_more_than_the_others_say(
     others = {party: said for party, said in last.items() if party != liar}
     quota = 1 << 50
     as_receiver = billed(quota, {**others, liar: (sent, received + more)})
-    assert as_receiver - billed(quota, {**others, liar: (sent, received)}) <= sum(
-        s for s, _ in others.values()
-    )
+    assert as_receiver - billed(quota, {**others, liar: (sent, received)}) <= sum(s for s, _ in others.values())
     as_sender = billed(quota, {**others, liar: (sent + more, received)})
     assert as_sender <= sum(r for _, r in others.values()) + received
 
@@ -76,9 +74,7 @@ def test_signatures_are_the_payers_and_the_partys_own() -> None:
     signed = relay_passes.sign_receipt(party, receipt)
     assert relay_passes.is_receipt_signed(signed, PAYER.public, party.public)
     assert not relay_passes.is_receipt_signed(signed, PAYER.public)
-    assert not relay_passes.is_receipt_signed(
-        replace(signed, signer=PAYER.public), PAYER.public, party.public
-    )
+    assert not relay_passes.is_receipt_signed(replace(signed, signer=PAYER.public), PAYER.public, party.public)
 
 
 def test_a_pass_of_a_wrong_form_is_none() -> None:

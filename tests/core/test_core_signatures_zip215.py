@@ -29,20 +29,8 @@ THIRD = "e47d62c63f830dc7a6851a0b1f33ae4bb2f507fb6cffec4011eaccd55b53f56c"
 FOURTH = "85e241a07d148b41e47d62c63f830dc7a6851a0b1f33ae4bb2f507fb6cffec40"
 S_OF_MIXED = "a5bb704786be79fc476f91d3f3f89b03984d8068dcf1bb7dfc6637b45450ac04"
 VECTORS = [  # message, key, R, S, verdict
-    (
-        "2a66241a42a9ee12994d8068dcf1bb7dfc6637b45450acd43711f637fa5080fc",
-        SMALL,
-        SMALL_NEGATED,
-        "00" * 32,
-        True,
-    ),
-    (
-        "8c93255d71dcab10e8f379c26200f3c7bd5f09d9bc3068d3ef4edeb4853022b6",
-        SMALL,
-        SMALL_NEGATED,
-        "00" * 32,
-        True,
-    ),
+    ("2a66241a42a9ee12994d8068dcf1bb7dfc6637b45450acd43711f637fa5080fc", SMALL, SMALL_NEGATED, "00" * 32, True),
+    ("8c93255d71dcab10e8f379c26200f3c7bd5f09d9bc3068d3ef4edeb4853022b6", SMALL, SMALL_NEGATED, "00" * 32, True),
     (FIRST, SMALL, MIXED, S_OF_MIXED, True),
     (SECOND, SMALL, MIXED, S_OF_MIXED, True),
     (FIRST, MIXED, SMALL, "182ef1a5b928da07fec769cc8a12db6bcf70dab3f3227fa315e9d5e3e01a3405", True),
@@ -119,11 +107,7 @@ def judged(public: bytes, signature: bytes, message: bytes) -> bool:
 def encodings(points: list[Point]) -> list[bytes]:
     """Every encoding that ZIP-215 reads as one of `points`."""
     tried = itertools.product(points, (False, True), (False, True))
-    made = {
-        encoded(point, over=over, flip=flip)
-        for point, over, flip in tried
-        if not over or point[1] + P < 2**255
-    }
+    made = {encoded(point, over=over, flip=flip) for point, over, flip in tried if not over or point[1] + P < 2**255}
     return sorted(data for data in made if decoded(data) in points)
 
 

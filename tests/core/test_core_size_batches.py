@@ -14,6 +14,4 @@ def test_groups_keep_the_order_fit_and_are_as_few_as_in_one_pass(sizes: list[int
     assert [each for group in groups for each in group] == list(range(len(sizes)))
     totals = [sum(sizes[each] for each in group) for group in groups]
     assert all(total <= room or len(group) == 1 for group, total in zip(groups, totals, strict=True))
-    assert all(
-        total + sizes[after[0]] > room for total, (_, after) in zip(totals, pairwise(groups), strict=False)
-    )
+    assert all(total + sizes[after[0]] > room for total, (_, after) in zip(totals, pairwise(groups), strict=False))

@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.canon import tile_tree
-from farflung.core.canon.tile_tree import (
-    WIDTH,
-    TileTree,
-    child_count,
-    holds,
-    leaf_hash,
-    node_hash,
-    root_over,
-    sizes,
-)
+from farflung.core.canon.tile_tree import WIDTH, TileTree, child_count, holds, leaf_hash, node_hash, root_over, sizes
 from farflung.core.errors import ProtocolError
 
 SIZES = st.one_of(st.integers(1, 600), st.sampled_from([15, 16, 17, 255, 256, 257, 4095, 4096, 4097]))

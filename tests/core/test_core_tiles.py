@@ -71,8 +71,7 @@ def replayed(graph: CanonicalGraph, number: int, tile: int, arrays: list[Any], a
     """The tile from what was recorded alone: anything else is refused."""
     args = graph.value(number).args  # type: ignore[union-attr]
     held = [
-        {place: arrays[arg].reshape(-1)[place] for place in places}
-        for arg, places in zip(args, asked, strict=True)
+        {place: arrays[arg].reshape(-1)[place] for place in places} for arg, places in zip(args, asked, strict=True)
     ]
 
     def fetch(which: int, places: Any) -> Any:
@@ -142,27 +141,15 @@ def test_elementwise_operations_are_the_oracles(op: str, data: st.DataObject) ->
     )
 
 
-@given(
-    data=st.data(), pair=st.sampled_from([("i64", "f32"), ("bool", "f32"), ("bool", "i64"), ("f32", "i64")])
-)
+@given(data=st.data(), pair=st.sampled_from([("i64", "f32"), ("bool", "f32"), ("bool", "i64"), ("f32", "i64")]))
 @settings(max_examples=60, deadline=None)
 def test_conversions_are_the_oracles(data: st.DataObject, pair: tuple[str, str]) -> None:
     shape = data.draw(SHAPES)
-    agree(
-        graph_of(GraphNode("convert", (0,), pair[1], shape, ()), (pair[0], shape)),
-        [drawn(data, pair[0], shape)],
-    )
+    agree(graph_of(GraphNode("convert", (0,), pair[1], shape, ()), (pair[0], shape)), [drawn(data, pair[0], shape)])
 
 
 def test_conversions_round_once_and_whole_numbers_end_at_their_range() -> None:
-    wholes = [
-        (1 << 24) + 1,
-        (1 << 54) + (1 << 30) + 1,
-        -(1 << 63),
-        (1 << 63) - 1,
-        (1 << 25) + 2,
-        (1 << 25) + 6,
-    ]
+    wholes = [(1 << 24) + 1, (1 << 54) + (1 << 30) + 1, -(1 << 63), (1 << 63) - 1, (1 << 25) + 2, (1 << 25) + 6]
     agree(graph_of(GraphNode("convert", (0,), "f32", (6,), ()), ("i64", (6,))), [((6,), wholes)])
     singles = [2.0**63, -(2.0**63), 2.0**63 - 2.0**39, math.nan, -math.inf, math.inf, -0.9, 1.9]
     agree(graph_of(GraphNode("convert", (0,), "i64", (8,), ()), ("f32", (8,))), [((8,), singles)])
@@ -247,17 +234,12 @@ def test_tiles_have_the_hashes_that_they_had() -> None:
 @pytest.mark.parametrize("oldest", [False, True])
 def test_tiles_are_the_same_without_a_processors_newer_instructions(oldest: bool) -> None:
     """NumPy chooses its loops when it is imported: another process."""
-    code = (
-        "import core_canon_cases as c\n"
-        "assert {name: c.fingerprint(name) for name in sorted(c.GRAPHS)} == c.GOLDEN"
-    )
+    code = "import core_canon_cases as c\nassert {name: c.fingerprint(name) for name in sorted(c.GRAPHS)} == c.GOLDEN"
     here = str(Path(__file__).parent)
     optional = np._core._multiarray_umath.__cpu_dispatch__
     without = [each for each in optional if oldest or each.startswith(("AVX512", "X86_V4"))]
     environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(without), "PYTHONPATH": here}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -285,9 +267,7 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
     assert compute(graph, 1, 1, fetch).shape == (3, 1)
 
 
-@pytest.mark.parametrize(
-    "wrong", [np.zeros(3, np.float32), np.zeros((2, 3), np.float64), np.zeros((2, 3), np.int64)]
-)
+@pytest.mark.parametrize("wrong", [np.zeros(3, np.float32), np.zeros((2, 3), np.float64), np.zeros((2, 3), np.int64)])
 def test_elements_of_another_shape_or_kind_are_refused(wrong: Any) -> None:
     graph = graph_of(GraphNode("neg", (0,), "f32", (2, 3), ()), ("f32", (2, 3)))
     with pytest.raises(ProtocolError, match="FF-CORE-070"):
@@ -314,13 +294,11 @@ def test_a_huge_tensors_tile_is_computed_without_the_tensor() -> None:
 
 
 def test_every_nan_has_one_form_in_bytes() -> None:
-    forms = np.array(
-        [0x7F800001, 0xFFC00000, 0x7FFFFFFF, 0x7F800000, 0xFF800000, 0x80000000], np.uint32
-    ).view(np.float32)
+    forms = np.array([0x7F800001, 0xFFC00000, 0x7FFFFFFF, 0x7F800000, 0xFF800000, 0x80000000], np.uint32).view(
+        np.float32
+    )
     expected = [0x7FC00000, 0x7FC00000, 0x7FC00000, 0x7F800000, 0xFF800000, 0x80000000]
     assert canonical_bytes(forms) == struct.pack("<6I", *expected)
-    assert canonical_bytes(forms.reshape(3, 2).T) == struct.pack(
-        "<6I", *(expected[i] for i in (0, 2, 4, 1, 3, 5))
-    )
+    assert canonical_bytes(forms.reshape(3, 2).T) == struct.pack("<6I", *(expected[i] for i in (0, 2, 4, 1, 3, 5)))
     assert canonical_bytes(np.array([-2, 1], np.int64)) == struct.pack("<2q", -2, 1)
     assert canonical_bytes(np.array([True, False])) == b"\1\0"

@@ -24,16 +24,7 @@ from farflung.core.errors import (
 )
 from farflung.core.events.work_class import LossProbeCounts
 from farflung.core.ids import short, text
-from farflung.core.money import (
-    MAX_CREDITS,
-    Credits,
-    add,
-    checked,
-    format_credits,
-    parse_credits,
-    sub,
-    times,
-)
+from farflung.core.money import MAX_CREDITS, Credits, add, checked, format_credits, parse_credits, sub, times
 
 FEW = settings(max_examples=50)
 AMOUNT = st.integers(0, MAX_CREDITS)
@@ -188,10 +179,7 @@ def test_wrong_type_field_count_and_trailing_bytes_are_refused() -> None:
     assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),)))) in {"FF-CORE-021", "FF-CORE-022"}
     assert code(encode(("other", 1, "a", b"x", True, 1.5, ((1,),), None))) == "FF-CORE-021"
     assert code(encode(("sample", "1", "a", b"x", True, 1.5, ((1,),), None))) == "FF-CORE-021"
-    assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),), None, 0))) in {
-        "FF-CORE-021",
-        "FF-CORE-022",
-    }
+    assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),), None, 0))) in {"FF-CORE-021", "FF-CORE-022"}
     assert code(encode(GOOD) + b"\x00") == "FF-CORE-021"
     assert code(b"\x91" * 100_000, Inner, 1 << 20) == "FF-CORE-021"
 
@@ -235,14 +223,7 @@ def test_errors_show_code_cause_and_next_step_and_end_with_their_own_status() ->
     error = PolicyError("FF-X-1", "no", cause="why", hint="do this")
     assert error.lines() == ["error[FF-X-1]: no", "  cause: why", "  try:   do this"]
     assert RunError("FF-X-1", "no").lines() == ["error[FF-X-1]: no"]
-    tree = {
-        UsageError: 2,
-        SpecError: 2,
-        NetworkError: 3,
-        ProtocolError: 3,
-        PolicyError: 4,
-        VerificationError: 5,
-    }
+    tree = {UsageError: 2, SpecError: 2, NetworkError: 3, ProtocolError: 3, PolicyError: 4, VerificationError: 5}
     assert {kind: kind("c", "m").exit_code for kind in tree} == tree
     assert (FarflungError.exit_code, RunError.exit_code) == (1, 1)
 
@@ -261,9 +242,7 @@ def _example(kind: type[Any]) -> Any:
     for field in msgspec.structs.fields(kind):
         name = getattr(field.type, "__name__", str(field.type))
         of = str(field.type).removeprefix("tuple[").split(",")[0]
-        values[field.name] = (
-            pairs.get(of, ("p", "q")) if "tuple" in str(field.type) else by_type.get(name, 1.5)
-        )
+        values[field.name] = pairs.get(of, ("p", "q")) if "tuple" in str(field.type) else by_type.get(name, 1.5)
     return kind(**values)
 
 

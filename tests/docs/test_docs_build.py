@@ -63,9 +63,7 @@ def loaded(page: Path) -> Iterator[str]:
 
 
 def test_every_page_is_built(built: Path) -> None:
-    pages = {
-        path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md") if "_build" not in path.parts
-    }
+    pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
     assert {page for page in pages if not (built / page).with_suffix(".html").is_file()} == set()
 
 

@@ -72,8 +72,7 @@ def test_a_method_is_told_by_its_whole_runs_and_the_front_by_what_nothing_underc
     assert found["MuLoCo, H 20, 2-bit"].losses == pytest.approx((1.74, 1.75, 1.76))
     assert found["MuLoCo, H 20, 2-bit"].loss == pytest.approx(1.75)
     assert {m.name: m.kind for m in found.values()} == {
-        name: "dense" if "dense" in name else "step" if LOSSES[name][2] == STEPS else "local"
-        for name in LOSSES
+        name: "dense" if "dense" in name else "step" if LOSSES[name][2] == STEPS else "local" for name in LOSSES
     }
     assert [m.name for m in curves.front(list(found.values()))] == [
         "SparseLoCo, H 20, top 64", "MuLoCo, H 30, top 256", "MuLoCo, H 20, 2-bit", "MuLoCo, H 12, 2-bit",

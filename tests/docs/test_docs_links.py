@@ -164,12 +164,7 @@ def test_every_module_that_is_named_is_there() -> None:
     package = ROOT / "src" / "farflung"
     names = "|".join(path.parent.name for path in package.glob("*/__init__.py"))
     pattern = re.compile(rf"(?:{names})(?:/\w+)+(?:\.py)?")
-    shown = {
-        (name(page), word)
-        for page in PAGES
-        for word in INLINE.findall(prose(page))
-        if pattern.fullmatch(word)
-    }
+    shown = {(name(page), word) for page in PAGES for word in INLINE.findall(prose(page)) if pattern.fullmatch(word)}
     assert len(shown) > 30
     assert [at for at in sorted(shown) if not any(package.glob(f"{at[1].removesuffix('.py')}*"))] == []
 
@@ -262,9 +257,7 @@ def test_the_drawing_of_the_floors_names_every_package_and_every_room() -> None:
 def test_the_glossary_names_every_room_and_modules_that_exist() -> None:
     package = ROOT / "src" / "farflung"
     table = [
-        line.strip("|").split("|")
-        for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()
-        if "| `" in line
+        line.strip("|").split("|") for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if "| `" in line
     ]
     missing = [
         where

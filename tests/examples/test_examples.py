@@ -40,9 +40,7 @@ SMALL_GPT = {
     "network.hidden": "0",
     "schedule.warmup": "2",
 }
-ENVIRONMENT = {
-    f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in {**SMALL, **SMALL_GPT}.items()
-}
+ENVIRONMENT = {f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in {**SMALL, **SMALL_GPT}.items()}
 CLI = ("-m", "farflung.app.cli.main")
 
 

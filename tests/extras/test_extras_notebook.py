@@ -44,9 +44,7 @@ def outputs(notebook: Any, cell: str) -> list[dict[str, str]]:
     shown: list[dict[str, str]] = []
     for output in found["outputs"]:
         assert output["output_type"] != "error", output
-        shown.append(
-            {output["name"]: output["text"]} if output["output_type"] == "stream" else output["data"]
-        )
+        shown.append({output["name"]: output["text"]} if output["output_type"] == "stream" else output["data"])
     return shown
 
 

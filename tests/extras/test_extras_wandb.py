@@ -70,9 +70,7 @@ def test_unless_told_otherwise_a_run_stays_offline_in_its_own_folder(tmp_path: P
     assert (run.project, run.display_name, run.host) == ("a-project", "day-n", "")
     assert values(run.config.update)["rounds"] == 2
     assert not run.HasField("git")
-    assert not any(
-        r.HasField(kind) for r in kept for kind in ("stats", "output", "output_raw", "environment")
-    )
+    assert not any(r.HasField(kind) for r in kept for kind in ("stats", "output", "output_raw", "environment"))
     assert list(folder.glob("wandb/offline-run-*/files/*")) == []
 
 

@@ -27,9 +27,7 @@ def mount(kind: str, where: Path, options: str, root: str = "/") -> str:
 
 def test_v1_has_a_place_in_each_controllers_hierarchy(tmp_path: Path) -> None:
     mounts = mount("cgroup", tmp_path / "m", "memory") + mount("cgroup", tmp_path / "c", "cpu,cpuacct")
-    found = cgroup.cgroup_roots(
-        tables(tmp_path, "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n", mounts)
-    )
+    found = cgroup.cgroup_roots(tables(tmp_path, "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n", mounts))
     assert found == [
         CgroupRoot(1, tmp_path / "m" / "a" / "b", ("memory",)),
         CgroupRoot(1, tmp_path / "c", ("cpu", "cpuacct")),
@@ -63,10 +61,7 @@ def test_hybrid_takes_v1_where_v2_has_no_controllers(tmp_path: Path) -> None:
 
 def test_a_container_sees_its_part_of_the_hierarchy(tmp_path: Path) -> None:
     mounts = mount("cgroup", tmp_path, "pids", root="/docker/abc")
-    assert (
-        cgroup.cgroup_roots(tables(tmp_path, "8:pids:/docker/abc/inner\n", mounts))[0].folder
-        == tmp_path / "inner"
-    )
+    assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/docker/abc/inner\n", mounts))[0].folder == tmp_path / "inner"
     assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/docker/abc\n", mounts))[0].folder == tmp_path
     assert cgroup.cgroup_roots(tables(tmp_path, "8:pids:/elsewhere\n", mounts)) == []
 
@@ -92,9 +87,7 @@ def test_without_control_groups_there_is_no_group(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bounds_are_written_in_the_kernels_words(
-    tmp_path: Path, version: int, bounds: dict[str, object]
-) -> None:
+def test_bounds_are_written_in_the_kernels_words(tmp_path: Path, version: int, bounds: dict[str, object]) -> None:
     group = cgroup.create(LIMITS, [CgroupRoot(version, tmp_path, cgroup.CONTROLLERS)])
     assert group is not None
     assert group.controllers == set(cgroup.CONTROLLERS)
@@ -132,13 +125,7 @@ def test_a_real_group_holds_what_joins_it_and_ends_it() -> None:
     group = cgroup.create(LIMITS)
     if group is None:
         pytest.skip("this machine gives no control group")
-    join = [
-        "/bin/sh",
-        "-c",
-        'for f; do echo $$ > "$f"; done; echo in; exec sleep 60',
-        "sh",
-        *group.entrances(),
-    ]
+    join = ["/bin/sh", "-c", 'for f; do echo $$ > "$f"; done; echo in; exec sleep 60', "sh", *group.entrances()]
     with subprocess.Popen(join, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"in\n"

@@ -23,9 +23,7 @@ from farflung.host.io import doctor_probes as probing
 from farflung.host.io import doctor_sockets
 from farflung.net.io import socket_options
 
-STOCK = r.CongestionReading(
-    "linux", "bbr", "cubic", "cubic", errno.ENOENT, ("reno", "cubic"), ("reno", "cubic"), True
-)
+STOCK = r.CongestionReading("linux", "bbr", "cubic", "cubic", errno.ENOENT, ("reno", "cubic"), ("reno", "cubic"), True)
 ALLOW = 'as root, sysctl -w net.ipv4.tcp_allowed_congestion_control="reno cubic bbr"'
 LINE = "net.ipv4.tcp_allowed_congestion_control = reno cubic bbr"
 
@@ -104,9 +102,7 @@ def test_the_command_takes_nothing_from_anybody(
         assert f"{key} = {value}" in below(finding, "line")
 
 
-def test_the_kernels_lists_of_modules_say_whether_it_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_lists_of_modules_say_whether_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_sockets, "MODULES", tmp_path)
     assert doctor_sockets._is_in_kernel("tcp_bbr") is None
     folder = tmp_path / platform.release()

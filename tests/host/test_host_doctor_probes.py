@@ -127,18 +127,8 @@ BORDERS: list[tuple[str, dict[str, Any], dict[str, Any], FindingState]] = [
     ("processes", {"soft": -1}, {"soft": 299}, FindingState.FAILS),
     ("processes", {"bound": 500, "inside": 100}, {"bound": 100, "inside": 1}, FindingState.FAILS),
     ("random", {}, {"is_ready": False}, FindingState.FAILS),
-    (
-        "congestion",
-        {},
-        {"got": "cubic", "refusal": errno.EPERM, "allowed": ("reno", "cubic")},
-        FindingState.SLOW,
-    ),
-    (
-        "congestion",
-        {},
-        {"got": "cubic", "refusal": errno.ENOENT, "available": ("reno", "cubic")},
-        FindingState.SLOW,
-    ),
+    ("congestion", {}, {"got": "cubic", "refusal": errno.EPERM, "allowed": ("reno", "cubic")}, FindingState.SLOW),
+    ("congestion", {}, {"got": "cubic", "refusal": errno.ENOENT, "available": ("reno", "cubic")}, FindingState.SLOW),
     ("congestion", {}, {"system": "darwin", "own": "", "got": "", "available": ()}, FindingState.SLOW),
     ("congestion", {}, {"system": "win32", "own": "", "got": "", "available": ()}, FindingState.SLOW),
     ("terminal", {"columns": 80}, {"columns": 79}, FindingState.WARN),
@@ -202,8 +192,7 @@ def any_value(kind: Any) -> st.SearchStrategy[Any]:
 def any_tiers() -> st.SearchStrategy[tuple[r.TierReading, ...]]:
     words = st.sampled_from(["", "it is not installed"])
     one = [
-        st.builds(r.TierReading, st.just(sandbox.SandboxTier(name, ("gap",))), words, words)
-        for name in sandbox.ORDER
+        st.builds(r.TierReading, st.just(sandbox.SandboxTier(name, ("gap",))), words, words) for name in sandbox.ORDER
     ]
     return st.tuples(*one)
 

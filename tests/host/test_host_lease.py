@@ -130,9 +130,7 @@ def test_events_of_another_job_or_state_change_nothing() -> None:
 
 JOBS = st.sampled_from([A, B])
 EVENTS = st.one_of(
-    st.builds(
-        lambda j, a, u: LeaseOfferEvent(j, Millis(a), Millis(u)), JOBS, st.integers(0, 60), st.integers(0, 90)
-    ),
+    st.builds(lambda j, a, u: LeaseOfferEvent(j, Millis(a), Millis(u)), JOBS, st.integers(0, 60), st.integers(0, 90)),
     st.builds(LeaseAcceptEvent, JOBS),
     st.builds(LeaseRefuseEvent, JOBS, st.just("no")),
     st.builds(WorkerStartEvent, JOBS),

@@ -53,12 +53,7 @@ MET = RelayReading(
     udp=RouteTrace(("192.168.1.1", "198.51.100.254"), (0.001, 0.012), is_end=True),
 )
 SECOND = msgspec.structs.replace(
-    MET,
-    place="second.example:4510",
-    host="second.example",
-    address="198.51.100.2",
-    key=OTHER_KEY,
-    named=OTHER_KEY,
+    MET, place="second.example:4510", host="second.example", address="198.51.100.2", key=OTHER_KEY, named=OTHER_KEY
 )
 LOST: dict[str, Any] = {
     "trips": (), "skew": None, "seen": None, "up": None, "down": None, "loaded": (), "mtu": 0, "udp": None,
@@ -262,11 +257,7 @@ def test_symmetric_nats_on_both_sides_stay_on_the_relay_and_are_no_failure() -> 
     one = told(*SYMMETRIC, theirs=NetReadings(HERE, relays=SYMMETRIC))["pair"]
     assert (one.state, one.fault, one.side) == (FindingState.SLOW, NetworkFault.SYMMETRIC_NAT, FaultSide.BOTH)
     assert "expected and no fault" in one.measured
-    for mine, theirs in (
-        ((MET, SECOND), SYMMETRIC),
-        (SYMMETRIC, (MET, SECOND)),
-        ((MET, SECOND), (MET, SECOND)),
-    ):
+    for mine, theirs in (((MET, SECOND), SYMMETRIC), (SYMMETRIC, (MET, SECOND)), ((MET, SECOND), (MET, SECOND))):
         assert told(*mine, theirs=NetReadings(HERE, relays=theirs))["pair"].state is FindingState.OK
     assert told(MET, theirs=NetReadings(HERE, relays=SYMMETRIC))["pair"].state is FindingState.UNKNOWN
 
@@ -363,9 +354,7 @@ def test_what_a_stranger_says_moves_no_cursor(data: bytes) -> None:
     assert key == "" or len(key) == 64
 
 
-trails = st.one_of(
-    st.none(), st.sampled_from([NEAR, FAR, RouteTrace(), msgspec.structs.replace(FAR, is_end=True)])
-)
+trails = st.one_of(st.none(), st.sampled_from([NEAR, FAR, RouteTrace(), msgspec.structs.replace(FAR, is_end=True)]))
 relays_ = st.builds(
     RelayReading,
     st.just("r.example:4510"),

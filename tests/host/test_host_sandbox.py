@@ -12,9 +12,7 @@ from farflung.host import sandbox
 from farflung.host.io import launch, sandbox_tiers
 from farflung.host.sandbox import SandboxGap, SandboxSupport
 
-WHOLE = SandboxSupport(
-    is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True
-)
+WHOLE = SandboxSupport(is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True)
 BARE = SandboxSupport(is_root=True, controllers=frozenset(), has_memory_folder=False)
 NO_GROUP = {SandboxGap.SHARED_MEMORY, SandboxGap.CORES}
 
@@ -35,11 +33,7 @@ def test_gaps_are_those_of_the_machine() -> None:
     assert gaps("bwrap", WHOLE) == {SandboxGap.KERNEL}
     assert gaps("bwrap", BARE) == {SandboxGap.KERNEL, SandboxGap.THREADS, *NO_GROUP}
     assert gaps("landlock", WHOLE) == {SandboxGap.KERNEL, SandboxGap.METADATA, SandboxGap.DISK_WATCHED}
-    assert gaps("landlock", BARE) - gaps("landlock", WHOLE) == {
-        SandboxGap.THREADS,
-        SandboxGap.DISK_CLEAR,
-        *NO_GROUP,
-    }
+    assert gaps("landlock", BARE) - gaps("landlock", WHOLE) == {SandboxGap.THREADS, SandboxGap.DISK_CLEAR, *NO_GROUP}
     weak = {
         SandboxGap.FILES,
         SandboxGap.NETWORK,
@@ -108,9 +102,7 @@ def test_the_strongest_tier_that_works_is_taken(works: dict[str, str]) -> None:
     assert error.value.code == "FF-HOST-005"
 
 
-def test_a_tier_that_is_named_is_taken_or_refused(
-    works: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tier_that_is_named_is_taken_or_refused(works: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sandbox_tiers.VARIABLE, "landlock")
     assert sandbox_tiers.choose().name == "landlock"
     assert sandbox_tiers.choose("limits").name == "limits"
@@ -133,11 +125,7 @@ def test_a_tier_that_is_named_is_taken_or_refused(
     [
         ("bwrap", "bubblewrap is not installed", "apt-get install bubblewrap"),
         ("bwrap", "bwrap: setting up uid map: Permission denied", "apparmor_restrict_unprivileged_userns=0"),
-        (
-            "bwrap",
-            "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
-            "systempaths=unconfined",
-        ),
+        ("bwrap", "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
         ("bwrap", "bwrap: Unknown option --size", "--only-upgrade bubblewrap"),
         ("landlock", "Landlock is disabled in this kernel", "lsm=landlock"),
         ("landlock", "no Landlock here", "5.13"),

@@ -30,10 +30,7 @@ def test_planned_memory_sets_the_data_limit() -> None:
 def test_reasons_name_the_signal_and_quote_the_last_line() -> None:
     assert exit_reason.reason(-signal.SIGSEGV, b"").startswith("SIGSEGV")
     assert exit_reason.reason(-63, b"") == "signal 63"
-    assert (
-        exit_reason.reason(2, b"first\nlast \x1b[31mword\n\n")
-        == "exit status 2; its last words: last [31mword"
-    )
+    assert exit_reason.reason(2, b"first\nlast \x1b[31mword\n\n") == "exit status 2; its last words: last [31mword"
     assert len(exit_reason.last_line(b"x" * 9999)) == exit_reason.LAST_WORDS
 
 
@@ -97,26 +94,13 @@ def test_last_words_tell_which_limit_was_broken(words: str, limit: str) -> None:
 
 
 def test_what_the_host_knows_goes_before_what_the_worker_says() -> None:
-    assert exit_reason.reason(1, b"MemoryError", exit_reason.DISK).startswith(
-        f"{exit_reason.DISK}; exit status 1"
-    )
-    assert (
-        exit_reason.reason(-9, b"x", exit_reason.MEMORY)
-        == f"{exit_reason.MEMORY}; {exit_reason.reason(-9, b'')}"
-    )
+    assert exit_reason.reason(1, b"MemoryError", exit_reason.DISK).startswith(f"{exit_reason.DISK}; exit status 1")
+    assert exit_reason.reason(-9, b"x", exit_reason.MEMORY) == f"{exit_reason.MEMORY}; {exit_reason.reason(-9, b'')}"
     assert exit_reason.reason(0, b"", exit_reason.DISK) == f"{exit_reason.DISK}; exit status 0"
 
 
 def test_a_signal_is_read_through_bubblewrap() -> None:
-    assert [exit_reason.through_bwrap(n) for n in (None, 0, 1, 128, 137, 152, 255)] == [
-        None,
-        0,
-        1,
-        128,
-        -9,
-        -24,
-        255,
-    ]
+    assert [exit_reason.through_bwrap(n) for n in (None, 0, 1, 128, 137, 152, 255)] == [None, 0, 1, 128, -9, -24, 255]
 
 
 def test_a_lease_has_processor_time_for_its_work_many_times_over_and_no_more() -> None:

@@ -48,10 +48,7 @@ def _name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    found = {
-        _name(path): ast.parse(path.read_text("utf-8"))
-        for path in sorted((SOURCE / "farflung").rglob("*.py"))
-    }
+    found = {_name(path): ast.parse(path.read_text("utf-8")) for path in sorted((SOURCE / "farflung").rglob("*.py"))}
     return {name: tree for name, tree in found.items() if not name.endswith("__main__")}
 
 
@@ -179,9 +176,7 @@ def _bounded(arguments: tuple[Any, ...]) -> Make:
 
 
 def _either(makers: list[Make]) -> Make:
-    return lambda source, depth: makers[0 if depth > DEPTH else _below(source, len(makers))](
-        source, depth + 1
-    )
+    return lambda source, depth: makers[0 if depth > DEPTH else _below(source, len(makers))](source, depth + 1)
 
 
 def _row(arguments: tuple[Any, ...]) -> Make:

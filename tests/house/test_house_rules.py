@@ -25,18 +25,7 @@ MAX_PARAMETERS = 7  # of a constructor
 FREE = {"sync"}  # whose classes take the options that people choose by name
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 FIELD = {  # terms that end in -ing and are nouns, or stand before one
-    *(
-        "annealing",
-        "cheating",
-        "clearing",
-        "coding",
-        "keyring",
-        "matching",
-        "metering",
-        "opening",
-        "timing",
-        "training",
-    ),
+    *("annealing", "cheating", "clearing", "coding", "keyring", "matching", "metering", "opening", "timing", "training")
 }
 METAPHORS = frozenset(
     re.findall(
@@ -70,9 +59,7 @@ OWNERS = {  # the rooms in which an area's errors are made: one code may tell th
     "WATCH": {"watch"},
     "APP": {"app", "local", "peers", "job"},
 }
-RUNS_MODELS = (
-    SOURCE / "train" / "user_module.py"
-)  # the one place that runs a model's source, inside the worker
+RUNS_MODELS = SOURCE / "train" / "user_module.py"  # the one place that runs a model's source, inside the worker
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
@@ -120,17 +107,9 @@ def unpicklers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         for name in imports(node):
             if name.split(".")[0] in UNPICKLERS or name == "torch.load" or name.startswith("torch.load."):
                 yield node, name
-        if isinstance(node, ast.Attribute) and dotted(node) in {
-            "torch.load",
-            "torch.package",
-            "torch.jit.load",
-        }:
+        if isinstance(node, ast.Attribute) and dotted(node) in {"torch.load", "torch.package", "torch.jit.load"}:
             yield node, dotted(node)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in {"eval", "exec"}
-        ):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}:
             yield node, node.func.id
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             value = node.value
@@ -189,16 +168,12 @@ def test_the_ledger_knows_no_floats() -> None:
 
 def test_nothing_that_is_read_is_run() -> None:
     found = [(path, node, what) for path in FILES for node, what in unpicklers(tree(path))]
-    broken = [
-        f"{place(path, node)}: {what}" for path, node, what in found if (path, what) != (RUNS_MODELS, "exec")
-    ]
+    broken = [f"{place(path, node)}: {what}" for path, node, what in found if (path, what) != (RUNS_MODELS, "exec")]
     assert broken == []
 
 
 def test_no_file_is_over_500_lines() -> None:
-    sizes = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES
-    }
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
     assert {path: size for path, size in sizes.items() if size > MAX_FILE} == {}
 
 
@@ -297,11 +272,7 @@ def test_the_page_of_errors_is_what_the_source_says() -> None:
     """`python tools/errors.py` writes it."""
     ended = subprocess.run([sys.executable, str(ROOT / "tools" / "errors.py"), "--check"], check=False)
     assert ended.returncode == 0
-    silent = [
-        line
-        for line in ERRORS.read_text("utf-8").splitlines()
-        if re.match(r"\| `FF-[^|]*\|[^|]*\| +\|", line)
-    ]
+    silent = [line for line in ERRORS.read_text("utf-8").splitlines() if re.match(r"\| `FF-[^|]*\|[^|]*\| +\|", line)]
     assert silent == [], "nothing says what went wrong: a remark after the code's line does"
 
 
@@ -368,9 +339,7 @@ def test_the_unpickling_rule_sees(code: str) -> None:
 
 
 def test_the_unpickling_rule_lets_safe_loading_pass() -> None:
-    assert not list(
-        unpicklers(ast.parse("np.load(p, allow_pickle=False)\nmodel.eval()\nsafetensors.numpy.load(x)"))
-    )
+    assert not list(unpicklers(ast.parse("np.load(p, allow_pickle=False)\nmodel.eval()\nsafetensors.numpy.load(x)")))
 
 
 def test_the_length_rule_sees() -> None:

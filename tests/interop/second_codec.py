@@ -20,9 +20,7 @@ def pack(value: Any) -> bytes:
     if isinstance(value, str):
         text = value.encode()
         return (
-            bytes([0xA0 | len(text)])
-            if len(text) < 32
-            else _head(len(text), ((1, 0xD9), (2, 0xDA), (4, 0xDB)))
+            bytes([0xA0 | len(text)]) if len(text) < 32 else _head(len(text), ((1, 0xD9), (2, 0xDA), (4, 0xDB)))
         ) + text
     assert isinstance(value, Sequence)
     start = bytes([0x90 | len(value)]) if len(value) < 16 else _head(len(value), ((2, 0xDC), (4, 0xDD)))

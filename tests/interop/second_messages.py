@@ -47,9 +47,7 @@ class Law(Protocol):
 
     def play(self, state: Any, header: Header, txs: Sequence[Any], judged: bool) -> Any: ...  # None: invalid
 
-    def fill(
-        self, state: Any, parent: Header, key: bytes, clock: int, pool: list[Any]
-    ) -> Any: ...  # header, txs
+    def fill(self, state: Any, parent: Header, key: bytes, clock: int, pool: list[Any]) -> Any: ...  # header, txs
 
     def waits(self, state: Any, tx: Any) -> bool: ...
 
@@ -106,9 +104,7 @@ def shown(signatures: dict[int, bytes], n: int) -> list[Any]:
     return [bits(list(signatures), n), [signatures[seat] for seat in sorted(signatures)]]
 
 
-def checked(
-    vote: Sequence[Any], seats: bytes, signatures: list[bytes], members: Sequence[bytes]
-) -> dict[int, bytes]:
+def checked(vote: Sequence[Any], seats: bytes, signatures: list[bytes], members: Sequence[bytes]) -> dict[int, bytes]:
     """The signatures of a quorum by seat; none if it is not one."""
     n = len(members)
     named = [seat for seat in range(n) if seat // 8 < len(seats) and seats[seat // 8] >> seat % 8 & 1]

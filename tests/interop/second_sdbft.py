@@ -127,9 +127,7 @@ class Second(Views):
         is_valid, is_hint = self.take_ballot(peer, signed)
         if is_valid and self.final < view <= self.view + 8:
             held = self.proposals.setdefault(view, [])
-            if all(name_of(other) != block for other, _, _ in held) and (
-                not held or self.chosen(view) == block
-            ):
+            if all(name_of(other) != block for other, _, _ in held) and (not held or self.chosen(view) == block):
                 held.append((header, txs, signed))
                 self.known.setdefault(block, (header, txs))
                 self.log(["proposal", header, txs, signed])
@@ -204,8 +202,7 @@ class Second(Views):
                 proposal
                 for view, held in sorted(self.proposals.items())
                 for proposal in held
-                if name_of(proposal[0]) == wants
-                or (view >= since and self.chosen(view) == name_of(proposal[0]))
+                if name_of(proposal[0]) == wants or (view >= since and self.chosen(view) == name_of(proposal[0]))
             ]
             shown.sort(key=lambda proposal: name_of(proposal[0]) != wants)
             for proposal in shown[:9]:
@@ -274,11 +271,7 @@ class Second(Views):
     def vote(self, kind: int, view: int, block: bytes, proposal: Sequence[Any] | None = None) -> bool:
         """Signs, logs and sends, if the rules let it."""
         barred = {NOTARIZE: (NOTARIZE, NULLIFY), NULLIFY: (NULLIFY, FINALIZE), FINALIZE: (NULLIFY, FINALIZE)}
-        if (
-            self.seat is None
-            or view <= self.final
-            or any((view, other) in self.mine for other in barred[kind])
-        ):
+        if self.seat is None or view <= self.final or any((view, other) in self.mine for other in barred[kind]):
             return False
         vote = [self.root[CHAIN], self.reign.epoch, view, kind, block]
         signed = [vote, self.seat, self.key.sign(h("farflung/vote/1", pack(vote)))]

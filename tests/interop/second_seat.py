@@ -76,9 +76,7 @@ class SecondSeat(Node):
     def __init__(self, world: World, index: int) -> None:
         super().__init__(world, index)
         self.records: list[bytes] = []
-        self.epoch = (
-            0  # of what it said last: what was made before an epoch's end leaves before what comes after
-        )
+        self.epoch = 0  # of what it said last: what was made before an epoch's end leaves before what comes after
         self.app: Any = self  # of which the world asks the next three
         self.replica: Any = self
 
@@ -141,9 +139,7 @@ def _fields(header: Any) -> list[Any]:
 class Mixed(World):
     """A committee of real keys, some of whose seats the second implementation plays."""
 
-    def __init__(
-        self, nodes: int, seconds: Sequence[int], script: Script | None = None, **others: Any
-    ) -> None:
+    def __init__(self, nodes: int, seconds: Sequence[int], script: Script | None = None, **others: Any) -> None:
         keys = [local_key(0, "seat", index) for index in range(nodes)]
         super().__init__(nodes, script, keys=keys, **others)
         for index in seconds:

@@ -148,9 +148,7 @@ class Views:
         unfinished = max(0, self.view - self.final - 2)
         f = (len(self.members) - 1) // 3
         span = 3 * self.reign.delta * 2 ** min(10, unfinished // (f + 1))
-        start = (
-            self.entered + self.reign.idle if self.work_since is None else max(self.entered, self.work_since)
-        )
+        start = self.entered + self.reign.idle if self.work_since is None else max(self.entered, self.work_since)
         return start + span * (self.fired + 1)
 
     def prune(self) -> None:

@@ -100,9 +100,7 @@ def test_epochs_change_between_implementations(seconds: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize("seconds", [(1,), (1, 2)])
-def test_a_leader_that_shows_two_blocks_over_links_that_lose_does_not_part_them(
-    seconds: tuple[int, ...],
-) -> None:
+def test_a_leader_that_shows_two_blocks_over_links_that_lose_does_not_part_them(seconds: tuple[int, ...]) -> None:
     world = Mixed(4, seconds, seed=2, delta_ms=40)
     put(world, 0, Equivocator)
     world.wires = Wires(delay=5, jitter=10, drop=0.2)

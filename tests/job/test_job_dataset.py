@@ -80,8 +80,7 @@ def test_lengths_that_do_not_add_up_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [Dataset(np.ones(3, np.uint8), np.ones(3, np.uint16)), dataset([1], [1], np.int64), dataset([1], [])],
+    "bad", [Dataset(np.ones(3, np.uint8), np.ones(3, np.uint16)), dataset([1], [1], np.int64), dataset([1], [])]
 )
 def test_what_cannot_be_unpacked_is_not_packed(bad):
     with pytest.raises(ValueError, match="both parts"):
@@ -134,12 +133,7 @@ def test_nothing_is_refused():
 
 @pytest.mark.parametrize(
     "data",
-    [
-        b"text\0text",
-        zlib.compress(bytes(range(256)) * 9).replace(b"\0", b"\xff"),
-        "text".encode("utf-16"),
-        b"\xff",
-    ],
+    [b"text\0text", zlib.compress(bytes(range(256)) * 9).replace(b"\0", b"\xff"), "text".encode("utf-16"), b"\xff"],
 )
 def test_binary_data_is_refused_and_token_files_are_suggested(data):
     assert not is_text(data)
@@ -152,9 +146,7 @@ def test_binary_data_is_refused_and_token_files_are_suggested(data):
 def test_text_of_many_kinds_is_text():
     for text in ("plain", "Straße, naïve, Ελληνικά, 日本語, 🙂", ""):
         assert is_text(text.encode())
-    assert is_text(
-        "À côté du château, où l'été s'achève".encode("latin-1") * 3 + b"and more of plain ascii" * 9
-    )
+    assert is_text("À côté du château, où l'été s'achève".encode("latin-1") * 3 + b"and more of plain ascii" * 9)
 
 
 def test_too_little_data_for_one_sequence_is_refused():

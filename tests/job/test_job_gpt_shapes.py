@@ -12,9 +12,7 @@ from farflung.job.spec import ModelSpec
 )
 def test_the_number_of_parameters_has_its_closed_form(layers, width, context, vocabulary):
     model = ModelSpec(layers=layers, width=width, heads=2, context=context, vocabulary=vocabulary)
-    assert (
-        gpt_size(model) == (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
-    )
+    assert gpt_size(model) == (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
 
 
 def test_shapes_are_those_of_the_blocks_and_make_a_layout():

@@ -123,11 +123,7 @@ def test_terms_that_do_not_fit_their_class_have_a_fault(subtests: pytest.Subtest
         ({"sync.delay": 1}, 1, "although sync.delay"),
         ({"audit.proof": "outcome"}, 1, "although the job asks for no more"),
         ({"audit.rate": 0.0, "audit.probation": 0}, 1, "although none of its work is audited"),
-        (
-            {"audit.proof": "proven", "program": CanonicalProgram(), "unproven": "no form"},
-            1,
-            "asks to be proven",
-        ),
+        ({"audit.proof": "proven", "program": CanonicalProgram(), "unproven": "no form"}, 1, "asks to be proven"),
     ]:
         with subtests.test(changes=changes, price=price, fault=fault):
             found = proof_class.fault(changed(changes), price)
@@ -143,9 +139,7 @@ def test_the_class_is_said_in_words_with_its_reason() -> None:
     assert said == "outcome only: not proven (aten.sort has no form (m.py, line 3))"
     unaudited = load(None, flags={"audit.rate": "0", "audit.probation": "0"}).spec
     assert proof_class.foreseen(unaudited) == "outcome only: not proven (none of its work is audited)"
-    assert (
-        proof_class.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
-    )
+    assert proof_class.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
     assert proof_class.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
 
 

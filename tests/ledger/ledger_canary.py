@@ -51,9 +51,7 @@ def signed_plant(
     place = canaries.source_of(segment, len(rows) - 1) if source is None else source
     truth = transactions.CommitmentOpening(PAYLOAD, WEIGHT, NONCE, transactions.Signature(bytes(64)))
     trace = merkle.root_of_hashes(leaves)
-    bare = transactions.PlantedTrace(
-        truth, trace, leaves, rows[segment + 1], rows[place], PLANTING, truth.signature
-    )
+    bare = transactions.PlantedTrace(truth, trace, leaves, rows[segment + 1], rows[place], PLANTING, truth.signature)
     return sign_plant(signer or node, bare, node, job=job, round=round)
 
 
@@ -83,11 +81,7 @@ def found(
 ) -> transactions.Canary:
     """The verifier says that the node's planted segment holds, unless a test changes it."""
     made = made or plant(node)
-    terms: dict[str, object] = {
-        "segment": SEGMENT,
-        "finding": transactions.VerdictFinding.HOLDS,
-        "excess": 300,
-    }
+    terms: dict[str, object] = {"segment": SEGMENT, "finding": transactions.VerdictFinding.HOLDS, "excess": 300}
     terms["trace"] = canaries.planted_root(made)
     return transactions.Canary(made, world.verdict(verifier, node, **(terms | change)))
 

@@ -14,24 +14,10 @@ from farflung.ledger import transactions
 from farflung.ledger.block import Block, BlockHeader, Genesis, vote_for
 from farflung.ledger.block_execution import ExecutedBlock, make
 from farflung.ledger.chain import Chain
-from farflung.ledger.motions import (
-    AdmitValidator,
-    AmendParams,
-    Motion,
-    MotionVote,
-    RemoveValidator,
-    What,
-    motion_id,
-)
+from farflung.ledger.motions import AdmitValidator, AmendParams, Motion, MotionVote, RemoveValidator, What, motion_id
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.tx_results import Outcome
-from farflung.ledger.validators import (
-    ValidatorJoin,
-    ValidatorLeave,
-    ValidatorRow,
-    ValidatorState,
-    join_parts,
-)
+from farflung.ledger.validators import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
 from farflung.ledger.votes import QuorumCertificate, VoteKind, certificate_of, is_quorum, sign_vote
 
 SEATS = tuple(local_key(8, "seat", index) for index in range(8))

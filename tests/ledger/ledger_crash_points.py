@@ -97,9 +97,7 @@ def check(folder: Path, blocks: int, said: dict[tuple[str, int], set[bytes]], at
     assert chain.state.root == replayed.state.root
     for block in chain.blocks:
         name, height = block.header.id, block.header.height
-        assert said.get(("final", height), {name}) == {name}, (
-            f"killed at {at}: another block was final at {height}"
-        )
+        assert said.get(("final", height), {name}) == {name}, f"killed at {at}: another block was final at {height}"
         assert said.get(("vote", height), {name}) == {name}, f"killed at {at}: two votes at {height}"
     assert ("vote", blocks) in said
     store.close()
@@ -123,9 +121,7 @@ def one_block(before: Path, after: Path, height: int) -> int:
 def main(folder: Path, blocks: int) -> int:
     """Returns how many points there were; each block begins from what the one before it left."""
     (folder / "0").mkdir()
-    return sum(
-        one_block(folder / str(height - 1), folder / str(height), height) for height in range(1, blocks + 1)
-    )
+    return sum(one_block(folder / str(height - 1), folder / str(height), height) for height in range(1, blocks + 1))
 
 
 if __name__ == "__main__":

@@ -75,9 +75,7 @@ class Game(World):
     """A runs the job as its second trainer and claims the end that `tiny` has; the players have the trees they have."""
 
     def __init__(self, accused: Player, challenger: Player, tiny: Tiny = TINY) -> None:
-        super().__init__(
-            replace(PARAMS, window_ms=10_000, dispute_ms=DISPUTE, bond_min=BOND, challenge_rounds=16)
-        )
+        super().__init__(replace(PARAMS, window_ms=10_000, dispute_ms=DISPUTE, bond_min=BOND, challenge_rounds=16))
         self.accused, self.challenger, self.tiny = accused, challenger, tiny
         self.job_id = programs.job_id(REST, tiny.program)
         job = self.job_id
@@ -85,9 +83,7 @@ class Game(World):
             self.must(key, self.register())
         self.must(REQUESTER, self.create(job))
         offers = [self.offer(key, job) for key in NODES[:2]]
-        offers += [
-            self.offer(key, job, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS
-        ]
+        offers += [self.offer(key, job, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
         self.must(REQUESTER, self.schedule(*offers[2:], *offers[:2], job=job))
         self.must(REQUESTER, self.progress(0, (A, 10), (B, 4), job=job))
 
@@ -187,9 +183,7 @@ class Game(World):
     def under(self, **change: int) -> None:
         """The same state under another law."""
         row = self.state.rows(ParamsRow)[0]
-        table = self.state.tables[ParamsRow.TABLE].with_rows(
-            [replace(row, params=replace(row.params, **change))]
-        )
+        table = self.state.tables[ParamsRow.TABLE].with_rows([replace(row, params=replace(row.params, **change))])
         self.state = dataclasses.replace(self.state, tables={**self.state.tables, ParamsRow.TABLE: table})
 
     def step(self) -> None:

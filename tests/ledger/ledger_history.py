@@ -43,9 +43,7 @@ def signed(chain: Chain, key: SigningKey, *ops: transactions.Op, fee: int = 0) -
 
 def rotated() -> tuple[transactions.Op, ...]:
     """A first node key in place of the account's own."""
-    return transactions.KeyCertify(STRANGER.public, 1, 2_000_000_000, 1_900_000_000), transactions.KeyRevoke(
-        0
-    )
+    return transactions.KeyCertify(STRANGER.public, 1, 2_000_000_000, 1_900_000_000), transactions.KeyRevoke(0)
 
 
 def batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
@@ -73,10 +71,7 @@ def audited_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
         [*first[0], *((key, world.register()) for key in VERIFIERS)],
         first[1],
         [*first[2], (REQUESTER, world.schedule(*offers))],
-        [
-            (REQUESTER, world.draw(0)),
-            (REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5))),
-        ],
+        [(REQUESTER, world.draw(0)), (REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5)))],
         [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], HostTampered(JOB, ROOTS[2]))],
         [*first[4], (NODES[1], Appeal(BOND, ROOTS[1]))],
         first[5],
@@ -94,10 +89,7 @@ def disputed_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
         [(REQUESTER, world.create()), (REQUESTER, world.schedule(*offers))],
         [(REQUESTER, world.progress(0, (NODES[1], 20), (VERIFIERS[0], 5)))],
         [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], world.settle_many((NODES[0], 10)))],
-        [
-            (NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])),
-            (REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS)),
-        ],
+        [(NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])), (REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS))],
         [(STRANGER, JobAttest(JOB, tuple(mark_attest(key, attest) for key in VERIFIERS)))],
         [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, transactions.JobSettle(JOB))],
     ]
@@ -131,9 +123,7 @@ def governed_batches() -> list[list[tuple[SigningKey, transactions.Op]]]:
     ]
 
 
-def history(
-    made: list[list[tuple[SigningKey, transactions.Op]]] | None = None, params: LedgerParams = PARAMS
-) -> Chain:
+def history(made: list[list[tuple[SigningKey, transactions.Op]]] | None = None, params: LedgerParams = PARAMS) -> Chain:
     chain = Chain(genesis(params), VALIDATOR)
     for batch in made or batches():
         by_key: dict[SigningKey, list[transactions.Op]] = {}

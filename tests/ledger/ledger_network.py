@@ -203,9 +203,7 @@ class Committee:
         row = node.chain.state.find(AccountRow, key.public)
         return row.balance if row is not None else 0
 
-    def pay(
-        self, nonce: int, payer: int = 0, amount: int = 1, fee: int = 0, expires: int = 0
-    ) -> transactions.SignedTx:
+    def pay(self, nonce: int, payer: int = 0, amount: int = 1, fee: int = 0, expires: int = 0) -> transactions.SignedTx:
         key, to = PAYERS[payer], SEATS[6].public
         made = transactions.make_tx(
             self.chain, key.public, nonce, transactions.Transfer(to, amount), fee=fee, expires=expires

@@ -8,29 +8,14 @@ from msgspec.structs import replace
 from farflung.core.commitments import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.relay_passes import (
-    GIB,
-    RelayPass,
-    RelayReceipt,
-    SignedRelayReceipt,
-    sign_pass,
-    sign_receipt,
-)
+from farflung.core.relay_passes import GIB, RelayPass, RelayReceipt, SignedRelayReceipt, sign_pass, sign_receipt
 from farflung.core.tie_break import rank
 from farflung.ledger import earnings_tally, transactions
 from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.state_transition import LedgerState, apply_block, genesis_state, total_money
-from farflung.ledger.table_rows import (
-    AccountRow,
-    ChannelRow,
-    JobRow,
-    LeaseRow,
-    NodeRow,
-    channel_key,
-    lease_key,
-)
+from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.ledger.tx_results import Outcome
 
 VALIDATOR = local_key(7, "validator")
@@ -75,9 +60,7 @@ def clearings_of(
     roles: dict[transactions.LeaseRole, list[PeerId]] = {}
     for signed in offers:
         roles.setdefault(signed.offer.role, []).append(signed.offer.node)
-    return tuple(
-        transactions.ClearingPrice(role, max(nodes, key=place)) for role, nodes in sorted(roles.items())
-    )
+    return tuple(transactions.ClearingPrice(role, max(nodes, key=place)) for role, nodes in sorted(roles.items()))
 
 
 class World:
@@ -95,9 +78,7 @@ class World:
     def chain(self) -> Hash:
         return self.state.law.chain
 
-    def sign(
-        self, key: SigningKey, *ops: transactions.Op, fee: int = 0, expires: int = 0
-    ) -> transactions.SignedTx:
+    def sign(self, key: SigningKey, *ops: transactions.Op, fee: int = 0, expires: int = 0) -> transactions.SignedTx:
         nonce = self.account(key).nonce
         return transactions.sign_tx(
             key, transactions.make_tx(self.chain, key.public, nonce, *ops, fee=fee, expires=expires)
@@ -141,18 +122,11 @@ class World:
 
     # Operations with terms that are accepted unless a test changes one of them
 
-    def register(
-        self, stake: int = 500, expires: int = START + 90_000, price: int = 5
-    ) -> transactions.NodeRegister:
+    def register(self, stake: int = 500, expires: int = START + 90_000, price: int = 5) -> transactions.NodeRegister:
         return transactions.NodeRegister(CAPS, price, stake, expires)
 
     def create(
-        self,
-        job: Hash = JOB,
-        escrow: int = 1000,
-        rounds: int = 3,
-        deadline: int = START + 60_000,
-        price: int = 5,
+        self, job: Hash = JOB, escrow: int = 1000, rounds: int = 3, deadline: int = START + 60_000, price: int = 5
     ) -> transactions.JobCreate:
         return transactions.JobCreate(job, escrow, price, rounds, deadline)
 
@@ -168,17 +142,11 @@ class World:
         signer: SigningKey | None = None,
         role: transactions.LeaseRole = transactions.LeaseRole.TRAIN,
     ) -> transactions.SignedLeaseOffer:
-        offer = transactions.LeaseOffer(
-            chain or self.chain, job, key.public, price, stake, units, expires, role
-        )
+        offer = transactions.LeaseOffer(chain or self.chain, job, key.public, price, stake, units, expires, role)
         return transactions.sign_offer(signer or key, offer)
 
     def open_channel(
-        self,
-        relay: SigningKey = VALIDATOR,
-        amount: int = 1000,
-        price: int = GIB,
-        expires: int = START + 60_000,
+        self, relay: SigningKey = VALIDATOR, amount: int = 1000, price: int = GIB, expires: int = START + 60_000
     ) -> transactions.ChannelOpen:
         """At a micro-credit a byte, unless `price` says otherwise."""
         return transactions.ChannelOpen(relay.public, amount, price, expires)
@@ -223,25 +191,12 @@ class World:
     ) -> transactions.CommitmentOpening:
         """What a node had committed to in a round, under its own signature."""
         promise = commitment_digest(job, key.public, round, PAYLOAD, 512, trace, NONCE)
-        return transactions.CommitmentOpening(
-            PAYLOAD, 512, NONCE, key.sign(NS_ACK, job, number(round), promise)
-        )
+        return transactions.CommitmentOpening(PAYLOAD, 512, NONCE, key.sign(NS_ACK, job, number(round), promise))
 
-    def verdict(
-        self, verifier: SigningKey, node: SigningKey, /, **change: object
-    ) -> transactions.SignedVerdict:
+    def verdict(self, verifier: SigningKey, node: SigningKey, /, **change: object) -> transactions.SignedVerdict:
         """A verifier's word that the node's first round is false, unless a test changes it."""
         says = transactions.Verdict(
-            self.chain,
-            JOB,
-            0,
-            node.public,
-            1,
-            TRACE,
-            verifier.public,
-            transactions.VerdictFinding.FALSE,
-            2001,
-            RESULT,
+            self.chain, JOB, 0, node.public, 1, TRACE, verifier.public, transactions.VerdictFinding.FALSE, 2001, RESULT
         )
         return transactions.sign_verdict(verifier, replace(says, **change))
 
@@ -291,9 +246,7 @@ class World:
         self.running()
         for key in VERIFIERS:
             assert self.do(key, self.register()) == "ok"
-        offers = [
-            self.offer(key, stake=stake, units=units, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS
-        ]
+        offers = [self.offer(key, stake=stake, units=units, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
         assert self.do(REQUESTER, self.schedule(*offers)) == "ok"
         return self
 

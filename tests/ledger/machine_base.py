@@ -170,9 +170,7 @@ class Machine(RuleBasedStateMachine):
 
     def has_accused(self, row: LeaseRow) -> bool:
         """It may lose its stake for that after it was paid."""
-        return any(
-            row.job == said.job and row.node in said.accusers for said in self.world.state.rows(DisputeRow)
-        )
+        return any(row.job == said.job and row.node in said.accusers for said in self.world.state.rows(DisputeRow))
 
     @invariant()
     def no_dispute_lasts_longer_than_it_may(self) -> None:

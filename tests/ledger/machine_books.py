@@ -11,16 +11,7 @@ from farflung.ledger.ledger_state import params_of
 from farflung.ledger.motions import MotionRow
 from farflung.ledger.rules.disputes import is_locked
 from farflung.ledger.state_transition import LedgerState
-from farflung.ledger.table_rows import (
-    AccountRow,
-    ChannelRow,
-    EpochRow,
-    JobRow,
-    KeyRow,
-    LeaseRow,
-    NodeRow,
-    NodeState,
-)
+from farflung.ledger.table_rows import AccountRow, ChannelRow, EpochRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.validators import CommitteeRow, ValidatorRow
 
 
@@ -50,10 +41,7 @@ def books(state: LedgerState) -> dict[str, object]:
         },
         "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
         "disputes": {
-            (row.job, row.node): (
-                (row.state.name.lower(), row.accusers, row.deadline),
-                (row.taken, row.pay, row.bond),
-            )
+            (row.job, row.node): ((row.state.name.lower(), row.accusers, row.deadline), (row.taken, row.pay, row.bond))
             for row in state.rows(DisputeRow)
         },
         "ballots": {(row.job, row.node, row.juror): row.is_guilty for row in state.rows(BallotRow)},
@@ -67,27 +55,18 @@ def books(state: LedgerState) -> dict[str, object]:
         "committees": [(row.first, list(row.members)) for row in state.rows(CommitteeRow)],
         "params": (state.params, [params_of(state, row.params) for row in state.rows(CommitteeRow)]),
         "validators": {
-            row.validator: (
-                (row.owner, row.stake, row.state.name.lower(), row.until),
-                (row.burnt, row.address),
-            )
+            row.validator: ((row.owner, row.stake, row.state.name.lower(), row.until), (row.burnt, row.address))
             for row in state.rows(ValidatorRow)
         },
         "motions": {
-            row.motion: (row.deadline, list(row.voters), row.state.name.lower())
-            for row in state.rows(MotionRow)
+            row.motion: (row.deadline, list(row.voters), row.state.name.lower()) for row in state.rows(MotionRow)
         },
         "channels": {
             (row.payer, row.relay): (row.opening, row.held, row.expires, row.price, row.is_open)
             for row in state.rows(ChannelRow)
         },
         "keys": {
-            row.account: (
-                (row.epoch, row.node),
-                (row.previous_epoch, row.previous),
-                (row.expires, row.until),
-                row.void,
-            )
+            row.account: ((row.epoch, row.node), (row.previous_epoch, row.previous), (row.expires, row.until), row.void)
             for row in state.rows(KeyRow)
         },
     }
@@ -136,9 +115,7 @@ def naive_books(naive: Naive) -> dict[str, object]:
             for names, said in naive.disputes.items()
         },
         "ballots": {
-            (*names, juror): vote
-            for names, said in naive.disputes.items()
-            for juror, vote in said["votes"].items()
+            (*names, juror): vote for names, said in naive.disputes.items() for juror, vote in said["votes"].items()
         },
         "exclusions": {
             name: (
@@ -150,15 +127,10 @@ def naive_books(naive: Naive) -> dict[str, object]:
         "committees": [(said["first"], said["members"]) for said in naive.epochs],
         "params": (naive.p, [said["params"] for said in naive.epochs]),
         "validators": {
-            name: (
-                (said["owner"], said["stake"], said["state"], said["until"]),
-                (said["burnt"], said["where"]),
-            )
+            name: ((said["owner"], said["stake"], said["state"], said["until"]), (said["burnt"], said["where"]))
             for name, said in naive.seats.items()
         },
-        "motions": {
-            name: (said["deadline"], said["votes"], said["state"]) for name, said in naive.moved.items()
-        },
+        "motions": {name: (said["deadline"], said["votes"], said["state"]) for name, said in naive.moved.items()},
         "channels": {
             names: (said["times"], said["left"], said["expires"], said["price"], said["open"])
             for names, said in naive.channels.items()

@@ -57,9 +57,7 @@ class CanaryRules(Machine):
         guilty=st.booleans(),
         heard=st.integers(0, 3),
     )
-    def caught(
-        self, stake: int, accused: str | None, stage: int, ends: str | None, guilty: bool, heard: int
-    ) -> None:
+    def caught(self, stake: int, accused: str | None, stage: int, ends: str | None, guilty: bool, heard: int) -> None:
         """A perjury that mostly comes in; the node that planted is accused itself; answers, votes, the job's end."""
         self.seal(1000)
         job = digest(NS_SPEC, b"canary", bytes([len(self.world.state.rows(JobRow))]))
@@ -74,11 +72,7 @@ class CanaryRules(Machine):
         if accused == "after":  # of all that audit still
             self.ask(VERIFIERS[1], self.world.accuse(NODES[0], VERIFIERS[1], job=job))
         if ends:
-            named = (
-                transactions.JobCancel(job)
-                if ends == "cancel"
-                else transactions.JobFinish(job, ROOTS[0], CAPS)
-            )
+            named = transactions.JobCancel(job) if ends == "cancel" else transactions.JobFinish(job, ROOTS[0], CAPS)
             self.ask(REQUESTER, named, *([transactions.JobSettle(job)] if ends == "finish" else []))
         if stage > 1:
             self.ask(VERIFIERS[0], DisputeAnswer(job, BOND, ROOTS[1]))

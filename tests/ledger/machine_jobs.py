@@ -71,10 +71,7 @@ class JobRules(Machine):
         self.seal(1000)
 
     @rule(
-        key=OWNER,
-        job=JOBS,
-        skip=st.sampled_from((0, 0, -1, 1)),
-        units=st.lists(st.tuples(LENDER, SMALL), max_size=3),
+        key=OWNER, job=JOBS, skip=st.sampled_from((0, 0, -1, 1)), units=st.lists(st.tuples(LENDER, SMALL), max_size=3)
     )
     def progress(self, key: SigningKey, job: Hash, skip: int, units: list[tuple[SigningKey, int]]) -> None:
         row = self.world.state.find(JobRow, job)
@@ -99,9 +96,7 @@ class JobRules(Machine):
         job=JOBS,
         stake=st.integers(0, 200),
         verifiers=st.integers(0, 2),
-        found=st.sampled_from(
-            (None, transactions.VerdictFinding.FALSE, transactions.VerdictFinding.WITHHELD)
-        ),
+        found=st.sampled_from((None, transactions.VerdictFinding.FALSE, transactions.VerdictFinding.WITHHELD)),
         stage=st.integers(3, 5),
     )
     def watched(
@@ -115,8 +110,7 @@ class JobRules(Machine):
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
         offers += [
-            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT)
-            for key in judges
+            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT) for key in judges
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         ops = [
@@ -139,11 +133,7 @@ class JobRules(Machine):
         node=st.sampled_from((*NODES, NODES[0], VERIFIERS[0])),
         verifiers=st.one_of(st.just(list(VERIFIERS)), st.lists(AUDITOR, max_size=3)),
         finding=st.sampled_from(
-            (
-                *transactions.VerdictFinding,
-                transactions.VerdictFinding.FALSE,
-                transactions.VerdictFinding.WITHHELD,
-            )
+            (*transactions.VerdictFinding, transactions.VerdictFinding.FALSE, transactions.VerdictFinding.WITHHELD)
         ),
         excess=st.sampled_from((0, 2000, 2001, 9000)),
         claimed=st.sampled_from((0, 0, 0, 1)),

@@ -59,9 +59,7 @@ class MoneyRules(Machine):
         serials=st.lists(st.integers(0, 3), min_size=1, max_size=2),
         opening=st.sampled_from((1, 1, 1, 2)),
         said=st.lists(st.tuples(st.sampled_from(NODES), SMALL, SMALL), max_size=3),
-        terms=st.sampled_from(
-            ((1 << 40, 0), (1 << 40, 3), (10, 0), (10, 9), ((1 << 50) + 1, 0), (10, (1 << 50) + 1))
-        ),
+        terms=st.sampled_from(((1 << 40, 0), (1 << 40, 3), (10, 0), (10, 9), ((1 << 50) + 1, 0), (10, (1 << 50) + 1))),
         signer=st.sampled_from((None, None, None, STRANGER)),
     )
     def claim(

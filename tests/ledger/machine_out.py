@@ -29,12 +29,7 @@ class OutRules(Machine):
     def appeal(self, key: SigningKey, place: int, bond: int, named: Hash) -> None:
         self.ask(self._excluded(place, key), Appeal(bond, named))
 
-    @rule(
-        key=LENDER,
-        place=st.integers(0, 3),
-        board=st.lists(BOARD, min_size=1, max_size=3),
-        guilty=st.booleans(),
-    )
+    @rule(key=LENDER, place=st.integers(0, 3), board=st.lists(BOARD, min_size=1, max_size=3), guilty=st.booleans())
     def hear(self, key: SigningKey, place: int, board: list[SigningKey], guilty: bool) -> None:
         for juror in board:
             self.ask(juror, AppealVote(self._excluded(place, key).public, guilty))

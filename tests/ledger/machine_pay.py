@@ -46,12 +46,7 @@ class PayRules(Machine):
         odd=st.sampled_from((None, None, None, "units", "units", "node", "chain", "none", "many")),
     )
     def settle_many(
-        self,
-        key: SigningKey,
-        place: int,
-        earned: list[tuple[int, int]],
-        by: tuple[SigningKey, ...],
-        odd: str | None,
+        self, key: SigningKey, place: int, earned: list[tuple[int, int]], by: tuple[SigningKey, ...], odd: str | None
     ) -> None:
         """Mostly for nodes that have a lease in the job."""
         job, chain = self._job(place), ROOTS[7] if odd == "chain" else None
@@ -59,9 +54,7 @@ class PayRules(Machine):
         op = self.world.settle_many(*named, by=by, job=job, chain=chain)
         last = op.vouchers[-1].credit
         if odd in ("units", "node"):
-            last = replace(
-                last, **({"units": last.units + 1} if odd == "units" else {"node": NODES[1].public})
-            )
+            last = replace(last, **({"units": last.units + 1} if odd == "units" else {"node": NODES[1].public}))
         vouchers = (*op.vouchers[:-1], replace(op.vouchers[-1], credit=last))
         count = {"none": 0, "many": 257}.get(odd or "", 1)
         self.ask(key, replace(op, vouchers=vouchers * count))
@@ -119,9 +112,7 @@ class PayRules(Machine):
         stage=st.sampled_from((0, 0, 1, 2, 2, 3, 4, 5)),
         guilty=st.booleans(),
     )
-    def disputed(
-        self, stake: int, hired: int, both: bool, ends: str | None, stage: int, guilty: bool
-    ) -> None:
+    def disputed(self, stake: int, hired: int, both: bool, ends: str | None, stage: int, guilty: bool) -> None:
         """An accusation that mostly comes in, an answer, votes, and the end of the job before or after them."""
         self.seal(1000)
         job = digest(NS_SPEC, b"job", bytes([len(self.world.state.rows(JobRow))]))
@@ -132,8 +123,7 @@ class PayRules(Machine):
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
         offers += [
-            self.world.offer(key, job, 1, 31, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT)
-            for key in judges
+            self.world.offer(key, job, 1, 31, 50, self.at(9_000), role=transactions.LeaseRole.AUDIT) for key in judges
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         self.ask(REQUESTER, self.world.schedule(*offers, job=job), self.world.progress(0, *units, job=job))

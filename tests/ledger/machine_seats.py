@@ -64,9 +64,7 @@ class SeatRules(Machine):
         self.ask(owner, ValidatorLeave(seat.public))
 
     @rule(key=ANYONE, seat=SEAT, kind=st.integers(0, 2), change=CHANGES, span=SPAN)
-    def make_a_motion(
-        self, key: SigningKey, seat: SigningKey, kind: int, change: dict[str, int], span: int
-    ) -> None:
+    def make_a_motion(self, key: SigningKey, seat: SigningKey, kind: int, change: dict[str, int], span: int) -> None:
         self.ask(key, Motion(self.what_to_move(seat, kind, change), self.at(span)))
 
     def what_to_move(self, seat: SigningKey, kind: int, change: dict[str, int]) -> What:
@@ -81,9 +79,7 @@ class SeatRules(Machine):
             self.ask(key, MotionVote(data.draw(st.sampled_from(list(rows))).motion))
 
     @rule(seat=SEAT, owner=ANYONE, kind=st.integers(0, 2), change=CHANGES, less=st.integers(0, 1))
-    def carry_a_motion(
-        self, seat: SigningKey, owner: SigningKey, kind: int, change: dict[str, int], less: int
-    ) -> None:
+    def carry_a_motion(self, seat: SigningKey, owner: SigningKey, kind: int, change: dict[str, int], less: int) -> None:
         """A candidate, a motion and votes that mostly suffice, or one vote too few."""
         state = self.world.state
         if kind == 0:
@@ -122,13 +118,7 @@ class SeatRules(Machine):
             sign_vote(
                 signer or own,
                 seat,
-                Vote(
-                    self.world.chain,
-                    epoch,
-                    view,
-                    kind,
-                    ZERO_HASH if kind == VoteKind.NULLIFY else ROOTS[block],
-                ),
+                Vote(self.world.chain, epoch, view, kind, ZERO_HASH if kind == VoteKind.NULLIFY else ROOTS[block]),
             )
             for view, kind, block in zip(views, kinds, blocks, strict=True)
         ]

@@ -97,18 +97,14 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         return self.jobs[job]
 
     def KeyCertify(self, sender: bytes, op: ops.KeyCertify) -> None:
-        said = self.keys.setdefault(
-            sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0}
-        )
+        said = self.keys.setdefault(sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0})
         need(said["now"][0] < op.epoch < 2**32 and op.epoch >= said["void"])
         need(op.node not in (sender, said["now"][1], bytes(32)) and not of_small_order(op.node))
         need(1 <= op.expires <= 253402300799 >= op.until)
         said.update(now=(op.epoch, op.node), before=said["now"], times=(op.expires, op.until))
 
     def KeyRevoke(self, sender: bytes, op: ops.KeyRevoke) -> None:
-        said = self.keys.setdefault(
-            sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0}
-        )
+        said = self.keys.setdefault(sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0})
         need(said["void"] <= op.epoch < 2**32 - 1)
         said["void"] = op.epoch + 1
 
@@ -146,8 +142,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
             for signed in passage.receipts:
                 r = signed.receipt
                 need(
-                    (r.chain, r.payer, r.relay, r.opening, r.serial)
-                    == (p.chain, p.payer, sender, p.opening, p.serial)
+                    (r.chain, r.payer, r.relay, r.opening, r.serial) == (p.chain, p.payer, sender, p.opening, p.serial)
                 )
                 need(r.party in p.holders and r.party not in said and max(r.sent, r.received) <= 2**50)
                 need(signed.signer in self.voices(r.party))
@@ -188,9 +183,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         need(max(op.stake, held) >= self.p.stake_min)
         added = max(0, op.stake - held)
         self.pay(sender, -added)
-        node.update(
-            free=node["free"] + added, price=op.unit_price, caps=op.caps, expires=op.expires, active=True
-        )
+        node.update(free=node["free"] + added, price=op.unit_price, caps=op.caps, expires=op.expires, active=True)
 
     def NodeLeave(self, sender: bytes, op: ops.NodeLeave) -> None:
         need(sender in self.nodes and self.nodes[sender]["active"] and not self.locked(sender))

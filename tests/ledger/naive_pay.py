@@ -68,9 +68,7 @@ class NaivePay:
 
     # Tallies
 
-    def quorum_marked(
-        self, job: dict[str, Any], marks: tuple[PartySignature, ...], what: str, body: bytes
-    ) -> bool:
+    def quorum_marked(self, job: dict[str, Any], marks: tuple[PartySignature, ...], what: str, body: bytes) -> bool:
         auditors = self.auditors(job)
         names = [mark.signer for mark in marks]
         return (

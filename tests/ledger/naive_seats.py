@@ -46,15 +46,7 @@ class NaiveSeats:
         self.p = genesis.params
         self.amended: LedgerParams | None = None
         self.seats: dict[bytes, dict[str, Any]] = {
-            key: {
-                "owner": key,
-                "stake": 0,
-                "state": "admitted",
-                "since": 0,
-                "until": 0,
-                "burnt": 0,
-                "where": "",
-            }
+            key: {"owner": key, "stake": 0, "state": "admitted", "since": 0, "until": 0, "burnt": 0, "where": ""}
             for key in genesis.validators
         }
         self.moved: dict[bytes, dict[str, Any]] = {}

@@ -72,9 +72,7 @@ class Stage:
                 self.logged += effect.records
             if isinstance(effect, ev.CheckBlockEffect):
                 name = effect.draft.header.id
-                effects += self.tell(
-                    ev.BlockCheckedEvent(name, self.is_valid, name in self.closing, works=True)
-                )
+                effects += self.tell(ev.BlockCheckedEvent(name, self.is_valid, name in self.closing, works=True))
         return effects
 
     def hear(self, *messages: Message, peer: int = 2) -> list[ev.Effect]:

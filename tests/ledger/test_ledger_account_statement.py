@@ -7,30 +7,11 @@ from collections import Counter
 import pytest
 from ledger_history import audited_batches, batches, history, perjured_batches
 from ledger_sums import check_sums
-from ledger_world import (
-    BOND,
-    DISPUTE,
-    JOB,
-    NODES,
-    OTHER_JOB,
-    PARAMS,
-    REQUESTER,
-    VALIDATOR,
-    VERIFIERS,
-    World,
-    genesis,
-)
+from ledger_world import BOND, DISPUTE, JOB, NODES, OTHER_JOB, PARAMS, REQUESTER, VALIDATOR, VERIFIERS, World, genesis
 from msgspec.structs import replace
 
 from farflung.ledger import transactions
-from farflung.ledger.account_statement import (
-    CLOCK,
-    StatementEntry,
-    StatementEntryKind,
-    entries_of,
-    explained,
-    opening,
-)
+from farflung.ledger.account_statement import CLOCK, StatementEntry, StatementEntryKind, entries_of, explained, opening
 from farflung.ledger.chain import Chain
 from farflung.ledger.table_rows import AccountRow
 
@@ -80,21 +61,13 @@ def test_two_disputes_of_one_node_that_end_at_once_are_told_apart() -> None:
     world = World(replace(PARAMS, dispute_ms=DISPUTE, bond_min=BOND)).watched()
     world.do(REQUESTER, world.create(OTHER_JOB), world.progress(0, (NODES[0], 10)))
     offers = [world.offer(NODES[0], OTHER_JOB, stake=60)]
-    offers += [
-        world.offer(key, OTHER_JOB, stake=50, units=20, role=transactions.LeaseRole.AUDIT)
-        for key in VERIFIERS
-    ]
-    world.do(
-        REQUESTER, world.schedule(*offers, job=OTHER_JOB), world.progress(0, (NODES[0], 10), job=OTHER_JOB)
-    )
+    offers += [world.offer(key, OTHER_JOB, stake=50, units=20, role=transactions.LeaseRole.AUDIT) for key in VERIFIERS]
+    world.do(REQUESTER, world.schedule(*offers, job=OTHER_JOB), world.progress(0, (NODES[0], 10), job=OTHER_JOB))
     accusations = [world.accuse(NODES[0], job=job) for job in (JOB, OTHER_JOB)]
     assert world.do(REQUESTER, *accusations) == "ok"
     _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
     told = Counter((entry.what, entry.amount, entry.held, entry.about) for entry in entries)
-    expected = {
-        (StatementEntryKind.SLASHED, 0, -100, JOB): 1,
-        (StatementEntryKind.SLASHED, 0, -60, OTHER_JOB): 1,
-    }
+    expected = {(StatementEntryKind.SLASHED, 0, -100, JOB): 1, (StatementEntryKind.SLASHED, 0, -60, OTHER_JOB): 1}
     expected |= {(StatementEntryKind.BOUNTY, 25, 0, JOB): 2, (StatementEntryKind.BOUNTY, 15, 0, OTHER_JOB): 2}
     assert {key: told[key] for key in expected} == expected
     assert StatementEntryKind.UNEXPLAINED not in {entry.what for entry in entries}
@@ -107,19 +80,14 @@ def test_what_a_refused_transaction_began_is_no_entry_but_its_fee_is() -> None:
     block, _ = chain.propose([world.sign(REQUESTER, *ops, fee=3)], 9000)
     state, entries = explained(chain.state, block.header.time, block.txs, VALIDATOR.public)
     check_sums([*opening(chain.genesis), *entries], state)
-    assert [(e.what, e.amount) for e in entries] == [
-        (StatementEntryKind.FEE, -3),
-        (StatementEntryKind.FEE_EARNED, 3),
-    ]
+    assert [(e.what, e.amount) for e in entries] == [(StatementEntryKind.FEE, -3), (StatementEntryKind.FEE_EARNED, 3)]
 
 
 def test_what_the_clock_does_is_told_without_a_transaction() -> None:
     world = World().running()
     state, entries = explained(world.state, world.state.time + 80_000, [], VALIDATOR.public)
     assert {entry.place for entry in entries} == {CLOCK}
-    assert [(e.account, e.what, e.amount) for e in entries] == [
-        (REQUESTER.public, StatementEntryKind.REFUND, 1000),
-    ]
+    assert [(e.account, e.what, e.amount) for e in entries] == [(REQUESTER.public, StatementEntryKind.REFUND, 1000)]
     assert state.find(AccountRow, REQUESTER.public) == AccountRow(REQUESTER.public, 1_000_000, 2)
 
 

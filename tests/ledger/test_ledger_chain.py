@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ledger_history import signed
-from ledger_world import (
-    ACTORS,
-    JOB,
-    NODES,
-    PARAMS,
-    REQUESTER,
-    RICH,
-    ROOTS,
-    START,
-    STRANGER,
-    VALIDATOR,
-    World,
-    genesis,
-)
+from ledger_world import ACTORS, JOB, NODES, PARAMS, REQUESTER, RICH, ROOTS, START, STRANGER, VALIDATOR, World, genesis
 from msgspec.structs import replace
 
 from farflung.core import limits
@@ -27,16 +14,7 @@ from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Signature
 from farflung.core.money import MAX_CREDITS
 from farflung.ledger import block_execution, transactions
-from farflung.ledger.block import (
-    LOGICAL_MS,
-    Block,
-    BlockHeader,
-    Genesis,
-    read_block,
-    state_root,
-    txs_root,
-    vote_for,
-)
+from farflung.ledger.block import LOGICAL_MS, Block, BlockHeader, Genesis, read_block, state_root, txs_root, vote_for
 from farflung.ledger.chain import Chain
 from farflung.ledger.params import HOUR_MS
 from farflung.ledger.state_transition import genesis_header, genesis_state
@@ -159,11 +137,7 @@ def test_a_block_of_an_impossible_time_is_refused(step_ms: int):
 def test_proposing_does_not_move_the_chain_until_adopted():
     chain = Chain(genesis(), VALIDATOR)
     block, (result,) = chain.propose([pay(chain)], START + 1000)
-    assert (chain.head.height, len(chain.blocks), chain.find(transactions.tx_id(block.txs[0]))) == (
-        0,
-        0,
-        None,
-    )
+    assert (chain.head.height, len(chain.blocks), chain.find(transactions.tx_id(block.txs[0]))) == (0, 0, None)
     assert result == AppliedResult(transactions.tx_id(block.txs[0]), 1)
     chain.adopt(block)
     assert (chain.head, chain.find(transactions.tx_id(block.txs[0]))) == (block.header, 1)
@@ -220,19 +194,10 @@ def test_results_keep_the_order_of_what_was_handed_in():
         transactions.sign_tx(B, transactions.make_tx(ROOTS[0], B.public, 0, transactions.NodeLeave())),
     )
     failing = signed(chain, C, transactions.NodeLeave())
-    huge = transactions.sign_tx(
-        C, transactions.make_tx(chain.id, C.public, 0, transactions.Transfer(A.public, 1))
-    ).tx
+    huge = transactions.sign_tx(C, transactions.make_tx(chain.id, C.public, 0, transactions.Transfer(A.public, 1))).tx
     unencodable = transactions.SignedTx(replace(huge, fee=1 << 70), Signature(bytes(64)))
     block, results = chain.propose([old, new, new, wrong, failing, unencodable], 0)
-    kinds = [
-        AlreadyAppliedResult,
-        AppliedResult,
-        RejectedResult,
-        RejectedResult,
-        FailedResult,
-        RejectedResult,
-    ]
+    kinds = [AlreadyAppliedResult, AppliedResult, RejectedResult, RejectedResult, FailedResult, RejectedResult]
     assert [type(result) for result in results] == kinds
     assert block.txs == (new, failing)
     assert [getattr(result, "code", "") for result in results[2:4]] == ["FF-LEDG-008", "FF-LEDG-003"]

@@ -29,9 +29,7 @@ def claim(world: World, *passages: transactions.PassReceipts, key=RELAY) -> str:
     return world.do(key, transactions.ChannelClaim(REQUESTER.public, passages))
 
 
-def passage(
-    world: World, serial: int, up: int = 100, down: int = 100, **fields: object
-) -> transactions.PassReceipts:
+def passage(world: World, serial: int, up: int = 100, down: int = 100, **fields: object) -> transactions.PassReceipts:
     """A sent `up`, of which B says that it got `down`."""
     return world.passage(serial, (A, up, 0), (B, 0, down), **{"relay": RELAY, **fields})
 
@@ -140,9 +138,7 @@ def test_receipts_of_others_of_something_else_or_twice_are_refused() -> None:
     stranger = world.receipt(toll, STRANGER, STRANGER, 0, 100)
     for bad in ((a, forged), (a, other), (a, b, b), (a, b, stranger), (a, replace(b, signer=B.public[::-1]))):
         assert claim(world, transactions.PassReceipts(good.signed, bad)) == "FF-LEDG-096"
-    assert (
-        claim(world, transactions.PassReceipts(good.signed, (a,))) == "ok"
-    )  # one side alone is worth nothing
+    assert claim(world, transactions.PassReceipts(good.signed, (a,))) == "ok"  # one side alone is worth nothing
     assert world.balance(RELAY) == RICH
 
 

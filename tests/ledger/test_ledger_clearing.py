@@ -141,18 +141,14 @@ def test_what_is_accepted_is_a_price_that_the_asks_may_have_set(
 ) -> None:
     world = registered(*asks)
     crew, setter = KEYS[: min(members, len(asks))], KEYS[min(who, len(asks) - 1)]
-    offers = tuple(
-        world.offer(key, price=price, units=1, stake=10, expires=START + 40_000 + job_end) for key in crew
-    )
+    offers = tuple(world.offer(key, price=price, units=1, stake=10, expires=START + 40_000 + job_end) for key in crew)
     found = world.do(
         REQUESTER,
         transactions.JobSchedule(
             JOB, offers, (transactions.ClearingPrice(transactions.LeaseRole.TRAIN, setter.public),)
         ),
     )
-    place = {
-        key.public: (ask, bytes(rank(Hash(JOB), key.public))) for key, ask in zip(KEYS, asks, strict=False)
-    }
+    place = {key.public: (ask, bytes(rank(Hash(JOB), key.public))) for key, ask in zip(KEYS, asks, strict=False)}
     last = place[setter.public]
     is_legal = last[0] == price and all(place[key.public] <= last for key in crew)
     assert (found == "ok") == is_legal

@@ -165,9 +165,7 @@ def test_a_jury_that_finds_innocent_pays_the_node_and_costs_its_accusers_their_s
         assert (node.free, node.locked, node.leases, node.burnt) == (450, 0, 0, 25)
     job = world.job()
     assert (job.slashed, job.paid, job.refunded, job.reserved) == (100, 50, 250, 300)
-    assert (
-        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
-    )
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
     assert (world.job().paid, world.job().refunded) == (50, 950)
 
 
@@ -258,9 +256,7 @@ def test_vouchers_count_while_a_dispute_is_open():
 
 def test_a_job_is_settled_without_its_disputes():
     world = accused(answered=True)
-    assert (
-        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
-    )
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
     job = world.job()
     assert (job.state, job.paid, job.refunded, job.escrow) == (JobState.SETTLED, 20, 680, 0)
     assert world.dispute(A).money == 400 + BOND

@@ -5,20 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_world import (
-    CAPS,
-    JOB,
-    NODES,
-    OTHER_JOB,
-    REQUESTER,
-    RICH,
-    ROOTS,
-    START,
-    STRANGER,
-    VERIFIERS,
-    World,
-    genesis,
-)
+from ledger_world import CAPS, JOB, NODES, OTHER_JOB, REQUESTER, RICH, ROOTS, START, STRANGER, VERIFIERS, World, genesis
 from msgspec.structs import replace
 
 from farflung.core import limits
@@ -61,9 +48,7 @@ def test_a_node_that_nobody_recorded_is_paid_by_its_voucher():
     world.do(REQUESTER, world.progress(0, (B, 20)))
     assert world.do(A, world.settle_many((A, 10), (B, 20), claimed=1)) == "ok"
     assert (world.lease(A).units, world.lease(A).vouched, world.lease(A).earned) == (0, 10, 10)
-    assert (
-        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
-    )
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
     assert [world.lease(key).paid for key in (A, B)] == [50, 100]
     assert (world.job().paid, world.job().refunded) == (150, 850)
 
@@ -194,9 +179,7 @@ def test_verifiers_credit_nobody_that_audits():
 def test_a_mark_is_signed_by_whom_it_names(by: SigningKey):
     world = World().watched()
     op = world.settle_many((A, 1), by=(REQUESTER,) if by is REQUESTER else (V, W))
-    forged = replace(
-        op.signed.marks[0], signature=world.settle_many((A, 2), by=(by,)).signed.marks[0].signature
-    )
+    forged = replace(op.signed.marks[0], signature=world.settle_many((A, 2), by=(by,)).signed.marks[0].signature)
     signed = replace(op.signed, marks=(forged, *op.signed.marks[1:]))
     expected = "FF-LEDG-223" if by is REQUESTER else "FF-LEDG-222"
     assert refused(world, replace(op, signed=signed)) == expected

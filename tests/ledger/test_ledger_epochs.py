@@ -18,12 +18,7 @@ from farflung.ledger.block import Block, read_block, txs_root
 from farflung.ledger.block_execution import execute, make
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_checks import check_receipt, prove
-from farflung.ledger.receipt_file import (
-    check_receipt_file,
-    committee_of,
-    read_receipt_file,
-    write_receipt_file,
-)
+from farflung.ledger.receipt_file import check_receipt_file, committee_of, read_receipt_file, write_receipt_file
 from farflung.ledger.row_receipt import LedgerReceipt
 from farflung.ledger.stateless_checks import TRUSTED, UNJUDGED
 from farflung.ledger.table_rows import AccountRow
@@ -96,18 +91,14 @@ def test_no_epoch_is_skipped_and_none_speaks_for_another(grown: tuple[Reign, lis
 
 def test_the_step_of_another_epoch_is_no_step(grown: tuple[Reign, list[LedgerReceipt]]):
     committee, _ = grown
-    trust = light_client.follow_steps(
-        light_client.trust_in(committee.chain.genesis), committee.chain.steps, 3
-    )
+    trust = light_client.follow_steps(light_client.trust_in(committee.chain.genesis), committee.chain.steps, 3)
     now = committee.chain
     for key in (0, 1, 2, 3):
         with pytest.raises(VerificationError, match="FF-LEDG-253"):
             light_client.follow(trust, prove(now, "committees", count_key(key)))
 
 
-def test_the_epoch_of_a_header_and_the_row_of_a_step_cannot_be_changed(
-    grown: tuple[Reign, list[LedgerReceipt]],
-):
+def test_the_epoch_of_a_header_and_the_row_of_a_step_cannot_be_changed(grown: tuple[Reign, list[LedgerReceipt]]):
     committee, _ = grown
     step, trust = committee.chain.steps[0], light_client.trust_in(committee.chain.genesis)
     row = committee.chain.state.rows(CommitteeRow)[1]
@@ -191,9 +182,7 @@ def test_a_block_that_names_another_epoch_or_a_stranger_is_refused_although_it_i
 
 def test_what_is_not_final_is_judged_to_the_last_signature():
     committee = Reign(4)
-    sender = transactions.make_tx(
-        committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
-    )
+    sender = transactions.make_tx(committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1))
     good = transactions.sign_tx(REQUESTER, sender)
     made, _ = committee.made(good)
     wrong = (transactions.SignedTx(good.tx, transactions.sign_tx(SEATS[0], good.tx).signature),)
@@ -261,10 +250,7 @@ def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
     trust = light_client.trust_in(committee.chain.genesis)
     assert light_client.check(trust, first)
     strange = replace(NO_CERTIFICATE, view=3)
-    for receipt in (
-        replace(first, certificate=strange),
-        replace(first, header=replace(first.header, time=0)),
-    ):
+    for receipt in (replace(first, certificate=strange), replace(first, header=replace(first.header, time=0))):
         with pytest.raises(VerificationError, match="FF-LEDG-072"):
             light_client.check(trust, receipt)
     committee.carry(AmendParams(replace(LONG, withheld_permille=5)))
@@ -276,9 +262,7 @@ def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
 
 def test_what_was_executed_before_is_not_taken_for_another_block():
     committee = Reign(4)
-    payment = transactions.make_tx(
-        committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1)
-    )
+    payment = transactions.make_tx(committee.chain.id, REQUESTER.public, 0, transactions.Transfer(SEATS[0].public, 1))
     made, _ = committee.made(transactions.sign_tx(REQUESTER, payment))
     committee.chain.hold(made)
     certified = committee.certified(made)

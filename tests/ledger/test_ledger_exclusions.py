@@ -186,11 +186,7 @@ def test_a_tampered_host_is_out_and_loses_no_stake():
     world = World(LAW).running()
     world.do(REQUESTER, world.create(OTHER_JOB))
     assert world.do(A, HostTampered(JOB, ROOTS[2])) == "ok"
-    assert (row(world).fault, row(world).evidence, world.node(A).stake) == (
-        ExclusionFault.TAMPERED,
-        ROOTS[2],
-        500,
-    )
+    assert (row(world).fault, row(world).evidence, world.node(A).stake) == (ExclusionFault.TAMPERED, ROOTS[2], 500)
     assert hire(world) == "FF-LEDG-365"
     assert world.lease(A).is_open, "what it did before is paid, and can still be found false"
 

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from ledger_game import HONEST, TINY, Game, flipped
-from ledger_history import (
-    audited_batches,
-    disputed_batches,
-    governed_batches,
-    history,
-    perjured_batches,
-    rotated,
-)
+from ledger_history import audited_batches, disputed_batches, governed_batches, history, perjured_batches, rotated
 from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, STRANGER, World, genesis
 
 from farflung.core.codec import encode

@@ -25,12 +25,7 @@ def replayed(python: str, seed: str) -> list[str]:
     folders = (ROOT / "src", Path(__file__).parent)
     environment = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(map(str, folders)))
     done = subprocess.run(
-        [python, "-m", "ledger_replay"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
+        [python, "-m", "ledger_replay"], env=environment, capture_output=True, text=True, timeout=240, check=True
     )
     return done.stdout.split("\n")[:-1]
 

@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ledger_world import (
-    CAPS,
-    JOB,
-    NODES,
-    OTHER_JOB,
-    PARAMS,
-    REQUESTER,
-    RICH,
-    ROOTS,
-    START,
-    STRANGER,
-    VALIDATOR,
-    World,
-)
+from ledger_world import CAPS, JOB, NODES, OTHER_JOB, PARAMS, REQUESTER, RICH, ROOTS, START, STRANGER, VALIDATOR, World
 from msgspec.structs import replace
 
 from farflung.core import limits
@@ -124,10 +111,7 @@ def in_state(target: JobState) -> World:
     if target in (JobState.OUTPUT, JobState.SETTLED):
         world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS))
     if target in (JobState.SETTLED, JobState.CANCELLED, JobState.STOPPED):
-        world.do(
-            REQUESTER,
-            transactions.JobSettle(JOB) if target == JobState.SETTLED else transactions.JobCancel(JOB),
-        )
+        world.do(REQUESTER, transactions.JobSettle(JOB) if target == JobState.SETTLED else transactions.JobCancel(JOB))
     if target == JobState.EXPIRED:
         world.send(after=START + 60_000 - world.state.time)
     return world
@@ -258,9 +242,7 @@ def test_rounds_are_recorded_in_sequence(number: int):
 
 def test_no_round_is_recorded_after_the_last():
     world = World().running()
-    assert [world.do(REQUESTER, world.progress(number)) for number in range(4)] == ["ok"] * 3 + [
-        "FF-LEDG-043"
-    ]
+    assert [world.do(REQUESTER, world.progress(number)) for number in range(4)] == ["ok"] * 3 + ["FF-LEDG-043"]
 
 
 @pytest.mark.parametrize("key", [C, STRANGER])

@@ -32,9 +32,7 @@ def test_the_next_key_keeps_the_one_before_for_the_overlap_and_forgets_what_was_
     assert row(world) == KeyRow(A.public, C.public, B.public, 2, 2_100_000_000, 1, 2_000_000_000, 0)
 
 
-@pytest.mark.parametrize(
-    "key", [bytes([1, *bytes(31)]), bytes([1, *bytes(30), 128]), b"\xed" + b"\xff" * 30 + b"\x7f"]
-)
+@pytest.mark.parametrize("key", [bytes([1, *bytes(31)]), bytes([1, *bytes(30), 128]), b"\xed" + b"\xff" * 30 + b"\x7f"])
 def test_no_node_key_is_one_that_anybody_signs_for(key: bytes):
     world = World()
     assert world.do(A, replace(FIRST, node=PeerId(key))) == "FF-LEDG-203"

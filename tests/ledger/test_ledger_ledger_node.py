@@ -150,9 +150,7 @@ def accused(committee: Committee) -> list[transactions.SignedTx]:
 
 
 @pytest.mark.parametrize("witnesses", [(0, 1, 2), (2,), (1, 2)])
-def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_its_seat(
-    witnesses: tuple[int, ...],
-):
+def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_its_seat(witnesses: tuple[int, ...]):
     committee = Committee(4, epoch_blocks=4)
     committee.run(300)
     committee.kill(3)
@@ -181,11 +179,7 @@ def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobod
     term = committee.nodes[0].replica.committee  # type: ignore[union-attr]
     view = max(node.replica.view for node in committee.nodes if node is not None) + 1
     block = digest(NS_SPEC, b"one face")
-    for kind, about in (
-        (VoteKind.NOTARIZE, block),
-        (VoteKind.NOTARIZE, block),
-        (VoteKind.NULLIFY, ZERO_HASH),
-    ):
+    for kind, about in ((VoteKind.NOTARIZE, block), (VoteKind.NOTARIZE, block), (VoteKind.NULLIFY, ZERO_HASH)):
         ballot = VoteMessage(sign_vote(SEATS[3], 3, Vote(committee.chain, term.epoch, view, kind, about)))
         committee.feed(0, ev.ReplicaMessageEvent(SEATS[3].public, ballot))
     committee.run(2000)

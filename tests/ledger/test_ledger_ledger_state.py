@@ -15,16 +15,7 @@ from farflung.ledger import transactions
 from farflung.ledger.ledger_state import LedgerTable, StateDraft
 from farflung.ledger.persistent_collections import WIDTH, PersistentMap, PersistentVector
 from farflung.ledger.state_transition import LedgerState, apply_block, changed_rows
-from farflung.ledger.table_rows import (
-    AccountRow,
-    ChannelRow,
-    JobRow,
-    JobState,
-    NodeRow,
-    NodeState,
-    Row,
-    Timed,
-)
+from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, JobState, NodeRow, NodeState, Row, Timed
 
 EDGES = st.sampled_from((0, 1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH, 300))
 
@@ -63,9 +54,7 @@ def test_places_find_every_key_in_every_version(sizes: list[int]):
     known = 0
     for places, size in zip(versions, [0, *sizes], strict=True):
         known += size
-        assert [places.find(name(at)) for at in range(count)] == [
-            at if at < known else None for at in range(count)
-        ]
+        assert [places.find(name(at)) for at in range(count)] == [at if at < known else None for at in range(count)]
         assert len(places.layers) <= 6, "look-ups would be slow"
 
 
@@ -118,9 +107,7 @@ def with_rows(state: LedgerState, *rows: Row) -> LedgerState:
 
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from((REQUESTER, VALIDATOR)), st.integers(1, 90), st.integers(0, 3), st.integers(0, 70_000)
-    ),
+    st.tuples(st.sampled_from((REQUESTER, VALIDATOR)), st.integers(1, 90), st.integers(0, 3), st.integers(0, 70_000)),
     max_size=4,
 )
 
@@ -130,15 +117,11 @@ def extended(world: World, state: LedgerState, steps: list[tuple[SigningKey, int
     for key, fresh, stake, span in steps:
         account = state.find(AccountRow, key.public)
         assert account is not None
-        ops: list[transactions.Op] = [
-            transactions.Transfer(name(1000 * fresh + at), 1) for at in range(min(fresh, 60))
-        ]
+        ops: list[transactions.Op] = [transactions.Transfer(name(1000 * fresh + at), 1) for at in range(min(fresh, 60))]
         ops += [world.register(100 * stake, state.time + 5000)] if stake else []
         ops += [world.create(Hash(name(state.time)), 9, 1, state.time + 3000)]
         made = transactions.make_tx(world.chain, key.public, account.nonce, *ops)
-        state, _ = apply_block(
-            state, state.time + span + 1, (transactions.sign_tx(key, made),), VALIDATOR.public
-        )
+        state, _ = apply_block(state, state.time + span + 1, (transactions.sign_tx(key, made),), VALIDATOR.public)
     return state
 
 

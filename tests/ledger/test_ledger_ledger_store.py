@@ -125,9 +125,7 @@ def test_a_full_disk_is_told_and_leaves_the_chain_where_it_was(tmp_path: Path):
         fill(store, chain)
     head = chain.head
     assert head.height < 60
-    assert store._file.connection.execute("SELECT MAX(height) FROM headers").fetchone() == (
-        head.height or None,
-    )
+    assert store._file.connection.execute("SELECT MAX(height) FROM headers").fetchone() == (head.height or None,)
     store._file.connection.execute("PRAGMA max_page_count = 10000")
     store.commit(chain, (), head.time + LOGICAL_MS)
     store.close()
@@ -168,9 +166,7 @@ def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
     assert reload(tmp_path / "ledger.db").head == block.header
 
 
-def test_a_block_that_could_not_be_written_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_block_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = LedgerStore.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     block, _ = chain.propose((), 0)
@@ -378,9 +374,7 @@ def test_a_killed_validator_has_the_old_or_the_new_block_whole(tmp_path: Path, f
     assert write_history(path).state.root == history().state.root
 
 
-def test_one_flipped_bit_after_a_kill_never_loses_a_block_silently(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_flipped_bit_after_a_kill_never_loses_a_block_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A process that was killed closed nothing. A write-ahead log lost blocks here, each time, without a word."""
     with monkeypatch.context() as killed:
         killed.setattr(LedgerStore, "close", lambda self: None)

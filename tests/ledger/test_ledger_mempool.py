@@ -26,13 +26,9 @@ def sound(signed: transactions.SignedTx) -> tuple[str, str] | None:
     return unsound(CHAIN, signed)
 
 
-def pay(
-    key: SigningKey, nonce: int, fee: int = 1, amount: int = 1, expires: int = 0
-) -> transactions.SignedTx:
+def pay(key: SigningKey, nonce: int, fee: int = 1, amount: int = 1, expires: int = 0) -> transactions.SignedTx:
     op = transactions.Transfer(REQUESTER.public, amount)
-    return transactions.sign_tx(
-        key, transactions.make_tx(CHAIN, key.public, nonce, op, fee=fee, expires=expires)
-    )
+    return transactions.sign_tx(key, transactions.make_tx(CHAIN, key.public, nonce, op, fee=fee, expires=expires))
 
 
 def code(refused: RejectedResult | None) -> str:
@@ -46,9 +42,7 @@ def pool_of(*signed: transactions.SignedTx, bounds: MempoolLimits | None = None)
     return pool
 
 
-def taken(
-    pool: Mempool, state: LedgerState, count: int = ALL, size: int = ALL
-) -> tuple[transactions.SignedTx, ...]:
+def taken(pool: Mempool, state: LedgerState, count: int = ALL, size: int = ALL) -> tuple[transactions.SignedTx, ...]:
     return pool.take(state, state.time + 1, count, size)
 
 

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.whole
 
 BATCHES = st.lists(
     st.tuples(
-        st.sampled_from((*range(10), 63, 64, 130)),
-        st.lists(st.integers(0, 40), max_size=4),
-        st.binary(max_size=4),
+        st.sampled_from((*range(10), 63, 64, 130)), st.lists(st.integers(0, 40), max_size=4), st.binary(max_size=4)
     ),
     max_size=8,
 )

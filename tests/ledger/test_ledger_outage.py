@@ -90,9 +90,7 @@ def again(folder: Path, steps: Sequence[Step], count: int, seed: int) -> list[St
     said = [step for step in steps[:count] if isinstance(step, Said)]
     more = lived(folder, BLOCKS, 2)
     both = {*said, *(step for step in more if isinstance(step, Said))}
-    assert len({(each.word, each.height) for each in both}) == len(both), (
-        f"seed {seed}, cut behind step {count}"
-    )
+    assert len({(each.word, each.height) for each in both}) == len(both), f"seed {seed}, cut behind step {count}"
     return [*said, *more]
 
 

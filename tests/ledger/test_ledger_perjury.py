@@ -48,9 +48,7 @@ class Long(World):
         return transactions.JobCreate(JOB, 1000, 5, 2 * limits.ACCUSABLE_ROUNDS, 60_000)
 
 
-def audited(
-    params: LedgerParams = PARAMS, stake: int = 50, jury: tuple[SigningKey, ...] = (VALIDATOR,)
-) -> World:
+def audited(params: LedgerParams = PARAMS, stake: int = 50, jury: tuple[SigningKey, ...] = (VALIDATOR,)) -> World:
     """A (100 at stake) has earned 10 units at 5, the verifier V 4 of 20 at 5; V's stake is `stake`."""
     world = World(params, validators=jury).watched(stake=stake)
     assert world.do(REQUESTER, world.progress(0, (A, 10), (V, 4))) == "ok"
@@ -67,9 +65,7 @@ def settled(world: World) -> World:
 
 
 @pytest.mark.parametrize(("stake", "bounty"), [(50, 25), (51, 25), (1, 0), (0, 0)])
-def test_a_perjury_costs_the_whole_stake_and_half_of_it_is_whose_plant_it_was(
-    stake: int, bounty: int
-) -> None:
+def test_a_perjury_costs_the_whole_stake_and_half_of_it_is_whose_plant_it_was(stake: int, bounty: int) -> None:
     world = audited(stake=stake)
     assert world.do(REQUESTER, perjury(world, V, A)) == "ok"
     node, lease, job = world.node(V), world.lease(V), world.job()
@@ -146,15 +142,9 @@ def test_a_node_that_is_accused_and_an_accuser_when_the_clock_ends_both_is_told_
     _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
     told = Counter((e.account, e.what, e.amount, e.held) for e in entries)
     assert (
-        told[A.public, StatementEntryKind.SLASHED, 0, -100]
-        == told[V.public, StatementEntryKind.SLASHED, 0, -50]
-        == 1
+        told[A.public, StatementEntryKind.SLASHED, 0, -100] == told[V.public, StatementEntryKind.SLASHED, 0, -50] == 1
     )
-    assert (
-        told[A.public, StatementEntryKind.BOUNTY, 25, 0]
-        == told[W.public, StatementEntryKind.BOUNTY, 50, 0]
-        == 1
-    )
+    assert told[A.public, StatementEntryKind.BOUNTY, 25, 0] == told[W.public, StatementEntryKind.BOUNTY, 50, 0] == 1
     assert not {StatementEntryKind.UNEXPLAINED, StatementEntryKind.BONDED} & {e.what for e in entries}
 
 
@@ -198,9 +188,7 @@ def test_a_node_whose_lease_has_ended_accuses_nobody_nor_does_one_that_never_tra
     assert world.lease(V).is_open
 
 
-@pytest.mark.parametrize(
-    "finding", [f for f in transactions.VerdictFinding if f != transactions.VerdictFinding.HOLDS]
-)
+@pytest.mark.parametrize("finding", [f for f in transactions.VerdictFinding if f != transactions.VerdictFinding.HOLDS])
 def test_whoever_says_less_than_that_it_holds_loses_nothing(finding: transactions.VerdictFinding) -> None:
     world = audited()
     assert world.do(REQUESTER, perjury(world, V, A, finding=finding, excess=9000)) == "FF-LEDG-390"
@@ -232,9 +220,7 @@ def test_nobody_keeps_for_ever_what_a_verdict_was_made_of() -> None:
     last = World()
     last.state = world.state
     assert last.do(REQUESTER, perjury(world, V, A)) == "ok"
-    assert (
-        world.do(REQUESTER, transactions.Progress(JOB, limits.ACCUSABLE_ROUNDS, ROOTS[0], CAPS, ())) == "ok"
-    )
+    assert world.do(REQUESTER, transactions.Progress(JOB, limits.ACCUSABLE_ROUNDS, ROOTS[0], CAPS, ())) == "ok"
     assert world.do(REQUESTER, perjury(world, V, A)) == "FF-LEDG-356"
 
 

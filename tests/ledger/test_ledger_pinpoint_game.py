@@ -10,20 +10,7 @@ from core_tiny_program import ROUND, Player
 from core_tiny_program import World as Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_game import (
-    BOND,
-    CHALLENGE_BOND,
-    DISPUTE,
-    FRIEND,
-    HONEST,
-    STAKE,
-    TINY,
-    A,
-    B,
-    C,
-    Game,
-    flipped,
-)
+from ledger_game import BOND, CHALLENGE_BOND, DISPUTE, FRIEND, HONEST, STAKE, TINY, A, B, C, Game, flipped
 from ledger_world import ACTORS, NODES, REQUESTER, RICH, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
@@ -67,12 +54,7 @@ def test_one_unit_in_the_last_place_is_found_at_every_leaf_and_the_liar_loses(su
 def test_two_liars_both_lose_and_nobody_gets_anything():
     game = Game(liar(), liar(bit=2)).begun().played()
     assert game.about.state == DisputeState.FORFEIT
-    assert money(game) == {
-        "accused": NODE_MONEY - BOND,
-        "first": NODE_MONEY,
-        "second": NODE_MONEY,
-        "friend": RICH,
-    }
+    assert money(game) == {"accused": NODE_MONEY - BOND, "first": NODE_MONEY, "second": NODE_MONEY, "friend": RICH}
     assert game.node(A).burnt == STAKE + BOND
     assert [game.node(key).burnt for key in VERIFIERS] == [50, 0]  # who played, not who only agreed
 
@@ -168,12 +150,7 @@ STAGES = [PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW]
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(
-    ("moves", "ends"),
-    [
-        ((), DisputeState.FORFEIT),
-        ((0,), DisputeState.OVERTURNED),
-        ((1,), DisputeState.UPHELD),
-    ],
+    ("moves", "ends"), [((), DisputeState.FORFEIT), ((0,), DisputeState.OVERTURNED), ((1,), DisputeState.UPHELD)]
 )
 def test_who_is_silent_loses_at_every_stage(stage: PinpointStage, moves: tuple[int, ...], ends: DisputeState):
     game = both(stage)()
@@ -343,9 +320,7 @@ MOVES = st.sampled_from(("accused", "challenger", "wait", "end", "foreign", "aga
     bonded=st.booleans(),
     moves=st.lists(MOVES, max_size=14),
 )
-def test_whatever_is_played_money_is_kept_and_the_clock_ends_it(
-    pair: tuple[int, int], bonded: bool, moves: list[str]
-):
+def test_whatever_is_played_money_is_kept_and_the_clock_ends_it(pair: tuple[int, int], bonded: bool, moves: list[str]):
     """Every block of `World` checks the sum over all rows; here also that each account's statement explains it."""
     players = [HONEST if bit == 0 else liar(bit=bit) for bit in pair]
     game = Booked(*players)
@@ -392,11 +367,7 @@ def _play(game: Game, move: str) -> None:
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_what_is_older_than_anybody_has_to_keep_is_disputed_no_more(later: int):
-    for accuser, op, kept in (
-        (REQUESTER, Game.slash, 16),
-        (FRIEND, Game.challenge, 16),
-        (FRIEND, Game.challenge, 2),
-    ):
+    for accuser, op, kept in ((REQUESTER, Game.slash, 16), (FRIEND, Game.challenge, 16), (FRIEND, Game.challenge, 2)):
         game = Game(liar(), HONEST)
         game.under(challenge_rounds=kept)
         row = replace(game.job(game.job_id), round=ROUND + kept + later)

@@ -183,9 +183,7 @@ def test_a_full_block_of_keys_fits_one_answer():
 
 def test_an_operation_that_failed_tells_nothing_new():
     chain = Chain(genesis(), VALIDATOR)
-    block, _ = chain.propose(
-        [signed(chain, NODES[0], transactions.KeyCertify(STRANGER.public, 0, 9, 9))], 10**12
-    )
+    block, _ = chain.propose([signed(chain, NODES[0], transactions.KeyCertify(STRANGER.public, 0, 9, 9))], 10**12)
     chain.adopt(block)
     assert ask(chain, q.GetKeys()) == q.KeysReply((), 1, 1)
 

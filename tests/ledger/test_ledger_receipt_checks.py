@@ -117,9 +117,7 @@ def variants(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [*(name for name in KINDS if name != value), "", "x"]
     if isinstance(value, bytes):
-        flips = [
-            value[:i] + bytes([value[i] ^ 1]) + value[i + 1 :] for i in (0, len(value) // 2, -1 % len(value))
-        ]
+        flips = [value[:i] + bytes([value[i] ^ 1]) + value[i + 1 :] for i in (0, len(value) // 2, -1 % len(value))]
         return [*flips, value[:-1], value + b"\0", b""]
     if isinstance(value, tuple):
         parts = [(*value[:i], new, *value[i + 1 :]) for i, old in enumerate(value) for new in variants(old)]

@@ -16,13 +16,7 @@ from farflung.ledger import transactions
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_checks import prove
-from farflung.ledger.receipt_file import (
-    MAGIC,
-    ReceiptFile,
-    check_receipt_file,
-    read_receipt_file,
-    write_receipt_file,
-)
+from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, read_receipt_file, write_receipt_file
 from farflung.ledger.table_rows import JobRow, LeaseRow, channel_key, epoch_key, lease_key
 from farflung.ledger.transactions import LeaseRole
 
@@ -77,9 +71,7 @@ def test_a_file_shows_what_was_earned_and_what_was_lost(chain: Chain):
 
 def test_receipts_may_be_handed_in_in_any_order(chain: Chain):
     receipts = party_receipts(chain, A.public)
-    assert write_receipt_file(genesis(), A.public, receipts[::-1]) == write_receipt_file(
-        genesis(), A.public, receipts
-    )
+    assert write_receipt_file(genesis(), A.public, receipts[::-1]) == write_receipt_file(genesis(), A.public, receipts)
 
 
 def test_who_is_no_party_of_a_job_or_a_channel_is_given_no_file(chain: Chain):
@@ -107,9 +99,7 @@ def test_rows_of_one_block_stand_in_their_order(chain: Chain):
     block, _ = later.propose([], later.head.time + LOGICAL_MS)
     later.adopt(block)
     newer = file_of(later, A)
-    assert "of one block" in refused(
-        replace(file, receipts=(*file.receipts[:3], *newer.receipts[3:])),
-    )
+    assert "of one block" in refused(replace(file, receipts=(*file.receipts[:3], *newer.receipts[3:])))
     assert "order" in refused(replace(file, receipts=file.receipts[::-1]))
     assert "twice" in refused(replace(file, receipts=(*file.receipts, file.receipts[-1])))
     assert "one block" in refused(replace(file, receipts=()))

@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ledger_world import (
-    CAPS,
-    JOB,
-    NODES,
-    PARAMS,
-    REQUESTER,
-    RICH,
-    ROOTS,
-    START,
-    STRANGER,
-    VALIDATOR,
-    World,
-)
+from ledger_world import CAPS, JOB, NODES, PARAMS, REQUESTER, RICH, ROOTS, START, STRANGER, VALIDATOR, World
 from msgspec.structs import replace
 
 from farflung.core import limits
@@ -67,10 +55,7 @@ def test_wrong_signature_is_not_included():
 def test_transaction_for_another_chain_is_not_included():
     world = World()
     assert (
-        verdict(
-            world,
-            transactions.sign_tx(A, transactions.make_tx(ROOTS[0], A.public, 0, transactions.NodeLeave())),
-        )
+        verdict(world, transactions.sign_tx(A, transactions.make_tx(ROOTS[0], A.public, 0, transactions.NodeLeave())))
         == "FF-LEDG-003"
     )
 
@@ -86,8 +71,7 @@ def test_transaction_of_a_later_nonce_is_not_included():
     world = World()
     assert (
         verdict(
-            world,
-            transactions.sign_tx(A, transactions.make_tx(world.chain, A.public, 1, transactions.NodeLeave())),
+            world, transactions.sign_tx(A, transactions.make_tx(world.chain, A.public, 1, transactions.NodeLeave()))
         )
         == "FF-LEDG-004"
     )
@@ -98,9 +82,7 @@ def test_transaction_is_void_from_its_expiry_on():
     due = world.state.time + 1000
     assert verdict(world, world.sign(A, transactions.Transfer(B.public, 1), expires=due)) == "FF-LEDG-005"
     later = world.state.time + 1001
-    assert isinstance(
-        world.send(world.sign(A, transactions.Transfer(B.public, 1), expires=later))[0], AppliedResult
-    )
+    assert isinstance(world.send(world.sign(A, transactions.Transfer(B.public, 1), expires=later))[0], AppliedResult)
 
 
 def test_fee_above_the_balance_is_not_included():
@@ -120,9 +102,7 @@ def test_fee_below_the_minimum_is_not_included():
 def test_amounts_outside_the_range_are_malformed(amount: int):
     world = World()
     op = transactions.Transfer(B.public, amount)
-    blank = transactions.SignedTx(
-        transactions.make_tx(world.chain, A.public, 0, op), transactions.Signature(bytes(64))
-    )
+    blank = transactions.SignedTx(transactions.make_tx(world.chain, A.public, 0, op), transactions.Signature(bytes(64)))
     assert verdict(world, blank) == "FF-LEDG-001"
 
 
@@ -140,11 +120,7 @@ def test_malformed_transactions_are_not_included(subtests):
             "ops": (
                 transactions.JobSchedule(
                     JOB,
-                    (
-                        transactions.SignedLeaseOffer(
-                            transactions.LeaseOffer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"
-                        ),
-                    ),
+                    (transactions.SignedLeaseOffer(transactions.LeaseOffer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"),),
                     (),
                 ),
             )
@@ -190,9 +166,7 @@ def test_money_made_by_a_broken_rule_stops_the_ledger(monkeypatch: pytest.Monkey
     world = World()
     monkeypatch.setattr(accounts, "withdraw", lambda draft, owner, amount: None)
     with pytest.raises(RunError, match="FF-LEDG-099"):
-        apply_block(
-            world.state, START + 1, [world.sign(A, transactions.Transfer(B.public, 5))], VALIDATOR.public
-        )
+        apply_block(world.state, START + 1, [world.sign(A, transactions.Transfer(B.public, 5))], VALIDATOR.public)
 
 
 def test_apply_leaves_its_input_as_it_was():
@@ -208,10 +182,7 @@ def test_changed_rows_are_those_that_a_block_touched():
     world = World()
     before = world.state
     world.do(A, transactions.Transfer(STRANGER.public, 5))
-    assert [(name, place) for name, place, _ in changed_rows(before, world.state)] == [
-        ("accounts", 2),
-        ("accounts", 7),
-    ]
+    assert [(name, place) for name, place, _ in changed_rows(before, world.state)] == [("accounts", 2), ("accounts", 7)]
 
 
 # Nodes

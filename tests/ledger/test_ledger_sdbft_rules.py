@@ -26,13 +26,7 @@ from farflung.ledger.sdbft import replica_events as ev
 from farflung.ledger.sdbft.block_tree import FinalHead
 from farflung.ledger.sdbft.leaders import EpochCommittee, SeatActivity
 from farflung.ledger.sdbft.replica import Replica
-from farflung.ledger.sdbft.replica_messages import (
-    BlockProposal,
-    FinalBlocks,
-    ReplicaStatus,
-    VoteMessage,
-    VoteQuorum,
-)
+from farflung.ledger.sdbft.replica_messages import BlockProposal, FinalBlocks, ReplicaStatus, VoteMessage, VoteQuorum
 from farflung.ledger.votes import SignedVote, Vote, VoteKind, excludes
 
 B = child(ROOT, maker=1)
@@ -45,9 +39,7 @@ def test_a_seat_notarizes_the_first_valid_proposal_of_the_leader_and_no_other() 
     assert votes(stage.hear(proposal(1, child(ROOT, 1, mark=1)))) == []
 
 
-def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(
-    subtests: pytest.Subtests,
-) -> None:
+def test_a_seat_does_not_notarize_what_is_not_the_leaders_block_in_its_view(subtests: pytest.Subtests) -> None:
     for wrong in [
         BlockProposal(B, (), signed(2, 1, N, B.id)),  # not the leader
         BlockProposal(B, (), signed(1, 1, F, B.id)),  # not a NOTARIZE
@@ -240,9 +232,7 @@ def test_the_timer_doubles_with_every_f_plus_one_views_without_a_final_block() -
 def test_a_status_is_answered_with_what_its_sender_lacks() -> None:
     stage = Stage()
     stage.hear(proposal(1, B), quorum(1, N, B.id), quorum(2, X))
-    sent = [
-        e.message for e in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.SendEffect)
-    ]
+    sent = [e.message for e in stage.hear(ReplicaStatus(0, 1, 0, 1, ZERO_HASH)) if isinstance(e, ev.SendEffect)]
     assert quorum(1, N, B.id) in sent
     assert quorum(2, X) in sent
     assert proposal(1, B) in sent

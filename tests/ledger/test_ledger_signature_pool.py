@@ -60,9 +60,7 @@ def test_bits_that_do_not_fit_are_refused(bits: bytes, count: int):
 def test_processes_judge_as_the_validator_would():
     with SignaturePool(2) as judges:
         answers = [judges.ask(MIXED[start:]) for start in range(len(MIXED) + 1)]
-        assert [answer.result(WAIT) for answer in answers] == [
-            SAID[start:] for start in range(len(MIXED) + 1)
-        ]
+        assert [answer.result(WAIT) for answer in answers] == [SAID[start:] for start in range(len(MIXED) + 1)]
         with pytest.raises(ValueError, match="one chunk"):
             judges.ask([bytes(limits.JUDGE_BYTES)])
 
@@ -88,11 +86,7 @@ def test_a_process_that_hangs_is_replaced():
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "program",
-    [
-        ("/nowhere/at-all",),
-        (sys.executable, "-c", "pass"),
-        (sys.executable, "-c", "import time; time.sleep(99)"),
-    ],
+    [("/nowhere/at-all",), (sys.executable, "-c", "pass"), (sys.executable, "-c", "import time; time.sleep(99)")],
 )
 def test_whoever_waits_is_told_that_no_process_answers(program: tuple[str, ...]):
     with SignaturePool(1, seconds=1, program=program) as judges:
@@ -160,7 +154,5 @@ def test_an_answer_is_remembered_with_the_pool():
     assert verdicts(GOOD) is None
     assert (transactions.tx_id(GOOD), GOOD.signature) in verdicts
     for nonce in range(3):
-        verdicts.learn(
-            transactions.tx_id(other := replace(GOOD, tx=replace(GOOD.tx, nonce=nonce + 9))), other
-        )
+        verdicts.learn(transactions.tx_id(other := replace(GOOD, tx=replace(GOOD.tx, nonce=nonce + 9))), other)
     assert not verdicts.knows(GOOD)

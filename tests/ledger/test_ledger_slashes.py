@@ -82,10 +82,7 @@ def test_a_slashed_lease_is_neither_paid_nor_unlocked_by_any_end():
         world.do(REQUESTER, world.progress(0, (A, 10), (B, 20), (V, 4)))
         world.do(REQUESTER, world.accuse(A))
         if end == "settle":
-            assert (
-                world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB))
-                == "ok"
-            )
+            assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
         elif end == "cancel":
             assert world.do(REQUESTER, transactions.JobCancel(JOB)) == "ok"
         else:
@@ -359,9 +356,7 @@ def test_a_verifiers_lease_has_its_role_and_is_paid_for_what_it_trained_again():
     assert (world.lease(V).role, world.lease(A).role) == (LeaseRole.AUDIT, LeaseRole.TRAIN)
     assert world.do(REQUESTER, world.progress(0, (A, 3), (V, 20))) == "ok"
     assert world.do(REQUESTER, world.progress(1, (V, 1))) == "FF-LEDG-045"
-    assert (
-        world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
-    )
+    assert world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS), transactions.JobSettle(JOB)) == "ok"
     assert (world.lease(V).paid, world.balance(V)) == (100, RICH - 500 + 100)
 
 

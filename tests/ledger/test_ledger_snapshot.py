@@ -23,14 +23,7 @@ from farflung.ledger.io.file_audit import audit
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.snapshot_download import SnapshotDownload
 from farflung.ledger.io.votelog import open_votes
-from farflung.ledger.snapshot import (
-    SnapshotCache,
-    SnapshotManifest,
-    check_chunk,
-    check_manifest,
-    chunk_of,
-    manifest_of,
-)
+from farflung.ledger.snapshot import SnapshotCache, SnapshotManifest, check_chunk, check_manifest, chunk_of, manifest_of
 from farflung.ledger.table_rows import KINDS, KeyRow
 
 
@@ -76,9 +69,7 @@ def test_the_longest_rows_of_a_table_fit_their_chunk():
     for name, kind in KINDS.items():
         size = limits.ROW_BYTES
         if name in snapshot.LEVELS:
-            types = [
-                getattr(field.type, "__supertype__", field.type) for field in msgspec.structs.fields(kind)
-            ]
+            types = [getattr(field.type, "__supertype__", field.type) for field in msgspec.structs.fields(kind)]
             assert all(issubclass(each, int | bytes) for each in types), name
             size = 3 + sum(9 if issubclass(each, int) else 34 for each in types)
         assert size << snapshot.level_of(name) <= limits.SNAPSHOT_CHUNK_BYTES, (name, size)
@@ -172,17 +163,12 @@ def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
     assert held.manifest == manifest_at(chain)
     assert list(held.missing()) == wanted[7:]
     held._file.connection.execute("UPDATE rows SET row = x'93' WHERE kind = 'accounts' AND place = 1")
-    with (
-        closing(LedgerStore.open(path, chain.genesis)) as store,
-        pytest.raises(RunError, match="FF-LEDG-331"),
-    ):
+    with closing(LedgerStore.open(path, chain.genesis)) as store, pytest.raises(RunError, match="FF-LEDG-331"):
         held.replace(store)
     held.close()
     held = SnapshotDownload(path, chain.genesis)
     assert list(held.missing()) == [("accounts", 0), *wanted[7:]], "a damaged chunk is asked for again"
-    block, _ = chain.propose(
-        [signed(chain, NODES[0], transactions.Transfer(STRANGER.public, 5))], chain.head.time + 1
-    )
+    block, _ = chain.propose([signed(chain, NODES[0], transactions.Transfer(STRANGER.public, 5))], chain.head.time + 1)
     chain.adopt(block)
     held.begin(manifest_at(chain), ())
     kept = len(wanted) - len(list(held.missing()))
@@ -230,9 +216,7 @@ def test_all_node_keys_are_told_behind_a_snapshot(tmp_path: Path, monkeypatch: p
     owners = tuple(local_key(7, "owner", index) for index in range(10))
     source = Chain(genesis(owners=(VALIDATOR, *owners)), VALIDATOR)
     for owner in owners:
-        block, _ = source.propose(
-            [signed(source, owner, transactions.KeyCertify(STRANGER.public, 1, 9, 9))], 1
-        )
+        block, _ = source.propose([signed(source, owner, transactions.KeyCertify(STRANGER.public, 1, 9, 9))], 1)
         source.adopt(block)
     path = tmp_path / "ledger.db"
     take(path, source)
@@ -294,9 +278,7 @@ def test_transactions_that_nobody_can_dispute_are_forgotten_and_headers_stay(tmp
         store.commit(chain, [payment], chain.head.time + LOGICAL_MS)
         sent.append(payment)
     assert store.first == 20, "unbonding_ms is longer than what was asked for, and 20 blocks"
-    assert [place for place in range(40) if store.find(transactions.tx_id(sent[place]))] == list(
-        range(19, 40)
-    )
+    assert [place for place in range(40) if store.find(transactions.tx_id(sent[place]))] == list(range(19, 40))
     store.close()
     store = LedgerStore.open(tmp_path / "ledger.db", genesis(params), keep_ms=5_000)
     again = store.load(VALIDATOR)

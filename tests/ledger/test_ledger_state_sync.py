@@ -57,9 +57,7 @@ class Forgetful(Server):
 
     def said(self, query: q.Read) -> q.Reply:
         return (
-            snapshot.SnapshotChunkReply(None)
-            if isinstance(query, snapshot.GetSnapshotChunk)
-            else super().said(query)
+            snapshot.SnapshotChunkReply(None) if isinstance(query, snapshot.GetSnapshotChunk) else super().said(query)
         )
 
 
@@ -68,9 +66,7 @@ class Deaf(Server):
 
     def said(self, query: q.Read) -> q.Reply:
         return (
-            q.QueryErrorReply("FF-TEST-002", "no")
-            if isinstance(query, snapshot.GetSnapshot)
-            else super().said(query)
+            q.QueryErrorReply("FF-TEST-002", "no") if isinstance(query, snapshot.GetSnapshot) else super().said(query)
         )
 
 
@@ -132,13 +128,7 @@ def test_servers_that_lie_or_fail_are_left_for_the_next_one_which_goes_on(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (Away, "FF-TEST-001"),
-        (Deaf, "FF-LEDG-333"),
-        (Liar, "FF-LEDG-327"),
-        (Forgetful, "FF-LEDG-334"),
-    ],
+    ("kind", "code"), [(Away, "FF-TEST-001"), (Deaf, "FF-LEDG-333"), (Liar, "FF-LEDG-327"), (Forgetful, "FF-LEDG-334")]
 )
 def test_without_an_honest_server_the_file_stays_as_it_was(tmp_path: Path, kind: type[Server], code: str):
     path, source = tmp_path / "chain.db", history()
@@ -177,9 +167,7 @@ def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Pat
         assert [error.code[:8] for _, error in found.faults] == ["FF-LEDG-"]
 
 
-def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_next_committee(
-    tmp_path: Path,
-):
+def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_next_committee(tmp_path: Path):
     committee, path = Reign(), tmp_path / "chain.db"
     committee.grow(4)
     source = committee.chain

@@ -42,9 +42,7 @@ def every_kind() -> list[transactions.SignedTx]:
         world.sign(NODES[2], *[transactions.NodeLeave()] * (limits.TX_OPS + 1)),
         transactions.sign_tx(REQUESTER, replace(good.tx, version=2)),
         transactions.sign_tx(REQUESTER, replace(good.tx, nonce=1)),
-        transactions.sign_tx(
-            NODES[1], transactions.make_tx(CAPS, NODES[1].public, 0, transactions.NodeLeave())
-        ),
+        transactions.sign_tx(NODES[1], transactions.make_tx(CAPS, NODES[1].public, 0, transactions.NodeLeave())),
     ]
 
 
@@ -118,9 +116,7 @@ def test_a_stamp_is_of_one_signature_alone():
     ],
 )
 @pytest.mark.parametrize("is_trusted", [False, True])
-def test_a_stamp_says_nothing_of_what_the_ledger_decides(
-    change: dict[str, object], code: str, is_trusted: bool
-):
+def test_a_stamp_says_nothing_of_what_the_ledger_decides(change: dict[str, object], code: str, is_trusted: bool):
     signed = transactions.sign_tx(REQUESTER, replace(every_kind()[0].tx, **change))
     assert is_sound(encode(signed))
     judged = TRUSTED if is_trusted else stamps(signed)
@@ -133,12 +129,8 @@ def test_what_cannot_be_encoded_has_no_stamp():
     broken = replace(every_kind()[0], tx=replace(every_kind()[0].tx, nonce=2**70))
     unhashable = replace(every_kind()[0], signature=["x"])
     for judged in (UNJUDGED, TRUSTED):
-        outcomes = apply_block(
-            WORLD.state, START + 1000, [broken, unhashable], VALIDATOR.public, judged=judged
-        )[1]
-        assert [outcome.code for outcome in outcomes if isinstance(outcome, RejectedResult)] == [
-            "FF-LEDG-001"
-        ] * 2
+        outcomes = apply_block(WORLD.state, START + 1000, [broken, unhashable], VALIDATOR.public, judged=judged)[1]
+        assert [outcome.code for outcome in outcomes if isinstance(outcome, RejectedResult)] == ["FF-LEDG-001"] * 2
 
 
 def test_the_pools_memory_is_stamps_of_the_sound():

@@ -67,9 +67,7 @@ def test_other_processes_judge_all_signatures_once(seats: int, monkeypatch: pyte
     assert all(len(each) == len(set(each)) <= 20 for each in asked.values())
 
 
-def test_who_has_no_verdicts_votes_for_no_transaction_and_follows_what_is_final(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_who_has_no_verdicts_votes_for_no_transaction_and_follows_what_is_final(monkeypatch: pytest.MonkeyPatch):
     committee = Committee(4, parts=2)
 
     def judged(index: int, part: VerifyJob) -> Sequence[bool]:
@@ -156,17 +154,12 @@ def test_validators_that_die_with_questions_open_ask_again():
 def transfers(count: int) -> list[transactions.SignedTx]:
     sender = PAYERS[0].public
     to = transactions.Transfer(SEATS[0].public, 1)
-    return [
-        transactions.SignedTx(transactions.make_tx(ZERO_HASH, sender, nonce, to), FORGED)
-        for nonce in range(count)
-    ]
+    return [transactions.SignedTx(transactions.make_tx(ZERO_HASH, sender, nonce, to), FORGED) for nonce in range(count)]
 
 
 def queue(parts: int = 1) -> tuple[VerificationQueue, CheckedTxCache]:
     verdicts = CheckedTxCache(lambda signed: unsound(ZERO_HASH, signed))
-    return VerificationQueue(
-        verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts
-    ), verdicts
+    return VerificationQueue(verdicts, lambda signed, holds: unsound(ZERO_HASH, signed, holds=holds), parts), verdicts
 
 
 def draft(txs: Sequence[transactions.SignedTx], height: int = 1) -> ev.DraftBlock:

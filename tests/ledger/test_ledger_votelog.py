@@ -126,9 +126,7 @@ def test_an_append_that_was_cut_short_is_there_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("point", BEGINS)
-def test_a_new_log_is_there_whole_or_the_old_one_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-):
+def test_a_new_log_is_there_whole_or_the_old_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str):
     logged(tmp_path / "votes", VOTES)
     log = VoteLog(tmp_path / "votes")
     with monkeypatch.context() as patch:
@@ -233,12 +231,7 @@ def test_frames_out_of_order_are_damage(tmp_path: Path):
 
 
 def test_a_file_that_is_no_vote_log_is_refused(tmp_path: Path):
-    for content in (
-        b"",
-        b"something else" * 9,
-        votelog_format.framed(0, ()),
-        votelog_format.framed(0, (b"x", b"0")),
-    ):
+    for content in (b"", b"something else" * 9, votelog_format.framed(0, ()), votelog_format.framed(0, (b"x", b"0"))):
         (tmp_path / "votes").write_bytes(content)
         with pytest.raises(RunError, match="FF-LEDG-320"):
             VoteLog(tmp_path / "votes")

@@ -120,9 +120,5 @@ def test_a_vote_is_its_seats_own():
 def test_no_view_is_before_the_first_and_a_certificate_says_what_it_is_of():
     early = replace(VOTE, view=0)
     assert not has_quorum(certificate_of(signed((0, 1, 2), early), 4), early, MEMBERS[:4])
-    for other in (
-        replace(GOOD, kind=VoteKind.NOTARIZE),
-        replace(GOOD, kind=VoteKind.NULLIFY),
-        replace(GOOD, view=8),
-    ):
+    for other in (replace(GOOD, kind=VoteKind.NOTARIZE), replace(GOOD, kind=VoteKind.NULLIFY), replace(GOOD, view=8)):
         assert not has_quorum(other, VOTE, MEMBERS[:4])

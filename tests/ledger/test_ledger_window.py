@@ -100,9 +100,7 @@ def test_nobody_else_ends_the_window(by: tuple[SigningKey, ...]):
     assert world.do(REQUESTER, transactions.JobSettle(JOB)) == "FF-LEDG-229"
 
 
-@pytest.mark.parametrize(
-    "change", [{"chain": ROOTS[1]}, {"job": OTHER_JOB}, {"root": ROOTS[1]}, {"output": ROOTS[1]}]
-)
+@pytest.mark.parametrize("change", [{"chain": ROOTS[1]}, {"job": OTHER_JOB}, {"root": ROOTS[1]}, {"output": ROOTS[1]}])
 def test_an_attestation_is_of_this_very_end(change: dict[str, object]):
     world = ended()
     assert world.do(V, world.attest(**change)) == "FF-LEDG-222"
@@ -135,10 +133,7 @@ def test_a_job_that_never_ran_is_cancelled_at_once():
 def test_the_deadline_ends_a_window(end: str):
     world = World(replace(WINDOWED, window_ms=90_000)).watched()
     world.do(REQUESTER, world.progress(0, (A, 10)))
-    world.do(
-        REQUESTER,
-        transactions.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else transactions.JobCancel(JOB),
-    )
+    world.do(REQUESTER, transactions.JobFinish(JOB, ROOTS[0], CAPS) if end == "output" else transactions.JobCancel(JOB))
     assert world.job().until == world.job().deadline
     world.send(after=START + 60_000 - world.state.time)
     assert (world.job().state, world.lease(A).paid) == (JobState.EXPIRED, 50)

@@ -39,9 +39,7 @@ def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, 
     assert model_file.read(model)[0].lineage == tuple(said["jobs"])
 
 
-def test_the_second_reader_proves_both_and_the_step_between_them(
-    tiny: tuple[Farflung, Ended], child: Ended
-) -> None:
+def test_the_second_reader_proves_both_and_the_step_between_them(tiny: tuple[Farflung, Ended], child: Ended) -> None:
     command, parent = tiny
     alone = command("verify-run", _out(command))
     assert "not checked here" in "\n".join(alone.lines)

@@ -92,8 +92,7 @@ def test_a_trace_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyP
 
 def test_a_reason_is_told_as_the_process_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
     played(
-        monkeypatch,
-        lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend"))),
+        monkeypatch, lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend")))
     )
     with pytest.raises(RunError, match="FF-TRAIN-052: it failed") as told:
         gauge(SPEC, b"")
@@ -134,9 +133,7 @@ def test_the_process_traces_in_its_sandbox() -> None:
 LARGE = replace(TRACED, rows=16, resident=LEAST_BYTES)
 
 
-def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(monkeypatch: pytest.MonkeyPatch) -> None:
     found = HeapGrowth(8, 150, 100)
     started = played(monkeypatch, lambda channel: channel.write(encode(found)))
     assert heap(LARGE) == found
@@ -149,16 +146,10 @@ def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(
 
 @pytest.mark.parametrize(
     ("traced", "usable"),
-    [
-        (TRACED, 1 << 36),
-        (LARGE, LEAST_BYTES),
-        (replace(LARGE, modes=(replace(MODES[0], flop=int(1e15)),)), 1 << 36),
-    ],
+    [(TRACED, 1 << 36), (LARGE, LEAST_BYTES), (replace(LARGE, modes=(replace(MODES[0], flop=int(1e15)),)), 1 << 36)],
     ids=["too small to be seen", "more than fits", "takes too long"],
 )
-def test_what_cannot_be_measured_is_not_begun(
-    monkeypatch: pytest.MonkeyPatch, traced: StepTrace, usable: int
-) -> None:
+def test_what_cannot_be_measured_is_not_begun(monkeypatch: pytest.MonkeyPatch, traced: StepTrace, usable: int) -> None:
     started = played(monkeypatch, lambda channel: None)
     with pytest.raises(RunError, match="FF-PLAN-058"):
         heap(traced, usable)
@@ -166,13 +157,9 @@ def test_what_cannot_be_measured_is_not_begun(
 
 
 @pytest.mark.parametrize(
-    "found",
-    [HeapGrowth(8, 0, 100), HeapGrowth(8, 100, -1), HeapGrowth(0, 100, 100), HeapGrowth(8, 9000, 100)],
-    ids=str,
+    "found", [HeapGrowth(8, 0, 100), HeapGrowth(8, 100, -1), HeapGrowth(0, 100, 100), HeapGrowth(8, 9000, 100)], ids=str
 )
-def test_a_heap_that_makes_no_sense_is_not_believed(
-    monkeypatch: pytest.MonkeyPatch, found: HeapGrowth
-) -> None:
+def test_a_heap_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPatch, found: HeapGrowth) -> None:
     played(monkeypatch, lambda channel: channel.write(encode(found)))
     with pytest.raises(UsageError, match="FF-PLAN-056"):
         heap(LARGE)
@@ -197,8 +184,7 @@ class Told:
 
 def test_beside_a_run_a_model_that_cannot_be_traced_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     played(
-        monkeypatch,
-        lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend"))),
+        monkeypatch, lambda channel: channel.write(encode(WorkerFailure("FF-TRAIN-052", "it failed", "here", "mend")))
     )
     told = Told()
 

@@ -16,11 +16,7 @@ from farflung.job.spec import JobSpec
 from farflung.local.model import hf_export, load
 from farflung.train import flat_model
 
-BIGGER = (
-    JOB.replace("layers = 1", "layers = 3")
-    .replace("width = 16", "width = 48")
-    .replace("heads = 2", "heads = 6")
-)
+BIGGER = JOB.replace("layers = 1", "layers = 3").replace("width = 16", "width = 48").replace("heads = 2", "heads = 6")
 
 
 @pytest.fixture(scope="module", params=[JOB, BIGGER], ids=["small", "bigger"])
@@ -84,19 +80,9 @@ def test_transformers_computes_the_same_logits(loaded: tuple[Any, Any, flat_mode
 @pytest.mark.extra(name="hf")
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "plain",
-        " two  spaces ",
-        "don't\r\n\tstop",
-        "héllo 🌍👩‍🔬",
-        "\x00\x1f\x7f\x85\u2028",
-        "日本語 العربية",
-    ],
+    ["", "plain", " two  spaces ", "don't\r\n\tstop", "héllo 🌍👩‍🔬", "\x00\x1f\x7f\x85\u2028", "日本語 العربية"],
 )
-def test_a_token_is_a_byte_and_text_comes_back(
-    loaded: tuple[Any, Any, flat_model.FlatModel], text: str
-) -> None:
+def test_a_token_is_a_byte_and_text_comes_back(loaded: tuple[Any, Any, flat_model.FlatModel], text: str) -> None:
     _, tokenizer, _ = loaded
     ids = tokenizer(text)["input_ids"]
     assert bytes(ids) == text.encode()
@@ -111,7 +97,5 @@ def test_transformers_writes_what_we_write(loaded: tuple[Any, Any, flat_model.Fl
     start = tokenizer("ten ", return_tensors="pt")
     found = theirs.generate(**start, do_sample=False, max_new_tokens=12)[0, 4:].tolist()
     random = torch.Generator()
-    assert found == list(
-        stream(ours.module.logits, list(b"ten "), 12, 24, SamplingOptions(temperature=0), random)
-    )
+    assert found == list(stream(ours.module.logits, list(b"ten "), 12, 24, SamplingOptions(temperature=0), random))
     assert theirs.generate(**start).shape == (1, 4 + 12)  # its own settings: half of the context

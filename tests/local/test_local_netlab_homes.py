@@ -33,11 +33,7 @@ def test_a_home_is_written_as_pairs_and_keeps_the_rest() -> None:
     assert parse_home("") == EmulatedHome()
 
 
-@given(
-    st.fixed_dictionaries(
-        {"up": st.floats(0, 1000), "rtt": st.floats(0, 4000), "nat": st.sampled_from(NatType)}
-    )
-)
+@given(st.fixed_dictionaries({"up": st.floats(0, 1000), "rtt": st.floats(0, 4000), "nat": st.sampled_from(NatType)}))
 def test_what_is_written_is_what_is_read(fields: dict[str, object]) -> None:
     home = parse_home(",".join(f"{key}={value}" for key, value in fields.items()))
     assert {key: asdict(home)[key] for key in fields} == fields

@@ -48,9 +48,7 @@ terms = st.builds(
     stay=st.integers(0, CERTAIN - CERTAIN // 8),
     seed=st.integers(0, 2**33),
 )
-sizes = st.one_of(
-    st.tuples(st.integers(20, 1500), st.just(1)), st.integers(2, 44).map(lambda n: (n * 1500, n))
-)
+sizes = st.one_of(st.tuples(st.integers(20, 1500), st.just(1)), st.integers(2, 44).map(lambda n: (n * 1500, n)))
 gaps = st.lists(st.tuples(st.integers(0, 30 * MS), sizes), min_size=1, max_size=120)
 Step = tuple[int, tuple[int, int]]
 HEAD = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
@@ -68,10 +66,7 @@ def busy(count: int, seed: int = 1) -> list[tuple[int, int, int]]:
     rng = Random(seed)
     return arrivals(
         [
-            (
-                rng.choice((0, 0, 1000, 400_000, 9 * MS)),
-                rng.choice(((40, 1), (576, 1), (1500, 1), (12_000, 8))),
-            )
+            (rng.choice((0, 0, 1000, 400_000, 9 * MS)), rng.choice(((40, 1), (576, 1), (1500, 1), (12_000, 8))))
             for _ in range(count)
         ]
     )
@@ -88,11 +83,7 @@ def test_packets_leave_in_the_order_in_which_they_came_and_never_before_their_de
     line: LineParameters, steps: list[Step]
 ) -> None:
     trace = arrivals(steps)
-    due = [
-        (fate, now)
-        for (now, *_), fate in zip(trace, fates(line, trace), strict=True)
-        if fate not in (LOST, FULL)
-    ]
+    due = [(fate, now) for (now, *_), fate in zip(trace, fates(line, trace), strict=True) if fate not in (LOST, FULL)]
     assert due == sorted(due)
     assert all(fate >= now + line.delay for fate, now in due)
 
@@ -224,9 +215,7 @@ def test_the_compiled_line_decides_like_this_one_packet_by_packet(
 
 
 @pytest.fixture(params=["python", "c"])
-def process(
-    request: pytest.FixtureRequest,
-) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]]:
+def process(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]]:
     """An emulator between two pairs of sockets in place of TUN devices."""
     python = [sys.executable, "-m", "farflung.local.netlab.link_emulator"]
     command = python if request.param == "python" else [str(request.getfixturevalue("compiled"))]

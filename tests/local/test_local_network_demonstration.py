@@ -17,9 +17,7 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
         resolved, identity = resolve(f"seed = {seed}", "local", {}, cheat="skip")
         for disputes in (False, True):
             staged = staged_configs(resolved.spec, replace(identity, disputes=disputes))
-            assert staged == {
-                f"provider-{cheater_of(resolved.spec)}": {"cheat": "skip", "contests": disputes}
-            }
+            assert staged == {f"provider-{cheater_of(resolved.spec)}": {"cheat": "skip", "contests": disputes}}
         assert staged_configs(resolved.spec, replace(identity, cheat=HONEST, disputes=True)) == {}
         drawn.add(cheater_of(resolved.spec))
     assert drawn == set(range(5))

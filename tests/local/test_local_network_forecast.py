@@ -76,9 +76,7 @@ def test_relays_that_are_paid_are_planned_and_compared(hidden: int) -> None:
     assert fees is not None
     assert fees.planned == relay_passes.cost(found.plan().traffic.relay, 100_000) > 0
     assert fees.most == found.reserve(found.plan()).most == found.event(found.plan(), "r").relay_funds
-    timeline = fold(
-        RunTimeline(), events.RelayPaymentEvent(peer="a1", bytes=1 << 22, price=100_000, paid=390)
-    )
+    timeline = fold(RunTimeline(), events.RelayPaymentEvent(peer="a1", bytes=1 << 22, price=100_000, paid=390))
     (row,) = [row for row in found.compared(timeline, outcome(12), 11.0) if row.quantity == "relay fees"]
     assert (row.planned, row.measured, row.most) == (fees.planned, 390, fees.most)
 

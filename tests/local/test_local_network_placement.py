@@ -37,9 +37,7 @@ def told(network: process_config.LocalNetwork) -> dict[str, dict[str, Any]]:
     """What each process of a network is given, by its name."""
     ledger = process_config.ProcessAddress(network.keys.validators[0].public, "198.19.1.2", 1)
     relays = [process_config.ProcessAddress(key, "198.19.1.2", 1) for key in network.relays.values()]
-    given = {"ledger": network.ledger(0, "/l")} | {
-        name: network.relay(i) for i, name in enumerate(network.relays)
-    }
+    given = {"ledger": network.ledger(0, "/l")} | {name: network.relay(i) for i, name in enumerate(network.relays)}
     given["requester"] = network.requester("/r", ledger, relays)
     for i in range(network.spec.network.providers):
         given[f"provider-{i}"] = network.provider(i, "/p", ledger, relays, 1)
@@ -56,18 +54,14 @@ def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat
     homes = homes_of(spec_of(providers, verifiers))
     nodes = [f"provider-{i}" for i in range(providers)] + [f"verifier-{i}" for i in range(verifiers)]
     assert list(homes) == nodes
-    assert [name for name, home in homes.items() if home.nat is NatType.SYMMETRIC] == nodes[
-        : min(2, providers)
-    ]
+    assert [name for name, home in homes.items() if home.nat is NatType.SYMMETRIC] == nodes[: min(2, providers)]
     assert {home.nat for home in homes.values()} <= {NatType.SYMMETRIC, NatType.PORT_RESTRICTED}
     assert {(home.up, home.down, home.rtt, home.loss) for home in homes.values()} == {(20, 100, 40, 0)}
     NetlabPlacement(homes)  # they are not more than a laboratory can hold
 
 
 def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
-    network = process_config.LocalNetwork(
-        spec_of(), placement=NetlabPlacement(homes_of(spec_of()), 2), relays=2
-    )
+    network = process_config.LocalNetwork(spec_of(), placement=NetlabPlacement(homes_of(spec_of()), 2), relays=2)
     given = told(network)
     servers = {*SERVERS, "relay-2"}
     for name, config in given.items():
@@ -126,15 +120,9 @@ def test_a_plan_reckons_with_the_laboratorys_lines_and_with_what_the_owner_allow
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     homes = NetlabPlacement(homes_of(spec_of()))
     assert homes.network.is_apart
+    assert homes.network.member == link_syntax.parse("20/100/40ms") == link_syntax.parse(homes.line("verifier-1"))
     assert (
-        homes.network.member
-        == link_syntax.parse("20/100/40ms")
-        == link_syntax.parse(homes.line("verifier-1"))
-    )
-    assert (
-        link_syntax.parse(homes.line("requester"))
-        == homes.network.requester
-        == link_syntax.parse(homes.line("relay"))
+        link_syntax.parse(homes.line("requester")) == homes.network.requester == link_syntax.parse(homes.line("relay"))
     )
     monkeypatch.setenv("FARFLUNG_UP_MBIT", "5")
     assert homes.network.member == link_syntax.parse("5/100/40ms")

@@ -49,9 +49,7 @@ def test_what_differs_is_named(two: tuple[RunFolder, RunFolder]) -> None:
 
 
 @pytest.mark.parametrize("what", ["terms", "cheat", "version", "unfinished", "damaged", "alone"])
-def test_another_job_another_version_or_no_result_is_no_repetition(
-    two: tuple[RunFolder, RunFolder], what: str
-) -> None:
+def test_another_job_another_version_or_no_result_is_no_repetition(two: tuple[RunFolder, RunFolder], what: str) -> None:
     older = two[0]
     match what:
         case "terms":

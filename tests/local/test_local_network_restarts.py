@@ -220,9 +220,7 @@ def test_a_process_that_dies_while_it_starts_is_started_once_more(kept: Any) -> 
     kept(body, "ready die die")
 
 
-def test_a_port_that_somebody_took_meanwhile_is_tried_again(
-    kept: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_somebody_took_meanwhile_is_tried_again(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "PORT_PAUSE", 0.0)
 
     async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:

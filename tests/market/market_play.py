@@ -40,9 +40,7 @@ def peer(number: int) -> PeerId:
 
 def played(slots: Sequence[Slot], winners: int, cap: int = 0, reserve: int = 10**9) -> Result | None:
     """By the core: the book and its windows."""
-    rows = [
-        OfferRow(peer(i), s.ask, s.speed, bytes([s.owner]), "card", (), peer(i)) for i, s in enumerate(slots)
-    ]
+    rows = [OfferRow(peer(i), s.ask, s.speed, bytes([s.owner]), "card", (), peer(i)) for i, s in enumerate(slots)]
     asks = book(rows, ())
     window = asks.best(asks.prices <= reserve, winners + 1, SimilarityRule(PERCENT, cap))
     if window is None:

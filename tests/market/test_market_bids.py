@@ -51,8 +51,7 @@ def test_a_constraint_keeps_out_who_misses_it_by_one(
 
     found = rules(bid(**asked), market([host(1, meets), host(2, fails), host(3, {})]))
     where = {
-        peer[-1]: place
-        for place, peer in enumerate(market([host(1, meets), host(2, fails), host(3, {})]).asks.peers)
+        peer[-1]: place for place, peer in enumerate(market([host(1, meets), host(2, fails), host(3, {})]).asks.peers)
     }
     failed = {each.name: not each.met[where[2]] for each in found}
     assert [name for name, is_failed in failed.items() if is_failed] == [rule]
@@ -79,15 +78,10 @@ def test_who_cannot_be_done_in_its_hours_is_left_out() -> None:
 
 
 @given(
-    hours=st.integers(1, ALL_DAY),
-    start=st.integers(0, 3 * 24),
-    minutes=st.integers(0, 59),
-    span=st.integers(1, 4000),
+    hours=st.integers(1, ALL_DAY), start=st.integers(0, 3 * 24), minutes=st.integers(0, 59), span=st.integers(1, 4000)
 )
 @settings(max_examples=60)
-def test_open_time_is_that_of_the_minutes_whose_hour_is_open(
-    hours: int, start: int, minutes: int, span: int
-) -> None:
+def test_open_time_is_that_of_the_minutes_whose_hour_is_open(hours: int, start: int, minutes: int, span: int) -> None:
     begin = start * HOUR + minutes * 60_000
     by_minute = sum(hours >> (begin + minute * 60_000) // HOUR % 24 & 1 for minute in range(span))
     assert opened(hours, begin, begin + span * 60_000) == by_minute * 60_000

@@ -19,9 +19,7 @@ SLOTS = st.lists(
 
 @given(slots=SLOTS, winners=st.integers(1, 4), cap=st.integers(0, 3), reserve=st.integers(0, 13))
 @settings(max_examples=250)
-def test_the_core_finds_what_trying_every_window_finds(
-    slots: list[Slot], winners: int, cap: int, reserve: int
-) -> None:
+def test_the_core_finds_what_trying_every_window_finds(slots: list[Slot], winners: int, cap: int, reserve: int) -> None:
     assert played(slots, winners, cap, reserve) == by_hand(slots, winners, cap, reserve)
 
 

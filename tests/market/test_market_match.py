@@ -131,9 +131,7 @@ def test_a_market_without_offers_is_refused() -> None:
         match(request(1), [])
 
 
-ASKS = st.lists(
-    st.tuples(st.integers(0, 12), st.sampled_from([100, 120, 130, 150, 200])), min_size=1, max_size=9
-)
+ASKS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from([100, 120, 130, 150, 200])), min_size=1, max_size=9)
 
 
 def _market(rows: list[tuple[int, int]]) -> list[OfferListing]:
@@ -193,7 +191,5 @@ def test_capabilities_hash_changes_with_every_field() -> None:
     seen = {caps_hash(CAPS)}
     for name in CAPS.__struct_fields__:
         value = getattr(CAPS, name)
-        seen.add(
-            caps_hash(msgspec.structs.replace(CAPS, **{name: value + (1 if isinstance(value, int) else "x")}))
-        )
+        seen.add(caps_hash(msgspec.structs.replace(CAPS, **{name: value + (1 if isinstance(value, int) else "x")})))
     assert len(seen) == 1 + len(CAPS.__struct_fields__)

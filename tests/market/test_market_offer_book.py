@@ -20,9 +20,7 @@ def row(
 
 
 def order(asks: OfferBook) -> list[tuple[int, int]]:
-    return [
-        (int.from_bytes(each, "big"), int(price)) for each, price in zip(asks.peers, asks.prices, strict=True)
-    ]
+    return [(int.from_bytes(each, "big"), int(price)) for each, price in zip(asks.peers, asks.prices, strict=True)]
 
 
 def test_asks_stand_by_price_and_then_by_peer() -> None:

@@ -25,13 +25,7 @@ from farflung.market.work_units import CALIBRATED
 from farflung.peers.rundir.inputs import known_layout
 
 NOW = Millis(1_700_000_000_000)
-GPT2 = {
-    "model.layers": "12",
-    "model.width": "768",
-    "model.heads": "12",
-    "model.context": "1024",
-    "rounds": "10",
-}
+GPT2 = {"model.layers": "12", "model.width": "768", "model.heads": "12", "model.context": "1024", "rounds": "10"}
 LARGE = {"model.layers": "24", "model.width": "1024", "model.heads": "16", "model.context": "1024"}
 TABLE = card_files.read()
 
@@ -127,9 +121,7 @@ def test_memory_is_enough_in_the_market_where_the_plan_finds_room(subtests: pyte
                         found.work.batch,
                     )
                     (standing,) = offer_file_market.standing(found)
-                    assert (
-                        standing.host.memory_bytes >= offer_file_market.bid(found).memory_bytes
-                    ) == own.fits
+                    assert (standing.host.memory_bytes >= offer_file_market.bid(found).memory_bytes) == own.fits
 
 
 def test_a_card_just_too_small_is_too_small() -> None:
@@ -206,9 +198,7 @@ def test_each_rule_of_a_class_keeps_out_who_misses_it_and_who_does_not_say(
         hosts.append(host("silent", **{name: value for name, value in WHOLE.items() if name != key}))
     assert kept(f"{rule} of class A", *hosts, grade=MachineGrade.A) == ["good"]
     needs_little = rule in ("RAM", "lanes")  # of this job: nothing is kept in RAM, nothing crosses the bus
-    needed = sorted(
-        each.name for each in hosts if needs_little and (rule == "lanes" or each is not hosts[-1])
-    )
+    needed = sorted(each.name for each in hosts if needs_little and (rule == "lanes" or each is not hosts[-1]))
     assert kept(f"{rule} of class B", *hosts, grade=MachineGrade.B) == (needed or ["good"])
 
 

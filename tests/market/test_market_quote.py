@@ -24,24 +24,17 @@ def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> Bundl
 
 
 @given(
-    prices=st.lists(st.integers(1, 30), min_size=1, max_size=12),
-    members=st.integers(1, 5),
-    spares=st.integers(0, 2),
+    prices=st.lists(st.integers(1, 30), min_size=1, max_size=12), members=st.integers(1, 5), spares=st.integers(0, 2)
 )
 @settings(max_examples=50)
-def test_a_quote_is_what_the_auction_says_of_the_same_asks(
-    prices: list[int], members: int, spares: int
-) -> None:
+def test_a_quote_is_what_the_auction_says_of_the_same_asks(prices: list[int], members: int, spares: int) -> None:
     asked = bid(members, spares, price=20)
     (found,) = clear(offers(*prices), [asked], BEACON)
     told = quote(offers(*prices), asked, EMPTY, NOW)
     if isinstance(found, Bundle):
         assert (told.ask, told.price, told.hint) == (found.ask, found.price, "")
         assert told.total == found.price * members * asked.work.units
-        assert (sorted(told.hired), told.setter) == (
-            sorted((*found.members, *found.spares)),
-            found.setter,
-        )
+        assert (sorted(told.hired), told.setter) == (sorted((*found.members, *found.spares)), found.setter)
     else:
         assert (told.ask, told.price, told.total, told.hint) == (None, None, None, found.hint)
         assert (told.hired, told.setter) == ((), None)
@@ -49,13 +42,7 @@ def test_a_quote_is_what_the_auction_says_of_the_same_asks(
 
 def test_the_supply_curve_rises_ends_where_supply_does_and_goes_beyond_the_budget() -> None:
     told = quote(offers(*range(1, 12)), bid(2, price=4), EMPTY, NOW)
-    assert [(point.members, point.ask) for point in told.curve] == [
-        (1, 2),
-        (2, 3),
-        (4, 5),
-        (8, 9),
-        (16, None),
-    ]
+    assert [(point.members, point.ask) for point in told.curve] == [(1, 2), (2, 3), (4, 5), (8, 9), (16, None)]
     with_spares = quote(offers(*range(1, 12)), bid(2, 1, price=4), EMPTY, NOW)
     assert [(point.members, point.ask) for point in with_spares.curve] == [(1, 3), (2, 4), (4, 7), (8, None)]
 
@@ -165,10 +152,7 @@ def test_where_only_an_owners_share_stands_in_the_way_it_is_named() -> None:
     one = [stand(number, 10, owner=named(1)) for number in range(1, 10)]
     found = quote(market(one), bid(2), EMPTY, NOW)
     assert found.ask is None
-    assert (
-        "9 hosts of similar speed meet all that is asked, and of one owner 1 may be among 2 members"
-        in found.hint
-    )
+    assert "9 hosts of similar speed meet all that is asked, and of one owner 1 may be among 2 members" in found.hint
     assert "1 of 3 that are needed. Hosts of other owners would do it" in found.hint
     others = [stand(number, 10) for number in range(10, 13)]
     assert quote(market([*one, *others]), bid(2), EMPTY, NOW).hint == ""

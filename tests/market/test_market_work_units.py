@@ -12,15 +12,7 @@ from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
 from farflung.core.money import Credits
-from farflung.market.work_units import (
-    CALIBRATED,
-    MemberWork,
-    UnitBounds,
-    ask_within,
-    escrow,
-    token_price,
-    unit_price,
-)
+from farflung.market.work_units import CALIBRATED, MemberWork, UnitBounds, ask_within, escrow, token_price, unit_price
 
 
 def test_a_unit_without_bounds_is_refused_and_the_field_is_named(subtests: pytest.Subtests) -> None:

@@ -12,13 +12,7 @@ from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash, PeerId
 from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import ByteCounter
-from farflung.net.io.multicast_member import (
-    GroupEndpoint,
-    GroupListener,
-    GroupMember,
-    GroupRendezvous,
-    NoEndpoint,
-)
+from farflung.net.io.multicast_member import GroupEndpoint, GroupListener, GroupMember, GroupRendezvous, NoEndpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.multicast_groups import SignedRoster, sign_roster
 
@@ -31,15 +25,11 @@ def key_of(epoch: int) -> bytes:
     return digest("farflung/test-group-key/1", epoch.to_bytes(8, "big"))
 
 
-def roster(
-    epoch: int = 1, members: tuple[SigningKey, ...] = MEMBERS, owner: SigningKey = OWNER
-) -> SignedRoster:
+def roster(epoch: int = 1, members: tuple[SigningKey, ...] = MEMBERS, owner: SigningKey = OWNER) -> SignedRoster:
     return sign_roster(owner, NAME, epoch, tuple(key.public for key in members))
 
 
-def meeting(
-    place: tuple[str, int], signed: SignedRoster | None = None, key: bytes | None = None
-) -> GroupRendezvous:
+def meeting(place: tuple[str, int], signed: SignedRoster | None = None, key: bytes | None = None) -> GroupRendezvous:
     signed = signed or roster()
     return GroupRendezvous(R.public, *place, signed, key or key_of(signed.roster.epoch))
 

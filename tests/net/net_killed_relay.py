@@ -28,9 +28,7 @@ async def settle(payer: PeerId, claims: tuple[PassClaim, ...]) -> None:
 
 async def main(folder: str, port: str) -> None:
     gate = RelayMeteringGate(ChannelLedger(CHAIN, funds, settle), PRICE, store=ReceiptStore(Path(folder)))
-    server = RelayServer(
-        R, listen=ListenConfig(port=int(port)), admission=Admission(clock=lambda: NOW), gate=gate
-    )
+    server = RelayServer(R, listen=ListenConfig(port=int(port)), admission=Admission(clock=lambda: NOW), gate=gate)
     _, bound = await server.start()
     print(bound, flush=True)
     await asyncio.Event().wait()

@@ -126,9 +126,7 @@ class Process:
         """As the kernel's figures are read: delivered bytes whole, round trips with what jitter adds."""
         busy = [not flow.starved and flow.backlog > 0 for flow in self.flows]
         queues = [
-            flow.delay + jitter
-            for flow, was, now_ in zip(self.flows, self.was_busy, busy, strict=True)
-            if was and now_
+            flow.delay + jitter for flow, was, now_ in zip(self.flows, self.was_busy, busy, strict=True) if was and now_
         ]
         self.was_busy = busy
         came = int(self.delivered - self.looked)

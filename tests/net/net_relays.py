@@ -99,9 +99,7 @@ class Tap:
 
 
 @asynccontextmanager
-async def tapped(
-    place: tuple[str, int], change: Callable[[bytes], bytes] = lambda data: data
-) -> AsyncIterator[Tap]:
+async def tapped(place: tuple[str, int], change: Callable[[bytes], bytes] = lambda data: data) -> AsyncIterator[Tap]:
     tap = Tap(place, change)
     try:
         yield tap

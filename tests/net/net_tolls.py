@@ -77,10 +77,7 @@ async def paid(
     gate = RelayMeteringGate(ledger.asked(), PRICE, credit=CreditLimits(window, held))
     async with relay(gate=gate, admission=Admission(clock=lambda: now[0]), **options) as server:
         clock = {"admission": Admission(clock=lambda: now[0])}
-        async with (
-            hidden(A, server.address, echo, **clock) as a,
-            hidden(B, server.address, echo, **clock) as b,
-        ):
+        async with hidden(A, server.address, echo, **clock) as a, hidden(B, server.address, echo, **clock) as b:
             for each in shown or (toll(),):
                 a.payer.put(each)
             yield Paid(server, gate, ledger, a, b, now)
@@ -88,10 +85,7 @@ async def paid(
 
 @asynccontextmanager
 async def paid_group(
-    *keys: SigningKey,
-    window: int = limits.RECEIPT_WINDOW,
-    held: float = 30.0,
-    is_signing: bool = True,
+    *keys: SigningKey, window: int = limits.RECEIPT_WINDOW, held: float = 30.0, is_signing: bool = True
 ) -> AsyncIterator[tuple[Paid, list[Member]]]:
     """As `paid`, and a group of the payer in which these are members under one pass."""
     signed = toll(*keys)

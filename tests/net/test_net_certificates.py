@@ -28,14 +28,8 @@ GOOD = certify(ACCOUNT, NODE.public, 3, begins=1_700_000_000, expires=1_800_000_
 
 
 @settings(max_examples=50)
-@given(
-    epoch=st.integers(1, limits.EPOCHS - 1),
-    begins=st.integers(0, FOREVER - 1),
-    length=st.integers(1, FOREVER),
-)
-def test_a_certificate_comes_back_as_the_identity_that_it_certifies(
-    epoch: int, begins: int, length: int
-) -> None:
+@given(epoch=st.integers(1, limits.EPOCHS - 1), begins=st.integers(0, FOREVER - 1), length=st.integers(1, FOREVER))
+def test_a_certificate_comes_back_as_the_identity_that_it_certifies(epoch: int, begins: int, length: int) -> None:
     expires = min(begins + length, FOREVER)
     made = certify(ACCOUNT, NODE.public, epoch, begins=begins, expires=expires)
     data = encode(made)

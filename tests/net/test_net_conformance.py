@@ -11,14 +11,7 @@ from farflung.net.certificates import Credential, certify
 from farflung.net.endpoint_records import EndpointAddress, EndpointRecord, SignedEndpointRecord
 from farflung.net.frames import SIGNALS, Frame, FrameType, encode
 from farflung.net.messages import ErrorBody, MessageKind
-from farflung.net.relay_tickets import (
-    CallbackRequest,
-    Ticket,
-    TicketPurpose,
-    TicketStatus,
-    answer,
-    sign_ticket,
-)
+from farflung.net.relay_tickets import CallbackRequest, Ticket, TicketPurpose, TicketStatus, answer, sign_ticket
 from farflung.net.tls import hello
 from farflung.net.tls_identity import certificate
 
@@ -114,18 +107,13 @@ def test_message_heads_and_errors_are_frozen() -> None:
     assert frozen(ask) == "e8dbd7aefaa8c321"
     assert frozen(lambda rng: messages.answer_head(rng.randrange(1 << 32))) == "0155778f117ce572"
     assert (
-        frozen(
-            lambda rng: to_wire(
-                ErrorBody(f"FF-NET-{rng.randrange(100, 1000)}", *(text(rng) for _ in range(3)))
-            )
-        )
+        frozen(lambda rng: to_wire(ErrorBody(f"FF-NET-{rng.randrange(100, 1000)}", *(text(rng) for _ in range(3)))))
         == "42948010fac3daf1"
     )
 
 
 def test_certificates_and_hellos_are_frozen() -> None:
     assert (
-        frozen(lambda rng: hello(certificate(Credential(local_key(rng.randrange(1 << 60), "x")))))
-        == "00b76eb732504966"
+        frozen(lambda rng: hello(certificate(Credential(local_key(rng.randrange(1 << 60), "x"))))) == "00b76eb732504966"
     )
     assert frozen(lambda rng: hello(certificate(credential(rng)))) == "e5e7046ef2acc5bd"

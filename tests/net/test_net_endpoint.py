@@ -85,9 +85,7 @@ def test_control_overtakes_bulk() -> None:
             return b""
 
         async with pair(note) as (_, _, connection):
-            bulk = [
-                connection.call("bulk", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(12)
-            ]
+            bulk = [connection.call("bulk", bytes(limits.BULK_BYTES), kind=MessageKind.SYNC) for _ in range(12)]
             calls = [asyncio.ensure_future(call) for call in bulk]
             await asyncio.sleep(0)
             await connection.call("now", b"")
@@ -137,9 +135,7 @@ def test_bulk_requests_that_hang_leave_control_alone() -> None:
             return body
 
         async with pair(handler) as (_, _, connection):
-            calls = [
-                connection.call("hang", b"", kind=MessageKind.SYNC) for _ in range(limits.BULK_HANDLERS + 9)
-            ]
+            calls = [connection.call("hang", b"", kind=MessageKind.SYNC) for _ in range(limits.BULK_HANDLERS + 9)]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await asyncio.sleep(0)
             assert await connection.call("now", b"1") == b"1"
@@ -160,9 +156,7 @@ def test_a_call_given_up_before_it_left_never_leaves() -> None:
             return b""
 
         async with pair(handler) as (_, _, connection):
-            hanging = [
-                asyncio.ensure_future(connection.call("hang", b"")) for _ in range(limits.STREAMS_OPEN)
-            ]
+            hanging = [asyncio.ensure_future(connection.call("hang", b"")) for _ in range(limits.STREAMS_OPEN)]
             await asyncio.sleep(0)
             with pytest.raises(NetworkError, match="FF-NET-047"):
                 await connection.call("late", b"", timeout=0.01)
@@ -424,8 +418,7 @@ def test_a_reader_that_stops_bounds_what_we_hold() -> None:
             assert back._writer is not None
             back._writer._transport.pause_reading()
             tasks = [
-                asyncio.ensure_future(connection.call("a", bytes(limits.MIB), kind=MessageKind.SYNC))
-                for _ in range(40)
+                asyncio.ensure_future(connection.call("a", bytes(limits.MIB), kind=MessageKind.SYNC)) for _ in range(40)
             ]
             for _ in range(200):
                 await asyncio.sleep(0)

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.errors import ProtocolError
-from farflung.net.frames import (
-    FRAGMENT_BYTES,
-    HEAD_BYTES,
-    SIGNALS,
-    Frame,
-    FrameReader,
-    FrameType,
-    encode,
-)
+from farflung.net.frames import FRAGMENT_BYTES, HEAD_BYTES, SIGNALS, Frame, FrameReader, FrameType, encode
 
 carrying = st.builds(
     Frame,
@@ -79,9 +71,7 @@ def test_the_largest_frame_passes_and_a_fragment_fills_whole_records() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, 9_000, 16 * 1024, 100_000])
-def test_a_large_frame_is_the_same_however_it_arrives_and_holds_no_more_than_twice_its_bytes(
-    size: int,
-) -> None:
+def test_a_large_frame_is_the_same_however_it_arrives_and_holds_no_more_than_twice_its_bytes(size: int) -> None:
     body = bytes(range(256)) * (limits.FRAME_BYTES // 256)
     sent = [
         Frame(FrameType.REQUEST, 1, body, is_last=False),

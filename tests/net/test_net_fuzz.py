@@ -98,9 +98,7 @@ def join_reader() -> Reader:
         found = multicast_groups.judge(data, R.public, NOW)
         return NOTHING if isinstance(found, multicast_groups.GroupJoinStatus) else found
 
-    return Reader(
-        read, multicast_groups.sign_join(B, join, roster)[multicast_groups.HEAD_BYTES :], is_sealed=True
-    )
+    return Reader(read, multicast_groups.sign_join(B, join, roster)[multicast_groups.HEAD_BYTES :], is_sealed=True)
 
 
 def receipt_reader() -> Reader:
@@ -115,22 +113,11 @@ def receipt_reader() -> Reader:
 
 def pass_reader() -> Reader:
     toll = RelayPass(
-        digest("test/chain/1"),
-        B.public,
-        R.public,
-        1,
-        1,
-        tuple(sorted((A.public, B.public))),
-        10**9,
-        0,
-        NOW,
-        NOW + 60,
+        digest("test/chain/1"), B.public, R.public, 1, 1, tuple(sorted((A.public, B.public))), 10**9, 0, NOW, NOW + 60
     )
 
     def read(data: bytes) -> Any:
-        found = relay_pass_checks.judge(
-            decode(data, SignedRelayPass, limits.TICKET_BYTES), R.public, (A.public,)
-        )
+        found = relay_pass_checks.judge(decode(data, SignedRelayPass, limits.TICKET_BYTES), R.public, (A.public,))
         return NOTHING if isinstance(found, TicketStatus) else found
 
     return Reader(read, encode(sign_pass(B, toll)), is_sealed=True)
@@ -159,9 +146,7 @@ def manifest_reader() -> Reader:
 
 
 def frames_reader() -> Reader:
-    ask = Frame(
-        FrameType.REQUEST, 1, messages.ask_head("a", messages.MessageKind.SYNC, 5) + b"12", is_last=False
-    )
+    ask = Frame(FrameType.REQUEST, 1, messages.ask_head("a", messages.MessageKind.SYNC, 5) + b"12", is_last=False)
     data = framed(Frame(FrameType.PING, 0)) + framed(ask) + framed(Frame(FrameType.DATA, 1, b"345"))
 
     def read(data: bytes) -> Any:
@@ -175,9 +160,7 @@ def frames_reader() -> Reader:
 
 
 def error_reader() -> Reader:
-    return Reader(
-        messages.read_error, messages.write_error(FarflungError("FF-APP-001", "m", cause="c", hint="h"))
-    )
+    return Reader(messages.read_error, messages.write_error(FarflungError("FF-APP-001", "m", cause="c", hint="h")))
 
 
 def group_frame_reader() -> Reader:
@@ -243,12 +226,9 @@ READERS = {
     ),
     "ticket answer": Reader(relay_tickets.read_answer, relay_tickets.answer(TicketStatus.FULL)),
     "join head": Reader(
-        lambda d: multicast_groups.read_head(d[: multicast_groups.HEAD_BYTES]),
-        multicast_groups.MAGIC + b"\1\0",
+        lambda d: multicast_groups.read_head(d[: multicast_groups.HEAD_BYTES]), multicast_groups.MAGIC + b"\1\0"
     ),
-    "join answer": Reader(
-        multicast_groups.read_answer, multicast_groups.answer(multicast_groups.GroupJoinStatus(0))
-    ),
+    "join answer": Reader(multicast_groups.read_answer, multicast_groups.answer(multicast_groups.GroupJoinStatus(0))),
 }
 ALL = pytest.mark.parametrize("name", READERS)
 

@@ -41,11 +41,7 @@ def test_an_upload_is_billed_once_for_each_member_that_got_it() -> None:
             await heard(members[:2], 1)
             await heard(members[2:], 2)
             said = await settled(made)
-            assert said == {
-                ONE.public: (FRAMES, FRAMES),
-                TWO.public: (FRAMES, FRAMES),
-                THREE.public: (0, 2 * FRAMES),
-            }
+            assert said == {ONE.public: (FRAMES, FRAMES), TWO.public: (FRAMES, FRAMES), THREE.public: (0, 2 * FRAMES)}
             assert relay_passes.billed(1 << 40, said) == 4 * FRAMES
             assert made.server.forwarded == 4 * FRAMES
 

@@ -42,10 +42,7 @@ def changed(**fields: object) -> GroupJoin:
 
 def test_a_join_comes_back_with_its_roster() -> None:
     data = sign_join(A, JOIN, ROSTER)
-    assert (
-        multicast_groups.read_head(data[: multicast_groups.HEAD_BYTES])
-        == len(data) - multicast_groups.HEAD_BYTES
-    )
+    assert multicast_groups.read_head(data[: multicast_groups.HEAD_BYTES]) == len(data) - multicast_groups.HEAD_BYTES
     assert judged() == AdmittedJoin(JOIN, ROSTER, bare(A.public))
 
 
@@ -56,9 +53,7 @@ def test_the_largest_group_fits_into_a_join() -> None:
     keys, numbers = many[: limits.PASS_HOLDERS], (limits.PASS_BYTES, most, most, most)
     toll = RelayPass(Hash(bytes(32)), OWNER.public, R.public, most, most, keys, *numbers)
     join = changed(toll=sign_pass(OWNER, toll))
-    found = multicast_groups.judge(
-        sign_join(credential, join, roster)[multicast_groups.HEAD_BYTES :], R.public, NOW
-    )
+    found = multicast_groups.judge(sign_join(credential, join, roster)[multicast_groups.HEAD_BYTES :], R.public, NOW)
     assert isinstance(found, AdmittedJoin)
     assert len(found.roster.roster.members) == limits.FAN_MEMBERS
 
@@ -150,6 +145,4 @@ def test_nobody_is_skipped_while_all_are_alike_behind_or_before_patience_ends() 
 def test_who_takes_nothing_is_skipped_and_so_is_who_lets_another_starve() -> None:
     assert skipped({"a": 9, "b": 8}, {"a": PATIENCE, "b": 0.0}, PATIENCE) == ["a"]
     assert skipped({"slow": 9, "fast": 0}, {"slow": 0.0, "fast": PATIENCE}, PATIENCE) == ["slow"]
-    assert skipped(
-        {"slow": 9, "little": 1, "fast": 0}, {"slow": 0.0, "little": 9.0, "fast": 9.0}, PATIENCE
-    ) == ["slow"]
+    assert skipped({"slow": 9, "little": 1, "fast": 0}, {"slow": 0.0, "little": 9.0, "fast": 9.0}, PATIENCE) == ["slow"]

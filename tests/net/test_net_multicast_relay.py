@@ -259,21 +259,12 @@ def test_groups_are_bounded_in_all_and_for_each_owner(monkeypatch: pytest.Monkey
 
     async def test() -> None:
         async with group() as (server, _):
-            other = multicast_groups.sign_roster(
-                OWNER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
-            )
+            other = multicast_groups.sign_roster(OWNER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
             assert await join(server, joining(MEMBERS[0], other)) is GroupJoinStatus.FULL
-            theirs = multicast_groups.sign_roster(
-                STRANGER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
-            )
-            assert (
-                await join(server, joining(MEMBERS[0], theirs, nonce=bytes(15) + b"2"))
-                is GroupJoinStatus.JOINED
-            )
+            theirs = multicast_groups.sign_roster(STRANGER, multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
+            assert await join(server, joining(MEMBERS[0], theirs, nonce=bytes(15) + b"2")) is GroupJoinStatus.JOINED
             monkeypatch.setattr(limits, "FAN_GROUPS", 1)
-            third = multicast_groups.sign_roster(
-                MEMBERS[1], multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,)
-            )
+            third = multicast_groups.sign_roster(MEMBERS[1], multicast_groups.Hash(b"2" * 32), 1, (MEMBERS[0].public,))
             nonce = bytes(15) + b"3"
             assert await join(server, joining(MEMBERS[0], third, nonce=nonce)) is GroupJoinStatus.FULL
 

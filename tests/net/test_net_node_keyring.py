@@ -102,16 +102,14 @@ def test_a_registry_that_goes_back_gives_no_key_back() -> None:
 @settings(max_examples=200)
 @given(
     st.lists(
-        st.tuples(
-            st.integers(1, 5), st.integers(0, 4), st.integers(NOW - 5, NOW + 5), st.integers(0, 6)
-        ).filter(lambda each: each[1] < each[0]),
+        st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(NOW - 5, NOW + 5), st.integers(0, 6)).filter(
+            lambda each: each[1] < each[0]
+        ),
         max_size=6,
     ),
     st.integers(0, 5),
 )
-def test_what_was_once_revoked_stays_so_whatever_is_learnt(
-    said: list[tuple[int, int, int, int]], epoch: int
-) -> None:
+def test_what_was_once_revoked_stays_so_whatever_is_learnt(said: list[tuple[int, int, int, int]], epoch: int) -> None:
     known, void, highest = Keyring(), 0, 0
     for each in said:
         known.learn([row(*each)])

@@ -53,9 +53,7 @@ def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() ->
             assert await path_manager.connection(B.public) is first
             await until(lambda: len(b.connections(A.public)) == CONNECTIONS + 1)
             await of_b.connection(A.public)
-            assert (
-                len(of_b.ways(A.public)) == CONNECTIONS
-            )  # who was dialled uses them as well, and dials none
+            assert len(of_b.ways(A.public)) == CONNECTIONS  # who was dialled uses them as well, and dials none
 
     run(test)
 
@@ -79,9 +77,7 @@ def test_who_waits_for_more_connections_hears_of_them_at_both_ends_and_they_know
     run(test)
 
 
-def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roads_module, "TICK_SECONDS", 3600.0)  # control has nothing under way
 
     async def test() -> None:
@@ -96,9 +92,7 @@ def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
             b._handler = answer
             first = await path_manager.connection(B.public)
             await until(lambda: len(path_manager.ways(B.public)) == CONNECTIONS)
-            held = asyncio.create_task(
-                path_manager.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC)
-            )
+            held = asyncio.create_task(path_manager.ways(B.public)[0].call("hold", b"", kind=MessageKind.SYNC))
             await asyncio.sleep(0)
             before, peer_paths = first.moved, path_manager._peers[B.public]
             await path_manager._burst(B.public, peer_paths, first.place)

@@ -45,9 +45,7 @@ class Party:
 
 
 @asynccontextmanager
-async def two_relays(
-    *keys: SigningKey, **options: bool
-) -> AsyncIterator[tuple[list[RelayServer], list[Party]]]:
+async def two_relays(*keys: SigningKey, **options: bool) -> AsyncIterator[tuple[list[RelayServer], list[Party]]]:
     servers = [RelayServer(R1), RelayServer(R2)]
     parties = [Party(key, **options) for key in keys]
     try:
@@ -93,9 +91,7 @@ def test_one_relay_that_knows_the_key_is_enough_and_the_others_are_tried_on() ->
     run(test)
 
 
-def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         monkeypatch.setattr(redial, "ANEW_SECONDS", 0.01)
         listener, dialer = Endpoint(A, echo, ByteCounter()), Endpoint(B, echo, ByteCounter())

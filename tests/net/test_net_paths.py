@@ -88,11 +88,7 @@ def test_the_next_place_is_tried_when_one_fails_or_takes_long() -> None:
 
 def test_a_dead_path_is_left_at_once() -> None:
     play = Play(R1, R2)
-    play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(R2, PathType.RELAY),
-    )
+    play.feed(PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(R2, PathType.RELAY))
     play.feed(PathLostEvent(R1))
     assert play.state.control == play.state.bulk == R2
     play.feed(PathLostEvent(R2))
@@ -121,11 +117,7 @@ def test_a_silent_path_that_speaks_again_is_open_again() -> None:
 
 def test_control_takes_the_shorter_trip_and_bulk_the_greater_goodput_when_they_are_a_fifth_better() -> None:
     play = Play(R1, R2)
-    play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(R2, PathType.RELAY),
-    )
+    play.feed(PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(R2, PathType.RELAY))
     play.measure(R1, trip=0.100, goodput=1e6)
     play.measure(R2, trip=0.090, goodput=0.85e6)
     assert (play.state.control, play.state.bulk) == (R1, R1)
@@ -138,9 +130,7 @@ def test_control_takes_the_shorter_trip_and_bulk_the_greater_goodput_when_they_a
 def test_a_way_without_a_relay_is_taken_when_it_is_as_good() -> None:
     play = Play(R1)
     play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(MEETING, PathType.OPENED),
+        PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(MEETING, PathType.OPENED)
     )
     play.measure(R1, trip=0.1, goodput=1e6)
     play.measure(MEETING, trip=0.105)
@@ -157,11 +147,7 @@ def test_a_way_without_a_relay_is_taken_when_it_is_as_good() -> None:
 
 def test_loss_counts_against_goodput() -> None:
     play = Play(R1, R2)
-    play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(R2, PathType.RELAY),
-    )
+    play.feed(PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(R2, PathType.RELAY))
     play.measure(R1, goodput=1e6, loss=0.5)
     play.measure(R2, goodput=0.8e6, loss=0.0)
     assert play.state.bulk == R2
@@ -170,9 +156,7 @@ def test_loss_counts_against_goodput() -> None:
 def test_a_drop_below_its_own_goodput_asks_for_a_probe_and_shares_bulk_meanwhile() -> None:
     play = Play(R1)
     play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(MEETING, PathType.OPENED),
+        PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(MEETING, PathType.OPENED)
     )
     for place in (R1, MEETING):
         play.measure(place, goodput=1e6)
@@ -181,9 +165,7 @@ def test_a_drop_below_its_own_goodput_asks_for_a_probe_and_shares_bulk_meanwhile
     assert ProbePath(MEETING) in play.feed(PathMeasuredEvent(MEETING, goodput=0.5e6))
     assert set(play.state.ways(play.now)) == {MEETING, R1}
     assert ProbePath(MEETING) not in play.feed(PathMeasuredEvent(MEETING, goodput=0.2e6), after=1.0)
-    assert ProbePath(MEETING) in play.feed(
-        PathMeasuredEvent(MEETING, goodput=0.1e6), after=paths.PROBE_SECONDS
-    )
+    assert ProbePath(MEETING) in play.feed(PathMeasuredEvent(MEETING, goodput=0.1e6), after=paths.PROBE_SECONDS)
 
 
 def test_a_pair_that_cannot_meet_stays_on_its_relay_and_tries_less_and_less() -> None:
@@ -205,17 +187,13 @@ def test_a_pair_that_cannot_meet_stays_on_its_relay_and_tries_less_and_less() ->
 
 def test_a_place_that_is_named_no_more_is_forgotten_unless_it_carries() -> None:
     play = Play(R1, R2)
-    play.feed(
-        PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), KnownAddressesEvent((R3,), may_meet=False)
-    )
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), KnownAddressesEvent((R3,), may_meet=False))
     assert [path.place for path in play.state.paths] == [R3, R1]
     play.feed(PathLostEvent(R1), KnownAddressesEvent((R3,), may_meet=False))
     assert [path.place for path in play.state.paths] == [R3]
 
 
-def relay(
-    place: EndpointAddress, goodput: float | None, trip: float | None = None, loss: float = 0.0
-) -> NetworkPath:
+def relay(place: EndpointAddress, goodput: float | None, trip: float | None = None, loss: float = 0.0) -> NetworkPath:
     return NetworkPath(place, goodput=goodput, trip=trip, loss=loss)
 
 
@@ -230,9 +208,7 @@ def test_relays_are_chosen_by_goodput_and_loss_before_the_round_trip() -> None:
 EVENTS = st.one_of(
     st.builds(PathWantedEvent, st.booleans()),
     st.builds(PathTickEvent),
-    st.builds(
-        KnownAddressesEvent, st.lists(st.sampled_from(PLACES[:4]), max_size=4).map(tuple), st.booleans()
-    ),
+    st.builds(KnownAddressesEvent, st.lists(st.sampled_from(PLACES[:4]), max_size=4).map(tuple), st.booleans()),
     st.builds(PathOpenedEvent, st.sampled_from(PLACES), st.sampled_from(list(PathType))),
     *(
         st.builds(kind, st.sampled_from(PLACES))
@@ -265,14 +241,10 @@ def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_witho
         assert not set(dials) & there
         for place in dials:
             path = before.path(place)
-            was_resting = (
-                path is not None and path.condition is PathCondition.FAILED and path.since > play.now
-            )
+            was_resting = path is not None and path.condition is PathCondition.FAILED and path.since > play.now
             assert not was_resting or not there, "a failed path rests while another one stands"
             assert path is None or path.condition is not PathCondition.TRYING
-        relays = [
-            path for path in play.state.paths if path.condition is PathCondition.TRYING and path.is_relayed
-        ]
+        relays = [path for path in play.state.paths if path.condition is PathCondition.TRYING and path.is_relayed]
         assert len(relays) <= paths.RELAYS + 1
         for effect in effects:
             if isinstance(effect, ClosePath):
@@ -284,9 +256,7 @@ def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_witho
 
 def test_a_round_trip_that_a_busy_machine_lengthened_is_forgotten_by_the_next() -> None:
     play = Play(R1)
-    play.feed(
-        PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(MEETING, PathType.OPENED)
-    )
+    play.feed(PathWantedEvent(), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(MEETING, PathType.OPENED))
     for trip in (0.025, 0.027, 0.030, 0.024):
         play.feed(PathMeasuredEvent(R1, trip=trip))
     play.feed(PathMeasuredEvent(MEETING, trip=0.123))
@@ -313,11 +283,7 @@ def test_round_trips_of_an_earlier_connection_say_nothing_of_the_next_one() -> N
 @given(st.lists(st.floats(0.92, 1.09), min_size=40, max_size=200), st.booleans())
 def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) -> None:
     play = Play(R1, R2)
-    play.feed(
-        PathWantedEvent(is_bulk=True),
-        PathOpenedEvent(R1, PathType.RELAY),
-        PathOpenedEvent(R2, PathType.RELAY),
-    )
+    play.feed(PathWantedEvent(is_bulk=True), PathOpenedEvent(R1, PathType.RELAY), PathOpenedEvent(R2, PathType.RELAY))
     for n, factor in enumerate(noise):
         place = R1 if (n % 2 == 0) == is_first else R2
         before = play.state.control, play.state.bulk
@@ -325,21 +291,11 @@ def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) 
         assert before == (play.state.control, play.state.bulk)
 
 
-@given(
-    st.floats(0, 1e9),
-    st.floats(0, 1e9),
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.floats(0.001, 3),
-    st.floats(0.001, 3),
-)
+@given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0, 1), st.floats(0, 1), st.floats(0.001, 3), st.floats(0.001, 3))
 def test_two_paths_never_beat_each_other(
     one: float, two: float, lost: float, missed: float, here: float, there: float
 ) -> None:
-    a, b = (
-        relay(R1, one + 1, here, lost),
-        replace(relay(MEETING, two + 1, there, missed), way=PathType.OPENED),
-    )
+    a, b = (relay(R1, one + 1, here, lost), replace(relay(MEETING, two + 1, there, missed), way=PathType.OPENED))
     assert not (paths.beats(a, b) and paths.beats(b, a))
     assert not (paths.is_nearer(a, b) and paths.is_nearer(b, a))
 

@@ -66,9 +66,7 @@ def test_never_less_than_the_rate_is_shared_out_and_never_half_more(parts: list[
         (PROBE, PROBE, replace(FREE, delivered=9_000)),  # not meant to be filled
     ],
 )
-def test_a_queue_idle_time_and_a_probe_add_nothing(
-    before: UplinkPhase, now: UplinkPhase, sample: UplinkSample
-) -> None:
+def test_a_queue_idle_time_and_a_probe_add_nothing(before: UplinkPhase, now: UplinkPhase, sample: UplinkSample) -> None:
     one = rate_headroom.looked(RateHeadroom(1.2), KEEP, KEEP, 0.02 * RATE, FREE)
     one = rate_headroom.looked(one, before, now, 0.02 * RATE, sample)
     assert rate_headroom.divided(one) == RateHeadroom(1.2)
@@ -78,11 +76,7 @@ def test_a_queue_idle_time_and_a_probe_add_nothing(
 def test_a_test_shares_out_what_it_says_and_begins_a_doubt() -> None:
     one = rate_headroom.looked(RateHeadroom(1.4), PROBE, TEST, 0.02 * RATE, QUEUED)
     assert one.times == pytest.approx(1.2)
-    assert (
-        rate_headroom.times(one, TEST, RATE, math.inf)
-        == rate_headroom.times(one, OPEN, RATE, math.inf)
-        == 1.0
-    )
+    assert rate_headroom.times(one, TEST, RATE, math.inf) == rate_headroom.times(one, OPEN, RATE, math.inf) == 1.0
     assert rate_headroom.looked(one, TEST, TEST, 0.02 * RATE, QUEUED) == one  # once
     assert rate_headroom.times(one, KEEP, RATE, math.inf) == pytest.approx(1.2)
 
@@ -93,9 +87,7 @@ def test_what_the_owner_allows_is_never_lifted() -> None:
 
 
 @pytest.mark.parametrize(("cap", "times"), [(0, 1.25), (100_000, 1.0)])
-def test_a_peer_shares_out_what_its_connections_leave(
-    monkeypatch: pytest.MonkeyPatch, cap: int, times: float
-) -> None:
+def test_a_peer_shares_out_what_its_connections_leave(monkeypatch: pytest.MonkeyPatch, cap: int, times: float) -> None:
     async def test() -> float:
         loop, now = asyncio.get_running_loop(), 0.0
         monkeypatch.setattr(loop, "time", lambda: now)

@@ -224,9 +224,7 @@ def test_a_relay_that_lies_about_the_dialer_does_not_get_it_admitted() -> None:
 
     async def test() -> None:
         async with relay() as server, hidden(C, None) as c:
-            async with hidden(
-                B, server.address, admission=Admission(lambda peer: peer in (A.public, R.public))
-            ) as b:
+            async with hidden(B, server.address, admission=Admission(lambda peer: peer in (A.public, R.public))) as b:
                 dial = server._dial
 
                 def dial_as_a(ticket: Ticket, who: Identity, dialer: socket.socket) -> TicketStatus | None:
@@ -271,8 +269,7 @@ def test_both_may_dial_at_once() -> None:
     async def test() -> None:
         async with relay() as server, hidden(A, server.address) as a, hidden(B, server.address) as b:
             there, back = await asyncio.gather(
-                a.dial(B.public, *server.address, relay=R.public),
-                b.dial(A.public, *server.address, relay=R.public),
+                a.dial(B.public, *server.address, relay=R.public), b.dial(A.public, *server.address, relay=R.public)
             )
             assert await there.call("a", b"1") == b"1"
             assert await back.call("a", b"2") == b"2"
@@ -352,9 +349,7 @@ def test_the_newest_connection_of_a_key_is_the_attached_one() -> None:
 
 
 @BOTH
-def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at_most(
-    may_splice: bool,
-) -> None:
+def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at_most(may_splice: bool) -> None:
     async def test() -> None:
         async with pair(limits=RelayLimits(may_splice=may_splice)) as (server, _, b, connection):
             back = b.connection(A.public)
@@ -463,9 +458,7 @@ def test_a_circuit_whose_peers_keep_up_goes_on_waiting_for_the_same(
             changed: list[int] = []
             for name in ("add_reader", "add_writer", "remove_reader", "remove_writer"):
                 act = getattr(loop, name)
-                monkeypatch.setattr(
-                    loop, name, lambda fd, *more, act=act: changed.append(fd) or act(fd, *more)
-                )
+                monkeypatch.setattr(loop, name, lambda fd, *more, act=act: changed.append(fd) or act(fd, *more))
             for n in range(50):
                 await loop.sock_sendall(one, bytes([n]) * 1000)
                 got = b""
@@ -491,9 +484,7 @@ def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.soc
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> RelayCircuit:
     junction = server._circuits
     may_splice = junction._limits.may_splice
-    circuit = RelayCircuit(
-        its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended
-    )
+    circuit = RelayCircuit(its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended)
     junction.circuits[circuit] = bare(A.public), bare(B.public)
     server._owned[A.public] += 1
     circuit.start()

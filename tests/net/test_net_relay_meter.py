@@ -155,9 +155,7 @@ steps = st.tuples(st.sampled_from([A, B, C]), st.integers(0, 4000), st.integers(
 
 @settings(max_examples=40)
 @given(st.lists(steps, max_size=8), st.integers(0, 1 << 32))
-def test_replays_and_other_orders_of_receipts_change_nothing(
-    grown: list[tuple[PeerId, int, int]], seed: int
-) -> None:
+def test_replays_and_other_orders_of_receipts_change_nothing(grown: list[tuple[PeerId, int, int]], seed: int) -> None:
     """What each party says counts upwards; whatever the way of the receipts, the last of each counts."""
     totals: dict[PeerId, tuple[int, int]] = {}
     receipts = []
@@ -214,9 +212,7 @@ def test_under_all_passes_of_a_payer_one_window_cannot_be_claimed_at_most(
         assert books.billed <= books.carried <= TOLL.quota + 60
         unsigned = {party: books._parties[party].unsigned for party in count}
         assert books.carried - books.billed <= sum(unsigned.values())
-        assert all(
-            max(0, size - books.signed.toll.lost) <= books.lag(party) for party, size in unsigned.items()
-        )
+        assert all(max(0, size - books.signed.toll.lost) <= books.lag(party) for party, size in unsigned.items())
         risk = sum(books.carried - books.billed for books in every)
         assert (account.unsigned, account.carried) == (risk, risk + sum(books.billed for books in every))
         claims = sum(claimable(books) for books in every)
@@ -389,9 +385,7 @@ def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave()
     assert books.billed == 0
     assert books.sign(said(B, 0, 500))
     assert books.billed == 500
-    assert PassMeter(SIGNED, PayerExposure(WINDOW)).sign(
-        said(C, 0, 500)
-    )  # this relay was started anew meanwhile
+    assert PassMeter(SIGNED, PayerExposure(WINDOW)).sign(said(C, 0, 500))  # this relay was started anew meanwhile
 
 
 # The parties

@@ -46,9 +46,7 @@ def test_a_relay_tells_its_time_and_from_where_it_is_asked() -> None:
     run(test)
 
 
-def test_a_relay_takes_and_gives_bytes_until_the_limiter_is_used_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_relay_takes_and_gives_bytes_until_the_limiter_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEASURE_KEY_BYTES", 100_000)
     monkeypatch.setattr(relay_probe, "WINDOW_SECONDS", 1e9)
 
@@ -57,12 +55,9 @@ def test_a_relay_takes_and_gives_bytes_until_the_limiter_is_used_up(
             caller, other = ProbeDialer(A), ProbeDialer(B)
             connection = await called(caller, server.address)
             assert (
-                decode(await connection.call(relay_probe.SINK, bytes(40_000), kind=MessageKind.JOIN), int, 16)
-                == 40_000
+                decode(await connection.call(relay_probe.SINK, bytes(40_000), kind=MessageKind.JOIN), int, 16) == 40_000
             )
-            assert await connection.call(relay_probe.SOURCE, encode(50_000), kind=MessageKind.JOIN) == bytes(
-                50_000
-            )
+            assert await connection.call(relay_probe.SOURCE, encode(50_000), kind=MessageKind.JOIN) == bytes(50_000)
             for method, body in ((relay_probe.SINK, bytes(20_000)), (relay_probe.SOURCE, encode(20_000))):
                 with pytest.raises(RemoteError) as told:
                     await connection.call(method, body, kind=MessageKind.JOIN)
@@ -211,9 +206,7 @@ def test_a_relays_own_answers_have_one_pacer_and_that_is_its_uplink(monkeypatch:
         async with relay() as server:
             caller = ProbeDialer(A)
             connection = await called(caller, server.address)
-            assert await connection.call(relay_probe.SOURCE, encode(50_000), kind=MessageKind.JOIN) == bytes(
-                50_000
-            )
+            assert await connection.call(relay_probe.SOURCE, encode(50_000), kind=MessageKind.JOIN) == bytes(50_000)
             theirs = server.endpoint.connection(A.public)
             assert theirs is not None
             assert theirs.tcp is not None

@@ -73,19 +73,13 @@ def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) ->
         (R.public, CHAIN, encode((toll(key=C), (), 0))),
         (R.public, CHAIN, encode((toll(), (said(A, 1, 1), said(A, 2, 2)), 0))),
         (R.public, CHAIN, encode((toll(), (said(C, 1, 1),), 0))),
-        (
-            R.public,
-            CHAIN,
-            encode((toll(), (SignedRelayReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),), 0)),
-        ),
+        (R.public, CHAIN, encode((toll(), (SignedRelayReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),), 0))),
         (R.public, CHAIN, encode((toll(), (said(A, 1, 1),), 0))[:-1]),
         (R.public, CHAIN, b""),
         (R.public, CHAIN, bytes(limits.TILL_BYTES + 1)),
     ],
 )
-def test_a_file_that_says_something_else_is_passed_over(
-    tmp_path: Path, relay: bytes, chain: Hash, body: bytes
-) -> None:
+def test_a_file_that_says_something_else_is_passed_over(tmp_path: Path, relay: bytes, chain: Hash, body: bytes) -> None:
     (tmp_path / "x.pass").write_bytes(body)
     (tmp_path / "y.pass.tmp").write_bytes(b"torn")
     assert list(ReceiptStore(tmp_path).load(relay, chain)) == []  # type: ignore[arg-type]
@@ -184,18 +178,13 @@ def test_what_cannot_be_remembered_is_not_begun(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_pass_that_ended_without_a_byte_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_ended_without_a_byte_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_metering_gate, "LOOK_SECONDS", 0.02)
 
     async def test() -> None:
         now, ledger = [NOW], Ledger()
         gate = RelayMeteringGate(ledger.asked(), PRICE, store=ReceiptStore(tmp_path))
-        async with (
-            relay(gate=gate, admission=Admission(clock=lambda: now[0])) as server,
-            hidden(A, None) as a,
-        ):
+        async with relay(gate=gate, admission=Admission(clock=lambda: now[0])) as server, hidden(A, None) as a:
             a.payer.put(toll())
             with pytest.raises(NetworkError):
                 await a.dial(B.public, *server.address, relay=R.public)
@@ -213,9 +202,7 @@ def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Pat
     def gate() -> RelayMeteringGate:
         ledger = Ledger()
         most = window + limits.RECEIPT_STEP
-        return RelayMeteringGate(
-            ledger.asked(), PRICE, store=ReceiptStore(tmp_path), credit=CreditLimits(most)
-        )
+        return RelayMeteringGate(ledger.asked(), PRICE, store=ReceiptStore(tmp_path), credit=CreditLimits(most))
 
     async def test() -> None:
         before = gate()

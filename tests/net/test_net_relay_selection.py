@@ -174,9 +174,7 @@ def test_a_peer_that_uses_one_relay_more_than_the_other_accuses_neither() -> Non
     play = Play(dict.fromkeys(R[:3], GOOD))
     play.known(*R[:3])
     for _ in range(3 * LOOKS):
-        play.feed(
-            RelayTrafficEvent(((R[0], GOOD),)), RelayTrafficEvent(((R[1], GOOD / 50),))
-        )  # with different peers
+        play.feed(RelayTrafficEvent(((R[0], GOOD),)), RelayTrafficEvent(((R[1], GOOD / 50),)))  # with different peers
         play.feed(RelayTrafficEvent(((R[0], GOOD), (R[1], 0.6 * GOOD))))
         play.wait(4)
     play.wait(2 * REST_SECONDS)

@@ -40,9 +40,7 @@ async def relays() -> AsyncIterator[list[RelayServer]]:
 
 
 def places_of(servers: list[RelayServer]) -> tuple[EndpointAddress, ...]:
-    return tuple(
-        EndpointAddress(*server.address, key.public) for key, server in zip(KEYS, servers, strict=True)
-    )
+    return tuple(EndpointAddress(*server.address, key.public) for key, server in zip(KEYS, servers, strict=True))
 
 
 @pytest.fixture(autouse=True)
@@ -119,9 +117,7 @@ def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.Mo
     run(test)
 
 
-def test_the_two_best_of_three_are_found_told_and_the_third_is_left(
-    promised: dict[EndpointAddress, float],
-) -> None:
+def test_the_two_best_of_three_are_found_told_and_the_third_is_left(promised: dict[EndpointAddress, float]) -> None:
     async def test() -> None:
         async with relays() as servers:
             places = places_of(servers)

@@ -29,9 +29,7 @@ DIAL = Ticket(TicketPurpose.DIAL, R.public, A.public, B.public, 0, bytes(16), NO
 
 MOST = (1 << 63) - 1
 HOLDERS = tuple(sorted(local_key(6, "holder", i).public for i in range(limits.PASS_HOLDERS)))
-PAID = sign_pass(
-    B, RelayPass(Hash(bytes(32)), B.public, R.public, MOST, MOST, HOLDERS, MOST, MOST, MOST, MOST)
-)
+PAID = sign_pass(B, RelayPass(Hash(bytes(32)), B.public, R.public, MOST, MOST, HOLDERS, MOST, MOST, MOST, MOST))
 
 
 def signed(ticket: Ticket) -> bytes:
@@ -59,9 +57,7 @@ def test_the_largest_ticket_fits() -> None:
 
 
 def test_only_who_dials_shows_a_pass() -> None:
-    assert judge(signed(changed(toll=PAID)), R.public, NOW) == AdmittedTicket(
-        changed(toll=PAID), bare(A.public)
-    )
+    assert judge(signed(changed(toll=PAID)), R.public, NOW) == AdmittedTicket(changed(toll=PAID), bare(A.public))
     accept = changed(purpose=TicketPurpose.ACCEPT, circuit=1, toll=PAID)
     assert judge(signed(accept), R.public, NOW) is TicketStatus.MALFORMED
 
@@ -108,9 +104,7 @@ def test_a_ticket_that_breaks_a_rule_is_refused_for_it(subtests: pytest.Subtests
 def test_a_ticket_lasts_to_its_last_second() -> None:
     assert judge(signed(DIAL), R.public, NOW + 59) == AdmittedTicket(DIAL, bare(A.public))
     assert judge(signed(DIAL), R.public, NOW + 60) is TicketStatus.STALE
-    assert judge(signed(DIAL), R.public, NOW + 60 - limits.TICKET_SECONDS) == AdmittedTicket(
-        DIAL, bare(A.public)
-    )
+    assert judge(signed(DIAL), R.public, NOW + 60 - limits.TICKET_SECONDS) == AdmittedTicket(DIAL, bare(A.public))
     assert judge(signed(DIAL), R.public, NOW + 59 - limits.TICKET_SECONDS) is TicketStatus.STALE
 
 

@@ -43,11 +43,7 @@ def meet(dialer: TlsSession, acceptor: TlsSession) -> None:
 
 def session(mine: Credential, expected: PeerId | None = None, **options) -> TlsSession:  # type: ignore[no-untyped-def]
     files = FileTlsCredentials(mine)
-    return (
-        TlsSession.server(files, **options)
-        if expected is None
-        else TlsSession.client(files, expected, **options)
-    )
+    return TlsSession.server(files, **options) if expected is None else TlsSession.client(files, expected, **options)
 
 
 def test_both_ends_of_a_handshake_prove_node_key_and_account() -> None:
@@ -73,11 +69,7 @@ def test_the_account_is_dialled_and_a_node_key_of_another_one_is_refused_before_
 @pytest.mark.parametrize("is_dialer", [True, False])
 @pytest.mark.parametrize(
     ("epoch", "time", "code"),
-    [
-        (1, {}, "FF-NET-103"),
-        (2, {"expires": NOW - 3600}, "FF-NET-102"),
-        (2, {"begins": NOW + 3600}, "FF-NET-102"),
-    ],
+    [(1, {}, "FF-NET-103"), (2, {"expires": NOW - 3600}, "FF-NET-102"), (2, {"begins": NOW + 3600}, "FF-NET-102")],
 )
 def test_a_key_that_does_not_count_opens_nothing_on_either_side(
     is_dialer: bool, epoch: int, time: dict[str, int], code: str
@@ -149,9 +141,7 @@ def test_a_relay_cuts_the_circuits_of_a_withdrawn_key_at_either_end(is_dialer: b
             hidden(own(B, 1), server.address) as b,
             hidden(own(C, 1), server.address) as c,
         ):
-            connection, stays = [
-                await a.dial(peer.public, *server.address, relay=R.public) for peer in (B, C)
-            ]
+            connection, stays = [await a.dial(peer.public, *server.address, relay=R.public) for peer in (B, C)]
             known.learn([row(A if is_dialer else B, 1, void=2)])
             assert server.recheck() == 2  # two circuits; or one, and the attachment of B
             async with asyncio.timeout(30):

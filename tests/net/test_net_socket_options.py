@@ -103,8 +103,7 @@ def test_a_dialled_and_an_accepted_connection_know_what_they_got() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "to"),
-    [("127.0.0.1", ""), ("127.0.0.1", "localhost"), ("::1", ""), ("::", "127.0.0.2"), ("127.0.0.2", "")],
+    ("host", "to"), [("127.0.0.1", ""), ("127.0.0.1", "localhost"), ("::1", ""), ("::", "127.0.0.2"), ("127.0.0.2", "")]
 )
 def test_loopback_is_known_by_either_end(host: str, to: str) -> None:
     try:
@@ -165,9 +164,7 @@ def test_a_system_without_these_options_is_left_as_it_is(monkeypatch: pytest.Mon
 
 
 @linux
-@pytest.mark.parametrize(
-    ("asked", "set_to"), [(1, 1), (2_375_000, 2_375_000), (0, 1), (1 << 40, (1 << 31) - 1)]
-)
+@pytest.mark.parametrize(("asked", "set_to"), [(1, 1), (2_375_000, 2_375_000), (0, 1), (1 << 40, (1 << 31) - 1)])
 def test_a_pace_is_set_and_never_means_without_bound(asked: int, set_to: int) -> None:
     with linked() as (one, _):
         assert paced(one) == UNPACED
@@ -405,11 +402,7 @@ def test_a_fast_line_may_hold_more_unsent_unless_it_leads_to_another_home(
     async def test() -> None:
         with linked() as (one, _):
             outlet = ConnectionWriter(
-                _Idle(one),
-                ConnectionMeter(ByteCounter()),
-                rate_limiter.LinePacer(),
-                lambda: None,
-                lambda: None,
+                _Idle(one), ConnectionMeter(ByteCounter()), rate_limiter.LinePacer(), lambda: None, lambda: None
             )
             before = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
             outlet._sizer.held, outlet._sizer.written = MOST_HELD, MOST_WRITTEN

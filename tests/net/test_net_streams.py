@@ -14,14 +14,7 @@ from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import messages
 from farflung.net.frames import FRAGMENT_BYTES, Frame, FrameReader, FrameType
 from farflung.net.messages import ErrorBody, MessageKind
-from farflung.net.streams import (
-    Event,
-    StreamErrorReply,
-    StreamMultiplexer,
-    StreamReply,
-    StreamRequest,
-    StreamWelcome,
-)
+from farflung.net.streams import Event, StreamErrorReply, StreamMultiplexer, StreamReply, StreamRequest, StreamWelcome
 from farflung.net.tls import RECORD_BYTES as RECORD
 from farflung.net.write_size import MOST_WRITTEN
 
@@ -49,9 +42,7 @@ def carry(
     return events
 
 
-def ask(
-    stream: int, body: bytes = b"", *, total: int | None = None, kind: int = 0, is_last: bool = True
-) -> Frame:
+def ask(stream: int, body: bytes = b"", *, total: int | None = None, kind: int = 0, is_last: bool = True) -> Frame:
     head = struct.pack(">BIB", kind, len(body) if total is None else total, 1) + b"m"
     return Frame(FrameType.REQUEST, stream, head + body, is_last)
 
@@ -96,17 +87,13 @@ def test_a_message_leaves_without_a_copy_of_it_and_is_joined_once_where_it_arriv
         tracemalloc.stop()
         if sent is None:
             break
-        records += [
-            bytes(piece)[at : at + RECORD] for piece in sent[1] for at in range(0, len(piece), RECORD)
-        ]
+        records += [bytes(piece)[at : at + RECORD] for piece in sent[1] for at in range(0, len(piece), RECORD)]
     assert made < 0.5 * MOST_WRITTEN
 
     reader = FrameReader()
     tracemalloc.start()
     try:
-        events = [
-            event for each in records for frame in reader.feed(each) if (event := acceptor.take(frame)[1])
-        ]
+        events = [event for each in records for frame in reader.feed(each) if (event := acceptor.take(frame)[1])]
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -340,9 +327,7 @@ def test_answers_that_nobody_asked_for_are_refused() -> None:
     target.request("a", b"", MessageKind.CONTROL)
     broken("FF-NET-023", Frame(FrameType.REPLY, 2, answer), acceptor=target)  # queued, not sent
     target.next_frames()
-    broken(
-        "FF-NET-023", Frame(FrameType.REPLY, 2, answer), Frame(FrameType.REPLY, 2, answer), acceptor=target
-    )
+    broken("FF-NET-023", Frame(FrameType.REPLY, 2, answer), Frame(FrameType.REPLY, 2, answer), acceptor=target)
 
 
 def test_an_answer_to_half_a_request_is_refused() -> None:
@@ -357,9 +342,7 @@ def test_answers_keep_the_limit_of_their_kind() -> None:
         _, target = pair()
         target.request("a", b"", kind)
         target.next_frames()
-        broken(
-            "FF-NET-021", Frame(FrameType.REPLY, 2, messages.answer_head(total + 1), False), acceptor=target
-        )
+        broken("FF-NET-021", Frame(FrameType.REPLY, 2, messages.answer_head(total + 1), False), acceptor=target)
     _, target = pair()
     target.request("a", b"", MessageKind.CONTROL)
     target.next_frames()
@@ -377,11 +360,7 @@ def test_welcome_comes_first_and_once_and_from_the_acceptor() -> None:
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(
-        st.builds(Frame, st.sampled_from(FrameType), st.integers(0, 6), st.binary(max_size=12), st.booleans())
-    )
-)
+@given(st.lists(st.builds(Frame, st.sampled_from(FrameType), st.integers(0, 6), st.binary(max_size=12), st.booleans())))
 def test_strange_frames_only_raise_protocol_errors(frames: list[Frame]) -> None:
     _, target = pair()
     target.request("a", b"", MessageKind.CONTROL)
@@ -399,9 +378,7 @@ sizes = st.sampled_from([0, 1, 1000, 65_526, 65_536, 200_000])
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(MessageKind), sizes, sizes), max_size=12), st.integers(0, 2**32))
-def test_every_call_is_answered_once_in_whatever_order(
-    calls: list[tuple[MessageKind, int, int]], seed: int
-) -> None:
+def test_every_call_is_answered_once_in_whatever_order(calls: list[tuple[MessageKind, int, int]], seed: int) -> None:
     rng = random.Random(seed)
     ends = pair()
     wanted: list[dict[int, int]] = [{}, {}]

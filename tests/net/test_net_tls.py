@@ -193,10 +193,7 @@ def test_strange_bytes_only_raise_protocol_errors(data: bytes, is_after_hello: b
 
 def test_credentials_work_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farflung.net.io.tls_key._memory_file", lambda data: None)
-    dialer, acceptor = (
-        TlsSession.client(FileTlsCredentials(A), B.public),
-        TlsSession.server(FileTlsCredentials(B)),
-    )
+    dialer, acceptor = (TlsSession.client(FileTlsCredentials(A), B.public), TlsSession.server(FileTlsCredentials(B)))
     meet(dialer, acceptor)
     assert dialer.is_ready
     assert acceptor.is_ready

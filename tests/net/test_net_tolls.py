@@ -102,9 +102,7 @@ def test_the_payers_channel_has_to_pay_the_price(funds: ChannelBalance | None, c
     run(test)
 
 
-def test_a_party_that_does_not_sign_is_served_half_a_window_and_then_cut_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_party_that_does_not_sign_is_served_half_a_window_and_then_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         raise NetworkError("FF-NET-047", "no receipt from here")
 

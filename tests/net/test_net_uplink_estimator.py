@@ -53,13 +53,7 @@ def test_bulk_gets_95_percent_of_its_line_and_the_queue_stays_small(
 @some
 @given(rates, trips, counts, losses, buffers, jitters, bursts)
 def test_bursts_come_as_fast_as_without_a_pace_and_bulk_behind_them_gets_its_line(
-    rate: float,
-    trip: float,
-    count: int,
-    loss: float,
-    buffer: float,
-    jitter: float,
-    sizes: list[tuple[float, float]],
+    rate: float, trip: float, count: int, loss: float, buffer: float, jitter: float, sizes: list[tuple[float, float]]
 ) -> None:
     ours, free = Process(trip, count), Process(trip, count, follows=False)
     home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
@@ -76,13 +70,7 @@ def test_bursts_come_as_fast_as_without_a_pace_and_bulk_behind_them_gets_its_lin
 @some
 @given(rates, trips, counts, losses, buffers, jitters, bursts)
 def test_alone_on_a_line_nobody_is_paced_below_most_of_it_except_in_a_test(
-    rate: float,
-    trip: float,
-    count: int,
-    loss: float,
-    buffer: float,
-    jitter: float,
-    sizes: list[tuple[float, float]],
+    rate: float, trip: float, count: int, loss: float, buffer: float, jitter: float, sizes: list[tuple[float, float]]
 ) -> None:
     ours = Process(trip, count)
     home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
@@ -164,9 +152,7 @@ def beside(line: UplinkEstimate, seconds: float, ours: float, trip: float = 0.04
     began = line.busy_at if math.isfinite(line.busy_at) else 0.0
     for look in range(1, round(seconds / LOOK) + 1):
         sent = int(min(ours, uplink_estimator.ceiling(line)) * LOOK)
-        line = uplink_estimator.observe(
-            line, UplinkSample(began + look * LOOK, sent, LOOK, trip + 0.06, 0.06)
-        )
+        line = uplink_estimator.observe(line, UplinkSample(began + look * LOOK, sent, LOOK, trip + 0.06, 0.06))
     return line
 
 
@@ -254,10 +240,7 @@ def test_after_a_cut_a_line_is_what_it_was(
         ours.line = line
         home.ticks += round(away / TICK)
         home.run(back, [ours])
-        assert (
-            uplink_estimator.ceiling(ours.line)
-            >= (0.4 if ours.line.phase is UplinkPhase.TEST else 0.8) * rate
-        )
+        assert uplink_estimator.ceiling(ours.line) >= (0.4 if ours.line.phase is UplinkPhase.TEST else 0.8) * rate
     home.run(2.0 + SETTLE_TRIPS * trip, [ours])
     assert home.run(3.0, [ours])[0] >= 0.85
 
@@ -272,19 +255,11 @@ def test_the_lump_that_comes_first_after_a_cut_says_nothing() -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, 1 << 40),
-            st.floats(0, 100),
-            st.floats(0, 10),
-            st.floats(0, 10),
-            st.booleans(),
-        ),
+        st.tuples(st.integers(0, 1 << 40), st.floats(0, 100), st.floats(0, 10), st.floats(0, 10), st.booleans()),
         max_size=60,
     )
 )
-def test_whatever_the_kernel_says_the_ceiling_is_a_rate(
-    samples: list[tuple[int, float, float, float, bool]],
-) -> None:
+def test_whatever_the_kernel_says_the_ceiling_is_a_rate(samples: list[tuple[int, float, float, float, bool]]) -> None:
     line, now = UplinkEstimate(), 0.0
     for delivered, seconds, trip, queue, is_busy in samples:
         now += seconds
@@ -345,9 +320,7 @@ def test_a_test_leaves_no_more_of_the_line_than_its_queue_calls_for(queue: float
     if line.phase is UplinkPhase.TEST:
         left = 1e6 - uplink_estimator.ceiling(line)
         assert 0.04e6 <= left <= 0.5e6
-        assert left * (uplink_estimator.DRAIN + uplink_estimator.DRAIN_TRIPS * trip) <= max(
-            0.05 * 0.15e6, queue * 1e6
-        )
+        assert left * (uplink_estimator.DRAIN + uplink_estimator.DRAIN_TRIPS * trip) <= max(0.05 * 0.15e6, queue * 1e6)
 
 
 def test_a_long_queue_is_given_half_of_the_line_to_go() -> None:

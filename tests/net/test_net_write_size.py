@@ -53,14 +53,10 @@ def test_the_same_bytes_leave_in_portions_as_frame_by_frame(
         portions = left(outbox, limit)
         assert not outbox.is_busy
         assert all(sum(map(len, pieces)) <= max(limit, limits.FRAME_BYTES) for _, pieces in portions)
-        seen += [
-            b"".join(b"".join(pieces) for which, pieces in portions if which is kind) for kind in MessageKind
-        ]
+        seen += [b"".join(b"".join(pieces) for which, pieces in portions if which is kind) for kind in MessageKind]
         for _, pieces in portions:  # counted as the receiver counts them: by frames
             whole = FrameReader().feed(b"".join(pieces))
-            assert sum(wire_size(len(piece)) for piece in pieces) == sum(
-                wire_size(each.size) for each in whole
-            )
+            assert sum(wire_size(len(piece)) for piece in pieces) == sum(wire_size(each.size) for each in whole)
     assert seen[: len(MessageKind)] == seen[len(MessageKind) :]
 
 
@@ -76,13 +72,7 @@ def test_a_portion_is_as_many_whole_frames_as_fit() -> None:
 
 def test_small_messages_of_one_kind_leave_together_and_kinds_apart() -> None:
     outbox = SendScheduler(1)
-    for kind in (
-        MessageKind.CONTROL,
-        MessageKind.CONTROL,
-        MessageKind.SYNC,
-        MessageKind.SYNC,
-        MessageKind.AUDIT,
-    ):
+    for kind in (MessageKind.CONTROL, MessageKind.CONTROL, MessageKind.SYNC, MessageKind.SYNC, MessageKind.AUDIT):
         put(outbox, 100, kind)
     assert [kind for kind, _ in left(outbox, MOST_WRITTEN)] == [
         MessageKind.CONTROL,

@@ -17,17 +17,12 @@ NET = Path(__file__).resolve().parents[2] / "bench" / "net.py"
 @pytest.mark.netns
 @pytest.mark.quiet
 @pytest.mark.timeout(300)
-def test_a_connection_over_a_line_that_loses_packets_is_many_times_faster_than_plain_tcp(
-    tmp_path: Path,
-) -> None:
+def test_a_connection_over_a_line_that_loses_packets_is_many_times_faster_than_plain_tcp(tmp_path: Path) -> None:
     if why := namespaces.why_not():
         pytest.skip(why)
     out = tmp_path / "net.jsonl"
     done = subprocess.run(
-        [sys.executable, NET, "--quick", "--cases", "direct", "--out", out],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, NET, "--quick", "--cases", "direct", "--out", out], capture_output=True, text=True, check=False
     )
     if "skipped: direct: " in done.stderr:  # by the laboratory's own self-check
         pytest.skip(done.stderr.partition("skipped: direct: ")[2].strip())

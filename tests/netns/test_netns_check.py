@@ -205,9 +205,7 @@ def test_check_names_each_fault_and_whose_it_is(laboratory: NetworkLab, tmp_path
     drop(laboratory, f"h{OPEN}", "input", 4600)
     strangers = [f"--relay={s1}:{port}" for port in (OTHER, WEB, LATE, GONE)]
     laboratory.run(f"h{LOST}", ["ip", "route", "del", "default"])
-    filler = laboratory.start(
-        f"h{BUSY}.2", [sys.executable, "-c", FILL, laboratory.address("s2")], out=subprocess.PIPE
-    )
+    filler = laboratory.start(f"h{BUSY}.2", [sys.executable, "-c", FILL, laboratory.address("s2")], out=subprocess.PIPE)
     try:
         assert filler.stdout is not None
         filler.stdout.readline()

@@ -67,9 +67,7 @@ def arrived(receiver: socket.socket) -> bytes:
     return receiver.recv(99) if select.select([receiver], [], [], 0)[0] else b""
 
 
-def bound(
-    laboratory: NetworkLab, stack: ExitStack, who: str, kind: socket.SocketKind, port: int = 0
-) -> socket.socket:
+def bound(laboratory: NetworkLab, stack: ExitStack, who: str, kind: socket.SocketKind, port: int = 0) -> socket.socket:
     made = stack.enter_context(laboratory.socket(who, kind))
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind((laboratory.address(who), port))
@@ -171,9 +169,7 @@ def test_tcp_opens_from_both_sides_unless_a_port_cannot_be_known(
     assert opened(laboratory, first, homes, second, 5.0 if opens else 1.2) == opens
 
 
-def test_a_stray_that_comes_first_does_not_take_the_port_of_the_one_who_is_called(
-    laboratory: NetworkLab,
-) -> None:
+def test_a_stray_that_comes_first_does_not_take_the_port_of_the_one_who_is_called(laboratory: NetworkLab) -> None:
     numbers = KINDS.index(NatType.PORT_RESTRICTED) + 1, KINDS.index(NatType.PORT_RESTRICTED) + 7
     with ExitStack() as stack:
         early, late = (bound(laboratory, stack, f"h{n}", socket.SOCK_DGRAM, PORT + 1) for n in numbers)
@@ -207,9 +203,7 @@ def test_two_homes_behind_one_carrier_look_like_one_and_do_not_meet(laboratory: 
     assert not punched(laboratory, f"h{CARRIED}", pair(NatType.NONE, NatType.PORT_RESTRICTED)[1])
 
 
-def test_two_hosts_of_one_home_meet_on_the_lan_and_not_at_their_public_address(
-    laboratory: NetworkLab,
-) -> None:
+def test_two_hosts_of_one_home_meet_on_the_lan_and_not_at_their_public_address(laboratory: NetworkLab) -> None:
     hosts = f"h{SHARED}", f"h{SHARED}.2"
     with ExitStack() as stack:
         one, two = (bound(laboratory, stack, who, socket.SOCK_DGRAM, PORT) for who in hosts)

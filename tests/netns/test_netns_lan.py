@@ -71,11 +71,7 @@ def test_two_hosts_of_one_home_find_each_other_without_anybody_else() -> None:
                 command = [*laboratory.way(who), sys.executable, "-c", PEER, role, laboratory.address(who)]
                 started.append(
                     subprocess.Popen(
-                        command,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                     )
                 )
             there, here = started
@@ -177,15 +173,7 @@ def test_two_nodes_of_one_home_meet_on_its_lan_though_their_records_name_a_relay
         started: list[subprocess.Popen[str]] = []
 
         def start(who: str, role: str, port: int) -> subprocess.Popen[str]:
-            command = [
-                *laboratory.way(who),
-                sys.executable,
-                "-c",
-                NODE,
-                role,
-                laboratory.address("s1"),
-                str(port),
-            ]
+            command = [*laboratory.way(who), sys.executable, "-c", NODE, role, laboratory.address("s1"), str(port)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             started.append(subprocess.Popen(command, text=True, **pipes))
             return started[-1]

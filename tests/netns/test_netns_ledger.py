@@ -39,12 +39,7 @@ from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
 from farflung.peers.ledger_client.connect import reaches_of
 from farflung.peers.validator.requests import STANDING, ValidatorStatus
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.quiet,
-    pytest.mark.xdist_group("ledger"),
-    pytest.mark.timeout(240),
-]
+pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.xdist_group("ledger"), pytest.mark.timeout(240)]
 
 PORT, RTT, MONEY = 4520, 20, 10**9
 SEATS = tuple(local_key(61, "seat", index) for index in range(4))
@@ -161,9 +156,7 @@ class Scene:
         endpoint = Endpoint(SigningKey(os.urandom(32)), serve_nothing, ByteCounter())
         try:
             connection = await endpoint.dial(*self.places[index])
-            return decode(
-                await connection.call(STANDING, b"", timeout=2.0), ValidatorStatus, limits.CONTROL_BYTES
-            )
+            return decode(await connection.call(STANDING, b"", timeout=2.0), ValidatorStatus, limits.CONTROL_BYTES)
         except FarflungError:
             return None
         finally:

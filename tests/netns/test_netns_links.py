@@ -22,10 +22,7 @@ def test_the_bytes_of_a_round_report_agree_with_each_workers_link_within_five_pe
         pytest.skip("needs root and iproute2")
     out = tmp_path / "links.jsonl"
     done = subprocess.run(
-        [sys.executable, LINKS, "--bytes", "--cases", method, "--out", out],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, LINKS, "--bytes", "--cases", method, "--out", out], capture_output=True, text=True, check=False
     )
     if done.stderr.startswith("skipped: "):
         pytest.skip(done.stderr.removeprefix("skipped: ").strip())

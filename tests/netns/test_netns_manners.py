@@ -19,12 +19,7 @@ from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
 from farflung.local.netlab.link_emulator import OVERHEAD
 from farflung.net.io.socket_options import CAN_PACE
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.quiet,
-    pytest.mark.xdist_group("manners"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.xdist_group("manners"), pytest.mark.timeout(300)]
 
 UP, DOWN = 20.0, 100.0  # Mbit/s
 CAP = 500_000  # bytes a second
@@ -194,9 +189,7 @@ def test_a_months_volume_ends_bulk_with_its_code_and_control_goes_on(
 
 
 def test_what_stays_in_the_home_is_neither_paced_nor_counted(laboratory: NetworkLab, tmp_path: Path) -> None:
-    facts, up, down = exchange(
-        laboratory, tmp_path, "put", server="h1.2", month=1, up=CAP, warm=0.1, seconds=1.0
-    )
+    facts, up, down = exchange(laboratory, tmp_path, "put", server="h1.2", month=1, up=CAP, warm=0.1, seconds=1.0)
     assert (facts["members"], facts["refused"], facts["used"]) == (0, "", 0)
     assert facts["sent"] > 4 * CAP
     assert up + down < 10_000

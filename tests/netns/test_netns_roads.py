@@ -27,12 +27,7 @@ from farflung.net.io.relay import RelayServer
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.paths import MEETING, PathCondition, PathType
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.quiet,
-    pytest.mark.xdist_group("roads"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.xdist_group("roads"), pytest.mark.timeout(300)]
 
 KINDS = list(NatType)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
@@ -116,9 +111,7 @@ Town = tuple[NetworkLab, dict[str, Resident], list[tuple[Spot, RelayServer]]]
 def town() -> Iterator[Town]:
     """Two homes of each NAT kind, 1 to 6 and 7 to 12, homes behind carriers, and one with two hosts; all attached."""
     homes = [EmulatedHome(**QUICK, nat=nat) for nat in KINDS * 2]
-    homes += [EmulatedHome(**QUICK, carrier=carrier) for carrier in (1, 1, 2, 2)] + [
-        EmulatedHome(**QUICK, hosts=2)
-    ]
+    homes += [EmulatedHome(**QUICK, carrier=carrier) for carrier in (1, 1, 2, 2)] + [EmulatedHome(**QUICK, hosts=2)]
     carriers = [NatType.SYMMETRIC, NatType.PORT_RESTRICTED]
     describe()
     with NetworkLab(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
@@ -131,9 +124,7 @@ def town() -> Iterator[Town]:
             stack.callback(where.end)
 
             async def open_relay(key: SigningKey = key, number: int = number) -> RelayServer:
-                server = RelayServer(
-                    key, listen=ListenConfig(laboratory.address(f"s{number}"), allow_remote=True)
-                )
+                server = RelayServer(key, listen=ListenConfig(laboratory.address(f"s{number}"), allow_remote=True))
                 await server.start()
                 return server
 

@@ -151,9 +151,7 @@ def make():
 """
 
 
-def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(
-    farflung: Farflung, here: Path
-) -> None:
+def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(farflung: Farflung, here: Path) -> None:
     """The other kinds of them: tests/train/test_train_flat_model.py."""
     (here / "model.py").write_text(SOURCE)
     ended = farflung(*TINY, *MODULE, "model.module=model.py:make")
@@ -361,9 +359,7 @@ def test_a_run_log_that_was_altered_is_refused(broken: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dataset.bin", "snapshots/000000.bin", "terms.bin"])
 @pytest.mark.slow
-def test_a_damaged_input_of_a_run_is_refused(
-    broken: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_input_of_a_run_is_refused(broken: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flip(broken / name)
     folder = RunFolder(broken)
     network = LocalNetwork(resolve_again(folder).spec)

@@ -59,9 +59,7 @@ def passed(listing: Path) -> list[str]:
 def labels(source: str) -> set[str]:
     """The failpoint labels that a module gives to what it writes."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    writing = [
-        call for call in calls if (getattr(call.func, "id", "") or getattr(call.func, "attr", "")) in WRITERS
-    ]
+    writing = [call for call in calls if (getattr(call.func, "id", "") or getattr(call.func, "attr", "")) in WRITERS]
     given = [arg.value for call in writing for arg in call.args if isinstance(arg, ast.Constant)]
     return {text for text in given if isinstance(text, str) and LABEL.fullmatch(text)}
 
@@ -107,9 +105,7 @@ def told_apart(points: Sequence[str]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("is_each", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_kill_at_every_failpoint_ends_with_the_same_bits(
-    reference: Any, farflung: Farflung, is_each: bool
-) -> None:
+def test_a_kill_at_every_failpoint_ends_with_the_same_bits(reference: Any, farflung: Farflung, is_each: bool) -> None:
     words, passed_all, wanted = reference
     assert len(passed_all) > 60
     points = list(passed_all) if is_each else told_apart(passed_all)
@@ -124,9 +120,7 @@ def test_a_kill_at_every_failpoint_ends_with_the_same_bits(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_kill_at_any_record_of_the_run_log_ends_with_the_same_bits(
-    reference: Any, farflung: Farflung
-) -> None:
+def test_a_kill_at_any_record_of_the_run_log_ends_with_the_same_bits(reference: Any, farflung: Farflung) -> None:
     words, _, wanted = reference
     names = [f"run.log.write@{count}" for count in range(2, 9)]
     legs = kill_at_each(farflung, words, names, wanted)

@@ -28,12 +28,7 @@ from farflung.net.io.relay import RelayServer
 from farflung.net.node_keyring import Keyring
 from farflung.peers.keys.files import credential_in, key_text
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.key_registry import (
-    KeyRegistryFollower,
-    first_key,
-    registered,
-    rotate,
-)
+from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, first_key, registered, rotate
 from farflung.peers.process.config import KeyFile
 from farflung.peers.validator.requests import LedgerRequestHandler
 
@@ -61,9 +56,7 @@ class World:
         self.store = LedgerStore.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
         served = LedgerRequestHandler(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(
-            VALIDATOR, served.handle, ByteCounter(), admission=Admission(clock=self.clock)
-        )
+        self.validator = Endpoint(VALIDATOR, served.handle, ByteCounter(), admission=Admission(clock=self.clock))
         self.relay = RelayServer(RELAY, admission=Admission(clock=self.clock))
         self.bob = Endpoint(BOB, echo, ByteCounter(), admission=Admission(clock=self.clock))
         self.owner = Endpoint(ALICE, echo, ByteCounter(), admission=Admission(clock=self.clock))
@@ -81,10 +74,7 @@ class World:
         await self.bob.start()
         self.bob.attach(RELAY.public, *self.relay.address)
         await self.bob.attached()
-        for endpoint, recheck in (
-            (self.bob, self.bob.recheck),
-            (self.relay.endpoint, self.relay.recheck),
-        ):
+        for endpoint, recheck in ((self.bob, self.bob.recheck), (self.relay.endpoint, self.relay.recheck)):
             follower = KeyRegistryFollower(self.reaching(endpoint), endpoint.admission.keyring, recheck)
             self.tasks.append(asyncio.create_task(follower.stay(LOOK_SECONDS)))
         try:
@@ -123,9 +113,7 @@ class World:
 
 
 @pytest.fixture
-def within(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+def within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitable[None]]], None]:
     def run(test: Callable[[World], Awaitable[None]]) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(60), World(tmp_path).open(monkeypatch) as world:
@@ -143,9 +131,7 @@ def is_refused(epoch: int, now: float = NOW) -> Callable[[Keyring], bool]:
     return lambda keyring: not keyring.counts(own(epoch).identity, now)
 
 
-def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_be_opened(
-    within: Within,
-) -> None:
+def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_be_opened(within: Within) -> None:
     async def test(world: World) -> None:
         client = world.client(world.owner)
         await client.submit(*first_key(own(1)))
@@ -160,9 +146,7 @@ def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_
         with pytest.raises(NetworkError, match=r"FF-NET-072.*does not count"):
             await world.relayed(second)
         assert await connection.call("echo", b"y") == b"y"
-        await KeyRegistryFollower(
-            world.reaching(world.bob), world.bob.admission.keyring, world.bob.recheck
-        ).look()
+        await KeyRegistryFollower(world.reaching(world.bob), world.bob.admission.keyring, world.bob.recheck).look()
         await connection.closed()
         with pytest.raises(NetworkError, match="FF-NET-045"):
             await world.direct(machine)
@@ -236,9 +220,7 @@ def test_a_refused_rotation_says_so(within: Within) -> None:
 
 def test_what_is_known_counts_while_the_ledger_is_away_and_overlaps_end_all_the_same(within: Within) -> None:
     async def test(world: World) -> None:
-        await world.client(world.owner).submit(
-            *first_key(own(1)), KeyCertify(NODES[2].public, 2, FOREVER, NOW + 60)
-        )
+        await world.client(world.owner).submit(*first_key(own(1)), KeyCertify(NODES[2].public, 2, FOREVER, NOW + 60))
         await world.everybody_knows(is_refused(1, NOW + 60))
         await world.validator.close()
         connection = await world.direct(world.machine(own(1)))

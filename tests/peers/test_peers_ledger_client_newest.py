@@ -63,9 +63,7 @@ def test_who_has_seen_a_block_is_shown_no_older_one():
             await client.head()
         town.seats[1].chain = chains[1]
         assert await town.read(0, client, is_fresh=False) == seen
-        assert (
-            await town.read(0, town.client(BEN, first=3), is_fresh=False) == FIRST
-        )  # which another one may be
+        assert await town.read(0, town.client(BEN, first=3), is_fresh=False) == FIRST  # which another one may be
 
     run(2, body)
 

@@ -20,13 +20,7 @@ from farflung.ledger.params import LedgerParams
 from farflung.ledger.state_transition import apply_block, genesis_header, genesis_state
 from farflung.ledger.table_rows import AccountRow
 from farflung.ledger.transactions import SignedTx, Transfer, make_tx, sign_tx, tx_id
-from farflung.ledger.tx_results import (
-    AlreadyAppliedResult,
-    AppliedResult,
-    FailedResult,
-    RejectedResult,
-    Result,
-)
+from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, FailedResult, RejectedResult, Result
 from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate, VoteKind, certificate_of, sign_vote
 from farflung.peers.ledger_client import quorum_read
 from farflung.peers.ledger_client.client import VALID_MS, LedgerClient
@@ -211,13 +205,9 @@ def test_a_refresh_does_not_forget_what_was_given_up() -> None:
         lambda _: AppliedResult(digest(NS_SPEC, b"another"), 1),
     ],
 )
-def test_no_single_validator_is_believed_what_became_of_a_transaction(
-    lie: Callable[[SignedTx], Result],
-) -> None:
+def test_no_single_validator_is_believed_what_became_of_a_transaction(lie: Callable[[SignedTx], Result]) -> None:
     async def body(world: World) -> None:
-        world.state = apply_block(world.state, 6_000, [], FOUR[0].public)[
-            0
-        ]  # the truth is another height than the lie
+        world.state = apply_block(world.state, 6_000, [], FOUR[0].public)[0]  # the truth is another height than the lie
         world.ways[0] = submits(world, says(lie))
         await world.client().submit(PAY)
         assert len({signed for _, signed in world.seen}) == 1
@@ -230,9 +220,7 @@ def test_no_single_validator_is_believed_which_nonce_is_next() -> None:
     async def body(world: World) -> None:
         def lies(query: queries.Query) -> Any:
             is_asked = isinstance(query, queries.GetAccount)
-            return (
-                queries.AccountReply(AccountRow(ALICE.public, MONEY, 7)) if is_asked else world.honest(query)
-            )
+            return queries.AccountReply(AccountRow(ALICE.public, MONEY, 7)) if is_asked else world.honest(query)
 
         world.ways[0] = lies
         await world.client().submit(PAY)

@@ -36,9 +36,7 @@ from farflung.peers.ledger_client.relay_channel import RelayChannelPayer, meteri
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 from farflung.peers.validator.requests import LedgerRequestHandler
 
-VALIDATOR, PAYER, ALICE, BOB, RELAY = (
-    local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay")
-)
+VALIDATOR, PAYER, ALICE, BOB, RELAY = (local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay"))
 RICH = 1 << 30
 GENESIS = Genesis("tolls", 0, tuple((key.public, RICH) for key in (PAYER, RELAY)), (VALIDATOR.public,))
 PRICE = GIB // 2  # half a micro-credit a byte
@@ -122,9 +120,7 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
             proofs = party_receipts(world.chain, party.public)
             file = read_receipt_file(write_receipt_file(GENESIS, party.public, proofs))
             rows = check_receipt_file(file, GENESIS.chain)
-            assert any(
-                f"{verb} {format_credits(row.paid)}" in line for line in words(file, rows, is_known=True)
-            )
+            assert any(f"{verb} {format_credits(row.paid)}" in line for line in words(file, rows, is_known=True))
             (told,) = facts(file, rows, GENESIS.chain, None)["channels"]
             assert (told["carried"], told["paid"], told["held"]) == (row.carried, row.paid, 0)
 

@@ -150,9 +150,7 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
     async def body(ledger: Ledger) -> None:
         client = ledger.client()
         await client.register(CAPS, 1, 100, 10**9)
-        said = advertise(
-            ALICE, issue(ALICE.public, (EndpointAddress("127.0.0.1", 4711),), time.time()), FACTS
-        )
+        said = advertise(ALICE, issue(ALICE.public, (EndpointAddress("127.0.0.1", 4711),), time.time()), FACTS)
         await (await ledger.reach()).call(PUBLISH, encode(said))
         before = await (await ledger.reach()).call(LIST, b"")
         await ledger.again()

@@ -174,15 +174,7 @@ class Network:
         return str(self.folder / f"validator-{number}" / "validator.toml")
 
     def start(self, number: int) -> None:
-        words = [
-            sys.executable,
-            "-m",
-            "farflung.app.cli.main",
-            "ledger",
-            "validator",
-            self.config(number),
-            "--json",
-        ]
+        words = [sys.executable, "-m", "farflung.app.cli.main", "ledger", "validator", self.config(number), "--json"]
         process = self.processes[number] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["validator"]

@@ -157,9 +157,7 @@ def test_another_host_is_misdirected_and_a_flood_is_told_when_to_come_again(url:
         assert asked(slow, "/v1/head", "HEAD")[::2] == (429, b"")
 
 
-def test_a_request_that_does_not_end_is_hung_up_on_without_an_answer(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_does_not_end_is_hung_up_on_without_an_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(limits, "API_HEAD_SECONDS", 0.2)
         assert sent(url, b"GET /v1/head HTTP/1.1\r\nHost: 127.0.0.1\r\n") == b""

@@ -95,9 +95,7 @@ def test_a_guilty_node_that_denies_it_loses_by_one_element(tmp_path: Path) -> No
         row, parts = court.row(), match.parts()
         place = place_of(row.program, row.steps, row.first)
         outputs = {out.value for out in parts.graph.outputs if "/" in out.name}
-        value = max(
-            n for n, each in enumerate(parts.entries[: row.program.values]) if each.first <= place.offset
-        )
+        value = max(n for n, each in enumerate(parts.entries[: row.program.values]) if each.first <= place.offset)
         assert (place.step, place.is_judged) == (row.steps - 1, False)
         assert value in outputs
 
@@ -116,13 +114,7 @@ async def die_at_every_stage(court: Court, key: SigningKey, first: DisputeAgent)
     return deaths
 
 
-STAGES = {
-    PinpointStage.FIRST,
-    PinpointStage.DESCEND,
-    PinpointStage.SHOW,
-    PinpointStage.REFEREE,
-    PinpointStage.CLOSED,
-}
+STAGES = {PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW, PinpointStage.REFEREE, PinpointStage.CLOSED}
 
 
 def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_tree(tmp_path: Path) -> None:
@@ -246,10 +238,7 @@ def test_what_is_kept_goes_with_the_game_the_job_and_its_rounds(tmp_path: Path) 
         accused = await court.accused(HONEST)
         objects = accused._files.disk.ids()
         assert len(objects) == 3
-        case, brief = (
-            accused._files.case(TERMS.id),
-            accused._files.find(TERMS.id, A.public, ROUND, SEGMENT),
-        )
+        case, brief = (accused._files.case(TERMS.id), accused._files.find(TERMS.id, A.public, ROUND, SEGMENT))
         assert case is not None
         assert brief is not None
         accused._files.keep(case, replace(brief, round=ROUND - 1), court.disk)

@@ -22,10 +22,7 @@ from farflung.peers.process.config import HexId, ListenerConfig
 
 FAR = ListenerConfig(HexId(bytes(32)), "relay.example", 4510)
 HERE = ListenerConfig(HexId(bytes(32)), LOOPBACK, 4510)
-RELAYED, NEAR = (
-    EndpointAddress("relay.example", 4510, PeerId(b"r" * 32)),
-    EndpointAddress("192.168.1.7", 4000),
-)
+RELAYED, NEAR = (EndpointAddress("relay.example", 4510, PeerId(b"r" * 32)), EndpointAddress("192.168.1.7", 4000))
 PEER = local_key(3, "peer").public
 
 
@@ -43,17 +40,10 @@ async def _serve(_: Connection, method: str, body: bytes) -> bytes:
 
 def test_a_node_in_a_home_is_on_its_lan_and_one_on_loopback_is_not() -> None:
     assert lan_address([FAR]) == lan_address([HERE, FAR]) == "192.168.1.4"
-    assert (
-        lan_address([HERE])
-        == lan_address([ListenerConfig(HERE.peer, "localhost", 4510)])
-        == lan_address([])
-        == ""
-    )
+    assert lan_address([HERE]) == lan_address([ListenerConfig(HERE.peer, "localhost", 4510)]) == lan_address([]) == ""
 
 
-def test_without_the_extra_or_by_the_owners_word_nothing_listens_on_the_lan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_extra_or_by_the_owners_word_nothing_listens_on_the_lan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARFLUNG_LAN", "0")
     assert lan_address([FAR]) == ""
     monkeypatch.delenv("FARFLUNG_LAN")

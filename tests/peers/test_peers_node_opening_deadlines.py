@@ -19,9 +19,7 @@ ME, PEER = PeerId(b"m" * 32), PeerId(b"p" * 32)
 
 
 async def _nobody(_peer: PeerId) -> object:
-    raise opening_deadlines.RemoteError(
-        "FF-STOR-003", "no such object"
-    )  # the requester answers: the line is fine
+    raise opening_deadlines.RemoteError("FF-STOR-003", "no such object")  # the requester answers: the line is fine
 
 
 def _debts() -> OpeningDeadlines:
@@ -59,9 +57,7 @@ def test_a_state_that_takes_longer_than_a_word_is_withheld_only_if_it_is_small(
             asyncio.run(run())
 
 
-def test_a_peer_that_serves_nothing_has_withheld_when_its_time_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_peer_that_serves_nothing_has_withheld_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it says of its line: it is asked again, and the time does not begin anew."""
     monkeypatch.setattr(opening_deadlines, "WITHHOLD_SECONDS", 0.1)
     monkeypatch.setattr(opening_deadlines, "REDIAL", Backoff.every(0.01))

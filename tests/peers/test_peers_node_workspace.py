@@ -22,12 +22,7 @@ from farflung.train import worker_messages
 ME, REQUESTER = local_key(1, "verifier"), local_key(1, "requester").public
 DATA, JOB_KEY = b"a packed data set", bytes(range(32))
 TERMS = JobTerms(
-    JobSpec(),
-    digest(NS_OBJECT, DATA),
-    ZERO_HASH,
-    TensorLayout.of({"w": (4,)}),
-    REQUESTER,
-    digest(NS_OBJECT, b""),
+    JobSpec(), digest(NS_OBJECT, DATA), ZERO_HASH, TensorLayout.of({"w": (4,)}), REQUESTER, digest(NS_OBJECT, b"")
 )
 READY = worker_messages.SetupResult(*([0] * len(worker_messages.SetupResult.__struct_fields__)))
 

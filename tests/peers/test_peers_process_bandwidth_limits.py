@@ -21,9 +21,9 @@ def test_without_a_file_nothing_is_bounded(tmp_path: Path) -> None:
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     environment = written(tmp_path, "[network]\nup_mbit = 10\nmonth_gb = 0.5\n")
     assert bandwidth_limits.read_bandwidth_limits(environment) == BandwidthLimits(10, 0, 0.5)
-    assert bandwidth_limits.read_bandwidth_limits(
-        {**environment, "FARFLUNG_UP_MBIT": "2.5"}
-    ) == BandwidthLimits(2.5, 0, 0.5)
+    assert bandwidth_limits.read_bandwidth_limits({**environment, "FARFLUNG_UP_MBIT": "2.5"}) == BandwidthLimits(
+        2.5, 0, 0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,7 @@ def test_a_relative_folder_in_the_environment_is_not_followed() -> None:
     assert bandwidth_limits.config_file({"XDG_CONFIG_HOME": "here"}).is_absolute()
 
 
-def test_a_months_volume_is_kept_in_the_users_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_months_volume_is_kept_in_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     assert bandwidth_limits.line_pacer().allowance is None

@@ -39,8 +39,7 @@ def write_key(path: Path, key: SigningKey) -> None:
 async def role(module: str, config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A role's process, which a signal ends at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"farflung.peers.{module}", "--config", str(config)),
-        stderr=asyncio.subprocess.PIPE,
+        *(sys.executable, "-m", f"farflung.peers.{module}", "--config", str(config)), stderr=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -109,9 +108,7 @@ def test_a_provider_registers_by_its_file_and_both_end_by_a_signal(tmp_path: Pat
 def test_a_file_is_read_strictly(tmp_path: Path, line: str, cause: str) -> None:
     _, node = made(tmp_path)
     path = tmp_path / "node.toml"
-    path.write_text(
-        f"{line}\n{node}port = 1\n".replace("stake = 1000\n", "" if "stake" in line else "stake = 1\n")
-    )
+    path.write_text(f"{line}\n{node}port = 1\n".replace("stake = 1000\n", "" if "stake" in line else "stake = 1\n"))
     with pytest.raises(UsageError, match="FF-APP-300") as caught:
         read_role_config(path, NodeConfig)
     assert cause in caught.value.cause

@@ -43,9 +43,7 @@ def elsewhere() -> None:
 
 
 @pytest.mark.parametrize("interrupt", [swallowed, elsewhere])
-def test_an_interrupt_that_reached_nobody_ends_the_wait(
-    quiet: socket.socket, interrupt: Callable[[], None]
-) -> None:
+def test_an_interrupt_that_reached_nobody_ends_the_wait(quiet: socket.socket, interrupt: Callable[[], None]) -> None:
     def waiting() -> None:
         interrupts = InterruptHandler()
         with interrupts.heard():

@@ -24,9 +24,7 @@ from farflung.verify.io.tracer import TraceStepRequest
 SPEC = load(None, preset="tiny").spec
 SHIPPED = GraphFile(
     encode(
-        CanonicalGraph(
-            (GraphInput("x", "f32", ()),), (GraphNode("neg", (0,), "f32", (), ()),), (GraphOutput("y", 1),)
-        )
+        CanonicalGraph((GraphInput("x", "f32", ()),), (GraphNode("neg", (0,), "f32", (), ()),), (GraphOutput("y", 1),))
     ),
     (),
 )
@@ -44,9 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[TraceStepRequest]]:
     """Submits jobs one after another; the steps for which a tracer was started."""
 
-    def submit(
-        *jobs: tuple[JobSpec, bytes], says: GraphFile | VerificationError = SHIPPED
-    ) -> list[TraceStepRequest]:
+    def submit(*jobs: tuple[JobSpec, bytes], says: GraphFile | VerificationError = SHIPPED) -> list[TraceStepRequest]:
         requests: list[TraceStepRequest] = []
 
         async def traced(_: RunFolder, request: TraceStepRequest) -> GraphFile:
@@ -64,9 +60,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
     return submit
 
 
-def test_a_step_that_was_traced_before_is_not_traced_again(
-    asked: Callable[..., list[TraceStepRequest]],
-) -> None:
+def test_a_step_that_was_traced_before_is_not_traced_again(asked: Callable[..., list[TraceStepRequest]]) -> None:
     other = replace(SPEC, name="b", rounds=9, budget="7", data=replace(SPEC.data, limit=10**6))
     assert len(asked((SPEC, b""), (SPEC, b""), (other, b""))) == 1
 
@@ -83,15 +77,11 @@ def test_a_step_that_was_traced_before_is_not_traced_again(
         (SPEC, b"def model(): ..."),
     ],
 )
-def test_another_step_is_traced(
-    asked: Callable[..., list[TraceStepRequest]], changed: tuple[JobSpec, bytes]
-) -> None:
+def test_another_step_is_traced(asked: Callable[..., list[TraceStepRequest]], changed: tuple[JobSpec, bytes]) -> None:
     assert len(asked((SPEC, b""), changed)) == 2
 
 
-def test_what_cannot_be_traced_is_tried_again(
-    asked: Callable[..., list[TraceStepRequest]], folder: Path
-) -> None:
+def test_what_cannot_be_traced_is_tried_again(asked: Callable[..., list[TraceStepRequest]], folder: Path) -> None:
     no = VerificationError("FF-VERI-080", "aten.sort.default cannot be checked")
     assert len(asked((SPEC, b""), (SPEC, b""), says=no)) == 2
     assert not list(folder.glob("*"))
@@ -133,9 +123,9 @@ def test_the_oldest_are_dropped(folder: Path) -> None:
         cache.keep(replace(STEP, module=bytes([number])), DATA)
         for path in folder.iterdir():  # one older with each that comes
             os.utime(path, (path.stat().st_mtime - 10,) * 2)
-    assert [
-        number for number in range(cache.KEPT + 3) if cache.find(replace(STEP, module=bytes([number])))
-    ] == [*range(3, cache.KEPT + 3)]
+    assert [number for number in range(cache.KEPT + 3) if cache.find(replace(STEP, module=bytes([number])))] == [
+        *range(3, cache.KEPT + 3)
+    ]
 
 
 @pytest.mark.whole

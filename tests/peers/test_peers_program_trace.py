@@ -37,9 +37,7 @@ OTHER = encode(
     GraphFile(
         encode(
             CanonicalGraph(
-                (GraphInput("x", "f32", ()),),
-                (GraphNode("neg", (0,), "f32", (), ()),),
-                (GraphOutput("y", 1),),
+                (GraphInput("x", "f32", ()),), (GraphNode("neg", (0,), "f32", (), ()),), (GraphOutput("y", 1),)
             )
         ),
         (),
@@ -49,9 +47,7 @@ UNSOUND = encode(
     GraphFile(
         encode(
             CanonicalGraph(
-                (GraphInput("x", "f32", ()),),
-                (GraphNode("neg", (9,), "f32", (), ()),),
-                (GraphOutput("y", 1),),
+                (GraphInput("x", "f32", ()),), (GraphNode("neg", (9,), "f32", (), ()),), (GraphOutput("y", 1),)
             )
         ),
         (),
@@ -78,9 +74,7 @@ def tolerance() -> Tolerance:
     return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
 
 
-def found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str
-) -> program_trace.JobProgramResult:
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str) -> program_trace.JobProgramResult:
     """The class of a job whose tracer gives or raises `made`."""
 
     async def traced(_: RunFolder, request: TraceStepRequest) -> GraphFile:
@@ -108,9 +102,7 @@ def terms() -> JobTerms:
     return JobTerms(SPEC, *parties, program=program, unproven="")
 
 
-def test_a_traced_model_is_proven_and_its_graph_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_traced_model_is_proven_and_its_graph_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(tmp_path, monkeypatch, step()) == (terms().program, "")
     assert program_trace.graph_bytes(RunFolder(tmp_path)) == encode(step())
 
@@ -140,9 +132,7 @@ def test_a_long_reason_is_cut_to_what_terms_hold(tmp_path: Path, monkeypatch: py
     assert len(found(tmp_path, monkeypatch, long).unproven) == 300
 
 
-def test_nothing_is_traced_where_nothing_would_be_proven(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_traced_where_nothing_would_be_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = found(tmp_path, monkeypatch, step(), audit__proof="outcome")
     assert asked == (CanonicalProgram(), "the job asks for no more")
     hidden = found(tmp_path, monkeypatch, step(), sync__method="dgc")
@@ -160,9 +150,7 @@ def test_who_asks_to_be_proven_is_refused_with_the_operation_and_the_line(
     assert "model.py, line 17" in refused.value.cause
 
 
-def test_what_is_not_proven_may_not_cost_more_than_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_proven_may_not_cost_more_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(tmp_path, monkeypatch, SORTS, unit_price="0.00001", budget="50").unproven
     with pytest.raises(FarflungError, match="FF-APP-342") as refused:
         found(tmp_path, monkeypatch, SORTS, unit_price="0.000011", budget="50")
@@ -190,10 +178,7 @@ def test_a_node_takes_no_program_that_its_own_parts_do_not_make() -> None:
 
 
 def test_a_job_that_names_no_graph_ships_none() -> None:
-    assert (
-        program_trace.parts(replace(terms(), program=CanonicalProgram(), unproven="no form"), DATA, b"")
-        is None
-    )
+    assert program_trace.parts(replace(terms(), program=CanonicalProgram(), unproven="no form"), DATA, b"") is None
 
 
 def test_the_class_is_told_as_an_event() -> None:

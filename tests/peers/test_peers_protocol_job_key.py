@@ -72,9 +72,7 @@ def test_the_one_bit_that_the_curve_ignores_changes_no_key() -> None:
     assert refused(lease, JOB, bytes(wrapped)) == "FF-APP-082"
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, KEY_BYTES, WRAPPED_BYTES - 1, WRAPPED_BYTES, WRAPPED_BYTES + 1, 10**5]
-)
+@pytest.mark.parametrize("size", [0, 1, KEY_BYTES, WRAPPED_BYTES - 1, WRAPPED_BYTES, WRAPPED_BYTES + 1, 10**5])
 def test_garbage_of_any_length_is_refused(size: int) -> None:
     assert refused(LeaseKey(), JOB, bytes(size)) == "FF-APP-082"
     assert refused(LeaseKey(), JOB, b"\xff" * size) == "FF-APP-082"

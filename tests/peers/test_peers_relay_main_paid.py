@@ -59,26 +59,15 @@ class World:
         self.genesis = Genesis("tolls", 0, accounts, (VALIDATOR.public,), LedgerParams(fee_min=FEE))
         self.ledger: Place = ("", 0)
         self.payer, self.bob = (Endpoint(key, echo, ByteCounter()) for key in (PAYER, BOB))
-        self.alice = Endpoint(
-            Credential(NODE, certify(ALICE, NODE.public, 1)),
-            echo,
-            ByteCounter(),
-        )
+        self.alice = Endpoint(Credential(NODE, certify(ALICE, NODE.public, 1)), echo, ByteCounter())
         self.relay: asyncio.subprocess.Process | None = None
         self.place: Place = ("", 0)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[World]:
-        config = {
-            "name": "ledger",
-            "key": VALIDATOR.seed.hex(),
-            "genesis": encode(self.genesis).hex(),
-            "port": 0,
-        }
+        config = {"name": "ledger", "key": VALIDATOR.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
         config |= {"host": "127.0.0.1", "folder": str(self.folder), "local": True}
-        child = await ChildProcess.start(
-            "ledger", "validator", config, self.folder / "log", lambda _, __: None
-        )
+        child = await ChildProcess.start("ledger", "validator", config, self.folder / "log", lambda _, __: None)
         try:
             ready = await child.first
             self.ledger = (ready["host"], ready["port"])
@@ -163,9 +152,7 @@ def run(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_a_relay_with_a_price_carries_for_a_pass_only_and_is_paid_when_the_payer_is_done(
-    tmp_path: Path,
-) -> None:
+def test_a_relay_with_a_price_carries_for_a_pass_only_and_is_paid_when_the_payer_is_done(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         assert (await world.start("--price", str(PRICE), "--circuit-rate", "400"))["price"] == PRICE
         with pytest.raises(NetworkError):
@@ -307,9 +294,7 @@ def test_a_relay_follows_the_ledgers_registry_with_and_without_a_price(tmp_path:
     run(tmp_path, test)
 
 
-def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not_start(
-    tmp_path: Path,
-) -> None:
+def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not_start(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         poor = RelayLedgerLink(local_key(14, "poor"), [(VALIDATOR.public, *world.ledger)])
         with pytest.raises(UsageError, match="FF-APP-143"):

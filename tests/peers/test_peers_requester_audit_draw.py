@@ -40,9 +40,7 @@ def test_a_round_is_drawn_from_the_one_block_that_took_its_commitments(tmp_path:
         # The next coordinator, after a crash: with a connection of its own, and what the log says.
         await made.client().submit(JobDraw(JOB, 2, ONE))
         again = await CommitmentAnchors(made.client(), JOB).drop(2, ONE)
-        assert again == next(
-            b.header.id for b in chain.blocks if any(JobDraw(JOB, 2, ONE) in s.tx.ops for s in b.txs)
-        )
+        assert again == next(b.header.id for b in chain.blocks if any(JobDraw(JOB, 2, ONE) in s.tx.ops for s in b.txs))
 
     run(tmp_path, body)
 
@@ -57,9 +55,7 @@ def test_the_only_validator_adds_nothing_that_it_could_have_chosen(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("round", "said"), [(0, OTHER), (2, ONE)])
-def test_a_log_that_the_ledger_knows_otherwise_is_not_gone_on_with(
-    tmp_path: Path, round: int, said: Hash
-) -> None:
+def test_a_log_that_the_ledger_knows_otherwise_is_not_gone_on_with(tmp_path: Path, round: int, said: Hash) -> None:
     """It was restored from a copy that is older than what the ledger was told."""
 
     async def body(made: World) -> None:

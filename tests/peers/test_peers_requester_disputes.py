@@ -152,9 +152,7 @@ def test_a_game_is_told_rung_by_rung_down_to_one_element_and_what_it_cost() -> N
 
 
 @pytest.mark.parametrize("moves", range(6))
-def test_whoever_takes_over_tells_the_same_and_the_journal_keeps_each_once(
-    tmp_path: Path, moves: int
-) -> None:
+def test_whoever_takes_over_tells_the_same_and_the_journal_keeps_each_once(tmp_path: Path, moves: int) -> None:
     seen, late = (accused(Court(liar(), HONEST)) for _ in range(2))
     journal = Journal(tmp_path / "events.jsonl", 0.0)
     for told in (seen, late):

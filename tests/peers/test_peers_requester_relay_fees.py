@@ -111,9 +111,7 @@ class World:
 
     async def settle(self) -> None:
         for place in self.places:
-            await RelayChannelPayer(
-                PAYER, self.payer, self.ledger, place.relay, (place.host, place.port)
-            ).settle()
+            await RelayChannelPayer(PAYER, self.payer, self.ledger, place.relay, (place.host, place.port)).settle()
 
     @property
     def channels(self) -> dict[bytes, ChannelRow]:
@@ -129,9 +127,7 @@ def run(place: Path, test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_each_relay_is_paid_for_what_it_carried_and_one_that_carried_nothing_gives_all_back(
-    tmp_path: Path,
-) -> None:
+def test_each_relay_is_paid_for_what_it_carried_and_one_that_carried_nothing_gives_all_back(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         own = world.fees()
         await own.fund(world.ledger, END)
@@ -185,9 +181,7 @@ def test_a_node_that_comes_later_is_named_by_the_same_pass(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
-def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is_asked(
-    tmp_path: Path,
-) -> None:
+def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is_asked(tmp_path: Path) -> None:
     many = [local_key(23, "many", i).public for i in range(limits.PASS_HOLDERS)]
 
     async def test(world: World) -> None:
@@ -214,9 +208,7 @@ async def spend(world: World, own: RelayChannels, times: int) -> None:
 
 
 @pytest.mark.whole
-def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_run_is_told(
-    tmp_path: Path,
-) -> None:
+def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_run_is_told(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         own = world.fees(STEP, 4 * STEP)
         await own.fund(world.ledger, END)

@@ -123,8 +123,5 @@ def test_a_run_that_was_killed_as_a_whole_pays_for_both_of_its_sessions(farflung
 def _is_told(farflung: Farflung, run: str, paid: int) -> None:
     """Every page names what was earned."""
     assert farflung("report", run).code == 0
-    pages = [
-        str(farflung("watch", run, "--speed", "0").lines),
-        Path(farflung.runs / run / "report.html").read_text(),
-    ]
+    pages = [str(farflung("watch", run, "--speed", "0").lines), Path(farflung.runs / run / "report.html").read_text()]
     assert all(format_credits(paid) in page for page in pages)

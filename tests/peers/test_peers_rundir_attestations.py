@@ -26,9 +26,7 @@ SAID = Attestation(
 )
 
 
-def test_the_newest_word_of_each_node_is_kept_with_its_label_and_the_hash_that_its_lease_names(
-    tmp_path: Path,
-):
+def test_the_newest_word_of_each_node_is_kept_with_its_label_and_the_hash_that_its_lease_names(tmp_path: Path):
     for said in (replace(SAID, sandbox="limits"), SAID):
         keep(RunFolder(tmp_path), {NODE: said})
     (kept,) = (tmp_path / "attestations").iterdir()

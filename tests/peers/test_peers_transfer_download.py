@@ -47,9 +47,7 @@ class World:
         self.away = Endpoint(AWAY, self.serve, ByteCounter())
         self.relays = [RelayServer(R1), RelayServer(R2)]
         self.asked: Tally[tuple[str, int]] = Tally()  # by method and chunk
-        self.after: dict[
-            int, Callable[[], Awaitable[None]]
-        ] = {}  # what happens once so many chunks were served
+        self.after: dict[int, Callable[[], Awaitable[None]]] = {}  # what happens once so many chunks were served
 
     async def __aenter__(self) -> World:
         for relay in self.relays:
@@ -283,9 +281,7 @@ def test_who_is_out_of_reach_for_too_long_is_given_up(tmp_path: Path) -> None:
             for relay in world.relays:
                 await relay.close()
             with pytest.raises(NetworkError, match="FF-APP-034") as caught:
-                await objects.fetch(
-                    world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN, patience=0.3
-                )
+                await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, MessageKind.JOIN, patience=0.3)
             assert "FF-NET-070" in caught.value.cause
             disk = DiskObjectStore(tmp_path / "other")
             sent, chunks = seal(JOB_KEY, b"x")

@@ -85,9 +85,7 @@ class World:
         assert found is not None
         return found
 
-    def client(
-        self, patience: float = 20.0, *, key: SigningKey = ALICE, all_seats: bool = False
-    ) -> LedgerClient:
+    def client(self, patience: float = 20.0, *, key: SigningKey = ALICE, all_seats: bool = False) -> LedgerClient:
         def reach(peer: PeerId) -> Callable[[], Awaitable[Connection]]:
             return lambda: self.alice.dial(peer, *self.places[peer])
 
@@ -135,9 +133,7 @@ def run(folder: Path, body: Callable[[World], Awaitable[None]], seats: int = 4) 
     asyncio.run(scenario())
 
 
-def test_a_process_that_judges_is_started_when_it_is_needed_and_replaced_when_it_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_judges_is_started_when_it_is_needed_and_replaced_when_it_is_killed(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         await made.stop(3)
         made.judges = 1
@@ -294,9 +290,7 @@ def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) ->
         height = (await client.head()).header.height
         await made.all_at(height)
         checker = await asyncio.to_thread(ProofChecker, HttpLedgerSource(url), made.genesis.chain)
-        rows = await asyncio.to_thread(
-            screen, checker, lookup.LookupTarget("accounts", BOB.public.hex()), 100
-        )
+        rows = await asyncio.to_thread(screen, checker, lookup.LookupTarget("accounts", BOB.public.hex()), 100)
         assert any(f"{MONEY // 1_000_000}.000003 credits" in row.text for row in rows)
         rows = await asyncio.to_thread(screen, checker, lookup.LookupTarget("block", str(height)), 100)
         assert any("of 4 seats of epoch 0" in row.text for row in rows)

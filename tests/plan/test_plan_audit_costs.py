@@ -52,8 +52,7 @@ def peers(**said: int) -> NetworkSpec:
 
 def spec(**changes: object) -> JobSpec:
     return msgspec.structs.replace(
-        JobSpec(rounds=12, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.25, 2), network=peers()),
-        **changes,
+        JobSpec(rounds=12, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.25, 2), network=peers()), **changes
     )
 
 
@@ -75,10 +74,7 @@ def planned(job: JobSpec) -> RunTraffic:
 )
 @settings(max_examples=60)
 def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: float, probation: int) -> None:
-    job = spec(
-        network=peers(providers=providers, verifiers=verifiers),
-        audit=AuditSpec(4, rate, probation),
-    )
+    job = spec(network=peers(providers=providers, verifiers=verifiers), audit=AuditSpec(4, rate, probation))
     drawn = audit_costs.expected(job)
     tokens = drawn.count * job.round_tokens / 4
     assert expected_audits(job) == math.ceil(tokens - 1e-6)
@@ -116,9 +112,7 @@ def test_probation_comes_before_the_draw() -> None:
         (3, False, (4, 0)),
     ],
 )
-def test_an_audit_fetches_what_the_verifier_cannot_have(
-    segment: int, is_fresh: bool, vectors: tuple[int, int]
-) -> None:
+def test_an_audit_fetches_what_the_verifier_cannot_have(segment: int, is_fresh: bool, vectors: tuple[int, int]) -> None:
     assert audit_costs.fetched(spec(), segment, is_fresh=is_fresh) == vectors
 
 
@@ -166,9 +160,7 @@ def test_without_audits_or_a_relay_none_of_their_bytes_are_planned() -> None:
 
 
 @pytest.mark.parametrize(("less", "more"), [((0.1, 1), (0.2, 1)), ((0.1, 1), (0.1, 2)), ((0.0, 0), (0.0, 1))])
-def test_more_audits_are_more_bytes_of_state_and_of_control(
-    less: tuple[float, int], more: tuple[float, int]
-) -> None:
+def test_more_audits_are_more_bytes_of_state_and_of_control(less: tuple[float, int], more: tuple[float, int]) -> None:
     few, many = (planned(spec(audit=AuditSpec(4, *drawn))) for drawn in (less, more))
     assert few.audit < many.audit
     assert few.control < many.control
@@ -203,9 +195,7 @@ def test_where_nobody_listens_all_but_control_passes_the_relay() -> None:
 
 
 @pytest.mark.parametrize(("hidden", "sixteenths"), [(1, 1 + 3), (2, 2 + 2 + 4), (4, 4 + 12)])
-def test_half_of_what_a_hidden_peer_and_a_listening_one_exchange_goes_directly(
-    hidden: int, sixteenths: int
-) -> None:
+def test_half_of_what_a_hidden_peer_and_a_listening_one_exchange_goes_directly(hidden: int, sixteenths: int) -> None:
     network = peers(providers=4, hidden=hidden)
     plan = planned(spec(network=network, audit=AuditSpec(4, 0.0, 0)))
     assert plan.relay == pytest.approx(plan.sync * sixteenths / 16 + plan.join * hidden / 4, abs=2)
@@ -223,19 +213,14 @@ TINY = JobSpec(
 )
 FOUR = msgspec.structs.replace(TINY, network=peers(providers=4, verifiers=2, hidden=2))
 LEAN = msgspec.structs.replace(
-    TINY,
-    rounds=5,
-    optimizer=OptimizerSpec(name="sgd"),
-    sync=msgspec.structs.replace(DENSE, steps=3),
+    TINY, rounds=5, optimizer=OptimizerSpec(name="sgd"), sync=msgspec.structs.replace(DENSE, steps=3)
 )
 
 Run = tuple[JobSpec, int, SentBytesByKind, tuple[tuple[int, str], ...], int]
 
 RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audited segments; snapshots fetched
     "sparse": (
-        JobSpec(
-            rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2), network=peers()
-        ),
+        JobSpec(rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2), network=peers()),
         10_011_809,
         SentBytesByKind(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
         (
@@ -244,13 +229,7 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
         ),
         18,
     ),
-    "tiny": (
-        TINY,
-        400_045,
-        SentBytesByKind(30_018, 1_675_366, 1_378_893, 89_408, 0),
-        ((0, "11"), (1, "20")),
-        2,
-    ),
+    "tiny": (TINY, 400_045, SentBytesByKind(30_018, 1_675_366, 1_378_893, 89_408, 0), ((0, "11"), (1, "20")), 2),
     "four, two of them hidden": (
         FOUR,
         400_045,

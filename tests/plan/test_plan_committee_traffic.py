@@ -13,14 +13,7 @@ from farflung.job.spec import JobSpec
 from farflung.ledger.params import HOUR_MS
 from farflung.ledger.sdbft.replica_messages import BlockProposal, PendingTxs, ReplicaStatus, read_message
 from farflung.ledger.votes import faults, is_quorum
-from farflung.plan.committee_traffic import (
-    CHANNELS,
-    TOLD,
-    committee_bytes,
-    quorum_of,
-    transactions,
-    view_bytes,
-)
+from farflung.plan.committee_traffic import CHANNELS, TOLD, committee_bytes, quorum_of, transactions, view_bytes
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_plan import advise
 from farflung.watch import phrases
@@ -86,10 +79,7 @@ def test_the_least_quorum_is_one() -> None:
 
 def test_the_plan_counts_and_tells_it() -> None:
     job, layout, machine = JobSpec(), TensorLayout.of({"a": (64, 64)}), MachineMeasurements(2, 1e11, 16 << 30)
-    one, four = (
-        advise(job, layout, 100_000, machine),
-        advise(job, layout, 100_000, machine, validators=4),
-    )
+    one, four = (advise(job, layout, 100_000, machine), advise(job, layout, 100_000, machine, validators=4))
     more = committee_bytes(job, 4)
     assert four.traffic.control == one.traffic.control + more
     assert more > 2 * transactions(job) * view_bytes(4)

@@ -42,9 +42,7 @@ def test_no_way_is_predicted_faster_than_a_line_can_carry(round: ExchangeRound) 
 
 @given(rounds, st.data())
 @settings(max_examples=200)
-def test_a_slower_line_or_a_longer_payload_never_makes_it_faster(
-    round: ExchangeRound, data: st.DataObject
-) -> None:
+def test_a_slower_line_or_a_longer_payload_never_makes_it_faster(round: ExchangeRound, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(round.members) - 1))
     link, size = round.members[at]
     what = data.draw(st.sampled_from(["up", "down", "round_trip", "size"]))
@@ -85,17 +83,12 @@ def test_without_a_relay_a_peer_with_a_fast_line_collects_for_the_others() -> No
 
 
 def test_equal_peers_without_a_relay_gather_in_pairs() -> None:
-    assert (
-        exchange_choice.choose(ExchangeRound([ExchangeMember(HOME, MB)] * 6, HOME)).way is ExchangeWay.GATHER
-    )
+    assert exchange_choice.choose(ExchangeRound([ExchangeMember(HOME, MB)] * 6, HOME)).way is ExchangeWay.GATHER
 
 
 def test_a_relay_with_a_thin_line_is_not_chosen() -> None:
     thin = Link(5e6, 5e6, Seconds(0.002))
-    assert (
-        exchange_choice.choose(ExchangeRound([ExchangeMember(HOME, MB)] * 6, HOME, thin)).way
-        is not ExchangeWay.FAN
-    )
+    assert exchange_choice.choose(ExchangeRound([ExchangeMember(HOME, MB)] * 6, HOME, thin)).way is not ExchangeWay.FAN
 
 
 def test_one_member_has_nobody_to_exchange_with_but_the_requester() -> None:

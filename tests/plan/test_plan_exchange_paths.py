@@ -29,11 +29,7 @@ class Fixed:
 
 
 def spec(providers: int = 5, hidden: int = 2, rate: float = 0.0) -> JobSpec:
-    return JobSpec(
-        rounds=3,
-        network=NetworkSpec(providers=providers, hidden=hidden),
-        audit=AuditSpec(4, rate, 0),
-    )
+    return JobSpec(rounds=3, network=NetworkSpec(providers=providers, hidden=hidden), audit=AuditSpec(4, rate, 0))
 
 
 def transfers(members: int, forecast: ExchangeForecast) -> list[tuple[int, int]]:
@@ -87,9 +83,7 @@ def test_the_plan_chooses_what_the_first_round_chooses(lines: RunLinks) -> None:
         parties = [ExchangeMember(lines.member, 100_000)] * providers
         relay = lines.relay if hidden else None
         round = ExchangeRound(parties, lines.requester, relay, hidden == providers)
-        assert foreseen(spec(providers, hidden), lines, 100_000) == exchange_choice.choose(
-            round, may_fan=bool(hidden)
-        )
+        assert foreseen(spec(providers, hidden), lines, 100_000) == exchange_choice.choose(round, may_fan=bool(hidden))
 
 
 def test_bytes_follow_the_way_and_without_a_relay_nothing_is_copied() -> None:

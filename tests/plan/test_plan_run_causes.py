@@ -74,26 +74,11 @@ def test_a_run_that_shows_nothing_odd_is_given_no_cause(quantity: str, ratio: fl
 
 def test_the_cause_that_shows_is_named(subtests: pytest.Subtests) -> None:
     for quantity, ratio, changed, words in [
-        (
-            "time",
-            2.0,
-            {"training": TOOK.compute + TOOK.total},
-            "training, at this machine's measured rate, took",
-        ),
+        ("time", 2.0, {"training": TOOK.compute + TOOK.total}, "training, at this machine's measured rate, took"),
         ("time", 2.0, {"starting": TOOK.start + TOOK.total}, "the first round began after"),
         ("time", 2.0, {"agreeing": AGREEING + TOOK.total}, "agreeing on weights took"),
-        (
-            "time",
-            2.0,
-            {"agreeing": AGREEING + TOOK.total, "exchange": 1 + TOOK.total},
-            "what the lines were taken",
-        ),
-        (
-            "time",
-            2.0,
-            {"checking": CHECKING + TOOK.total, "restarted": 1},
-            ", and 1 process was started again",
-        ),
+        ("time", 2.0, {"agreeing": AGREEING + TOOK.total, "exchange": 1 + TOOK.total}, "what the lines were taken"),
+        ("time", 2.0, {"checking": CHECKING + TOOK.total, "restarted": 1}, ", and 1 process was started again"),
         ("time", 0.7, {"starting": TOOK.start - 0.3 * TOOK.total}, "the first round began after"),
         ("sync", 2.0, {"payload_bytes": 2.0 * PLAN.traffic.payload}, "a payload is 2.00 times as long"),
         ("sync", 0.5, {"payload_bytes": 0.5 * PLAN.traffic.payload}, "a payload is 0.50 times as long"),
@@ -101,23 +86,13 @@ def test_the_cause_that_shows_is_named(subtests: pytest.Subtests) -> None:
         ("audit", 2.0, {"repeated": COUNT}, "audits were repeated by another verifier"),
         ("audit", 2.0, {"drawn": drawn(2 * COUNT)}, f"{2 * COUNT} audits were drawn"),
         ("audit", 0.5, {"drawn": drawn(COUNT // 2)}, f"{COUNT // 2} audits were drawn"),
-        (
-            "control",
-            2.0,
-            {"lasted": TOOK.total + PLAN.traffic.control / PLAN.traffic.talk},
-            "what stands talks",
-        ),
+        ("control", 2.0, {"lasted": TOOK.total + PLAN.traffic.control / PLAN.traffic.talk}, "what stands talks"),
         ("join", 1.3, {"restarted": 2}, "2 processes were started again"),
         ("join", 1.3, {"sessions": 2}, "the run was resumed 1 time, and all processes began again"),
         ("join", 0.6, {"joined": MEMBERS // 2}, f"{MEMBERS // 2} of {MEMBERS} providers joined"),
         ("price", 0.8, {"caught": 1}, "1 provider was caught and not paid"),
         ("price", 0.5, {"unit_price": 0}, ""),
-        (
-            "worker memory",
-            1.3,
-            {"peaks": {"requester": int(1.3 * PLAN.memory.worker)}},
-            "is a requester's, not",
-        ),
+        ("worker memory", 1.3, {"peaks": {"requester": int(1.3 * PLAN.memory.worker)}}, "is a requester's, not"),
         ("relay fees", 3.0, {"carried": PLAN.traffic.relay + 11 * 10**6}, "both ends signed for"),
     ]:
         with subtests.test(quantity=quantity, ratio=ratio, changed=changed, words=words):
@@ -161,9 +136,7 @@ def test_segments_without_states_explain_fewer_bytes() -> None:
     """Of the first segment nothing is opened at its start but what is carried, of the last one nothing at its end."""
     few = min(range(SPEC.segments), key=lambda at: sum(audit_costs.fetched(SPEC, at, is_fresh=False)))
     spread = drawn(COUNT, few)
-    found = [
-        sign for sign in SIGNS["audit"](PLAN, replace(AS_PLANNED, drawn=spread)) if "segments" in sign.words
-    ]
+    found = [sign for sign in SIGNS["audit"](PLAN, replace(AS_PLANNED, drawn=spread)) if "segments" in sign.words]
     assert found[0].explains < 0
     less = 1 + found[0].explains / PLANNED["audit"]
     assert "segments were drawn whose states are 0." in cause("audit", less, drawn=spread)
@@ -270,9 +243,7 @@ def test_only_what_lies_off_the_plan_has_a_cause() -> None:
 @pytest.mark.parametrize("times", [0.5, 0.79, 1.26, 3.0])
 def test_every_ratio_outside_the_band_is_off_also_within_what_is_planned_at_most(times: float) -> None:
     sent = replace(PLAN.traffic, sync_most=4 * PLAN.traffic.sync)
-    (row,) = compare(
-        replace(PLAN, traffic=sent), MeasuredRun(sync_bytes=round(times * sent.sync)), AS_PLANNED
-    )
+    (row,) = compare(replace(PLAN, traffic=sent), MeasuredRun(sync_bytes=round(times * sent.sync)), AS_PLANNED)
     assert is_off(row)
     within = "within what is planned at most, as rounds may choose another way"
     assert (within in row.cause) == (times > 1)

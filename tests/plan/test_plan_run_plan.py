@@ -44,16 +44,7 @@ from farflung.plan.run_duration import (
 from farflung.plan.run_plan import advise, describe_sync
 from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
-from farflung.plan.worker_memory import (
-    AGENT,
-    BASELINE,
-    COMPILED,
-    HEAP_SLACK,
-    RELAYS,
-    SHARED,
-    StepMemory,
-    memory,
-)
+from farflung.plan.worker_memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, SHARED, StepMemory, memory
 from farflung.watch import plan_vs_run_text
 
 LAYOUT = TensorLayout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
@@ -155,9 +146,7 @@ def test_escrow_is_training_a_margin_of_one_round_and_the_worst_audits() -> None
         (AuditSpec(rate=0.0, probation=0), 0),
     ],
 )
-def test_expected_audits_are_probation_and_the_drawn_share_of_the_rest(
-    audit: AuditSpec, share: float
-) -> None:
+def test_expected_audits_are_probation_and_the_drawn_share_of_the_rest(audit: AuditSpec, share: float) -> None:
     assert expected_audits(spec(audit=audit)) == share * ROUND
 
 
@@ -167,9 +156,7 @@ def test_a_verifier_repeats_at_worst_the_longest_segment_of_every_contribution()
     assert worst_audits(spec(audit=AuditSpec(segments=99))) == 24 * ROUND // 15
 
 
-@pytest.mark.parametrize(
-    "change", [{"audit": AuditSpec(rate=0.0, probation=0)}, {"network": peers(verifiers=0)}]
-)
+@pytest.mark.parametrize("change", [{"audit": AuditSpec(rate=0.0, probation=0)}, {"network": peers(verifiers=0)}])
 def test_without_audits_or_verifiers_only_training_is_paid(change: dict[str, object]) -> None:
     cost = price(spec(budget="5", **change))
     assert (cost.price, cost.audits, cost.worst_audits) == (24 * ROUND, 0, 0)
@@ -267,21 +254,12 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
 
 def test_memory_counts_states_by_optimizer_and_codec() -> None:
     adamw, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
-    assert (adamw.parameters, adamw.gradients, adamw.optimizer, adamw.residual) == (
-        state,
-        state,
-        2 * state,
-        state,
-    )
-    lean = spec(
-        optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32)
-    )
+    assert (adamw.parameters, adamw.gradients, adamw.optimizer, adamw.residual) == (state, state, 2 * state, state)
+    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32))
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
-    lacking = adamw.verifiers * int(
-        HEAP_SLACK * (adamw.borders - adamw.opened)
-    )  # a verifier keeps no borders
+    lacking = adamw.verifiers * int(HEAP_SLACK * (adamw.borders - adamw.opened))  # a verifier keeps no borders
     assert adamw.network == 8 * (adamw.worker - SHARED) + SHARED + adamw.agents - lacking
     assert 0 < adamw.opened < adamw.borders
     unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
@@ -328,10 +306,7 @@ def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:
     [
         (sparse(method="muloco", codec="dense", value_bits=2), "muloco H=20 dense 2-bit"),
         (sparse(method="diloco", codec="dense", value_bits=32), "diloco H=20 dense fp32"),
-        (
-            sparse(method="demo", steps=1, topk=32, value_bits=32, transform="dct"),
-            "demo H=1 topk 32/4096 fp32 dct",
-        ),
+        (sparse(method="demo", steps=1, topk=32, value_bits=32, transform="dct"), "demo H=1 topk 32/4096 fp32 dct"),
         (sparse(method="powersgd", steps=1, codec="low_rank"), "powersgd H=1 low_rank 4"),
         (sparse(topk=64, delay=1), "sparse_loco H=20 topk 64/4096 2-bit, a round late"),
     ],
@@ -345,9 +320,7 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
     opened = (1 + 2 + 1) + (1 + 2) + (1 + 1)  # start, end and last: weights, AdamW's two vectors, residual
     assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
     assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
-    lean = spec(
-        optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32)
-    )
+    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32))
     assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
     late = memory(spec(sync=sparse(delay=1)), LAYOUT, 0)
     ahead = 4 * 3 + 1  # the borders of a second round, and the weights that it begins with
@@ -400,9 +373,7 @@ def test_time_shrinks_with_cores_up_to_the_number_of_members() -> None:
 def test_audits_take_time_only_where_cores_are_short() -> None:
     def seconds(cores: int, audit: AuditSpec) -> RunDuration:
         job = spec(audit=audit)
-        return duration(
-            job, LAYOUT, traffic(job, LAYOUT, 10_000, Fixed()), MachineMeasurements(cores, 1e11, 1 << 34)
-        )
+        return duration(job, LAYOUT, traffic(job, LAYOUT, 10_000, Fixed()), MachineMeasurements(cores, 1e11, 1 << 34))
 
     some, all_of_them, none = AuditSpec(4, 0.25, 1), AuditSpec(4, 1.0, 1), AuditSpec(4, 0.0, 0)
     assert not seconds(1, none).audit
@@ -441,11 +412,7 @@ def test_the_plan_event_holds_the_plan() -> None:
     assert (event.way, event.up_round) == ("fan-out", plan.traffic.up_round)
     assert "100 Mbit/s a process is assumed" in event.lines
     assert event.ring_bytes == ring_bytes(LAYOUT.size, 360, 5)
-    assert (event.tokens, event.price, event.escrow) == (
-        24 * ROUND,
-        24 * ROUND + AUDITS,
-        25 * ROUND + 2 * WORST,
-    )
+    assert (event.tokens, event.price, event.escrow) == (24 * ROUND, 24 * ROUND + AUDITS, 25 * ROUND + 2 * WORST)
     assert event.memory_bytes == plan.memory.worker
     assert describe_sync(spec()) == "sparse_loco H=15 topk 256/4096 2-bit"
 
@@ -453,9 +420,7 @@ def test_the_plan_event_holds_the_plan() -> None:
 def test_comparison_flags_what_lies_outside_the_band() -> None:
     plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
     planned = plan.traffic.sync
-    rows = compare(
-        plan, MeasuredRun(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price)
-    )
+    rows = compare(plan, MeasuredRun(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price))
     assert [row.quantity for row in rows] == ["sync", "time", "price"]
     assert [is_off(row) for row in rows] == [False, True, False]
     assert ratio(rows[0]) == 1.0
@@ -480,9 +445,7 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
 
 
 def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() -> None:
-    measured = MeasuredRun(
-        sync_bytes=1, audit_bytes=2, join_bytes=3, control_bytes=4, relay_bytes=5, memory_bytes=6
-    )
+    measured = MeasuredRun(sync_bytes=1, audit_bytes=2, join_bytes=3, control_bytes=4, relay_bytes=5, memory_bytes=6)
     kinds = ["sync", "audit", "join", "control", "relay"]
     plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
     rows = compare(plan, measured)

@@ -117,9 +117,7 @@ class Network:
     def post(self, event: rounds.Event, seconds: float = 0.0) -> None:
         self.later(seconds, lambda: self.step(event))
 
-    def run(
-        self, plans: list[tuple[float, Callable[[], None]]] | None = None, die_after: int = 10**9
-    ) -> None:
+    def run(self, plans: list[tuple[float, Callable[[], None]]] | None = None, die_after: int = 10**9) -> None:
         """One session; the coordinator dies before the effect number `die_after` is carried out."""
         if not self.log:
             self.log.append(RunStartRecord(JOB, COORDINATOR.public, START, self.spec.rounds))
@@ -288,9 +286,7 @@ def check(network: Network) -> None:
             case RoundStartRecord(round, members, steps, _):
                 assigned = {m.peer: m.weight for m in members}
                 assert spec.segments <= steps <= spec.sync.steps
-                assert all(
-                    STEP * spec.segments <= w <= STEP * steps and w % STEP == 0 for w in assigned.values()
-                )
+                assert all(STEP * spec.segments <= w <= STEP * steps and w % STEP == 0 for w in assigned.values())
             case CommitmentsRecord(round, commitments):
                 committed = {c.peer for c in commitments}
                 assert committed <= set(assigned)

@@ -26,13 +26,7 @@ from farflung.ledger.sdbft.block_tree import FinalHead
 from farflung.ledger.sdbft.catch_up import in_messages
 from farflung.ledger.sdbft.leaders import EpochCommittee
 from farflung.ledger.sdbft.replica import Replica
-from farflung.ledger.sdbft.replica_messages import (
-    BlockProposal,
-    Message,
-    VoteMessage,
-    VoteQuorum,
-    read_message,
-)
+from farflung.ledger.sdbft.replica_messages import BlockProposal, Message, VoteMessage, VoteQuorum, read_message
 from farflung.ledger.sdbft.votelog_records import Record, epoch_of, read_record
 from farflung.ledger.votes import Vote, excludes
 
@@ -205,15 +199,11 @@ class Node:
                 draft = self.app.build(parent, self.key.public, self.clock())
                 closes = self.app.closes(draft.header)
                 self.world.at(
-                    self.world.now,
-                    self._told,
-                    (self.life, ev.BlockBuiltEvent(view, draft, closes, self.app.works)),
+                    self.world.now, self._told, (self.life, ev.BlockBuiltEvent(view, draft, closes, self.app.works))
                 )
             case ev.CheckBlockEffect(draft, is_new):
                 valid = self.app.judge(draft, self.clock(), is_new)
-                judged = ev.BlockCheckedEvent(
-                    draft.header.id, valid, self.app.closes(draft.header), self.app.works
-                )
+                judged = ev.BlockCheckedEvent(draft.header.id, valid, self.app.closes(draft.header), self.app.works)
                 self.world.at(self.world.now, self._told, (self.life, judged))
             case ev.FinalBlocksEffect(blocks):
                 self._final(blocks)
@@ -242,9 +232,7 @@ class Node:
         if closes:
             self.world.at(self.world.now + self.world.handover_ms, self._succeed, (self.life,))
         else:
-            self.world.at(
-                self.world.now, self._told, (self.life, ev.BlocksStoredEvent(blocks[-1].header.id, closes))
-            )
+            self.world.at(self.world.now, self._told, (self.life, ev.BlocksStoredEvent(blocks[-1].header.id, closes)))
 
     def _succeed(self, life: int) -> None:
         """The next epoch's replica takes over; what was meant for the old one is void."""
@@ -366,9 +354,7 @@ class World:
         if vote in said:
             return
         if vote.epoch != self.nodes[index].app.epoch:
-            raise Violation(
-                f"node {index} signs in epoch {vote.epoch}, and is in {self.nodes[index].app.epoch}"
-            )
+            raise Violation(f"node {index} signs in epoch {vote.epoch}, and is in {self.nodes[index].app.epoch}")
         for before in said:
             if excludes(before, vote):
                 raise Violation(

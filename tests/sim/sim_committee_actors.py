@@ -10,13 +10,7 @@ from sim_committee import Node, World
 from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH, Hash, Signature
 from farflung.ledger.sdbft import replica_events as ev
-from farflung.ledger.sdbft.replica_messages import (
-    BlockProposal,
-    Message,
-    ReplicaStatus,
-    VoteMessage,
-    VoteQuorum,
-)
+from farflung.ledger.sdbft.replica_messages import BlockProposal, Message, ReplicaStatus, VoteMessage, VoteQuorum
 from farflung.ledger.votes import SignedVote, Vote, VoteKind, sign_vote
 
 
@@ -147,10 +141,7 @@ class Liar(Traitor):
             self.say(to, message)
         draw = self.world.source.randrange
         self.say(
-            to,
-            ReplicaStatus(
-                draw(4), draw(1 << 40), draw(1 << 20), draw(50), digest("sim/lie", bytes([draw(9)]))
-            ),
+            to, ReplicaStatus(draw(4), draw(1 << 40), draw(1 << 20), draw(50), digest("sim/lie", bytes([draw(9)])))
         )
 
 
@@ -182,9 +173,7 @@ class Forker(Traitor):
         draft = self.app.build(before, self.key.public, message.header.time + 1)
         self.say(
             to,
-            BlockProposal(
-                draft.header, (), self.vote(message.signed.vote, VoteKind.NOTARIZE, draft.header.id).signed
-            ),
+            BlockProposal(draft.header, (), self.vote(message.signed.vote, VoteKind.NOTARIZE, draft.header.id).signed),
         )
 
 
@@ -225,9 +214,7 @@ ACTORS: tuple[type[Traitor], ...] = (
 def put(world: World, index: int, kind: type[Traitor]) -> None:
     """Lets this node be one of them, before the world starts."""
     base = type(world.nodes[index])
-    made = (
-        kind if base is Node else type(kind.__name__, (kind, base), {})
-    )  # with a whole validator, where all have
+    made = kind if base is Node else type(kind.__name__, (kind, base), {})  # with a whole validator, where all have
     world.nodes[index] = made(world, index)
 
 

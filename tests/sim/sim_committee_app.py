@@ -115,9 +115,7 @@ class HashApp:
         """Executes final blocks; whether the last closes the epoch."""
         for block in blocks:
             assert block.header.parent == self.head.id, "final blocks do not follow"
-            assert self.judge(DraftBlock(block.header, block.txs), 0, is_new=False), (
-                "a final block is invalid"
-            )
+            assert self.judge(DraftBlock(block.header, block.txs), 0, is_new=False), "a final block is invalid"
             self.head = block.header
         closes = self.closes(self.head)
         if closes:

@@ -77,9 +77,7 @@ class Client:
         if self.sent is None and self.intents:
             op = self.intents[0](state)
             if op is not None:
-                said = transactions.make_tx(
-                    state.law.chain, self.key.public, nonce, op, fee=state.params.fee_min
-                )
+                said = transactions.make_tx(state.law.chain, self.key.public, nonce, op, fee=state.params.fee_min)
                 self.sent = transactions.sign_tx(self.key, said)
         return self.sent
 
@@ -184,8 +182,7 @@ def committee(story: Story, seats: list[Any], owners: list[Any], genesis: Genesi
         join = ValidatorJoin(seat.public, 500, "sim.example:1", signature)
         clients.append(Client(owner, [always(join)]))
     motions = [
-        Motion(AdmitValidator(seat.public), START + 10**6 + place)
-        for place, seat in enumerate(seats[story.seats :])
+        Motion(AdmitValidator(seat.public), START + 10**6 + place) for place, seat in enumerate(seats[story.seats :])
     ]
     motions.append(Motion(AmendParams(replace(genesis.params, idle_ms=150)), START + 10**6))
     if story.removes:

@@ -40,9 +40,7 @@ class Disk:
         records, damaged_at = votelog_format.read_frames(self.votes)
         if damaged_at is None:
             if not self._sure <= len(records) or list(records) != self._written[: len(records)]:
-                raise Violation(
-                    "a log is started from that is not what was written, with all that was synced"
-                )
+                raise Violation("a log is started from that is not what was written, with all that was synced")
             self.begin(records)
             return records
         if not self._is_altered:

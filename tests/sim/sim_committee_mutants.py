@@ -57,11 +57,7 @@ def nullify_after_finalize() -> AbstractContextManager[None]:
     tick = replica.Replica._tick
 
     def _tick(self: Any) -> None:
-        if (
-            self._now >= self._deadline()
-            and VoteKind.NULLIFY not in self._kinds(self._view - 1)
-            and self._view > 1
-        ):
+        if self._now >= self._deadline() and VoteKind.NULLIFY not in self._kinds(self._view - 1) and self._view > 1:
             self._vote(self._view - 1, VoteKind.NULLIFY, ZERO_HASH)
         tick(self)
 
@@ -148,10 +144,7 @@ def the_log_is_emptied_when_opened() -> AbstractContextManager[None]:
 @contextmanager
 def the_log_is_cut_where_it_is_damaged() -> Iterator[None]:
     read_frames = votelog_format.read_frames
-    with swap(
-        votelog_format,
-        read_frames=lambda data: votelog_format.VoteLogContents(read_frames(data).records, None),
-    ):
+    with swap(votelog_format, read_frames=lambda data: votelog_format.VoteLogContents(read_frames(data).records, None)):
         yield
 
 

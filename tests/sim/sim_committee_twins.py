@@ -128,9 +128,7 @@ def play(seats: int, twins: tuple[int, ...], script: Cuts, seed: int = 0) -> Twi
     return world
 
 
-def explore(
-    seats: int, twins: tuple[int, ...], rounds: int, begun: Cuts = ()
-) -> Iterator[tuple[Cuts, TwinWorld]]:
+def explore(seats: int, twins: tuple[int, ...], rounds: int, begun: Cuts = ()) -> Iterator[tuple[Cuts, TwinWorld]]:
     """Each of `scripts` that begins so, and the world at its end until the next is asked for; raises as `play`."""
     world = TwinWorld(seats, twins)
     with cheap_signatures(), uncollected():

@@ -65,9 +65,7 @@ class MemoryLedger:
         self.apply(requester, scheduled(job, offers))
 
     def _offer(self, key: SigningKey, units: int, role: LeaseRole) -> SignedLeaseOffer:
-        return sign_offer(
-            key, LeaseOffer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role)
-        )
+        return sign_offer(key, LeaseOffer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role))
 
     @property
     def chain(self) -> Hash:

@@ -66,9 +66,7 @@ class World:
     def move(self, host: Host) -> None:
         """The provider gives the home another address: what stood leads nowhere, and nobody says so."""
         router = host.router
-        home = [
-            each for each in self.net.hosts.values() if each is host or (router and each.router is router)
-        ]
+        home = [each for each in self.net.hosts.values() if each is host or (router and each.router is router)]
         fresh = f"198.51.100.{100 + len(self.net.trace) % 100}"
         if router is None:
             host.ip = fresh

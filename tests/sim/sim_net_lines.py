@@ -283,9 +283,7 @@ class Flow:
     def _stall(self) -> None:
         if self._link.moved is self.one and self.one.is_on:  # who gets it knows no such connection
             self.drop()
-            self._net.clock.after(
-                self._net.delay(self.one, self._other), lambda: self.source.fail(errno.ECONNRESET)
-            )
+            self._net.clock.after(self._net.delay(self.one, self._other), lambda: self.source.fail(errno.ECONNRESET))
             return
         if self._tries == 0:
             self._tried = self._net.clock.now

@@ -78,9 +78,7 @@ class Training:
 
     def peers(self, weights: Sequence[int]) -> list[Peer]:
         """Peer i reads domain i; `weights` in rounds' tokens."""
-        return [
-            Peer(i, domain(i)[HELDOUT:], weight * self.spec.round_tokens) for i, weight in enumerate(weights)
-        ]
+        return [Peer(i, domain(i)[HELDOUT:], weight * self.spec.round_tokens) for i, weight in enumerate(weights)]
 
     def contribute(self, peer: Peer) -> AcceptedPayload:
         """H inner steps from public state on the peer's own text; its private state moves on."""
@@ -88,9 +86,7 @@ class Training:
         begin = BorderState(state.round, peer.inner.step, state.params, peer.inner.vectors)
         batches = inner_steps.batches(peer.tokens, self.spec, state.round, peer.number)
         steps = range(self.spec.sync.steps)
-        peer.inner = inner_steps.run_steps(
-            self.model, self.spec, begin, batches, peer.number, steps, lambda: None
-        ).end
+        peer.inner = inner_steps.run_steps(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
         assert peer.inner.params is not None
         sent = self.sync.encode(state, peer.residual, None, peer.inner.params, self.layout, peer.id)
         peer.residual = sent.residual
@@ -112,9 +108,7 @@ class Training:
             begin = BorderState(number, at.step, at.params, at.vectors)
             batches = inner_steps.batches(peer.tokens, self.spec, number, peer.number)
             steps = range(self.spec.sync.steps)
-            at = inner_steps.run_steps(
-                self.model, self.spec, begin, batches, peer.number, steps, lambda: None
-            ).end
+            at = inner_steps.run_steps(self.model, self.spec, begin, batches, peer.number, steps, lambda: None).end
         assert at.params is not None
         return at.params
 

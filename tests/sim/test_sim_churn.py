@@ -54,9 +54,7 @@ def test_a_slow_member_is_passed_over_and_takes_part_again_as_soon_as_it_can() -
     assert all(found[round] == set(PEERS) for round in range(3, network.spec.rounds))
     assert all(SLOW in each for each in opened(network)), "it was let in again at once"
     assert not network.lost
-    assert not [
-        r for _, e in network.effects if isinstance(e, rounds.ExpelMember | rounds.ExcludeMember) for r in [e]
-    ]
+    assert not [r for _, e in network.effects if isinstance(e, rounds.ExpelMember | rounds.ExcludeMember) for r in [e]]
 
 
 @pytest.mark.parametrize("phase", [RoundPhase.TRAIN, RoundPhase.REVEAL, RoundPhase.MERGE])
@@ -114,11 +112,7 @@ def test_no_phase_is_closed_early_or_late_or_without_a_quorum(seed: int, rounds_
         network.members[peer].speed = network.random.choice([1.0, 1.2, 1.7, 4.0])
     network.run()
     completed(network)
-    phases = {
-        RoundPhase.TRAIN: CommitmentsRecord,
-        RoundPhase.REVEAL: AcceptSetRecord,
-        RoundPhase.MERGE: RoundEndRecord,
-    }
+    phases = {RoundPhase.TRAIN: CommitmentsRecord, RoundPhase.REVEAL: AcceptSetRecord, RoundPhase.MERGE: RoundEndRecord}
     for round, phase, at, grace in network.windows:
         closed_at = network.at[phases[phase].__name__, round]
         assert closed_at <= at + grace + 1e-9, "nobody is waited for longer than the window"
@@ -140,11 +134,7 @@ def test_a_member_is_told_of_what_it_missed_only_when_the_record_is_written() ->
     seen: list[rounds.Effect] = []
     for _, effect in network.effects:
         if isinstance(effect, rounds.SkipMember):
-            closers = [
-                e
-                for e in seen
-                if isinstance(e, rounds.WriteRecord) and isinstance(e.record, CommitmentsRecord)
-            ]
+            closers = [e for e in seen if isinstance(e, rounds.WriteRecord) and isinstance(e.record, CommitmentsRecord)]
             assert closers[-1].record.round == effect.round  # type: ignore[union-attr]
         seen.append(effect)
     assert any(isinstance(e, rounds.SkipMember) for e in seen)
@@ -177,8 +167,7 @@ def test_members_that_die_and_return_lose_only_the_round_they_were_in(
 ) -> None:
     network = Network(seed, job())
     plans = [
-        (when, lambda peer=PEERS[i]: network.die(peer, 5.0 + 40.0 * network.random.random()))
-        for when, i in deaths
+        (when, lambda peer=PEERS[i]: network.die(peer, 5.0 + 40.0 * network.random.random())) for when, i in deaths
     ]
     network.run(plans)
     while network.ended is None or network.ended.reason != rounds.REASON_COMPLETE:
@@ -269,9 +258,7 @@ def test_rounds_are_as_short_as_the_exchange_allows() -> None:
 
 def test_a_resumed_coordinator_goes_on_at_the_pace_of_the_log() -> None:
     """Death behind a round's last record: the next round opens before anything is measured anew."""
-    undisturbed, network = (
-        Network(15, job(rounds=10, quorum=1.0, adaptive=True, exchange=0.005)) for _ in range(2)
-    )
+    undisturbed, network = (Network(15, job(rounds=10, quorum=1.0, adaptive=True, exchange=0.005)) for _ in range(2))
     for each in (undisturbed, network):
         each.members[SLOW].speed = 4.0
     undisturbed.run()
@@ -297,10 +284,7 @@ def test_a_pace_beyond_the_terms_is_cut_to_them() -> None:
     _, effects = rounds.step(state, rounds.BeginInput())
     record = next(e.record for e in effects if isinstance(e, rounds.WriteRecord))
     assert isinstance(record, RoundStartRecord)
-    assert {m.peer: m.weight for m in record.members} == {
-        **dict.fromkeys(PEERS, 10 * STEP),
-        PEERS[2]: 1,
-    }
+    assert {m.peer: m.weight for m in record.members} == {**dict.fromkeys(PEERS, 10 * STEP), PEERS[2]: 1}
 
 
 def test_each_phase_has_a_window_of_its_own() -> None:
@@ -309,16 +293,13 @@ def test_each_phase_has_a_window_of_its_own() -> None:
     class Uneven(Network):
         def fresh(self) -> rounds.CoordinatorState:
             return replace(
-                super().fresh(),
-                pace=dict(zip(PEERS, (20 * STEP, 4 * STEP, 4 * STEP, 2 * STEP, 2 * STEP), strict=True)),
+                super().fresh(), pace=dict(zip(PEERS, (20 * STEP, 4 * STEP, 4 * STEP, 2 * STEP, 2 * STEP), strict=True))
             )
 
     network = Uneven(17, job(quorum=0.5))
     for peer, speed in zip(PEERS, (1.0, 6.0, 60.0, 12.0, 12.0), strict=True):
         network.members[peer].speed = speed
-    network.members[PEERS[4]].silent_in = frozenset(
-        {RoundPhase.REVEAL}
-    )  # so that this window as well is over
+    network.members[PEERS[4]].silent_in = frozenset({RoundPhase.REVEAL})  # so that this window as well is over
     network.members[PEERS[1]].merging = 0.5
     network.run()
     completed(network)

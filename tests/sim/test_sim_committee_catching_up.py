@@ -104,11 +104,7 @@ def test_blocks_up_to_the_next_final_one_are_sent_however_many_messages_they_tak
 
     def deliver(sender: int, target: int, message: Message) -> None:
         vote = message.signed.vote if isinstance(message, VoteMessage) else getattr(message, "vote", None)
-        is_late = (
-            isinstance(message, VoteMessage | VoteQuorum)
-            and vote.kind == VoteKind.FINALIZE
-            and world.now < 190
-        )
+        is_late = isinstance(message, VoteMessage | VoteQuorum) and vote.kind == VoteKind.FINALIZE and world.now < 190
         if 3 in (sender, target) and world.now < 300:
             return
         if not is_late:

@@ -38,9 +38,7 @@ def closing(reigns: tuple[tuple[int, ...], ...], away: int) -> World:
     return world
 
 
-@pytest.mark.parametrize(
-    "after", [(0, 1, 2, 3), (3,)], ids=["goes on without it", "is the one that lacks it"]
-)
+@pytest.mark.parametrize("after", [(0, 1, 2, 3), (3,)], ids=["goes on without it", "is the one that lacks it"])
 def test_a_closing_block_notarized_again_is_given_to_who_lags(after: tuple[int, ...]):
     world = closing(((0, 1, 2, 3), after, (0, 1, 2, 3)), away=3)
     with cheap_signatures():

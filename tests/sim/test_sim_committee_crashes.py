@@ -6,10 +6,7 @@ import pytest
 from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
-BLOCKS, FEWER = (
-    50,
-    20,
-)  # a chain of twenty blocks for .ci/run: each seat leads five times; fifty for `make soak`
+BLOCKS, FEWER = (50, 20)  # a chain of twenty blocks for .ci/run: each seat leads five times; fifty for `make soak`
 VICTIM = 1
 LENGTHS = [pytest.param(FEWER, marks=pytest.mark.slow), pytest.param(BLOCKS, marks=pytest.mark.soak)]
 
@@ -50,8 +47,6 @@ def test_a_death_at_some_writes_costs_no_block_and_no_vote(nodes: int, how: str)
 @pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.parametrize("how", ["torn", "whole"])
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_a_death_at_each_write_costs_no_block_and_no_vote(
-    nodes: int, how: str, is_rough: bool, blocks: int
-) -> None:
+def test_a_death_at_each_write_costs_no_block_and_no_vote(nodes: int, how: str, is_rough: bool, blocks: int) -> None:
     for write in writes(nodes, blocks, is_rough):
         check(nodes, blocks, write, how, is_rough)

@@ -27,10 +27,7 @@ def test_a_hundred_schedules_are_safe_and_live() -> None:
 
 @pytest.mark.parametrize(
     "group",
-    [
-        pytest.param(group, marks=pytest.mark.slow if group < FEWER else pytest.mark.soak)
-        for group in range(GROUPS)
-    ],
+    [pytest.param(group, marks=pytest.mark.slow if group < FEWER else pytest.mark.soak) for group in range(GROUPS)],
 )
 def test_two_thousand_more_schedules_are_safe_and_live(group: int) -> None:
     begin = QUICK + group * EACH

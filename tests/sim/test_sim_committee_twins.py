@@ -68,9 +68,7 @@ def test_all_cuts_of_so_many_rounds_with_a_twin_are_safe_and_live(first: Cuts, r
     visited = sum(1 for _ in explore(SEATS, TWIN, rounds, first))
     rest = rounds - 1
     is_whole = all(first[0][a] == first[0][b] for a, b in pairs(SEATS, TWIN))
-    assert visited == (
-        (16**rest + 8**rest) // 2 if is_whole else 16**rest
-    )  # of four rounds, 8 and 4 of these: ALL
+    assert visited == ((16**rest + 8**rest) // 2 if is_whole else 16**rest)  # of four rounds, 8 and 4 of these: ALL
 
 
 @pytest.mark.slow

@@ -66,9 +66,7 @@ def test_an_accepted_round_is_closed_even_if_nobody_comes_back() -> None:
 
 @given(st.integers(0, 2**32), st.sampled_from(PER_ROUND), st.sets(st.sampled_from(PEERS)))
 @settings(max_examples=60)
-def test_whoever_comes_back_the_session_goes_on_with_them_or_ends(
-    seed: int, kind: type, back: set[PeerId]
-) -> None:
+def test_whoever_comes_back_the_session_goes_on_with_them_or_ends(seed: int, kind: type, back: set[PeerId]) -> None:
     network = cut_behind(kind, seed)
     lost = [rounds.MemberLossInput(peer) for peer in PEERS if peer not in back]
     network.run([(-1.0, event) for event in lost])

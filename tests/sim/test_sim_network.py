@@ -20,9 +20,7 @@ async def brief(connection: Connection, method: str, body: bytes) -> bytes:
     return body[:10]
 
 
-def two(
-    seed: int = 1, nat: Nat = Nat.NONE, skew: float = 0.0, **line: float
-) -> tuple[World, PeerNode, PeerNode]:
+def two(seed: int = 1, nat: Nat = Nat.NONE, skew: float = 0.0, **line: float) -> tuple[World, PeerNode, PeerNode]:
     """A world with two peers; B is attached to a relay if it has a router."""
     world = World(seed)
     relay = RelayNode(world, world.host("relay", Line(delay=0.0)))
@@ -181,9 +179,7 @@ def test_a_peer_that_only_takes_its_time_keeps_its_connection() -> None:
 
 
 @pytest.mark.parametrize("silently", [False, True])
-def test_a_killed_program_is_missed_at_once_and_a_dead_machine_when_it_is_silent_too_long(
-    silently: bool,
-) -> None:
+def test_a_killed_program_is_missed_at_once_and_a_dead_machine_when_it_is_silent_too_long(silently: bool) -> None:
     world, a, b = two()
 
     async def main() -> float:

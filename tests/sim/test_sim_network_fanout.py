@@ -45,17 +45,14 @@ class Home(Node, GroupListener):
         assert self.counter.total_sent == self.process.sent
 
 
-def test_a_round_of_eight_homes_takes_little_more_than_the_slowest_line_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_round_of_eight_homes_takes_little_more_than_the_slowest_line_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     # a window that fills a home's download, and fine steps; the simulated line has no slow start
     monkeypatch.setattr(sim_net_lines, "WINDOW", 4 << 20)
     monkeypatch.setattr(sim_net_lines, "SEGMENT_SECONDS", 0.002)
     world = World(1)
     relay = GroupRelay(world, world.host("relay", Line(up=1e12, down=1e12, delay=0.0)))
     homes = [
-        Home(world, world.host(f"home {n}", Line(up=UP, down=DOWN, delay=DELAY, queue=0.003)))
-        for n in range(HOMES)
+        Home(world, world.host(f"home {n}", Line(up=UP, down=DOWN, delay=DELAY, queue=0.003))) for n in range(HOMES)
     ]
 
     async def test() -> float:
@@ -68,8 +65,7 @@ def test_a_round_of_eight_homes_takes_little_more_than_the_slowest_line_needs(
         await asyncio.sleep(1.0)
         began = world.now
         sending = [
-            asyncio.ensure_future(home.inside(lambda home=home: home.fan.send(bytes(PAYLOAD))))
-            for home in homes
+            asyncio.ensure_future(home.inside(lambda home=home: home.fan.send(bytes(PAYLOAD)))) for home in homes
         ]
         async with asyncio.timeout(60):
             await asyncio.gather(*sending, *(home.all.wait() for home in homes))

@@ -72,9 +72,7 @@ class Traveller(PeerNode):
         return await self.inside(call)
 
 
-def journey(
-    one: Nat, two: Nat, main: Callable[[World, Traveller, Traveller], Awaitable[None]], seed: int = 1
-) -> None:
+def journey(one: Nat, two: Nat, main: Callable[[World, Traveller, Traveller], Awaitable[None]], seed: int = 1) -> None:
     """Two relays and two homes; `main` runs when both peers are attached and know each other."""
     world = World(seed)
     relays = tuple(RelayNode(world, world.host(f"relay{n}", Line(delay=0.01 * n))) for n in (1, 2))
@@ -210,9 +208,7 @@ def wander(seed: int) -> None:
                 assert await asking < 2 * BACK_SECONDS
             else:
                 pair = frozenset((home.host.name, relay.host.name))
-                world.net.parted |= (
-                    {pair} if what == "part" else {frozenset((home.host.name, o)) for o in ALL}
-                )
+                world.net.parted |= {pair} if what == "part" else {frozenset((home.host.name, o)) for o in ALL}
                 await asyncio.sleep(seconds)
                 world.net.parted.clear()
                 assert await asking < seconds + BACK_SECONDS

@@ -121,9 +121,7 @@ class Story:
         self._write_evidence(found)
         return found
 
-    def _verdict(
-        self, verifier: SigningKey, node: SigningKey, round: int, finding: VerdictFinding
-    ) -> SignedVerdict:
+    def _verdict(self, verifier: SigningKey, node: SigningKey, round: int, finding: VerdictFinding) -> SignedVerdict:
         about = (self.ledger.chain, self.terms.id, round, node.public, 0, TRACE)
         excess = 3000 if finding is VerdictFinding.FALSE else 0
         return sign_verdict(verifier, Verdict(*about, verifier.public, finding, excess, RESULT))
@@ -201,9 +199,7 @@ def test_what_a_round_earned_is_what_its_audit_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finding", [VerdictFinding.FALSE, VerdictFinding.WITHHELD])
-def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(
-    tmp_path: Path, finding: VerdictFinding
-) -> None:
+def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(tmp_path: Path, finding: VerdictFinding) -> None:
     undisturbed = Story(tmp_path, (finding, finding))
     undisturbed.close(*range(ROUNDS))
     undisturbed.judge(*range(ROUNDS))

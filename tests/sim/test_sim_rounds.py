@@ -113,9 +113,7 @@ class Network:
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 nonce = nonce_of(BY_PEER[peer], JOB, round)
                 self.post(
-                    rounds.ContributionInput(
-                        round, Contribution(peer, 1000, payload, payload, nonce, TRACE, "bwrap")
-                    ),
+                    rounds.ContributionInput(round, Contribution(peer, 1000, payload, payload, nonce, TRACE, "bwrap")),
                     delay,
                 )
             case rounds.RequestMerge(round, peer, accepted):
@@ -183,9 +181,7 @@ def test_the_log_is_the_same_whatever_order_answers_arrive_in(one: int, other: i
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=6))
 @settings(max_examples=80)
-def test_a_coordinator_that_dies_anywhere_writes_the_same_log_in_the_end(
-    seed: int, deaths: list[int]
-) -> None:
+def test_a_coordinator_that_dies_anywhere_writes_the_same_log_in_the_end(seed: int, deaths: list[int]) -> None:
     undisturbed = Network(1)
     undisturbed.run()
     network = Network(seed)

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.whole
 
 # A method's tests stay together: its undisturbed run is trained once for all of them.
 METHODS = [
-    pytest.param(method, marks=pytest.mark.xdist_group(f"{method} trained"))
-    for method in ("sparse_loco", "muloco")
+    pytest.param(method, marks=pytest.mark.xdist_group(f"{method} trained")) for method in ("sparse_loco", "muloco")
 ]
 EVERYBODY = range(4)
 
@@ -51,9 +50,7 @@ def alone(method: str) -> tuple[np.ndarray, ...]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_peers_with_different_data_make_a_model_that_is_better_on_all_of_it_than_any_peer_alone(
-    method: str,
-) -> None:
+def test_peers_with_different_data_make_a_model_that_is_better_on_all_of_it_than_any_peer_alone(method: str) -> None:
     training = trained(method)
     together = training.loss(training.state.params, EVERYBODY)
     on_union = [training.loss(params, EVERYBODY) for params in alone(method)]

@@ -82,9 +82,7 @@ class Story:
     async def dial(self, node: PeerId) -> Near:
         def keep(method: str, body: bytes) -> bytes:
             assert method == messages.VOUCH
-            self.nodes[node].take(
-                REQUESTER.public, decode(body, messages.VoucherUpdate, limits.CONTROL_BYTES)
-            )
+            self.nodes[node].take(REQUESTER.public, decode(body, messages.VoucherUpdate, limits.CONTROL_BYTES))
             return b""
 
         if node in self.away:
@@ -115,9 +113,7 @@ class Story:
         self, units: int = 7, signer: SigningKey = REQUESTER, chain: Hash | None = None, **change: Any
     ) -> messages.VoucherUpdate:
         tally, vouchers = make_tally(chain or self.ledger.chain, JOB, 0, [(A.public, units), (B.public, 1)])
-        said = messages.VoucherUpdate(
-            JOB, SignedEarningsTally(tally, (sign_tally(signer, tally),)), vouchers[0]
-        )
+        said = messages.VoucherUpdate(JOB, SignedEarningsTally(tally, (sign_tally(signer, tally),)), vouchers[0])
         return replace(said, **change)
 
 
@@ -146,9 +142,7 @@ def test_who_is_recorded_claims_nothing(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_what_is_recorded_a_moment_later_is_not_claimed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_recorded_a_moment_later_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         story, sleep = Story(tmp_path), asyncio.sleep
 

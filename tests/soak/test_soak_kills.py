@@ -119,9 +119,7 @@ def test_a_tree_killed_at_a_random_moment_ends_with_the_same_bits(
     repeated = reexecuted(run)
     told = ", then ".join(str(kill) for kill in kills)
     same = "same bits" if outcome(ended.result) == wanted else "OTHER BITS"
-    print(
-        f"\nseed {seed}: of {duration:.2f} s killed at {told}; resumed, {repeated.total()} re-executed, {same}"
-    )
+    print(f"\nseed {seed}: of {duration:.2f} s killed at {told}; resumed, {repeated.total()} re-executed, {same}")
 
     assert outcome(ended.result) == wanted
     assert ended.result["sum"] == 0

@@ -174,9 +174,7 @@ def test_no_more_than_a_share_of_an_object_is_asked_for_twice():
 
 
 @given(
-    seconds=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=5),
-    trip=st.floats(0.01, 0.3),
-    count=st.integers(40, 150),
+    seconds=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=5), trip=st.floats(0.01, 0.3), count=st.integers(40, 150)
 )
 @settings(max_examples=80)
 def test_the_end_comes_within_a_chunk_of_when_all_ways_kept_busy_would_be_done(seconds, trip, count):

@@ -59,9 +59,7 @@ def test_sealing_is_reproducible_and_opens_to_the_same_bytes(plain, job_key):
 def test_other_content_or_another_job_key_never_shares_a_chunk():
     first = content(3 * SMALL)
     second = first[:-1] + b"!"
-    seen = [
-        c for key, plain in [(KEY, first), (KEY, second), (bytes(32), first)] for c in seal(key, plain)[1]
-    ]
+    seen = [c for key, plain in [(KEY, first), (KEY, second), (bytes(32), first)] for c in seal(key, plain)[1]]
     assert len(set(seen)) == len(seen)
 
 
@@ -114,9 +112,7 @@ def test_a_manifest_that_claims_other_content_is_found(monkeypatch):
     manifest, chunks = seal(KEY, content(100))
     other = msgspec.structs.replace(manifest, content=Hash(bytes(32)))
     assert code_of(open_object, KEY, other, chunks) == "FF-STOR-005"
-    real = sealed_objects._cipher(
-        KEY, manifest.content
-    )  # somebody with the key: only the content's hash is left
+    real = sealed_objects._cipher(KEY, manifest.content)  # somebody with the key: only the content's hash is left
     monkeypatch.setattr(sealed_objects, "_cipher", lambda *_: real)
     assert code_of(open_object, KEY, other, chunks) == "FF-STOR-006"
 

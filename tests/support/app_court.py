@@ -13,18 +13,7 @@ import dispute_match as match
 import pytest
 from core_asks import scheduled
 from core_tiny_program import ROUND, SEGMENT
-from ledger_world import (
-    CAPS,
-    NODES,
-    NONCE,
-    PARAMS,
-    REQUESTER,
-    ROOTS,
-    START,
-    VALIDATOR,
-    VERIFIERS,
-    genesis,
-)
+from ledger_world import CAPS, NODES, NONCE, PARAMS, REQUESTER, ROOTS, START, VALIDATOR, VERIFIERS, genesis
 from msgspec.structs import replace
 from role_configs import QuietChannel
 
@@ -210,9 +199,7 @@ class Court:
         await self.do(REQUESTER, create, scheduled(TERMS.id, offers))
         await self.record(ROUND + 1)
 
-    def _offer(
-        self, key: SigningKey, units: int, role: transactions.LeaseRole
-    ) -> transactions.SignedLeaseOffer:
+    def _offer(self, key: SigningKey, units: int, role: transactions.LeaseRole) -> transactions.SignedLeaseOffer:
         chain, until = self.genesis.chain, START + 10**7
         return transactions.sign_offer(
             key, transactions.LeaseOffer(chain, TERMS.id, key.public, PRICE, STAKE, units, until, role)
@@ -220,8 +207,7 @@ class Court:
 
     async def record(self, rounds: int, first: int = 0) -> None:
         said = [
-            transactions.Progress(TERMS.id, each, ROOTS[0], CAPS, ((B.public, 0),))
-            for each in range(first, rounds)
+            transactions.Progress(TERMS.id, each, ROOTS[0], CAPS, ((B.public, 0),)) for each in range(first, rounds)
         ]
         await self.do(REQUESTER, *said)
 
@@ -292,9 +278,7 @@ class Court:
     async def pass_time(self, stages: tuple[PinpointStage, ...] = tuple(PinpointStage)) -> None:
         """Blocks of nothing, while the game is in one of these stages and a side has moved: its clock goes on."""
         while self.dispute().is_pending:
-            if self.row().stage in stages and (
-                self.row().stage != PinpointStage.FIRST or any(self.row().children)
-            ):
+            if self.row().stage in stages and (self.row().stage != PinpointStage.FIRST or any(self.row().children)):
                 await self.do(NODES[0], transactions.Transfer(NODES[0].public, 1))
             await asyncio.sleep(0.005)
 

@@ -73,9 +73,7 @@ class _Nobody:
         """Tells of one event."""
 
 
-def finished_run(
-    runs: Path, name: str, text: str = JOB, *, source: str = "", is_done: bool = True
-) -> RunFolder:
+def finished_run(runs: Path, name: str, text: str = JOB, *, source: str = "", is_done: bool = True) -> RunFolder:
     """A run of `text` below `runs`; with `source`, of a model of the user's own."""
     (runs / "data").mkdir(parents=True, exist_ok=True)
     (runs / "data" / "bottles.txt").write_text(TEXT)

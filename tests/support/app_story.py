@@ -18,9 +18,7 @@ def round_events(number: int, start: float) -> Iterator[AnyEvent]:
     for place, phase in enumerate(("train", "reveal", "merge")):
         for peer in members:
             seconds = 1.0 + place + 0.1 * PEERS.index(peer)
-            yield events.ArrivalEvent(
-                at=start + seconds, round=number, peer=peer, phase=phase, seconds=seconds
-            )
+            yield events.ArrivalEvent(at=start + seconds, round=number, peer=peer, phase=phase, seconds=seconds)
     for peer in members[:2] if number else members[2:]:
         yield events.AuditDrawEvent(at=start + 1.5, round=number, peer=peer, segment=1)
         is_false = peer == PEERS[3]
@@ -61,8 +59,7 @@ def story(name: str = "old", model: str = "gpt 1x32") -> list[AnyEvent]:
     for number in range(ROUNDS):
         told += round_events(number, 1.0 + 5.0 * number)
     told += [
-        events.LeasePaymentEvent(at=17.0, peer=peer, units=30, paid=0 if peer == PEERS[3] else 30)
-        for peer in PEERS
+        events.LeasePaymentEvent(at=17.0, peer=peer, units=30, paid=0 if peer == PEERS[3] else 30) for peer in PEERS
     ]
     told.append(
         events.RunResultEvent(

@@ -31,9 +31,7 @@ def methods(rank: int) -> dict[str, Any]:
     ended: dict[str, Any] = {}
     cases: dict[str, Any] = {
         "sparse_loco": lambda m: SparseLoCo(m, adamw(m), sync_every=H, topk=16, chunk=256),
-        "delayed": lambda m: DiLoCo(
-            m, adamw(m), sync_every=H, value_bits=2, fragments=2, fragment_sync_delay=1
-        ),
+        "delayed": lambda m: DiLoCo(m, adamw(m), sync_every=H, value_bits=2, fragments=2, fragment_sync_delay=1),
         "muloco": lambda m: MuLoCo(m, sync_every=H),
         "dgc": lambda m: DGC(m, lr=0.05),
         "powersgd": lambda m: PowerSGD(m, lr=0.01, rank=2),

@@ -20,9 +20,7 @@ STEPS = 20
 
 
 def began(name: str = "tale") -> Iterator[AnyEvent]:
-    yield events.RunStartEvent(
-        at=0.1, run=name, name="local", seed=1, version="0.1.0", python="3.11.7", torch="2.13.0"
-    )
+    yield events.RunStartEvent(at=0.1, run=name, name="local", seed=1, version="0.1.0", python="3.11.7", torch="2.13.0")
     yield events.PlanEvent(
         at=0.5,
         name="local",
@@ -50,13 +48,9 @@ def began(name: str = "tale") -> Iterator[AnyEvent]:
 
 def network() -> Iterator[AnyEvent]:
     for number, peer in enumerate(PEERS):
-        yield events.ProcessStartEvent(
-            at=1.0, role="provider", name=f"provider-{number}", pid=100 + number, peer=peer
-        )
+        yield events.ProcessStartEvent(at=1.0, role="provider", name=f"provider-{number}", pid=100 + number, peer=peer)
     for number, peer in enumerate(VERIFIERS):
-        yield events.ProcessStartEvent(
-            at=1.1, role="verifier", name=f"verifier-{number}", pid=200 + number, peer=peer
-        )
+        yield events.ProcessStartEvent(at=1.1, role="verifier", name=f"verifier-{number}", pid=200 + number, peer=peer)
     yield events.EscrowEvent(at=2.0, job="77" * 32, escrow=634_880, stakes=1_024_000)
     yield events.ProviderMatchEvent(at=2.1, peers=PEERS, offers=4, unit_price=1)
     yield events.EvaluationEvent(at=2.5, round=0, loss=5.356, tokens=65_536)
@@ -72,9 +66,7 @@ def rounds(first: int, last: int, members: Sequence[str] = PEERS) -> Iterator[An
         for phase, base in (("train", 3.0), ("reveal", 3.9), ("merge", 4.4)):
             for place, peer in enumerate(members):
                 seconds = base + 0.05 * place + (0.4 if phase == "train" and peer == slow else 0.0)
-                yield events.ArrivalEvent(
-                    at=start + seconds, round=number, peer=peer, phase=phase, seconds=seconds
-                )
+                yield events.ArrivalEvent(at=start + seconds, round=number, peer=peer, phase=phase, seconds=seconds)
         yield events.TrafficEvent(
             at=start + 4.7,
             session=1,
@@ -140,10 +132,7 @@ def caught() -> Iterator[AnyEvent]:
 
 
 def settled(pays: Sequence[tuple[str, int]]) -> Iterator[AnyEvent]:
-    yield from (
-        events.LeasePaymentEvent(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid)
-        for peer, paid in pays
-    )
+    yield from (events.LeasePaymentEvent(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid) for peer, paid in pays)
 
 
 def ways() -> Iterator[AnyEvent]:
@@ -163,9 +152,7 @@ def compared() -> Iterator[AnyEvent]:
         ("time", "s", 64.0, 47.0),
         ("price", "micro-credits", 431_360.0, 322_560.0),
     ):
-        yield events.PlanComparisonEvent(
-            at=47.0, quantity=name, unit=unit, planned=planned, measured=measured
-        )
+        yield events.PlanComparisonEvent(at=47.0, quantity=name, unit=unit, planned=planned, measured=measured)
 
 
 def baseline() -> Iterator[AnyEvent]:
@@ -183,9 +170,7 @@ RESULT = events.RunResultEvent(
     loss_unigram=3.1754,
     loss_baseline=1.997,
     bytes_sent=124_480_000,
-    bytes_by=SentBytesByKind(
-        sync=20_000_000, audit=72_000_000, join=8_000_000, control=480_000, relay=24_000_000
-    ),
+    bytes_by=SentBytesByKind(sync=20_000_000, audit=72_000_000, join=8_000_000, control=480_000, relay=24_000_000),
     bytes_ring_bf16=1_601_863_680,
     segments_audited=5,
     caught=(CHEATER,),
@@ -219,9 +204,7 @@ def whole() -> list[AnyEvent]:
         *rounds(2, 5, others),
         events.ProcessRestartEvent(at=25.0, name="provider-1", why="it ended with signal 9", seconds=1.5),
         events.ReexecutionEvent(at=26.0, peer=PEERS[1], round=4),
-        events.WarningEvent(
-            at=27.0, code="FF-APP-089", message="no verifier can be reached", hint="farflung resume"
-        ),
+        events.WarningEvent(at=27.0, code="FF-APP-089", message="no verifier can be reached", hint="farflung resume"),
         *audit(3, PEERS[0], 1, "unpaid", 1.4, 2),
         *rounds(5, ROUNDS, others),
         *audit(6, PEERS[3]),
@@ -246,9 +229,7 @@ def honest() -> list[AnyEvent]:
 
 def unaudited() -> list[AnyEvent]:
     """Finished without audits."""
-    return [
-        event for event in honest() if not isinstance(event, events.AuditDrawEvent | events.AuditEndEvent)
-    ]
+    return [event for event in honest() if not isinstance(event, events.AuditDrawEvent | events.AuditEndEvent)]
 
 
 def stopped() -> list[AnyEvent]:

@@ -149,9 +149,7 @@ KEY = pytest.StashKey[Selection]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--tier", choices=["change", "all", "rest"], help="which tests: tests/support/selection.py"
-    )
+    parser.addoption("--tier", choices=["change", "all", "rest"], help="which tests: tests/support/selection.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -205,9 +203,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     state = config.stash[KEY]
     ran, left = state.counts
     if state.tier is not None:
-        more = {
-            "change": "; `make test-all` runs all but soaks and what needs root or extras",
-            "all": "",
-            "rest": "",
-        }
+        more = {"change": "; `make test-all` runs all but soaks and what needs root or extras", "all": "", "rest": ""}
         terminalreporter.write_line(f"tests: {ran} ran, {left} left out{more[state.tier]}")

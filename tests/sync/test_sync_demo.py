@@ -89,9 +89,7 @@ def gradients(rank: int, step: int, shapes: list[tuple[int, ...]] = SHAPES) -> l
 
 def drive(optimizer: DeMo, own: list[nn.Parameter], rank: int, steps: range) -> None:
     for step in steps:
-        for parameter, gradient in zip(
-            own, gradients(rank, step, [tuple(p.shape) for p in own]), strict=True
-        ):
+        for parameter, gradient in zip(own, gradients(rank, step, [tuple(p.shape) for p in own]), strict=True):
             parameter.grad = gradient.to(parameter.dtype)
         optimizer.step()
 

@@ -57,14 +57,7 @@ def same_on_the_device(make: Any, settings: dict[str, Any], tamper: Any = None) 
         def work(rank: int, table: Table = table, places: tuple[bool, bool] = places) -> Any:
             model, inner = make()
             kind = SparseLoCo if inner else DGC
-            sync = kind(
-                model,
-                *inner,
-                **settings,
-                on_device=places[rank],
-                min_quorum=1,
-                group=table.groups()[rank],
-            )
+            sync = kind(model, *inner, **settings, on_device=places[rank], min_quorum=1, group=table.groups()[rank])
             assert isinstance(sync.memory, DeviceMemory if places[rank] else HostMemory)
             walk(sync, model, rank, range(5 * H))
             sync.check()
@@ -191,11 +184,7 @@ def test_only_chosen_values_travel(method: str, monkeypatch: pytest.MonkeyPatch)
         sync: Any
         if method == "demo":
             sync = DeMo(
-                model.parameters(),
-                compression_chunk=16,
-                compression_topk=4,
-                check_every=0,
-                on_device=on_device,
+                model.parameters(), compression_chunk=16, compression_topk=4, check_every=0, on_device=on_device
             )
         elif method == "dgc":
             sync = DGC(model, lr=0.01, weight_decay=0.0, topk=2, chunk=256, on_device=on_device)

@@ -24,10 +24,7 @@ LOCAL = {
     "diloco 2 bit": (DiLoCo, {"value_bits": 2}),
     "streaming": (DiLoCo, {"fragments": 3}),
     "delayed": (DiLoCo, {"fragment_sync_delay": 1}),
-    "streaming and delayed": (
-        SparseLoCo,
-        {"fragments": 2, "fragment_sync_delay": 1, "topk": 32, "chunk": 256},
-    ),
+    "streaming and delayed": (SparseLoCo, {"fragments": 2, "fragment_sync_delay": 1, "topk": 32, "chunk": 256}),
     "muloco": (MuLoCo, {}),
     "local_sgd": (LocalSGD, {}),
 }
@@ -300,7 +297,5 @@ print("numba" in sys.modules)
 
 @pytest.mark.whole
 def test_a_small_model_s_rounds_do_not_wait_for_a_compiler() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL], capture_output=True, text=True, check=True, timeout=110
-    )
+    done = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, check=True, timeout=110)
     assert done.stdout.strip() == "False"

@@ -61,14 +61,7 @@ def test_every_kind_of_parameter_is_exchanged_once_or_left_alone(dtype: torch.dt
         first = own(model)
         group = table.groups()[rank]
         sync = SparseLoCo(
-            model,
-            adamw(model),
-            sync_every=H,
-            topk=4,
-            chunk=16,
-            transform="raw",
-            fragment_sync_delay=delay,
-            group=group,
+            model, adamw(model), sync_every=H, topk=4, chunk=16, transform="raw", fragment_sync_delay=delay, group=group
         )
         assert [tensor.name for tensor in sync.weights.layout.tensors] == [
             "kernel",
@@ -99,9 +92,7 @@ def test_every_kind_of_parameter_is_exchanged_once_or_left_alone(dtype: torch.dt
 
 def test_rounding_to_half_precision_is_no_change_that_is_sent() -> None:
     model = nn.Linear(8, 8).to(torch.bfloat16)
-    sync = DiLoCo(
-        model, torch.optim.SGD(model.parameters(), lr=0.0), sync_every=1, outer_lr=1.0, outer_momentum=0.0
-    )
+    sync = DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.0), sync_every=1, outer_lr=1.0, outer_momentum=0.0)
     sync.state = sync.sync.initial(sync.state.params + 1e-4)  # public weights that bfloat16 does not hold
     sync.memory.begin(sync.state.params)
     before = sync.state.params.copy()
@@ -119,10 +110,7 @@ def test_rounding_to_half_precision_is_no_change_that_is_sent() -> None:
         (lambda m: m.prime.requires_grad_(False), "prime is gone or frozen"),
         (lambda m: setattr(m, "prime", nn.Parameter(torch.ones(7, 12))), r"prime was .*7, 11.* is .*7, 12"),
         (lambda m: setattr(m, "prime", nn.Parameter(torch.ones(7, 11))), "prime is another tensor"),
-        (
-            lambda m: setattr(m.prime, "data", m.prime.data.double()),
-            "prime was torch.float32 .* is torch.float64",
-        ),
+        (lambda m: setattr(m.prime, "data", m.prime.data.double()), "prime was torch.float32 .* is torch.float64"),
     ],
 )
 def test_a_model_that_changed_between_rounds_is_refused(change: Any, said: str) -> None:
@@ -173,9 +161,7 @@ def test_muon_is_the_job_engine_s() -> None:
     state = optim.fresh(spec, flat_one.params)
     for number in range(4):
         generator = torch.Generator().manual_seed(number)
-        for (_, p), (tensor, place) in zip(
-            sorted(other.named_parameters()), flat_one.layout.slices(), strict=True
-        ):
+        for (_, p), (tensor, place) in zip(sorted(other.named_parameters()), flat_one.layout.slices(), strict=True):
             p.grad = torch.randn(tensor.shape, generator=generator)
             flat_one.grads[place] = p.grad.reshape(-1)
         optimizer.step()

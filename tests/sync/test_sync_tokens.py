@@ -31,9 +31,7 @@ def trained(told: list[list[int | None]]) -> list[torch.Tensor]:
 
     def work(rank: int) -> torch.Tensor:
         model = net()
-        steps(
-            LocalSGD(model, adamw(model), sync_every=H, group=table.groups()[rank]), model, rank, told[rank]
-        )
+        steps(LocalSGD(model, adamw(model), sync_every=H, group=table.groups()[rank]), model, rank, told[rank])
         return flat(model)
 
     return together(len(told), work)
@@ -73,11 +71,7 @@ def test_gradients_are_weighted_in_every_phase(method: str) -> None:
 
         def work(rank: int) -> torch.Tensor:
             model, group = net(), table.groups()[rank]
-            sync = (
-                DGC(model, lr=0.1, group=group)
-                if method == "dgc"
-                else PowerSGD(model, lr=0.1, rank=2, group=group)
-            )
+            sync = DGC(model, lr=0.1, group=group) if method == "dgc" else PowerSGD(model, lr=0.1, rank=2, group=group)
             steps(sync, model, rank, [told[rank]] * 2)
             return flat(model)
 

@@ -22,9 +22,7 @@ def ranks(tmp_path: Path) -> Ranks:
 
     def run(case: str, size: int) -> list[dict[str, Any]]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "APP_SYNC_FOLDER": str(tmp_path / "saved")}
-        commands = [
-            [sys.executable, str(PROGRAM), case, str(rank), str(size), str(tmp_path)] for rank in range(size)
-        ]
+        commands = [[sys.executable, str(PROGRAM), case, str(rank), str(size), str(tmp_path)] for rank in range(size)]
         logs = [(tmp_path / f"{rank}.log").open("w+") for rank in range(size)]
         children = [
             subprocess.Popen(command, env=environment, stderr=log, stdout=log)
@@ -59,9 +57,7 @@ def test_all_methods_end_with_the_same_bits_on_every_rank(ranks: Ranks) -> None:
             assert case["end"] == other[name]["end"], name
     for name in ("sparse_loco", "muloco", "dgc", "powersgd"):
         assert len(first[name]["up"]) >= 4
-        assert all(
-            up >= payload for up, payload in zip(first[name]["up"], first[name]["payload"], strict=True)
-        )
+        assert all(up >= payload for up, payload in zip(first[name]["up"], first[name]["payload"], strict=True))
 
 
 @pytest.mark.whole

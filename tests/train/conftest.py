@@ -10,14 +10,7 @@ import pytest
 
 from farflung.core.ids import PeerId
 from farflung.job import dataset
-from farflung.job.spec import (
-    EvaluateSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    ScheduleSpec,
-    SyncSpec,
-)
+from farflung.job.spec import EvaluateSpec, JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec, SyncSpec
 from farflung.train import worker_messages
 from farflung.train.engine import WorkerEngine
 

@@ -60,10 +60,7 @@ class Run:
 
     def merge(self, number):
         weight = self.spec.round_tokens
-        parts = (
-            AcceptedPayload(OTHER, weight, self.right.payload),
-            AcceptedPayload(ME, weight, self.trained.payload),
-        )
+        parts = (AcceptedPayload(OTHER, weight, self.right.payload), AcceptedPayload(ME, weight, self.trained.payload))
         for engine in (self.cheat, self.neighbour, self.verifier):
             engine.handle(MergeCommand(number, parts))
 
@@ -73,16 +70,12 @@ class Run:
         again = self.verifier.handle(RerunCommand(self.snapshot, 0, segment, opened.start))
         optimizer = self.spec.optimizer
         start, mine, claimed = (
-            segments.unpack(data, optimizer, self.layout, number)
-            for data in (opened.start, again.end, opened.end)
+            segments.unpack(data, optimizer, self.layout, number) for data in (opened.start, again.end, opened.end)
         )
         self.assert_opened(segment, start, claimed)
         params = self.start_params if start.params is None else start.params
         return segments.distances(
-            self.layout,
-            params,
-            segments.compared(mine, optimizer),
-            segments.compared(claimed, optimizer),
+            self.layout, params, segments.compared(mine, optimizer), segments.compared(claimed, optimizer)
         )
 
     def assert_opened(self, segment, start, claimed):
@@ -219,9 +212,7 @@ def test_noise_has_the_length_of_honest_work_in_every_tensor(run):
     for _, place in one.layout.slices():
         lengths = [np.linalg.norm(change[place]) for change in changes]
         np.testing.assert_allclose(lengths, lengths[0], rtol=1e-2)
-    cosine = [
-        abs(a @ b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.combinations(changes, 2)
-    ]
+    cosine = [abs(a @ b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.combinations(changes, 2)]
     assert max(cosine) < 0.1
 
 

@@ -34,16 +34,12 @@ KINDS = {
 
 @pytest.fixture
 def spec(tiny):
-    return lambda kind="dense": msgspec.structs.replace(
-        tiny, rounds=ROUNDS, audit=AuditSpec(segments=3), **KINDS[kind]
-    )
+    return lambda kind="dense": msgspec.structs.replace(tiny, rounds=ROUNDS, audit=AuditSpec(segments=3), **KINDS[kind])
 
 
 def part(engine, trained):
     setup = engine._job.setup
-    return AcceptedPayload(
-        setup.peer, len(trained.trace.statistics.losses) * setup.spec.step_tokens, trained.payload
-    )
+    return AcceptedPayload(setup.peer, len(trained.trace.statistics.losses) * setup.spec.step_tokens, trained.payload)
 
 
 def held(engine):
@@ -160,9 +156,7 @@ def test_the_schedule_follows_the_round_and_not_what_a_member_has_made(engine, s
         rates.clear()
         trained = one.handle(TrainCommand(round, steps))
         assert rates == [round * STEPS + step for step in range(steps)]
-        one.handle(
-            MergeCommand(round, (part(one, trained),) if round != 1 else (other_part(engine, one, round),))
-        )
+        one.handle(MergeCommand(round, (part(one, trained),) if round != 1 else (other_part(engine, one, round),)))
     joiner = engine(job, 2)
     joiner.handle(LoadCommand(3, public_state.pack(one._public, one._job.model.layout), b""))
     rates.clear()

@@ -80,6 +80,4 @@ def test_windows_do_not_overlap_and_stop_at_the_limit():
 
 def test_members_see_different_tokens():
     spec = msgspec.structs.replace(SPEC, batch=8)
-    assert not np.array_equal(
-        data_order.batch(TOKENS, spec, 0, 0, 0)[0], data_order.batch(TOKENS, spec, 0, 1, 0)[0]
-    )
+    assert not np.array_equal(data_order.batch(TOKENS, spec, 0, 0, 0)[0], data_order.batch(TOKENS, spec, 0, 1, 0)[0])

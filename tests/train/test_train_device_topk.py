@@ -101,10 +101,6 @@ def test_payload_and_residual_of_what_the_device_chose_are_the_codec_s(sizes, ch
 def test_what_is_not_chosen_for_this_codec_is_refused():
     own, raw = layout(200), TopKCodec(2, 4, 64, "raw", 1.0)
     chosen = device_topk.choose(torch.ones(200), raw.plan(own).slabs)
-    for codec, count in (
-        (raw, -1),
-        (TopKCodec(2, 4, 64, "dct", 1.0), None),
-        (TopKCodec(2, 5, 64, "raw", 1.0), None),
-    ):
+    for codec, count in ((raw, -1), (TopKCodec(2, 4, 64, "dct", 1.0), None), (TopKCodec(2, 5, 64, "raw", 1.0), None)):
         with pytest.raises(FarflungError, match="FF-COMP-021"):
             codec.encode_chosen(chosen.indices[:count], chosen.values[:count], own, ABOUT)

@@ -152,9 +152,7 @@ def test_training_lowers_the_loss(net):
 def test_evaluate_disturbs_nothing_and_repeats_exactly(net):
     one = net(1)
     first = one.engines[0].handle(TrainCommand(0))
-    scores = [
-        one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 1 << 20)) for _ in range(2)
-    ]
+    scores = [one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 1 << 20)) for _ in range(2)]
     assert scores[0] == scores[1]
     assert scores[0].tokens % 8 == 0
     assert one.engines[0].handle(TrainCommand(0)) == first
@@ -182,9 +180,7 @@ def test_a_baseline_in_pieces_is_the_baseline_in_one(net):
     one = net(1)
     whole = one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 2, 12, 64, 1))
     pieces = [one.engines[0].handle(worker_messages.BaselineCommand(one.snapshot(), 2, 5, 64, 1))]
-    pieces += [
-        one.engines[0].handle(worker_messages.BaselineCommand(b"", 2, until, 64, 1)) for until in (5, 9, 99)
-    ]
+    pieces += [one.engines[0].handle(worker_messages.BaselineCommand(b"", 2, until, 64, 1)) for until in (5, 9, 99)]
     assert [piece.steps for piece in pieces] == [5, 5, 9, 12]
     assert pieces[0].loss == pieces[1].loss
     assert (pieces[-1].loss, pieces[-1].steps) == (whole.loss, whole.steps)
@@ -208,9 +204,7 @@ def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
 def test_a_diverging_round_is_refused_and_leaves_the_state(user_job, engine):
     spec, source = user_job("        return loss * (self.table.weight[0, 0] ** 4 + 1)")
     wild = msgspec.structs.replace(
-        spec,
-        optimizer=OptimizerSpec(name="sgd", lr=1e30, clip=0.0),
-        sync=SyncSpec(steps=8, topk=32, chunk=256),
+        spec, optimizer=OptimizerSpec(name="sgd", lr=1e30, clip=0.0), sync=SyncSpec(steps=8, topk=32, chunk=256)
     )
     one = engine(wild, 0, source)
     before = one._public.root(one._job.model.layout)

@@ -113,8 +113,7 @@ def test_sizes_that_do_not_fit_are_refused():
 def test_weight_decay_is_for_matrices_only(tiny):
     built = flat_model.build(tiny, b"")
     decays = {
-        name: set(v.reshape(-1))
-        for name, v in built.layout.unflatten(built.parameter_layout.decay.numpy()).items()
+        name: set(v.reshape(-1)) for name, v in built.layout.unflatten(built.parameter_layout.decay.numpy()).items()
     }
     assert decays["norm.weight"] == decays["blocks.0.qkv.bias"] == {0.0}
     assert decays["embed.weight"] == decays["blocks.0.qkv.weight"] == {1.0}
@@ -167,11 +166,7 @@ def test_a_bad_loss_is_named_for_what_it_is(user_job, data, forward, code, says)
         ("build = 3", "FF-TRAIN-051", "build"),
         ("def build(): return 3", "FF-TRAIN-053", "int"),
         ("def build():\n    import torch\n    return torch.nn.Identity()", "FF-TRAIN-054", "has none"),
-        (
-            "def build():\n    import torch\n    return torch.nn.Linear(2, 2).double()",
-            "FF-TRAIN-054",
-            "float64",
-        ),
+        ("def build():\n    import torch\n    return torch.nn.Linear(2, 2).double()", "FF-TRAIN-054", "float64"),
         (
             "def build():\n    import torch\n    return torch.nn.Linear(2, 2).requires_grad_(False)",
             "FF-TRAIN-054",

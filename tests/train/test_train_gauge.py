@@ -103,9 +103,7 @@ def real() -> StepTrace:
 
 
 @pytest.mark.whole
-def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(
-    faked: StepTrace, real: StepTrace
-) -> None:
+def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: StepTrace, real: StepTrace) -> None:
     assert faked.ran_rows == 0
     assert real.ran_rows == 4
     for name in ("parameters", "batch", "resident", "update", "largest", "ends", "copied", "blocks"):
@@ -113,9 +111,7 @@ def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(
     assert [msgspec.structs.replace(mode, fixed=()) for mode in faked.modes] == [
         msgspec.structs.replace(mode, fixed=()) for mode in real.modes
     ]
-    assert all(
-        mode.fixed[0] > 0 for mode in faked.modes
-    )  # a table's gradient, from a second trace of fewer rows
+    assert all(mode.fixed[0] > 0 for mode in faked.modes)  # a table's gradient, from a second trace of fewer rows
 
 
 def test_kept_is_what_autograd_holds_and_the_loss(faked: StepTrace) -> None:
@@ -145,9 +141,7 @@ def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: StepTrace) -> 
     table = 4 * 50 * WIDTH
     assert (faked.ends, faked.copied) == ((table, table), table)
     assert faked.parameters == table + sum(block.parameters for block in faked.blocks)
-    apart = step_memory.traced(
-        lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE]
-    )  # type: ignore[arg-type]
+    apart = step_memory.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE])  # type: ignore[arg-type]
     assert (apart.ends, apart.copied) == ((table, table), 0)
 
 
@@ -352,9 +346,7 @@ def test_experts_weights_that_a_product_of_batches_applies_are_weights() -> None
 
     found = step_memory.traced(lambda rows: subject(Whole, rows), 4)
     given = 4 * 4 * TIME * WIDTH
-    assert (
-        found.mode(Recomputation.SELECTIVE).kept == (given * (3 + 1 + 1),) * 2
-    )  # up, down, the block's input
+    assert found.mode(Recomputation.SELECTIVE).kept == (given * (3 + 1 + 1),) * 2  # up, down, the block's input
     assert found.mode().kept[0] > given * 5
 
 
@@ -380,9 +372,7 @@ def test_a_loss_over_words_stays_in_float32_wherever_it_stands() -> None:
 def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTrace) -> None:
     assert faked.handed == 4 * 4 * TIME * WIDTH
     assert faked.tail == ()  # a tied table is read before the blocks, too
-    apart = step_memory.traced(
-        lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE]
-    )  # type: ignore[arg-type]
+    apart = step_memory.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE])  # type: ignore[arg-type]
     assert [name for name in apart.tail if "." in name] == list(apart.tail) != []
 
 

@@ -32,11 +32,7 @@ def asked(engine: Callable[..., WorkerEngine], spec: JobSpec, members: int = 2, 
         worker_messages.AcceptedPayload(e._job.setup.peer, spec.round_tokens, m.payload)  # type: ignore[union-attr]
         for e, m in zip(engines, made, strict=True)
     )
-    return (
-        engines[0],
-        worker_messages.LossProbeCommand(packed, tuple(range(members)), parts, windows, 5),
-        made,
-    )
+    return (engines[0], worker_messages.LossProbeCommand(packed, tuple(range(members)), parts, windows, 5), made)
 
 
 def longer(spec: JobSpec) -> JobSpec:
@@ -84,9 +80,7 @@ def test_what_one_contribution_does_depends_on_no_other_and_on_no_momentum(
     assert np.abs(after - fresh).max() < 0.1 * np.abs(fresh - state.params).max()
 
 
-def test_a_delayed_contribution_is_measured_at_once(
-    engine: Callable[..., WorkerEngine], tiny: JobSpec
-) -> None:
+def test_a_delayed_contribution_is_measured_at_once(engine: Callable[..., WorkerEngine], tiny: JobSpec) -> None:
     spec = replace(tiny, sync=replace(tiny.sync, delay=1))
     bench, request, _ = asked(engine, spec)
     found = bench.handle(request)
@@ -97,9 +91,7 @@ def by_peer_of(found: worker_messages.LossProbeResult) -> dict[Any, tuple[int, i
     return {score.peer: score.gains(found.held_before) for score in found.each}
 
 
-def test_a_probe_changes_nothing_and_gives_the_same_again(
-    engine: Callable[..., WorkerEngine], tiny: JobSpec
-) -> None:
+def test_a_probe_changes_nothing_and_gives_the_same_again(engine: Callable[..., WorkerEngine], tiny: JobSpec) -> None:
     bench, request, made = asked(engine, tiny)
     first = bench.handle(request)
     assert bench.handle(request) == first
@@ -119,9 +111,7 @@ def test_own_windows_are_those_that_the_member_was_to_train_on(
     assert job is not None
     inputs, targets = loss_probe.own_rows(job, 0, 1, tiny.round_tokens, request)
     assigned = [row.tobytes() for step in range(tiny.sync.steps) for row in job.batches(0, 1)(step)[0]]
-    assert sorted(row.tobytes() for row in inputs) == sorted(
-        assigned
-    )  # 6 windows are all of 3 steps of 2 rows
+    assert sorted(row.tobytes() for row in inputs) == sorted(assigned)  # 6 windows are all of 3 steps of 2 rows
     assert inputs.shape == targets.shape == (6, tiny.model.context)
     short, _ = loss_probe.own_rows(
         job, 0, 1, tiny.step_tokens, request

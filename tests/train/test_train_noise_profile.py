@@ -31,9 +31,7 @@ def test_it_measures_every_tensor_of_every_vector(engine, tiny):
 
 
 def test_keys_stand_out_and_all_else_is_close(engine, tiny):
-    wider = msgspec.structs.replace(
-        tiny, model=msgspec.structs.replace(tiny.model, width=64, context=32), batch=8
-    )
+    wider = msgspec.structs.replace(tiny, model=msgspec.structs.replace(tiny.model, width=64, context=32), batch=8)
     one, found = measured(engine, wider)
     noise = dict(found.noise)
     apart = {t.name: d for t, d in zip(one._job.model.layout.tensors, noise["params"], strict=True)}
@@ -102,10 +100,7 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
 def test_weights_that_are_off_give_another_gradient_and_stay(engine, tiny):
     one = engine(tiny)
     job = one._job
-    off, again = (
-        noise_profile.PerturbedWeightsModel(job.model, 7),
-        noise_profile.PerturbedWeightsModel(job.model, 7),
-    )
+    off, again = (noise_profile.PerturbedWeightsModel(job.model, 7), noise_profile.PerturbedWeightsModel(job.model, 7))
     job.model.put(job.start)
     batch = inner_steps.tensors(job.batches(0, 0)(0))
     right = job.model.gradient(*batch), job.model.grads.clone()

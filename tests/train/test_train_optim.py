@@ -49,9 +49,7 @@ def test_adamw_agrees_with_torch(walk):
 def test_sgd_agrees_with_torch(walk):
     start, grads = walk
     spec = OptimizerSpec(name="sgd", lr=1e-2, momentum=0.9, weight_decay=0.0)
-    ours, theirs, _ = run(
-        spec, lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9), start, torch.ones(64), grads
-    )
+    ours, theirs, _ = run(spec, lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9), start, torch.ones(64), grads)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -59,9 +57,7 @@ def test_sgd_agrees_with_torch(walk):
 def test_decay_touches_only_what_the_mask_names(name):
     start, mask = torch.ones(4), torch.tensor([1.0, 0.0, 1.0, 0.0])
     spec = OptimizerSpec(name=name, weight_decay=0.5)
-    moved, _ = optim.step(
-        spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, optim.ParameterLayout(mask)
-    )
+    moved, _ = optim.step(spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, optim.ParameterLayout(mask))
     torch.testing.assert_close(moved, torch.tensor([0.95, 1.0, 0.95, 1.0]))
 
 
@@ -84,9 +80,7 @@ def test_schedule_warms_up_and_falls_to_its_end():
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
 
 
-@pytest.mark.parametrize(
-    "schedule", [ScheduleSpec(warmup=0), ScheduleSpec(warmup=500), ScheduleSpec("constant", 5)]
-)
+@pytest.mark.parametrize("schedule", [ScheduleSpec(warmup=0), ScheduleSpec(warmup=500), ScheduleSpec("constant", 5)])
 def test_every_schedule_is_finite_and_within_its_peak(schedule):
     rates = [learning_rate(step, 100, 2.0, schedule) for step in range(130)]
     assert all(math.isfinite(rate) and 0 < rate <= 2.0 for rate in rates)

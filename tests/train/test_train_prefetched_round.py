@@ -37,10 +37,7 @@ METHODS = [
     {"sync": SyncSpec("diloco", STEPS, value_bits=32, outer_momentum=0.9, delay=1)},
     {"sync": SyncSpec("sparse_loco", STEPS, "topk", topk=32, chunk=256, fragments=3, delay=1)},
     # No job has such rounds: DGC masks where a segment begins, and this is how a step inside one is told apart.
-    {
-        "sync": msgspec.structs.replace(DGC, steps=STEPS, delay=1),
-        "optimizer": OptimizerSpec(name="gradient", lr=1e-2),
-    },
+    {"sync": msgspec.structs.replace(DGC, steps=STEPS, delay=1), "optimizer": OptimizerSpec(name="gradient", lr=1e-2)},
     {"sync": SyncSpec("muloco", STEPS, delay=1), "optimizer": OptimizerSpec(name="muon", lr=1e-2)},
     {"sync": SyncSpec("muloco", STEPS)},
 ]
@@ -339,9 +336,7 @@ def test_a_cheat_makes_nothing_ahead_and_cheats_as_before(setup, job):
             trained = one.handle(TrainCommand(round))
             while is_eager and one.prefetch():
                 pass
-            one.handle(
-                MergeCommand(round, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),))
-            )
+            one.handle(MergeCommand(round, (AcceptedPayload(ME, trained.trace.statistics.tokens, trained.payload),)))
             yield trained
 
     assert list(run(is_eager=True)) == list(run(is_eager=False))
@@ -371,9 +366,7 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
         assert counted.stat().st_size == 1 + 2 * STEPS
         said = replies[0]
         replies.append(
-            await pipe.request(
-                MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),))
-            )
+            await pipe.request(MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),)))
         )
         replies.append(await pipe.request(TrainCommand(1)))
         pipe.close()
@@ -382,8 +375,7 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )
     there = asyncio.run(talk(ours))
     assert process.wait(timeout=60) == 0

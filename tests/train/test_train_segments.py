@@ -269,9 +269,7 @@ def test_an_opened_state_that_cannot_stand_at_the_border_is_refused(peer, engine
     def packed(*fields):
         return segments.pack(BorderState(*fields), optimizer, layout)
 
-    sgd = tensor_file.pack(
-        segments.KIND, layout, tensor_file.TensorFileContent(1, 3, {"velocity": full.params})
-    )
+    sgd = tensor_file.pack(segments.KIND, layout, tensor_file.TensorFileContent(1, 3, {"velocity": full.params}))
     empty = tensor_file.pack(segments.KIND, layout, tensor_file.TensorFileContent(1, 0, {}))
     for segment, start, code in [
         (0, one.open(1).start, "082"),  # weights of border 0 are P_r's, whatever the peer says
@@ -339,15 +337,10 @@ def test_two_threads_stay_within_a_small_distance(setup, tiny):
     layout, optimizer = one._job.model.layout, tiny.optimizer
     start = one._public.params
     for segment in range(3):
-        ends = [
-            segments.unpack(e.handle(OpenSegmentCommand(0, segment)).end, optimizer, layout, 0)
-            for e in engines
-        ]
+        ends = [segments.unpack(e.handle(OpenSegmentCommand(0, segment)).end, optimizer, layout, 0) for e in engines]
         apart = segments.distances(layout, start, *(segments.compared(end, optimizer) for end in ends))
         close = {t.name for t, d in zip(layout.tensors, apart["params"], strict=True) if d < 1e-4}
-        assert {t.name for t in layout.tensors} - close <= {
-            "blocks.0.qkv.bias"
-        }  # see train.noise_profile: keys
+        assert {t.name for t in layout.tensors} - close <= {"blocks.0.qkv.bias"}  # see train.noise_profile: keys
         assert max(apart["mean"]) < 1e-4
         start = ends[0].params
     one.handle(TrainCommand(0))
@@ -398,8 +391,6 @@ def test_damaged_opened_states_never_pass(noise, place, patch):
 
 
 def test_a_vector_that_no_state_has_is_refused():
-    data = tensor_file.pack(
-        segments.KIND, LAYOUT, tensor_file.TensorFileContent(0, 0, {"momentum": vector(1)})
-    )
+    data = tensor_file.pack(segments.KIND, LAYOUT, tensor_file.TensorFileContent(0, 0, {"momentum": vector(1)}))
     with pytest.raises(RunError, match=r"FF-TRAIN-071.*opened state of another optimizer"):
         segments.unpack(data, ADAMW, LAYOUT, 0)

@@ -37,9 +37,7 @@ def worst(segment: SegmentTask, claimed: BorderState) -> float:
     return max(d for _, row in found for d in row)
 
 
-@pytest.mark.parametrize(
-    "optimizer", [OptimizerSpec(lr=1e-2), OptimizerSpec(name="sgd", lr=0.05)], ids=["muon", "sgd"]
-)
+@pytest.mark.parametrize("optimizer", [OptimizerSpec(lr=1e-2), OptimizerSpec(name="sgd", lr=0.05)], ids=["muon", "sgd"])
 def test_every_shortcut_claims_the_right_form_and_lies_far_from_the_work(segment, optimizer) -> None:
     one = segment(optimizer=optimizer)
     right = one.honest()
@@ -52,9 +50,7 @@ def test_every_shortcut_claims_the_right_form_and_lies_far_from_the_work(segment
         far = max(d for _, row in apart(one, right.end, leg.end) for d in row)
         assert far > 2e-3, name
         again = one.honest().end
-        assert (again.params == right.end.params).all(), (
-            name
-        )  # nothing is left behind in the model or the process
+        assert (again.params == right.end.params).all(), name  # nothing is left behind in the model or the process
 
 
 @pytest.mark.parametrize(
@@ -88,9 +84,7 @@ def test_a_shortcut_saves_the_tokens_that_it_says(segment, monkeypatch, name) ->
 def test_where_there_is_nothing_to_leave_out_nothing_is_saved(tiny) -> None:
     least = msgspec.structs.replace(tiny, batch=1)
     assert SHORTCUTS["drop-row"].saved(least, 1) == SHORTCUTS["half-batch"].saved(least, 1) == 0
-    assert [SHORTCUTS[name].saved(least, 1) for name in ("skip", "stale", "one-gradient", "spacing")] == [
-        0
-    ] * 4
+    assert [SHORTCUTS[name].saved(least, 1) for name in ("skip", "stale", "one-gradient", "spacing")] == [0] * 4
 
 
 def test_a_step_left_out_weighs_less_the_longer_a_segment_is(segment) -> None:
@@ -126,8 +120,4 @@ def test_the_process_is_as_it_was_after_every_shortcut(segment) -> None:
     for shortcut in SHORTCUTS.values():
         assert isinstance(shortcut, Shortcut)
         shortcut.play(one)
-    assert (
-        torch.get_num_threads(),
-        torch.is_autocast_enabled("cpu"),
-        torch.backends.mkldnn.enabled,
-    ) == before
+    assert (torch.get_num_threads(), torch.is_autocast_enabled("cpu"), torch.backends.mkldnn.enabled) == before

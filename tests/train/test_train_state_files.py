@@ -41,12 +41,7 @@ def test_a_snapshot_comes_back_bit_for_bit(momentum):
     assert public_state.pack(back, LAYOUT) == packed
 
 
-STATES = [
-    make_inner(),
-    InnerState(),
-    InnerState(2, 30, (), vector(1)),
-    InnerState(2, 30, (), vector(1), vector(2)),
-]
+STATES = [make_inner(), InnerState(), InnerState(2, 30, (), vector(1)), InnerState(2, 30, (), vector(1), vector(2))]
 
 
 @pytest.mark.parametrize("held", STATES)

@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.train.step_assignment import (
-    CHANGE,
-    StepAssignment,
-    StepBounds,
-    StepTimings,
-    assign_steps,
-    median,
-)
+from farflung.train.step_assignment import CHANGE, StepAssignment, StepBounds, StepTimings, assign_steps, median
 
 PEERS = sorted(SigningKey(bytes([i + 1]) * 32).public for i in range(6))
 MOST = 40
@@ -58,11 +51,7 @@ def test_the_tokens_of_a_round_add_up_to_no_more_than_all_steps_of_all(
 
 @given(SPEEDS, EXCHANGE, paces(), SHARES, st.randoms())
 def test_a_pace_is_the_same_for_the_same_measurements_in_any_order(
-    step: dict[PeerId, list[float]],
-    exchange: list[float],
-    before: StepAssignment,
-    share: float,
-    random: object,
+    step: dict[PeerId, list[float]], exchange: list[float], before: StepAssignment, share: float, random: object
 ) -> None:
     bounds = StepBounds(1, MOST, share)
     turned = dict(reversed(list(step.items())))
@@ -92,9 +81,7 @@ def test_who_is_slower_is_given_no_more_steps(
 
 
 @given(SECONDS, SECONDS, st.floats(1.0, 100.0), st.integers(1, MOST))
-def test_a_longer_exchange_gives_no_fewer_steps(
-    seconds: float, exchange: float, times: float, before: int
-) -> None:
+def test_a_longer_exchange_gives_no_fewer_steps(seconds: float, exchange: float, times: float, before: int) -> None:
     bounds, at = StepBounds(1, MOST, 0.2), StepAssignment(before, {})
     step = {PEERS[0]: [seconds]}
     short = assign_steps(StepTimings(step, [exchange]), at, bounds)

@@ -50,9 +50,7 @@ def make_parts(sync, state, count=4):
     parts = []
     for i in range(count):
         end = state.params + normal(i + 1, 0.01)
-        parts.append(
-            AcceptedPayload(peer(i), 100 + i, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload)
-        )
+        parts.append(AcceptedPayload(peer(i), 100 + i, sync.encode(state, None, None, end, LAYOUT, peer(i)).payload))
     return parts
 
 

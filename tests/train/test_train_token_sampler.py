@@ -124,9 +124,7 @@ def test_an_option_without_a_meaning_is_refused(options, named):
     assert named in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "answer", [None, torch.zeros(3), torch.zeros(2, 1, 5), torch.full((1, 1, 5), float("nan"))]
-)
+@pytest.mark.parametrize("answer", [None, torch.zeros(3), torch.zeros(2, 1, 5), torch.full((1, 1, 5), float("nan"))])
 def test_logits_that_cannot_be_used_are_refused(answer):
     with pytest.raises(UsageError) as caught:
         next(stream(lambda x: answer, [1], 1, 8, SamplingOptions(), generator()))

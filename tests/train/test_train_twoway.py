@@ -40,12 +40,8 @@ def change(seed):
 
 def everybody(method, shards, count=4):
     """What each owner gets from `count` peers."""
-    sent = {
-        p: method.send(None, change(i), shards, AT._replace(peer=p))[1] for i, p in enumerate(PEERS[:count])
-    }
-    return {
-        s.owner: [AcceptedPayload(p, 100 + i, sent[p][s.owner]) for i, p in enumerate(sent)] for s in shards
-    }
+    sent = {p: method.send(None, change(i), shards, AT._replace(peer=p))[1] for i, p in enumerate(PEERS[:count])}
+    return {s.owner: [AcceptedPayload(p, 100 + i, sent[p][s.owner]) for i, p in enumerate(sent)] for s in shards}
 
 
 @given(st.sets(st.sampled_from(PEERS), min_size=1), st.sets(st.integers(1, 30_000), min_size=1, max_size=12))
@@ -121,8 +117,7 @@ def test_a_peers_residual_is_whole_whoever_owns_what():
         shards = twoway.shards(LAYOUT, JOB, PEERS[:live])
         kept, sent = method.send(kept, change(1), shards, AT)
         answers = {
-            s.owner: method.combine(None, s, [AcceptedPayload(AT.peer, 1, sent[s.owner])], AT)[1]
-            for s in shards
+            s.owner: method.combine(None, s, [AcceptedPayload(AT.peer, 1, sent[s.owner])], AT)[1] for s in shards
         }
         total += method.receive(LAYOUT, shards, answers, AT)
     assert np.abs(total + kept - 3.0 * change(1).astype(np.float64)).max() <= 1e-6

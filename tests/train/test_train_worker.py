@@ -49,9 +49,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
         await pipe.request(LoadCommand(0, began.snapshot, b""))
         trained = await pipe.request(TrainCommand(0))
         part = AcceptedPayload(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload)
-        merged, again = await asyncio.gather(
-            pipe.request(MergeCommand(0, (part,))), pipe.request(TrainCommand(1))
-        )
+        merged, again = await asyncio.gather(pipe.request(MergeCommand(0, (part,))), pipe.request(TrainCommand(1)))
         pipe.close()
         with pytest.raises(RunError, match="FF-TRAIN-090"):
             await pipe.request(TrainCommand(0))
@@ -66,9 +64,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
     mine = here.handle(TrainCommand(0))
     assert (mine.payload, mine.inner, mine.trace) == (trained.payload, trained.inner, trained.trace)
     assert (
-        here.handle(
-            MergeCommand(0, (AcceptedPayload(bytes([1]) * 32, mine.trace.statistics.tokens, mine.payload),))
-        )
+        here.handle(MergeCommand(0, (AcceptedPayload(bytes([1]) * 32, mine.trace.statistics.tokens, mine.payload),)))
         == merged
     )
     assert here.handle(TrainCommand(1)).payload == again.payload
@@ -76,9 +72,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
 
 def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
     process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "farflung.train.io.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-I", "-m", "farflung.train.io.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     request = encode(TrainCommand(0))
     out, _ = process.communicate(len(request).to_bytes(8, "little") + request, timeout=60)

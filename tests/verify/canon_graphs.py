@@ -8,15 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, GraphOutput
-from farflung.core.canon.operation_rules import (
-    BOOL,
-    F32,
-    I64,
-    OPERATIONS,
-    OperationCall,
-    TensorType,
-    infer,
-)
+from farflung.core.canon.operation_rules import BOOL, F32, I64, OPERATIONS, OperationCall, TensorType, infer
 
 DTYPES = {F32: np.float32, I64: np.int64, BOOL: np.bool_}
 SIDES = (1, 2, 3, 5, 17, 63, 64, 65, 130)
@@ -158,9 +150,7 @@ class Drawing:
             return builder.add(op, self.some(kind))
         if op in ("sum", "max"):
             arg = self.some(F32)
-            return builder.add(
-                op, arg if builder.of(arg).shape else self.shaped(F32, (draw(st.sampled_from(SIDES)),))
-            )
+            return builder.add(op, arg if builder.of(arg).shape else self.shaped(F32, (draw(st.sampled_from(SIDES)),)))
         if op in BINARY or op in ("lt", "le", "eq"):
             kind = BINARY.get(op) or draw(st.sampled_from([F32, I64]))
             first = self.some(kind)
@@ -179,9 +169,7 @@ class Drawing:
     def add_select(self) -> int:
         kind, shape = self.draw(st.sampled_from([F32, I64, BOOL])), self.draw(shapes())
         which = self.shaped(BOOL, self.stretched(shape))
-        return self.builder.add(
-            "select", which, self.shaped(kind, shape), self.shaped(kind, self.stretched(shape))
-        )
+        return self.builder.add("select", which, self.shaped(kind, shape), self.shaped(kind, self.stretched(shape)))
 
     def add_convert(self) -> int:
         start, end = self.draw(st.sampled_from([(I64, F32), (BOOL, F32), (BOOL, I64), (F32, I64)]))
@@ -205,9 +193,7 @@ class Drawing:
         return self.builder.add("place", base, self.shaped(kind, box), attrs=starts)
 
     def add_take(self) -> int:
-        return self.builder.add(
-            "take", self.shaped(F32, self.draw(shapes(2))), self.shaped(I64, self.draw(shapes(1)))
-        )
+        return self.builder.add("take", self.shaped(F32, self.draw(shapes(2))), self.shaped(I64, self.draw(shapes(1))))
 
     def add_put_add(self) -> int:
         count, width = self.draw(shapes(2))

@@ -9,19 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from verify_story import (
-    EXCESS,
-    KEYS,
-    LOST_IN,
-    NO_AUDITS,
-    PEERS,
-    REQUESTER,
-    SPEC,
-    STRANGER,
-    VERIFIERS,
-    Story,
-    replace,
-)
+from verify_story import EXCESS, KEYS, LOST_IN, NO_AUDITS, PEERS, REQUESTER, SPEC, STRANGER, VERIFIERS, Story, replace
 
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
@@ -108,9 +96,7 @@ def test_work_that_lies_between_one_and_two_tolerances_is_unpaid_and_nothing_mor
 
 
 @pytest.mark.parametrize("finding", [VerdictFinding.FALSE, VerdictFinding.WITHHELD])
-def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(
-    finding: VerdictFinding,
-) -> None:
+def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(finding: VerdictFinding) -> None:
     story = Story(found(finding, by=1))
     report = read(story)
     assert (report.slashed, report.verdicts) == (0, story.judged)
@@ -222,14 +208,8 @@ def test_who_owes_an_opening_and_is_found_guilty_loses_pay_and_stake() -> None:
     [
         (lambda record: replace(record, promised=record.promised[:-1]), "FF-VERI-130"),
         (lambda record: replace(record, promised=record.promised[::-1]), "FF-VERI-130"),
-        (
-            lambda record: replace(record, promised=_with_last(record.promised, trace=ZERO_HASH)),
-            "FF-VERI-131",
-        ),
-        (
-            lambda record: replace(record, promised=_with_last(record.promised, nonce=ZERO_HASH)),
-            "FF-VERI-131",
-        ),
+        (lambda record: replace(record, promised=_with_last(record.promised, trace=ZERO_HASH)), "FF-VERI-131"),
+        (lambda record: replace(record, promised=_with_last(record.promised, nonce=ZERO_HASH)), "FF-VERI-131"),
     ],
 )
 def test_a_log_that_does_not_say_what_was_committed_to_is_refused(lie: Lie, code: str) -> None:
@@ -304,9 +284,7 @@ def test_a_verdict_on_something_else_is_refused(field: str) -> None:
         (VerdictFinding.UNPAID, 0, ZERO_HASH),
     ],
 )
-def test_a_finding_that_contradicts_itself_is_refused(
-    finding: VerdictFinding, excess: int, result: Any
-) -> None:
+def test_a_finding_that_contradicts_itself_is_refused(finding: VerdictFinding, excess: int, result: Any) -> None:
     def lie(record: AuditsRecord) -> AuditsRecord:
         changed = replace(record.verdicts[0].verdict, finding=finding, excess=excess, result=result)
         return replace(record, verdicts=(sign_verdict(KEYS[changed.verifier], changed), *record.verdicts[1:]))

@@ -10,15 +10,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.ids import PeerId
 from farflung.job.spec import AuditSpec
 from farflung.train.run_log import Contribution
-from farflung.verify.audit_sample import (
-    AuditSample,
-    anchor,
-    beacon,
-    draw,
-    segment_of,
-    standing,
-    verifier_order,
-)
+from farflung.verify.audit_sample import AuditSample, anchor, beacon, draw, segment_of, standing, verifier_order
 from farflung.verify.commitment_check import commit
 
 JOB = digest("test/job/1")

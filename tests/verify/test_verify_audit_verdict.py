@@ -19,14 +19,7 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.transactions import Verdict, VerdictFinding, sign_verdict
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord, Contribution, Record
 from farflung.verify.audit_accounts import AuditAccounts, rerun_tokens
-from farflung.verify.audit_verdict import (
-    EXCESS_CAP,
-    AuditFinding,
-    compare,
-    conclude,
-    finding_of,
-    needs_another,
-)
+from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding, compare, conclude, finding_of, needs_another
 from farflung.verify.tolerance import limit_of, tolerance_of
 
 HOLDS, UNPAID, FALSE, WITHHELD = (
@@ -124,9 +117,7 @@ def test_a_finding_follows_from_what_was_seen(
 # Conclusions
 
 
-def verdict(
-    verifier: PeerId, finding: VerdictFinding, node: PeerId = X, round: int = 0, segment: int = 0
-) -> Verdict:
+def verdict(verifier: PeerId, finding: VerdictFinding, node: PeerId = X, round: int = 0, segment: int = 0) -> Verdict:
     result = ZERO_HASH if finding is WITHHELD else HASH
     return Verdict(HASH, HASH, round, node, segment, HASH, verifier, finding, 0, result)
 
@@ -214,9 +205,7 @@ V, W = PeerId(b"\x11" * 32), PeerId(b"\x12" * 32)
 
 
 def test_a_verifier_is_paid_for_the_steps_of_its_segment() -> None:
-    found = [
-        rerun_tokens(SPEC, verdict(V, HOLDS, segment=segment), SPEC.round_tokens) for segment in range(4)
-    ]
+    found = [rerun_tokens(SPEC, verdict(V, HOLDS, segment=segment), SPEC.round_tokens) for segment in range(4)]
     assert found == [128, 128, 128, 256]
     assert rerun_tokens(SPEC, verdict(V, WITHHELD), SPEC.round_tokens) == 0
 
@@ -234,9 +223,7 @@ def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
     assert tally.add(all_of_them, audited(2), all_of_them) == {X: 640, Y: 640}
 
 
-SAID = st.dictionaries(
-    st.sampled_from((X, Y, Z)), st.tuples(*[st.sampled_from((HOLDS, UNPAID, FALSE, WITHHELD))] * 2)
-)
+SAID = st.dictionaries(st.sampled_from((X, Y, Z)), st.tuples(*[st.sampled_from((HOLDS, UNPAID, FALSE, WITHHELD))] * 2))
 
 
 @given(st.lists(SAID, max_size=6), st.lists(st.integers(1, 5)))
@@ -248,9 +235,7 @@ def test_accounts_that_read_on_in_a_log_come_to_what_those_that_read_it_anew_do(
     records: list[Record] = []
     for round, said in enumerate(rounds):
         verdicts = [
-            verdict(by, f, peer, round)
-            for peer, both in said.items()
-            for by, f in zip((V, W), both, strict=True)
+            verdict(by, f, peer, round) for peer, both in said.items() for by, f in zip((V, W), both, strict=True)
         ]
         judged = audited(round, *verdicts)
         units[round] = anew.add(work[:2], judged, work)

@@ -30,9 +30,7 @@ replace = msgspec.structs.replace
 
 JACKPOT = 3
 PROBED = replace(
-    SPEC,
-    sync=replace(SPEC.sync, steps=4),
-    audit=replace(SPEC.audit, rate=1.0, canaries=0.5, jackpot=JACKPOT),
+    SPEC, sync=replace(SPEC.sync, steps=4), audit=replace(SPEC.audit, rate=1.0, canaries=0.5, jackpot=JACKPOT)
 )
 GUESSER, LOOKER = (key.public for key in VERIFIERS)
 A, B, C = (key.public for key in PEERS)
@@ -206,9 +204,7 @@ def test_a_canary_of_work_that_is_found_false_punishes_nobody() -> None:
 
 
 @pytest.mark.parametrize("finding", [VerdictFinding.UNPAID, VerdictFinding.WITHHELD])
-def test_who_is_unsure_of_a_planted_segment_loses_nothing_and_is_not_paid_for_it(
-    finding: VerdictFinding,
-) -> None:
+def test_who_is_unsure_of_a_planted_segment_loses_nothing_and_is_not_paid_for_it(finding: VerdictFinding) -> None:
     story = Probed(says=lambda verifier, round: finding)
     assert (read(story).guessed, story.disqualified.found) == (0, {})
     judged = [signed.verdict.verifier for record in records(story) for signed in record.verdicts]
@@ -271,9 +267,7 @@ def _other_plant(story: Probed, canary: Canary) -> Canary:
     borders = list(trace.borders)
     source = source_of(said.segment, len(borders) - 1)
     borders[source] = replace(borders[source], params=digest(NS_STATE, b"wherever the verifier ended"))
-    made = plant(
-        KEYS[said.node], story.terms.id, said.round, replace(trace, borders=tuple(borders)), said.segment
-    )
+    made = plant(KEYS[said.node], story.terms.id, said.round, replace(trace, borders=tuple(borders)), said.segment)
     verdict = replace(said, trace=planted_root(made))
     return Canary(made, sign_verdict(KEYS[said.verifier], verdict))
 

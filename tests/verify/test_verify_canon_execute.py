@@ -142,11 +142,7 @@ def test_an_output_may_be_an_input():
 
 @pytest.mark.parametrize(
     ("inputs", "cause"),
-    [
-        ({"x": X}, "missing: index"),
-        ({"x": X, "index": INDEX, "z": X}, "unknown: z"),
-        ({}, "missing: index, x"),
-    ],
+    [({"x": X}, "missing: index"), ({"x": X, "index": INDEX, "z": X}, "unknown: z"), ({}, "missing: index, x")],
 )
 def test_inputs_of_other_names_are_refused(inputs, cause):
     with pytest.raises(UsageError, match="FF-VERI-070") as refused:
@@ -164,14 +160,7 @@ def test_inputs_that_do_not_lie_in_order_are_taken_as_if_they_did():
     builder = Builder()
     x = builder.input("x", F32, (2, 3))
     graph = builder.graph(y=builder.reshape(x, (6,)))
-    assert execute(graph, {"x": np.arange(6, dtype=np.float32).reshape(3, 2).T})["y"].tolist() == [
-        0,
-        2,
-        4,
-        1,
-        3,
-        5,
-    ]
+    assert execute(graph, {"x": np.arange(6, dtype=np.float32).reshape(3, 2).T})["y"].tolist() == [0, 2, 4, 1, 3, 5]
 
 
 def test_a_graph_that_was_not_checked_is_checked_before_anything_is_read():

@@ -138,11 +138,7 @@ def test_compiled_loops_give_the_same_bits(processor):
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     if processor == "haswell" and "fma" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("this processor cannot run code for haswell")
-    target = {
-        "": {},
-        "generic": {"NUMBA_CPU_FEATURES": ""},
-        "haswell": {"NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi2"},
-    }
+    target = {"": {}, "generic": {"NUMBA_CPU_FEATURES": ""}, "haswell": {"NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi2"}}
     environment = {"NUMBA_NUM_THREADS": "1" if processor else "2", **target[processor]}
     if processor:
         environment["NUMBA_CPU_NAME"] = processor

@@ -104,9 +104,7 @@ def part(word: str, index: int = 0) -> bytes:
 def shown(weight: int, ends: tuple[int, ...], losses: int) -> tuple[OpenedSegment, ContributionTrace]:
     """Round 2 of a peer whose optimizer had counted twelve steps."""
     made = tuple(
-        BorderRoots(
-            2, i, 12 + at, part("params", i), part("optimizer", i), part("unsent" if i < 3 else "left")
-        )
+        BorderRoots(2, i, 12 + at, part("params", i), part("optimizer", i), part("unsent" if i < 3 else "left"))
         for i, at in enumerate(ends)
     )
     trace = ContributionTrace(made, TrainingStatistics((2.0,) * losses, 1.0, weight), part("payload"))

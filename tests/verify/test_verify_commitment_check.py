@@ -10,14 +10,7 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.train.run_log import Commitment, Contribution
-from farflung.verify.commitment_check import (
-    commit,
-    is_commitment,
-    is_root_signed,
-    nonce_of,
-    opens,
-    sign_root,
-)
+from farflung.verify.commitment_check import commit, is_commitment, is_root_signed, nonce_of, opens, sign_root
 
 KEY, OTHER = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 JOB, OTHER_JOB = digest("test/1", b"job"), digest("test/1", b"other")
@@ -74,9 +67,7 @@ def test_a_copied_commitment_is_not_the_copiers() -> None:
 
 
 def test_a_peer_that_crashed_commits_to_the_same_again_and_its_nonce_is_secret() -> None:
-    assert commit(KEY, JOB, 3, PAYLOAD, 960, TRACE) == commit(
-        SigningKey(b"\x01" * 32), JOB, 3, PAYLOAD, 960, TRACE
-    )
+    assert commit(KEY, JOB, 3, PAYLOAD, 960, TRACE) == commit(SigningKey(b"\x01" * 32), JOB, 3, PAYLOAD, 960, TRACE)
     nonces = {nonce_of(key, job, r) for key in (KEY, OTHER) for job in (JOB, OTHER_JOB) for r in range(4)}
     assert len(nonces) == 16
 

@@ -15,14 +15,7 @@ from farflung.core.canon import program as programs
 from farflung.core.canon.tile_tree import TileTree, leaf_hash
 from farflung.core.codec import encode
 from farflung.ledger.disputes import DisputeState
-from farflung.ledger.pinpoint_game import (
-    Descend,
-    FirstMove,
-    OpenVerdict,
-    PinpointStage,
-    ProveElement,
-    ShowTile,
-)
+from farflung.ledger.pinpoint_game import Descend, FirstMove, OpenVerdict, PinpointStage, ProveElement, ShowTile
 from farflung.verify.canon.tile_proofs import located
 from farflung.verify.dispute_player import DisputeRole, is_won, next_move
 
@@ -30,9 +23,7 @@ ACCUSED, CHALLENGER, BYSTANDER = DisputeRole.ACCUSED, DisputeRole.CHALLENGER, Di
 FAIR, FALSE = segment(), segment(cheat())  # honest work, and a step left out
 LEAVES = d.parts().program.leaves
 LAST = 2 * LEAVES + d.parts().program.closing - 1
-MORE = [
-    pytest.param(seed, marks=pytest.mark.slow if seed < 16 else pytest.mark.soak) for seed in range(4, 60)
-]
+MORE = [pytest.param(seed, marks=pytest.mark.slow if seed < 16 else pytest.mark.soak) for seed in range(4, 60)]
 
 
 def slandered(liar: Liar) -> Match:
@@ -97,13 +88,7 @@ def test_a_cheat_that_computes_on_from_one_wrong_element_is_found_out(step: int)
 
 def test_an_accused_that_claims_another_input_is_found_out():
     other = d.segment_of(
-        d.parts(),
-        d.job().model.layout,
-        d.job().start,
-        d.SEAT,
-        programs.SegmentSteps(2, 2),
-        border(2),
-        cheat(),
+        d.parts(), d.job().model.layout, d.job().start, d.SEAT, programs.SegmentSteps(2, 2), border(2), cheat()
     )
     game = denied(Liar(other)).over()
     assert game.about.state == DisputeState.UPHELD
@@ -118,9 +103,7 @@ def test_two_liars_both_lose():
 
 def test_an_accused_whose_rival_has_the_same_tree_opens_the_verdict():
     forced = honest(FAIR, CHALLENGER)
-    forced = forced._replace(
-        execution=forced.execution._replace(is_guilty=True)
-    )  # plays on, although it foresees
+    forced = forced._replace(execution=forced.execution._replace(is_guilty=True))  # plays on, although it foresees
     game = Match(honest(FAIR, ACCUSED), forced._replace(tile=lambda _: b""), border(2)).begun()
     assert game.over().about.state == DisputeState.OVERTURNED
 
@@ -246,9 +229,7 @@ def test_a_tile_too_long_to_be_shown_does_not_save_its_author():
     """It fits into a transaction by itself; with the other tile and all that the element needs it would not."""
     liar = Liar(FAIR, 40)
     liar.tiles[40] = bytes(limits.EXHIBIT_BYTES - 1000)
-    liar.execution = liar.execution._replace(
-        tree=TileTree(leaf_hash(n, each) for n, each in enumerate(liar.tiles))
-    )
+    liar.execution = liar.execution._replace(tree=TileTree(leaf_hash(n, each) for n, each in enumerate(liar.tiles)))
     assert slandered(liar).over().about.state == DisputeState.OVERTURNED
 
 

@@ -42,9 +42,7 @@ def test_pairs_are_those_of_whole_numbers_whatever_the_blocks(seed: int, block: 
     base = random.standard_normal(12)
     values = []
     for _ in range(count):
-        each = base * random.choice([1.0, 1e-6, 30.0]) + random.choice([0, 0.05, 0.14, 3]) * random.normal(
-            size=12
-        )
+        each = base * random.choice([1.0, 1e-6, 30.0]) + random.choice([0, 0.05, 0.14, 3]) * random.normal(size=12)
         each[random.random(12) < random.choice([0.0, 0.6])] = 0.0
         values.append(each.astype(np.float32))
     with pytest.MonkeyPatch.context() as patch:

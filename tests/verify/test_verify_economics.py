@@ -75,9 +75,7 @@ def test_the_rows_of_the_research_are_met(
 ) -> None:
     assert overhead(audits) == F(share)
     for cheated, chance in zip((1, 10, 50, 100), chances, strict=True):
-        assert float(caught(audits, cheated)) == pytest.approx(
-            chance, abs=0.006
-        )  # two digits are printed there
+        assert float(caught(audits, cheated)) == pytest.approx(chance, abs=0.006)  # two digits are printed there
     least = least_stake(audits, COST)
     assert least is not None
     assert float(least) == pytest.approx(stake, abs=0.15)
@@ -91,9 +89,7 @@ def test_with_four_fifths_of_the_verifiers_absent_a_stake_of_16_5_is_needed() ->
     ("segments", "sampled", "cheated", "rounds"),
     [(100, 5, 50, 2), (100, 5, 10, 9), (100, 5, 1, 91), (20, 1, 10, 7), (20, 1, 2, 45)],
 )
-def test_rounds_to_catch_are_those_of_the_research(
-    segments: int, sampled: int, cheated: int, rounds: int
-) -> None:
+def test_rounds_to_catch_are_those_of_the_research(segments: int, sampled: int, cheated: int, rounds: int) -> None:
     assert rounds_to_catch(caught(AuditDrawTerms(segments, sampled, seen=SEEN), cheated)) == rounds
 
 
@@ -210,9 +206,7 @@ def test_silence_needs_its_own_stake_where_the_law_takes_less_for_it() -> None:
         (AuditDrawTerms(4, 1, F(1, 8)), replace(COST, silence=F(0))),
     ],
 )
-def test_no_stake_is_enough_where_nobody_looks_or_nothing_is_taken(
-    audits: AuditDrawTerms, money: RoundStakes
-) -> None:
+def test_no_stake_is_enough_where_nobody_looks_or_nothing_is_taken(audits: AuditDrawTerms, money: RoundStakes) -> None:
     assert least_stake(audits, money) is None
     assert not is_unprofitable(audits, replace(money, stake=F(10**6)))
 
@@ -281,9 +275,7 @@ def test_checking_is_stable_where_canaries_cost_more_than_it(
 
 
 @given(st.integers(1, 10**12), st.integers(1, 16))
-def test_whoever_has_friends_accuse_him_loses_with_the_bounty_that_the_ledger_pays(
-    taken: int, finders: int
-) -> None:
+def test_whoever_has_friends_accuse_him_loses_with_the_bounty_that_the_ledger_pays(taken: int, finders: int) -> None:
     back = share_of(taken, finders) * finders - taken
     assert back <= friends_profit(F(taken), F(1, 2), finders, finders) < 0
     assert taken + back >= taken // 2 - finders

@@ -64,11 +64,7 @@ def test_another_graph_table_tolerance_or_data_set_is_another_program():
         {"tokens": d.TOKENS[::-1]},
         {"spec": replace(d.SPEC, optimizer=replace(d.SPEC.optimizer, lr=2e-2))},
         {"spec": replace(d.SPEC, seed=6)},
-        {
-            "tolerance": replace(
-                d.tolerance(), limits=tuple((n, (2 * r[0], *r[1:])) for n, r in d.tolerance().limits)
-            )
-        },
+        {"tolerance": replace(d.tolerance(), limits=tuple((n, (2 * r[0], *r[1:])) for n, r in d.tolerance().limits))},
     ):
         with pytest.raises(SpecError) as refused:
             check_program(stated, parts(**change))
@@ -84,9 +80,7 @@ def test_a_graph_that_takes_or_makes_something_else_is_no_step_of_the_job():
     )
     fewer = CanonicalGraph(graph.inputs, graph.nodes, graph.outputs[1:])
     loss = next(out.value for out in graph.outputs if out.name == "loss")
-    wrong = CanonicalGraph(
-        graph.inputs, graph.nodes, (replace(graph.outputs[0], value=loss), *graph.outputs[1:])
-    )
+    wrong = CanonicalGraph(graph.inputs, graph.nodes, (replace(graph.outputs[0], value=loss), *graph.outputs[1:]))
     for each in (renamed, fewer, wrong):
         with pytest.raises(SpecError) as refused:
             parts(graph=each)
@@ -118,9 +112,7 @@ def tried(**change: object) -> None:
 
 def native(begin: BorderState) -> BorderState:
     job = d.job()
-    return inner_steps.run_steps(
-        job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None
-    ).end
+    return inner_steps.run_steps(job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None).end
 
 
 def test_the_jobs_own_graph_is_the_step_that_it_trains():
@@ -165,9 +157,7 @@ def test_the_bound_counts_what_is_alive_at_once():
     last = builder.add("neg", z)
     graph = builder.graph(y=last)
     assert peak(graph) == 4000 * (2 + 8)
-    kept = CanonicalGraph(
-        graph.inputs, graph.nodes, (*graph.outputs, GraphOutput("x", 0), GraphOutput("z", z))
-    )
+    kept = CanonicalGraph(graph.inputs, graph.nodes, (*graph.outputs, GraphOutput("x", 0), GraphOutput("z", z)))
     assert peak(kept) == 4000 * (3 + 8)
 
 

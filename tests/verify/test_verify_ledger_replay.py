@@ -152,9 +152,7 @@ def test_a_job_that_the_ledger_does_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [{"rounds": 4}, {"unit_price_max": PRICE + 1}, {"escrow": 1_000_001}],
-    ids=lambda x: next(iter(x)),
+    "changed", [{"rounds": 4}, {"unit_price_max": PRICE + 1}, {"escrow": 1_000_001}], ids=lambda x: next(iter(x))
 )
 def test_a_job_of_other_terms_is_refused(changed: dict[str, int]) -> None:
     refused(Story({"create": lambda op: replace(op, **changed)}), "FF-VERI-028")
@@ -234,9 +232,7 @@ def test_work_without_a_lease_is_refused() -> None:
 
 def test_a_member_without_a_lease_is_refused_although_it_did_nothing() -> None:
     def lie(record: RoundStartRecord) -> RoundStartRecord:
-        members = sorted(
-            (*record.members, RoundMember(STRANGER.public, SPEC.round_tokens)), key=lambda m: m.peer
-        )
+        members = sorted((*record.members, RoundMember(STRANGER.public, SPEC.round_tokens)), key=lambda m: m.peer)
         return replace(record, members=tuple(members))
 
     refused(Story({"round": only(2, lie)}), "FF-VERI-024")

@@ -9,16 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from verify_story import (
-    LOST_IN,
-    PEERS,
-    REQUESTER,
-    SPEC,
-    STRANGER,
-    Story,
-    object_of,
-    replace,
-)
+from verify_story import LOST_IN, PEERS, REQUESTER, SPEC, STRANGER, Story, object_of, replace
 
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
@@ -82,19 +73,12 @@ def test_a_weight_that_cannot_be_merged_opens_nothing(weight: int) -> None:
     refused(story, "FF-VERI-015")
 
 
-LISTS = [
-    ("round", "members"),
-    ("committed", "commitments"),
-    ("accepted", "contributions"),
-    ("closed", "signatures"),
-]
+LISTS = [("round", "members"), ("committed", "commitments"), ("accepted", "contributions"), ("closed", "signatures")]
 
 
 @pytest.mark.parametrize(("point", "field"), LISTS)
 @pytest.mark.parametrize("order", [lambda x: (*x, x[-1]), lambda x: x[::-1]], ids=["twice", "reversed"])
-def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(
-    point: str, field: str, order: Lie
-) -> None:
+def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(point: str, field: str, order: Lie) -> None:
     lie = only(2, lambda record: replace(record, **{field: order(getattr(record, field))}))
     refused(Story({point: lie}), "FF-VERI-014")
 
@@ -102,9 +86,7 @@ def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(
 def test_a_commitment_of_a_stranger_is_refused() -> None:
     def lie(record: CommitmentsRecord) -> CommitmentsRecord:
         stranger = commit(STRANGER, Story().terms.id, 1, OTHER, 1, OTHER)
-        return replace(
-            record, commitments=tuple(sorted((*record.commitments, stranger), key=lambda c: c.peer))
-        )
+        return replace(record, commitments=tuple(sorted((*record.commitments, stranger), key=lambda c: c.peer)))
 
     refused(Story({"committed": only(1, lie)}), "FF-VERI-013")
 
@@ -113,9 +95,7 @@ def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
     """The coordinator makes up the commitment of a peer that it then says was lost."""
 
     def lie(record: CommitmentsRecord) -> CommitmentsRecord:
-        forged = replace(
-            record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1, OTHER).signature
-        )
+        forged = replace(record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1, OTHER).signature)
         return replace(record, commitments=(*record.commitments[:2], forged))
 
     refused(Story({"committed": only(LOST_IN, lie)}), "FF-VERI-013")
@@ -139,8 +119,7 @@ def with_another_payload(story_of: dict[str, Story], peer: PeerId) -> Lie:
         story.payloads[payload_hash(payload)] = payload
         mine = {"payload": payload_hash(payload), "object": object_of(payload)}
         return replace(
-            record,
-            contributions=tuple(replace(c, **mine) if c.peer == peer else c for c in record.contributions),
+            record, contributions=tuple(replace(c, **mine) if c.peer == peer else c for c in record.contributions)
         )
 
     return lie
@@ -169,10 +148,7 @@ def test_a_contribution_of_a_member_that_did_not_commit_is_refused() -> None:
 def test_payloads_that_were_swapped_between_peers_are_refused() -> None:
     def lie(record: AcceptSetRecord) -> AcceptSetRecord:
         a, b = record.contributions
-        swapped = (
-            replace(a, payload=b.payload, object=b.object),
-            replace(b, payload=a.payload, object=a.object),
-        )
+        swapped = (replace(a, payload=b.payload, object=b.object), replace(b, payload=a.payload, object=a.object))
         return replace(record, contributions=swapped)
 
     refused(Story({"accepted": only(2, lie)}), "FF-VERI-015")
@@ -182,9 +158,7 @@ def test_a_payload_committed_by_two_is_refused() -> None:
     """A copies B's payload with B's consent: it is bound to its maker."""
 
     def make(story_of: dict[str, Story]) -> dict[str, Lie]:
-        return {
-            "payload": lambda truth, peer, round: story_of["it"].encoded(B, round) if peer == A else truth
-        }
+        return {"payload": lambda truth, peer, round: story_of["it"].encoded(B, round) if peer == A else truth}
 
     refused(Told(make), "FF-COMP-009")
 

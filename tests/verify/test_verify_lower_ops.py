@@ -56,15 +56,9 @@ OPERATIONS = {
     "powers": (lambda a, i, j: a**2 + a**3 - (a * a) ** -0.5 + a**-1 + a**4, X),
     "clamps": (lambda a, i, j: a.clamp(min=-0.5) + a.clamp(max=0.2) + torch.minimum(a, -a), X),
     "norms": (lambda a, i, j: torch.linalg.vector_norm(a, dim=1) + torch.linalg.vector_norm(a, 1, (1,)), X),
-    "gelus": (
-        lambda a, i, j: torch.nn.functional.gelu(a) + torch.nn.functional.gelu(a, approximate="tanh"),
-        X,
-    ),
+    "gelus": (lambda a, i, j: torch.nn.functional.gelu(a) + torch.nn.functional.gelu(a, approximate="tanh"), X),
     "infinities": (lambda a, i, j: torch.softmax(torch.where(a > 0, float("-inf"), a), -1).exp(), X),
-    "weighted sum": (
-        lambda a, i, j: torch.add(a, a, alpha=0.5) - torch.addmm(a[0], a[1, :, :4], a[2], beta=2),
-        X,
-    ),
+    "weighted sum": (lambda a, i, j: torch.add(a, a, alpha=0.5) - torch.addmm(a[0], a[1, :, :4], a[2], beta=2), X),
 }
 
 

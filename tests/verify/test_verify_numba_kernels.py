@@ -16,11 +16,7 @@ from farflung.verify.canon import tensor_kernels
 HOSTILE = np.array(
     [0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3e38], np.float32
 )
-SETS = {
-    "skylake-avx512": "avx512f avx512cd avx512bw avx512dq avx512vl",
-    "haswell": "avx2 fma bmi2",
-    "generic": "",
-}
+SETS = {"skylake-avx512": "avx512f avx512cd avx512bw avx512dq avx512vl", "haswell": "avx2 fma bmi2", "generic": ""}
 
 
 def floats(seed: int, shape) -> np.ndarray:
@@ -73,9 +69,7 @@ def test_rows_are_added_alike(seed, count, width, height):
 @pytest.mark.parametrize("name", ["exp", "log", "erf", "tanh"])
 def test_functions_have_the_same_values(name):
     """Everywhere: hostile values, each exponent, and where a function changes its series or its sign."""
-    around = np.array(
-        [0.5, 1.0, 2**0.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 20.0, 88.72284, -103.97, 0.34657], np.float32
-    )
+    around = np.array([0.5, 1.0, 2**0.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 20.0, 88.72284, -103.97, 0.34657], np.float32)
     near = [around.view(np.int32) + step for step in range(-3, 4)]
     sizes = (np.arange(0, 1 << 31, 1 << 15, dtype=np.uint32) + np.uint32(12345)).view(np.float32)
     values = np.concatenate([HOSTILE, np.concatenate(near).view(np.float32), sizes, floats(7, 5000)])

@@ -8,15 +8,7 @@ from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train.run_log import Contribution, accepted_by_round
-from farflung.verify.reexecution import (
-    ChainRerun,
-    SegmentKey,
-    cost,
-    drawn,
-    lasts,
-    reexecution_report,
-    segment_keys,
-)
+from farflung.verify.reexecution import ChainRerun, SegmentKey, cost, drawn, lasts, reexecution_report, segment_keys
 from farflung.verify.run_replay import prove_run
 
 JOB = digest("test/job/1")

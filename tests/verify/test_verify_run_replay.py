@@ -11,15 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from verify_story import (
-    KEYS,
-    LAYOUT,
-    PEERS,
-    SPEC,
-    STRANGER,
-    Story,
-    replace,
-)
+from verify_story import KEYS, LAYOUT, PEERS, SPEC, STRANGER, Story, replace
 
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import decode, encode
@@ -226,8 +218,7 @@ def test_a_run_that_says_complete_too_early_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [RunStartRecord, RoundStartRecord, CommitmentsRecord, AcceptSetRecord, RoundEndRecord, RunEndRecord],
+    "kind", [RunStartRecord, RoundStartRecord, CommitmentsRecord, AcceptSetRecord, RoundEndRecord, RunEndRecord]
 )
 def test_a_record_that_is_missing_or_there_twice_is_out_of_turn(kind: type[Any]) -> None:
     for times in (0, 2):
@@ -242,9 +233,7 @@ def test_a_record_that_is_missing_or_there_twice_is_out_of_turn(kind: type[Any])
 @pytest.mark.parametrize("kind", [RoundStartRecord, CommitmentsRecord, AcceptSetRecord, RoundEndRecord])
 def test_a_record_of_another_round_is_out_of_turn(kind: type[Any]) -> None:
     story = Story()
-    place = next(
-        i for i, record in enumerate(story.records) if isinstance(record, kind) and record.round == 1
-    )
+    place = next(i for i, record in enumerate(story.records) if isinstance(record, kind) and record.round == 1)
     told = replace(story.records[place], round=2)
     if kind is CommitmentsRecord:  # signed anew for the round that it says
         signed = tuple(replace(c, signature=_acknowledged(c, 2, story)) for c in told.commitments)

@@ -40,9 +40,7 @@ Gains = Mapping[PeerId, tuple[int, int]]
 
 
 def scores(gains: Gains, key: Any = VERIFIERS[0], before: int = BEFORE) -> RoundScores:
-    each = tuple(
-        ContributionScore(p, before - held, before, before - own) for p, (held, own) in sorted(gains.items())
-    )
+    each = tuple(ContributionScore(p, before - held, before, before - own) for p, (held, own) in sorted(gains.items()))
     return RoundScores(ZERO_HASH, ZERO_HASH, 0, ZERO_HASH, ZERO_HASH, key.public, before, each)
 
 
@@ -146,12 +144,7 @@ def test_scoring_costs_no_more_than_its_share_and_small_rounds_are_drawn_for_it(
 
 @pytest.mark.parametrize(
     ("audit", "is_proven", "is_on"),
-    [
-        ({}, True, False),
-        ({}, False, True),
-        ({"probe": 64}, True, True),
-        ({"rate": 0.0, "probation": 0}, False, False),
-    ],
+    [({}, True, False), ({}, False, True), ({"probe": 64}, True, True), ({"rate": 0.0, "probation": 0}, False, False)],
 )
 def test_outcome_only_jobs_are_scored_and_others_where_they_ask(
     audit: dict[str, Any], is_proven: bool, is_on: bool
@@ -234,9 +227,7 @@ def said(change: Callable[[RoundScores], RoundScores], *, is_resigned: bool = Tr
         if round:
             return truth
         changed = change(truth[0].scores)
-        again = (
-            sign_scores(KEYS[changed.verifier], changed) if is_resigned else replace(truth[0], scores=changed)
-        )
+        again = sign_scores(KEYS[changed.verifier], changed) if is_resigned else replace(truth[0], scores=changed)
         return (again, *truth[1:])
 
     return {"scores": lie}

@@ -23,13 +23,7 @@ from farflung.verify.audit_sample import anchor, beacon, segment_of
 from farflung.verify.blind_commitment import blind, nonce_of
 from farflung.verify.commitment_check import commit
 from farflung.verify.commitment_check import nonce_of as commit_nonce
-from farflung.verify.evidence import (
-    AuditEvidence,
-    check_evidence,
-    claim_of,
-    evidence_fault,
-    evidence_hash,
-)
+from farflung.verify.evidence import AuditEvidence, check_evidence, claim_of, evidence_fault, evidence_hash
 from farflung.verify.replay_report import ReplayReport
 from farflung.verify.segment_opening import (
     ClaimedEnds,
@@ -62,16 +56,12 @@ def h(word: str, index: int = 0) -> Hash:
 def borders(round: int = 2, before: int = 12) -> tuple[BorderRoots, ...]:
     """Of an honest peer's round 2: twelve steps were made before it."""
     return tuple(
-        BorderRoots(
-            round, i, before + 2 * i, h("params", i), h("optimizer", i), h("unsent" if i < 3 else "residual")
-        )
+        BorderRoots(round, i, before + 2 * i, h("params", i), h("optimizer", i), h("unsent" if i < 3 else "residual"))
         for i in range(4)
     )
 
 
-def traced(
-    made: tuple[BorderRoots, ...], losses: int = 6, tokens: int = SPEC.round_tokens
-) -> ContributionTrace:
+def traced(made: tuple[BorderRoots, ...], losses: int = 6, tokens: int = SPEC.round_tokens) -> ContributionTrace:
     return ContributionTrace(
         made, TrainingStatistics(tuple(2.0 - i / 10 for i in range(losses)), 1.0, tokens), h("payload")
     )
@@ -124,9 +114,7 @@ def test_a_committed_start_that_cannot_be_one_is_a_fault(fields: dict[str, Any])
 
 def test_a_fresh_peer_may_start_in_any_round() -> None:
     made = tuple(
-        replace(
-            b, steps=2 * b.index, **({"optimizer": ZERO_HASH, "residual": ZERO_HASH} if not b.index else {})
-        )
+        replace(b, steps=2 * b.index, **({"optimizer": ZERO_HASH, "residual": ZERO_HASH} if not b.index else {}))
         for b in borders()
     )
     trace = traced(made)
@@ -153,23 +141,17 @@ def test_a_start_that_is_not_under_the_root_is_a_fault() -> None:
         (3, {"params": ZERO_HASH}),
     ],
 )
-def test_committed_ends_that_do_not_follow_from_the_start_are_a_fault(
-    index: int, fields: dict[str, Any]
-) -> None:
+def test_committed_ends_that_do_not_follow_from_the_start_are_a_fault(index: int, fields: dict[str, Any]) -> None:
     trace = altered(index, **fields)
     where = place(trace)
-    assert isinstance(
-        read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
-    )
+    assert isinstance(read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str)
 
 
 @pytest.mark.parametrize(("losses", "tokens"), [(5, SPEC.round_tokens), (7, SPEC.round_tokens), (6, 1)])
 def test_statistics_of_another_round_length_are_a_fault(losses: int, tokens: int) -> None:
     trace = traced(borders(), losses, tokens)
     where = place(trace)
-    assert isinstance(
-        read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
-    )
+    assert isinstance(read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str)
 
 
 def test_other_leaves_than_asked_for_are_a_fault() -> None:
@@ -182,18 +164,14 @@ def test_other_leaves_than_asked_for_are_a_fault() -> None:
 def test_ends_that_are_not_under_the_root_are_a_fault() -> None:
     trace, other = traced(borders()), altered(1, params=h("other"))
     where = place(trace)
-    assert isinstance(
-        read_ends(where, trace.borders[0], other.opened(*needed(where.segment, where.segments))), str
-    )
+    assert isinstance(read_ends(where, trace.borders[0], other.opened(*needed(where.segment, where.segments))), str)
 
 
 def test_a_payload_that_is_not_under_the_root_is_a_fault() -> None:
     trace = traced(borders())
     where = place(trace)
     other = replace(where, contribution=replace(where.contribution, payload=h("another")))
-    assert isinstance(
-        read_ends(other, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
-    )
+    assert isinstance(read_ends(other, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str)
 
 
 @pytest.mark.parametrize(("factor", "is_same"), [(1.0, True), (1.0009, True), (0.9991, True), (1.002, False)])
@@ -254,11 +232,7 @@ def forged() -> list[dict[str, Any]]:
         {"segment": (good.segment + 1) % 3},
         {"shift": 1},  # all agree on a segment that was not drawn
         {"leaves": traced(borders(1)).opened(0)},
-        {
-            "testimonies": (
-                replace(said, verdict=sign_verdict(VERIFIER, replace(verdict, result=h("other")))),
-            )
-        },
+        {"testimonies": (replace(said, verdict=sign_verdict(VERIFIER, replace(verdict, result=h("other")))),)},
         {"testimonies": (replace(said, nonces=(h("nonce"),)),)},
         {"testimonies": (replace(said, blinds=(other,)),)},
         {"testimonies": (replace(said, blinds=(), borders=(), nonces=()),)},

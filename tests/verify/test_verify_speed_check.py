@@ -22,9 +22,7 @@ from farflung.verify.speed_check import FLOP, SPEED, flop, is_timed, is_too_fast
 
 replace = msgspec.structs.replace
 MODEL = ModelSpec(layers=1, width=8, heads=1, context=8, vocabulary=16)
-RARE = AuditSpec(
-    rate=2.0**-33, probation=1, speed=1.3
-)  # but for its first contribution nobody is drawn by chance
+RARE = AuditSpec(rate=2.0**-33, probation=1, speed=1.3)  # but for its first contribution nobody is drawn by chance
 TIMED = replace(SPEC, model=MODEL, audit=RARE)
 FAST, SLOW = CommitmentTiming(1, 1000), CommitmentTiming(10**9, 1000)
 LAST = PEERS[0].public
@@ -45,21 +43,14 @@ def test_a_tokens_work_is_its_products_with_all_weights_but_the_table_of_positio
 
 
 @given(speed=SPEEDS, flops=st.integers(1, 10**18), tokens=TOKENS, slack=st.floats(1, 1000))
-def test_nobody_is_suspected_who_can_have_done_the_work(
-    speed: float, flops: int, tokens: int, slack: float
-) -> None:
+def test_nobody_is_suspected_who_can_have_done_the_work(speed: float, flops: int, tokens: int, slack: float) -> None:
     """At its benchmark's full rate and whatever comes on top; the coordinator rounds up."""
     spec = spec_of(speed)
     seconds = Fraction(flop(spec, tokens), flops) * Fraction(slack)
     assert not is_too_fast(spec, CommitmentTiming(-(-seconds * 1000 // 1), flops), tokens)
 
 
-@given(
-    speed=SPEEDS,
-    timed=st.builds(CommitmentTiming, FIGURES, FIGURES),
-    tokens=TOKENS,
-    more=st.integers(1, 1000),
-)
+@given(speed=SPEEDS, timed=st.builds(CommitmentTiming, FIGURES, FIGURES), tokens=TOKENS, more=st.integers(1, 1000))
 def test_who_took_longer_or_offers_more_or_did_less_is_less_suspicious(
     speed: float, timed: CommitmentTiming, tokens: int, more: int
 ) -> None:
@@ -71,9 +62,7 @@ def test_who_took_longer_or_offers_more_or_did_less_is_less_suspicious(
 
 
 @given(speed=SPEEDS, timed=st.builds(CommitmentTiming, FIGURES, FIGURES), tokens=TOKENS)
-def test_what_is_not_known_is_not_held_against_anybody(
-    speed: float, timed: CommitmentTiming, tokens: int
-) -> None:
+def test_what_is_not_known_is_not_held_against_anybody(speed: float, timed: CommitmentTiming, tokens: int) -> None:
     assert not is_too_fast(spec_of(speed), replace(timed, took=0), tokens)
     assert not is_too_fast(spec_of(speed), replace(timed, flops=0), tokens)
     assert not is_too_fast(spec_of(0.0), timed, tokens)
@@ -87,9 +76,7 @@ def test_the_limit_is_the_jobs_multiple_of_the_benchmark(share: float, is_found:
 
 
 def test_only_accepted_work_is_suspected_and_another_reason_stands_before() -> None:
-    story = Story(
-        {"committed": lambda r: timed(r, FAST, FAST)}, spec=TIMED, layout=TensorLayout.of(gpt_shapes(MODEL))
-    )
+    story = Story({"committed": lambda r: timed(r, FAST, FAST)}, spec=TIMED, layout=TensorLayout.of(gpt_shapes(MODEL)))
     committed = story.of_round(CommitmentsRecord, 0)
     shown = [c for c in committed.promised if c.peer != LAST]
     found = suspected(TIMED, committed, shown, {shown[0].peer: "norm"})
@@ -97,9 +84,7 @@ def test_only_accepted_work_is_suspected_and_another_reason_stands_before() -> N
     assert sorted(found.values()) == ["norm", SPEED]
 
 
-def timed(
-    record: CommitmentsRecord, of_one: CommitmentTiming, of_all: CommitmentTiming = SLOW
-) -> CommitmentsRecord:
+def timed(record: CommitmentsRecord, of_one: CommitmentTiming, of_all: CommitmentTiming = SLOW) -> CommitmentsRecord:
     """A record that times the first peer's commitment so, and all others' otherwise."""
     return replace(record, timed=tuple(of_one if c.peer == LAST else of_all for c in record.commitments))
 

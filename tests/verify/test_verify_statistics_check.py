@@ -50,9 +50,7 @@ def said(losses: list[float], norms: list[float] | None = None) -> dict[PeerId, 
 
 
 def test_figures_are_the_mean_loss_and_the_largest_norm_in_units_of_2_to_the_minus_20() -> None:
-    assert TrainingStatistics((2.0, 1.0, 1.5), 0.75, 3).stated == LoggedStatistics(
-        3 * UNIT // 2, 3 * UNIT // 4
-    )
+    assert TrainingStatistics((2.0, 1.0, 1.5), 0.75, 3).stated == LoggedStatistics(3 * UNIT // 2, 3 * UNIT // 4)
     assert TrainingStatistics((), 0.0, 0).stated == LoggedStatistics(0, 0)
 
 
@@ -83,9 +81,7 @@ def test_peers_that_state_about_the_same_are_not_odd() -> None:
     assert odd_peers(said([2.0 + i / 100 for i in range(PEERS)])) == ()
 
 
-@pytest.mark.parametrize(
-    ("loss", "is_odd"), [(2.18, False), (2.2, True), (1.82, False), (1.8, True), (0, True)]
-)
+@pytest.mark.parametrize(("loss", "is_odd"), [(2.18, False), (2.2, True), (1.82, False), (1.8, True), (0, True)])
 def test_a_loss_beyond_six_times_the_floor_is_odd_among_equal_ones(loss: float, is_odd: bool) -> None:
     """The floor: 1/64 of 2, so six are 0.1875."""
     assert odd_peers(said([2.0] * (PEERS - 1) + [loss])) == ((peer(PEERS - 1),) if is_odd else ())
@@ -129,9 +125,7 @@ class Odd(Story):
 
     def contribution(self, key: Any, round: int) -> Contribution:
         is_odd = round == 2 and key is KEYS[0]
-        return replace(
-            super().contribution(key, round), stated=LoggedStatistics(9 * UNIT if is_odd else UNIT, UNIT)
-        )
+        return replace(super().contribution(key, round), stated=LoggedStatistics(9 * UNIT if is_odd else UNIT, UNIT))
 
 
 def test_whoever_reads_the_log_draws_the_same_peers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,13 +24,7 @@ from farflung.train.run_log import Contribution, payload_hash
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify import submission_checks
 from farflung.verify.io.checker import CheckerClient
-from farflung.verify.submission_checks import (
-    CheckerSetup,
-    PayloadCheckRequest,
-    TrainingStatement,
-    decoded,
-    flags,
-)
+from farflung.verify.submission_checks import CheckerSetup, PayloadCheckRequest, TrainingStatement, decoded, flags
 
 LAYOUT = TensorLayout.of({"big": (64, 64), "small": (30,)})
 SPEC = JobSpec(sync=SyncSpec(steps=3, topk=32, chunk=512))
@@ -55,9 +49,7 @@ def submission(peer: PeerId = PEERS[0], delta: Float32 | None = None) -> Payload
 
 
 def with_payload(told: PayloadCheckRequest, payload: bytes) -> PayloadCheckRequest:
-    return replace(
-        told, payload=payload, contribution=replace(told.contribution, payload=payload_hash(payload))
-    )
+    return replace(told, payload=payload, contribution=replace(told.contribution, payload=payload_hash(payload)))
 
 
 # Faults

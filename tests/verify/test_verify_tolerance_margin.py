@@ -17,9 +17,7 @@ LIMITS = Tolerance((("params", (1 << 20, 0)), ("mean", (1 << 21, 1 << 22))))
 
 
 def spared(*distances: float, name: str = "drop-row") -> ShortcutDistance:
-    return ShortcutDistance(
-        name, "leaves one row out", 0.125, (("params", distances[:2]), ("mean", distances[2:]))
-    )
+    return ShortcutDistance(name, "leaves one row out", 0.125, (("params", distances[:2]), ("mean", distances[2:])))
 
 
 def test_the_margin_is_that_of_the_tensor_that_stands_out_most() -> None:

@@ -31,14 +31,7 @@ from farflung.ledger.block import Genesis, unforeseen
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_checks import LedgerReceipt, prove
 from farflung.ledger.table_rows import AccountRow, JobRow, LeaseRow, lease_key
-from farflung.ledger.transactions import (
-    DAMNING,
-    LeaseRole,
-    SignedVerdict,
-    Verdict,
-    VerdictFinding,
-    sign_verdict,
-)
+from farflung.ledger.transactions import DAMNING, LeaseRole, SignedVerdict, Verdict, VerdictFinding, sign_verdict
 from farflung.train import model_file, public_state, worker_messages
 from farflung.train.public_state import PublicState
 from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
@@ -174,10 +167,7 @@ class Story:
     def work(self) -> None:
         """All rounds, and the end."""
         terms = self.terms
-        self.say(
-            "opened",
-            RunStartRecord(terms.id, REQUESTER.public, self.public.root(self.layout), terms.spec.rounds),
-        )
+        self.say("opened", RunStartRecord(terms.id, REQUESTER.public, self.public.root(self.layout), terms.spec.rounds))
         for round in range(self.done):
             self.round(round)
             if round:
@@ -193,10 +183,7 @@ class Story:
         here = PEERS if round <= LOST_IN else PEERS[:-1]
         members = [key for key in here if key.public not in self.out]
         opened = RoundStartRecord(
-            round,
-            tuple(RoundMember(k.public, spec.round_tokens) for k in members),
-            spec.sync.steps,
-            spec.sync.topk,
+            round, tuple(RoundMember(k.public, spec.round_tokens) for k in members), spec.sync.steps, spec.sync.topk
         )
         self.say("round", opened, round)
         shown = [self.contribution(key, round) for key in members]
@@ -226,9 +213,7 @@ class Story:
         weight = self.told("weight", self.terms.spec.round_tokens, key.public, round)
         nonce = nonce_of(key, self.terms.id, round)
         trace = self.told("trace", digest(NS_STATE, key.public, bytes([round])), key.public, round)
-        return Contribution(
-            key.public, weight, payload_hash(payload), object_of(payload), nonce, trace, "subprocess"
-        )
+        return Contribution(key.public, weight, payload_hash(payload), object_of(payload), nonce, trace, "subprocess")
 
     # Audits
 
@@ -255,9 +240,7 @@ class Story:
         found: list[SignedRoundScores] = []
         for place, verifier in enumerate(panel_of(probe, beacon, [key.public for key in VERIFIERS])):
             gains = {c.peer: self.told("gains", (1000, 2000), place, c.peer, round) for c in accepted}
-            each = tuple(
-                ContributionScore(p, LOSS - held, LOSS, LOSS - own) for p, (held, own) in gains.items()
-            )
+            each = tuple(ContributionScore(p, LOSS - held, LOSS, LOSS - own) for p, (held, own) in gains.items())
             about = (self.genesis.chain, self.terms.id, round, beacon, contributions_root(accepted))
             found.append(sign_scores(KEYS[verifier], RoundScores(*about, verifier, LOSS, each)))
             if not harmful(found[0].scores):
@@ -280,9 +263,7 @@ class Story:
 
     def luck(self, round: int) -> Hash:
         """The beacon of a round, as it was logged."""
-        anchored = audit_sample.anchor(
-            self.terms.id, round, self.of_round(CommitmentsRecord, round).commitments
-        )
+        anchored = audit_sample.anchor(self.terms.id, round, self.of_round(CommitmentsRecord, round).commitments)
         return audit_sample.beacon(anchored, self.of_round(BeaconRecord, round).block)
 
     def of_round(self, kind: type[Any], round: int) -> Any:
@@ -316,9 +297,7 @@ class Story:
         """A payload that is genuine in every respect but whose change it is."""
         seed = [round, salt, *peer]
         delta = np.random.default_rng(seed).standard_normal(self.layout.size).astype(np.float32) / 8
-        return self.sync.codec(0).encode(
-            None, delta, self.layout, self.sync.about(self.public, self.layout, peer)
-        )[1]
+        return self.sync.codec(0).encode(None, delta, self.layout, self.sync.about(self.public, self.layout, peer))[1]
 
     def commitment(self, c: Contribution, round: int) -> Any:
         """The peer's own signature under what it will show."""
@@ -327,10 +306,7 @@ class Story:
     def merge(self, told: Sequence[Contribution], honest: Sequence[Contribution]) -> None:
         """Public state after what was logged; after the truth when the lie cannot be merged."""
         for contributions in (told, honest):
-            parts = [
-                worker_messages.AcceptedPayload(c.peer, c.weight, self.payloads[c.payload])
-                for c in contributions
-            ]
+            parts = [worker_messages.AcceptedPayload(c.peer, c.weight, self.payloads[c.payload]) for c in contributions]
             try:
                 self.public = self.sync.apply(self.public, self.layout, parts)
                 return
@@ -346,9 +322,7 @@ class Story:
             self.send(key, "register", transactions.NodeRegister(ZERO_HASH, PRICE, 1000, START + 9 * HOUR))
         spec = self.terms.spec
         self.send(
-            REQUESTER,
-            "create",
-            transactions.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR),
+            REQUESTER, "create", transactions.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR)
         )
         self.send(REQUESTER, "schedule", scheduled(self.job, self.offers(self.job)))
 
@@ -389,14 +363,10 @@ class Story:
         training = [self.offer(key, job) for key in PEERS]
         return (*training, *(self.offer(key, job, LeaseRole.AUDIT) for key in VERIFIERS))
 
-    def offer(
-        self, key: SigningKey, job: Hash, role: LeaseRole = LeaseRole.TRAIN
-    ) -> transactions.SignedLeaseOffer:
+    def offer(self, key: SigningKey, job: Hash, role: LeaseRole = LeaseRole.TRAIN) -> transactions.SignedLeaseOffer:
         """A node's half of a lease."""
         units = max(10_000, 2 * self.terms.spec.rounds * self.terms.spec.round_tokens)
-        offer = transactions.LeaseOffer(
-            self.chain.id, job, key.public, PRICE, 1000, units, START + 7 * HOUR, role
-        )
+        offer = transactions.LeaseOffer(self.chain.id, job, key.public, PRICE, 1000, units, START + 7 * HOUR, role)
         return transactions.sign_offer(key, offer)
 
     def slash(

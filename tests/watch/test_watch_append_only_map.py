@@ -14,9 +14,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers()),
 
 
 @given(STEPS)
-def test_each_state_is_a_dictionary_of_its_own_whichever_state_it_came_from(
-    steps: list[tuple[int, int, int]],
-) -> None:
+def test_each_state_is_a_dictionary_of_its_own_whichever_state_it_came_from(steps: list[tuple[int, int, int]]) -> None:
     states: list[tuple[AppendOnlyMap[int, int], dict[int, int]]] = [(AppendOnlyMap(), {})]
     for back, key, value in steps:
         kept, plain = states[max(0, len(states) - 1 - back)]

@@ -78,14 +78,11 @@ def test_every_move_is_told_with_its_block_its_place_and_both_hashes() -> None:
 def test_the_element_is_named_with_all_three_values_and_what_it_cost() -> None:
     text = whole(shown(story(*PLAYED, RULED)))
     assert (
-        "element (3, 17) of 64x80, made by a multiplication, near params/blocks.0.attn.qkv.weight, step 3 of 3"
-        in text
+        "element (3, 17) of 64x80, made by a multiplication, near params/blocks.0.attn.qkv.weight, step 3 of 3" in text
     )
     assert "accused 0.0312, challenger 0.0297, the law 0.0297" in text
     assert "the accused loses: its number is not the one that the law computed" in text
-    assert (
-        "the accused loses 0.005760 credits, stake and bond: 0.002880 to its accusers, 0.002880 burnt" in text
-    )
+    assert "the accused loses 0.005760 credits, stake and bond: 0.002880 to its accusers, 0.002880 burnt" in text
     assert "8 blocks, 6.4 kB of hashes, 21 kB shown to the law" in text
 
 

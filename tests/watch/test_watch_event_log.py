@@ -100,9 +100,7 @@ def test_a_kill_at_each_failpoint_leaves_whole_events_only(tmp_path: Path, point
     assert done.returncode == -signal.SIGKILL
     kept = list(read(path))
     assert kept == FIRST[: len(kept)]
-    assert (
-        len(kept) == {"watch.events.dirsync": 0, "watch.events.write@2": 1, "watch.events.fsync@2": 2}[point]
-    )
+    assert len(kept) == {"watch.events.dirsync": 0, "watch.events.write@2": 1, "watch.events.fsync@2": 2}[point]
     EventLog(path).close()
     assert path.read_bytes() == b"".join(to_json(event).encode() + b"\n" for event in kept)
 

@@ -72,14 +72,7 @@ def closed(round: int, seconds: float = 4.0) -> events.RoundEndEvent:
 
 
 AUDIT = events.AuditEndEvent(
-    round=0,
-    peer=PEERS[3],
-    segment=2,
-    verifiers=PEERS[:2],
-    finding="false",
-    excess=812.5,
-    tokens=2560,
-    seconds=1.2,
+    round=0, peer=PEERS[3], segment=2, verifiers=PEERS[:2], finding="false", excess=812.5, tokens=2560, seconds=1.2
 )
 CAUGHT = events.SlashEvent(
     peer=PEERS[3],
@@ -190,9 +183,7 @@ def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
 
 
 def test_peak_memory_never_falls() -> None:
-    story = [
-        events.ProcessUsageEvent(process="w", peak_bytes=p, cpu_seconds=c) for p, c in ((5, 1.0), (3, 2.0))
-    ]
+    story = [events.ProcessUsageEvent(process="w", peak_bytes=p, cpu_seconds=c) for p, c in ((5, 1.0), (3, 2.0))]
     assert told(*story).usage["w"].peak_bytes == 5
     assert told(*story).usage["w"].cpu_seconds == 2.0
 
@@ -226,9 +217,7 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
         events.RunFailureEvent(code=noise, message=noise, cause=noise, hint=noise),
         events.PlanComparisonEvent(quantity=noise, unit=noise, planned=value, measured=value),
         events.SandboxEvent(tier=noise, gaps=(noise, noise)),
-        events.SimulatedHomeEvent(
-            names=(noise,), routers=(noise, noise + "!"), up=value, down=value, rtt=value
-        ),
+        events.SimulatedHomeEvent(names=(noise,), routers=(noise, noise + "!"), up=value, down=value, rtt=value),
         events.AuditDrawEvent(round=1, peer=noise, segment=1, flagged=noise + "!"),
         msgspec.structs.replace(AUDIT, peer=noise, verifiers=(noise,) * 9, finding=noise, excess=value),
         msgspec.structs.replace(CAUGHT, peer=noise, why=noise, evidence=noise, burnt=number),
@@ -245,13 +234,7 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
 
 def test_a_round_line_says_loss_speed_bytes_and_time_left() -> None:
     (line,) = lines(closed(1), told(closed(0), closed(1)))
-    for words in (
-        " 2/24 rounds",
-        "loss 3.000",
-        "19.2 k tokens/s",
-        "sync 700 kB",
-        "1:28 left",
-    ):
+    for words in (" 2/24 rounds", "loss 3.000", "19.2 k tokens/s", "sync 700 kB", "1:28 left"):
         assert words in line
     fewer = msgspec.structs.replace(closed(1), peers=4)
     assert "4 of 5 peers" in lines(fewer, told(PLANNED, fewer))[0]
@@ -287,9 +270,7 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
 
 
 def test_the_result_block_does_not_flatter() -> None:
-    worse = msgspec.structs.replace(
-        RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7
-    )
+    worse = msgspec.structs.replace(RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7)
     text = shown(worse)
     assert "not below the unigram entropy" in text
     assert "one machine on the same tokens 2.200 (gap +1.100)" in text
@@ -356,9 +337,7 @@ def test_clean_cuts_and_strips() -> None:
 
 def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
     """An answer that is neither says nothing of anybody."""
-    told = events.CanaryEndEvent(
-        round=1, peer=PEERS[0], segment=2, verifier=PEERS[1], finding="false", tokens=64
-    )
+    told = events.CanaryEndEvent(round=1, peer=PEERS[0], segment=2, verifier=PEERS[1], finding="false", tokens=64)
     lost = events.PerjuryEvent(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
     (line,) = lines(told, RunTimeline())
     assert "canary: verifier" in line
@@ -374,9 +353,7 @@ def test_what_a_verifier_lost_by_guessing_is_counted_once_however_often_it_is_to
     caught = events.SlashEvent(
         peer=PEERS[2], round=1, segment=0, why="w", slashed=300, bounty=150, burnt=150, evidence=""
     )
-    guessed = events.PerjuryEvent(
-        verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500
-    )
+    guessed = events.PerjuryEvent(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
     t = RunTimeline()
     for event in (guessed, caught, guessed):
         t = fold(t, event)

@@ -48,9 +48,7 @@ def test_a_cause_is_told_to_its_end_in_plain_lines() -> None:
 
 
 def test_a_row_with_long_numbers_is_told_to_its_end_as_well() -> None:
-    row = PlanComparisonEvent(
-        quantity="relay fees", unit="micro-credits", planned=295e6, most=2e11, measured=315e6
-    )
+    row = PlanComparisonEvent(quantity="relay fees", unit="micro-credits", planned=295e6, most=2e11, measured=315e6)
     lines = event_lines.lines(row, RunTimeline())
     assert all(len(line) <= event_lines.COLUMNS and "…" not in line for line in lines)
     assert lines[-1].endswith("(1.07 of the plan)")

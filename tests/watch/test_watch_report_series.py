@@ -95,10 +95,7 @@ def test_a_loss_stands_over_what_was_spent_when_its_state_was_reached() -> None:
         (100, 100, 4.0, 4.5),
         (300, 200, 8.5, 4.0),
     ]
-    assert [(p.round, p.tokens, p.sent, p.loss) for p in curves.train] == [
-        (0, 100, 100, 4.0),
-        (1, 300, 200, 3.0),
-    ]
+    assert [(p.round, p.tokens, p.sent, p.loss) for p in curves.train] == [(0, 100, 100, 4.0), (1, 300, 200, 3.0)]
     assert curves.baseline == ()
 
 
@@ -153,15 +150,11 @@ def test_lanes_name_the_one_that_all_waited_for_and_leave_the_time_between_round
 
 
 def test_alone_nobody_is_waited_for() -> None:
-    assert (
-        report_series.slowest(report_series.time_shares(report_series.member_rows(told(*a_round(0, (A,))))))
-        is None
-    )
+    assert report_series.slowest(report_series.time_shares(report_series.member_rows(told(*a_round(0, (A,)))))) is None
 
 
 arrivals = st.lists(
-    st.tuples(st.sampled_from((A, B, C)), st.sampled_from(("train", "reveal", "merge")), st.floats(0, 100)),
-    max_size=12,
+    st.tuples(st.sampled_from((A, B, C)), st.sampled_from(("train", "reveal", "merge")), st.floats(0, 100)), max_size=12
 )
 
 
@@ -184,14 +177,7 @@ def test_blocks_never_run_backwards_whatever_arrives(
 
 def audit(peer: str, segment: int, finding: str, excess: float) -> events.AuditEndEvent:
     return events.AuditEndEvent(
-        round=0,
-        peer=peer,
-        segment=segment,
-        verifiers=(V,),
-        finding=finding,
-        excess=excess,
-        tokens=5,
-        seconds=1.0,
+        round=0, peer=peer, segment=segment, verifiers=(V,), finding=finding, excess=excess, tokens=5, seconds=1.0
     )
 
 
@@ -226,21 +212,12 @@ def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int], guess
     said += [events.LeasePaymentEvent(peer=f"{i:064x}", units=1, paid=each) for i, each in enumerate(paid)]
     said += [
         events.SlashEvent(
-            peer=f"{i:064x}",
-            round=0,
-            segment=0,
-            why="w",
-            slashed=s,
-            bounty=s // 2,
-            burnt=s - s // 2,
-            evidence="",
+            peer=f"{i:064x}", round=0, segment=0, why="w", slashed=s, bounty=s // 2, burnt=s - s // 2, evidence=""
         )
         for i, s in enumerate(slashed)
     ]
     half = guessed // 2
-    said.append(
-        events.PerjuryEvent(verifier=C, round=0, peer=A, slashed=guessed, bounty=half, burnt=guessed - half)
-    )
+    said.append(events.PerjuryEvent(verifier=C, round=0, peer=A, slashed=guessed, bounty=half, burnt=guessed - half))
     open_ = report_series.money(told(*said))
     assert open_.held == refunded
     assert open_.refunded is None
@@ -261,16 +238,12 @@ def test_a_row_is_marked_outside_0_8_to_1_25(planned: float, measured: float) ->
 
 
 def test_what_was_not_planned_has_no_ratio_and_is_marked() -> None:
-    (row,) = report_series.planned(
-        told(events.PlanComparisonEvent(quantity="q", unit="B", planned=0.0, measured=7.0))
-    )
+    (row,) = report_series.planned(told(events.PlanComparisonEvent(quantity="q", unit="B", planned=0.0, measured=7.0)))
     assert (row.ratio, row.off) == (None, True)
 
 
 def test_a_mark_stands_where_training_was_when_somebody_left() -> None:
-    t = told(
-        *a_round(0, (A, B)), events.ProcessExitEvent(at=4.0, peer=B, reason="gone"), *a_round(1, (A,), at=5.0)
-    )
+    t = told(*a_round(0, (A, B)), events.ProcessExitEvent(at=4.0, peer=B, reason="gone"), *a_round(1, (A,), at=5.0))
     (mark,) = report_series.departures(t)
     assert mark.point is not None
     assert (mark.peer, mark.why, mark.point.round, mark.point.tokens) == (B, "gone", 0, 100)

@@ -34,9 +34,7 @@ ROUNDS = (
 
 def recorded(way: str = "aggregating peer") -> Iterator[AnyEvent]:
     """`farflung run --preset tiny --cheat none --no-baseline` on a busy computer: slow to start."""
-    yield events.RunStartEvent(
-        at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13"
-    )
+    yield events.RunStartEvent(at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13")
     yield events.ProviderMatchEvent(at=9.0, peers=PEERS, offers=2, unit_price=1)
     for peer in PEERS:
         yield events.PeerJoinEvent(at=12.0, peer=peer, round=0, replayed=0, seconds=2.5)
@@ -85,9 +83,7 @@ def plan(rounds: int = 3) -> RunPlan:
 def rows(*more: AnyEvent) -> dict[str, PlanComparisonEvent]:
     timeline = told(*more)
     measured = run_measurements.measured_run(timeline, TOOK, 1408)
-    return {
-        row.quantity: row for row in compare(plan(), measured, run_measurements.observations(timeline, TOOK))
-    }
+    return {row.quantity: row for row in compare(plan(), measured, run_measurements.observations(timeline, TOOK))}
 
 
 @pytest.mark.parametrize("way", ["aggregating peer", "all-gather", "fan-out"])
@@ -133,9 +129,7 @@ def test_each_cause_of_a_recorded_run_is_one_that_explains_it() -> None:
 def test_of_a_run_that_was_resumed_all_but_its_time_is_compared() -> None:
     again = events.RunResumeEvent(at=20.0, round=2, session=2)
     assert set(rows()) - set(rows(again)) == {"time"}
-    more = events.TrafficEvent(
-        session=2, process="provider-0", sync=0, audit=0, join=900_000, control=0, received=0
-    )
+    more = events.TrafficEvent(session=2, process="provider-0", sync=0, audit=0, join=900_000, control=0, received=0)
     found = rows(again, more)
     assert "resumed 1 time, and all processes began again" in found["join"].cause
     assert seen(again).lasted == 0.0

@@ -40,14 +40,7 @@ TOLD: tuple[AnyEvent, ...] = (
     events.AuditDrawEvent(round=0, peer=OTHER, segment=2, flagged="its loss stands out"),
     events.AuditDrawEvent(round=1, peer=PEER, segment=1),
     events.AuditEndEvent(
-        round=0,
-        peer=OTHER,
-        segment=2,
-        verifiers=(JUDGE,),
-        finding="false",
-        excess=31.0,
-        tokens=10,
-        seconds=1.0,
+        round=0, peer=OTHER, segment=2, verifiers=(JUDGE,), finding="false", excess=31.0, tokens=10, seconds=1.0
     ),
     events.SlashEvent(
         peer=OTHER, round=0, segment=2, why="false", slashed=500, bounty=250, burnt=250, evidence="d4" * 32

@@ -126,9 +126,7 @@ def test_the_cheaters_story_is_two_rows_and_the_command() -> None:
     drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     rows = shown(told(BEGAN, PLANNED, drawn, AUDIT, CAUGHT)).splitlines()
     start = next(i for i, row in enumerate(rows) if "is caught" in row)
-    assert (
-        "04040404 is caught: work found false (segment 2 of round 0, 812 times the tolerance)" in rows[start]
-    )
+    assert "04040404 is caught: work found false (segment 2 of round 0, 812 times the tolerance)" in rows[start]
     assert "repeated by 01010101, 02020202   it loses 1.536000 credits" in rows[start + 1]
     assert rows[start + 1].endswith("farflung watch --dispute 1")
     assert rows[start + 2].startswith("Settle")
@@ -234,9 +232,7 @@ def test_one_machine_is_shown_while_it_trains() -> None:
 
 
 def test_ctrl_c_changes_what_the_next_one_does() -> None:
-    asked = events.WarningEvent(
-        code="FF-APP-131", message="the round that is open will be finished and settled"
-    )
+    asked = events.WarningEvent(code="FF-APP-131", message="the round that is open will be finished and settled")
     requester = events.ProcessStartEvent(role="requester", name="requester", pid=7, peer=PEERS[0])
     assert "Ctrl-C stops; resume goes on" in shown(told(PLANNED))  # nobody could finish a round yet
     assert "Ctrl-C finishes the round" in shown(told(PLANNED, requester))
@@ -273,9 +269,7 @@ def test_a_resumed_run_shows_nothing_of_the_network_that_is_gone() -> None:
     text = shown(told(*story, resumed, *back, opened(1, at=204.0)))
     assert "5 providers up   ready again in 4.00 s" in text
     assert "5 workers train" in text
-    assert "stopped after 4.00 s, session 2" in shown(
-        told(*story, resumed, *back, opened(1, at=204.0)), is_over=True
-    )
+    assert "stopped after 4.00 s, session 2" in shown(told(*story, resumed, *back, opened(1, at=204.0)), is_over=True)
     early = told(PLANNED, *up, opened(0, at=5.0), resumed)
     assert "starting providers: 0 of 5" in shown(early)
 
@@ -370,9 +364,7 @@ def test_a_committee_of_several_is_told_and_one_that_was_killed_on_purpose_is_no
 
 def test_lines_say_which_run_a_run_starts_from_and_how_far_the_chain_goes() -> None:
     jobs = ("ab" * 32, "cd" * 32, "ef" * 32)
-    event = events.LineageEvent(
-        run="runs/0", jobs=jobs, root="01" * 32, rounds=3, merges=3, signatures=16, seconds=2.0
-    )
+    event = events.LineageEvent(run="runs/0", jobs=jobs, root="01" * 32, rounds=3, merges=3, signatures=16, seconds=2.0)
     said = " ".join(lines(event, told(BEGAN, event)))
     assert "starts from run runs/0, proved in 2.00 s" in said
     assert "3 merges recomputed, 16 signatures checked" in said

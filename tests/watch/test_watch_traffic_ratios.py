@@ -32,9 +32,7 @@ def story(rounds: int = 1) -> list[AnyEvent]:
     names = [f"provider-{i}" for i in range(PEERS)]
     up, down = rounds * PEERS * PAYLOAD, rounds * (PEERS - 1) * PAYLOAD
     counted: list[AnyEvent] = [
-        events.TrafficEvent(
-            session=1, process=name, sync=up, audit=9, join=9, control=rounds * 1000, received=down
-        )
+        events.TrafficEvent(session=1, process=name, sync=up, audit=9, join=9, control=rounds * 1000, received=down)
         for name in names
     ]
     return [
@@ -56,21 +54,15 @@ def story(rounds: int = 1) -> list[AnyEvent]:
             )
             for i in range(rounds)
         ],
-        events.TrafficEvent(
-            session=1, process="requester", sync=0, audit=0, join=9, control=77, received=10**9
-        ),
+        events.TrafficEvent(session=1, process="requester", sync=0, audit=0, join=9, control=77, received=10**9),
         *counted,
     ]
 
 
 def test_a_payload_that_a_relay_copied_was_sent_once_and_counts_once() -> None:
-    once = [
-        msgspec.structs.replace(e, way="fan-out") if isinstance(e, events.RoundEndEvent) else e
-        for e in story()
-    ]
+    once = [msgspec.structs.replace(e, way="fan-out") if isinstance(e, events.RoundEndEvent) else e for e in story()]
     less = [
-        msgspec.structs.replace(e, sync=PAYLOAD) if isinstance(e, events.TrafficEvent) and e.sync else e
-        for e in once
+        msgspec.structs.replace(e, sync=PAYLOAD) if isinstance(e, events.TrafficEvent) and e.sync else e for e in once
     ]
     pairs, copied = traffic_ratios.ratio_per_peer(told(*story())), traffic_ratios.ratio_per_peer(told(*less))
     assert pairs is not None
@@ -113,9 +105,7 @@ def test_where_nobody_counted_nothing_is_said(left_out: type[events.Event]) -> N
 
 
 def test_an_old_log_without_received_bytes_says_nothing() -> None:
-    without = [
-        msgspec.structs.replace(e, received=0) if isinstance(e, events.TrafficEvent) else e for e in story()
-    ]
+    without = [msgspec.structs.replace(e, received=0) if isinstance(e, events.TrafficEvent) else e for e in story()]
     assert traffic_ratios.ratio_per_peer(told(*without)) is None
 
 

@@ -102,9 +102,7 @@ def _said(text: str) -> dict[str, str]:
         name, is_given, value = (word.strip() for word in part.partition("="))
         if not (name and is_given and value) or name in said:
             cause = "it is named twice" if name in said else "it is no NAME=VALUE"
-            raise UsageError(
-                "FF-PLAN-063", f"{part[:40]!r} in --layout cannot be read", cause=cause, hint=_HINT
-            )
+            raise UsageError("FF-PLAN-063", f"{part[:40]!r} in --layout cannot be read", cause=cause, hint=_HINT)
         if name not in NAMES:
             guess = nearest(name, NAMES)
             raise UsageError(
@@ -143,12 +141,7 @@ def _model(name: str) -> Transformer:
 
 
 def _shape(
-    model: Transformer,
-    whole: Mapping[str, int],
-    numbers: Mapping[str, float],
-    sequence: int,
-    *,
-    has_table: bool,
+    model: Transformer, whole: Mapping[str, int], numbers: Mapping[str, float], sequence: int, *, has_table: bool
 ) -> TransformerShape:
     """What of a model decides its traffic; `has_table`: its vocabulary is known, and cut over the slices."""
     return TransformerShape(
@@ -167,11 +160,7 @@ def _shape(
 
 
 def _training(
-    said: Mapping[str, str],
-    whole: Mapping[str, int],
-    numbers: Mapping[str, float],
-    mesh: ParallelMesh,
-    batch: int,
+    said: Mapping[str, str], whole: Mapping[str, int], numbers: Mapping[str, float], mesh: ParallelMesh, batch: int
 ) -> TrainingStep:
     input_checks.count("batch", batch)
     input_checks.dividing("batch", batch, "dp", mesh.data)

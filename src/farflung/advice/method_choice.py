@@ -16,16 +16,7 @@ from typing import Final
 
 import msgspec
 
-from farflung.advice.method_costs import (
-    ENOUGH,
-    TOPKS,
-    TRIPS,
-    MethodEstimate,
-    MethodSetting,
-    estimate,
-    shelf,
-    shortest,
-)
+from farflung.advice.method_costs import ENOUGH, TOPKS, TRIPS, MethodEstimate, MethodSetting, estimate, shelf, shortest
 from farflung.core.units import format_bytes, format_multiple, format_rate, format_seconds
 from farflung.plan.link_syntax import LAN_RATE, LAN_TRIP
 
@@ -172,9 +163,7 @@ def _helping(setting: MethodSetting, found: MethodEstimate) -> str:
     """What would make it fit."""
     room = found.compute - TRIPS * setting.link.round_trip
     if room <= 0:
-        return (
-            f"what helps: more compute in a round (a larger batch), at least {format_seconds(found.exchange)}"
-        )
+        return f"what helps: more compute in a round (a larger batch), at least {format_seconds(found.exchange)}"
     rates = []
     if found.uploading > room:
         rates.append(f"{format_rate(setting.link.up * found.uploading / room)} up")

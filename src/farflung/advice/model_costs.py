@@ -62,9 +62,7 @@ class SizedModel(msgspec.Struct, frozen=True):
 
     def stack(self, sequences: int, recompute: Recomputation, element: float = WIRE) -> ModelStack:
         """In slices, with what so many sequences keep."""
-        return sliced(
-            self.transformer, MicroBatch(sequences, self.context, recompute=recompute, element=element)
-        )
+        return sliced(self.transformer, MicroBatch(sequences, self.context, recompute=recompute, element=element))
 
     def place(self, tensor: str) -> int:
         """The layer that it belongs to, from 1; 0: before them, LAST: after them."""

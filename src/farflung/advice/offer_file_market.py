@@ -134,8 +134,7 @@ def standing(found: OfferedJob) -> tuple[StandingOffer, ...]:
     alone = need_alone(found)
     return tuple(
         StandingOffer(
-            Ask(each, owners[host.owner], asked(host), Millis(limits.NEVER), ANY),
-            _measured(found, host, alone),
+            Ask(each, owners[host.owner], asked(host), Millis(limits.NEVER), ANY), _measured(found, host, alone)
         )
         for each, host in found.hosts.items()
     )
@@ -186,15 +185,11 @@ def also(found: OfferedJob, market: Market) -> tuple[OfferConstraint, ...]:
     if order.deadline is not None:
         span = (order.deadline - order.start) / 1000
         within = f"{rounds} rounds with their exchange in {format_seconds(span)}"
-        asked_for.append(
-            OfferConstraint("lines", within, _mask([rounds * pace.round <= span for pace in paces]))
-        )
+        asked_for.append(OfferConstraint("lines", within, _mask([rounds * pace.round <= span for pace in paces])))
     if order.grade is not None:
         for rule, name in RULES.items():
             met = [_meets(pace.admission, rule, order.grade) for pace in paces]
-            asked_for.append(
-                OfferConstraint(f"{name} of class {order.grade}", MEETS[order.grade], _mask(met))
-            )
+            asked_for.append(OfferConstraint(f"{name} of class {order.grade}", MEETS[order.grade], _mask(met)))
     return tuple(asked_for)
 
 
@@ -221,9 +216,7 @@ def _pace(spec: JobSpec, work: JobWork, host: OfferedHost, members: int) -> Host
     steps = spec.sync.steps
     ram = own.worst.footprint.at(MemoryPlace.RAM) + work.public(spec.sync) / host.cards
     cores = machine_admission.feeding(work, members, host.cards, down / steps, steps, step)
-    share = HostLoad(
-        ram, host_speed.crossing(work, host, own, work.step_tokens), up / steps, down / steps, cores
-    )
+    share = HostLoad(ram, host_speed.crossing(work, host, own, work.step_tokens), up / steps, down / steps, cores)
     found = machine_admission.judged(host, share, step)
     return HostPace(Seconds(step * steps), Seconds(exchange), found)
 

@@ -102,9 +102,7 @@ class RansDecoder(NamedTuple):
         Raises ProtocolError FF-COMP-018 for a state out of range.
         """
         raw = np.zeros((lanes, 8), np.uint8)
-        raw[:, :STATE_BYTES] = np.frombuffer(data[: STATE_BYTES * lanes], np.uint8).reshape(
-            lanes, STATE_BYTES
-        )
+        raw[:, :STATE_BYTES] = np.frombuffer(data[: STATE_BYTES * lanes], np.uint8).reshape(lanes, STATE_BYTES)
         states = raw.view("<u8").reshape(lanes).astype(np.uint64)
         if (states < _LOW).any():
             raise broken("a state is out of range")
@@ -128,9 +126,7 @@ def slots(states: Uint64, cursor: Int64, bits: int, count: int) -> tuple[Int64, 
     return lanes, (states[lanes] & np.uint64((1 << bits) - 1)).astype(np.int64)
 
 
-def advance(
-    states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64, Int64]
-) -> bool:
+def advance(states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64, Int64]) -> bool:
     """Takes symbols off their lanes; `found`: lanes, slots, starts and shares. False when words run out."""
     lanes, slot, start, freq = found
     x = freq.astype(np.uint64) * (states[lanes] >> np.uint64(bits)) + (slot - start).astype(np.uint64)

@@ -49,9 +49,7 @@ def centre(total: Int64, values: Sequence[Float32], weights: Sequence[int]) -> N
 
 def _square(centre_of: Int64, values: Float32) -> int:
     """Σ (x - v)²."""
-    return sum(
-        sum_of_squares(to_fixed(values[place]) - centre_of[place]) for place in _blocks(centre_of.size)
-    )
+    return sum(sum_of_squares(to_fixed(values[place]) - centre_of[place]) for place in _blocks(centre_of.size))
 
 
 def _divided(total: Int64, whole: int) -> Int64:

@@ -99,8 +99,7 @@ class ChunkPlan(NamedTuple):
         small = np.concatenate([flat[:0], *(flat[place] for place in self.joined)])
         first = self.slabs[-1].tensor if self.joined else len(self.slabs)
         views = [
-            (flat if slab.tensor < first else small)[place]
-            for slab, place in zip(self.slabs, self.places, strict=True)
+            (flat if slab.tensor < first else small)[place] for slab, place in zip(self.slabs, self.places, strict=True)
         ]
         return views, small
 
@@ -126,9 +125,7 @@ def plan(layout: TensorLayout, chunk: int, topk: int) -> ChunkPlan:
     step = max(1, SLAB // chunk) * chunk
     slabs = tuple(_slabs(((w, _total(places)) for w, places in parts), step, chunk, topk))
     starts = [places[0].start for _, places in large] + [0]
-    places = tuple(
-        slice(start, start + slab.size) for slab in slabs for start in [starts[slab.tensor] + slab.origin]
-    )
+    places = tuple(slice(start, start + slab.size) for slab in slabs for start in [starts[slab.tensor] + slab.origin])
     return ChunkPlan(tuple(place for _, own in parts for place in own), slabs, places, small)
 
 
@@ -230,7 +227,5 @@ def from_gaps(gaps: Int64, slab: Slab) -> Int64:
     indices: Int64 = walked + np.repeat(origin, slab.topk)[: slab.count]
     last = indices[np.minimum((rows + 1) * slab.topk, slab.count) - 1]
     if (last >= np.minimum((rows + 1) * slab.chunk, slab.size)).any():
-        raise ProtocolError(
-            "FF-COMP-014", "index outside its chunk", cause=f"chunks of {slab.chunk} elements"
-        )
+        raise ProtocolError("FF-COMP-014", "index outside its chunk", cause=f"chunks of {slab.chunk} elements")
     return indices

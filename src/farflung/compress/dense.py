@@ -40,9 +40,7 @@ class DenseCodec:
     @property
     def form(self) -> CodecParameters:
         """See `Codec.form`."""
-        return CodecParameters(
-            "dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk
-        )
+        return CodecParameters("dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk)
 
     def encode(
         self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
@@ -114,9 +112,7 @@ class DenseCodec:
                 wanted = transform.forward(own, self.chunk) if is_transformed else own
                 quantised = values.quantise(wanted, self.value_bits)
                 kept = values.restore(quantised.levels, quantised.symbols, self.value_bits)
-                ways.append(
-                    (SlabSymbols(slab, is_transformed, quantised.levels, quantised.symbols, None), kept)
-                )
+                ways.append((SlabSymbols(slab, is_transformed, quantised.levels, quantised.symbols, None), kept))
         sent, kept = ways[len(ways) > 1 and transform.choose(ways[0][1], ways[-1][1])]
         own -= transform.inverse(kept, self.chunk) if sent.is_transformed else kept
         return sent

@@ -79,9 +79,7 @@ class _ChunkGroup(NamedTuple):
 
 
 @compiled("support_shares")
-def shares(
-    indices: Int64, origin: int, size: int, chunk: int, topk: int, width: int
-) -> tuple[Uint32, Uint32]:
+def shares(indices: Int64, origin: int, size: int, chunk: int, topk: int, width: int) -> tuple[Uint32, Uint32]:
     """The symbols of a piece's ascending indices: starts and widths of their shares of 2^18, in order."""
     chunk_range = ChunkRange(origin, size, chunk, topk, width)
     seen, weights = _guess(chunk_range), np.ones(min(width, size), np.int64)
@@ -114,14 +112,7 @@ def shares(
 
 @compiled("support_places", lambda states, words, *_: 8 * ans.SLOWER // states.size * words.size)
 def places(
-    states: Uint64,
-    words: Uint16,
-    cursor: Int64,
-    origin: int,
-    size: int,
-    chunk: int,
-    topk: int,
-    width: int,
+    states: Uint64, words: Uint16, cursor: Int64, origin: int, size: int, chunk: int, topk: int, width: int
 ) -> tuple[Int64, int]:
     """The inverse of `shares`, from a stream (ans.Decoder): a piece's ascending indices, and how it went.
 
@@ -192,9 +183,7 @@ def _group(chunk_range: ChunkRange, weights: Int64, first: int, last: int) -> _C
         columns = np.arange(first, last)
     heights = np.zeros(size + 1, np.int64)
     np.cumsum(weights[columns], out=heights[1:])
-    return _ChunkGroup(
-        starts, ends, number, is_last, (ends - starts != usual).astype(np.int64), columns, heights
-    )
+    return _ChunkGroup(starts, ends, number, is_last, (ends - starts != usual).astype(np.int64), columns, heights)
 
 
 class _SegmentCursors(NamedTuple):
@@ -283,9 +272,7 @@ def _learn(seen: Int64, weights: Int64, group: _ChunkGroup, counts: Int64, chose
     weights[columns] = np.minimum(weights[columns] + _HIT * times, _HEAVIEST)
 
 
-def _read_counts(
-    states: Uint64, words: Uint16, cursor: Int64, seen: Int64, group: _ChunkGroup
-) -> Int64 | None:
+def _read_counts(states: Uint64, words: Uint16, cursor: Int64, seen: Int64, group: _ChunkGroup) -> Int64 | None:
     """Counts of all segments that are not the last of their chunk, 0 for those; None when words run out."""
     rows = [_table(row) for row in seen]
     counts = np.zeros(group.starts.size, np.int64)
@@ -313,9 +300,7 @@ def _complete(counts: Int64, group: _ChunkGroup, chunk_range: ChunkRange, size: 
     return bool(((counts >= 0) & (counts <= group.ends - group.starts)).all())
 
 
-def _read_places(
-    states: Uint64, words: Uint16, cursor: Int64, group: _ChunkGroup, counts: Int64
-) -> Int64 | None:
+def _read_places(states: Uint64, words: Uint16, cursor: Int64, group: _ChunkGroup, counts: Int64) -> Int64 | None:
     """Ascending places of all segments; None when words run out."""
     out = np.empty(int(counts.sum()), np.int64)
     target = np.cumsum(counts) - counts
@@ -354,9 +339,7 @@ def _find(cursors: _SegmentCursors, slots: Int64) -> tuple[Int64, Int64, Int64]:
     return found, start, end - start
 
 
-def _bisect(
-    cursors: _SegmentCursors, slots: Int64, near: Int64, is_above: Bools
-) -> tuple[Int64, Int64, Int64]:
+def _bisect(cursors: _SegmentCursors, slots: Int64, near: Int64, is_above: Bools) -> tuple[Int64, Int64, Int64]:
     """The same for places above or below some that are near; and where their shares end."""
     low, high = np.where(is_above, near + 1, cursors.free), np.where(is_above, cursors.last + 1, near)
     step = 1

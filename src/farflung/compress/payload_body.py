@@ -169,9 +169,7 @@ def _read_supports(body: BodyReader, slabs: Sequence[Slab], is_transformed: Bool
             own, found = found[: slab.count], found[slab.count :]
             indices.append(own - (slab.start - run[0].start))
     stream.close()
-    plain = _plain_bytes(
-        *_with_parameters([to_gaps(i, s) for i, s in zip(indices, slabs, strict=True)], slabs)
-    )
+    plain = _plain_bytes(*_with_parameters([to_gaps(i, s) for i, s in zip(indices, slabs, strict=True)], slabs))
     _check_shorter(plane_bytes(len(runs)) + _LENGTH.size + len(data), plain)
     return indices
 
@@ -250,9 +248,7 @@ def _write_values(symbols: Symbols, form: CodecParameters) -> tuple[int, list[by
 def _write_many(symbols: Symbols, form: CodecParameters) -> tuple[int, list[bytes]]:
     """The same, of many values."""
     coded, rest = symbol_stream.halve(symbols.astype(np.uint8, copy=False), form.value_bits)
-    stream = _write_stream(
-        symbol_stream.encode(coded, symbol_stream.BYTE), symbol_stream.lanes_of(coded.size)
-    )
+    stream = _write_stream(symbol_stream.encode(coded, symbol_stream.BYTE), symbol_stream.lanes_of(coded.size))
     if len(stream) < coded.size:
         return VALUES | SECOND, [stream, rest]
     return 0, [symbols.tobytes() if form.value_bits == 8 else coded.tobytes()]
@@ -263,9 +259,7 @@ def _read_values(body: BodyReader, count: int, form: CodecParameters, flags: int
     if flags & VALUES and _is_many(count, form):
         size, rest = symbol_stream.halves(count, bits)
         data = _read_shorter(body, size, size)
-        return symbol_stream.whole(
-            symbol_stream.decode(data, size, symbol_stream.BYTE), body.take(rest), count, bits
-        )
+        return symbol_stream.whole(symbol_stream.decode(data, size, symbol_stream.BYTE), body.take(rest), count, bits)
     raw = symbol_stream.raw_bytes(count, bits)
     if not flags & VALUES:
         symbols = symbol_stream.unpack_raw(np.frombuffer(body.take(raw), np.uint8), count, bits)
@@ -273,9 +267,7 @@ def _read_values(body: BodyReader, count: int, form: CodecParameters, flags: int
         symbols = context_model.decode(_read_shorter(body, count, raw), count)
     else:
         symbols = symbol_stream.decode(_read_shorter(body, count, raw), count, _alphabet(form))
-    return symbol_stream.join(
-        symbols, body.take(count * symbol_stream.rest_bytes(form.value_bits)), form.value_bits
-    )
+    return symbol_stream.join(symbols, body.take(count * symbol_stream.rest_bytes(form.value_bits)), form.value_bits)
 
 
 def _read_shorter(body: BodyReader, count: int, plain: int) -> memoryview:

@@ -19,9 +19,7 @@ from farflung.core.errors import SpecError
 NAMES: Final = KINDS
 
 
-def make(
-    name: str, *, value_bits: int, topk: int, chunk: int, transform: str, rank: int, error_decay: float
-) -> Codec:
+def make(name: str, *, value_bits: int, topk: int, chunk: int, transform: str, rank: int, error_decay: float) -> Codec:
     """The codec `name`. Parameters that it does not use are checked all the same.
 
     Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range), FF-COMP-032

@@ -107,9 +107,7 @@ class TopKCodec:
 
     def bound(self, layout: TensorLayout) -> int:
         """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""
-        return HEADER_BYTES + sum(
-            payload_body.bound(slabs, self.form) for slabs in self.plan(layout).sections()
-        )
+        return HEADER_BYTES + sum(payload_body.bound(slabs, self.form) for slabs in self.plan(layout).sections())
 
     def expect(self, layout: TensorLayout) -> float:
         """What recorded changes take (docs/protocol/payload.md)."""

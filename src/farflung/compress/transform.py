@@ -83,10 +83,7 @@ def basis(side: int) -> Float64:
         steps.append((2 * cosine * steps[-1] >> 128) - steps[-2])
     first, other = math.isqrt(one * one // side), math.isqrt(2 * one * one // side)
     rows = [
-        [
-            (first if row == 0 else other) * steps[row * (2 * column + 1) % (4 * side)]
-            for column in range(side)
-        ]
+        [(first if row == 0 else other) * steps[row * (2 * column + 1) % (4 * side)] for column in range(side)]
         for row in range(side)
     ]
     half, shift = 1 << (255 - _BASIS_BITS), 256 - _BASIS_BITS

@@ -58,9 +58,7 @@ def alphabet(bits: int) -> int:
     """How many symbols there are: 2, 4, 15, 255, 2^16, 2^32. Raises SpecError FF-COMP-033."""
     if bits not in _ALPHABET:
         cause = f"there are {', '.join(map(str, BITS))} bits"
-        raise SpecError(
-            "FF-COMP-033", f"no values of {bits} bits", cause=cause, hint="write sync.value_bits = 2"
-        )
+        raise SpecError("FF-COMP-033", f"no values of {bits} bits", cause=cause, hint="write sync.value_bits = 2")
     return _ALPHABET[bits]
 
 
@@ -112,9 +110,7 @@ def restore_into(
         lloyd.from_symbols(levels, symbols, values)
 
 
-def check_canonical(
-    levels: bytes | memoryview, symbols: Symbols, bits: int, block: int | None = BLOCK
-) -> None:
+def check_canonical(levels: bytes | memoryview, symbols: Symbols, bits: int, block: int | None = BLOCK) -> None:
     """Refuses what comes from elsewhere and `quantise` could not have made. `levels` has `levels_bytes` bytes.
 
     Raises ProtocolError: FF-COMP-034 (a symbol outside the alphabet), 015 (a level that is not finite, negative, -0
@@ -138,9 +134,7 @@ def check_canonical(
 def _to_bf16(values: Float32) -> NDArray[np.uint16]:
     """The upper half of each float32, rounded half to even; what would become infinite is the largest number."""
     bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
-        np.uint16
-    )
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
     rounded[(rounded & np.uint16(0x7FFF)) == 0x7F80] -= np.uint16(1)
     return rounded
 
@@ -210,6 +204,4 @@ def _check_scales(levels: bytes | memoryview, symbols: Symbols, top: int, block:
         raise ProtocolError("FF-COMP-015", "bad quantiser levels", cause=cause)
     reached = _peaks(symbols, top, block or max(symbols.size, 1))
     if (reached != np.where(scales > 0, np.float32(top), np.float32(0))).any():
-        raise ProtocolError(
-            "FF-COMP-016", "payload is not canonical", cause="a block without its largest code"
-        )
+        raise ProtocolError("FF-COMP-016", "payload is not canonical", cause="a block without its largest code")

@@ -41,13 +41,7 @@ def attestation_hash(attestation: Attestation) -> Hash:
 
 def is_of_lease(attestation: Attestation, chain: Hash, job: Hash, node: PeerId, named: Hash) -> bool:
     """Whether it is of this node in this job, as its offer names it, and short enough to be kept."""
-    texts = (
-        attestation.python,
-        attestation.torch,
-        attestation.system,
-        attestation.machine,
-        attestation.sandbox,
-    )
+    texts = (attestation.python, attestation.torch, attestation.system, attestation.machine, attestation.sandbox)
     return (
         (attestation.chain, attestation.job, attestation.node) == (chain, job, node)
         and attestation_hash(attestation) == named

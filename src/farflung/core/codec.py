@@ -22,9 +22,7 @@ T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Wire(
-    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, omit_defaults=False, gc=False
-):
+class Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, omit_defaults=False, gc=False):
     """Base of every struct that is hashed, signed or sent. Subclasses pass `tag=` when they join a union.
 
     Frozen values made of frozen values hold no cycles, so Python's collector passes them by: it would take a tenth of
@@ -55,19 +53,13 @@ def decode(data: bytes | memoryview, kind: type[T], limit: int) -> T:
     FF-CORE-023 a float that is not finite.
     """
     if len(data) > limit:
-        raise ProtocolError(
-            "FF-CORE-020", f"message of {len(data)} bytes", cause=f"the limit is {limit} bytes"
-        )
+        raise ProtocolError("FF-CORE-020", f"message of {len(data)} bytes", cause=f"the limit is {limit} bytes")
     try:
         value = msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(
-            "FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]
-        ) from None
+        raise ProtocolError("FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]) from None
     if encode(value) != bytes(data):
-        raise ProtocolError(
-            "FF-CORE-022", "message is not canonical", cause="it does not re-encode to itself"
-        )
+        raise ProtocolError("FF-CORE-022", "message is not canonical", cause="it does not re-encode to itself")
     if _may_hold_floats(cast(Hashable, kind)):
         _refuse_non_finite(value)
     return value

@@ -47,9 +47,7 @@ def commitment_digest(
     return digest(NS_COMMITMENT, job, peer, number(round), payload, number(weight), trace, nonce)
 
 
-def planted_digest(
-    job: Hash, peer: PeerId, round: int, payload: Hash, weight: int, trace: Hash, nonce: Hash
-) -> Hash:
+def planted_digest(job: Hash, peer: PeerId, round: int, payload: Hash, weight: int, trace: Hash, nonce: Hash) -> Hash:
     """What a peer signs of a trace that it was asked to falsify: it promises nothing, and nobody is punished for it."""
     return digest(NS_PLANTED, job, peer, number(round), payload, number(weight), trace, nonce)
 

@@ -217,6 +217,4 @@ def check_signed(public: bytes, signature: bytes, namespace: str, *parts: bytes)
 
 def local_key(seed: int, role: str, index: int = 0) -> SigningKey:
     """A key of a *local* network, from the run's seed: reproducible and therefore unsafe anywhere else."""
-    return SigningKey(
-        digest(NS_LOCAL_KEY, seed.to_bytes(8, "little"), role.encode(), index.to_bytes(4, "little"))
-    )
+    return SigningKey(digest(NS_LOCAL_KEY, seed.to_bytes(8, "little"), role.encode(), index.to_bytes(4, "little")))

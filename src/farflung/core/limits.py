@@ -47,9 +47,7 @@ OPENING_BYTES: Final = MIB
 # With manifests; the order that brings it to a verifier has to fit in a control message.
 OPENED_BYTES: Final = 3 * MIB
 VERDICT_BYTES: Final = 4 * KIB  # what a verifier answers: a promise, or a border and a verdict
-PLANNED_SEGMENTS: Final = (
-    1 << 12
-)  # of a round whose audits are planned: each number of false ones is looked at
+PLANNED_SEGMENTS: Final = 1 << 12  # of a round whose audits are planned: each number of false ones is looked at
 
 SEGMENTS: Final = 64  # of a round
 
@@ -57,9 +55,7 @@ SEGMENTS: Final = 64  # of a round
 SIMULATED_NODES: Final = 1 << 20
 SIMULATED_ROUNDS: Final = 1 << 24  # of a node: 28 bits count its draws
 SIMULATED_TABLE_BYTES: Final = 1 << 28  # rounds by relays
-SIMULATED_DAY: Final = (
-    1 << 29
-)  # rounds, comings and goings of all nodes: no loop hears Ctrl-C before a day is over
+SIMULATED_DAY: Final = 1 << 29  # rounds, comings and goings of all nodes: no loop hears Ctrl-C before a day is over
 
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB
@@ -68,15 +64,11 @@ GRAPH_INPUTS: Final = 1 << 17
 GRAPH_NODES: Final = 1 << 17
 GRAPH_OUTPUTS: Final = 1 << 17
 GRAPH_ARGS: Final = 3  # of one node
-GRAPH_FOLD: Final = (
-    256  # what one sum, maximum, matrix product or `put_add` runs over: an element's arguments are few
-)
+GRAPH_FOLD: Final = 256  # what one sum, maximum, matrix product or `put_add` runs over: an element's arguments are few
 
 EXECUTION_LEAVES: Final = 1 << 32  # tiles of one segment's execution: eight levels of a 16-ary tree
 TILE_BYTES: Final = 32 * KIB  # 64 x 64 whole numbers
-EXHIBIT_BYTES: Final = (
-    240 * KIB
-)  # what the referee is given: the rest of TX_BYTES is the transaction around it
+EXHIBIT_BYTES: Final = 240 * KIB  # what the referee is given: the rest of TX_BYTES is the transaction around it
 EXHIBIT_TILES: Final = 64  # opened tiles of arguments
 EXHIBIT_ENTRIES: Final = GRAPH_ARGS  # of a value's arguments
 
@@ -101,9 +93,7 @@ POOL_BYTES: Final = 64 * MIB
 POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account
 POOL_MS: Final = 600_000  # that a transaction waits at one validator
 POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
-JUDGE_BYTES: Final = (
-    4 * MIB
-)  # of transactions that one process is asked to judge at once: the largest block, twice
+JUDGE_BYTES: Final = 4 * MIB  # of transactions that one process is asked to judge at once: the largest block, twice
 JUDGE_CHUNKS: Final = 256  # of them that wait
 JUDGE_TXS: Final = 256  # of one part that a process judges: some 25 ms
 JUDGES: Final = 64  # processes of one validator

@@ -30,9 +30,7 @@ def leaf_hash(index: int, data: bytes | memoryview) -> Hash:
 def parents(pairs: Sequence[bytes]) -> list[bytes]:
     """The node above each pair of hashes, which stand one behind the other; above a single one it is that one."""
     made: list[bytes] = [
-        blake3(_NODE + pair[:ID_BYTES] + _LENGTH + pair[ID_BYTES:]).digest()
-        if len(pair) == 2 * ID_BYTES
-        else pair
+        blake3(_NODE + pair[:ID_BYTES] + _LENGTH + pair[ID_BYTES:]).digest() if len(pair) == 2 * ID_BYTES else pair
         for pair in pairs
     ]
     return made

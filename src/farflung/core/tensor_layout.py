@@ -22,9 +22,7 @@ from farflung.core.ids import Hash
 
 Float32 = NDArray[np.float32]
 
-ROOT_CHUNK: Final = (
-    1 << 12
-)  # elements of one Merkle leaf of a tensor: one fits into a transaction with its path
+ROOT_CHUNK: Final = 1 << 12  # elements of one Merkle leaf of a tensor: one fits into a transaction with its path
 
 
 class TensorSpec(Wire, frozen=True):
@@ -63,9 +61,7 @@ class TensorLayout(Wire, frozen=True):
             and self.size <= limits.ELEMENTS
         )
         if not good:
-            raise ProtocolError(
-                "FF-CORE-040", "bad tensor layout", cause="names unsorted, or a bound is broken"
-            )
+            raise ProtocolError("FF-CORE-040", "bad tensor layout", cause="names unsorted, or a bound is broken")
 
     @property
     def size(self) -> int:

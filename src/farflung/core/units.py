@@ -17,11 +17,7 @@ _COUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 def _scaled(value: float, steps: tuple[tuple[str, int], ...], rest: str, digits: int = 3) -> str:
     for name, step in steps:
         if abs(value) >= step:
-            return (
-                f"{value / step:.{digits}g} {name}"
-                if abs(value) < 1000 * step
-                else f"{value / step:.0f} {name}"
-            )
+            return f"{value / step:.{digits}g} {name}" if abs(value) < 1000 * step else f"{value / step:.0f} {name}"
     return f"{value:.0f} {rest}".rstrip()
 
 

@@ -42,9 +42,7 @@ def judge(name: str, reading: r.Reading, size: int = 0) -> ProbeFinding:  # one 
             step = reading.step or "farflung check, once more and with less else running"
             return ProbeFinding(name, FindingState.UNKNOWN, MISSED, reading.why, step)
         case r.ProbeErrorReading():
-            return ProbeFinding(
-                name, FindingState.FAILS, reading.message, reading.cause, reading.hint, reading.code
-            )
+            return ProbeFinding(name, FindingState.FAILS, reading.message, reading.cause, reading.hint, reading.code)
         case r.PythonReading():
             return computing.python(reading)
         case r.LibrariesReading():

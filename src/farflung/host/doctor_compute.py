@@ -39,9 +39,7 @@ def plan_of(preset: str, size: int, flops: float, cores: int) -> RunPlan:
     """A preset's run on such a machine, whose memory is judged by `memory` and so refused nowhere else."""
     spec = load(None, preset=preset).spec
     size = min(size, spec.data.limit or size)
-    return advise(
-        spec, TensorLayout.of(gpt_shapes(spec.model)), size, MachineMeasurements(cores, flops, 1 << 62)
-    )
+    return advise(spec, TensorLayout.of(gpt_shapes(spec.model)), size, MachineMeasurements(cores, flops, 1 << 62))
 
 
 def python(reading: r.PythonReading) -> ProbeFinding:
@@ -68,9 +66,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def libraries(reading: r.LibrariesReading) -> ProbeFinding:
     """What farflung itself is made with."""
     lacking = [name for name, _, have in reading.wanted if not have]
-    old = [
-        f"{name} {have}" for name, want, have in reading.wanted if have and _numbers(have) < _numbers(want)
-    ]
+    old = [f"{name} {have}" for name, want, have in reading.wanted if have and _numbers(have) < _numbers(want)]
     good = len(reading.wanted) - len(lacking) - len(old)
     measured = f"{good} of {len(reading.wanted)} that farflung needs"
     if not lacking and not old:
@@ -128,9 +124,7 @@ def cores(reading: r.CoresReading) -> ProbeFinding:
     measured = f"{reading.usable}{of} to use, {free:.1f} free, load {reading.load:.1f}"
     if free < FREE_SHARE * reading.usable:
         cause = "other programs keep the cores busy, and a run takes longer than its plan"
-        return ProbeFinding(
-            "cores", FindingState.SLOW, measured, cause, "top -o %CPU shows which; end or pause them"
-        )
+        return ProbeFinding("cores", FindingState.SLOW, measured, cause, "top -o %CPU shows which; end or pause them")
     return ProbeFinding("cores", FindingState.OK, measured)
 
 

@@ -35,10 +35,7 @@ def congestion(reading: r.CongestionReading) -> ProbeFinding:
     # Whoever sets this takes from all users what is not named: what is allowed now has to stay.
     names = _names((*(reading.allowed or ("reno", reading.own)), wanted))
     allow = f'as root, sysctl -w {ALLOWED}="{names}"'
-    keep = (
-        FindingDetail("keep", f"{KEPT} keeps it, with this line:"),
-        FindingDetail("line", f"{ALLOWED} = {names}"),
-    )
+    keep = (FindingDetail("keep", f"{KEPT} keeps it, with this line:"), FindingDetail("line", f"{ALLOWED} = {names}"))
     if reading.refusal == errno.EPERM or wanted in reading.available:
         cause = f"the kernel has {wanted} and does not let this user choose it; {_LOSS}"
         return ProbeFinding("congestion", FindingState.SLOW, measured, cause, allow, details=keep)

@@ -92,9 +92,7 @@ def folder(name: str, reading: r.FolderReading) -> ProbeFinding:
 def clock(reading: r.ClockReading) -> ProbeFinding:
     """The wall clock against steady time, file times and the age of this package; other clocks are not asked."""
     measured = "steady"
-    measured += (
-        "; file times could not be compared" if reading.file_skew is None else ", agrees with file times"
-    )
+    measured += "; file times could not be compared" if reading.file_skew is None else ", agrees with file times"
     match reading.is_kept:
         case True:
             measured += "; kept by a time service"
@@ -132,9 +130,7 @@ def loopback(reading: r.LoopbackReading) -> ProbeFinding:
         step = "as root, ip link set lo up; iptables -L INPUT shows a firewall that closes it"
         if broken.number == errno.EMFILE:
             step = "ulimit -n 1024"
-        return ProbeFinding(
-            "loopback", FindingState.FAILS, "does not work", broken.words, step, "FF-HOST-084"
-        )
+        return ProbeFinding("loopback", FindingState.FAILS, "does not work", broken.words, step, "FF-HOST-084")
     measured = f"TLS in {brief(reading.handshake)}, {brief(reading.round_trip)} to and fro,"
     measured += f" {format_bytes(reading.rate)}/s"
     slow = [f"a handshake over {brief(SLOW_HANDSHAKE)}"] if reading.handshake > SLOW_HANDSHAKE else []
@@ -176,9 +172,7 @@ def port(reading: r.PortReading) -> ProbeFinding:
         cause = "ports below 1024 are for root alone"
     else:
         cause = broken.words
-    return ProbeFinding(
-        "port", FindingState.FAILS, f"{number} is not free on 127.0.0.1", cause, step, "FF-HOST-085"
-    )
+    return ProbeFinding("port", FindingState.FAILS, f"{number} is not free on 127.0.0.1", cause, step, "FF-HOST-085")
 
 
 def terminal(reading: r.TerminalReading) -> ProbeFinding:
@@ -186,9 +180,7 @@ def terminal(reading: r.TerminalReading) -> ProbeFinding:
     measured = f"{reading.columns} columns, {reading.encoding}" if reading.columns else reading.encoding
     if "utf" not in reading.names.lower() or "utf" not in reading.encoding.lower():
         cause = f"text is {reading.encoding} and file names are {reading.names} here, not UTF-8"
-        return ProbeFinding(
-            "terminal", FindingState.WARN, measured, cause, "export LC_ALL=C.UTF-8 PYTHONIOENCODING="
-        )
+        return ProbeFinding("terminal", FindingState.WARN, measured, cause, "export LC_ALL=C.UTF-8 PYTHONIOENCODING=")
     if 0 < reading.columns < COLUMNS:
         cause = f"the screens are made for {COLUMNS} columns"
         return ProbeFinding("terminal", FindingState.WARN, measured, cause, "make the window wider")
@@ -216,9 +208,7 @@ def sandbox(reading: r.SandboxReading) -> ProbeFinding:
         details += [FindingDetail("try", command)] if command else []
     if reading.refused is not None:
         no = reading.refused
-        return ProbeFinding(
-            "sandbox", FindingState.FAILS, no.message, no.cause, no.hint, no.code, tuple(details)
-        )
+        return ProbeFinding("sandbox", FindingState.FAILS, no.message, no.cause, no.hint, no.code, tuple(details))
     tier = reading.tiers[names.index(reading.chosen)].tier
     details = [FindingDetail("open", gap) for gap in tier.gaps] + details
     if tier.name != tiers.LIMITS:

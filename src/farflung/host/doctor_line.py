@@ -12,15 +12,7 @@ from typing import Final
 
 from farflung.core.units import format_bytes, format_rate
 from farflung.host.doctor_relays import CARRIER, CODE_OUT, is_inner
-from farflung.host.findings import (
-    MISSED,
-    FaultSide,
-    FindingDetail,
-    FindingState,
-    NetworkFault,
-    ProbeFinding,
-    brief,
-)
+from farflung.host.findings import MISSED, FaultSide, FindingDetail, FindingState, NetworkFault, ProbeFinding, brief
 from farflung.host.net_readings import LocalNetReading, PortReachReading, RelayReading, ThroughputReading
 
 CODE_CLOCK: Final = "FF-HOST-095"  # a clock is wrong
@@ -63,9 +55,7 @@ def lan(local: LocalNetReading) -> ProbeFinding:
     return ProbeFinding("lan", FindingState.OK, said)
 
 
-def _family(
-    version: int, source: str, local: LocalNetReading, relays: Sequence[RelayReading]
-) -> ProbeFinding:
+def _family(version: int, source: str, local: LocalNetReading, relays: Sequence[RelayReading]) -> ProbeFinding:
     name, fault = f"ipv{version}", NetworkFault.NO_IPV4 if version == 4 else NetworkFault.NO_IPV6
     needed = [one.place for one in relays if one.families == (version,) and one.address]
     flag = "-6 " if version == 6 else ""
@@ -116,12 +106,7 @@ def clock(local: LocalNetReading, relays: Sequence[RelayReading]) -> ProbeFindin
         if abs(worst) > DRIFT:
             cause = f"a clock runs by itself: tickets are refused from {SKEW:.0f} s on"
             return ProbeFinding(
-                "clock",
-                FindingState.SLOW,
-                measured,
-                cause,
-                "timedatectl set-ntp true",
-                side=FaultSide.UNKNOWN,
+                "clock", FindingState.SLOW, measured, cause, "timedatectl set-ntp true", side=FaultSide.UNKNOWN
             )
         return ProbeFinding("clock", FindingState.OK, measured)
     measured = ", ".join(f"{place} is {_ahead(skew)}" for place, skew in off.items())
@@ -191,15 +176,7 @@ def nat(relays: Sequence[RelayReading]) -> ProbeFinding:
     cause = "connections stay on a relay with peers whose NAT is so too; with all others a direct way may be found"
     step = "nothing has to be done; or forward a port of the router to here, for a direct way"
     return ProbeFinding(
-        "nat",
-        FindingState.SLOW,
-        measured,
-        cause,
-        step,
-        "",
-        details,
-        NetworkFault.SYMMETRIC_NAT,
-        FaultSide.NETWORK,
+        "nat", FindingState.SLOW, measured, cause, step, "", details, NetworkFault.SYMMETRIC_NAT, FaultSide.NETWORK
     )
 
 
@@ -211,9 +188,7 @@ def _carrier(relays: Sequence[RelayReading], outside: set[str]) -> tuple[Finding
     if shared:
         return (FindingDetail("guess", f"a carrier's NAT behind your own: {shared[0]} is on the way"),)
     if len(inner) > 1:
-        return (
-            FindingDetail("guess", f"two NATs in a row, or two routers of one: {inner[0]} and {inner[1]}"),
-        )
+        return (FindingDetail("guess", f"two NATs in a row, or two routers of one: {inner[0]} and {inner[1]}"),)
     return ()
 
 
@@ -235,9 +210,7 @@ def reach(found: PortReachReading | None, relays: Sequence[RelayReading]) -> Pro
         return ProbeFinding("reach", FindingState.OK, f"port {port} is reached from outside")
     if found.answer == "yes":
         outside = seen.there[0] if seen is not None else "the outer address"
-        cause = (
-            f"somebody else takes connections to port {port} of {outside}: the router, or another computer"
-        )
+        cause = f"somebody else takes connections to port {port} of {outside}: the router, or another computer"
         step = f"forward another port of the router to here; --listen {port + 1}"
         return _unreached(port, cause, step, NetworkFault.NOT_FORWARDED, FaultSide.NETWORK)
     what = {"refused": "it was refused", "silent": "nothing came back"}.get(found.answer, "a router said no")
@@ -276,9 +249,7 @@ def mtu(local: LocalNetReading, relays: Sequence[RelayReading]) -> ProbeFinding:
         return no_relay("mtu", relays)
     sizes = [one.mtu for one in met if one.mtu]
     if not sizes:
-        return ProbeFinding(
-            "mtu", FindingState.OK, "full packets arrive; this system does not tell their size"
-        )
+        return ProbeFinding("mtu", FindingState.OK, "full packets arrive; this system does not tell their size")
     return ProbeFinding("mtu", FindingState.OK, f"packets of {min(sizes)} bytes arrive, both ways")
 
 
@@ -356,11 +327,7 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
         step = "nethogs, or ss -tnp, shows which; stop it, or give it a rate"
         return _saturated(measured, cause, step, keep, FaultSide.HERE)
     if spread > BLOAT or line > LINE:
-        where = (
-            f"the line to your provider alone takes {brief(line)}"
-            if line > LINE
-            else "no load of ours was on it"
-        )
+        where = f"the line to your provider alone takes {brief(line)}" if line > LINE else "no load of ours was on it"
         cause = f"the line is busy: round trips of {brief(trips[0])} to {brief(trips[-1])}; {where}"
         step = "stop what else sends on this line; a backup, a video call, another computer of this network"
         return _saturated(measured, cause, step, keep, FaultSide.NETWORK)
@@ -374,11 +341,7 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
     if one.up.rate < SLOW_UP:
         cause = f"below {format_rate(8 * SLOW_UP)} a round of the default run waits for this line"
         return ProbeFinding(
-            "up",
-            FindingState.SLOW,
-            measured + beside,
-            cause,
-            "a method that sends less: farflung plan --link",
+            "up", FindingState.SLOW, measured + beside, cause, "a method that sends less: farflung plan --link"
         )
     return ProbeFinding("up", FindingState.OK, measured + beside)
 
@@ -393,9 +356,7 @@ def _line_seconds(one: RelayReading) -> float:
 
 def _down(one: RelayReading) -> ProbeFinding:
     if one.down is None:
-        return _missed(
-            "down", "nothing arrived in time, or the relay's allowance is used up", f"in a minute, {ASK}"
-        )
+        return _missed("down", "nothing arrived in time, or the relay's allowance is used up", f"in a minute, {ASK}")
     measured = _per_second(one.down, one.place)
     if one.down.rate < SLOW_DOWN:
         cause = f"below {format_rate(8 * SLOW_DOWN)}: joining a run takes long"

@@ -31,22 +31,14 @@ def record(peer: PeerReading, relays: tuple[RelayReading, ...] = ()) -> ProbeFin
     if peer.failed:
         cause = f"the ledger at {peer.ledger} does not tell: {peer.why} ({peer.failed})"
         return ProbeFinding(
-            "record",
-            FindingState.UNKNOWN,
-            MISSED,
-            cause,
-            "farflung check --net --peer KEY --ledger HOST:PORT,KEY",
+            "record", FindingState.UNKNOWN, MISSED, cause, "farflung check --net --peer KEY --ledger HOST:PORT,KEY"
         )
     if not peer.is_listed:
         return _unlisted(peer, key)
     if not peer.is_signed:
         cause = "the directory holds a record of it that it did not sign: it was changed there, or on the way"
         return _fails(
-            "record",
-            f"{key} has no record that counts",
-            cause,
-            "ask who runs the ledger",
-            NetworkFault.NO_RECORD,
+            "record", f"{key} has no record that counts", cause, "ask who runs the ledger", NetworkFault.NO_RECORD
         )
     if peer.left < -CLOCKS:
         return _expired(peer, key, relays)
@@ -54,9 +46,7 @@ def record(peer: PeerReading, relays: tuple[RelayReading, ...] = ()) -> ProbeFin
         cause = f"it begins in {peer.ahead:.0f} s by this clock: one of the two clocks is wrong"
         step = "the line clock tells about this one; on the peer's, timedatectl set-ntp true"
         side = _whose_clock(relays)
-        return _fails(
-            "record", f"the record of {key} is of the future", cause, step, NetworkFault.WRONG_CLOCK, side
-        )
+        return _fails("record", f"the record of {key} is of the future", cause, step, NetworkFault.WRONG_CLOCK, side)
     measured = f"{key} is at {'; '.join(peer.places)}; its record ends in {max(0.0, peer.left):.0f} s"
     return ProbeFinding("record", FindingState.OK, measured)
 
@@ -65,15 +55,9 @@ def _unlisted(peer: PeerReading, key: str) -> ProbeFinding:
     if peer.is_registered is False:
         cause = f"the ledger at {peer.ledger} has no node of this key: mistyped, of another ledger, or never joined"
         return _fails(
-            "record",
-            f"{key} is not known",
-            cause,
-            "ask the peer for its key and its ledger",
-            NetworkFault.NO_RECORD,
+            "record", f"{key} is not known", cause, "ask the peer for its key and its ledger", NetworkFault.NO_RECORD
         )
-    cause = (
-        "a record lives ten minutes and is told anew while the peer runs and reaches the ledger: it does not"
-    )
+    cause = "a record lives ten minutes and is told anew while the peer runs and reaches the ledger: it does not"
     if peer.is_registered:
         cause = f"its node is on the ledger, and its record is gone: {cause}"
     return _fails("record", f"{key} has no record any more", cause, _THERE, NetworkFault.EXPIRED_RECORD)
@@ -88,9 +72,7 @@ def _expired(peer: PeerReading, key: str, relays: tuple[RelayReading, ...]) -> P
         return _fails(
             "record", measured, cause, "timedatectl set-ntp true", NetworkFault.EXPIRED_RECORD, FaultSide.HERE
         )
-    cause = (
-        "the peer has not told a new one since: it is off, does not reach the ledger, or its clock is behind"
-    )
+    cause = "the peer has not told a new one since: it is off, does not reach the ledger, or its clock is behind"
     return _fails("record", measured, cause, _THERE, NetworkFault.EXPIRED_RECORD)
 
 
@@ -115,14 +97,10 @@ def _fails(
 def _way(peer: PeerReading) -> list[ProbeFinding]:
     if peer.is_met:
         how = "through the relay" if peer.is_relayed else "directly"
-        return [
-            ProbeFinding("peer", FindingState.OK, f"answers {how} at {peer.over} after {brief(peer.seconds)}")
-        ]
+        return [ProbeFinding("peer", FindingState.OK, f"answers {how} at {peer.over} after {brief(peer.seconds)}")]
     if not peer.code:
         return []
-    if peer.code in ("FF-NET-045", "FF-NET-050") or (
-        peer.code == "FF-NET-073" and peer.cause == "it declined"
-    ):
+    if peer.code in ("FF-NET-045", "FF-NET-050") or (peer.code == "FF-NET-073" and peer.cause == "it declined"):
         measured = f"is there ({peer.over}), and does not admit this key"
         return [ProbeFinding("peer", FindingState.OK, measured)]
     return [_unmet(peer)]
@@ -135,24 +113,14 @@ def _unmet(peer: PeerReading) -> ProbeFinding:
             cause = f"its record names a relay that cannot be reached: {peer.cause}"
             step = f"farflung check --net --relay {place.partition(',')[0]}"
             return _fails(
-                "peer",
-                f"not met at {place}",
-                cause,
-                step,
-                NetworkFault.RELAY_DOWN,
-                FaultSide.RELAY,
-                CODE_AWAY,
+                "peer", f"not met at {place}", cause, step, NetworkFault.RELAY_DOWN, FaultSide.RELAY, CODE_AWAY
             )
         case "FF-NET-071":
             cause = "the relay that its record names does not know it: it has lost that relay, or uses another one now"
-            return _fails(
-                "peer", f"not met at {place}", cause, _THERE, NetworkFault.PEER_ABSENT, code=CODE_PEER
-            )
+            return _fails("peer", f"not met at {place}", cause, _THERE, NetworkFault.PEER_ABSENT, code=CODE_PEER)
         case "FF-NET-073":
             cause = "it is attached to the relay and does not come: it hangs, or cannot open another connection to it"
-            return _fails(
-                "peer", f"not met at {place}", cause, _THERE, NetworkFault.PEER_ABSENT, code=CODE_PEER
-            )
+            return _fails("peer", f"not met at {place}", cause, _THERE, NetworkFault.PEER_ABSENT, code=CODE_PEER)
         case "FF-NET-072":
             cause = f"the relay refuses: {peer.cause}"
             step = f"farflung check --net --relay {place.partition(',')[0]}"
@@ -167,16 +135,9 @@ def _unmet(peer: PeerReading) -> ProbeFinding:
         return _fails(
             "peer", f"not met at {place}", cause, step, NetworkFault.PEER_ABSENT, FaultSide.UNKNOWN, CODE_PEER
         )
-    cause = (
-        f"nobody gets in there: {peer.cause}; it is off, or a firewall or a NAT of its side drops who comes"
-    )
+    cause = f"nobody gets in there: {peer.cause}; it is off, or a firewall or a NAT of its side drops who comes"
     return _fails(
-        "peer",
-        f"not met at {place}",
-        cause,
-        f"{_THERE} --listen PORT",
-        NetworkFault.FIREWALL_ON_ACCEPT,
-        code=CODE_PEER,
+        "peer", f"not met at {place}", cause, f"{_THERE} --listen PORT", NetworkFault.FIREWALL_ON_ACCEPT, code=CODE_PEER
     )
 
 
@@ -189,24 +150,12 @@ def pair(mine: NetReadings, theirs: NetReadings) -> ProbeFinding:
         step = "nothing has to be done; or forward a port on one side, for a direct way"
         cause = "neither side can tell from which port the other one will call"
         return ProbeFinding(
-            "pair",
-            FindingState.SLOW,
-            measured,
-            cause,
-            step,
-            "",
-            (),
-            NetworkFault.SYMMETRIC_NAT,
-            FaultSide.BOTH,
+            "pair", FindingState.SLOW, measured, cause, step, "", (), NetworkFault.SYMMETRIC_NAT, FaultSide.BOTH
         )
     if any(kind.state is FindingState.UNKNOWN for kind in kinds):
         side = "this" if kinds[0].state is FindingState.UNKNOWN else "the other"
         return ProbeFinding(
-            "pair",
-            FindingState.UNKNOWN,
-            MISSED,
-            f"the NAT of {side} side is not known",
-            kinds[0].step or lines.ASK,
+            "pair", FindingState.UNKNOWN, MISSED, f"the NAT of {side} side is not known", kinds[0].step or lines.ASK
         )
     if any(hard):
         which = "this side's NAT" if hard[0] else "the other side's NAT"

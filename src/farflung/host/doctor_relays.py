@@ -13,22 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from farflung.core.units import format_rate
-from farflung.host.findings import (
-    FaultSide,
-    FindingDetail,
-    FindingState,
-    NetworkFault,
-    ProbeFinding,
-    brief,
-)
-from farflung.host.net_readings import (
-    OURS,
-    LocalNetReading,
-    RelayReading,
-    ResponderKind,
-    RouteTrace,
-    TcpConnectOutcome,
-)
+from farflung.host.findings import FaultSide, FindingDetail, FindingState, NetworkFault, ProbeFinding, brief
+from farflung.host.net_readings import OURS, LocalNetReading, RelayReading, ResponderKind, RouteTrace, TcpConnectOutcome
 
 CODE_AWAY: Final = "FF-HOST-090"  # a relay cannot be reached
 CODE_STRANGER: Final = "FF-HOST-091"  # what answers is no relay of this version
@@ -37,10 +23,7 @@ CODE_REFUSED: Final = "FF-HOST-093"  # the relay does not take this key in
 CODE_OUT: Final = "FF-HOST-094"  # there is no way out of this computer
 CARRIER: Final = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a carrier's NAT and its customers
 _INNER: Final = (
-    *(
-        ipaddress.ip_network(net)
-        for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")
-    ),
+    *(ipaddress.ip_network(net) for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")),
     CARRIER,
     *(ipaddress.ip_network(net) for net in ("fc00::/7", "fe80::/10")),
 )
@@ -50,9 +33,7 @@ _START: Final = "there, systemctl status farflung-relay"
 _UPGRADE: Final = "pip install --upgrade farflung"
 
 
-def relay(
-    name: str, one: RelayReading, others: Sequence[RelayReading], local: LocalNetReading
-) -> ProbeFinding:
+def relay(name: str, one: RelayReading, others: Sequence[RelayReading], local: LocalNetReading) -> ProbeFinding:
     """One relay, beside the other ones."""
     if one.way is not TcpConnectOutcome.STANDS:
         return _away(name, one, others, local)
@@ -66,21 +47,13 @@ def relay(
 def _met(name: str, one: RelayReading) -> ProbeFinding:
     trip = statistics.median(one.trips)
     measured = f"{one.place} answers in {brief(trip)}"
-    told = [
-        f"{format_rate(8 * rate.rate)} {way}" for rate, way in ((one.up, "up"), (one.down, "down")) if rate
-    ]
+    told = [f"{format_rate(8 * rate.rate)} {way}" for rate, way in ((one.up, "up"), (one.down, "down")) if rate]
     measured += f"; {', '.join(told)}" if told else ""
-    details = (
-        ()
-        if one.named
-        else (FindingDetail("key", one.key), FindingDetail("", "not compared: none was named"))
-    )
+    details = () if one.named else (FindingDetail("key", one.key), FindingDetail("", "not compared: none was named"))
     if trip > FAR:
         cause = f"it is far away, or the line is busy, as the line `up` says: good is {brief(FAR)} or less"
         step = f"{_AGAIN}HOST:PORT; with a relay that is nearer"
-        return ProbeFinding(
-            name, FindingState.SLOW, measured, cause, step, details=details, side=FaultSide.BETWEEN
-        )
+        return ProbeFinding(name, FindingState.SLOW, measured, cause, step, details=details, side=FaultSide.BETWEEN)
     return ProbeFinding(name, FindingState.OK, measured, details=details)
 
 
@@ -97,9 +70,7 @@ def _fails(
     return ProbeFinding(name, FindingState.FAILS, measured, cause, step, code, details, fault, side)
 
 
-def _away(
-    name: str, one: RelayReading, others: Sequence[RelayReading], local: LocalNetReading
-) -> ProbeFinding:
+def _away(name: str, one: RelayReading, others: Sequence[RelayReading], local: LocalNetReading) -> ProbeFinding:
     match one.way:
         case TcpConnectOutcome.NO_NAME:
             return _nameless(name, one, others)
@@ -157,9 +128,7 @@ def _no_route(name: str, one: RelayReading, local: LocalNetReading) -> ProbeFind
 def _silent(name: str, one: RelayReading, others: Sequence[RelayReading]) -> ProbeFinding:
     """Nothing comes back: the relay's computer is gone, or somebody drops what is for this port."""
     measured = f"{one.place} does not answer ({one.words})"
-    same_port = [
-        other for other in others if other.way is TcpConnectOutcome.STANDS and other.port == one.port
-    ]
+    same_port = [other for other in others if other.way is TcpConnectOutcome.STANDS and other.port == one.port]
     way_out = [other for other in others if other.way is TcpConnectOutcome.STANDS]
     trail, control = one.trail, one.other
     if control is not None and trail is not None and control.length > trail.length:
@@ -169,14 +138,10 @@ def _silent(name: str, one: RelayReading, others: Sequence[RelayReading]) -> Pro
         cause += f"packets to {one.address} get {_how_far(trail)}"
         return _fails(name, measured, cause, _START, CODE_AWAY, NetworkFault.RELAY_DOWN, FaultSide.RELAY)
     if trail is not None and any(not is_inner(hop) for hop in trail.hops if hop):
-        cause = (
-            f"packets get {_how_far(trail)}, and no port of {one.address} answers: it is off, or drops all"
-        )
+        cause = f"packets get {_how_far(trail)}, and no port of {one.address} answers: it is off, or drops all"
         return _fails(name, measured, cause, _START, CODE_AWAY, NetworkFault.RELAY_DOWN, FaultSide.RELAY)
     if way_out:
-        cause = (
-            f"other relays answer, on other ports: {one.address} is off, or somebody drops port {one.port}"
-        )
+        cause = f"other relays answer, on other ports: {one.address} is off, or somebody drops port {one.port}"
         step = f"let the relay listen on port {way_out[0].port} as well; or {_START}"
         return _fails(name, measured, cause, step, CODE_AWAY, NetworkFault.RELAY_DOWN, FaultSide.UNKNOWN)
     cause = f"packets get {_how_far(trail)}: either nothing leaves this network, or {one.address} is off"
@@ -184,9 +149,7 @@ def _silent(name: str, one: RelayReading, others: Sequence[RelayReading]) -> Pro
     return _fails(name, measured, cause, step, CODE_AWAY, NetworkFault.RELAY_DOWN, FaultSide.UNKNOWN)
 
 
-def _blocked(
-    name: str, measured: str, one: RelayReading, trail: RouteTrace, control: RouteTrace
-) -> ProbeFinding:
+def _blocked(name: str, measured: str, one: RelayReading, trail: RouteTrace, control: RouteTrace) -> ProbeFinding:
     """Packets to another port of the same address get further."""
     port = f"TCP port {one.port}"
     if control.is_end and trail.length >= control.length - 1:
@@ -273,9 +236,7 @@ def _refused(name: str, one: RelayReading) -> ProbeFinding:
         cause = "the named key is old or mistyped, the relay has got a new one, or someone else answers there"
         step = "ask who runs the relay for its key"
         named, has = FindingDetail("named", one.named), FindingDetail("has", one.key or one.cause)
-        return _fails(
-            name, measured, cause, step, CODE_KEY, NetworkFault.WRONG_KEY, FaultSide.HERE, named, has
-        )
+        return _fails(name, measured, cause, step, CODE_KEY, NetworkFault.WRONG_KEY, FaultSide.HERE, named, has)
     if one.is_stalled and one.passing:
         measured = f"{one.place} takes connections, and large packets do not arrive"
         step = "the line mtu below says what to do"
@@ -290,12 +251,8 @@ def _refused(name: str, one: RelayReading) -> ProbeFinding:
         measured = f"{one.place} takes the connection and hangs up"
         cause = f"it is no relay, or one of an older version ({one.code or 'it does not say which it is'})"
         step = f"there, farflung version; then {_UPGRADE}"
-        return _fails(
-            name, measured, cause, step, CODE_STRANGER, NetworkFault.VERSION_MISMATCH, FaultSide.RELAY
-        )
+        return _fails(name, measured, cause, step, CODE_STRANGER, NetworkFault.VERSION_MISMATCH, FaultSide.RELAY)
     measured = f"{one.place} takes the connection and says nothing"
-    cause = (
-        f"it is no relay, or it hangs, or a proxy in between took the connection ({one.cause or one.code})"
-    )
+    cause = f"it is no relay, or it hangs, or a proxy in between took the connection ({one.cause or one.code})"
     step = f"{_START}; or open http://{one.place}/ in a browser; is it a page to log in to?"
     return _fails(name, measured, cause, step, CODE_STRANGER, NetworkFault.NO_RELAY, FaultSide.UNKNOWN)

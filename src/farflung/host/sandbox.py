@@ -44,9 +44,7 @@ class SandboxGap(StrEnum):
     KERNEL = "A fault in the host's kernel: the worker still makes system calls."
     METADATA = "It can tell whether a file exists, its size and its times, if it guesses the name."
     THREADS = "Threads are bounded by the user's total only: there is no cgroup for processes."
-    SHARED_MEMORY = (
-        "Shared memory over the limit is noticed within a second, not refused: no cgroup for memory."
-    )
+    SHARED_MEMORY = "Shared memory over the limit is noticed within a second, not refused: no cgroup for memory."
     CORES = "It may use more cores than it was given: there is no cgroup for processors."
     DISK_WATCHED = "Disk use over the limit is noticed within a second, not refused."
     DISK_CLEAR = "What it writes lies in clear on the host's disk until its lease ends."
@@ -147,9 +145,7 @@ def remedy(name: str, why: str) -> str:
             " (those that your kernel has)"
         )
     if name == BWRAP and "mount proc" in why:
-        return (
-            "docker run --security-opt systempaths=unconfined ..., or run the agent outside of the container"
-        )
+        return "docker run --security-opt systempaths=unconfined ..., or run the agent outside of the container"
     if name == BWRAP and "--size" in why:
         return "apt-get install --only-upgrade bubblewrap (0.8 or newer)"
     if name == LANDLOCK and "disabled" in why:

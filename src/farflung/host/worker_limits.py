@@ -17,12 +17,7 @@ import msgspec
 from farflung.core.limits import MIB
 
 GIB: Final = 1 << 30
-THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG", "FARFLUNG_KERNELS")
 CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
 MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
@@ -83,10 +78,4 @@ def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """The worker's whole environment: what is not named here (tokens, proxies, library paths) does not pass."""
     kept = {name: environment[name] for name in PASSED if name in environment}
     fixed = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONHASHSEED": "0"}
-    return {
-        "PATH": "/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        **kept,
-        **fixed,
-        **dict.fromkeys(THREAD_VARIABLES, "1"),
-    }
+    return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **kept, **fixed, **dict.fromkeys(THREAD_VARIABLES, "1")}

@@ -51,9 +51,7 @@ def foreseen(spec: JobSpec) -> str:
     if why := known(spec):
         return f"{UNPROVEN} ({why})"
     return (
-        "proven, or refused"
-        if spec.audit.proof == "proven"
-        else f"proven if its model can be traced, else {UNPROVEN}"
+        "proven, or refused" if spec.audit.proof == "proven" else f"proven if its model can be traced, else {UNPROVEN}"
     )
 
 

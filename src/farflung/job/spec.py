@@ -82,9 +82,7 @@ class SyncSpec(Wire, frozen=True):
     (`clip`), or around the centre of all (`centered`: Karimireddy et al. 2021), tensor by tensor.
     """
 
-    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = (
-        "muloco"
-    )
+    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = "muloco"
     steps: int = 20
     codec: Literal["dense", "topk", "low_rank"] = "dense"
     value_bits: Literal[1, 2, 4, 8, 16, 32] = 2
@@ -209,9 +207,7 @@ class JobSpec(Wire, frozen=True):
 
     def is_weight(self, weight: int) -> bool:
         """Whether a contribution may weigh so many tokens: whole steps, one a segment at least, sync.steps at most."""
-        return (
-            weight % self.step_tokens == 0 and self.segments <= weight // self.step_tokens <= self.sync.steps
-        )
+        return weight % self.step_tokens == 0 and self.segments <= weight // self.step_tokens <= self.sync.steps
 
     def steps_of(self, weight: int) -> int:
         """Steps of a round in which a peer trains on `weight` tokens (`is_weight`)."""
@@ -276,14 +272,10 @@ class JobTerms(Wire, frozen=True):
     requester: PeerId  # who may put the job on the ledger, and signs its log
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
     tolerance: Tolerance = Tolerance()
-    lineage: tuple[
-        AncestorRun, ...
-    ] = ()  # what it stands on, nearest first: each stands on the ones behind it
+    lineage: tuple[AncestorRun, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
     dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
     stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
-    program: CanonicalProgram = (
-        CanonicalProgram()
-    )  # of its canonical execution; CanonicalProgram(): outcome only
+    program: CanonicalProgram = CanonicalProgram()  # of its canonical execution; CanonicalProgram(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
     image: Hash = ZERO_HASH  # of the farflung that its nodes must say they run (core.attestations); zero: any
 

@@ -163,9 +163,7 @@ def _check_proof(spec: JobSpec, origins: Origins) -> None:
         hint = "audit some of the work, or leave proof out"
         raise _refused(spec, origins, "audit.proof", '"auto" or "outcome" while nothing is audited', hint)
     if proof_class.known(spec) and parse_credits(spec.unit_price) > proof_class.OUTCOME_PRICE:
-        allowed = (
-            f'at most "{format_credits(proof_class.OUTCOME_PRICE)}" for work that is {proof_class.UNPROVEN}'
-        )
+        allowed = f'at most "{format_credits(proof_class.OUTCOME_PRICE)}" for work that is {proof_class.UNPROVEN}'
         raise _refused(spec, origins, "unit_price", allowed)
 
 
@@ -176,10 +174,7 @@ def _check_speed(spec: JobSpec, origins: Origins) -> None:
     rules = (
         (spec.is_audited, "0 while nothing is audited"),
         (spec.audit.speed >= 1, "0, or at least 1: nobody is suspicious at the speed of its benchmark"),
-        (
-            spec.model.kind == "gpt",
-            '0 unless model.kind = "gpt": what a token of another model costs is unknown',
-        ),
+        (spec.model.kind == "gpt", '0 unless model.kind = "gpt": what a token of another model costs is unknown'),
         (not spec.sync.delay, "0 with sync.delay = 1: rounds are trained before the clock begins"),
     )
     for is_kept, allowed in rules:
@@ -189,9 +184,7 @@ def _check_speed(spec: JobSpec, origins: Origins) -> None:
 
 def _check_texts(spec: JobSpec, origins: Origins) -> None:
     if not _NAME.fullmatch(spec.name):
-        raise _refused(
-            spec, origins, "name", "1 to 64 letters, digits, dots, dashes, underscores; no dot first"
-        )
+        raise _refused(spec, origins, "name", "1 to 64 letters, digits, dots, dashes, underscores; no dot first")
     path = spec.data.path
     if not (0 < len(path) <= _PATH_LENGTH and path.isprintable()):
         raise _refused(spec, origins, "data.path", "`stdlib` or a path of printable characters")
@@ -220,9 +213,7 @@ def _check_model(spec: JobSpec, origins: Origins) -> None:
 def _check_sync(spec: JobSpec, origins: Origins) -> None:
     sync = spec.sync
     if sync.topk > sync.chunk:
-        raise _refused(
-            spec, origins, "sync.topk", f"at most sync.chunk = {sync.chunk}", "lower topk, or raise chunk"
-        )
+        raise _refused(spec, origins, "sync.topk", f"at most sync.chunk = {sync.chunk}", "lower topk, or raise chunk")
     _check_method(spec, origins)
     if spec.round_tokens > limits.WEIGHT:
         allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
@@ -233,11 +224,7 @@ def _check_method(spec: JobSpec, origins: Origins) -> None:
     """Whether the parts are those that the method is made of (job.sync_methods)."""
     sync = spec.sync
     method, place = METHODS[sync.method], f'with sync.method = "{sync.method}"'
-    parts = {
-        "optimizer.name": method.optimizers,
-        "sync.codec": method.codecs,
-        "sync.outer": method.outers,
-    }
+    parts = {"optimizer.name": method.optimizers, "sync.codec": method.codecs, "sync.outer": method.outers}
     for key, possible in parts.items():
         if value_of(spec, key) not in possible:
             allowed = " or ".join(f'"{one}"' for one in possible) + f" {place}"

@@ -31,9 +31,7 @@ class SyncMethod(NamedTuple):
     defaults: Mapping[str, Any]
 
 
-def _method(
-    optimizers: str, codecs: str, outers: str, *, is_stepwise: bool = False, **defaults: Any
-) -> SyncMethod:
+def _method(optimizers: str, codecs: str, outers: str, *, is_stepwise: bool = False, **defaults: Any) -> SyncMethod:
     """Defaults are given as section__key."""
     dotted = {key.replace("__", "."): value for key, value in defaults.items()}
     first: dict[str, Any] = {
@@ -69,12 +67,7 @@ METHODS: Final[Mapping[str, SyncMethod]] = MappingProxyType(
         ),
         "local_sgd": _method("adamw sgd muon", "dense", "sgd", sync__value_bits=32),
         "diloco": _method(
-            "adamw sgd muon",
-            "dense",
-            "sgd",
-            sync__value_bits=32,
-            sync__outer_lr=0.7,
-            sync__outer_momentum=0.9,
+            "adamw sgd muon", "dense", "sgd", sync__value_bits=32, sync__outer_lr=0.7, sync__outer_momentum=0.9
         ),
         "muloco": _method(
             "muon",

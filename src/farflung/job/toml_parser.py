@@ -81,9 +81,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _dotted(written: str) -> str:
-    return ".".join(
-        part if _BARE.fullmatch(part) else json.dumps(part[1:-1]) for part in re.findall(_PART, written)
-    )
+    return ".".join(part if _BARE.fullmatch(part) else json.dumps(part[1:-1]) for part in re.findall(_PART, written))
 
 
 def _line(lines: dict[str, int], key: str) -> int:

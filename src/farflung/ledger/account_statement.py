@@ -23,16 +23,7 @@ from farflung.ledger.pinpoint_game import PinpointRow
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.state_transition import BlockStep, LedgerState, apply_block, genesis_state
 from farflung.ledger.stateless_checks import TRUSTED, UNJUDGED, Stamps
-from farflung.ledger.table_rows import (
-    NOBODY,
-    AccountRow,
-    ChannelRow,
-    JobRow,
-    LeaseRow,
-    NodeRow,
-    Row,
-    lease_key,
-)
+from farflung.ledger.table_rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row, lease_key
 from farflung.ledger.transactions import LeaseRole, tx_id
 from farflung.ledger.validators import ValidatorAccuse, ValidatorRow
 
@@ -100,12 +91,7 @@ def opening(genesis: Genesis) -> tuple[StatementEntry, ...]:
 
 
 def explained(
-    state: LedgerState,
-    time_ms: int,
-    txs: Sequence[ops.SignedTx],
-    proposer: PeerId,
-    *,
-    judged: Stamps = UNJUDGED,
+    state: LedgerState, time_ms: int, txs: Sequence[ops.SignedTx], proposer: PeerId, *, judged: Stamps = UNJUDGED
 ) -> tuple[LedgerState, tuple[StatementEntry, ...]]:
     """What `apply_block` makes of a block, and all entries of it in their order."""
     reader = _StatementReader(state, time_ms)
@@ -270,9 +256,7 @@ def _of_dispute(before: Row | None, row: DisputeRow, changes: Sequence[_Change])
     if was is None:
         return
     if row.bond != was.bond:
-        yield StatementEntry(
-            row.node, StatementEntryKind.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job
-        )
+        yield StatementEntry(row.node, StatementEntryKind.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job)
     if row.is_pending:
         return
     held = row.taken + row.bond
@@ -290,9 +274,7 @@ def _of_dispute(before: Row | None, row: DisputeRow, changes: Sequence[_Change])
             yield StatementEntry(lease.node, StatementEntryKind.SLASHED, 0, -lease.slashed, about=row.job)
             if row.state == DisputeState.OVERTURNED:
                 gain = lease.slashed // 2
-                yield StatementEntry(
-                    row.node, StatementEntryKind.COMPENSATED, gain, other=lease.node, about=row.job
-                )
+                yield StatementEntry(row.node, StatementEntryKind.COMPENSATED, gain, other=lease.node, about=row.job)
 
 
 def _finders(row: DisputeRow, changes: Sequence[_Change]) -> Sequence[PeerId]:
@@ -313,9 +295,7 @@ def _of_game(before: Row | None, row: PinpointRow, changes: Sequence[_Change]) -
     for _, dispute in changes:
         if isinstance(dispute, DisputeRow) and dispute.key == row.key:
             is_right = dispute.state == DisputeState.UPHELD
-            what, back = (
-                (StatementEntryKind.GIVEN_BACK, row.bond) if is_right else (StatementEntryKind.SLASHED, 0)
-            )
+            what, back = (StatementEntryKind.GIVEN_BACK, row.bond) if is_right else (StatementEntryKind.SLASHED, 0)
             yield StatementEntry(row.challenger, what, back, -row.bond, about=row.job)
             if dispute.state == DisputeState.OVERTURNED:
                 gain = row.bond // 2
@@ -328,9 +308,7 @@ def _of_appeal(before: Row | None, row: ExclusionRow) -> Iterator[StatementEntry
     """The bond of an appeal, and what became of it."""
     was = before if isinstance(before, ExclusionRow) else ExclusionRow(row.node)
     if row.bond:
-        yield StatementEntry(
-            row.node, StatementEntryKind.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job
-        )
+        yield StatementEntry(row.node, StatementEntryKind.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job)
     elif was.bond and row.is_final and row.answer != ZERO_HASH:
         yield StatementEntry(row.node, StatementEntryKind.SLASHED, 0, -was.bond, about=row.job)
         for juror in row.guilty:

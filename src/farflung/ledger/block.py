@@ -145,9 +145,7 @@ def check_genesis(genesis: Genesis) -> None:
     """Raises VerificationError FF-LEDG-060 unless a chain can start from it."""
     fault = _genesis_fault(genesis)
     if fault:
-        raise VerificationError(
-            "FF-LEDG-060", "unusable genesis", cause=fault, hint="write the genesis file anew"
-        )
+        raise VerificationError("FF-LEDG-060", "unusable genesis", cause=fault, hint="write the genesis file anew")
 
 
 def _genesis_fault(genesis: Genesis) -> str:

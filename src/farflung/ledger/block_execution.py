@@ -45,12 +45,7 @@ def next_time(parent: ExecutedBlock, now_ms: int) -> int:
 
 
 def make(
-    parent: ExecutedBlock,
-    txs: Sequence[SignedTx],
-    now_ms: int,
-    proposer: PeerId,
-    *,
-    judged: Stamps = UNJUDGED,
+    parent: ExecutedBlock, txs: Sequence[SignedTx], now_ms: int, proposer: PeerId, *, judged: Stamps = UNJUDGED
 ) -> tuple[ExecutedBlock, tuple[Outcome, ...]]:
     """The next block by a seat's key, of the transactions that may enter and fit, and an outcome for each handed in.
 
@@ -58,9 +53,7 @@ def make(
     """
     time = next_time(parent, now_ms)
     fresh, held_back = _sift(txs)
-    state, outcomes = apply_block(
-        parent.state, time, [txs[place] for place in fresh], proposer, judged=judged
-    )
+    state, outcomes = apply_block(parent.state, time, [txs[place] for place in fresh], proposer, judged=judged)
     of_place = dict(zip(fresh, outcomes, strict=True))
     included = tuple(txs[place] for place in fresh if not isinstance(of_place[place], RejectedResult))
     before = parent.header
@@ -110,9 +103,7 @@ def _sift(txs: Sequence[SignedTx]) -> tuple[list[int], dict[int, RejectedResult]
     return fresh, held_back
 
 
-def execute(
-    parent: ExecutedBlock, header: BlockHeader, txs: tuple[SignedTx, ...], *, judged: Stamps
-) -> ExecutedBlock:
+def execute(parent: ExecutedBlock, header: BlockHeader, txs: tuple[SignedTx, ...], *, judged: Stamps) -> ExecutedBlock:
     """The block on top of `parent`, checked in every respect but its certificate.
 
     `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged.

@@ -22,19 +22,11 @@ from msgspec.structs import replace
 
 from farflung.core import limits, merkle
 from farflung.core.codec import encode
-from farflung.core.commitments import (
-    BorderRoots,
-    commitment_digest,
-    is_commitment_signed,
-    leaf_count,
-    planted_digest,
-)
+from farflung.core.commitments import BorderRoots, commitment_digest, is_commitment_signed, leaf_count, planted_digest
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.transactions import Canary, PlantedTrace, VerdictFinding, is_verdict_signed
 
-SEGMENTS_LEAST: Final = (
-    4  # of a round: with fewer no border is neither an outer one nor one of the segment's own
-)
+SEGMENTS_LEAST: Final = 4  # of a round: with fewer no border is neither an outer one nor one of the segment's own
 
 
 def source_of(segment: int, segments: int) -> int:

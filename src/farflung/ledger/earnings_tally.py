@@ -90,9 +90,7 @@ def make_tally(
     """The tally of (node, units since the job began), each node once, and everybody's voucher in the same order."""
     credits = [NodeCredit(node, units) for node, units in earned]
     leaves = [encode(credit) for credit in credits]
-    vouchers = (
-        EarningsVoucher(place, credit, merkle.prove(leaves, place)) for place, credit in enumerate(credits)
-    )
+    vouchers = (EarningsVoucher(place, credit, merkle.prove(leaves, place)) for place, credit in enumerate(credits))
     return EarningsTally(chain, job, epoch, merkle.root(leaves), len(leaves)), tuple(vouchers)
 
 
@@ -108,9 +106,7 @@ def check_voucher(
     """Raises VerificationError FF-LEDG-240 unless the voucher will pay: `about` is (chain, job, requester, node)."""
     tally = signed.tally
     chain, job, requester, node = about
-    is_marked_by_it = [mark.signer for mark in signed.marks] == [requester] and is_signed_by(
-        signed.marks[0], tally
-    )
+    is_marked_by_it = [mark.signer for mark in signed.marks] == [requester] and is_signed_by(signed.marks[0], tally)
     is_ours = (tally.chain, tally.job, voucher.credit.node) == (chain, job, node)
     if not (is_ours and is_marked_by_it and is_of(tally, voucher)):
         raise VerificationError(

@@ -94,17 +94,13 @@ class InMemoryHistory:
 def places_of(executed: ExecutedBlock) -> dict[Hash, Place]:
     """Where a block's transactions are to be found."""
     height = executed.header.height
-    return {
-        each.tx: (height, each.code if isinstance(each, FailedResult) else "") for each in executed.outcomes
-    }
+    return {each.tx: (height, each.code if isinstance(each, FailedResult) else "") for each in executed.outcomes}
 
 
 def keyed_by(txs: Iterable[SignedTx]) -> list[PeerId]:
     """The senders that say something of their node keys, each once, in the order of their keys."""
     senders = {
-        signed.tx.sender
-        for signed in txs
-        if any(isinstance(op, KeyCertify | KeyRevoke) for op in signed.tx.ops)
+        signed.tx.sender for signed in txs if any(isinstance(op, KeyCertify | KeyRevoke) for op in signed.tx.ops)
     }
     return sorted(senders)
 

@@ -89,15 +89,7 @@ class FinalityNotice:
     height: int
 
 
-Effect = (
-    ev.SendEffect
-    | ev.BroadcastEffect
-    | ev.WakeEffect
-    | ev.AccuseEffect
-    | TicketReply
-    | FinalityNotice
-    | VerifyJob
-)
+Effect = ev.SendEffect | ev.BroadcastEffect | ev.WakeEffect | ev.AccuseEffect | TicketReply | FinalityNotice | VerifyJob
 
 
 class LedgerNode:
@@ -346,7 +338,5 @@ class LedgerNode:
         self._executed.clear()
         self.replica = self._born(())
         self._was_ready = False
-        self._events = [
-            each for each in self._events if isinstance(each, ev.ReplicaMessageEvent | ev.ReplicaPeerEvent)
-        ]
+        self._events = [each for each in self._events if isinstance(each, ev.ReplicaMessageEvent | ev.ReplicaPeerEvent)]
         self._events.insert(0, ev.ReplicaStartEvent())

@@ -173,10 +173,7 @@ class Mempool:
         freed = sum(each.size for each in leaving.values())
         passed: list[tuple[int, int]] = []
         is_enough = True
-        while (
-            self.size - freed + size > self._bounds.size
-            or len(self._order) - len(leaving) >= self._bounds.count
-        ):
+        while self.size - freed + size > self._bounds.size or len(self._order) - len(leaving) >= self._bounds.count:
             if not self._cheapest or self._cheapest[0][0] >= tx.fee:
                 is_enough = False
                 break

@@ -32,12 +32,8 @@ class LedgerParams(Wire, frozen=True):
     motion_ms: int = 7 * DAY_MS  # how far ahead a motion's deadline may lie
     delta_ms: int = 1000  # a message's time between two honest validators, to begin with
     idle_ms: int = 5000  # how long a leader without work waits before an empty block
-    exclusion_ms: int = (
-        30 * DAY_MS
-    )  # how long who was found out holds no further lease; 0: nobody is excluded
-    exclusion_faults: int = (
-        2  # how often a node may have withheld something when it is excluded; a lie is enough
-    )
+    exclusion_ms: int = 30 * DAY_MS  # how long who was found out holds no further lease; 0: nobody is excluded
+    exclusion_faults: int = 2  # how often a node may have withheld something when it is excluded; a lie is enough
     appeal_ms: int = 7 * DAY_MS  # for a jury to look again at what a node was excluded for
     challenge_rounds: int = 0  # how old a round may be that anybody challenges; 0: verifiers alone accuse
 

@@ -17,9 +17,7 @@ T = TypeVar("T")
 WIDTH: Final = 64  # items of a chunk
 _SHIFT: Final = 6
 _MASK: Final = WIDTH - 1
-_LAYER: Final = (
-    256  # keys of a layer that are always copied into the next: many small layers make slow look-ups
-)
+_LAYER: Final = 256  # keys of a layer that are always copied into the next: many small layers make slow look-ups
 _GROWTH: Final = 4  # a layer has at least so many times the keys of the one above it
 
 
@@ -87,9 +85,7 @@ class PersistentVector(Sequence[T], Generic[T]):
         for number, (old, new) in enumerate(zip_longest(before.chunks, self.chunks, fillvalue=())):
             if old is not new:
                 start = number << _SHIFT
-                yield from (
-                    (start + at, item) for at, item in enumerate(new) if at >= len(old) or old[at] is not item
-                )
+                yield from ((start + at, item) for at, item in enumerate(new) if at >= len(old) or old[at] is not item)
 
 
 class PersistentMap:

@@ -12,16 +12,7 @@ from farflung.ledger import light_client
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.row_receipt import LedgerReceipt, prove_row, read_row
-from farflung.ledger.table_rows import (
-    AccountRow,
-    ChannelRow,
-    EpochRow,
-    JobRow,
-    KeyRow,
-    LeaseRow,
-    NodeRow,
-    Row,
-)
+from farflung.ledger.table_rows import AccountRow, ChannelRow, EpochRow, JobRow, KeyRow, LeaseRow, NodeRow, Row
 
 __all__ = [
     "AccountRow",

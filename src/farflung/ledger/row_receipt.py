@@ -78,9 +78,7 @@ def opened(receipt: LedgerReceipt) -> Row:
     if receipt.table not in KINDS:
         raise refused("FF-LEDG-074", "its table is unknown")
     entry = encode((receipt.table, receipt.count, receipt.root))
-    above = merkle.root_over(
-        len(_TABLES), _TABLES.index(receipt.table), entry, _hashes(receipt.table_path) or ()
-    )
+    above = merkle.root_over(len(_TABLES), _TABLES.index(receipt.table), entry, _hashes(receipt.table_path) or ())
     if above is None or sealed_root(above) != receipt.header.state:
         raise refused("FF-LEDG-073", "its table is not under the state root")
     path = _hashes(receipt.path)

@@ -84,8 +84,7 @@ def level_of(table: str) -> int:
 def manifest_of(state: LedgerState, header: BlockHeader, certificate: QuorumCertificate) -> SnapshotManifest:
     """What a server says of the state after a block that is final by its own certificate."""
     listings = (
-        TableListing(name, len(table.rows), table.tree.level(level_of(name)))
-        for name, table in state.tables.items()
+        TableListing(name, len(table.rows), table.tree.level(level_of(name))) for name, table in state.tables.items()
     )
     return SnapshotManifest(header, certificate, tuple(listings))
 
@@ -122,8 +121,7 @@ def check_manifest(manifest: SnapshotManifest, trust: TrustedCommittee) -> None:
     if not is_theirs or not is_final(header, manifest.certificate, trust.committee):
         raise _wrong("FF-LEDG-325", f"its block is not finalized by the committee of epoch {trust.epoch}")
     entries = [
-        (listing.table, listing.rows, merkle.seal(listing.rows, _top(listing.chunks)))
-        for listing in manifest.tables
+        (listing.table, listing.rows, merkle.seal(listing.rows, _top(listing.chunks))) for listing in manifest.tables
     ]
     if state_root(entries) != header.state:
         raise _wrong("FF-LEDG-326", "its chunks do not hash to the state root of its block")
@@ -169,9 +167,7 @@ def restored(genesis: Genesis, header: BlockHeader, rows: Mapping[str, Sequence[
     for name, kind in KINDS.items():
         held = rows.get(name, ())
         try:
-            tables[name] = LedgerTable().with_rows(
-                [decode(row, kind, limits.ROW_BYTES) for row in held], held
-            )
+            tables[name] = LedgerTable().with_rows([decode(row, kind, limits.ROW_BYTES) for row in held], held)
         except ProtocolError as error:
             raise _unlike(header, f"a row of {name} cannot be read: {error.message}") from None
     state = LedgerState(law, header.height, header.time, tables)

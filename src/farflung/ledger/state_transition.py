@@ -21,15 +21,7 @@ from farflung.ledger.earnings_tally import JobAttest, SettleMany
 from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
 from farflung.ledger.ledger_state import GenesisConstants, LedgerState, LedgerTable, StateDraft
 from farflung.ledger.motions import Motion, MotionVote, ParamsRow
-from farflung.ledger.pinpoint_game import (
-    Challenge,
-    Descend,
-    FirstMove,
-    OpenVerdict,
-    Pinpoint,
-    ProveElement,
-    ShowTile,
-)
+from farflung.ledger.pinpoint_game import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, ProveElement, ShowTile
 from farflung.ledger.rules import (
     accounts,
     disputes,
@@ -134,12 +126,8 @@ def genesis_state(genesis: Genesis) -> LedgerState:
     first[AccountRow.TABLE] += [AccountRow(owner, amount) for owner, amount in genesis.accounts]
     first[CommitteeRow.TABLE].append(CommitteeRow(0, 1, genesis.time, genesis.validators, 0))
     first[ParamsRow.TABLE].append(ParamsRow(0, 0, genesis.params))
-    first[ValidatorRow.TABLE] += [
-        ValidatorRow(key, key, 0, "", ValidatorState.ADMITTED) for key in genesis.validators
-    ]
-    return LedgerState(
-        law, 0, genesis.time, {name: LedgerTable().with_rows(rows) for name, rows in first.items()}
-    )
+    first[ValidatorRow.TABLE] += [ValidatorRow(key, key, 0, "", ValidatorState.ADMITTED) for key in genesis.validators]
+    return LedgerState(law, 0, genesis.time, {name: LedgerTable().with_rows(rows) for name, rows in first.items()})
 
 
 def law_of(genesis: Genesis) -> GenesisConstants:
@@ -187,9 +175,7 @@ def apply_block(
 
 def _apply(block: StateDraft, signed: ops.SignedTx, see: See | None, judged: Stamps) -> Outcome:
     name = _name(signed)
-    is_judged = (
-        isinstance(signed.signature, bytes) and name != ZERO_HASH and (name, signed.signature) in judged
-    )
+    is_judged = isinstance(signed.signature, bytes) and name != ZERO_HASH and (name, signed.signature) in judged
     refused = accounts.refusal(block, signed, is_judged=is_judged)
     if refused:
         return RejectedResult(name, *refused)

@@ -334,16 +334,7 @@ KINDS: dict[str, type[Row]] = {
 
 Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow | PinpointRow | ExclusionRow
 # Rows with a `due`, which LedgerTable keeps an index of.
-TIMED: Final = (
-    NodeRow,
-    JobRow,
-    ChannelRow,
-    DisputeRow,
-    ValidatorRow,
-    MotionRow,
-    PinpointRow,
-    ExclusionRow,
-)
+TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow, ExclusionRow)
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -19,15 +19,7 @@ from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.earnings_tally import JobAttest, SettleMany
 from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
 from farflung.ledger.motions import Motion, MotionVote
-from farflung.ledger.pinpoint_game import (
-    Challenge,
-    Descend,
-    FirstMove,
-    OpenVerdict,
-    Pinpoint,
-    ProveElement,
-    ShowTile,
-)
+from farflung.ledger.pinpoint_game import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, ProveElement, ShowTile
 from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 
 VERSION = 1

@@ -52,9 +52,7 @@ class _WaitingBlock:
 class VerificationQueue:
     """What waits, what is out, and for whom."""
 
-    def __init__(
-        self, verdicts: CheckedTxCache, explain: Callable[[SignedTx, bool], Fault | None], parts: int
-    ) -> None:
+    def __init__(self, verdicts: CheckedTxCache, explain: Callable[[SignedTx, bool], Fault | None], parts: int) -> None:
         """`explain`: the verdict on a transaction whose form and signature hold, or do not. `parts` out at a time."""
         self._verdicts, self._explain, self._parts = verdicts, explain, parts
         self._arrivals: dict[Stamp, SubmittedTx] = {}
@@ -77,8 +75,7 @@ class VerificationQueue:
             return True
         size = len(encode(signed)) + _FRAME
         is_full = (
-            len(self._arrivals) >= limits.VERIFICATION_QUEUE_TXS
-            or self.size + size > limits.VERIFICATION_QUEUE_BYTES
+            len(self._arrivals) >= limits.VERIFICATION_QUEUE_TXS or self.size + size > limits.VERIFICATION_QUEUE_BYTES
         )
         if not self._parts or is_full or self._verdicts.has(stamp):
             return False
@@ -110,14 +107,10 @@ class VerificationQueue:
     def drop(self, height: int) -> None:
         """Blocks up to this height are final: nobody votes for them, or for others of their height."""
         self._waiting_blocks = {
-            name: waiting
-            for name, waiting in self._waiting_blocks.items()
-            if waiting.draft.header.height > height
+            name: waiting for name, waiting in self._waiting_blocks.items() if waiting.draft.header.height > height
         }
         wanted = {stamp for waiting in self._waiting_blocks.values() for stamp in waiting.missing}
-        self._rest |= {
-            s: signed for s, signed in self._urgent.items() if s not in wanted and s in self._arrivals
-        }
+        self._rest |= {s: signed for s, signed in self._urgent.items() if s not in wanted and s in self._arrivals}
         self._urgent = {stamp: signed for stamp, signed in self._urgent.items() if stamp in wanted}
 
     def hand_out(self) -> list[VerifyJob]:

@@ -50,9 +50,7 @@ class QuorumCertificate(Wire, frozen=True):
     signatures: tuple[Signature, ...]
 
 
-NO_CERTIFICATE = QuorumCertificate(
-    VoteKind.FINALIZE, 0, b"", ()
-)  # of the header at height 0, which nobody signs
+NO_CERTIFICATE = QuorumCertificate(VoteKind.FINALIZE, 0, b"", ())  # of the header at height 0, which nobody signs
 
 
 def is_quorum(count: int, seats: int) -> bool:
@@ -91,9 +89,7 @@ def certificate_of(votes: Iterable[SignedVote], seats: int) -> QuorumCertificate
     by_seat = {signed.seat: signed for signed in votes}
     vote = next(iter(by_seat.values())).vote
     bits = sum(1 << seat for seat in by_seat).to_bytes(_width(seats), "little")
-    return QuorumCertificate(
-        vote.kind, vote.view, bits, tuple(by_seat[seat].signature for seat in sorted(by_seat))
-    )
+    return QuorumCertificate(vote.kind, vote.view, bits, tuple(by_seat[seat].signature for seat in sorted(by_seat)))
 
 
 def has_quorum(certificate: QuorumCertificate, vote: Vote, members: Sequence[PeerId]) -> bool:

@@ -114,7 +114,5 @@ def hint(market: Market, bid: Bid, asked: Sequence[OfferConstraint]) -> str:
     def is_enough(left: Mask) -> bool:
         return market.asks.widest(left, bid.similar) >= needed
 
-    similar = (
-        f"relax similarity: speeds may differ by {bid.similarity - 100} % at most, one owner may have a third"
-    )
+    similar = f"relax similarity: speeds may differ by {bid.similarity - 100} % at most, one owner may have a third"
     return relief(asked, needed, similar, is_enough)

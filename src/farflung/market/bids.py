@@ -137,9 +137,7 @@ def rules(bid: Bid, market: Market) -> tuple[OfferConstraint, ...]:
         *(OfferConstraint(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
         OfferConstraint("speed", f"{format_count(bid.speed)}FLOP/s", market.asks.speeds >= bid.speed),
         OfferConstraint("unit", "its bounds", _takes(bid.work.each, facts)),
-        OfferConstraint(
-            "job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)
-        ),
+        OfferConstraint("job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)),
         OfferConstraint(
             "deadline", f"{format_count(bid.work.flop)}FLOP in {format_seconds(span)}", _in_time(bid, market)
         ),

@@ -62,9 +62,7 @@ def alone(rules: Sequence[OfferConstraint]) -> tuple[Mask, ...]:
     return tuple(reversed(found))
 
 
-def relief(
-    rules: Sequence[OfferConstraint], needed: int, similar: str, is_enough: Callable[[Mask], bool]
-) -> str:
+def relief(rules: Sequence[OfferConstraint], needed: int, similar: str, is_enough: Callable[[Mask], bool]) -> str:
     """What to relax: the one constraint that, dropped alone, leaves enough; else the one that loses most.
 
     `similar` is the answer where enough meet all constraints and too few of them are alike.
@@ -79,6 +77,4 @@ def relief(
         return similar
     missed = [int(np.count_nonzero(~rule.met)) for rule in rules]  # where others keep all of them out, too
     rule, *_ = max(zip(rules, counts, missed, strict=True), key=lambda each: each[1:])
-    return (
-        f"relax {rule.name} first ({rule.value} is asked of each); it is not the only constraint in the way"
-    )
+    return f"relax {rule.name} first ({rule.value} is asked of each); it is not the only constraint in the way"

@@ -105,9 +105,7 @@ def _rules(request: MatchRequest, book: OfferBook) -> tuple[OfferConstraint, ...
     speed = f"{format_count(request.flops)}FLOP/s"
     return (
         OfferConstraint("cores", str(request.cores), facts["cores"] >= request.cores),
-        OfferConstraint(
-            "memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes
-        ),
+        OfferConstraint("memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes),
         OfferConstraint("disk", format_bytes(request.disk_bytes), facts["disk"] >= request.disk_bytes),
         OfferConstraint("speed", speed, book.speeds >= request.flops),
         OfferConstraint("stake", stake, facts["stake"] >= request.stake),

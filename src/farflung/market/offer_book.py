@@ -16,16 +16,7 @@ import numpy as np
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
-from farflung.market.clearing import (
-    ALONE,
-    FASTEST,
-    SimilarityRule,
-    SpeedWindow,
-    Whole,
-    best,
-    widest,
-    within,
-)
+from farflung.market.clearing import ALONE, FASTEST, SimilarityRule, SpeedWindow, Whole, best, widest, within
 from farflung.market.filter_report import Mask
 
 LARGEST: Final = (1 << 63) - 1

@@ -63,9 +63,7 @@ class Quote(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def quote(
-    market: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Sequence[OfferConstraint] = ()
-) -> Quote:
+def quote(market: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Sequence[OfferConstraint] = ()) -> Quote:
     """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time.
 
     `also`: what the requester asks for beyond the fields of a bid, over the places of `market`.
@@ -94,9 +92,7 @@ def quote(
     )
 
 
-def _hint(
-    market: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None
-) -> str:
+def _hint(market: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None) -> str:
     """What to relax. Where money would not do it and those who meet all would be enough but for whose they are, no
     constraint on hosts is named: it is the owner's share that stands in the way.
     """

@@ -43,10 +43,7 @@ class UnitBounds(msgspec.Struct, frozen=True):
         wrong = fault({name: (getattr(self, name), least.get(name, 1), most[name]) for name in most})
         if wrong:
             raise UsageError(
-                "FF-MARK-010",
-                "a unit of work without bounds",
-                cause=wrong,
-                hint="declare what one unit takes at most",
+                "FF-MARK-010", "a unit of work without bounds", cause=wrong, hint="declare what one unit takes at most"
             )
 
     def over(self, used: UnitBounds) -> tuple[str, ...]:

@@ -134,6 +134,4 @@ def check_place(place: EndpointAddress) -> None:
 
 
 def _refuse(cause: str) -> ProtocolError:
-    return ProtocolError(
-        "FF-NET-060", "malformed endpoint record", cause=cause, hint="ask the peer for a fresh record"
-    )
+    return ProtocolError("FF-NET-060", "malformed endpoint record", cause=cause, hint="ask the peer for a fresh record")

@@ -127,6 +127,4 @@ def read_error(body: bytes) -> RemoteError:
     told = decode(body, ErrorBody, limits.ERROR_BYTES)
     if not _CODE.fullmatch(told.code):
         raise _refuse("the code of an error is no error code")
-    return RemoteError(
-        told.code, _printable(told.message), cause=_printable(told.cause), hint=_printable(told.hint)
-    )
+    return RemoteError(told.code, _printable(told.message), cause=_printable(told.cause), hint=_printable(told.hint))

@@ -65,9 +65,7 @@ def read_book(data: bytes) -> QuotaRecord | None:
         return None
     months = [each.month for each in book.sums]
     is_sound = len(months) <= limits.BOOK_MONTHS and months == sorted(set(months))
-    is_sound = is_sound and all(
-        0 <= each.month < 12 * 10_000 and min(each.up, each.down) >= 0 for each in book.sums
-    )
+    is_sound = is_sound and all(0 <= each.month < 12 * 10_000 and min(each.up, each.down) >= 0 for each in book.sums)
     return book if is_sound and book.version == _BOOK_VERSION else None
 
 

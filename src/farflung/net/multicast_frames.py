@@ -221,9 +221,7 @@ class FrameOpener:
             raise _refused(sender, "it has begun too many streams")
         return known or _SenderStream(_stream_key(epoch.key, head))
 
-    def _add(
-        self, stream: _SenderStream, head: GroupFrameHead, sender: PeerId, plain: bytes
-    ) -> GroupMessage | None:
+    def _add(self, stream: _SenderStream, head: GroupFrameHead, sender: PeerId, plain: bytes) -> GroupMessage | None:
         if head.counter > stream.following:
             self.lost += 1
             stream.parts = None

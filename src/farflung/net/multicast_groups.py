@@ -114,9 +114,7 @@ class AdmittedJoin(NamedTuple):
     who: Identity
 
 
-def sign_roster(
-    own: SigningKey | Credential, name: Hash, epoch: int, members: tuple[PeerId, ...]
-) -> SignedRoster:
+def sign_roster(own: SigningKey | Credential, name: Hash, epoch: int, members: tuple[PeerId, ...]) -> SignedRoster:
     """The roster of `own`'s group `name`, members in the order of their keys."""
     credential = credential_of(own)
     roster = Roster(credential.account, name, epoch, tuple(sorted(members)))
@@ -175,11 +173,7 @@ def judge(body: bytes, relay: PeerId, now: int) -> AdmittedJoin | GroupJoinStatu
     who = signer_of(join.presenter, signed.certificate, signed.signature, NS_FAN_JOIN, encode(join))
     if who is None or owner_of(signed.roster) is None:
         return GroupJoinStatus.FORGED
-    return (
-        AdmittedJoin(join, signed.roster, who)
-        if join.presenter in roster.members
-        else GroupJoinStatus.OUTSIDE
-    )
+    return AdmittedJoin(join, signed.roster, who) if join.presenter in roster.members else GroupJoinStatus.OUTSIDE
 
 
 def is_newer(known: Roster | None, said: Roster) -> bool | None:
@@ -210,9 +204,7 @@ def skipped(waiting: Mapping[MemberT, int], quiet: Mapping[MemberT, float], full
     """
     if full < limits.FAN_PATIENCE_SECONDS or not waiting:
         return []
-    is_starving = any(
-        not size and quiet[member] >= limits.FAN_PATIENCE_SECONDS for member, size in waiting.items()
-    )
+    is_starving = any(not size and quiet[member] >= limits.FAN_PATIENCE_SECONDS for member, size in waiting.items())
     most = max(waiting.values())
     return [
         member

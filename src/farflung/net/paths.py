@@ -182,14 +182,7 @@ Event = (
     | PathMeasuredEvent
     | PathTickEvent
 )
-_OfPath = (
-    PathOpenedEvent
-    | PathFailedEvent
-    | PathLostEvent
-    | PathSilentEvent
-    | PathRecoveredEvent
-    | PathMeasuredEvent
-)
+_OfPath = PathOpenedEvent | PathFailedEvent | PathLostEvent | PathSilentEvent | PathRecoveredEvent | PathMeasuredEvent
 
 
 class DialPath(msgspec.Struct, frozen=True):
@@ -270,9 +263,7 @@ def _kind(place: EndpointAddress) -> PathType:
     return PathType.DIRECT if place.relay == DIRECT else PathType.RELAY
 
 
-def _happened(
-    state: PathSelectionState, event: _OfPath, now: float
-) -> tuple[PathSelectionState, list[Effect]]:
+def _happened(state: PathSelectionState, event: _OfPath, now: float) -> tuple[PathSelectionState, list[Effect]]:
     effects: list[Effect] = []
     replace = msgspec.structs.replace
     path = state.path(event.place)
@@ -297,13 +288,9 @@ def _happened(
             path = replace(path, is_silent=False)
         case PathLostEvent() if path.is_open:
             failures = 0 if now - path.since >= STEADY_SECONDS else path.failures + 1
-            path = replace(
-                path, condition=PathCondition.FAILED, failures=failures, since=now + pause(failures)
-            )
+            path = replace(path, condition=PathCondition.FAILED, failures=failures, since=now + pause(failures))
         case PathMeasuredEvent() if path.is_open:
-            has_dropped = (
-                event.goodput is not None and path.goodput is not None and event.goodput < DROP * path.goodput
-            )
+            has_dropped = event.goodput is not None and path.goodput is not None and event.goodput < DROP * path.goodput
             path = _smoothed(path, event)
             if has_dropped and now - path.probed >= PROBE_SECONDS:
                 path = replace(path, probed=now)
@@ -383,9 +370,7 @@ def _needs_less(new: NetworkPath, old: NetworkPath) -> bool:
     return old.way is PathType.RELAY and new.way is not PathType.RELAY
 
 
-def _try(
-    state: PathSelectionState, now: float, *, is_wanted: bool
-) -> tuple[PathSelectionState, list[Effect]]:
+def _try(state: PathSelectionState, now: float, *, is_wanted: bool) -> tuple[PathSelectionState, list[Effect]]:
     """One path at once where nothing stands, another when that takes long; behind it all whose pause is over."""
     ripe = [p for p in state.paths if p.condition is PathCondition.UNTRIED or _is_over(p, now)]
     busy = [p for p in state.paths if p.condition in (PathCondition.TRYING, PathCondition.OPEN)]
@@ -403,9 +388,7 @@ def _try(
             chosen += choose((p for p in ripe if p.is_relayed), RELAYS - relays)
     places = {path.place for path in chosen}
     paths = tuple(
-        msgspec.structs.replace(path, condition=PathCondition.TRYING, since=now)
-        if path.place in places
-        else path
+        msgspec.structs.replace(path, condition=PathCondition.TRYING, since=now) if path.place in places else path
         for path in state.paths
     )
     return msgspec.structs.replace(state, paths=paths), [DialPath(path.place) for path in chosen]

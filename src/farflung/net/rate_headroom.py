@@ -37,10 +37,7 @@ def looked(
         return RateHeadroom(1 + (lift.times - 1) / 2, is_told=False) if before in _PACED else lift
     is_told = before is after and after in _STEADY and sample.is_busy and not sample.is_long
     return replace(
-        lift,
-        allowed=lift.allowed + allowed,
-        carried=lift.carried + sample.carried,
-        is_told=lift.is_told and is_told,
+        lift, allowed=lift.allowed + allowed, carried=lift.carried + sample.carried, is_told=lift.is_told and is_told
     )
 
 

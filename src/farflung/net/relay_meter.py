@@ -79,9 +79,7 @@ class _PartyUsage:
 class PayerExposure:
     """One payer at one relay, over all its passes that are not settled."""
 
-    def __init__(
-        self, window: int = limits.RECEIPT_WINDOW, owed: int = 0, worth: int = limits.PASS_BYTES
-    ) -> None:
+    def __init__(self, window: int = limits.RECEIPT_WINDOW, owed: int = 0, worth: int = limits.PASS_BYTES) -> None:
         """`window`: bytes that may be at risk. `owed`: of them, what earlier passes left, which are settled.
 
         `worth`: bytes that the payer's channel pays for, from the first on.

@@ -20,9 +20,7 @@ def name_of(toll: RelayPass) -> Name:
     return toll.payer, toll.opening, toll.serial
 
 
-def judge(
-    signed: SignedRelayPass | None, relay: PeerId, parties: tuple[PeerId, ...]
-) -> RelayPass | TicketStatus:
+def judge(signed: SignedRelayPass | None, relay: PeerId, parties: tuple[PeerId, ...]) -> RelayPass | TicketStatus:
     """The pass, if it is for this relay and these keys, and its payer's; else why not."""
     if signed is None:
         return TicketStatus.UNPAID

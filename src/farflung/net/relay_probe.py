@@ -67,10 +67,7 @@ class ProbeRateLimiter:
         is_new = key not in self._bytes
         if is_new and len(self._bytes) >= limits.MEASURE_KEYS:
             return False
-        if (
-            self._bytes[key] + size > limits.MEASURE_KEY_BYTES
-            or self._total + size > limits.MEASURE_ALL_BYTES
-        ):
+        if self._bytes[key] + size > limits.MEASURE_KEY_BYTES or self._total + size > limits.MEASURE_ALL_BYTES:
             return False
         self._bytes[key] += size
         self._total += size

@@ -59,9 +59,7 @@ class RelaySlot(msgspec.Struct, frozen=True):
     def credible(self) -> NetworkPath:
         """What it is worth, by what it promises and what it keeps of that."""
         goodput = self.path.goodput
-        return (
-            self.path if goodput is None else msgspec.structs.replace(self.path, goodput=goodput * self.trust)
-        )
+        return self.path if goodput is None else msgspec.structs.replace(self.path, goodput=goodput * self.trust)
 
     def is_dead(self, now: float) -> bool:
         """Whether it is away for longer than a restart takes."""

@@ -127,9 +127,7 @@ class SendScheduler:
         lane.places -= 1
         lane.bytes_placed -= size
 
-    def next(
-        self, limit: int = FRAGMENT_BYTES
-    ) -> tuple[MessageKind, list[Piece], list[OutgoingMessage]] | None:
+    def next(self, limit: int = FRAGMENT_BYTES) -> tuple[MessageKind, list[Piece], list[OutgoingMessage]] | None:
         """What leaves next: its kind, frames in pieces, and the messages that begin in it; None: nothing to send.
 
         A frame of `limit` bytes at most, so that control does not wait for a large one on a slow line; further whole
@@ -142,9 +140,7 @@ class SendScheduler:
                 return message.kind, *self._fill(lane, message, limit)
         return None
 
-    def _fill(
-        self, lane: _SendLane, first: OutgoingMessage, room: int
-    ) -> tuple[list[Piece], list[OutgoingMessage]]:
+    def _fill(self, lane: _SendLane, first: OutgoingMessage, room: int) -> tuple[list[Piece], list[OutgoingMessage]]:
         pieces: list[Piece] = []
         started = [] if lane.current is first else [first]
         message: OutgoingMessage | None = first

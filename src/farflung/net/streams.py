@@ -261,9 +261,7 @@ class StreamMultiplexer:
             raise _broken("FF-NET-021", "a message is over its limit", f"an error of {total} bytes")
         _check_total(request.kind, total)
         self._outbox.free(request.kind, request.size)
-        return self._begin(
-            _PartialMessage(frame.type, frame.stream, request.kind, total, open=request)
-        ), piece
+        return self._begin(_PartialMessage(frame.type, frame.stream, request.kind, total, open=request)), piece
 
     def _begin(self, partial: _PartialMessage) -> _PartialMessage:
         if partial.kind.is_bulk in self._partials:

@@ -35,9 +35,7 @@ def _der(tag: int, *parts: bytes) -> bytes:
 
 
 _ED25519 = _der(_SEQUENCE, _der(_OID, bytes([0x2B, 0x65, 0x70])))  # 1.3.101.112
-_NAME = _der(
-    _SEQUENCE, _der(_SET, _der(_SEQUENCE, _der(_OID, bytes([0x55, 0x04, 0x03])), _der(_TEXT, b"farflung")))
-)
+_NAME = _der(_SEQUENCE, _der(_SET, _der(_SEQUENCE, _der(_OID, bytes([0x55, 0x04, 0x03])), _der(_TEXT, b"farflung"))))
 _VALIDITY = _der(_SEQUENCE, _der(_UTC, b"700101000000Z"), _der(_TIME, b"99991231235959Z"))
 # 2.25.x, the arc of UUIDs, which nobody has to register: x is the UUID (version 5, URL) of "farflung/node-key/1"
 _CERTIFIED = _der(_OID, bytes.fromhex("69b290b1f08eb1eacf93b2cdc3eff9e4e1d801"))

@@ -46,9 +46,7 @@ QUEUE_SHARE: Final = 0.125  # of the round trip
 # At least, that begins a proof, and is somebody else's if a test leaves it: less may be jitter, of a busy machine too.
 LONG: Final = 0.02
 TEST_TRIPS: Final = 4.0
-TEST_LEAST: Final = (
-    0.75  # a slow connection's smoothed round trip falls late: by an eighth an acknowledgement
-)
+TEST_LEAST: Final = 0.75  # a slow connection's smoothed round trip falls late: by an eighth an acknowledgement
 TEST_MOST: Final = 1.5
 WEIGH: Final = 0.25  # or WEIGH_TRIPS: in which more than is known must come, to be believed
 WEIGH_TRIPS: Final = 4.0
@@ -303,9 +301,7 @@ def _probe(line: UplinkEstimate, sample: UplinkSample) -> UplinkEstimate:
     if line.spent >= max(PROBE_LEAST, PROBE_TRIPS * sample.base) and not sample.is_queued:
         if line.is_seen:  # BBR alone makes it for a moment when it tries; and no more came
             return _enter(replace(line, agreed=line.agreed + 1, since=sample.at), UplinkPhase.KEEP)
-        return replace(
-            _enter(line, UplinkPhase.OPEN), less=0.0
-        )  # nobody is helped by a pace where nothing waits
+        return replace(_enter(line, UplinkPhase.OPEN), less=0.0)  # nobody is helped by a pace where nothing waits
     return _more(line, sample) or line
 
 

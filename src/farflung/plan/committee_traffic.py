@@ -32,9 +32,7 @@ STATUSES: Final = 4  # of a pair that meet
 CHANNELS: Final = 6  # two relays': opened, claimed from, closed
 TX: Final = 280  # a transaction of a run, on the average
 PENDING: Final = 16  # of the message that carries one
-ASKED: Final = (
-    700  # by a client of one validator more: its nonce, and what became of the transaction; with answers
-)
+ASKED: Final = 700  # by a client of one validator more: its nonce, and what became of the transaction; with answers
 HEAD: Final = 150  # the question for the ledger's time, and its answer, but for header and certificate
 _KEY: Final = PeerId(ZERO_HASH)
 _HEADER: Final = BlockHeader(ZERO_HASH, 100, 0, 100_000, _KEY, ZERO_HASH, ZERO_HASH, ZERO_HASH)
@@ -70,9 +68,7 @@ def view_bytes(seats: int) -> int:
 
 def chain_bytes(seats: int, count: int) -> int:
     """Bytes of a chain of so many transactions; of several seats, with an empty block behind each."""
-    certificate = QuorumCertificate(
-        VoteKind.FINALIZE, 100, bytes((seats + 7) // 8), (_SIGNATURE,) * quorum_of(seats)
-    )
+    certificate = QuorumCertificate(VoteKind.FINALIZE, 100, bytes((seats + 7) // 8), (_SIGNATURE,) * quorum_of(seats))
     empty = len(encode(Block(_HEADER, (), certificate)))
     return count * (TX + empty * (2 if seats > 1 else 1))
 
@@ -87,12 +83,8 @@ def committee_bytes(spec: JobSpec, seats: int) -> Bytes:
     asked = more * (TX + ASKED) + HEAD + chain_bytes(seats, 1) // 2
     read = (seats + 1) * chain_bytes(seats, count) - chain_bytes(1, count)
     pairs = seats * others // 2 + more * parties + others
-    met = pairs * DIAL + (seats + 1) * others // 2 * STATUSES * _told(
-        ReplicaStatus(0, 100, 100, 100, ZERO_HASH)
-    )
-    return Bytes(
-        2 * count * view_bytes(seats) + count * (others * TX + handed + asked) + read + met + _pulled(seats)
-    )
+    met = pairs * DIAL + (seats + 1) * others // 2 * STATUSES * _told(ReplicaStatus(0, 100, 100, 100, ZERO_HASH))
+    return Bytes(2 * count * view_bytes(seats) + count * (others * TX + handed + asked) + read + met + _pulled(seats))
 
 
 def _pulled(seats: int) -> int:

@@ -46,9 +46,7 @@ def parse(text: str) -> Link:
 
     Raises UsageError FF-PLAN-010 (cannot be read), FF-PLAN-011 (there is no such link).
     """
-    words = [
-        word.strip() for word in re.sub(r"/s(?=$|/|\s)", "", text.strip(), flags=re.IGNORECASE).split("/")
-    ]
+    words = [word.strip() for word in re.sub(r"/s(?=$|/|\s)", "", text.strip(), flags=re.IGNORECASE).split("/")]
     if not 2 <= len(words) <= 3:
         raise _unreadable(text, "it has two or three parts: up, down, and a round trip")
     trip = _trip(text, words[2]) if len(words) == 3 else ROUND_TRIP

@@ -118,9 +118,7 @@ def step_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasuremen
 def evaluated_tokens(spec: JobSpec) -> int:
     """Held-out tokens judged: before the first round, every `every` rounds, and at the end."""
     every = spec.evaluate.every
-    return (
-        spec.evaluate.tokens * (1 + (spec.rounds // every if every > 0 else 0)) + spec.evaluate.final_tokens
-    )
+    return spec.evaluate.tokens * (1 + (spec.rounds // every if every > 0 else 0)) + spec.evaluate.final_tokens
 
 
 def start_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasurements) -> float:
@@ -169,11 +167,7 @@ def served_seconds(spec: JobSpec, layout: TensorLayout) -> Seconds:
 
 
 def duration(
-    spec: JobSpec,
-    layout: TensorLayout,
-    traffic: RunTraffic,
-    machine: MachineMeasurements,
-    network: RunLinks = HERE,
+    spec: JobSpec, layout: TensorLayout, traffic: RunTraffic, machine: MachineMeasurements, network: RunLinks = HERE
 ) -> RunDuration:
     """Seconds on one machine that runs all members as single-threaded processes, time-shared over its cores.
 
@@ -190,9 +184,7 @@ def duration(
     merge = (members + 1) * layout.size * (members * part + MERGE_ELEMENT)
     touched = traffic.sync_round * DECODE_BYTE
     sync = spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)
-    opened = audit_costs.moved(
-        spec, audit_costs.expected(spec), lambda vectors: FLOAT * layout.size * vectors
-    )
+    opened = audit_costs.moved(spec, audit_costs.expected(spec), lambda vectors: FLOAT * layout.size * vectors)
     one = 3.0 * forward_flop(spec, layout) * spec.round_tokens / spec.segments / rate
     waited = waits(spec, network, traffic, opened / count if count else 0.0, one)
     within = (work / shared + beside + sync + waited.exchange) / spec.rounds

@@ -158,9 +158,7 @@ def _refuse_too_little_memory(need: WorkerMemory, members: int, machine: Machine
     if need.network <= usable:
         return
     fit = need.members_in(usable, members)
-    change = (
-        f"set network.providers = {fit}" if fit >= 1 else "set fewer network.verifiers, or a smaller model"
-    )
+    change = f"set network.providers = {fit}" if fit >= 1 else "set fewer network.verifiers, or a smaller model"
     raise PolicyError(
         "FF-PLAN-002",
         f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",

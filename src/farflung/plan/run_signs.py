@@ -39,9 +39,7 @@ class RunObservations(msgspec.Struct, frozen=True):
     sessions: int = 1
     caught: int = 0
     drawn: tuple[tuple[int, int], ...] = ()  # round and segment of each audit
-    drawn_of: Mapping[
-        str, tuple[tuple[int, int], ...]
-    ] = {}  # the same by the name of whose process was audited
+    drawn_of: Mapping[str, tuple[tuple[int, int], ...]] = {}  # the same by the name of whose process was audited
     repeated: int = 0  # verdicts above one an audit
     unpaid: int = 0  # contributions that made the loss worse
     ways: Mapping[str, int] = {}  # rounds by the way that their payloads took
@@ -142,9 +140,7 @@ def of_memory(plan: RunPlan, seen: RunObservations) -> Signs:
     if not seen.drawn and need.opened:
         yield RunSign(-HEAP_SLACK * need.opened, "no audit was drawn, so no worker opened a state")
     kept = need.worker - _counted(need)
-    told = (
-        f"all that is counted is there, and less than the {format_bytes(kept)} added for what the heap keeps"
-    )
+    told = f"all that is counted is there, and less than the {format_bytes(kept)} added for what the heap keeps"
     yield RunSign(most - need.worker if _counted(need) <= most < need.worker else 0.0, told)
 
 
@@ -170,14 +166,10 @@ def of_price(plan: RunPlan, seen: RunObservations) -> Signs:
     cost, members = plan.price, plan.spec.network.providers
     if seen.unit_price and cost.unit:
         hired = cost.price * (seen.unit_price / cost.unit - 1)
-        words = (
-            f"hired at {format_credits(seen.unit_price)} a token, at most {format_credits(cost.unit)} was bid"
-        )
+        words = f"hired at {format_credits(seen.unit_price)} a token, at most {format_credits(cost.unit)} was bid"
         yield RunSign(hired, words)
     one = cost.training / members
-    yield RunSign(
-        -seen.caught * one, f"{_count(seen.caught, 'provider was', 'providers were')} caught and not paid"
-    )
+    yield RunSign(-seen.caught * one, f"{_count(seen.caught, 'provider was', 'providers were')} caught and not paid")
     worse = f"{_count(seen.unpaid, 'contribution', 'contributions')} made the loss worse and had no pay"
     yield RunSign(-seen.unpaid * one / plan.spec.rounds, worse)
     yield _fewer_members(plan, seen, cost.training, power=1)

@@ -71,9 +71,7 @@ NODE_SECOND: Final = 1_000
 # a node, requester or relay asks every two seconds whose keys were withdrawn (peers.ledger_client.key_registry)
 KEYS_SECOND: Final = 40
 KEYS_OTHERS: Final = 4  # who asks beside nodes
-HIDDEN_SECOND: Final = (
-    170  # of a hidden node: what it and those that it talks to sign for its relay, every 10 s
-)
+HIDDEN_SECOND: Final = 170  # of a hidden node: what it and those that it talks to sign for its relay, every 10 s
 START_NODE: Final = 10_300  # offer, lease, ledger transactions and receipts of one node
 START_OTHERS: Final = 22_400  # escrow, match, settlement and the export
 TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node

@@ -69,9 +69,7 @@ class StepTrace(Wire, frozen=True, tag="traced"):
     resident: int
     update: int  # most that the optimizer's step adds to `resident`, gradients that come and go included
     largest: int  # parameters that one submodule owns itself, at most
-    ends: tuple[
-        int, int
-    ]  # bytes of parameters used up to the first block, and from then on, outside the blocks
+    ends: tuple[int, int]  # bytes of parameters used up to the first block, and from then on, outside the blocks
     copied: int  # of them, bytes that both ends use
     layout: TensorLayout  # all parameters, a tied one once
     blocks: tuple[TracedBlock, ...]

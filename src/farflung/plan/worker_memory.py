@@ -116,9 +116,7 @@ def opened_vectors(spec: JobSpec) -> int:
     return (held + carried) + held + (1 + carried) if spec.is_audited else 0
 
 
-def memory(
-    spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMemory | None = None
-) -> WorkerMemory:
+def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMemory | None = None) -> WorkerMemory:
     """Peak memory by purpose; what an exact dense codec or plain averaging does not keep is not counted.
 
     With a traced `step` its activations are what is alive at its peak beside parameters, gradients and optimizer;

@@ -53,9 +53,7 @@ class _FetchSource:
     """What is known of a way. Rates in chunks a second."""
 
     window: int
-    asked: dict[int, _ChunkRequest] = field(
-        default_factory=dict
-    )  # in the order in which they will be answered
+    asked: dict[int, _ChunkRequest] = field(default_factory=dict)  # in the order in which they will be answered
     heard: float = 0.0  # the last sign of life, or when it began to owe something
     moved: float = 0.0  # the last chunk, or likewise
     brought: int = 0

@@ -137,9 +137,7 @@ def open_object(job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes
     return plain
 
 
-def _opened(
-    job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes | memoryview]
-) -> Iterator[bytes]:
+def _opened(job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     cipher, seen = _cipher(job_key, manifest.content), 0
     for index, data in enumerate(chunks):
         yield _open(cipher, manifest, index, data)

@@ -54,9 +54,7 @@ class TensorBlocks:
         found: list[Tensor] = []
         first, at = 0, 0
         flat = blocks[sum(self._full) :].reshape(-1)
-        for shape, is_tiled, size, full in zip(
-            self.shapes, self._tiled, self._sizes, self._full, strict=True
-        ):
+        for shape, is_tiled, size, full in zip(self.shapes, self._tiled, self._sizes, self._full, strict=True):
             own = blocks[first : first + full]
             first += full
             if is_tiled:

@@ -72,13 +72,7 @@ class GradientSync:
                 hint='take "dense" without momentum, or "topk" with a momentum below 1',
             )
         self._codec = registry.make(
-            codec,
-            value_bits=value_bits,
-            topk=topk,
-            chunk=chunk,
-            transform="raw",
-            rank=1,
-            error_decay=error_decay,
+            codec, value_bits=value_bits, topk=topk, chunk=chunk, transform="raw", rank=1, error_decay=error_decay
         )
         self._momentum = momentum
         self._group = resolve(group)
@@ -117,11 +111,7 @@ class GradientSync:
     def state_dict(self) -> dict[str, Any]:
         """What was not sent, and velocities: private to a rank, so save it under the rank's name."""
         kept = {
-            name: {
-                key: torch.from_numpy(value.copy())
-                for key, value in vars(channel).items()
-                if value is not None
-            }
+            name: {key: torch.from_numpy(value.copy()) for key, value in vars(channel).items() if value is not None}
             for name, channel in self._channels.items()
         }
         return {"tag": self._tag, "channels": kept}

@@ -148,9 +148,7 @@ class DeMo(torch.optim.Optimizer):
         chosen = choose(flat, self._codec.plan(layout).slabs)
         return self._codec.encode_chosen(chosen.indices, chosen.values, layout, about)[1]
 
-    def _exchange(
-        self, layout: TensorLayout, about: ContributionKey, payload: bytes
-    ) -> tuple[Float32, Float32]:
+    def _exchange(self, layout: TensorLayout, about: ContributionKey, payload: bytes) -> tuple[Float32, Float32]:
         """What this peer's payload says, and the mean of what all say: both of shape (layout.size,)."""
         self.last_payload = payload
         quorum = len(self.group.ids)
@@ -181,9 +179,7 @@ class DeMo(torch.optim.Optimizer):
         both = self._placed(np.concatenate([sent, mean]), own[0][0].device)
         both = both.view(2 * blocks.count, self._side, self._side)
         said, wanted = inverse(both).chunk(2)
-        for (parameter, group), known, change in zip(
-            own, blocks.scatter(said), blocks.scatter(wanted), strict=True
-        ):
+        for (parameter, group), known, change in zip(own, blocks.scatter(said), blocks.scatter(wanted), strict=True):
             self.state[parameter]["delta"].sub_(known.to(parameter.device))
             if group["weight_decay"]:
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
@@ -228,13 +224,7 @@ class DeMo(torch.optim.Optimizer):
 
 
 def _check(lr: float, decay: float, weight_decay: float, aggregation: str, check_every: int) -> None:
-    if (
-        lr > 0
-        and 0 <= decay <= 1
-        and weight_decay >= 0
-        and check_every >= 0
-        and aggregation in ("selectors", "all")
-    ):
+    if lr > 0 and 0 <= decay <= 1 and weight_decay >= 0 and check_every >= 0 and aggregation in ("selectors", "all"):
         return
     raise UsageError(
         "FF-SYNC-020",

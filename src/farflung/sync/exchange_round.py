@@ -97,16 +97,12 @@ def _decoded(
         peer = group.ids[rank]
         try:
             weight, payload = _weight(data)
-            parts[rank] = WeightedUpdate(
-                peer, weight, sync.decode(about._replace(peer=peer), layout, payload)
-            )
+            parts[rank] = WeightedUpdate(peer, weight, sync.decode(about._replace(peer=peer), layout, payload))
         except ProtocolError as error:
             broken[rank] = str(error)
     for rank in _unlike(parts):
         broken[rank] = str(
-            _miscounted(
-                "told, and most tell none" if parts[rank].weight else "none told, and others tell theirs"
-            )
+            _miscounted("told, and most tell none" if parts[rank].weight else "none told, and others tell theirs")
         )
         del parts[rank]
     return {rank: part._replace(weight=max(part.weight, 1)) for rank, part in parts.items()}, broken

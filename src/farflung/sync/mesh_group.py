@@ -184,9 +184,7 @@ class Mesh:
     async def _leave(self) -> None:
         """Others may still need what is held here, so whoever stands is waited for."""
         connected = {
-            rank: connection
-            for rank, peer in enumerate(self.ids)
-            if (connection := self._endpoint.connection(peer))
+            rank: connection for rank, peer in enumerate(self.ids) if (connection := self._endpoint.connection(peer))
         }
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MARGIN_SECONDS):
@@ -248,9 +246,7 @@ class Mesh:
             verdict = await self._decide(tag, until, quorum)
         else:
             ask = encode(tag)
-            answer = await self._until(
-                until + _MARGIN_SECONDS, 0, lambda c: c.call("sync.verdict", ask, timeout=None)
-            )
+            answer = await self._until(until + _MARGIN_SECONDS, 0, lambda c: c.call("sync.verdict", ask, timeout=None))
             verdict = decode(answer, ExchangeDecision, limits.CONTROL_BYTES)
         if verdict.tag != tag:
             raise refuse_piece("a verdict about another exchange")
@@ -378,9 +374,7 @@ class Mesh:
         held = self._assembly.get(wanted.tag, wanted.rank)
         if held is None or not 0 <= wanted.at < len(held.data):
             raise refuse_piece(f"rank {wanted.rank} of exchange {wanted.tag} is not held")
-        return encode(
-            PayloadPiece(wanted.tag, len(held.data), wanted.at, held.data[wanted.at : wanted.at + PIECE])
-        )
+        return encode(PayloadPiece(wanted.tag, len(held.data), wanted.at, held.data[wanted.at : wanted.at + PIECE]))
 
 
 def _lost(rank: int, peer: PeerId, error: NetworkError) -> NetworkError:

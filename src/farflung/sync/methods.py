@@ -171,9 +171,7 @@ class MuLoCo(Synchroniser):
             delay=fragment_sync_delay,
         )
         inner = inner_optimizer if inner_optimizer is not None else Muon(model, lr)
-        super().__init__(
-            model, spec, inner, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
-        )
+        super().__init__(model, spec, inner, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group)
 
 
 class LocalSGD(Synchroniser):
@@ -244,13 +242,7 @@ class DGC(Synchroniser):
             optimizer_clip=clip,
         )
         super().__init__(
-            model,
-            spec,
-            None,
-            min_quorum=min_quorum,
-            clip_to_median=clip_to_median,
-            on_device=on_device,
-            group=group,
+            model, spec, None, min_quorum=min_quorum, clip_to_median=clip_to_median, on_device=on_device, group=group
         )
 
 

@@ -39,13 +39,7 @@ class Muon(torch.optim.Optimizer):
         known = set(map(id, matrices))
         kinds = ((True, matrices), (False, [p for _, p in named if id(p) not in known]))
         groups = [{"params": params, "is_matrix": kind} for kind, params in kinds if params]
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-        }
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(groups, defaults)
 
     @torch.no_grad()

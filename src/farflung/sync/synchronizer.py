@@ -124,9 +124,7 @@ class Synchroniser:
 
     def set_lr(self, lr: float) -> None:
         """The rate of a method that is its own optimizer (DGC, PowerSGD) from here on; the same at all peers."""
-        self.spec = msgspec.structs.replace(
-            self.spec, optimizer=msgspec.structs.replace(self.spec.optimizer, lr=lr)
-        )
+        self.spec = msgspec.structs.replace(self.spec, optimizer=msgspec.structs.replace(self.spec.optimizer, lr=lr))
         check_settings(self.spec)
         self.sync = Sync.of(self.spec)
 
@@ -317,8 +315,7 @@ def check_settings(spec: JobSpec) -> None:
         raise _bad(f"sync_every = {sync.steps}", "exchange after every step, or after every 15")
     if sync.fragments < 1 or sync.delay not in (0, 1):
         raise _bad(
-            f"fragments = {sync.fragments}, fragment_sync_delay = {sync.delay}",
-            "fragments >= 1, a delay of 0 or 1",
+            f"fragments = {sync.fragments}, fragment_sync_delay = {sync.delay}", "fragments >= 1, a delay of 0 or 1"
         )
     numbers = (sync.outer_lr, sync.outer_momentum, spec.optimizer.lr, spec.optimizer.weight_decay)
     if not np.isfinite(numbers).all() or min(numbers[0], numbers[2]) <= 0 or not 0 <= sync.outer_momentum < 1:

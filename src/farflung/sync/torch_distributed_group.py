@@ -52,9 +52,7 @@ class TorchGroup:
         if self._size - len(missing) < quorum:
             raise too_few(self._size - len(missing), quorum, missing)
         payloads = {
-            rank: parts[rank][: sizes[rank]].numpy().tobytes()
-            for rank in range(self._size)
-            if rank not in missing
+            rank: parts[rank][: sizes[rank]].numpy().tobytes() for rank in range(self._size) if rank not in missing
         }
         moved = (self._size - 1) * (longest + _WORD)
         return GroupExchange(payloads, missing, moved, moved)

@@ -164,12 +164,7 @@ class PoisonedUpdateWorker(RoundWorker):
 
 
 def claimed(
-    by: RoundWorker,
-    state: PublicState,
-    inner: InnerState,
-    change: Float32,
-    last_round: TrainedRound,
-    loss: float,
+    by: RoundWorker, state: PublicState, inner: InnerState, change: Float32, last_round: TrainedRound, loss: float
 ) -> TrainedRound:
     """A round that nobody made: straight from P_r to P_r + change, an optimizer that only counts, and losses that fall
     from `loss` as those of `last_round` fell.

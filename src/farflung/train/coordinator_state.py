@@ -9,14 +9,7 @@ import msgspec
 
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.ledger.transactions import Canary, SignedVerdict
-from farflung.train.run_log import (
-    Commitment,
-    CommitmentTiming,
-    Contribution,
-    Record,
-    RoundEndRecord,
-    RunEndRecord,
-)
+from farflung.train.run_log import Commitment, CommitmentTiming, Contribution, Record, RoundEndRecord, RunEndRecord
 from farflung.train.scores import SignedRoundScores
 
 
@@ -55,9 +48,7 @@ class CoordinatorState(msgspec.Struct, frozen=True):
     phase: RoundPhase = RoundPhase.IDLE
     root: Hash = Hash(b"")
     in_round: frozenset[PeerId] = frozenset()
-    promises: Mapping[
-        PeerId, tuple[Commitment, Contribution, CommitmentTiming | None]
-    ] = {}  # while the phase is TRAIN
+    promises: Mapping[PeerId, tuple[Commitment, Contribution, CommitmentTiming | None]] = {}  # while the phase is TRAIN
     commitments: Mapping[PeerId, Commitment] = {}
     block: Hash = Hash(b"")  # what the round is drawn from, once it is in the log
     contributions: Mapping[PeerId, Contribution] = {}

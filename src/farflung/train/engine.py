@@ -163,9 +163,7 @@ class WorkerEngine:
             PendingRound(after, made.states),
             PrefetchedRound(self._round_worker, state, after),
         )
-        return worker_messages.TrainResult(
-            state.round, sent.payload, packed, trace, before + self._clock() - began
-        )
+        return worker_messages.TrainResult(state.round, sent.payload, packed, trace, before + self._clock() - began)
 
     def _trained(self, worker: RoundWorker, state: PublicState) -> tuple[TrainedRound, float]:
         """The round's steps, and the seconds that those took which were made before it was asked for."""
@@ -225,9 +223,7 @@ class WorkerEngine:
         layout, optimizer = job.model.layout, job.spec.optimizer
         state = public_state.unpack(request.snapshot, layout)
         start = segments.unpack(request.start, optimizer, layout, state.round)
-        again = round_work.rerun(
-            job, state, request.member, request.segment, start, self._pulse, request.steps
-        )
+        again = round_work.rerun(job, state, request.member, request.segment, start, self._pulse, request.steps)
         end = segments.pack(again.end, optimizer, layout)
         return worker_messages.RerunResult(again.border, end, again.losses, self._clock() - began)
 
@@ -339,8 +335,5 @@ def _not_held(cause: str) -> RunError:
 
 def _out_of_order(cause: str) -> RunError:
     return RunError(
-        "FF-TRAIN-080",
-        "request out of order",
-        cause=cause,
-        hint="load the state of the round first, then ask again",
+        "FF-TRAIN-080", "request out of order", cause=cause, hint="load the state of the round first, then ask again"
     )

@@ -73,13 +73,9 @@ class FlatModel:
 
     def _check_views(self) -> None:
         if any(p.grad is not grad for p, _, grad in self._places):
-            raise _bad_loss(
-                "FF-TRAIN-059", "gives sparse or replaced gradients", "only dense ones can be flat"
-            )
+            raise _bad_loss("FF-TRAIN-059", "gives sparse or replaced gradients", "only dense ones can be flat")
         if any(p.data_ptr() != view.data_ptr() or p.dtype != view.dtype for p, view, _ in self._places):
-            raise _bad_loss(
-                "FF-TRAIN-059", "moves its own parameters", "forward replaced a parameter's storage"
-            )
+            raise _bad_loss("FF-TRAIN-059", "moves its own parameters", "forward replaced a parameter's storage")
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """The module's loss on a batch, finite and scalar. Raises RunError FF-TRAIN-055 to FF-TRAIN-058."""
@@ -99,9 +95,7 @@ class FlatModel:
             raise _bad_loss("FF-TRAIN-056", "is not a tensor", f"forward returned {type(loss).__name__}")
         if loss.numel() != 1 or not loss.is_floating_point():
             shape = tuple(loss.shape)
-            raise _bad_loss(
-                "FF-TRAIN-057", "is not a scalar", f"forward returned {loss.dtype} of shape {shape}"
-            )
+            raise _bad_loss("FF-TRAIN-057", "is not a scalar", f"forward returned {loss.dtype} of shape {shape}")
         return loss.reshape(())
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:

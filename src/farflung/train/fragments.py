@@ -34,9 +34,7 @@ def split(layout: TensorLayout, count: int) -> tuple[Fragment, ...]:
         last = nearest
     cuts.append(len(ends))
     starts = [0, *ends]
-    return tuple(
-        Fragment(TensorLayout(layout.tensors[a:b]), slice(starts[a], starts[b])) for a, b in pairwise(cuts)
-    )
+    return tuple(Fragment(TensorLayout(layout.tensors[a:b]), slice(starts[a], starts[b])) for a, b in pairwise(cuts))
 
 
 def of_round(layout: TensorLayout, count: int, round: int) -> Fragment:

@@ -65,7 +65,5 @@ def _sampled(request: GenerateRequest, header: ModelFileHeader, model: FlatModel
         )
     options = SamplingOptions(request.temperature, request.top_k, request.top_p, min(header.vocabulary, 256))
     generator = torch.Generator().manual_seed(request.seed)
-    for token in token_sampler.stream(
-        logits, request.prompt, request.count, header.context, options, generator
-    ):
+    for token in token_sampler.stream(logits, request.prompt, request.count, header.context, options, generator):
         yield GenerateReply(token)

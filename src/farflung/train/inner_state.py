@@ -55,9 +55,7 @@ def named(optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> dict[str, F
     return dict(zip(VECTORS[optimizer.name], vectors, strict=True)) if vectors else {}
 
 
-def in_order(
-    kind: TensorFileKind, optimizer: OptimizerSpec, found: dict[str, Float32]
-) -> tuple[Float32, ...]:
+def in_order(kind: TensorFileKind, optimizer: OptimizerSpec, found: dict[str, Float32]) -> tuple[Float32, ...]:
     """The opposite of `named`, for what a file of `kind` holds; raises RunError FF-TRAIN-071 (another optimizer)."""
     names = VECTORS[optimizer.name]
     if found and sorted(found) != sorted(names):

@@ -59,13 +59,7 @@ def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
 
 
 def run_steps(
-    model: FlatModel,
-    spec: JobSpec,
-    at: BorderState,
-    batches: Batches,
-    member: int,
-    steps: range,
-    pulse: Pulse,
+    model: FlatModel, spec: JobSpec, at: BorderState, batches: Batches, member: int, steps: range, pulse: Pulse
 ) -> StepRange:
     """The `steps` of `member`'s round from the state `at`, whose weights are told; it is left as it is.
 
@@ -139,9 +133,7 @@ def _step(
     with torch.no_grad():
         grad, norm = optim.clip(model.grads, clip_limit(spec))
         if not math.isfinite(norm):
-            raise _diverged(
-                done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
-            )
+            raise _diverged(done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}")
         lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
         params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
         model.params.copy_(params)

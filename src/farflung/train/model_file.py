@@ -64,15 +64,9 @@ class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def model(self) -> ModelSpec:
         """The model as a job names it."""
         if self.kind == "module":
-            return ModelSpec(
-                kind="module", context=self.context, vocabulary=self.vocabulary, module=self.module
-            )
+            return ModelSpec(kind="module", context=self.context, vocabulary=self.vocabulary, module=self.module)
         return ModelSpec(
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            context=self.context,
-            vocabulary=self.vocabulary,
+            layers=self.layers, width=self.width, heads=self.heads, context=self.context, vocabulary=self.vocabulary
         )
 
 
@@ -155,9 +149,7 @@ def _is_sayable(header: ModelFileHeader) -> bool:
     is_own = _HASH.fullmatch(header.source) and _MODULE.fullmatch(header.module)
     is_classed = header.proof in ("", PROVEN, UNPROVEN)
     return bool(
-        is_named
-        and is_classed
-        and (is_own if header.kind == "module" else not (header.source or header.module))
+        is_named and is_classed and (is_own if header.kind == "module" else not (header.source or header.module))
     )
 
 

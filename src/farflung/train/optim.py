@@ -59,12 +59,7 @@ def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
 
 
 def step(
-    spec: OptimizerSpec,
-    params: Tensor,
-    grad: Tensor,
-    state: OptimState,
-    lr: float,
-    parameter_layout: ParameterLayout,
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, parameter_layout: ParameterLayout
 ) -> tuple[Tensor, OptimState]:
     """One step of the optimizer that `spec` names."""
     at = rates(spec, lr, state.step + 1)

@@ -66,10 +66,7 @@ def unpack(data: bytes | memoryview, layout: TensorLayout) -> PublicState:
     found = tensor_file.unpack(KIND, data, layout)
     if found.step or set(found.vectors) - VECTORS != {PARAMS}:
         raise RunError(
-            "FF-TRAIN-070",
-            "damaged snapshot",
-            cause="its sections are not those of public state",
-            hint=KIND.hint,
+            "FF-TRAIN-070", "damaged snapshot", cause="its sections are not those of public state", hint=KIND.hint
         )
     params = found.vectors.pop(PARAMS)
     return PublicState(found.round, params, found.vectors)

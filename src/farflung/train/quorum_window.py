@@ -18,13 +18,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from farflung.core.ids import PeerId
-from farflung.train.coordinator_state import (
-    CoordinatorState,
-    Effect,
-    OpenWindow,
-    QuorumWindow,
-    SkipMember,
-)
+from farflung.train.coordinator_state import CoordinatorState, Effect, OpenWindow, QuorumWindow, SkipMember
 
 
 class PhaseOutcome(NamedTuple):

@@ -126,12 +126,7 @@ class PartialRound:
     """
 
     def __init__(
-        self,
-        job: WorkerJob,
-        state: PublicState,
-        inner: InnerState,
-        batches: Batches,
-        borders: tuple[int, ...],
+        self, job: WorkerJob, state: PublicState, inner: InnerState, batches: Batches, borders: tuple[int, ...]
     ) -> None:
         first = fresh(state, inner)
         self._job, self._batches, self._borders = job, batches, borders
@@ -192,9 +187,7 @@ def trained(
     return PartialRound(job, state, inner, batches, borders or job.spec.borders).finished(pulse)
 
 
-def encoded(
-    job: WorkerJob, state: PublicState, peer: PeerId, before: BorderState, end: Float32
-) -> EncodedUpdate:
+def encoded(job: WorkerJob, state: PublicState, peer: PeerId, before: BorderState, end: Float32) -> EncodedUpdate:
     """The payload of `peer`, whose round led to `end`, and what it has not sent. `before` holds what was unsent."""
     return job.sync.encode(state, before.residual, before.offset, end, job.model.layout, peer)
 
@@ -202,9 +195,7 @@ def encoded(
 def trace(job: WorkerJob, trained_round: TrainedRound, update: EncodedUpdate) -> ContributionTrace:
     """What the peer commits to: `update` is what the encoding left."""
     optimizer = job.spec.optimizer
-    borders = segments.borders(
-        job.model.layout, optimizer, trained_round.states, update.residual, update.offset
-    )
+    borders = segments.borders(job.model.layout, optimizer, trained_round.states, update.residual, update.offset)
     tokens = job.spec.step_tokens * len(trained_round.losses)
     statistics = TrainingStatistics(trained_round.losses, trained_round.grad_norm, tokens)
     return ContributionTrace(borders, statistics, payload_hash(update.payload))
@@ -219,13 +210,7 @@ class SegmentRerun(NamedTuple):
 
 
 def rerun(
-    job: WorkerJob,
-    state: PublicState,
-    member: int,
-    segment: int,
-    start: BorderState,
-    pulse: Pulse,
-    steps: int = 0,
+    job: WorkerJob, state: PublicState, member: int, segment: int, start: BorderState, pulse: Pulse, steps: int = 0
 ) -> SegmentRerun:
     """Trains one segment of `member`'s round (of so many steps) from its opened state, as that peer should have.
 

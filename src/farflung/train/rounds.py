@@ -169,9 +169,7 @@ def step(state: CoordinatorState, event: Event) -> Step:
     return state, []
 
 
-def _keep(
-    state: CoordinatorState, phase: RoundPhase, round: int, peer: PeerId, field: str, value: object
-) -> Step:
+def _keep(state: CoordinatorState, phase: RoundPhase, round: int, peer: PeerId, field: str, value: object) -> Step:
     is_due = state.phase is phase and round == state.round and peer in state.in_round
     known: Mapping[PeerId, object] = getattr(state, field)
     if not is_due or peer in known:
@@ -207,9 +205,7 @@ def _close_train(state: CoordinatorState, effects: list[Effect]) -> Step:
         return state, [*effects, *window_effects]
     promises = [state.promises[p] for p in sorted(state.in_round)]
     timed = tuple(t for _, _, t in promises if t is not None)
-    record = CommitmentsRecord(
-        state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed
-    )
+    record = CommitmentsRecord(state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed)
     return _reveal(state, [*effects, WriteRecord(record), *window_effects], record)
 
 
@@ -390,28 +386,20 @@ def _replayed(state: CoordinatorState, record: Record) -> CoordinatorState:
         case RoundStartRecord(round, members) if round == state.round and _is_judged(state, round - 1):
             peers = tuple(m.peer for m in members)
             return _train(_replace(state, members=peers), [], record)[0]
-        case CommitmentsRecord(round, commitments, _) if (
-            round == state.round and state.phase is RoundPhase.TRAIN
-        ):
+        case CommitmentsRecord(round, commitments, _) if round == state.round and state.phase is RoundPhase.TRAIN:
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
         case BeaconRecord(round, block) if _is_awaited(state, round):
             return _replace(state, block=block)
         case AcceptSetRecord(round) if round == state.round and _is_awaited(state, round):
             pass
-        case AcceptSetRecord(round, contributions) if (
-            round == state.round and state.phase is RoundPhase.REVEAL
-        ):
+        case AcceptSetRecord(round, contributions) if round == state.round and state.phase is RoundPhase.REVEAL:
             return _merge(_narrowed(state, (c.peer for c in contributions)), [], record)[0]
-        case RoundEndRecord(round, root, signatures) if (
-            round == state.round and state.phase is RoundPhase.MERGE
-        ):
+        case RoundEndRecord(round, root, signatures) if round == state.round and state.phase is RoundPhase.MERGE:
             state = _narrowed(state, (p for p, _ in signatures))
             return _replace(state, root=root, round=round + 1, phase=RoundPhase.IDLE)
         case AuditsRecord(round) if round == state.audited < state.round and state.phase is RoundPhase.IDLE:
             return _concluded(state, record)
-        case RunEndRecord(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(
-            state, rounds
-        ):
+        case RunEndRecord(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(state, rounds):
             return _replace(state, phase=RoundPhase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",

@@ -27,9 +27,7 @@ from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
 Float64 = NDArray[np.float64]
 
-KIND: Final = TensorFileKind(
-    b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit"
-)
+KIND: Final = TensorFileKind(b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit")
 UNBOUNDED: Final = 1e9  # the largest distance that is told apart; stands for a division by zero as well
 
 
@@ -62,9 +60,7 @@ def pack(state: BorderState, optimizer: OptimizerSpec, layout: TensorLayout) -> 
     return tensor_file.pack(KIND, layout, TensorFileContent(state.round, state.step, found)) if found else b""
 
 
-def unpack(
-    data: bytes | memoryview, optimizer: OptimizerSpec, layout: TensorLayout, round: int
-) -> BorderState:
+def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: TensorLayout, round: int) -> BorderState:
     """Reads `pack`'s form of a state in `round`. Total.
 
     Raises RunError FF-TRAIN-070 (damaged), FF-TRAIN-071 (another model or optimizer), FF-TRAIN-082 (another round).
@@ -135,11 +131,7 @@ def begin(state: BorderState, public: Float32) -> Float32:
 
 
 def border(
-    layout: TensorLayout,
-    optimizer: OptimizerSpec,
-    index: int,
-    state: BorderState,
-    residual: Hash | None = None,
+    layout: TensorLayout, optimizer: OptimizerSpec, index: int, state: BorderState, residual: Hash | None = None
 ) -> BorderRoots:
     """The border `index` at which `state`, weights included, stands. `residual`: its root, when it is known already."""
     if state.params is None:
@@ -193,10 +185,7 @@ def distances(
     result: dict[str, Float64] = {}
     for name, vector in mine.items():
         base = start if name == PARAMS else None
-        rows = [
-            _distance(vector[p], claimed[name][p], None if base is None else base[p])
-            for _, p in layout.slices()
-        ]
+        rows = [_distance(vector[p], claimed[name][p], None if base is None else base[p]) for _, p in layout.slices()]
         result[name] = np.array(rows, np.float64)
     return result
 

@@ -92,13 +92,9 @@ class SegmentTask:
         optimizer = msgspec.structs.replace(self.spec.optimizer, lr=self.spec.optimizer.lr * rate)
         spec = msgspec.structs.replace(self.spec, optimizer=optimizer)
         batches, steps = batches or self.batches, self.steps if steps is None else steps
-        return inner_steps.run_steps(
-            model or self.job.model, spec, self.begin, batches, self.member, steps, self.pulse
-        )
+        return inner_steps.run_steps(model or self.job.model, spec, self.begin, batches, self.member, steps, self.pulse)
 
-    def claim(
-        self, params: Float32, vectors: tuple[Float32, ...], losses: tuple[float, ...], norm: float
-    ) -> StepRange:
+    def claim(self, params: Float32, vectors: tuple[Float32, ...], losses: tuple[float, ...], norm: float) -> StepRange:
         """An end that was not trained to, with as many losses and steps as were asked for."""
         count = len(self.steps)
         end = replace(self.begin, step=self.begin.step + count, params=params, vectors=vectors)
@@ -209,13 +205,7 @@ def chosen_data(segment: SegmentTask) -> StepRange:
     """Data chosen so that training on them leads to an end that was fixed before (Zhang et al. 2022), as far as whole
     batches of tokens can: in each step the one of CHOICES whose gradient points there best.
     """
-    wanted, model, at, losses, largest = (
-        interpolated(segment).end.params,
-        segment.job.model,
-        segment.begin,
-        [],
-        0.0,
-    )
+    wanted, model, at, losses, largest = (interpolated(segment).end.params, segment.job.model, segment.begin, [], 0.0)
     for step in segment.steps:
         assert at.params is not None
         assert wanted is not None

@@ -53,9 +53,7 @@ def median(values: Sequence[float]) -> float:
 
 def assign_steps(measured: StepTimings, before: StepAssignment, bounds: StepBounds) -> StepAssignment:
     """The pace of the next round, after one at the pace `before`."""
-    seconds = {
-        peer: median(seen[-WINDOW:]) for peer, seen in measured.step.items() if seen and min(seen) > 0.0
-    }
+    seconds = {peer: median(seen[-WINDOW:]) for peer, seen in measured.step.items() if seen and min(seen) > 0.0}
     if not seconds:
         return before
     usual = median(list(seconds.values()))

@@ -176,14 +176,11 @@ class Sync:
         """The aggregate of the accepted parts, at least one, in any order: shape (fragment's size,)."""
         part = self.fragment(state.round, layout)
         decoded = [
-            Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload))
-            for p in parts
+            Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload)) for p in parts
         ]
         return mean(merge(part.layout, decoded, self.spec.sync.merge))
 
-    def apply(
-        self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]
-    ) -> PublicState:
+    def apply(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> PublicState:
         """P_r and the accepted parts, in any order → P_{r+1}. Raises ProtocolError for a bad payload.
 
         Without parts nothing changes but the round's number, and what is pending.

@@ -74,9 +74,7 @@ def unpack(kind: TensorFileKind, data: bytes | memoryview, layout: TensorLayout)
         name: _vector(kind, view[start + 4 * layout.size * i : start + 4 * layout.size * (i + 1)])
         for i, name in enumerate(names)
     }
-    return TensorFileContent(
-        _counter(kind, view, 40, limits.ROUNDS), _counter(kind, view, 48, COUNTER), vectors
-    )
+    return TensorFileContent(_counter(kind, view, 40, limits.ROUNDS), _counter(kind, view, 48, COUNTER), vectors)
 
 
 def _names(kind: TensorFileKind, view: memoryview) -> tuple[list[str], int]:

@@ -29,12 +29,7 @@ class SamplingOptions(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raises UsageError FF-TRAIN-103 when an option has no meaning."""
         wrong = (
-            (
-                "temperature",
-                self.temperature,
-                "from 0 (always the likeliest) to 10",
-                0 <= self.temperature <= 10,
-            ),
+            ("temperature", self.temperature, "from 0 (always the likeliest) to 10", 0 <= self.temperature <= 10),
             ("top-k", self.top_k, "0 (all tokens) or more", 0 <= self.top_k < 1 << 31),
             ("top-p", self.top_p, "above 0 and at most 1 (all tokens)", 0 < self.top_p <= 1),
         )
@@ -77,9 +72,7 @@ def _last(answer: object, length: int, tokens: int) -> Tensor:
     """The logits of the next token, shape (V,), in double precision."""
     is_fine = isinstance(answer, Tensor) and answer.ndim == 3 and answer.shape[:2] == (1, length)
     if not (is_fine and isinstance(answer, Tensor) and bool(torch.isfinite(answer[0, -1]).all())):
-        shape = (
-            f"{answer.dtype} of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else "no tensor"
-        )
+        shape = f"{answer.dtype} of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else "no tensor"
         raise UsageError(
             "FF-TRAIN-104",
             "the model's logits cannot be used",
@@ -93,9 +86,7 @@ def draw(logits_V: Tensor, options: SamplingOptions, generator: torch.Generator)
     """One token; of two alike the smaller number comes first."""
     if options.temperature == 0:
         return int(logits_V.argmax())
-    ordered_V, order_V = torch.sort(
-        (logits_V - logits_V.max()) / options.temperature, descending=True, stable=True
-    )
+    ordered_V, order_V = torch.sort((logits_V - logits_V.max()) / options.temperature, descending=True, stable=True)
     if options.top_k:
         ordered_V = ordered_V[: options.top_k]
     shares_V = torch.softmax(ordered_V, 0)

@@ -75,8 +75,5 @@ def failure(code: str, message: str, error: BaseException) -> RunError:
     own = [f for f in frames if f.filename.endswith(".py") and "farflung" not in f.filename]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return RunError(
-        code,
-        message,
-        cause=f"{type(error).__name__}: {error}{where}"[:2000],
-        hint="correct the model's source",
+        code, message, cause=f"{type(error).__name__}: {error}{where}"[:2000], hint="correct the model's source"
     )

@@ -16,14 +16,7 @@ from farflung.job.spec import JobTerms
 from farflung.ledger import canaries
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.transactions import (
-    DAMNING,
-    Canary,
-    SignedVerdict,
-    Verdict,
-    VerdictFinding,
-    is_verdict_signed,
-)
+from farflung.ledger.transactions import DAMNING, Canary, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
 from farflung.train.run_log import AuditsRecord, Contribution, excluded_by
 from farflung.verify.audit_sample import AuditSample, draw, verifier_order
 from farflung.verify.audit_verdict import EXCESS_CAP, WHOLE, conclusions, needs_another, panel_of
@@ -42,9 +35,7 @@ EXCESSES = {
 class AuditReplay:
     """What was drawn and not judged yet, who is out, and how often a peer's work was accepted."""
 
-    def __init__(
-        self, chain: Hash, terms: JobTerms, verifiers: frozenset[PeerId], report: ReplayReport
-    ) -> None:
+    def __init__(self, chain: Hash, terms: JobTerms, verifiers: frozenset[PeerId], report: ReplayReport) -> None:
         self._chain, self._terms, self._verifiers, self._report = chain, terms, verifiers, report
         self._accepted: dict[PeerId, int] = {}
         self._drawn: dict[int, Mapping[PeerId, tuple[AuditSample, Contribution]]] = {}
@@ -127,27 +118,18 @@ class AuditReplay:
         is_theirs = verdict.verifier in self._verifiers and is_verdict_signed(signed)
         require(is_theirs, "FF-VERI-037", f"no verifier of the job signed a verdict of round {round}")
         is_about = told == place and is_sound(verdict)
-        require(
-            is_about,
-            "FF-VERI-038",
-            f"a verdict of round {round} is about something else, or contradicts itself",
-        )
+        require(is_about, "FF-VERI-038", f"a verdict of round {round} is about something else, or contradicts itself")
         self._report.signatures += 1
         self._report.verdicts += 1
 
     def _check_canaries(
-        self,
-        record: AuditsRecord,
-        drawn: Mapping[PeerId, tuple[AuditSample, Contribution]],
-        asked: frozenset[PeerId],
+        self, record: AuditsRecord, drawn: Mapping[PeerId, tuple[AuditSample, Contribution]], asked: frozenset[PeerId]
     ) -> None:
         """Each was planted in what the log says was committed to and drawn, for the verifier that is asked first."""
         beacon, round = self._beacons.pop(record.round), record.round
         nodes = [canary.verdict.verdict.node for canary in record.canaries]
         possible = {v.verdict.node for v in record.verdicts} - self._owed[round]
-        is_due = (
-            self._terms.spec.audit.canaries > 0 and nodes == sorted(set(nodes)) and possible >= set(nodes)
-        )
+        is_due = self._terms.spec.audit.canaries > 0 and nodes == sorted(set(nodes)) and possible >= set(nodes)
         require(is_due or not nodes, "FF-VERI-135", f"round {round} has canaries where none can be")
         for node, canary in zip(nodes, record.canaries, strict=True):
             self._check_canary(canary, *drawn[node])

@@ -38,15 +38,11 @@ def nonce_of(key: SigningKey, job: Hash, round: int, node: PeerId, segment: int)
     return Hash(key.secret(NS_NONCE, b"audit", *_about(job, round, node, segment)))
 
 
-def blind(
-    key: SigningKey, job: Hash, round: int, node: PeerId, segment: int, border: BorderRoots
-) -> BlindCommitment:
+def blind(key: SigningKey, job: Hash, round: int, node: PeerId, segment: int, border: BorderRoots) -> BlindCommitment:
     """The verifier's signed commitment to `border` as the result of the segment."""
     nonce = nonce_of(key, job, round, node, segment)
     promise = result_digest(job, round, node, segment, key.public, border, nonce)
-    return BlindCommitment(
-        key.public, promise, key.sign(NS_AUDIT, *_about(job, round, node, segment), promise)
-    )
+    return BlindCommitment(key.public, promise, key.sign(NS_AUDIT, *_about(job, round, node, segment), promise))
 
 
 def is_blind(commitment: BlindCommitment, job: Hash, round: int, node: PeerId, segment: int) -> bool:
@@ -56,13 +52,7 @@ def is_blind(commitment: BlindCommitment, job: Hash, round: int, node: PeerId, s
 
 
 def opens(
-    commitment: BlindCommitment,
-    job: Hash,
-    round: int,
-    node: PeerId,
-    segment: int,
-    border: BorderRoots,
-    nonce: Hash,
+    commitment: BlindCommitment, job: Hash, round: int, node: PeerId, segment: int, border: BorderRoots, nonce: Hash
 ) -> bool:
     """Whether this result and nonce are what the verifier had committed to."""
     return result_digest(job, round, node, segment, commitment.verifier, border, nonce) == commitment.digest

@@ -41,9 +41,7 @@ from farflung.verify.canon.dispute_execution import SegmentExecution
 
 Move = Pinpoint | FirstMove | Descend | OpenVerdict | ShowTile | ProveElement
 Pair = tuple[bytes | None, bytes | None]  # tiles that were shown, the accused's first
-Prove = Callable[
-    [int, tuple[bytes, bytes]], ElementProof
-]  # a leaf and both tiles → what the referee is shown
+Prove = Callable[[int, tuple[bytes, bytes]], ElementProof]  # a leaf and both tiles → what the referee is shown
 
 
 class DisputeRole(Enum):

@@ -89,9 +89,7 @@ class _DisputeMove(NamedTuple):
 def about(job: Hash, node: PeerId, height: int, sender: PeerId, ops: Sequence[Op]) -> list[DisputeOperation]:
     """What one transaction says of the dispute of `node` in `job`."""
     return [
-        DisputeOperation(height, sender, op)
-        for op in ops
-        if isinstance(op, About) and (op.job, op.node) == (job, node)
+        DisputeOperation(height, sender, op) for op in ops if isinstance(op, About) and (op.job, op.node) == (job, node)
     ]
 
 
@@ -108,9 +106,7 @@ def dispute_steps(game: PinpointRow, operations: Sequence[DisputeOperation]) -> 
     return (*found, *_descent(game, len(game.beaten), operations, height))
 
 
-def _descent(
-    game: PinpointRow, number: int, operations: Sequence[DisputeOperation], height: int
-) -> list[DisputeStep]:
+def _descent(game: PinpointRow, number: int, operations: Sequence[DisputeOperation], height: int) -> list[DisputeStep]:
     """One game, whose roots are known, from its first moves as far as it came."""
     operations = [each for each in operations if each.height >= height]
     total = programs.leaf_count(game.program, game.steps)
@@ -125,22 +121,14 @@ def _descent(
             return found
         height = max(height, *(move.height for move in moves if move))
         if at.stage is PinpointStage.SHOW:
-            return [
-                *found,
-                DisputeStep(PinpointStage.REFEREE, 0, at.first, at.nodes, height, number, game.challenger),
-            ]
+            return [*found, DisputeStep(PinpointStage.REFEREE, 0, at.first, at.nodes, height, number, game.challenger)]
         if at.nodes[ACCUSED] == at.nodes[CHALLENGER]:
-            return [
-                *found,
-                DisputeStep(PinpointStage.VERDICT, 0, total - 1, NOBODY, height, number, game.challenger),
-            ]
+            return [*found, DisputeStep(PinpointStage.VERDICT, 0, total - 1, NOBODY, height, number, game.challenger)]
         mine, theirs = (move.children for move in moves if move)
         at = pinpoint.deeper(replace(at, children=(mine, theirs)))
 
 
-def _roots(
-    game: PinpointRow, rival: PeerId, operations: Sequence[DisputeOperation], height: int
-) -> tuple[Hash, Hash]:
+def _roots(game: PinpointRow, rival: PeerId, operations: Sequence[DisputeOperation], height: int) -> tuple[Hash, Hash]:
     """Of a game that is over and no longer in the row: what both sides said first from block `height` on."""
     total = programs.leaf_count(game.program, game.steps)
     level = tile_tree.depth(total)
@@ -161,9 +149,7 @@ def _lost(last: DisputeStep, operations: Sequence[DisputeOperation]) -> int:
     deciding = {PinpointStage.REFEREE: ProveElement, PinpointStage.VERDICT: OpenVerdict}.get(last.stage)
     if deciding is None:
         return last.height
-    return next(
-        (s.height for s in operations if s.height > last.height and isinstance(s.op, deciding)), last.height
-    )
+    return next((s.height for s in operations if s.height > last.height and isinstance(s.op, deciding)), last.height)
 
 
 def _begun(game: PinpointRow, operations: Sequence[DisputeOperation]) -> int | None:
@@ -174,9 +160,7 @@ def _begun(game: PinpointRow, operations: Sequence[DisputeOperation]) -> int | N
     return None
 
 
-def _moves(
-    at: PinpointRow, operations: Sequence[DisputeOperation]
-) -> tuple[_DisputeMove | None, _DisputeMove | None]:
+def _moves(at: PinpointRow, operations: Sequence[DisputeOperation]) -> tuple[_DisputeMove | None, _DisputeMove | None]:
     """Both sides' moves at this place of the game; None: that side has not made it."""
     players = at.node, at.challenger
     mine, theirs = (
@@ -202,9 +186,7 @@ def _move(at: PinpointRow, side: int, one: DisputeOperation) -> _DisputeMove | N
     return _DisputeMove(one.height, children) if is_it else None
 
 
-def end(
-    dispute: DisputeRow, game: PinpointRow | None, operations: Sequence[DisputeOperation]
-) -> DisputeOutcome:
+def end(dispute: DisputeRow, game: PinpointRow | None, operations: Sequence[DisputeOperation]) -> DisputeOutcome:
     """How a dispute that is decided came to its end."""
     if game is None or not game.steps:
         is_jury = dispute.answer != ZERO_HASH and dispute.state is not DisputeState.LAPSED
@@ -223,9 +205,7 @@ def end(
     return DisputeOutcome("silence", tuple(side for side, move in owed if move is None))
 
 
-def _refereed(
-    dispute: DisputeRow, game: PinpointRow, operations: Sequence[DisputeOperation]
-) -> DisputeOutcome | None:
+def _refereed(dispute: DisputeRow, game: PinpointRow, operations: Sequence[DisputeOperation]) -> DisputeOutcome | None:
     """The first exhibit that proves something; the law refuses the others."""
     case = pinpoint.case_of(game)
     for one in operations:

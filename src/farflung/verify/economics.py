@@ -139,18 +139,14 @@ def _weight(draw: AuditDrawTerms, cheated: int, way: CheaterResponse) -> Fractio
 def agreed(draw: AuditDrawTerms, looks: Fraction) -> Fraction:
     """A: the chance that a false segment is found by enough of those who are asked, each of whom looks with `looks`."""
     others, needed = draw.voices - 1 + draw.spare, draw.voices - 1
-    chances = (
-        math.comb(others, k) * looks**k * (1 - looks) ** (others - k) for k in range(needed, others + 1)
-    )
+    chances = (math.comb(others, k) * looks**k * (1 - looks) ** (others - k) for k in range(needed, others + 1))
     return looks * sum(chances, Fraction(0))
 
 
 def margin(draw: AuditDrawTerms, money: RoundStakes, cheated: int, way: CheaterResponse) -> CheatMargin:
     """One cheat against its price. `cheated`: 1 to N segments."""
     gain = Fraction(cheated, draw.segments) * money.cost
-    return CheatMargin(
-        cheated, way, gain, caught(draw, cheated, way) * (money.pay + _share(money, way) * money.stake)
-    )
+    return CheatMargin(cheated, way, gain, caught(draw, cheated, way) * (money.pay + _share(money, way) * money.stake))
 
 
 def _share(money: RoundStakes, way: CheaterResponse) -> Fraction:

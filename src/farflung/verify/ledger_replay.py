@@ -81,9 +81,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
         return frozenset(self.accused)
 
 
-def replay_ledger(
-    genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, report: ReplayReport
-) -> LedgerReplay:
+def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, report: ReplayReport) -> LedgerReplay:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
     chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[Hash, Hash]]()
     for data in blocks:
@@ -148,9 +146,7 @@ def _compare_draws(replay: LedgerReplay, terms: JobTerms, records: Sequence[Reco
     for record in (r for r in records if isinstance(r, BeaconRecord)):
         named = (anchor(terms.id, record.round, committed[record.round]), record.block)
         is_anchored = replay.draws.get(record.round) == named
-        require(
-            is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it"
-        )
+        require(is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it")
 
 
 def _attested(replay: LedgerReplay, records: Sequence[Record]) -> int:
@@ -160,9 +156,7 @@ def _attested(replay: LedgerReplay, records: Sequence[Record]) -> int:
     return sum(c.attests == named.get(c.peer) for c in made)
 
 
-def _compare_pay(
-    replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport
-) -> None:
+def _compare_pay(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport) -> None:
     job, leases = replay.job, replay.leases
     members = {m.peer for r in records if isinstance(r, RoundStartRecord) for m in r.members}
     lent = {x.node for x in leases if x.role == LeaseRole.TRAIN}
@@ -178,9 +172,7 @@ def _compare_pay(
     require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
 
 
-def _units(
-    replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]
-) -> tuple[Mapping[PeerId, int], int]:
+def _units(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> tuple[Mapping[PeerId, int], int]:
     """What everybody earned by the log, and how many contributions their scores cost the pay; that those are slashed
     whom the log finds guilty, and nobody that it does not.
 
@@ -198,15 +190,11 @@ def _units(
     require(is_just, "FF-VERI-039", "the ledger punishes others than the audits found guilty")
     guessed = {verifier for verifier in tally.disqualified.found if tally.owed(verifier) is not None}
     is_just = replay.perjured <= guessed and (is_late or guessed <= replay.perjured)
-    require(
-        is_just, "FF-VERI-138", "the ledger punishes other verifiers than said that a false segment holds"
-    )
+    require(is_just, "FF-VERI-138", "the ledger punishes other verifiers than said that a false segment holds")
     return units, tally.unpaid
 
 
-def check_receipts(
-    replay: LedgerReplay, data: Sequence[bytes], genesis: Genesis, report: ReplayReport
-) -> None:
+def check_receipts(replay: LedgerReplay, data: Sequence[bytes], genesis: Genesis, report: ReplayReport) -> None:
     """Each receipt proves its row, and the row is what executing the blocks again gives.
 
     Raises VerificationError FF-LEDG-07x, FF-VERI-030 to -032.
@@ -224,9 +212,7 @@ def check_receipts(
     require(parties <= proved, "FF-VERI-032", "a party of the job has no receipt")
 
 
-def check_receipt_files(
-    replay: LedgerReplay, files: Sequence[bytes], genesis: Genesis, report: ReplayReport
-) -> None:
+def check_receipt_files(replay: LedgerReplay, files: Sequence[bytes], genesis: Genesis, report: ReplayReport) -> None:
     """What each party was given as its proof holds by itself, and says what executing the blocks again gives.
 
     A reader of the log alone has none. Raises VerificationError FF-LEDG-07x, -085, FF-VERI-030, -031.

@@ -42,9 +42,7 @@ def check_parent(child: JobTerms, parent: JobTerms, itself: AncestorRun, end: Pu
         "the run does not stand on the run that was given",
         f"that one is job {itself.job.hex()[:16]}..., with {len(parent.lineage)} behind it",
     )
-    require(
-        child.layout == parent.layout, "FF-VERI-127", "the run it stands on is of a model with other tensors"
-    )
+    require(child.layout == parent.layout, "FF-VERI-127", "the run it stands on is of a model with other tensors")
     first = Sync.of(child.spec).initial(end.params)
     require(
         first.root(child.layout) == child.initial_root,

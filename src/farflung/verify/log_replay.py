@@ -56,9 +56,7 @@ FOLLOWS: Final[Mapping[type[Record], tuple[type[Record] | None, ...]]] = {
 class LogReplay:
     """Public state before the current round, and what the round's records have said so far."""
 
-    def __init__(
-        self, terms: JobTerms, exported: ExportedRun, report: ReplayReport, audits: AuditReplay
-    ) -> None:
+    def __init__(self, terms: JobTerms, exported: ExportedRun, report: ReplayReport, audits: AuditReplay) -> None:
         self._terms, self._exported, self._report, self._audits = terms, exported, report, audits
         self._sync = Sync.of(terms.spec)
         initial = public_state.unpack(exported.initial, terms.layout)
@@ -83,9 +81,7 @@ class LogReplay:
         match record:
             case RunStartRecord(_, _, initial_root, rounds):
                 is_same = rounds == self._terms.spec.rounds
-                require(
-                    is_same, "FF-VERI-007", "the log opens for another number of rounds than the terms say"
-                )
+                require(is_same, "FF-VERI-007", "the log opens for another number of rounds than the terms say")
                 self._root(0, initial_root)
             case RoundStartRecord(round, members, steps, density):
                 self._in_turn(round)
@@ -137,17 +133,11 @@ class LogReplay:
         most = how[0] * spec.step_tokens
         are_light = all(spec.is_weight(m.weight) and m.weight <= most for m in members)
         is_even = spec.churn.adaptive or all(m.weight == most for m in members)
-        require(
-            are_light and is_even,
-            "FF-VERI-009",
-            f"a member of round {round} may weigh more than it trains on",
-        )
+        require(are_light and is_even, "FF-VERI-009", f"a member of round {round} may weigh more than it trains on")
         self._members = {m.peer: m.weight for m in members}
         self._audits.check_members(round, self._members)
 
-    def _commit(
-        self, round: int, commitments: Sequence[Commitment], promised: Sequence[Contribution]
-    ) -> None:
+    def _commit(self, round: int, commitments: Sequence[Commitment], promised: Sequence[Contribution]) -> None:
         self._once(round, [c.peer for c in commitments])
         for commitment in commitments:
             is_in = commitment.peer in self._members

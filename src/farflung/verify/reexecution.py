@@ -65,9 +65,7 @@ def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, 
     return frozenset(condemned)
 
 
-def segment_keys(
-    accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]
-) -> tuple[SegmentKey, ...]:
+def segment_keys(accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]) -> tuple[SegmentKey, ...]:
     """Every segment that the run stands behind, by round, peer and segment."""
     good = [(r, c.peer) for r in accepted for c in accepted[r] if (r, c.peer) not in condemned]
     return tuple(SegmentKey(r, peer, k) for r, peer in sorted(good) for k in range(segments))

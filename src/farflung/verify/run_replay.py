@@ -33,14 +33,7 @@ from farflung.job.spec_checks import check
 from farflung.ledger.block import Genesis
 from farflung.train import model_file
 from farflung.train.public_state import PublicState
-from farflung.train.run_log import (
-    BeaconRecord,
-    Record,
-    RunEndRecord,
-    RunLogEntry,
-    RunStartRecord,
-    read_log,
-)
+from farflung.train.run_log import BeaconRecord, Record, RunEndRecord, RunLogEntry, RunStartRecord, read_log
 from farflung.verify import ledger_replay
 from farflung.verify.audit_replay import AuditReplay
 from farflung.verify.evidence import check_evidence
@@ -50,15 +43,7 @@ from farflung.verify.log_replay import LogReplay
 from farflung.verify.reexecution import condemned_in
 from farflung.verify.replay_report import ReplayReport, require
 
-__all__ = [
-    "ExportedRun",
-    "ReplayReport",
-    "ReplayResult",
-    "check_parents",
-    "prove_base",
-    "prove_run",
-    "verify_run",
-]
+__all__ = ["ExportedRun", "ReplayReport", "ReplayResult", "check_parents", "prove_base", "prove_run", "verify_run"]
 
 
 class ReplayResult(NamedTuple):
@@ -78,14 +63,10 @@ class ReplayResult(NamedTuple):
     @property
     def itself(self) -> AncestorRun:
         """The run as those name it that stand on it."""
-        return AncestorRun(
-            Hash(bytes.fromhex(self.report.genesis)), self.terms.id, self.public.root(self.terms.layout)
-        )
+        return AncestorRun(Hash(bytes.fromhex(self.report.genesis)), self.terms.id, self.public.root(self.terms.layout))
 
 
-def verify_run(
-    exported: ExportedRun, chain: Hash | None = None, parents: Sequence[ExportedRun] = ()
-) -> ReplayReport:
+def verify_run(exported: ExportedRun, chain: Hash | None = None, parents: Sequence[ExportedRun] = ()) -> ReplayReport:
     """What `prove_run` and `check_parents` report. Raises VerificationError."""
     return check_parents(prove_run(exported, chain), parents).report
 
@@ -186,9 +167,7 @@ def _model(data: bytes, terms: JobTerms, public: PublicState) -> Hash:
     try:
         tensors = safetensors.numpy.load(data)
     except Exception as error:  # the library raises its own untyped errors
-        raise VerificationError(
-            "FF-VERI-040", "the model file cannot be read", cause=str(error)[:200]
-        ) from error
+        raise VerificationError("FF-VERI-040", "the model file cannot be read", cause=str(error)[:200]) from error
     is_same = tensors.keys() == {t.name for t in terms.layout.tensors}
     is_same = is_same and all(tensor.dtype == np.float32 for tensor in tensors.values())
     flat = terms.layout.flatten(tensors) if is_same else public.params[:0]

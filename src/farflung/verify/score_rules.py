@@ -22,14 +22,7 @@ from farflung.core import limits
 from farflung.core.ids import Hash, PeerId
 from farflung.job.proof_class import LossProbeConfig
 from farflung.train.run_log import AuditsRecord, Contribution, contributions_root
-from farflung.train.scores import (
-    RoundScores,
-    SignedRoundScores,
-    are_scores_signed,
-    by_peer,
-    lot_of,
-    order_of,
-)
+from farflung.train.scores import RoundScores, SignedRoundScores, are_scores_signed, by_peer, lot_of, order_of
 from farflung.verify.replay_report import ReplayReport, require
 
 MARGIN: Final = 16
@@ -50,9 +43,7 @@ def harmful(scores: RoundScores) -> frozenset[PeerId]:
     return frozenset(p for p, (held, _) in gains.items() if margins[p] * (ceiling - held) > before)
 
 
-def panel_of(
-    probe: LossProbeConfig | None, beacon: Hash, verifiers: Collection[PeerId]
-) -> tuple[PeerId, ...]:
+def panel_of(probe: LossProbeConfig | None, beacon: Hash, verifiers: Collection[PeerId]) -> tuple[PeerId, ...]:
     """Who may score a round: the first is asked, and the next one where the first is not there or finds harm. Nobody
     in a round that is not drawn for it.
     """

@@ -122,9 +122,7 @@ def _envelope(sync: Sync, check: PayloadCheckRequest, weight: int) -> None:
     tokens = c.weight if said is None else said.tokens
     if not (spec.is_weight(c.weight) and c.weight <= weight) or tokens != c.weight:
         raise _fault(
-            "FF-VERI-061",
-            "it weighs what it cannot",
-            f"weight {c.weight}, {tokens} tokens stated; at most {weight}",
+            "FF-VERI-061", "it weighs what it cannot", f"weight {c.weight}, {tokens} tokens stated; at most {weight}"
         )
     if payload_hash(check.payload) != c.payload:
         raise _fault("FF-VERI-062", "it is not the committed payload", f"{len(check.payload)} bytes")
@@ -138,9 +136,7 @@ def _envelope(sync: Sync, check: PayloadCheckRequest, weight: int) -> None:
 
 
 def _fault(code: str, what: str, cause: str) -> ProtocolError:
-    return ProtocolError(
-        code, f"a submission is refused: {what}", cause=cause, hint="a peer's fault; others go on"
-    )
+    return ProtocolError(code, f"a submission is refused: {what}", cause=cause, hint="a peer's fault; others go on")
 
 
 def flags(
@@ -177,9 +173,7 @@ def tensor_squares(layout: TensorLayout, values: Float32) -> tuple[int, ...]:
 
 
 def _square(values: Float32) -> int:
-    return sum(
-        sum_of_squares(to_fixed(values[start : start + BLOCK])) for start in range(0, values.size, BLOCK)
-    )
+    return sum(sum_of_squares(to_fixed(values[start : start + BLOCK])) for start in range(0, values.size, BLOCK))
 
 
 def norms(squares: Sequence[int]) -> tuple[int, ...]:

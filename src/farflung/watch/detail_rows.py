@@ -50,10 +50,7 @@ def _seconds(lane: MemberRoundTimes, sign: str) -> float:
 
 def _sent(t: RunTimeline, number: int) -> SentBytesByKind | None:
     """Bytes that all sent while the round was the open one; None when that was not seen."""
-    after, before = (
-        t.sent_at.get(number),
-        t.sent_at.get(number - 1, SentBytesByKind() if number == 0 else None),
-    )
+    after, before = (t.sent_at.get(number), t.sent_at.get(number - 1, SentBytesByKind() if number == 0 else None))
     if after is None or before is None:
         return None
     return SentBytesByKind(
@@ -71,9 +68,7 @@ def round_rows(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     opened = t.openings.get(number)
     before = t.rounds.get(number - 1)
     is_long = opened is not None and opened.waited >= 0.1 and before is not None and before.at <= opened.at
-    waited = (
-        f"opened after {format_seconds(opened.waited)} of waiting for audits" if opened and is_long else ""
-    )
+    waited = f"opened after {format_seconds(opened.waited)} of waiting for audits" if opened and is_long else ""
     head = [
         plain(f"{number} of 0 to {closed.rounds - 1}"),
         plain(f"closed after {format_seconds(closed.seconds)}"),
@@ -133,18 +128,12 @@ def _lanes(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     for lane in lanes:
         if lane.trained is None:
             rows += block(
-                "",
-                [plain(phrases.peer(lane.peer)), TextSpan("left before its work came", SpanStyle.CARE)],
-                columns,
+                "", [plain(phrases.peer(lane.peer)), TextSpan("left before its work came", SpanStyle.CARE)], columns
             )
             continue
         bar = lane_bar(lane, size)
         spent = "".join(f"{_seconds(lane, sign):>6.2f} s" for sign in (COMPUTE, MERGE, WAIT))
-        spans = (
-            plain(" " * 9 + f"{phrases.peer(lane.peer):<9}"),
-            TextSpan(bar, SpanStyle.MARK),
-            plain(" " + spent),
-        )
+        spans = (plain(" " * 9 + f"{phrases.peer(lane.peer):<9}"), TextSpan(bar, SpanStyle.MARK), plain(" " + spent))
         rows.append(ScreenRow(cut(spans, columns)))
     return rows
 
@@ -182,9 +171,7 @@ def dispute_rows(t: RunTimeline, number: int, columns: int, *, evidence: str, ru
     rows += block("Found", [_finding(audit)], columns)
     first, *others = audit.verifiers or ("",)
     rows += block(
-        "First",
-        [plain(f"{phrases.clean(first, 64)} trained the segment again, before it saw the claim")],
-        columns,
+        "First", [plain(f"{phrases.clean(first, 64)} trained the segment again, before it saw the claim")], columns
     )
     second = f"{phrases.peers(others)} did the same, blind as well" if others else "none was asked for"
     rows += block("Second", [plain(second)], columns)
@@ -213,14 +200,10 @@ def _verdict(t: RunTimeline, audit: AuditEndEvent, is_caught: bool, columns: int
     caught = t.caught[audit.peer]
     gone = next((left.reason for left in t.left if left.peer == audit.peer), "")
     where = phrases.bounties(caught.bounty, caught.burnt)
-    lost = (
-        [] if audit.peer in t.ruled else [plain(phrases.caught_price(caught)), plain(where)]
-    )  # said of its game
+    lost = [] if audit.peer in t.ruled else [plain(phrases.caught_price(caught)), plain(where)]  # said of its game
     return [
         *block(
-            "Verdict",
-            [TextSpan(phrases.clean(caught.why, 60), SpanStyle.BAD), plain(phrases.clean(gone, 60))],
-            columns,
+            "Verdict", [TextSpan(phrases.clean(caught.why, 60), SpanStyle.BAD), plain(phrases.clean(gone, 60))], columns
         ),
         *block("Money", [*lost, plain(_forfeited(t, audit.peer))], columns),
     ]
@@ -239,9 +222,7 @@ def _proof(
     digest = t.caught[audit.peer].evidence if is_caught else ""
     if not evidence and not digest:
         return block(
-            "Evidence",
-            [TextSpan("none is kept for work that nobody was punished for", SpanStyle.QUIET)],
-            columns,
+            "Evidence", [TextSpan("none is kept for work that nobody was punished for", SpanStyle.QUIET)], columns
         )
     place = (
         plain(phrases.clean(evidence, 80))

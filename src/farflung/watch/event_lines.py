@@ -152,9 +152,7 @@ def _train(event: AnyEvent, timeline: RunTimeline) -> list[str]:
         case events.PeerJoinEvent():
             replayed = f", {event.replayed} rounds replayed" if event.replayed else ""
             took = format_seconds(event.seconds)
-            return say(
-                "Network", f"{phrases.peer(event.peer)} joined at round {event.round} in {took}{replayed}"
-            )
+            return say("Network", f"{phrases.peer(event.peer)} joined at round {event.round} in {took}{replayed}")
         case events.RoundStartEvent() if event.round - 1 in timeline.rounds:
             is_long = event.waited >= phrases.TELLING_SECONDS
             return say("Train", _waited(event)) if is_long else []
@@ -211,9 +209,7 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
             whose = f"{phrases.peer(event.peer)}'s part of round {event.round}"
             return say("Verify", f"{whose} is audited: {event.flagged}")
         case events.AuditEndEvent() if event.finding != phrases.HOLDS:
-            what = (
-                f"{phrases.peer(event.peer)}, round {event.round}, segment {event.segment}: {event.finding}"
-            )
+            what = f"{phrases.peer(event.peer)}, round {event.round}, segment {event.segment}: {event.finding}"
             return say("Verify", what, phrases.excess(event), phrases.repeated_by(event))
         case events.CanaryEndEvent() if event.finding == phrases.FALSE:
             return say("Verify", f"canary: verifier {phrases.peer(event.verifier)} found it")
@@ -222,19 +218,13 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
         case events.LossScoreEvent() if event.unpaid:
             harm = f"round {event.round} is not paid: alone it makes the held-out loss worse"
             said = len(event.verifiers)
-            told = [
-                (f"{phrases.peer(peer)}'s {harm}", phrases.many(said, "verifier"))
-                for peer in event.unpaid[:8]
-            ]
+            told = [(f"{phrases.peer(peer)}'s {harm}", phrases.many(said, "verifier")) for peer in event.unpaid[:8]]
             return [line for each in told for line in say("Verify", *each)]
         case events.SlashEvent():
             evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
             split = "" if event.pending else f" ({phrases.bounties(event.bounty, event.burnt)})"
             lost = f"{phrases.caught_price(event)}{split}"
-            return [
-                *say("Verify", phrases.caught_claim(event, timeline)),
-                *say("Verify", lost, evidence),
-            ]
+            return [*say("Verify", phrases.caught_claim(event, timeline)), *say("Verify", lost, evidence)]
         case events.DisputeStageEvent() | events.DisputeEndEvent():
             return say("Verify", *dispute_text.event_text(event))
     return []
@@ -292,11 +282,7 @@ def _losses(event: events.RunResultEvent) -> tuple[str, ...]:
 def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
     own, ring = traffic_ratios.sent_and_ring(event)
     whole = f"sent {format_bytes(event.bytes_sent)} ({phrases.kinds(event.bytes_by)})"
-    return [
-        *say("Result", whole),
-        *say("Result", own, ring),
-        *say("Result", *traffic_ratios.ratio_lines(timeline)),
-    ]
+    return [*say("Result", whole), *say("Result", own, ring), *say("Result", *traffic_ratios.ratio_lines(timeline))]
 
 
 def _money(event: events.RunResultEvent) -> tuple[str, ...]:

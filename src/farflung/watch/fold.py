@@ -89,9 +89,7 @@ class RunTimeline(Struct, frozen=True):
     arrivals: Mapping[int, Mapping[tuple[str, str], events.ArrivalEvent]] = _NOTHING
     sent_at: Mapping[int, SentBytesByKind] = _NOTHING  # sent by all so far, when the round closed
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
-    traffic: Mapping[tuple[int, str], SentBytesByKind] = (
-        _NOTHING  # most that was seen, by session and process
-    )
+    traffic: Mapping[tuple[int, str], SentBytesByKind] = _NOTHING  # most that was seen, by session and process
     sent: SentBytesByKind = SentBytesByKind()  # all of `traffic` together
     received: Mapping[tuple[int, str], int] = _NOTHING  # most that was seen to agree, as `traffic`
     usage: Mapping[str, events.ProcessUsageEvent] = _NOTHING  # largest peak by process
@@ -139,10 +137,7 @@ class RunTimeline(Struct, frozen=True):
         guessed, and of accusers.
         """
         ruled = self.ruled.values()
-        taken: list[events.SlashEvent | events.PerjuryEvent] = [
-            *self.caught.values(),
-            *self.perjured.values(),
-        ]
+        taken: list[events.SlashEvent | events.PerjuryEvent] = [*self.caught.values(), *self.perjured.values()]
         lost, gained = sum(each.lost for each in ruled), sum(each.gained for each in ruled)
         slashed, burnt = sum(each.slashed for each in taken), sum(each.burnt for each in taken)
         return slashed + lost, sum(each.bounty for each in taken), burnt + lost - gained
@@ -190,10 +185,7 @@ class RunTimeline(Struct, frozen=True):
         if opened is None or closed is None:
             return ()
         seen = self.arrivals.get(round, _NOTHING)
-        ends = {
-            phase: max((a.seconds for (_, p), a in seen.items() if p == phase), default=0.0)
-            for phase in PHASES
-        }
+        ends = {phase: max((a.seconds for (_, p), a in seen.items() if p == phase), default=0.0) for phase in PHASES}
 
         def came(peer: str, phase: str) -> float | None:
             arrived = seen.get((peer, phase))
@@ -202,13 +194,7 @@ class RunTimeline(Struct, frozen=True):
         end = max(closed.seconds - opened.waited, ends["merge"])
         return tuple(
             MemberRoundTimes(
-                peer,
-                came(peer, "train"),
-                ends["train"],
-                came(peer, "reveal"),
-                ends["reveal"],
-                came(peer, "merge"),
-                end,
+                peer, came(peer, "train"), ends["train"], came(peer, "reveal"), ends["reveal"], came(peer, "merge"), end
             )
             for peer in opened.peers
         )
@@ -229,9 +215,7 @@ class RunTimeline(Struct, frozen=True):
 
 
 def _with(mapping: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
-    return (mapping if isinstance(mapping, AppendOnlyMap) and mapping else AppendOnlyMap(mapping)).having(
-        key, value
-    )
+    return (mapping if isinstance(mapping, AppendOnlyMap) and mapping else AppendOnlyMap(mapping)).having(key, value)
 
 
 def _listed(before: tuple[_V, ...], value: _V) -> tuple[_V, ...]:

@@ -42,11 +42,7 @@ def fact(t: RunTimeline) -> str | None:
 
 def loss_probes(each: LossProbeCounts) -> str:
     """What scoring did, in a few words, or the empty text."""
-    return (
-        f"loss of {many(each.scored, 'contribution')} probed, {each.unpaid} unpaid for it"
-        if each.scored
-        else ""
-    )
+    return f"loss of {many(each.scored, 'contribution')} probed, {each.unpaid} unpaid for it" if each.scored else ""
 
 
 def _unproven(classed: JobClassEvent) -> str:

@@ -56,21 +56,14 @@ def path_summary(t: RunTimeline) -> PeerPathSummary:
             found.setdefault(closed.way, []).append(closed)
     exchanged = tuple(
         ExchangeSummary(
-            way,
-            len(rounds),
-            median(each.way_predicted for each in rounds),
-            median(each.way_taken for each in rounds),
+            way, len(rounds), median(each.way_predicted for each in rounds), median(each.way_taken for each in rounds)
         )
         for way, rounds in found.items()
     )
     reached = (
         ()
         if t.ways is None
-        else tuple(
-            PathPairCount(how, count)
-            for name, how in phrases.WAYS.items()
-            if (count := getattr(t.ways, name))
-        )
+        else tuple(PathPairCount(how, count) for name, how in phrases.WAYS.items() if (count := getattr(t.ways, name)))
     )
     paid = t.relays.values()
     return PeerPathSummary(

@@ -155,10 +155,7 @@ def schedule(plan: events.PlanEvent) -> str:
 
 def agreement(plan: events.PlanEvent) -> tuple[str, str]:
     """Who agrees by what, and over how much work."""
-    return (
-        f"{many(plan.peers, 'provider')} agree by {clean(plan.sync, 50)}",
-        f"{format_count(plan.tokens)} tokens",
-    )
+    return (f"{many(plan.peers, 'provider')} agree by {clean(plan.sync, 50)}", f"{format_count(plan.tokens)} tokens")
 
 
 def committee(plan: events.PlanEvent) -> str:

@@ -19,9 +19,7 @@ def assumed_lines(plan: events.PlanEvent) -> tuple[str, str]:
     """What a round's exchange moves over the busiest member's line, and which lines the plan reckons with."""
     if not plan.lines:
         return "", ""
-    moved = (
-        f"a round {format_bytes(plan.up_round)} up and {format_bytes(plan.down_round)} down a provider's line"
-    )
+    moved = f"a round {format_bytes(plan.up_round)} up and {format_bytes(plan.down_round)} down a provider's line"
     return moved, f"lines: {phrases.clean(plan.lines, 120)}"
 
 

@@ -24,9 +24,7 @@ _ADDRESSES: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 # From the first slash of an absolute path, a home or a drive to its last part, which alone is kept.
-_QUOTED: Final = re.compile(
-    r"(?P<quote>['\"])(?P<path>(?:~[\w.-]*)?/[^'\"]*|[A-Za-z]:[\\/][^'\"]*)(?P=quote)"
-)
+_QUOTED: Final = re.compile(r"(?P<quote>['\"])(?P<path>(?:~[\w.-]*)?/[^'\"]*|[A-Za-z]:[\\/][^'\"]*)(?P=quote)")
 _PATHS: Final = re.compile(
     r"(?:(?<![\w.…/])(?:~[\w.-]*)?/|\b[A-Za-z]:[\\/]|\\\\)(?:[^\s'\"`<>:;,()\\/]+[\\/])*(?P<last>[^\s'\"`<>:;,()\\/]*)"
 )

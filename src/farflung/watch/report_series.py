@@ -289,9 +289,7 @@ def time_shares(found: tuple[MemberRow, ...]) -> tuple[MemberTimeShare, ...]:
     rows = []
     for peer, peer_rows in sorted(of.items()):
         parts = [sum(member_row.seconds(part) for member_row in peer_rows) for part in PARTS]
-        rows.append(
-            MemberTimeShare(peer, len(peer_rows), sum(member_row.last for member_row in peer_rows), *parts)
-        )
+        rows.append(MemberTimeShare(peer, len(peer_rows), sum(member_row.last for member_row in peer_rows), *parts))
     return tuple(rows)
 
 

@@ -90,9 +90,7 @@ def _flow(parts: Sequence[TextSpan], columns: int, between: str) -> list[_LineBu
         if lines and lines[-1].used + len(between) + columns_of(part.text) <= columns:
             lines[-1].spans += [TextSpan(between), part]
         else:
-            lines += [
-                _LineBuilder([piece], number > 0) for number, piece in enumerate(_broken(part, columns))
-            ]
+            lines += [_LineBuilder([piece], number > 0) for number, piece in enumerate(_broken(part, columns))]
     return lines
 
 

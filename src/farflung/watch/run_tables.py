@@ -82,13 +82,10 @@ class RunTable(dict[str, list[Any]]):
     def _repr_html_(self) -> str:
         """For notebooks: the same rows; a column's unit appears when one points at its name."""
         head = "".join(
-            f'<th title="{html.escape(self.units.get(name, ""), quote=True)}">{html.escape(name)}</th>'
-            for name in self
+            f'<th title="{html.escape(self.units.get(name, ""), quote=True)}">{html.escape(name)}</th>' for name in self
         )
         body = "".join(
-            "<tr>"
-            + "".join(f'<td style="text-align:right">{html.escape(cell)}</td>' for cell in row)
-            + "</tr>"
+            "<tr>" + "".join(f'<td style="text-align:right">{html.escape(cell)}</td>' for cell in row) + "</tr>"
             for row in self._shown()
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{self.height} rows</p>"
@@ -137,9 +134,7 @@ def audits(timeline: RunTimeline) -> RunTable:
     """One row for each segment that was drawn (AUDITS), in the order of rounds."""
     rows = report_series.audits(timeline).rows
     caught = {(c.round, c.peer, c.segment): c.slashed for c in timeline.caught.values()}
-    columns: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in AUDITS if name != "slashed"
-    }
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in AUDITS if name != "slashed"}
     lost = [caught.get((row.round, row.peer, row.segment), 0) for row in rows]
     return RunTable({**columns, "slashed": lost}, AUDITS)
 

@@ -51,9 +51,7 @@ def screen(t: RunTimeline, view: ScreenView) -> tuple[ScreenRow, ...]:
     rows += screen_result.settle(t, columns, view.is_over)
     rows += screen_result.result(t, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
     shown = fit(rows, min(ROWS, view.rows))
-    return tuple(
-        ScreenRow(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown
-    )
+    return tuple(ScreenRow(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown)
 
 
 def _note(t: RunTimeline, view: ScreenView) -> tuple[str, ...]:

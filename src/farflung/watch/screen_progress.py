@@ -7,14 +7,7 @@ from typing import Final
 from farflung.core.events import PlanEvent, RunResumeEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import (
-    committee_text,
-    job_class_text,
-    phrases,
-    plan_vs_run_text,
-    relay_fee_text,
-    traffic_ratios,
-)
+from farflung.watch import committee_text, job_class_text, phrases, plan_vs_run_text, relay_fee_text, traffic_ratios
 from farflung.watch.fold import RunStage, RunTimeline
 from farflung.watch.row_layout import LABEL, ScreenRow, SpanStyle, TextSpan, block, plain
 
@@ -48,10 +41,7 @@ def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]
         *block("", [plain(text) for text in plan_vs_run_text.assumed_lines(p)], columns, rank=DETAIL),
         *block("", [plain(phrases.committee(p))] if p.validators > 1 else [], columns, rank=DETAIL),
         *block(
-            "",
-            [plain(text) for text in (*takes, phrases.price(p), relay_fee_text.planned_fees(p))],
-            columns,
-            rank=MORE,
+            "", [plain(text) for text in (*takes, phrases.price(p), relay_fee_text.planned_fees(p))], columns, rank=MORE
         ),
         *_class(t, p, columns),
     ]
@@ -70,8 +60,7 @@ def network(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
     cells = [
-        plain(text)
-        for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee_text.summary(t))
+        plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee_text.summary(t))
     ]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 
@@ -113,11 +102,7 @@ def _starting(t: RunTimeline, is_over: bool) -> list[TextSpan]:
     if t.matched is None:
         return [TextSpan("hiring …", SpanStyle.QUIET)]
     hired = len(t.matched.peers)
-    return [
-        TextSpan(
-            f"bringing data and model: {len(t.joined)} of {hired} providers have both …", SpanStyle.QUIET
-        )
-    ]
+    return [TextSpan(f"bringing data and model: {len(t.joined)} of {hired} providers have both …", SpanStyle.QUIET)]
 
 
 def _again(t: RunTimeline, resumed: RunResumeEvent, is_over: bool) -> list[TextSpan]:
@@ -203,9 +188,7 @@ def _left(t: RunTimeline, now: float) -> str:
 def _took(t: RunTimeline) -> str:
     seconds = sum(closed.seconds for closed in t.rounds.values())
     last = t.last_round
-    early = (
-        ", ended early" if t.result is not None and last is not None and len(t.rounds) < last.rounds else ""
-    )
+    early = ", ended early" if t.result is not None and last is not None and len(t.rounds) < last.rounds else ""
     return f"took {format_seconds(seconds)}{early}" if seconds else ""
 
 
@@ -252,11 +235,7 @@ def _incidents(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
     if told:
         who, then = told[-1]
         more = f"{len(told) - 1} more before" if len(told) > 1 else ""
-        parts = [
-            TextSpan(who, SpanStyle.CARE),
-            TextSpan(then, SpanStyle.CARE),
-            TextSpan(more, SpanStyle.QUIET),
-        ]
+        parts = [TextSpan(who, SpanStyle.CARE), TextSpan(then, SpanStyle.CARE), TextSpan(more, SpanStyle.QUIET)]
         rows += block("", parts, columns, rank=STORY)
     warnings = phrases.warnings(t, is_over)
     if warnings and t.result is None:
@@ -272,18 +251,11 @@ def _baseline(t: RunTimeline, now: float, columns: int) -> list[ScreenRow]:
         return block("", [plain(phrases.baseline_end(t.baseline))], columns, rank=MORE)
     if not t.baseline_scores:
         planned = t.plan.baseline_seconds if t.plan is not None and t.stage is RunStage.SETTLE else 0.0
-        said = (
-            f"one machine trains on the same tokens, about {phrases.clock(planned)} planned"
-            if planned
-            else ""
-        )
+        said = f"one machine trains on the same tokens, about {phrases.clock(planned)} planned" if planned else ""
         return block("", [TextSpan(said, SpanStyle.QUIET)], columns, rank=MORE) if said else []
     last = t.baseline_scores[-1]
     each = last.seconds / last.step if last.step else 0.0
     left = each * (last.steps - last.step) - max(0.0, now - last.at)
     return block(
-        "",
-        [plain(phrases.baseline_step(last)), plain(f"about {phrases.clock(left)} left")],
-        columns,
-        rank=MORE,
+        "", [plain(phrases.baseline_step(last)), plain(f"about {phrases.clock(left)} left")], columns, rank=MORE
     )

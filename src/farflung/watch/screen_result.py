@@ -8,14 +8,7 @@ from farflung.core.events import SlashEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.plan_comparison import is_off
-from farflung.watch import (
-    canary_text,
-    dispute_text,
-    phrases,
-    plan_vs_run_text,
-    relay_fee_text,
-    traffic_ratios,
-)
+from farflung.watch import canary_text, dispute_text, phrases, plan_vs_run_text, relay_fee_text, traffic_ratios
 from farflung.watch.fold import RunTimeline
 from farflung.watch.row_layout import WIDE, ScreenRow, SpanStyle, TextSpan, block, plain
 from farflung.watch.screen_progress import DETAIL, FACT, MORE, STORY
@@ -86,9 +79,7 @@ def _counts(t: RunTimeline, is_over: bool) -> list[TextSpan]:
             return [plain("no segment was drawn: this job has no audits, or none fell due")]
         return [
             _quiet(
-                "nothing was drawn"
-                if is_over
-                else "nothing drawn yet; the draw comes after each round's commitments"
+                "nothing was drawn" if is_over else "nothing drawn yet; the draw comes after each round's commitments"
             )
         ]
     held = sum(1 for audit in t.audits.values() if audit.finding == phrases.HOLDS)
@@ -103,10 +94,7 @@ def _counts(t: RunTimeline, is_over: bool) -> list[TextSpan]:
         plain(phrases.many(drawn, "segment") + " drawn"),
         TextSpan(f"{held} {'holds' if held == 1 else 'hold'}", SpanStyle.GOOD),
         *[
-            TextSpan(
-                f"{count} {phrases.clean(name, 12)}",
-                SpanStyle.BAD if name == phrases.FALSE else SpanStyle.CARE,
-            )
+            TextSpan(f"{count} {phrases.clean(name, 12)}", SpanStyle.BAD if name == phrases.FALSE else SpanStyle.CARE)
             for name, count in sorted(other.items())
         ],
         *([_quiet(f"{still} open")] if still else []),
@@ -157,11 +145,7 @@ def _paid(t: RunTimeline, role: str) -> str:
     paid = [each for each in got if each]
     if not got:
         return ""
-    whom = (
-        phrases.many(len(paid), role)
-        if len(paid) == len(got)
-        else f"{len(paid)} of {phrases.many(len(got), role)}"
-    )
+    whom = phrases.many(len(paid), role) if len(paid) == len(got) else f"{len(paid)} of {phrases.many(len(got), role)}"
     return f"paid {phrases.credits_of(sum(paid))} to {whom}"
 
 
@@ -179,10 +163,7 @@ def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: s
     return [
         *block("Result", loss, columns, rank=0),
         *block(
-            "",
-            [plain(f"{r.loss_start:.3f} at the start"), plain(phrases.unigram(r)), _trained(t)],
-            columns,
-            rank=MORE,
+            "", [plain(f"{r.loss_start:.3f} at the start"), plain(phrases.unigram(r)), _trained(t)], columns, rank=MORE
         ),
         *block("", [plain(own), plain(ring)], columns, rank=FACT),
         *block("", [plain(text) for text in traffic_ratios.ratio_lines(t)], columns, rank=DETAIL),
@@ -229,10 +210,7 @@ def _against_plan(t: RunTimeline, columns: int, verbose: bool) -> list[ScreenRow
     if not t.compared:
         return []
     if not verbose:
-        off, basis = (
-            plan_vs_run_text.off_plan(t.compared),
-            [_quiet(each) for each in plan_vs_run_text.basis(t)],
-        )
+        off, basis = (plan_vs_run_text.off_plan(t.compared), [_quiet(each) for each in plan_vs_run_text.basis(t)])
         if off:
             off[0] = f"not as planned: {off[0]}"
             return block("", [*[TextSpan(each, SpanStyle.CARE) for each in off], *basis], columns, rank=FACT)
@@ -241,8 +219,7 @@ def _against_plan(t: RunTimeline, columns: int, verbose: bool) -> list[ScreenRow
     width = CELL if columns >= WIDE else 0
     cells = [
         TextSpan(
-            f"{plan_vs_run_text.short_comparison(row):<{width}}",
-            SpanStyle.CARE if is_off(row) else SpanStyle.PLAIN,
+            f"{plan_vs_run_text.short_comparison(row):<{width}}", SpanStyle.CARE if is_off(row) else SpanStyle.PLAIN
         )
         for row in t.compared
     ]

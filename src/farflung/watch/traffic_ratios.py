@@ -67,10 +67,7 @@ def ratio_per_peer(t: RunTimeline) -> RatioPerPeer | None:
     if plan is None or min(steps, plan.peers, plan.steps, plan.parameters, plan.ring_bytes, up, down) <= 0:
         return None
     shares = plan.peers * steps
-    sent = sum(
-        1 if ratio_per_peer.way == ExchangeWay.FAN.value else plan.peers
-        for ratio_per_peer in t.rounds.values()
-    )
+    sent = sum(1 if ratio_per_peer.way == ExchangeWay.FAN.value else plan.peers for ratio_per_peer in t.rounds.values())
     payload = t.sent.sync / (plan.peers * sent)
     papers = FLOAT * plan.parameters * plan.steps / plan.rounds / payload if payload > 0 else 0.0
     return RatioPerPeer(up / shares, down / shares, plan.ring_bytes / (plan.peers * plan.steps), papers)

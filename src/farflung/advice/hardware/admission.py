@@ -176,9 +176,7 @@ def judge(site: ComputerSite, demand: CardDemand | None = None) -> MachineAdmiss
     """Every rule at every machine, then the line's; raises UsageError FF-PLAN-036 that names the field."""
     demand = demand or CardDemand()
     _check(site)
-    findings = [
-        one for computer in site.computers if computer.slots for one in _of_computer(computer, demand)
-    ]
+    findings = [one for computer in site.computers if computer.slots for one in _of_computer(computer, demand)]
     cards = site.beside + sum(len(computer.slots) for computer in site.computers)
     ways = (("up", site.up, demand.sent), ("down", site.down, demand.received))
     findings += [one for way in ways if (one := _of_line(*way, cards, demand)) is not None]
@@ -217,9 +215,7 @@ _RUNS: Final = {
 def _of_software(name: str, slot: CardSlot) -> RuleFinding:
     support = slot.support or MakerSupport.NO
     have = None if support is MakerSupport.UNOFFICIAL else float(support is MakerSupport.YES)
-    return RuleFinding(
-        "software", name, have, 1.0, 1.0, _RUNS[support], f"for a {slot.card}: {_TOLD[support]}"
-    )
+    return RuleFinding("software", name, have, 1.0, 1.0, _RUNS[support], f"for a {slot.card}: {_TOLD[support]}")
 
 
 def _of_memory(computer: SiteComputer, demand: CardDemand) -> RuleFinding:
@@ -238,9 +234,7 @@ def _of_memory(computer: SiteComputer, demand: CardDemand) -> RuleFinding:
 def _of_bus(name: str, at: int, slot: CardSlot, demand: CardDemand) -> RuleFinding:
     where = f"{name}, card {at + 1}"
     if slot.is_unified:
-        return RuleFinding(
-            "lanes", where, None, None, None, RuleState.OK, "cards and processor share one memory"
-        )
+        return RuleFinding("lanes", where, None, None, None, RuleState.OK, "cards and processor share one memory")
     if not demand.bus_bytes or demand.step_seconds is None:
         return _finding("lanes", where, slot.lanes, LANES, demand.bus_bytes)
     if slot.pcie is None:
@@ -251,9 +245,7 @@ def _of_bus(name: str, at: int, slot: CardSlot, demand: CardDemand) -> RuleFindi
     return msgspec.structs.replace(found, why=f"{found.why}: {rate / 1e9:.3g} GB/s")
 
 
-def _of_line(
-    rule: str, have: float | None, moved: float | None, cards: int, demand: CardDemand
-) -> RuleFinding | None:
+def _of_line(rule: str, have: float | None, moved: float | None, cards: int, demand: CardDemand) -> RuleFinding | None:
     """None: few cards, and nothing that they send was computed."""
     thumb = next((rate for above, rate in THUMBS if cards > above), None)
     computed = None
@@ -271,9 +263,7 @@ def amount(rule: str, number: float) -> str:
     return format_rate(number) if rule in ("up", "down") else f"{number:.3g} {rule}"
 
 
-def _finding(
-    rule: str, at: str, have: float | None, thumb: float | None, computed: float | None
-) -> RuleFinding:
+def _finding(rule: str, at: str, have: float | None, thumb: float | None, computed: float | None) -> RuleFinding:
     """Judges one number against what decides; equal is enough."""
     need = thumb if computed is None else computed
     basis = "by the rule of thumb" if computed is None else "for this job"
@@ -281,9 +271,7 @@ def _finding(
         return RuleFinding(rule, at, have, thumb, computed, RuleState.UNKNOWN, "what is needed is not known")
     if computed == 0:
         told = "not known" if have is None else amount(rule, have)
-        return RuleFinding(
-            rule, at, have, thumb, computed, RuleState.OK, f"{told}, none is needed for this job"
-        )
+        return RuleFinding(rule, at, have, thumb, computed, RuleState.OK, f"{told}, none is needed for this job")
     if have is None:
         why = f"not known; needed are {amount(rule, need)} {basis}"
         return RuleFinding(rule, at, have, thumb, computed, RuleState.UNKNOWN, why)

@@ -44,9 +44,7 @@ class FigureOrigin(StrEnum):
     """Where a figure is from."""
 
     TABLE = "table"  # the source that the card's row names
-    DERIVED = (
-        "derived"  # computed: units x clock x operations a clock, or from another rate of the same source
-    )
+    DERIVED = "derived"  # computed: units x clock x operations a clock, or from another rate of the same source
     MEASURED = "measured"  # on the user's own machine
 
 

@@ -102,9 +102,7 @@ def _number(said: Mapping[str, Any], field: str, scale: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(field, "it is a number, without quotes")
     if not LEAST[field] <= value <= MOST[field]:  # false for nan too
-        raise _wrong(
-            field, f"it is {LEAST[field]:g} to {MOST[field]:g}, what cards are like; unknown: leave it out"
-        )
+        raise _wrong(field, f"it is {LEAST[field]:g} to {MOST[field]:g}, what cards are like; unknown: leave it out")
     return float(value) * scale
 
 

@@ -15,15 +15,7 @@ from difflib import get_close_matches
 from io import StringIO
 from typing import Final
 
-from farflung.advice.hardware.card import (
-    GIGA,
-    LANE_BYTES,
-    SAME_BANDWIDTH,
-    SAME_RATE,
-    TERA,
-    Card,
-    MakerSupport,
-)
+from farflung.advice.hardware.card import GIGA, LANE_BYTES, SAME_BANDWIDTH, SAME_RATE, TERA, Card, MakerSupport
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Bytes
@@ -40,20 +32,7 @@ NEAREST: Final = 3
 # Words that say who made a card or how it is fixed, and not which card it is. `laptop`, `mobile` and `max-q` are
 # not among them: those are other cards with the same number.
 _SPARE: Final = frozenset(
-    (
-        "nvidia",
-        "amd",
-        "intel",
-        "apple",
-        "geforce",
-        "radeon",
-        "instinct",
-        "tesla",
-        "graphics",
-        "gpu",
-        "tm",
-        "r",
-    )
+    ("nvidia", "amd", "intel", "apple", "geforce", "radeon", "instinct", "tesla", "graphics", "gpu", "tm", "r")
 )
 # Words by which variants of one card differ, or that people leave out.
 _VARIANT: Final = re.compile(r"\d+gb|\d+core|pcie|sxm|nvl|rtx|gtx|rx|arc")
@@ -82,9 +61,7 @@ class CardTable:
             return self._known[words]
         found = [card for card in self.cards if _is_variant(words, _words(card.name))]
         if memory_bytes is not None:
-            found = [
-                card for card in found if abs(memory_bytes - card.memory_bytes) <= 0.1 * card.memory_bytes
-            ]
+            found = [card for card in found if abs(memory_bytes - card.memory_bytes) <= 0.1 * card.memory_bytes]
         if not found:
             raise self._unknown(name)
         if len(found) > 1:
@@ -206,9 +183,7 @@ class _CardRow:
             self.refuse("bf16", "matrix units that take bfloat16 are hardware for it")
 
     def refuse(self, column: str, cause: str) -> None:
-        raise _wrong(
-            self.line, column, f"{self.fields['name'][:40]}: {cause}, not {self.fields[column][:40]!r}"
-        )
+        raise _wrong(self.line, column, f"{self.fields['name'][:40]}: {cause}, not {self.fields[column][:40]!r}")
 
     def text(self, column: str) -> str:
         if not self.fields[column].strip():

@@ -9,13 +9,7 @@ from typing import Final
 from farflung.advice.hardware.admission import MachineAdmission, RuleState
 from farflung.advice.hardware.card import GIGA, TERA, Card, FactorPrecision, FigureOrigin, software
 from farflung.advice.hardware.run_cost import RunCost
-from farflung.advice.hardware.value_per_watt import (
-    CLAIMED_LOSS,
-    CardValue,
-    ReferenceCard,
-    month_price,
-    value,
-)
+from farflung.advice.hardware.value_per_watt import CLAIMED_LOSS, CardValue, ReferenceCard, month_price, value
 from farflung.core.units import format_bytes, format_multiple
 
 WIDTH: Final = 80
@@ -86,9 +80,7 @@ def sheet(card: Card) -> list[str]:
         lines.append(_line(precision.value.upper(), told, rate.origin))
     vectors = f"FP32 {figure(card.vector_fp32 / TERA)}, FP16 {figure(card.vector_fp16 / TERA)} TFLOP/s"
     lines.append(_line("shaders", f"{card.shaders} at {card.boost / 1e6:.0f} MHz: {vectors}"))
-    lines.append(
-        _line("power", "not known") if watts[0] is None else _line("power", f"{watts[0]:g} W", watts[1])
-    )
+    lines.append(_line("power", "not known") if watts[0] is None else _line("power", f"{watts[0]:g} W", watts[1]))
     lines.append(_line("bus", bus if card.is_unified else f"{bus}, {format_bytes(card.link)}/s each way"))
     lines.append(_line("software", software(card) + {True: ", bfloat16", False: "", None: ""}[card.has_bf16]))
     lines += textwrap.wrap(card.source, WIDTH, initial_indent="  source    ", subsequent_indent=" " * 12)
@@ -131,9 +123,7 @@ def at_prices(found: CardValue, reference: ReferenceCard) -> list[str]:
     if found.is_below_power:
         said.append("at the level price not even its electricity would be paid")
     if found.per_money is None:
-        said.append(
-            "prices of your own, in any one currency: NAME@HOUR/KWH/LOSS/A100, like @0.35/0.30/0.1/5.12"
-        )
+        said.append("prices of your own, in any one currency: NAME@HOUR/KWH/LOSS/A100, like @0.35/0.30/0.1/5.12")
     return [row for one in said for row in textwrap.wrap(one, WIDTH)]
 
 
@@ -174,9 +164,7 @@ def beside(cost: RunCost, audited: float, currency: str, *, is_priced: bool) -> 
         rows.append(f"{of} {figure(cost.per_watt)} of the work for a watt")
         of = "and"
     if is_priced:
-        rows.append(
-            f"{of} {format_multiple(cost.ratio)} times the money, they at {figure(cost.beside.hour)} an hour"
-        )
+        rows.append(f"{of} {format_multiple(cost.ratio)} times the money, they at {figure(cost.beside.hour)} an hour")
     lost = f"{cost.loss:.0%} of what the cards could do is lost to lines, waiting and failures (the article: 20%)"
     return f"{', '.join(rows)}; {lost}"
 

@@ -22,13 +22,7 @@ import msgspec
 
 from farflung.advice.hardware.card import FactorPrecision
 from farflung.advice.hardware.number_checks import MOST_TOKENS, checked, positive, whole
-from farflung.advice.hardware.value_per_watt import (
-    A100,
-    CLAIMED_LOSS,
-    MOST_LOSS,
-    ReferenceCard,
-    worth_of_watt,
-)
+from farflung.advice.hardware.value_per_watt import A100, CLAIMED_LOSS, MOST_LOSS, ReferenceCard, worth_of_watt
 from farflung.advice.hardware.work_split import PowerSite, SiteShare, spread
 from farflung.core.units import Flop, Seconds, Tokens
 from farflung.job.spec import JobSpec

@@ -133,9 +133,7 @@ def prices_of(text: str) -> CardPrices:
     """
     parts = [part.strip() for part in text.split("/")] if text.strip() else []
     try:
-        hour, tariff, loss, level, *more = [
-            float(part) if part else None for part in [*parts, "", "", "", ""]
-        ]
+        hour, tariff, loss, level, *more = [float(part) if part else None for part in [*parts, "", "", "", ""]]
     except ValueError:
         hour, tariff, loss, level, more = None, None, None, None, [0.0]
     if any(each is not None for each in more):

@@ -86,18 +86,14 @@ def _worth(card: Card, precision: FactorPrecision) -> float:
     return card.rate(precision).flops / watts if watts else 0.0
 
 
-def spread(
-    sites: Sequence[PowerSite], precision: FactorPrecision = FactorPrecision.BF16
-) -> tuple[SiteShare, ...]:
+def spread(sites: Sequence[PowerSite], precision: FactorPrecision = FactorPrecision.BF16) -> tuple[SiteShare, ...]:
     """Each site's share of the work, in the order given; raises UsageError FF-PLAN-037 where nobody can work."""
     if len(sites) > limits.SITES:
         raise _nothing(f"{len(sites)} sites, and at most {limits.SITES} are planned")
     found = [alone(site, precision) for site in sites]
     total = sum(share.rate for share in found)
     if not total > 0:
-        raise _nothing(
-            "; ".join(f"{share.site.name}: {_why(share)}" for share in found[:3]) or "there are no sites"
-        )
+        raise _nothing("; ".join(f"{share.site.name}: {_why(share)}" for share in found[:3]) or "there are no sites")
     return tuple(msgspec.structs.replace(share, share=share.rate / total) for share in found)
 
 
@@ -106,9 +102,7 @@ def _why(share: SiteShare) -> str:
         return "no cards"
     if share.unknown:
         return "not known are " + ", ".join(share.unknown)
-    return (
-        f"{share.site.spare_watts:g} W are spare, its machines take {share.site.base_watts:g} W without cards"
-    )
+    return f"{share.site.spare_watts:g} W are spare, its machines take {share.site.base_watts:g} W without cards"
 
 
 def _nothing(cause: str) -> UsageError:

@@ -37,9 +37,6 @@ def read_profile(path: Path) -> CardProfile:
         cause = "it is no text in UTF-8"
     if cause:
         raise UsageError(
-            "FF-PLAN-038",
-            f"the profile {path.name} cannot be read",
-            cause=cause,
-            hint="name a text file in UTF-8",
+            "FF-PLAN-038", f"the profile {path.name} cannot be read", cause=cause, hint="name a text file in UTF-8"
         )
     return card_profile.parse(text)

@@ -15,12 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from farflung.advice.layouts.training_options import (
-    DerivedFact,
-    InfeasibleOption,
-    LayoutKind,
-    StoredCheckpoint,
-)
+from farflung.advice.layouts.training_options import DerivedFact, InfeasibleOption, LayoutKind, StoredCheckpoint
 from farflung.advice.memory.model_states import StateRecipe
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.traffic import failures

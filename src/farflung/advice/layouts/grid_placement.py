@@ -81,9 +81,7 @@ def swapped(
     begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
     fleet, asks, wish = _asked(work, subset, micros, every, otherwise, by_money=by_money)
     left = np.arange(len(held), len(subset))
-    yield from _spread(
-        subset, node_selection.improved(fleet, asks, wish, begun, left, 0, MOVES).grid, is_own=is_own
-    )
+    yield from _spread(subset, node_selection.improved(fleet, asks, wish, begun, left, 0, MOVES).grid, is_own=is_own)
     if len(left):  # a spare may be of whom the others are too many
         own = _asked(work, held, micros, every, otherwise, by_money=by_money)
         yield from _spread(held, node_selection.improved(*own, begun, left[:0], 0, MOVES).grid, is_own=is_own)

@@ -28,11 +28,7 @@ def between(one: OfferedHost, other: OfferedHost) -> HostRoute:
     """Between two hosts, either way."""
     usual = Seconds((one.link.round_trip + other.link.round_trip) / 2)
     pair = _measured(one, other)
-    return (
-        HostRoute(FREE, usual)
-        if pair is None
-        else HostRoute(pair.rate, usual if pair.delay is None else pair.delay)
-    )
+    return HostRoute(FREE, usual) if pair is None else HostRoute(pair.rate, usual if pair.delay is None else pair.delay)
 
 
 def _measured(one: OfferedHost, other: OfferedHost) -> MeasuredPair | None:

@@ -35,9 +35,7 @@ BACKWARD: Final = 20
 ENDS: Final = 16  # of embedding, head and loss, both ways
 FRAMEWORK: Final = "counted on the built-in model; 5 us a kernel is assumed, after Fernandez et al. 2023"
 MUON: Final = "5 iterations of 4 n^2 m + 2 n^3 a matrix: Jordan et al. 2024"
-IN_RAM: Final = (
-    32.0  # bytes a parameter: 4 of a gradient, 24 of weights, mean and square both ways, 4 of bfloat16
-)
+IN_RAM: Final = 32.0  # bytes a parameter: 4 of a gradient, 24 of weights, mean and square both ways, 4 of bfloat16
 RAM_RATE: Final = 20e9  # bytes/s of a home computer's memory that an elementwise optimizer reaches (assumed)
 RAM_SOURCE: Final = "bytes bound it: Ren et al. 2021 (ZeRO-Offload), section 4; 20 GB/s is assumed"
 BUS_SOURCE: Final = "Zhao et al. 2023, section 3.2; Ren et al. 2021, section 4.1; 0.8 of the bus is assumed"
@@ -122,9 +120,7 @@ def facts(
     found = spent(work, host, fit, tokens, utilisation, ways)
     parts = [part for part in (found.passes, found.optimizer, found.moved, found.disk) if part]
     whole = " + ".join(precise(part) for part in parts)
-    said = [
-        DerivedFact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")
-    ]
+    said = [DerivedFact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")]
     said.append(_passes(work, host, fit, tokens, utilisation, found))
     reached = told(host, utilisation)
     split = f" / {ways}" if ways > 1 else ""
@@ -136,9 +132,7 @@ def facts(
         text = f"{format_count(work.optimizer_flop)}FLOP{split} / {reached}{told_of}"
         said.append(DerivedFact("optimizer", precise(found.optimizer), text, MUON))
     if found.moved:
-        each = (
-            f"{crossing(work, host, fit, tokens) / work.parameters:.3g} B x {format_count(work.parameters)}"
-        )
+        each = f"{crossing(work, host, fit, tokens) / work.parameters:.3g} B x {format_count(work.parameters)}"
         text = f"{each} / {bus(host) / 1e9:.3g} GB/s; its bus"
         said.append(DerivedFact("bus", precise(found.moved), text, BUS_SOURCE))
     if found.disk:

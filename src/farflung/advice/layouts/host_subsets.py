@@ -63,9 +63,7 @@ class HostSubsetLimits(msgspec.Struct, frozen=True):
 ANYBODY: Final = HostSubsetLimits()
 
 
-def subsets(
-    hosts: Sequence[OfferedHost], speed: Speed, bounds: HostSubsetLimits = ANYBODY
-) -> Iterator[HostSubset]:
+def subsets(hosts: Sequence[OfferedHost], speed: Speed, bounds: HostSubsetLimits = ANYBODY) -> Iterator[HostSubset]:
     """Each subset once; hosts in the order of their names."""
     seen: set[HostSubset] = set()
     orders, pools = _orders(hosts, speed), _pools(hosts, speed, is_alike=bounds.is_alike)
@@ -170,9 +168,7 @@ def _pools(hosts: Sequence[OfferedHost], speed: Speed, *, is_alike: bool) -> lis
     return list(found)
 
 
-def _above(
-    hosts: Sequence[OfferedHost], value: Callable[[OfferedHost], float]
-) -> Iterator[list[OfferedHost]]:
+def _above(hosts: Sequence[OfferedHost], value: Callable[[OfferedHost], float]) -> Iterator[list[OfferedHost]]:
     """All, and those above each power of two that lies among their values."""
     for power in sorted({math.floor(math.log2(value(host))) for host in hosts}):
         yield [host for host in hosts if value(host) >= 2.0**power]

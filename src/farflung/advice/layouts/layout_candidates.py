@@ -73,9 +73,7 @@ def _holds(kind: LayoutKind, work: JobWork) -> Holds:
     return (lambda host, size: True) if kind in (LayoutKind.PIPELINE, LayoutKind.PIPELINES) else holds
 
 
-def _split(
-    kind: LayoutKind, work: JobWork, host: OfferedHost, size: int
-) -> tuple[StateRecipe, ZeroSplit, int]:
+def _split(kind: LayoutKind, work: JobWork, host: OfferedHost, size: int) -> tuple[StateRecipe, ZeroSplit, int]:
     """How a host holds its part; of whole replicas in a subset of any size alike."""
     if kind is LayoutKind.SHARDED:
         return work.recipe, ZeroSplit(3, size * host.cards), size

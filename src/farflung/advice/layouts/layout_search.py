@@ -70,9 +70,7 @@ class Advice(msgspec.Struct, frozen=True):
     binding: tuple[InfeasibleOption, ...]
     saved: float | None = None
     dropped: tuple[TrainingOption, ...] = ()
-    useless: tuple[
-        OfferedHost, ...
-    ] = ()  # whose cards no library of their makers runs on: nobody trains on them
+    useless: tuple[OfferedHost, ...] = ()  # whose cards no library of their makers runs on: nobody trains on them
 
     @property
     def is_for_one(self) -> bool:
@@ -109,9 +107,7 @@ def search(
         options = {kind: each.options for kind, each in found.items() if each.options}
         binding = {kind: each.nearest for kind, each in found.items() if each.nearest is not None}
         if not is_own:
-            binding |= _held_by_owners(
-                _SearchTask(work, ordered, assumed, goal, user_limits, True), binding.keys()
-            )
+            binding |= _held_by_owners(_SearchTask(work, ordered, assumed, goal, user_limits, True), binding.keys())
     options, beyond = within(options, user_limits)
     binding |= beyond
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
@@ -122,9 +118,7 @@ def search(
                 is_allowed=lambda option: _is_allowed(work, option, user_limits),
             )  # fmt: skip
     nearest = sorted(
-        (each for each in binding.values() if each.kind not in best),
-        key=lambda each: each.nearness,
-        reverse=True,
+        (each for each in binding.values() if each.kind not in best), key=lambda each: each.nearness, reverse=True
     )
     saved = None
     if LayoutKind.ALONE in options:
@@ -193,9 +187,7 @@ class _LayoutTrial(msgspec.Struct):
     nearest: InfeasibleOption | None = None
 
 
-def _all(
-    task: _SearchTask, kinds: Collection[LayoutKind] = tuple(LayoutKind)
-) -> dict[LayoutKind, _LayoutTrial]:
+def _all(task: _SearchTask, kinds: Collection[LayoutKind] = tuple(LayoutKind)) -> dict[LayoutKind, _LayoutTrial]:
     """Of each layout what was found. Where one host does it alone, it is asked what a network saves of its time."""
     found: dict[LayoutKind, _LayoutTrial] = {}
     for layout in LAYOUTS:
@@ -222,11 +214,7 @@ def _tried(task: _SearchTask, layout: LayoutCandidate, *, is_timed: bool) -> _La
         able = [_able(task.work, layout, subset, rate, count) for subset, count in ways]
         timed = 0
         for each in sorted(able, key=lambda each: each.rank(task)):
-            if (
-                timed < TIMED
-                and each.seconds < lower_bounds.NEVER
-                and _could(task, found, each, is_timed=is_timed)
-            ):
+            if timed < TIMED and each.seconds < lower_bounds.NEVER and _could(task, found, each, is_timed=is_timed):
                 timed += len(each.subset)
                 _reckon(task, layout, found, each.subset, each.ways)
 
@@ -257,9 +245,7 @@ def _could(task: _SearchTask, found: _LayoutTrial, able: _LayoutBound, *, is_tim
     return able.rank(task) < task.rank(found.best)
 
 
-def _reckon(
-    task: _SearchTask, layout: LayoutCandidate, found: _LayoutTrial, subset: HostSubset, ways: int
-) -> None:
+def _reckon(task: _SearchTask, layout: LayoutCandidate, found: _LayoutTrial, subset: HostSubset, ways: int) -> None:
     """A way of a subset, without machines below the class that the job asks for."""
     found.count += 1
 
@@ -285,12 +271,8 @@ def _nobody(layout: LayoutCandidate, hosts: Sequence[OfferedHost]) -> Infeasible
     few = f"there {_are(len(hosts))}, and it takes {max(2, layout.least)}"
     alike = f"no {layout.least} hosts of enough owners are within a factor {SIMILAR:g} of speed"
     if len(hosts) < layout.least:
-        return InfeasibleOption(
-            layout.kind, "hosts", 0, len(hosts) / layout.least, few, f"{layout.least} hosts"
-        )
-    return InfeasibleOption(
-        layout.kind, "similarity", 0, 0.0, alike if layout.is_alike else few, "more hosts alike"
-    )
+        return InfeasibleOption(layout.kind, "hosts", 0, len(hosts) / layout.least, few, f"{layout.least} hosts")
+    return InfeasibleOption(layout.kind, "similarity", 0, 0.0, alike if layout.is_alike else few, "more hosts alike")
 
 
 def _held_by_owners(task: _SearchTask, kinds: Collection[LayoutKind]) -> dict[LayoutKind, InfeasibleOption]:
@@ -315,14 +297,10 @@ def _held_by_owners(task: _SearchTask, kinds: Collection[LayoutKind]) -> dict[La
 
 
 def _is_dominated(one: TrainingOption, others: Collection[TrainingOption]) -> bool:
-    return any(
-        one.seconds > DOMINATED * other.seconds and one.price > DOMINATED * other.price for other in others
-    )
+    return any(one.seconds > DOMINATED * other.seconds and one.price > DOMINATED * other.price for other in others)
 
 
-def _shown(
-    best: dict[LayoutKind, TrainingOption], goal: AdviceGoal, *, is_for_one: bool
-) -> tuple[TrainingOption, ...]:
+def _shown(best: dict[LayoutKind, TrainingOption], goal: AdviceGoal, *, is_for_one: bool) -> tuple[TrainingOption, ...]:
     """The best few, one host alone first where it is enough, and always what can be run today."""
     if is_for_one:
         return tuple(best[kind] for kind in (LayoutKind.ALONE, LayoutKind.ROUNDS) if kind in best)

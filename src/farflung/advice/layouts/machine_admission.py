@@ -63,14 +63,10 @@ def admitted(option: TrainingOption) -> tuple[HostAdmission, ...]:
         rest = up[host.site] - share.up, down[host.site] - share.down
         return SharedLineLoad(cards[host.site] - host.cards, *(max(0.0, each) for each in rest))
 
-    return tuple(
-        HostAdmission(host, judged(host, share, computes, beside(host, share))) for host, share in pairs
-    )
+    return tuple(HostAdmission(host, judged(host, share, computes, beside(host, share))) for host, share in pairs)
 
 
-def judged(
-    host: OfferedHost, share: HostLoad, computes: float, beside: SharedLineLoad = NOBODY
-) -> MachineAdmission:
+def judged(host: OfferedHost, share: HostLoad, computes: float, beside: SharedLineLoad = NOBODY) -> MachineAdmission:
     """One host's. Its site's line is judged by what carries a step's bytes of all its hosts while the subset
     computes it, `computes` seconds: a slower one is what all wait for. (By the whole step it would be judged by
     its own waiting.)

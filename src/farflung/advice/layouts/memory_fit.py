@@ -20,13 +20,7 @@ from farflung.advice.job_work import WIRE, JobWork
 from farflung.advice.layouts.training_options import memory_of
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.model_states import ON_CARD, OffloadConfig, StateRecipe, ZeroSplit
-from farflung.advice.memory.worst_stage import (
-    PipelineStages,
-    StageTraining,
-    WorstStage,
-    footprints,
-    worst,
-)
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, WorstStage, footprints, worst
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.traffic.pipeline_schedules import PipelineSchedule
 from farflung.job.spec import SyncSpec
@@ -110,9 +104,7 @@ def _beside(host: OfferedHost) -> tuple[float, float]:
     return float(host.memory_bytes or 0), float(host.disk_bytes or 0)
 
 
-@functools.lru_cache(
-    maxsize=1024
-)  # hosts of one kind have the same room, in every subset that they are tried in
+@functools.lru_cache(maxsize=1024)  # hosts of one kind have the same room, in every subset that they are tried in
 def _room(
     work: JobWork,
     recipe: StateRecipe,

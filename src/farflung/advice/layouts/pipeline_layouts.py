@@ -22,33 +22,15 @@ import msgspec
 import numpy as np
 
 from farflung.advice.job_work import WIRE, JobWork
-from farflung.advice.layouts import (
-    activation_bits,
-    grid_placement,
-    host_routes,
-    host_speed,
-    pipeline_sync,
-)
+from farflung.advice.layouts import activation_bits, grid_placement, host_routes, host_speed, pipeline_sync
 from farflung.advice.layouts.activation_bits import PLAIN, ActivationCode
 from farflung.advice.layouts.grid_placement import Grid
 from farflung.advice.layouts.memory_fit import SINGLE, computes_wide, widened
 from farflung.advice.layouts.pipeline_timing import StepTail, TimedPipelines
 from farflung.advice.layouts.replica_layouts import RECOMPUTED, OfferAssumptions
-from farflung.advice.layouts.training_options import (
-    Found,
-    InfeasibleOption,
-    LayoutKind,
-    TrainingOption,
-    memory_of,
-)
+from farflung.advice.layouts.training_options import Found, InfeasibleOption, LayoutKind, TrainingOption, memory_of
 from farflung.advice.memory.model_states import StateRecipe, ZeroSplit
-from farflung.advice.memory.worst_stage import (
-    PipelineStages,
-    StageTraining,
-    fitting_layers,
-    footprints,
-    worst,
-)
+from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, fitting_layers, footprints, worst
 from farflung.advice.method_costs import ENOUGH, sync_of
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.placement import uneven_layers
@@ -98,9 +80,7 @@ def improved(
     micros = max(1, -(-work.sequences // option.ways) // option.micro)
     others = [host for host in hosts if host not in option.hosts]
     every, best = option.sync.steps if option.sync else 1, option
-    tried = grid_placement.swapped(
-        work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own
-    )
+    tried = grid_placement.swapped(work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own)
     for again in tried:
         if (len(again) == 1) != (option.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
             continue
@@ -160,9 +140,7 @@ def _beside(host: OfferedHost) -> float:
     return float(max(said)) if said else math.inf
 
 
-def _laid(
-    work: JobWork, grid: Grid, kind: LayoutKind, assumed: OfferAssumptions
-) -> TimedPipelines | InfeasibleOption:
+def _laid(work: JobWork, grid: Grid, kind: LayoutKind, assumed: OfferAssumptions) -> TimedPipelines | InfeasibleOption:
     """The fastest way through a grid. What is computed again only costs time, so the least that fits."""
     if len(grid[0]) > work.model.layers:
         return InfeasibleOption(
@@ -180,9 +158,7 @@ def _laid(
             found = _tried(work, grid, recompute, micro, assumed, best)
             if isinstance(found, InfeasibleOption):
                 if nearest is None or (found.short, micro == 1) > (nearest.short, False):
-                    nearest = (
-                        found  # of equals the last recomputation, at its smallest micro-batch: what is least
-                    )
+                    nearest = found  # of equals the last recomputation, at its smallest micro-batch: what is least
             elif found is not None:
                 best = found
         if best is not None:
@@ -227,9 +203,7 @@ def _tried(
     slowest = max(runs, key=lambda run: run.seconds)
     if than is not None and slowest.seconds >= than.run.seconds:
         return None
-    tight = worst(
-        footprints(stack, StageTraining(PipelineStages(counts, micros), recipe, ZeroSplit())), memory
-    )
+    tight = worst(footprints(stack, StageTraining(PipelineStages(counts, micros), recipe, ZeroSplit())), memory)
     after, shared = _after(work, grid, counts, stack.copied, assumed)
     return TimedPipelines(grid, counts, recompute, micro, sequences, slowest, tight, after, shared)
 
@@ -307,9 +281,7 @@ def _stages(
     return found
 
 
-def _cuts(
-    work: JobWork, way: Sequence[OfferedHost], micro: int, code: ActivationCode = PLAIN
-) -> list[CutTimes]:
+def _cuts(work: JobWork, way: Sequence[OfferedHost], micro: int, code: ActivationCode = PLAIN) -> list[CutTimes]:
     bits = 8.0 * work.model.handed(micro)
     forward, backward = code.forward * bits, code.backward * bits
     found = []
@@ -317,11 +289,9 @@ def _cuts(
         route = host_routes.between(one, other)
         found.append(
             CutTimes(
-                forward
-                / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down, route.rate),
+                forward / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down, route.rate),
                 route.delay,
-                backward
-                / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down, route.rate),
+                backward / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down, route.rate),
             )
         )
     return found
@@ -356,9 +326,7 @@ def _too_small(
     held = ", ".join(f"{name} {max(0, cap)}" for name, cap in zip(named, caps, strict=True))
     missing = work.model.layers - room
     kind, each = (
-        (LayoutKind.PIPELINE, "")
-        if len(grid) == 1
-        else (LayoutKind.PIPELINES, f"each of {len(grid)} pipelines of ")
+        (LayoutKind.PIPELINE, "") if len(grid) == 1 else (LayoutKind.PIPELINES, f"each of {len(grid)} pipelines of ")
     )
     recipe = _recipe(work, grid)
     return InfeasibleOption(

@@ -45,9 +45,7 @@ class PipelineSync(msgspec.Struct, frozen=True):
     down: float = 0.0
     facts: tuple[DerivedFact, ...] = ()
     tail: Seconds = Seconds(0.0)  # behind the last step
-    each: tuple[tuple[float, ...], tuple[float, ...]] | None = (
-        None  # bytes up and down of each stage's hosts a step
-    )
+    each: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # bytes up and down of each stage's hosts a step
 
 
 def agreed(work: JobWork, timed: TimedPipelines) -> PipelineSync:
@@ -122,10 +120,7 @@ def option(work: JobWork, timed: TimedPipelines, assumed: OfferAssumptions) -> F
             + f"; layers {cut}; the busiest stage computes {precise(busiest)}",
             "Narayanan et al. 2021, section 2.2.1; event by event: advice/traffic/pipeline_schedules",
         ),
-        *(
-            DerivedFact(extra.name, precise(extra.seconds), extra.formula, extra.source)
-            for extra in timed.after
-        ),
+        *(DerivedFact(extra.name, precise(extra.seconds), extra.formula, extra.source) for extra in timed.after),
         DerivedFact(
             "activations",
             format_bytes(moved),
@@ -149,9 +144,7 @@ def option(work: JobWork, timed: TimedPipelines, assumed: OfferAssumptions) -> F
     )  # fmt: skip
 
 
-def _shares(
-    work: JobWork, timed: TimedPipelines, activation: float, found: PipelineSync
-) -> tuple[HostLoad, ...]:
+def _shares(work: JobWork, timed: TimedPipelines, activation: float, found: PipelineSync) -> tuple[HostLoad, ...]:
     """Of each host: an end hands on and gets one cut's activations, an inner stage two; both ends a shared table's."""
     last, sent = len(timed.counts) - 1, _sent(timed)
 

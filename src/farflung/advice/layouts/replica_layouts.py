@@ -52,9 +52,7 @@ from farflung.plan.run_plan import describe_codec
 from farflung.plan.step_trace import Recomputation
 
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
-CHURN: Final = (
-    10 * 3600.0
-)  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
+CHURN: Final = 10 * 3600.0  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
 NO_TIME: Final = Seconds(0.0)
 LIGHTEST: Final = sync_of(
     "muloco"
@@ -81,9 +79,7 @@ def rounds(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumption
     if len(hosts) == 1:
         return _alone(work, hosts, assumed)
     rooms = _rooms(LayoutKind.ROUNDS, work, work.with_outer(LIGHTEST), hosts, work.batch)
-    for _ in range(
-        SETTLED
-    ):  # what a method keeps depends on the method, which depends on a step, and that on memory
+    for _ in range(SETTLED):  # what a method keeps depends on the method, which depends on a step, and that on memory
         if isinstance(rooms, InfeasibleOption):
             return rooms
         step, facts = _slowest(work, hosts, rooms, work.step_tokens, assumed)
@@ -92,9 +88,7 @@ def rounds(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumption
         choice = choose(setting)
         before, recipe = rooms, work.with_outer(choice.chosen.sync)
         rooms = _rooms(LayoutKind.ROUNDS, work, recipe, hosts, work.batch)
-        if isinstance(rooms, InfeasibleOption) or [_shape(own) for own in rooms] == [
-            _shape(own) for own in before
-        ]:
+        if isinstance(rooms, InfeasibleOption) or [_shape(own) for own in rooms] == [_shape(own) for own in before]:
             break
     if isinstance(rooms, InfeasibleOption):
         return rooms
@@ -215,43 +209,25 @@ def data(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions)
     compute, facts = _slowest(work, hosts, rooms, each * work.context, assumed)
     size = float(WIRE * work.parameters)
     taken = collective_times.ring(RankGroup(tuple(host_routes.line(host, hosts) for host in hosts)), size)
-    term = all_reduce(span(len(hosts)), size).term(
-        "gradients", TrafficPhase.BACKWARD, "Li et al. 2020, section 3"
-    )
+    term = all_reduce(span(len(hosts)), size).term("gradients", TrafficPhase.BACKWARD, "Li et al. 2020, section 3")
     n = len(hosts)
     facts += [
+        DerivedFact("gradients", format_bytes(term.sent), f"2 x {n - 1} / {n} x {format_bytes(size)}", term.source),
         DerivedFact(
-            "gradients", format_bytes(term.sent), f"2 x {n - 1} / {n} x {format_bytes(size)}", term.source
-        ),
-        DerivedFact(
-            "all-reduce",
-            precise(taken),
-            "rank by rank, over lines of their own",
-            "advice/traffic/collective_times",
+            "all-reduce", precise(taken), "rank by rank, over lines of their own", "advice/traffic/collective_times"
         ),
     ]
     exchange = max(0.0, taken - BACKWARD * compute)
     text = f"max(0, {precise(taken)} - 2 / 3 x {precise(compute)}); gradients go behind the backward pass"
     facts.append(DerivedFact("waiting of a step", precise(exchange), text, term.source))
     return _in_step(
-        LayoutKind.DATA,
-        "bf16 ring all-reduce",
-        work,
-        hosts,
-        rooms,
-        compute,
-        exchange,
-        term.sent,
-        facts,
-        assumed,
+        LayoutKind.DATA, "bf16 ring all-reduce", work, hosts, rooms, compute, exchange, term.sent, facts, assumed
     )
 
 
 def sharded(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:
     """FSDP over all cards of all hosts."""
-    if (
-        blocked := _unlike(LayoutKind.SHARDED, hosts) or _too_many(LayoutKind.SHARDED, work, hosts)
-    ) is not None:
+    if (blocked := _unlike(LayoutKind.SHARDED, hosts) or _too_many(LayoutKind.SHARDED, work, hosts)) is not None:
         return blocked
     each = math.ceil(work.sequences / len(hosts))
     cards = sum(host.cards for host in hosts)
@@ -260,17 +236,12 @@ def sharded(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptio
         return rooms
     compute, facts = _slowest(work, hosts, rooms, each * work.context, assumed, len(hosts))
     micros = max(math.ceil(each / own.micro) for own in rooms)
-    size, group = (
-        float(WIRE * work.parameters),
-        RankGroup(tuple(host_routes.line(host, hosts) for host in hosts)),
-    )
+    size, group = (float(WIRE * work.parameters), RankGroup(tuple(host_routes.line(host, hosts) for host in hosts)))
     taken = 3 * micros * collective_times.ring(group, size, rounds=1)
     moved = 3 * micros * (len(hosts) - 1) / len(hosts) * size
     n, source = len(hosts), "Zhao et al. 2023, section 3.2"
     exchange = max(0.0, taken - compute)
-    text = (
-        f"3 x {micros} x {n - 1} / {n} x {format_bytes(size)}; each way, for each of {micros} micro-batches"
-    )
+    text = f"3 x {micros} x {n - 1} / {n} x {format_bytes(size)}; each way, for each of {micros} micro-batches"
     facts += [
         DerivedFact("parameters and gradients", format_bytes(moved), text, source),
         DerivedFact(
@@ -282,16 +253,7 @@ def sharded(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptio
         ),
     ]  # fmt: skip
     return _in_step(
-        LayoutKind.SHARDED,
-        f"FSDP over {cards} cards",
-        work,
-        hosts,
-        rooms,
-        compute,
-        exchange,
-        moved,
-        facts,
-        assumed,
+        LayoutKind.SHARDED, f"FSDP over {cards} cards", work, hosts, rooms, compute, exchange, moved, facts, assumed
     )
 
 

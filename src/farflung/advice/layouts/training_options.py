@@ -86,9 +86,7 @@ class TrainingOption(msgspec.Struct, frozen=True, kw_only=True):
     tail: Seconds = Seconds(0.0)  # behind the last step: an exchange that has no next round to hide behind
     ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`
     sync: SyncSpec | None = None  # of layouts that agree now and then
-    stored: StoredCheckpoint | None = (
-        None  # beside `up`, where states are written down: nobody else holds them
-    )
+    stored: StoredCheckpoint | None = None  # beside `up`, where states are written down: nobody else holds them
 
     @property
     def seconds(self) -> Seconds:

@@ -52,9 +52,7 @@ def _beyond(option: TrainingOption, user_limits: UserLimits) -> InfeasibleOption
     said = f"the nearest way, on {len(option.hosts)} host{'s' * (len(option.hosts) > 1)}, takes {takes} and costs"
     constraint = "budget" if money >= time else "deadline"
     limit = (
-        format_credits(user_limits.price or Credits(0))
-        if money >= time
-        else format_short(user_limits.seconds or 0.0)
+        format_credits(user_limits.price or Credits(0)) if money >= time else format_short(user_limits.seconds or 0.0)
     )
     needs = [
         *([f"a budget of {costs}"] if money > 1.0 else []),

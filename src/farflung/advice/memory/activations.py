@@ -134,9 +134,7 @@ def passing(micro_batch: MicroBatch, model: Transformer) -> float:
     scores are in memory, those of them and of their softmax, when what the inner network kept is gone. And the gradient
     of one weight, before it is added to the others'.
     """
-    whole = (
-        kept(replace(micro_batch, recompute=Recomputation.NONE), model).bytes - kept(micro_batch, model).bytes
-    )
+    whole = kept(replace(micro_batch, recompute=Recomputation.NONE), model).bytes - kept(micro_batch, model).bytes
     stream, inner = model.width / micro_batch.spread, _inner(model) / micro_batch.tensor
     if micro_batch.recompute is Recomputation.SELECTIVE:  # a projection's result, which nothing else keeps
         whole += micro_batch.element * micro_batch.tokens * stream
@@ -162,10 +160,7 @@ def _scores(micro_batch: MicroBatch, model: Transformer) -> float:
 
 def logits(micro_batch: MicroBatch, model: Transformer) -> MemoryPart:
     """The head's input and the float32 log-probabilities of each token; one copy, as cross-entropy keeps it."""
-    each = (
-        micro_batch.element * 2 * model.width / micro_batch.spread
-        + SINGLE * model.vocabulary / micro_batch.tensor
-    )
+    each = micro_batch.element * 2 * model.width / micro_batch.spread + SINGLE * model.vocabulary / micro_batch.tensor
     formula = f"{each:.4g} B a token x {micro_batch.tokens}"
     return MemoryPart("activations of the head", each * micro_batch.tokens, formula, COUNTED)
 

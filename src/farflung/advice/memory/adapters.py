@@ -34,11 +34,7 @@ def adapter_size(sides: Sequence[tuple[int, int]], rank: int) -> int:
 
 
 def adapted(
-    size: float,
-    trained: float,
-    frozen: float = 2.0,
-    recipe: StateRecipe = ADAM,
-    split: ZeroSplit = WHOLE,
+    size: float, trained: float, frozen: float = 2.0, recipe: StateRecipe = ADAM, split: ZeroSplit = WHOLE
 ) -> tuple[MemoryPart, ...]:
     """One card's states: `size` frozen parameters of `frozen` bytes each, and `trained` ones by the recipe."""
     input_checks.amount("frozen", frozen, most=8.0)

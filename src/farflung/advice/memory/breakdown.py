@@ -82,6 +82,4 @@ class Footprint(msgspec.Struct, frozen=True):
 def explained(parts: Iterable[MemoryPart]) -> tuple[str, ...]:
     """Each part as a line with its formula, numbers and source, largest first: what `--explain` shows."""
     ordered = sorted(parts, key=lambda part: -part.bytes)
-    return tuple(
-        f"{part.name} ({part.place}): {told(part.bytes)}; {part.formula} [{part.source}]" for part in ordered
-    )
+    return tuple(f"{part.name} ({part.place}): {told(part.bytes)}; {part.formula} [{part.source}]" for part in ordered)

@@ -60,18 +60,14 @@ def sliced(model: Transformer, micro_batch: MicroBatch) -> ModelStack:
     carried = (
         micro_batch.element * copied
     )  # a tied table's gradient waits for its other half from the head to the embedding
-    layer = ModelSlice(
-        model.layer / t, held.bytes, activations.passing(micro_batch, model) + carried, held.source
-    )
+    layer = ModelSlice(model.layer / t, held.bytes, activations.passing(micro_batch, model) + carried, held.source)
     mask = float(micro_batch.tokens) * model.width / micro_batch.spread if micro_batch.has_dropout else 0.0
     halves = (
         micro_batch.element * table + 2 * carried
     )  # the embedding's, and where it is tied the other half and their sum
     first = ModelSlice(model.embedding / t, mask, halves, activations.COUNTED)
     head = activations.logits(micro_batch, model)
-    last = ModelSlice(
-        model.head / t + copied, head.bytes, activations.passing_head(micro_batch, model), head.source
-    )
+    last = ModelSlice(model.head / t + copied, head.bytes, activations.passing_head(micro_batch, model), head.source)
     return ModelStack(first, (layer,) * model.layers, last, copied)
 
 
@@ -90,9 +86,7 @@ def of_traced(trace: StepTrace, recompute: Recomputation, rows: int, element: fl
     scales = [narrow] * (len(sizes) - 1) + [1.0]
     first, *layers, last = (
         ModelSlice(size / width, scale * share * one, scale * (fixed + share * (working - fixed)), TRACED)
-        for size, one, working, fixed, scale in zip(
-            sizes, kept, mode.working, mode.fixed, scales, strict=True
-        )
+        for size, one, working, fixed, scale in zip(sizes, kept, mode.working, mode.fixed, scales, strict=True)
     )
     return ModelStack(first, tuple(layers), last, trace.copied / width)
 

@@ -106,19 +106,9 @@ class Transformer(msgspec.Struct, frozen=True):
         return self.size - self.layers * self.expert * (self.experts - self.chosen)
 
 
-def _llama(
-    layers: int, width: int, heads: int, inner: int, keys: int, vocabulary: int = 32_000
-) -> Transformer:
+def _llama(layers: int, width: int, heads: int, inner: int, keys: int, vocabulary: int = 32_000) -> Transformer:
     return Transformer(
-        layers,
-        width,
-        heads,
-        vocabulary,
-        key_heads=keys,
-        inner=inner,
-        is_gated=True,
-        has_biases=False,
-        is_tied=False,
+        layers, width, heads, vocabulary, key_heads=keys, inner=inner, is_gated=True, has_biases=False, is_tied=False
     )
 
 

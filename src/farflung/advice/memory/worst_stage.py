@@ -109,9 +109,7 @@ def worst(needs: Sequence[Footprint], memory: Sequence[float]) -> WorstStage:
             cause="each stage needs one card's memory",
             hint="name as many cards as stages",
         )
-    spare = [
-        input_checks.amount("memory", have) - need.card for need, have in zip(needs, memory, strict=True)
-    ]
+    spare = [input_checks.amount("memory", have) - need.card for need, have in zip(needs, memory, strict=True)]
     at = min(range(len(spare)), key=spare.__getitem__)
     return WorstStage(at, spare[at], needs[at])
 
@@ -123,11 +121,7 @@ def fitting_layers(stack: ModelStack, training: StageTraining, at: int, memory: 
     """
     input_checks.amount("memory", memory)
     input_checks.count("at", at, least=0, most=len(training.pipeline.layers) - 1)
-    layer = (
-        max(stack.layers, key=lambda each: (each.parameters, each.kept))
-        if stack.layers
-        else ModelSlice(0.0, 0.0)
-    )
+    layer = max(stack.layers, key=lambda each: (each.parameters, each.kept)) if stack.layers else ModelSlice(0.0, 0.0)
     few, many = -1, len(stack.layers) + 1
     while many - few > 1:  # the need grows with the layers
         middle = (few + many) // 2

@@ -42,9 +42,7 @@ def of(tree: Mapping[str, Any], table: CardTable) -> EnergyTerms:
                 refuse(f"[{section}]", key[:40], f"known are {', '.join(keys)}")
     tariff = _number(tree, "energy", "kwh")
     price = _number(tree, "reference", "price")
-    kilowatt_hour = (
-        None if tariff is None else _told("energy", "kwh", lambda: checked("kwh", tariff, 0.0, MOST_PRICE))
-    )
+    kilowatt_hour = None if tariff is None else _told("energy", "kwh", lambda: checked("kwh", tariff, 0.0, MOST_PRICE))
     reference = _told("reference", "card", lambda: _reference(tree.get("reference", {}).get("card"), table))
     if price is not None:
         hour = _told("reference", "price", lambda: positive("price", price, MOST_PRICE))

@@ -67,9 +67,7 @@ MOST: Final = {
 
 def _alone(name: str) -> str:
     """No file stands beside a text."""
-    raise UsageError(
-        "FF-PLAN-062", f"no profile {name!r} can be read here", hint="give it in place: profile = { ... }"
-    )
+    raise UsageError("FF-PLAN-062", f"no profile {name!r} can be read here", hint="give it in place: profile = { ... }")
 
 
 class OfferedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +120,7 @@ def parse(text: str, table: CardTable, read: Callable[[str], str] = _alone) -> t
         or not isinstance(rows, list)
         or not all(isinstance(row, dict) for row in rows)
     ):
-        raise _unreadable(
-            "it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else"
-        )
+        raise _unreadable("it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else")
     if not rows:
         raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:
@@ -280,8 +276,5 @@ class _OfferFileRow:
 
 def _unreadable(cause: str) -> UsageError:
     return UsageError(
-        "FF-PLAN-060",
-        "the offers cannot be read",
-        cause=cause,
-        hint="docs/plan/advise.md shows a file of offers",
+        "FF-PLAN-060", "the offers cannot be read", cause=cause, hint="docs/plan/advise.md shows a file of offers"
     )

@@ -13,14 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from farflung.advice.placement.dtfm_objective import (
-    EXCHANGED,
-    HANDED,
-    DtfmLayout,
-    DtfmScore,
-    check,
-    costs,
-)
+from farflung.advice.placement.dtfm_objective import EXCHANGED, HANDED, DtfmLayout, DtfmScore, check, costs
 from farflung.advice.placement.link_matrices import Indices, LinkMatrices
 from farflung.advice.placement.loop_loader import loop
 from farflung.advice.placement.open_tsp import shortest
@@ -44,18 +37,14 @@ def place(
     ways = len(mesh) // stages
     parts = []
     for number, devices in enumerate(blocks(mesh, stages, handed, block)):
-        share = (
-            exchanged * (len(devices) // stages) / ways
-        )  # so that each pair exchanges what it will in the whole
+        share = exchanged * (len(devices) // stages) / ways  # so that each pair exchanges what it will in the whole
         of = costs(mesh, stages, exchanged=share, handed=handed, devices=devices)
         parts.append(devices[search(of, seed + number, effort).grid])
     grid = np.ascontiguousarray(np.hstack(parts))
     return DtfmLayout(grid, score(mesh, grid, exchanged=exchanged, handed=handed))
 
 
-def score(
-    mesh: LinkMatrices, grid: Indices, *, exchanged: float = EXCHANGED, handed: float = HANDED
-) -> DtfmScore:
+def score(mesh: LinkMatrices, grid: Indices, *, exchanged: float = EXCHANGED, handed: float = HANDED) -> DtfmScore:
     """DT-FM's cost of a layout as it stands, of any size: nothing of N x N is kept."""
     lines = (mesh.site, mesh.delay, mesh.rate, mesh.up, mesh.down)
     lateral = float(loop("block_loops", "exchange")(grid, *lines, exchanged / grid.shape[1]))

@@ -84,9 +84,7 @@ def replan(
         new, rest = filled
         moved, held = _moved(work.chain, begun, new, home)
         if moved <= room * held:
-            return _settled(
-                fleet, work, asked, begun, new, rest, home, (moved, room * held, horizon), seed, moves
-            )
+            return _settled(fleet, work, asked, begun, new, rest, home, (moved, room * held, horizon), seed, moves)
     raise PolicyError(
         "FF-PLAN-043",
         "the nodes that are left cannot go on by themselves",

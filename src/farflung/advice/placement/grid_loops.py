@@ -204,9 +204,7 @@ def _swap_and_deal(grid, spare, a, b, chain, nodes, micro, over, starts, new):
 
 
 @loop
-def anneal_grid(
-    grid, spare, chain, nodes, owner, sites, delay, between, terms, by_money, draws, hot, cold, tie
-):
+def anneal_grid(grid, spare, chain, nodes, owner, sites, delay, between, terms, by_money, draws, hot, cold, tie):
     """Swaps two nodes of a grid [W, P], or one with a spare [S], as draws [M, 4] say; the best is left in both.
 
     Annealing in relative steps: a change from x to y is weighed as ln(y / x), at temperatures `hot` to `cold`.
@@ -237,9 +235,7 @@ def anneal_grid(
             if over or (new != starts).any():
                 measure(grid, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally)
             else:
-                _again(
-                    grid, a, b, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally
-                )
+                _again(grid, a, b, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally)
             then = value(pipes, rings, terms, by_money, tie, parts)
         if then > limit:
             _swap(grid, spare, a, b)
@@ -269,21 +265,7 @@ def _lows(grid, a, b, nodes, found):
 
 @loop
 def settle_grid(
-    grid,
-    spare,
-    home,
-    room,
-    horizon,
-    chain,
-    nodes,
-    owner,
-    sites,
-    delay,
-    between,
-    terms,
-    by_money,
-    starts,
-    draws,
+    grid, spare, home, room, horizon, chain, nodes, owner, sites, delay, between, terms, by_money, starts, draws
 ):
     """Swaps of a grid that holds state: layers stay, and only what pays for itself is kept.
 

@@ -131,30 +131,21 @@ def terms(work: StepWork, wish: PlacementGoal) -> Floats:
         if not 0 <= value < float("inf"):
             raise wrong(name, f"{value:g}")
     if not wish.similar >= 1 or not 0 < wish.of_one_owner <= 1:
-        raise wrong(
-            "similar" if not wish.similar >= 1 else "of_one_owner", "a ratio of 1 and more, a share up to 1"
-        )
+        raise wrong("similar" if not wish.similar >= 1 else "of_one_owner", "a ratio of 1 and more, a share up to 1")
     return np.array(
-        [work.micro_batches, work.handed, work.every, work.repair, wish.similar, wish.of_one_owner],
-        np.float64,
+        [work.micro_batches, work.handed, work.every, work.repair, wish.similar, wish.of_one_owner], np.float64
     )
 
 
 def arguments(fleet: Fleet, work: StepWork, wish: PlacementGoal) -> tuple[Any, ...]:
     """What every loop over grids is given after the grid."""
     mesh = fleet.mesh
-    owner = np.unique(fleet.owner, return_inverse=True)[1].astype(
-        np.int64
-    )  # loops count owners by their numbers
+    owner = np.unique(fleet.owner, return_inverse=True)[1].astype(np.int64)  # loops count owners by their numbers
     return work.chain.sums, fleet.table, owner, mesh.site, mesh.delay, mesh.rate, terms(work, wish)
 
 
 def judge(
-    fleet: Fleet,
-    work: StepWork,
-    grid: Indices,
-    wish: PlacementGoal | None = None,
-    begun: Indices | None = None,
+    fleet: Fleet, work: StepWork, grid: Indices, wish: PlacementGoal | None = None, begun: Indices | None = None
 ) -> GridEvaluation:
     """What a grid [W, P] of different nodes does, its layers dealt anew, or beginning at units `begun` [W].
 

@@ -34,11 +34,7 @@ def _orders(costs: DtfmCosts) -> Iterator[Indices]:
     for clique in cliques(costs.hop):
         yield from spread(clique)
     yield devices
-    yield (
-        devices.reshape(costs.stages, costs.ways).T.reshape(-1)
-        if costs.stages == costs.ways
-        else devices[::-1]
-    )
+    yield (devices.reshape(costs.stages, costs.ways).T.reshape(-1) if costs.stages == costs.ways else devices[::-1])
     for distances in (costs.lateral, costs.hop, -costs.hop):
         yield _grown(distances, costs.stages, costs.ways)
 
@@ -64,11 +60,7 @@ def cliques(hop: Floats) -> list[Indices]:
     """
     edges = _spanning(hop)
     steps = np.unique(np.round([edge[0] for edge in edges], 12))
-    chosen = (
-        steps[np.unique(np.linspace(0, len(steps) - 1, min(LEVELS, len(steps))).astype(int))]
-        if len(steps)
-        else []
-    )
+    chosen = steps[np.unique(np.linspace(0, len(steps) - 1, min(LEVELS, len(steps))).astype(int))] if len(steps) else []
     out = []
     for limit in chosen:
         label = np.arange(len(hop))

@@ -76,9 +76,7 @@ def mesh(
     downs = free if down is None else _floats("down", down)
     count = len(delays)
     if delays.shape != (count, count) or rates.shape != delays.shape:
-        raise _wrong(
-            "rate" if delays.shape == (count, count) else "delay", "it must have a row and a column a site"
-        )
+        raise _wrong("rate" if delays.shape == (count, count) else "delay", "it must have a row and a column a site")
     if sites.min() < 0 or sites.max() >= count:
         raise _wrong("site", f"a device is at site {int(max(sites.max(), -sites.min()))}, there are {count}")
     if not ((delays >= 0) & (delays <= LONGEST)).all():

@@ -19,14 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from farflung.advice.placement.grid_objective import (
-    Fleet,
-    GridEvaluation,
-    PlacementGoal,
-    StepWork,
-    arguments,
-    judge,
-)
+from farflung.advice.placement.grid_objective import Fleet, GridEvaluation, PlacementGoal, StepWork, arguments, judge
 from farflung.advice.placement.grid_starts import GridStarts
 from farflung.advice.placement.link_matrices import Indices
 from farflung.advice.placement.loop_loader import loop
@@ -39,9 +32,7 @@ TIE: Final = 0.01  # weight of the means of pipelines and stages: they tell apar
 HOT: Final = 0.1  # temperature of the first half of the moves, as a share of what is lowered
 AGAIN: Final = 0.01  # of the second half, from the best
 COLD: Final = 0.0005
-ENOUGH: Final = (
-    20  # moves a node: with fewer what was lost in the heat is not found again, and they stay cold
-)
+ENOUGH: Final = 20  # moves a node: with fewer what was lost in the heat is not found again, and they stay cold
 TRIED: Final = 12  # numbers of pipelines, for each number of stages
 ANNEALED: Final = 5  # of them, the best to begin with
 ALL: Final = 720  # grids of so few nodes that all of them are looked at
@@ -93,13 +84,7 @@ def place(
 
 
 def improved(
-    fleet: Fleet,
-    work: StepWork,
-    wish: PlacementGoal,
-    grid: Indices,
-    spare: Indices,
-    seed: int,
-    moves: int = MOVES,
+    fleet: Fleet, work: StepWork, wish: PlacementGoal, grid: Indices, spare: Indices, seed: int, moves: int = MOVES
 ) -> GridChoice:
     """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed.
 
@@ -183,14 +168,7 @@ def _nothing_fits(fleet: Fleet, work: StepWork) -> PolicyError:
     order = np.argsort(-fleet.memory, kind="stable")
     left = int(
         loop("pipeline_loops", "cut")(
-            sums[0],
-            sums[1],
-            sums[2],
-            fleet.rate[order],
-            fleet.memory[order],
-            work.micro_batches,
-            np.inf,
-            starts,
+            sums[0], sums[1], sums[2], fleet.rate[order], fleet.memory[order], work.micro_batches, np.inf, starts
         )
     )
     return PolicyError(

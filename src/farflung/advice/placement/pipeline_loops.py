@@ -51,10 +51,7 @@ def divide(work, state, kept, rates, memories, micro, starts):
     """
     if cut(work, state, kept, rates, memories, micro, np.inf, starts) > 0:
         return np.inf
-    low, high = (
-        0.0,
-        2.0 * work[-1] / rates.min(),
-    )  # twice: a quotient times its divisor may come out too small
+    low, high = (0.0, 2.0 * work[-1] / rates.min())  # twice: a quotient times its divisor may come out too small
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         if middle <= low or middle >= high:
@@ -115,8 +112,7 @@ def holds(chain, nodes, micro, starts, stage, node):
     end = starts[stage + 1] if stage + 1 < stages else chain.shape[1] - 1
     flight = min(micro, stages - stage)
     return (
-        chain[1, end] - chain[1, starts[stage]] + flight * (chain[2, end] - chain[2, starts[stage]])
-        <= nodes[1, node]
+        chain[1, end] - chain[1, starts[stage]] + flight * (chain[2, end] - chain[2, starts[stage]]) <= nodes[1, node]
     )
 
 

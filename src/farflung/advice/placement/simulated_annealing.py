@@ -51,10 +51,7 @@ def search(costs: DtfmCosts, seed: int, effort: SearchEffort | None = None) -> D
     how = effort or SearchEffort()
     weigh, run = loop("group_search_loops", "weigh"), loop("group_search_loops", "anneal")
     order = np.arange(costs.stages)
-    begun = [
-        (float(sum(weigh(costs.lateral, costs.hop, groups, order.copy()))), groups)
-        for groups in starts(costs)
-    ]
+    begun = [(float(sum(weigh(costs.lateral, costs.hop, groups, order.copy()))), groups) for groups in starts(costs)]
     best, cost = min(begun, key=lambda one: one[0])[1].copy(), min(one[0] for one in begun)
     if costs.stages > 1 and costs.ways > 1:
         kinds = alike(costs)

@@ -48,9 +48,7 @@ def divide(chain: LayerChain, cards: Sequence[StageCard], micro_batches: int) ->
     rates, memories = _columns(cards, micro_batches)
     starts = np.zeros(len(cards), np.int64)
     work, state, kept, _ = chain.sums
-    seconds = float(
-        loop("pipeline_loops", "divide")(work, state, kept, rates, memories, micro_batches, starts)
-    )
+    seconds = float(loop("pipeline_loops", "divide")(work, state, kept, rates, memories, micro_batches, starts))
     if seconds == np.inf:
         left = int(starts[0])
         raise _too_small(chain, cards, left)
@@ -125,10 +123,7 @@ def _columns(cards: Sequence[StageCard], micro_batches: int) -> tuple[Floats, Fl
 
 def _impossible(cause: str) -> UsageError:
     return UsageError(
-        "FF-PLAN-048",
-        "layers cannot be dealt to these cards",
-        cause=cause,
-        hint="`rate` in FLOP/s, `memory` in bytes",
+        "FF-PLAN-048", "layers cannot be dealt to these cards", cause=cause, hint="`rate` in FLOP/s, `memory` in bytes"
     )
 
 

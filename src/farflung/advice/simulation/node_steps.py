@@ -224,9 +224,7 @@ def walk(
     for node in range(nodes.flags.size):
         flags, change, since = int(nodes.flags[node]), int(nodes.change[node]), rules.begin
         if flags & HIRED:
-            flags, change, since = work(
-                nodes, rules, prices, tally, carried, fetched, totals, node, flags, change
-            )
+            flags, change, since = work(nodes, rules, prices, tally, carried, fetched, totals, node, flags, change)
         else:
             flags &= ~MEMBER
         flags, change, since = advance(nodes.turns, rules, totals, node, flags, change, since, end)
@@ -296,15 +294,5 @@ def work(
 
 
 # What the loops call, innermost first, and the loops.
-PARTS: Final[tuple[Callable[..., Any], ...]] = (
-    words,
-    waited,
-    normal,
-    spread,
-    line,
-    missed,
-    able,
-    advance,
-    work,
-)
+PARTS: Final[tuple[Callable[..., Any], ...]] = (words, waited, normal, spread, line, missed, able, advance, work)
 LOOPS: Final[dict[str, Callable[..., Any]]] = {"settle": settle, "hire": hire, "walk": walk}

@@ -42,14 +42,8 @@ from farflung.advice.simulation.simulation_rules import (
 )  # fmt: skip
 from farflung.compress.kernels import KernelRegistry
 
-COSTS: Final = {
-    "settle": 100_000,
-    "hire": 1_500,
-    "walk": 2_600,
-}  # ns of a plain loop a node, or a node's round
-PAYS: Final = (
-    3_000_000_000  # ns: about what compiling them takes; loading what was compiled takes a third of it
-)
+COSTS: Final = {"settle": 100_000, "hire": 1_500, "walk": 2_600}  # ns of a plain loop a node, or a node's round
+PAYS: Final = 3_000_000_000  # ns: about what compiling them takes; loading what was compiled takes a third of it
 SHELF: Final = KernelRegistry("farflung.advice.simulation.compiled_steps", COSTS, pays=PAYS)
 CONDITIONS: Final = ("up", "not excluded", "line", "stake", "price", "alike")  # of an auction, in this order
 
@@ -88,9 +82,7 @@ class _SimulatedMarket:
         wanted = sizes * rules.wanted >> 32
         self.wanted: Final = wanted // rules.members * rules.members
         speeds = [int(speed) for speed in np.bincount(nodes.kind, nodes.speed, count)]
-        most = [
-            _escrow(rules, rules.ceiling * speed, size) for speed, size in zip(speeds, sizes, strict=True)
-        ]
+        most = [_escrow(rules, rules.ceiling * speed, size) for speed, size in zip(speeds, sizes, strict=True)]
         self.purse: Final = rules.budget or sum(most)
         shares = [rules.budget * speed // sum(speeds) for speed in speeds] if rules.budget else most
         self.budgets: Final = np.array(shares, np.int64)
@@ -112,9 +104,7 @@ class _SimulatedMarket:
 def settled(rules: SimulationRules) -> SimulatedNodes:
     """All nodes at the beginning."""
     count = rules.nodes
-    columns = [
-        np.zeros(count, kind) for kind in ("i2", "i2", "i2", "i4", "i4", "i4", "i4", "i4", "i8", "i8", "i8")
-    ]
+    columns = [np.zeros(count, kind) for kind in ("i2", "i2", "i2", "i4", "i4", "i4", "i4", "i4", "i8", "i8", "i8")]
     nodes = SimulatedNodes(*columns)
     settle(nodes, shape(rules), classes())
     return nodes
@@ -164,9 +154,7 @@ def _escrow(rules: SimulationRules, pay: int, nodes: int) -> int:
     return paid + -(-paid * rules.voices // rules.segments) + int(nodes) * rules.rounds * rules.carriage
 
 
-def _settlement(
-    rules: SimulationRules, market: _SimulatedMarket, totals: list[int], relayed: _Ints
-) -> MoneyFlows:
+def _settlement(rules: SimulationRules, market: _SimulatedMarket, totals: list[int], relayed: _Ints) -> MoneyFlows:
     """What a period's escrow and stakes became."""
     pay = zip(market.prices, market.units, market.hired, strict=True)
     most = sum(_escrow(rules, int(price) * int(units), int(hired)) for price, units, hired in pay)
@@ -174,14 +162,7 @@ def _settlement(
     spent = totals[PAID] + totals[FEES] + fares
     bounties = totals[TAKEN] * rules.bounty // 1000
     return MoneyFlows(
-        most,
-        totals[PAID],
-        totals[FEES],
-        fares,
-        most - spent,
-        totals[TAKEN],
-        bounties,
-        totals[TAKEN] - bounties,
+        most, totals[PAID], totals[FEES], fares, most - spent, totals[TAKEN], bounties, totals[TAKEN] - bounties
     )
 
 
@@ -196,9 +177,7 @@ def _moved(accounts: SimulatedAccounts, flows: MoneyFlows, nodes: SimulatedNodes
     )
 
 
-def _period(
-    market: _SimulatedMarket, funnel: tuple[int, ...], totals: _Ints, flows: MoneyFlows
-) -> SimulatedPeriod:
+def _period(market: _SimulatedMarket, funnel: tuple[int, ...], totals: _Ints, flows: MoneyFlows) -> SimulatedPeriod:
     prices = sorted(int(p) for p, n in zip(market.prices, market.hired, strict=True) if n) or [0]
     return SimulatedPeriod(
         wanted=int(market.wanted.sum()),

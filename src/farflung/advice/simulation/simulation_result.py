@@ -123,16 +123,11 @@ class SimulationResult(msgspec.Struct, frozen=True):
     def flows(self) -> MoneyFlows:
         """Of all periods."""
         names = MoneyFlows.__struct_fields__
-        return MoneyFlows(
-            **{name: sum(getattr(period.flows, name) for period in self.periods) for name in names}
-        )
+        return MoneyFlows(**{name: sum(getattr(period.flows, name) for period in self.periods) for name in names})
 
 
 def hashed(
-    rules: SimulationRules,
-    periods: tuple[SimulatedPeriod, ...],
-    ended: SimulatedAccounts,
-    arrays: list[NDArray[Any]],
+    rules: SimulationRules, periods: tuple[SimulatedPeriod, ...], ended: SimulatedAccounts, arrays: list[NDArray[Any]]
 ) -> str:
     """Over rules, periods, accounts and arrays: whole numbers only, as little-endian words of 64 bits."""
     said = encode([msgspec.to_builtins(rules), msgspec.to_builtins(periods), msgspec.to_builtins(ended)])

@@ -28,9 +28,7 @@ HIDDEN: Final = 8  # behind a router that lets nobody in: a relay carries what o
 FALSE: Final = 16  # it cheats whenever it works
 SLOW: Final = 32  # its line does not carry a round's exchange in the time that there is
 HIRED: Final = 64
-MEMBER: Final = (
-    128  # it was hired and there at the end of its last round: it has the public state, or most of it
-)
+MEMBER: Final = 128  # it was hired and there at the end of its last round: it has the public state, or most of it
 
 # Columns of a round's tally.
 MEMBERS: Final = 0  # that were there at its begin

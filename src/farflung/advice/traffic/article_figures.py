@@ -59,9 +59,7 @@ class ArticleFigure(msgspec.Struct, frozen=True):
     note: str
 
 
-_NAIVE: Final = (
-    "a naive exchange, each card sends its whole gradient to G - 1 others: a ring moves a G/2-th of that"
-)
+_NAIVE: Final = "a naive exchange, each card sends its whole gradient to G - 1 others: a ring moves a G/2-th of that"
 _NOTES: Final = {
     "data parallel, backward": _NAIVE,
     "fully sharded, forward": "right",

@@ -86,9 +86,7 @@ class CollectiveVolume(msgspec.Struct, frozen=True):
     source: str
     hub: tuple[float, float] = (0.0, 0.0)
 
-    def term(
-        self, name: str, phase: TrafficPhase, source: str, times: float = 1.0, groups: float = 1.0
-    ) -> TrafficTerm:
+    def term(self, name: str, phase: TrafficPhase, source: str, times: float = 1.0, groups: float = 1.0) -> TrafficTerm:
         """So many of it a step in each of `groups` groups, for a reason that `source` gives.
 
         Raises UsageError FF-PLAN-021.

@@ -53,9 +53,7 @@ def ring_attention(
     times = own * input_checks.count("micros", micros)
     moved = all_gather(group, size)
     forward = moved.term("keys and values", TrafficPhase.FORWARD, RING_ATTENTION, times, groups)
-    back = moved.term(
-        "keys, values, their gradients", TrafficPhase.BACKWARD, RING_ATTENTION, 2 * times, groups
-    )
+    back = moved.term("keys, values, their gradients", TrafficPhase.BACKWARD, RING_ATTENTION, 2 * times, groups)
     return (forward, *_again(forward, recompute), back)
 
 

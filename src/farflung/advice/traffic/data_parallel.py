@@ -36,13 +36,7 @@ from farflung.advice.traffic.collectives import (
     all_to_all,
     reduce_scatter,
 )
-from farflung.advice.traffic.traffic_terms import (
-    RetainedBytes,
-    RetentionPlace,
-    TrafficPhase,
-    TrafficTerm,
-    told,
-)
+from farflung.advice.traffic.traffic_terms import RetainedBytes, RetentionPlace, TrafficPhase, TrafficTerm, told
 from farflung.core.errors import UsageError
 
 DDP = "Li et al. 2020, section 3"
@@ -106,9 +100,7 @@ class ReplicaSharding(msgspec.Struct, frozen=True):
         input_checks.word("backend", self.backend, CollectiveBackend)
 
 
-def replicated(
-    size: float, group: RankSpan, sharding: ReplicaSharding, groups: float = 1.0
-) -> tuple[TrafficTerm, ...]:
+def replicated(size: float, group: RankSpan, sharding: ReplicaSharding, groups: float = 1.0) -> tuple[TrafficTerm, ...]:
     """A step of replicas of `size` bytes of parameters each, and as many of gradients.
 
     Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-028 (ZeRO++ on nodes that are not filled alike).
@@ -128,16 +120,11 @@ def replicated(
     )
 
 
-def _gathered(
-    size: float, group: RankSpan, sharding: ReplicaSharding, groups: float
-) -> tuple[TrafficTerm, ...]:
+def _gathered(size: float, group: RankSpan, sharding: ReplicaSharding, groups: float) -> tuple[TrafficTerm, ...]:
     """ZeRO 3: units one after another, each with collectives of its own; what ZeRO++ leaves as it is goes alike."""
     times = sharding.accumulation * sharding.units
     unit, plus = size / sharding.units, sharding.plus or _PLAIN
-    weights, source = (
-        all_gather(group, plus.packed(unit, plus.weight_bits)),
-        PLUS if plus.weight_bits else FSDP,
-    )
+    weights, source = (all_gather(group, plus.packed(unit, plus.weight_bits)), PLUS if plus.weight_bits else FSDP)
     how = " (qwZ)" if plus.weight_bits else ""
     terms = [weights.term(f"parameters, forward{how}", TrafficPhase.FORWARD, source, times, groups)]
     if sharding.reshard_after_forward and plus.is_copied:
@@ -173,9 +160,7 @@ def copied(size: float, group: RankSpan, sharding: ReplicaSharding) -> tuple[Ret
         return ()
     local = _inside(group)[0].ranks
     text = f"M / {local} ranks of a node: M = {told(size)}"
-    return (
-        RetainedBytes("parameters, the node's copy (hpZ)", size / local, RetentionPlace.CARD, text, PLUS),
-    )
+    return (RetainedBytes("parameters, the node's copy (hpZ)", size / local, RetentionPlace.CARD, text, PLUS),)
 
 
 def _inside(group: RankSpan) -> tuple[RankSpan, int]:

@@ -24,13 +24,7 @@ from farflung.advice.traffic.collectives import RankSpan, span
 from farflung.advice.traffic.context_and_expert_parallel import ring_attention, routed
 from farflung.advice.traffic.data_parallel import ReplicaSharding, copied, replicated
 from farflung.advice.traffic.local_step_methods import averaged
-from farflung.advice.traffic.pipeline_traffic import (
-    AqSgdConfig,
-    PipelineCuts,
-    cached,
-    pipelined,
-    tied_table,
-)
+from farflung.advice.traffic.pipeline_traffic import AqSgdConfig, PipelineCuts, cached, pipelined, tied_table
 from farflung.advice.traffic.tensor_parallel import embedding, tensor_parallel
 from farflung.advice.traffic.traffic_terms import TrafficLoad, TrafficTerm
 from farflung.advice.traffic.transformer_shapes import TransformerShape
@@ -104,9 +98,7 @@ class TrainingStep(msgspec.Struct, frozen=True):
     is_scattered: bool = False
     sharding: ReplicaSharding = ReplicaSharding()
     changes: AqSgdConfig | None = None
-    every: int = (
-        1  # steps between two exchanges of what replicas changed: more than 1 with whole replicas only
-    )
+    every: int = 1  # steps between two exchanges of what replicas changed: more than 1 with whole replicas only
     bits: float = 0.0  # of a parameter in them, 0: as a gradient's
 
     def __post_init__(self) -> None:
@@ -208,9 +200,7 @@ def _sharding(shape: TransformerShape, training: TrainingStep) -> ReplicaShardin
     return msgspec.structs.replace(found, plus=msgspec.structs.replace(found.plus, element=shape.element))
 
 
-def _gradients(
-    shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep
-) -> tuple[TrafficTerm, ...]:
+def _gradients(shape: TransformerShape, mesh: ParallelMesh, training: TrainingStep) -> tuple[TrafficTerm, ...]:
     return tuple(
         msgspec.structs.replace(term, name=held.name + term.name)
         for held in _held(shape, mesh)
@@ -218,9 +208,7 @@ def _gradients(
     )
 
 
-def _summed(
-    held: _ReplicatedWeights, shape: TransformerShape, training: TrainingStep
-) -> tuple[TrafficTerm, ...]:
+def _summed(held: _ReplicatedWeights, shape: TransformerShape, training: TrainingStep) -> tuple[TrafficTerm, ...]:
     """Each step's gradients, or each round's changes."""
     if training.every == 1 and not training.bits:
         return replicated(held.size, held.group, _sharding(shape, training), held.groups)

@@ -89,9 +89,7 @@ def coded(
 ) -> ExchangeTraffic:
     """Payloads of a codec from each to each, every `steps` steps."""
     expected, most = (
-        _spread(
-            payloads(group, size, is_fanned=is_fanned).term("payloads", TrafficPhase.UPDATE, GATHERED), steps
-        )
+        _spread(payloads(group, size, is_fanned=is_fanned).term("payloads", TrafficPhase.UPDATE, GATHERED), steps)
         for size in (codec.expect(layout), float(codec.bound(layout)))
     )
     return ExchangeTraffic(expected, most, codec.expect(layout))
@@ -114,6 +112,4 @@ def computing(compute: float, exchange: float, *, is_hidden: bool = False) -> fl
 def _spread(term: TrafficTerm, steps: int) -> TrafficTerm:
     by = input_checks.count("steps", steps)
     spread = term.times(1.0 / by)
-    return msgspec.structs.replace(
-        spread, formula=term.formula if by == 1 else f"[{term.formula}] / H, H = {by}"
-    )
+    return msgspec.structs.replace(spread, formula=term.formula if by == 1 else f"[{term.formula}] / H, H = {by}")

@@ -18,9 +18,7 @@ MTU: Final = 1500
 ACKNOWLEDGED: Final = 2.0  # full packets by one empty one
 IN_BATCHES: Final = 10.0  # the same on links that are not shaped
 GLOO_HEAD: Final = 48  # bytes before each of gloo's messages: six words
-GLOO_NOTICES: Final = (
-    2  # of each message: who sends says that it is ready, who receives asks (gloo's TCP pairs)
-)
+GLOO_NOTICES: Final = 2  # of each message: who sends says that it is ready, who receives asks (gloo's TCP pairs)
 
 
 def segment(mtu: int = MTU) -> int:

@@ -105,9 +105,7 @@ def timeline(
     input_checks.count("operations", 2 * ranks * micros * virtual, most=limits.PLANNED_OPERATIONS)
     _check(ranks, micros, schedule, virtual, cuts, backend)
     order = [_order(at, ranks, micros, schedule, virtual) for at in range(ranks)]
-    run = _PipelineRun(
-        stages, list(cuts) or [CutTimes()] * ranks, virtual, backend is CollectiveBackend.GLOO, order
-    )
+    run = _PipelineRun(stages, list(cuts) or [CutTimes()] * ranks, virtual, backend is CollectiveBackend.GLOO, order)
     run.play()
     work = tuple(micros * (stage.forward + stage.backward) for stage in stages)
     return PipelineTimeline(Seconds(run.end), work, tuple(run.most))
@@ -143,13 +141,7 @@ class _PipelineRun:
         is_asking: bool,  # transfers wait for their receivers
         order: list[list[_PipelineOperation]],
     ) -> None:
-        self.stages, self.cuts, self.virtual, self.is_asking, self.order = (
-            stages,
-            cuts,
-            virtual,
-            is_asking,
-            order,
-        )
+        self.stages, self.cuts, self.virtual, self.is_asking, self.order = (stages, cuts, virtual, is_asking, order)
         self.most = [0] * len(stages)
         self.end = 0.0
         self._alive = [0] * len(stages)
@@ -266,9 +258,7 @@ class _PipelineRun:
         return found
 
 
-def _order(
-    at: int, ranks: int, micros: int, schedule: PipelineSchedule, virtual: int
-) -> list[_PipelineOperation]:
+def _order(at: int, ranks: int, micros: int, schedule: PipelineSchedule, virtual: int) -> list[_PipelineOperation]:
     """What rank `at` does, last first."""
     ahead = {
         PipelineSchedule.GPIPE: micros,

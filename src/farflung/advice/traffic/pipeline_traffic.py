@@ -26,13 +26,7 @@ import msgspec
 
 from farflung.advice.traffic import input_checks
 from farflung.advice.traffic.collectives import RankSpan, all_gather, all_reduce
-from farflung.advice.traffic.traffic_terms import (
-    RetainedBytes,
-    RetentionPlace,
-    TrafficPhase,
-    TrafficTerm,
-    told,
-)
+from farflung.advice.traffic.traffic_terms import RetainedBytes, RetentionPlace, TrafficPhase, TrafficTerm, told
 from farflung.advice.traffic.transformer_shapes import TransformerShape
 
 PIPELINE = "Narayanan et al. 2021, sections 2.2 and 3.2"
@@ -159,9 +153,7 @@ def by_stage(
     sides = [cuts.beside(stage) for stage in range(cuts.stages)]
     return tuple(
         StageTraffic(
-            behind * forward + before * backward,
-            before * forward + behind * backward,
-            (before + behind) * cuts.micros,
+            behind * forward + before * backward, before * forward + behind * backward, (before + behind) * cuts.micros
         )
         for before, behind in sides
     )
@@ -180,14 +172,10 @@ def cached(
     own = changes.examples / input_checks.count("replicas", replicas)
     each = shape.activation(1) / (cuts.tensor if cuts.is_split else 1)
     text = f"{own:.4g} examples x {told(each)} x {sides} cuts"
-    return (
-        RetainedBytes("activations as last said", own * each * sides, RetentionPlace.HOST, text, CHANGES),
-    )
+    return (RetainedBytes("activations as last said", own * each * sides, RetentionPlace.HOST, text, CHANGES),)
 
 
-def tied_table(
-    size: float, ends: RankSpan, *, tensor: int = 1, groups: float = 1.0
-) -> tuple[TrafficTerm, ...]:
+def tied_table(size: float, ends: RankSpan, *, tensor: int = 1, groups: float = 1.0) -> tuple[TrafficTerm, ...]:
     """A step's sum of the gradient of a table of `size` bytes that both ends of a pipeline hold, a `tensor`-th a rank.
 
     `ends`: the first and the last stage, Span(2); one rank, where there is but one stage, sums nothing. Raises
@@ -207,9 +195,7 @@ def _ways(
     backward = _CutDirection("their gradients", TrafficPhase.BACKWARD, size, PIPELINE)
     if changes is None:
         return forward, backward
-    return _coded(forward, changes, changes.forward, shape), _coded(
-        backward, changes, changes.backward, shape
-    )
+    return _coded(forward, changes, changes.forward, shape), _coded(backward, changes, changes.backward, shape)
 
 
 def _coded(way: _CutDirection, changes: AqSgdConfig, bits: int, shape: TransformerShape) -> _CutDirection:

@@ -48,9 +48,7 @@ def epoch(tokens: float, width: float, readers: int, *, is_shared: bool = True) 
     size = tokens * width
     each = size / readers if is_shared else size
     split = f" / {readers} readers" if is_shared else f", by each of {readers}"
-    return _term(
-        "training data", each, each * readers, f"{tokens:.4g} tokens x {width:g} B = {told(size)}{split}"
-    )
+    return _term("training data", each, each * readers, f"{tokens:.4g} tokens x {width:g} B = {told(size)}{split}")
 
 
 def batch(sequences: int, sequence: int, width: float, readers: int) -> TrafficTerm:

@@ -66,9 +66,7 @@ def gpt_parameters(layers: int, hidden: int, vocabulary: int, sequence: int) -> 
         input_checks.count(name, value, most=1 << 24)
     for name, value in {"vocabulary": vocabulary, "sequence": sequence}.items():
         input_checks.count(name, value, least=0, most=1 << 24)
-    return (
-        12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocabulary + sequence) / (12 * layers * hidden))
-    )
+    return 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocabulary + sequence) / (12 * layers * hidden))
 
 
 def gpt_flop(shape: TransformerShape, batch: int, recompute: Recomputation = Recomputation.NONE) -> Flop:

@@ -43,10 +43,7 @@ def _part(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
-            "FF-APP-187",
-            f"{extra} is not installed",
-            cause=str(error)[:200],
-            hint=f"pip install 'farflung[{extra}]'",
+            "FF-APP-187", f"{extra} is not installed", cause=str(error)[:200], hint=f"pip install 'farflung[{extra}]'"
         ) from error
 
 

@@ -78,11 +78,7 @@ def run_html(name: str, timeline: RunTimeline) -> str:
 
 def figures(timeline: RunTimeline) -> list[tuple[str, str]]:
     """Key figures, each with its unit and with what it is compared to."""
-    curve, sent, money = (
-        report_series.losses(timeline),
-        report_series.sent(timeline),
-        report_series.money(timeline),
-    )
+    curve, sent, money = (report_series.losses(timeline), report_series.sent(timeline), report_series.money(timeline))
     found = [("rounds", f"{len(timeline.rounds)} of {_rounds(timeline)}")]
     if curve.train:
         tokens, took = format_count(curve.train[-1].tokens), format_seconds(curve.train[-1].seconds)

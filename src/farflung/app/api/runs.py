@@ -214,12 +214,7 @@ class Run:
         return found
 
     def verify(
-        self,
-        *,
-        audit: float | None = None,
-        seed: int = 1,
-        condemned: bool = False,
-        parents: Sequence[str | Path] = (),
+        self, *, audit: float | None = None, seed: int = 1, condemned: bool = False, parents: Sequence[str | Path] = ()
     ) -> ReplayReport:
         """Recomputes the run from its exported log alone: merges, roots, signatures, blocks, receipts.
 
@@ -307,14 +302,10 @@ def plan(
     Arguments as in `farflung.run`. Raises SpecError FF-APP-016 for a model of your own, whose size is known once it
     is built, and PolicyError FF-PLAN-0xx for a job that cannot run here.
     """
-    resolved, identity = _resolved(
-        spec, preset, set, baseline=baseline, relay_price=relay_price, relay_most=relay_most
-    )
+    resolved, identity = _resolved(spec, preset, set, baseline=baseline, relay_price=relay_price, relay_most=relay_most)
     layout = known_layout(resolved.spec)
     if layout is None:
-        raise SpecError(
-            "FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first"
-        )
+        raise SpecError("FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first")
     data = read_dataset(resolved.spec.data, resolved.spec.model, Path(identity.base))
     said = advise(resolved.spec, layout, len(dataset.pack(data)), machine())
     event = said.event("", baseline=identity.baseline)
@@ -343,8 +334,7 @@ def _resolved(
     disputes: bool = False,
 ) -> tuple[ResolvedJob, RunIdentity]:
     flags = {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in (values or {}).items()
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (values or {}).items()
     }
     is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
     job = Path(spec) if isinstance(spec, str) and is_path else spec

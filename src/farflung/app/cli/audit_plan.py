@@ -17,12 +17,7 @@ import msgspec
 
 from farflung.app.cli.job_options import JOB, PRESET, SET, flags_of
 from farflung.app.simulate import audit_market as simulated
-from farflung.app.simulate.audit_economics import (
-    AuditAssumptions,
-    AuditPlanResult,
-    VerifierIncentives,
-    weigh,
-)
+from farflung.app.simulate.audit_economics import AuditAssumptions, AuditPlanResult, VerifierIncentives, weigh
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_share
@@ -64,18 +59,13 @@ def rounds(context: click.Context, option: click.Parameter, text: str) -> Fracti
     "--stake", callback=rounds, metavar="ROUNDS", default=str(STAKE_ROUNDS), show_default=True,
     help="Stake, in rounds' pay.",
 )  # fmt: skip
-@click.option(
-    "--cost", callback=share, metavar="SHARE", default="100%", show_default=True, help="Work's, of its pay."
-)
+@click.option("--cost", callback=share, metavar="SHARE", default="100%", show_default=True, help="Work's, of its pay.")
 @click.option(
     "--absent", callback=share, metavar="SHARE", default="0%", show_default=True,
     help="Verifiers lazy or colluding.",
 )  # fmt: skip
 @click.option(
-    "--silence",
-    callback=share,
-    metavar="SHARE",
-    help="Of the stake, for showing nothing. Default: the law's.",
+    "--silence", callback=share, metavar="SHARE", help="Of the stake, for showing nothing. Default: the law's."
 )
 @click.option(
     "--bound", callback=share, metavar="SHARE", default="2%", show_default=True,
@@ -111,11 +101,7 @@ def audit_plan(
     spec = resolve.resolve(job, preset, flags_of(settings))[0].spec
     asked = AuditAssumptions(stake, cost, absent, bound=bound)
     found = weigh(spec, asked if silence is None else msgspec.structs.replace(asked, silence=silence))
-    played = (
-        simulated.play(found.draw, found.money, spec.verifiers, 1 if seed is None else seed)
-        if simulate
-        else None
-    )
+    played = simulated.play(found.draw, found.money, spec.verifiers, 1 if seed is None else seed) if simulate else None
     if as_json:
         told = _facts(spec, found) | ({"simulated": played} if played is not None else {})
         text = [msgspec.json.encode(told).decode()]
@@ -186,9 +172,7 @@ def _canaries(checking: VerifierIncentives) -> str:
     if checking.is_stable:
         return said
     return said + (
-        f"; it is from audit.canaries = {checking.least:g} on"
-        if checking.least is not None
-        else " at any share"
+        f"; it is from audit.canaries = {checking.least:g} on" if checking.least is not None else " at any share"
     )
 
 
@@ -215,9 +199,7 @@ def _margin(margin: CheatMargin, segments: int) -> str:
 def _enough(found: AuditPlanResult) -> str:
     """Each number that would do it alone."""
     alone = [
-        f"a stake of {_credits(found.stake)} ({_rounds(found, found.stake)})"
-        if found.stake is not None
-        else "",
+        f"a stake of {_credits(found.stake)} ({_rounds(found, found.stake)})" if found.stake is not None else "",
         f"audit.rate = {found.rate:g}" if found.rate is not None else "",
         f"{found.permille / 10:g} % of the stake for silence" if found.permille is not None else "",
     ]

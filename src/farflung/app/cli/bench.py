@@ -43,10 +43,7 @@ def bench() -> None:
 @bench.command(epilog="Example: farflung bench compress model.safetensors --plot codecs.svg")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--recorded",
-    metavar="RUN",
-    shell_complete=run_names,
-    help="What this finished run sent, instead of a model.",
+    "--recorded", metavar="RUN", shell_complete=run_names, help="What this finished run sent, instead of a model."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw it: a .svg or .png file.")
 @click.option(
@@ -56,9 +53,7 @@ def bench() -> None:
     show_default=True,
     help="Of a larger model so many are drawn.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Of that draw."
-)
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Of that draw.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def compress(
     model: Path | None, recorded: str | None, plot: Path | None, numbers: int, seed: int, as_json: bool
@@ -122,9 +117,7 @@ def _drawn(
     return run.name, found.drawn, found.payloads
 
 
-def _lines(
-    of: str, drawn: VectorSelection, payloads: RunPayloads | None, rows: Sequence[CodecResult]
-) -> list[str]:
+def _lines(of: str, drawn: VectorSelection, payloads: RunPayloads | None, rows: Sequence[CodecResult]) -> list[str]:
     """The table, what it was measured on, and how to read it: at most 80 columns."""
     size = sum(one.layout.size for one in drawn.items)
     count = len(drawn.items)
@@ -139,9 +132,7 @@ def _lines(
             f" {format_bytes(payloads.expected)} expected ({100 * off:+.1f} %)"
         )
         if payloads.coefficient is not None:
-            said += (
-                f"; {payloads.coefficient:.2f} bits a coefficient, index floor {payloads.support_floor:.2f}"
-            )
+            said += f"; {payloads.coefficient:.2f} bits a coefficient, index floor {payloads.support_floor:.2f}"
         lines += _say("Sent", said)
     lines += ["", *HEAD, *[_row(row) for row in rows], ""]
     return [*lines, *_say("Columns", NOTE)]

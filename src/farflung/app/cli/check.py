@@ -95,9 +95,7 @@ def _facts(
 )
 @click.option("--listen", type=check_net.PORT, metavar="N", help="Let a relay try to reach this port.")
 @click.option("--peer", callback=check_net.key, metavar="KEY", help="Look for this peer; needs --ledger.")
-@click.option(
-    "--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
-)
+@click.option("--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose directory knows the peer.")
 @click.option(
     "--theirs",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -129,9 +127,7 @@ def check(
     not stop, is told too. Nobody is asked but whom you name, with --net. Exit status 1 when something fails.
     """
     if net:
-        findings = check_net.examine(
-            check_net.NetCheckOptions(relays, listen, peer, ledger, theirs, own), as_json
-        )
+        findings = check_net.examine(check_net.NetCheckOptions(relays, listen, peer, ledger, theirs, own), as_json)
     elif relays or any(word is not None for word in (listen, peer, ledger, theirs, own)):
         raise click.UsageError("--relay, --listen, --peer, --ledger, --theirs and --as go with --net")
     else:

@@ -34,9 +34,7 @@ PORT: Final = click.IntRange(1, 65535)
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
-def places(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[RelayAddress, ...]:
+def places(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[RelayAddress, ...]:
     """The relays of a command line. Raises click.BadParameter."""
     if len(texts) > MOST:
         raise click.BadParameter(f"at most {MOST} at a time")
@@ -149,9 +147,7 @@ def _summary(findings: Sequence[ProbeFinding], seen: NetReadings) -> str:
         counted = f"not all was measured within {check.SECONDS:.0f} s; {counted}"
     if failing:
         sides = list(
-            dict.fromkeys(
-                one.side.value for one in failing if one.side not in (FaultSide.NONE, FaultSide.UNKNOWN)
-            )
+            dict.fromkeys(one.side.value for one in failing if one.side not in (FaultSide.NONE, FaultSide.UNKNOWN))
         )
         return f"{counted}: to be mended at {', '.join(sides)}" if sides else counted
     if not any(one.is_met for one in seen.relays):

@@ -25,9 +25,7 @@ from farflung.peers.rundir.runs import resolve_again
 RECEIPT: Final = "requester.receipt"
 RESOLVED: Final = "resolved.json"
 _RUN = click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
-_OUT = click.option(
-    "--out", type=click.Path(file_okay=True, path_type=Path), help="A new folder to write into."
-)
+_OUT = click.option("--out", type=click.Path(file_okay=True, path_type=Path), help="A new folder to write into.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
@@ -46,12 +44,9 @@ def _say(as_json: bool, facts: dict[str, Any], next_step: str) -> None:
         return
     lines = [f"{'in ' + facts['folder']:<32} {'sha256'}"]
     lines += [
-        f"{Path(row['file']).name:<23} {format_bytes(row['bytes']):>7}  {row['sha256']}"
-        for row in facts["files"]
+        f"{Path(row['file']).name:<23} {format_bytes(row['bytes']):>7}  {row['sha256']}" for row in facts["files"]
     ]
-    named = (
-        "as the ledger says" if facts["on_ledger"] else "which the ledger does not name: no round was closed"
-    )
+    named = "as the ledger says" if facts["on_ledger"] else "which the ledger does not name: no round was closed"
     lines.append(f"model {facts['model']}, {named}")
     sys.stdout.write("\n".join([*lines, f"next  {next_step}"]) + "\n")
 
@@ -70,21 +65,11 @@ def fetch(name: str | None, out: Path | None, as_json: bool) -> None:
     load.check_free(folder)
     held = load.open_model(str(run.root))
     found = load.on_ledger(run, held.data)
-    files = {
-        MODEL: held.data,
-        RECEIPT: read_file(load.receipt_of(run), 1 << 24),
-        RESOLVED: load.settings(run),
-    }
+    files = {MODEL: held.data, RECEIPT: read_file(load.receipt_of(run), 1 << 24), RESOLVED: load.settings(run)}
     if held.source:
         files[MODULE] = held.source
     rows = _write(folder, files)
-    facts = {
-        "run": run.name,
-        "folder": str(folder),
-        "files": rows,
-        "model": found.model,
-        "on_ledger": found.is_named,
-    }
+    facts = {"run": run.name, "folder": str(folder), "files": rows, "model": found.model, "on_ledger": found.is_named}
     _say(as_json, facts, f"farflung sample {folder}")
 
 

@@ -149,9 +149,7 @@ def _write(files: Mapping[Path, str]) -> None:
 
 @click.command(epilog="Example: farflung init my-job --data my-text.txt")
 @click.argument("where", metavar="[FOLDER|FILE]", default=".", type=click.Path(path_type=Path))
-@click.option(
-    "--data", metavar="PATH", help="Your text: a file, a folder, or tokens in .npy. Default: stdlib."
-)
+@click.option("--data", metavar="PATH", help="Your text: a file, a folder, or tokens in .npy. Default: stdlib.")
 @click.option(
     "--model",
     "kind",

@@ -25,15 +25,9 @@ def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | N
     return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
 
 
-JOB = click.argument(
-    "job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files
-)
+JOB = click.argument("job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files)
 PRESET = click.option(
-    "--preset",
-    default="local",
-    show_default=True,
-    shell_complete=presets,
-    help="Base of unnamed values.",
+    "--preset", default="local", show_default=True, shell_complete=presets, help="Base of unnamed values."
 )
 SET = click.option(
     "--set",
@@ -47,18 +41,14 @@ SEED = click.option("--seed", type=int, help="Seed of weights, data order and lo
 ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
 
 
-_ADDRESS: Final = re.compile(
-    r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:,\[\]]{1,253})):(\d{1,5})(?:,([0-9a-fA-F]{64}))?"
-)
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:,\[\]]{1,253})):(\d{1,5})(?:,([0-9a-fA-F]{64}))?")
 
 
 def relay_address(text: str) -> RelayAddress:
     """`HOST:PORT` or `HOST:PORT,KEY`; an IPv6 address in brackets. Raises click.BadParameter."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match[3]) < 1 << 16:
-        raise click.BadParameter(
-            f"{text!r} is not HOST:PORT or HOST:PORT,KEY, with a key of {2 * ID_BYTES} hex digits"
-        )
+        raise click.BadParameter(f"{text!r} is not HOST:PORT or HOST:PORT,KEY, with a key of {2 * ID_BYTES} hex digits")
     key = PeerId(bytes.fromhex(match[4])) if match[4] else None
     return RelayAddress(match[1] or match[2], int(match[3]), key)
 

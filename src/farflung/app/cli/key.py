@@ -21,14 +21,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.net.certificates import FOREVER, Credential
 from farflung.net.node_keyring import Keyring
-from farflung.peers.keys.files import (
-    check_apart,
-    check_place,
-    is_there,
-    new_account,
-    read_account,
-    read_own,
-)
+from farflung.peers.keys.files import check_apart, check_place, is_there, new_account, read_account, read_own
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import registered
 from farflung.peers.ledger_client.node_key import DAY, DAYS, OVERLAP, ledger_of, renewed, revoked
@@ -103,9 +96,7 @@ def new(file: Path, account: Path, ledger: RelayAddress | None, days: int, as_js
     help="How long the old one still counts.",
 )
 @_JSON
-def rotate(
-    file: Path, account: Path, ledger: RelayAddress | None, days: int, overlap: int, as_json: bool
-) -> None:
+def rotate(file: Path, account: Path, ledger: RelayAddress | None, days: int, overlap: int, as_json: bool) -> None:
     """Replace the node key in FILE by a new one.
 
     A relay that runs takes the new file within seconds. With --ledger the old key counts for
@@ -123,9 +114,7 @@ def rotate(
 @_LEDGER
 @click.option("--epoch", type=click.IntRange(0), metavar="N", help="All up to this one, instead of FILE.")
 @_JSON
-def revoke(
-    file: Path | None, account: Path, ledger: RelayAddress | None, epoch: int | None, as_json: bool
-) -> None:
+def revoke(file: Path | None, account: Path, ledger: RelayAddress | None, epoch: int | None, as_json: bool) -> None:
     """Withdraw stolen node keys for ever: within seconds nobody takes them.
 
     All up to the registered epoch go, and up to that of the key in FILE. Later ones that were
@@ -138,15 +127,10 @@ def revoke(
         raise click.UsageError("FILE or --epoch, not both")
     owner = read_account(account)
     last = asyncio.run(_ask(ledger, owner, lambda client: revoked(owner, client, epoch, file)))
-    lines = [
-        f"account  {owner.public.hex()}",
-        f"revoked  epochs 0 to {last}; a new key has {last + 1} or more",
-    ]
+    lines = [f"account  {owner.public.hex()}", f"revoked  epochs 0 to {last}; a new key has {last + 1} or more"]
     if file is None and epoch is None:
         lines.append("not in   keys that were never registered, if their epoch is higher: they stay good.")
-        lines.append(
-            "         Name the machine's key FILE, or --epoch N, with N from `farflung key show FILE`"
-        )
+        lines.append("         Name the machine's key FILE, or --epoch N, with N from `farflung key show FILE`")
     up_to = "registered" if epoch is None and file is None else "file" if epoch is None else "epoch"
     _say(as_json, {"account": owner.public.hex(), "revoked": last, "up_to": up_to}, lines)
 
@@ -177,9 +161,7 @@ async def _ask(
         return await work(client)
 
 
-async def _renew(
-    file: Path, owner: SigningKey, ledger: RelayAddress | None, days: int, overlap: int
-) -> Credential:
+async def _renew(file: Path, owner: SigningKey, ledger: RelayAddress | None, days: int, overlap: int) -> Credential:
     if ledger is None:
         return await renewed(file, owner, None, days=days)
     made: Credential = await _ask(

@@ -29,9 +29,5 @@ def audit(config: Path, as_json: bool) -> None:
         store.close()
     height, root = chain.head.height, chain.state.root.hex()
     facts = {"height": height, "first": store.first, "executed": executed, "state": root}
-    text = [
-        f"height    {height}",
-        f"state     {root}",
-        f"executed  {executed} of {height} blocks: all is as it was",
-    ]
+    text = [f"height    {height}", f"state     {root}", f"executed  {executed} of {height} blocks: all is as it was"]
     say(as_json, facts, text)

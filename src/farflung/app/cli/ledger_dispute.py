@@ -26,15 +26,7 @@ from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import format_credits
-from farflung.ledger.disputes import (
-    TIMED,
-    BallotRow,
-    DisputeAnswer,
-    DisputeRow,
-    DisputeState,
-    JuryVote,
-    ballot_key,
-)
+from farflung.ledger.disputes import TIMED, BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.transactions import JobSlash
 from farflung.ledger.validators import ValidatorRow, count_key

@@ -96,9 +96,7 @@ async def _least_bond(client: LedgerClient, row: ExclusionRow) -> int:
     return (law.params if law else (await client.committee()).params).bond_min
 
 
-def _run(
-    config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[_Told]]
-) -> None:
+def _run(config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[_Told]]) -> None:
     async def work() -> _Told:
         async with client_of(config, signer) as (client, _, _):
             return await step(client)

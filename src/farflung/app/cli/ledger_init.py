@@ -41,20 +41,11 @@ def say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
 @click.option("--host", multiple=True, help="Of each validator in turn. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(1, 65000), default=PORT, show_default=True, help="Of the first.")
 @click.option("--name", default="ledger", show_default=True, help="Of the ledger.")
-@click.option(
-    "--credits", "money", type=click.IntRange(1), default=1_000_000, show_default=True, help="In all."
-)
+@click.option("--credits", "money", type=click.IntRange(1), default=1_000_000, show_default=True, help="In all.")
 @click.option("--fee", type=click.IntRange(0), default=10, show_default=True, help="Least, micro-credits.")
 @_JSON
 def init(
-    folder: Path,
-    validators: int,
-    host: tuple[str, ...],
-    port: int,
-    name: str,
-    money: int,
-    fee: int,
-    as_json: bool,
+    folder: Path, validators: int, host: tuple[str, ...], port: int, name: str, money: int, fee: int, as_json: bool
 ) -> None:
     """Write a new ledger: its genesis, a treasury that owns its credits, and
     a folder with key and configuration for each validator.
@@ -100,9 +91,7 @@ def _made(folder: Path) -> SigningKey:
     return new_account(folder / "validator.key")
 
 
-def _write(
-    folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]
-) -> None:
+def _write(folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]) -> None:
     write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
     lines = [f'host = "{host}"', f"port = {port}", "readers = 0", "", "[validators]"]
     lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]

@@ -81,9 +81,7 @@ async def _row(client: LedgerClient, name: Hash) -> MotionRow:
     row = await client.row(MotionRow, name)
     if row is None:
         raise UsageError(
-            "FF-APP-316",
-            f"no motion {name.hex()[:16]} is on this ledger",
-            hint="ask who moved it for its whole name",
+            "FF-APP-316", f"no motion {name.hex()[:16]} is on this ledger", hint="ask who moved it for its whole name"
         )
     return row
 
@@ -103,9 +101,7 @@ def _carried(row: MotionRow, seats: int) -> tuple[dict[str, Any], list[str]]:
     return facts, text
 
 
-def _run(
-    config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]
-) -> None:
+def _run(config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]) -> None:
     async def work() -> tuple[MotionRow, int]:
         async with client_of(config, signer) as (client, _, _):
             row = await step(client)
@@ -115,11 +111,7 @@ def _run(
 
 
 def _move(
-    config: Path,
-    owner: Path,
-    days: int | None,
-    as_json: bool,
-    said: Callable[[LedgerClient], Awaitable[What]],
+    config: Path, owner: Path, days: int | None, as_json: bool, said: Callable[[LedgerClient], Awaitable[What]]
 ) -> None:
     async def step(client: LedgerClient) -> MotionRow:
         what, most = await said(client), (await client.committee()).params.motion_ms
@@ -266,8 +258,4 @@ def pay(config: Path, account: str, amount: str, owner: Path, as_json: bool) -> 
 
     left = asyncio.run(work())
     facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
-    say(
-        as_json,
-        facts,
-        [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"],
-    )
+    say(as_json, facts, [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"])

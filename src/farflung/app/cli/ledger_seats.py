@@ -31,11 +31,7 @@ from farflung.peers.validator.service import ValidatorConfig
 CONFIG = click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 OWNER = click.option(
-    "--owner",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="Account that pays and signs.",
+    "--owner", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Account that pays and signs."
 )
 
 Places = Mapping[PeerId, tuple[str, int]]
@@ -51,9 +47,7 @@ async def _asking() -> AsyncIterator[Endpoint]:
         await endpoint.close()
 
 
-def _everybody(
-    written: ValidatorConfigFile, setting: ValidatorConfig, places: Places
-) -> dict[PeerId, tuple[str, int]]:
+def _everybody(written: ValidatorConfigFile, setting: ValidatorConfig, places: Places) -> dict[PeerId, tuple[str, int]]:
     return {setting.key.public: (written.host, written.port), **places}
 
 
@@ -62,18 +56,14 @@ async def _validator_status(
 ) -> ValidatorStatus | FarflungError:
     try:
         connection = await endpoint.dial(peer, *place)
-        return decode(
-            await connection.call(STANDING, b"", timeout=5.0), ValidatorStatus, limits.CONTROL_BYTES
-        )
+        return decode(await connection.call(STANDING, b"", timeout=5.0), ValidatorStatus, limits.CONTROL_BYTES)
     except FarflungError as error:
         return error
 
 
 async def _validator_statuses(places: Places) -> dict[PeerId, ValidatorStatus | FarflungError]:
     async with _asking() as endpoint:
-        said = await asyncio.gather(
-            *(_validator_status(endpoint, peer, place) for peer, place in places.items())
-        )
+        said = await asyncio.gather(*(_validator_status(endpoint, peer, place) for peer, place in places.items()))
     return dict(zip(places, said, strict=True))
 
 
@@ -140,9 +130,7 @@ async def client_of(
         yield LedgerClient(reaches_of(ways, endpoint), owner, setting.genesis), written, setting
 
 
-async def _submit(
-    config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str
-) -> ValidatorConfig:
+async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> ValidatorConfig:
     async with client_of(config, owner) as (client, written, setting):
         key = setting.key
         if is_joining:

@@ -28,25 +28,14 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> str:
         raise click.BadParameter(f"{value[:60]!r} is no address like 127.0.0.1 or ::1", ctx, param) from None
 
 
-@click.command(
-    epilog="Example: farflung ledger serve --port 7780",
-    short_help="Serve a ledger's readers over HTTP.",
-)
-@click.option(
-    "--from", "source", metavar="PLACE", help="A run, a ledger's file or an export. Default: the newest run."
-)
-@click.option(
-    "--host", default=LOOPBACK, show_default=True, callback=_address, help="An address to listen on."
-)
-@click.option(
-    "--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one."
-)
+@click.command(epilog="Example: farflung ledger serve --port 7780", short_help="Serve a ledger's readers over HTTP.")
+@click.option("--from", "source", metavar="PLACE", help="A run, a ledger's file or an export. Default: the newest run.")
+@click.option("--host", default=LOOPBACK, show_default=True, callback=_address, help="An address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option("--name", "names", multiple=True, metavar="NAME", help="A DNS name that readers ask for.")
 @click.option("--remote", is_flag=True, help="Serve others than this computer.")
 @click.option("--json", "as_json", is_flag=True, help="Where it listens, as a JSON object.")
-def serve(
-    source: str | None, host: str, port: int, names: tuple[str, ...], remote: bool, as_json: bool
-) -> None:
+def serve(source: str | None, host: str, port: int, names: tuple[str, ...], remote: bool, as_json: bool) -> None:
     """Serve what `farflung ledger show` and other readers ask, until Ctrl-C.
 
     A copy: it does not grow. A validator serves its readers itself.

@@ -24,14 +24,9 @@ _COLUMNS = 120  # on a pipe, and at most on a terminal
 )
 @click.argument("what", metavar="WHAT")
 @click.option(
-    "--from",
-    "source",
-    metavar="PLACE",
-    help="A run, a ledger's file, an export, or a URL. Default: the newest run.",
+    "--from", "source", metavar="PLACE", help="A run, a ledger's file, an export, or a URL. Default: the newest run."
 )
-@click.option(
-    "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
-)
+@click.option("--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def show(what: str, source: str | None, genesis: Hash | None, as_json: bool) -> None:
     """Show what a ledger says of WHAT, once its proofs are checked here.

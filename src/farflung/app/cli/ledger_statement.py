@@ -24,17 +24,12 @@ from farflung.ledger.chain import Chain
 
 _ACCOUNTS: Final = ("accounts", "nodes")
 _FROM = click.option(
-    "--from",
-    "source",
-    metavar="PLACE",
-    help="A run, a ledger's file, an export, or a URL. Default: the newest run.",
+    "--from", "source", metavar="PLACE", help="A run, a ledger's file, an export, or a URL. Default: the newest run."
 )
 _GENESIS = click.option(
     "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
 )
-_OUT = click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: standard output."
-)
+_OUT = click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: standard output.")
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -44,9 +39,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
     try:
         at = datetime.datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(
-            f"{value[:40]!r} is not like 2026-01-31 or 2026-01-31T12:00", ctx, param
-        ) from None
+        raise click.BadParameter(f"{value[:40]!r} is not like 2026-01-31 or 2026-01-31T12:00", ctx, param) from None
     return int((at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
@@ -91,8 +84,7 @@ def statement(
 
 
 @click.command(
-    epilog="Example: farflung ledger export -o ledger.jsonl",
-    short_help="Write a whole ledger as JSON lines.",
+    epilog="Example: farflung ledger export -o ledger.jsonl", short_help="Write a whole ledger as JSON lines."
 )
 @_FROM
 @_GENESIS

@@ -48,9 +48,7 @@ VERBS: Mapping[str, CommandInfo] = {
     "sample": CommandInfo("", "sample:sample", "Write text with a trained model"),
     "eval": CommandInfo("", "sample:evaluate", "Measure a trained model on unseen text"),
     "export": CommandInfo("", "fetch:export", "Write a model for other programs"),
-    "audit-plan": CommandInfo(
-        "Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"
-    ),
+    "audit-plan": CommandInfo("Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"),
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
     "ledger": CommandInfo("", "ledger:ledger", "Look into a ledger, and keep books by it"),
@@ -151,9 +149,7 @@ class RootCommandGroup(click.Group):
             raise UsageError(
                 "FF-APP-001",
                 f"no verb {said!r}.{guess}",
-                cause=f"verbs are {', '.join(VERBS)}"
-                if not near
-                else "it is written farflung VERB [ARGUMENTS]",
+                cause=f"verbs are {', '.join(VERBS)}" if not near else "it is written farflung VERB [ARGUMENTS]",
                 hint=f"farflung {meant}" + (" --help" if near and meant != "--help" else ""),
             ) from error
 

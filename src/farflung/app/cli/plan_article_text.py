@@ -15,9 +15,7 @@ from farflung.advice.traffic.article_figures import ArticleFigure, FormulaMode
 from farflung.app.cli.plan_offers_text import columns
 from farflung.core.units import format_multiple
 
-HEAD: Final = (
-    "Llama3-70B on C4: 8 cards, and 1,024 in a mesh of 8 x 8 x 16; bytes of an epoch, all cards together"
-)
+HEAD: Final = "Llama3-70B on C4: 8 cards, and 1,024 in a mesh of 8 x 8 x 16; bytes of an epoch, all cards together"
 NOTE: Final = 3  # columns that a note stands further in
 FIGURE: Final = 36
 
@@ -25,20 +23,14 @@ FIGURE: Final = 36
 def lines(*, as_json: bool) -> list[str]:
     """Each figure by the article's formulas and by a ring's, then what is wrong with the first; or one object."""
     pairs = list(
-        zip(
-            article_figures.figures(FormulaMode.ARTICLE),
-            article_figures.figures(FormulaMode.RING),
-            strict=True,
-        )
+        zip(article_figures.figures(FormulaMode.ARTICLE), article_figures.figures(FormulaMode.RING), strict=True)
     )
     if as_json:
         return [msgspec.json.encode({"figures": [_fact(*pair) for pair in pairs]}).decode()]
     width = columns()
     rows = [*wrap(HEAD, width), "", f"{'':<{FIGURE}}{'article':>8} {'a ring':>8}"]
     for own, ring in pairs:
-        rows.append(
-            f"{own.name:<{FIGURE}}{_number(own.printed):>8} {_number(ring.value):>8} {own.unit}".rstrip()
-        )
+        rows.append(f"{own.name:<{FIGURE}}{_number(own.printed):>8} {_number(ring.value):>8} {own.unit}".rstrip())
         rows += [" " * NOTE + row for row in wrap(own.note, width - NOTE)]
     told = (
         f"Its own 85 EB take {article_figures.unslipped():.1f} days on its switch when bits are bits."

@@ -47,11 +47,7 @@ def plan(text: str, link: str | None, spec: JobSpec, examples: int) -> LayoutPla
     Raises what layout_syntax.parse, hybrid_parallel.load and link_syntax.parse raise.
     """
     m = spec.model
-    own = (
-        Transformer(m.layers, m.width, m.heads, m.vocabulary, positions=m.context)
-        if m.kind == "gpt"
-        else None
-    )
+    own = Transformer(m.layers, m.width, m.heads, m.vocabulary, positions=m.context) if m.kind == "gpt" else None
     layout = parse(text, own, m.context, spec.batch)
     made = layout.shape, layout.mesh, layout.training
     step = load(*made)
@@ -119,11 +115,7 @@ def lines(plan: LayoutPlan, *, explains: bool) -> list[str]:
     rows += _say("Waits", _phases(step), width)
     if plan.steps:
         epoch = step.times(plan.steps)
-        rows += _say(
-            "Epoch",
-            f"{format_count(plan.steps)} steps: {_told(epoch)}",
-            width,
-        )
+        rows += _say("Epoch", f"{format_count(plan.steps)} steps: {_told(epoch)}", width)
     if plan.link is not None and plan.seconds is not None:
         after = f"; an epoch {long(plan.seconds * plan.steps)}" if plan.steps else ""
         rows += _say(
@@ -135,10 +127,7 @@ def lines(plan: LayoutPlan, *, explains: bool) -> list[str]:
     if plan.memory is not None:
         rows += _say("Memory", f"{format_bytes(plan.memory.card)} on {plan.memory.label}", width)
     if explains:
-        rows += [
-            "",
-            *(row for line in explained(step.terms) for row in wrap(line, width, subsequent_indent="   ")),
-        ]
+        rows += ["", *(row for line in explained(step.terms) for row in wrap(line, width, subsequent_indent="   "))]
     return rows
 
 

@@ -94,14 +94,11 @@ def by_default(resolved: ResolvedJob) -> list[str]:
         return []
     method = resolved.spec.sync.method
     return say(
-        "Plan",
-        f"{METHOD} is not set: {method}, the {origin}; `farflung plan --link UP/DOWN` picks one for links",
+        "Plan", f"{METHOD} is not set: {method}, the {origin}; `farflung plan --link UP/DOWN` picks one for links"
     )
 
 
-def settings(
-    wanted: SyncSpec, peers: int, load: Loads, more: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
+def settings(wanted: SyncSpec, peers: int, load: Loads, more: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The fewest `key=value` that make the job take what was chosen, and `more`: what the method sets by itself is not
     said.
     """
@@ -139,10 +136,7 @@ def lines(choice: MethodChoice, said: tuple[str, ...], is_measured: bool) -> lis
     of = "this computer's, on one core" if is_measured else "as you say"
     rows = [
         *say("Links", f"{setting.link}; {setting.peers} peers, " + _way(setting)),
-        *say(
-            "",
-            f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})",
-        ),
+        *say("", f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})"),
         "",
         *_head(),
         *[_row(row, row is choice.chosen) for row in choice.shelf],
@@ -193,11 +187,7 @@ def _copied(said: tuple[str, ...]) -> list[str]:
 
 
 def _way(setting: MethodSetting) -> str:
-    return (
-        "a server fans out what each sends once"
-        if setting.is_fanned_out
-        else "each fetches from each (all-gather)"
-    )
+    return "a server fans out what each sends once" if setting.is_fanned_out else "each fetches from each (all-gather)"
 
 
 def _row(row: MethodEstimate, is_chosen: bool) -> str:

@@ -51,12 +51,7 @@ Loads = Callable[[Mapping[str, str]], JobSpec]
 
 def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool, is_own: bool) -> None:
     """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
-    said = {
-        "--goal": goal is not None,
-        "--deadline": deadline is not None,
-        "--explain": explains,
-        "--own": is_own,
-    }
+    said = {"--goal": goal is not None, "--deadline": deadline is not None, "--explain": explains, "--own": is_own}
     named = [option for option, is_said in said.items() if is_said]
     if named:
         raise UsageError(
@@ -72,20 +67,12 @@ def allowed(resolved: ResolvedJob, seconds: float | None) -> UserLimits:
     origin = resolved.origins.get("budget", DEFAULT)
     is_said = not origin.startswith((DEFAULT, "preset"))
     return UserLimits(
-        parse_credits(resolved.spec.budget) if is_said else None,
-        None if seconds is None else Seconds(seconds),
+        parse_credits(resolved.spec.budget) if is_said else None, None if seconds is None else Seconds(seconds)
     )
 
 
 def plan(
-    file: Path,
-    goal: str | None,
-    spec: JobSpec,
-    model: JobModel,
-    user_limits: UserLimits,
-    *,
-    base: Path,
-    is_own: bool,
+    file: Path, goal: str | None, spec: JobSpec, model: JobModel, user_limits: UserLimits, *, base: Path, is_own: bool
 ) -> tuple[JobWork, Advice]:
     """The advice on a job whose data lie in `base`; `is_own`: all hosts are the planner's.
 
@@ -156,9 +143,7 @@ class NextCommand(NamedTuple):
     lacking: str = ""
 
 
-def command(
-    advice: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
-) -> NextCommand:
+def command(advice: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads) -> NextCommand:
     """The words of `farflung run` that train as the best way that runs today; none where there is none.
 
     `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give. A job that
@@ -174,14 +159,8 @@ def command(
         return NextCommand(
             lacking=f"{error.message} ({error.cause.partition(';')[0]})" if error.cause else error.message
         )
-    kept = [
-        f"{key}={value}" for key, value in flags.items() if not any(s.startswith(f"{key}=") for s in said)
-    ]
-    start = [
-        "farflung run",
-        *([str(job)] if job else []),
-        *([f"--preset {preset}"] if preset != PRESET else []),
-    ]
+    kept = [f"{key}={value}" for key, value in flags.items() if not any(s.startswith(f"{key}=") for s in said)]
+    start = ["farflung run", *([str(job)] if job else []), *([f"--preset {preset}"] if preset != PRESET else [])]
     words = (*start, *(f"--set {each}" for each in (*kept, *said)))
     return NextCommand(words, _unpaid(load(dict(each.split("=", 1) for each in said))))
 
@@ -242,9 +221,7 @@ def _option(option: TrainingOption) -> dict[str, Any]:
         "only_planned": option.only_planned,
         "checkpoint_bytes": option.stored.bytes if option.stored else None,
         "checkpoint_seconds": option.stored.every if option.stored else None,
-        "loss_above_dense_measured": method_loss_table.above(option.sync)
-        if option.sync
-        else None,  # per cent
+        "loss_above_dense_measured": method_loss_table.above(option.sync) if option.sync else None,  # per cent
         "facts": [msgspec.structs.asdict(fact) for fact in option.derived],
     }
 

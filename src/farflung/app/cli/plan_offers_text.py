@@ -16,12 +16,7 @@ from farflung.advice.layouts.checkpoint_policy import RESTART
 from farflung.advice.layouts.energy_value import worth
 from farflung.advice.layouts.layout_search import DOMINATED, Advice
 from farflung.advice.layouts.replica_layouts import CHURN, RECOMPUTED, OfferAssumptions
-from farflung.advice.layouts.training_options import (
-    DerivedFact,
-    InfeasibleOption,
-    LayoutKind,
-    TrainingOption,
-)
+from farflung.advice.layouts.training_options import DerivedFact, InfeasibleOption, LayoutKind, TrainingOption
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli.plan_offers import NextCommand
@@ -42,13 +37,7 @@ def columns() -> int:
 
 
 def lines(
-    work: JobWork,
-    advice: Advice,
-    terms: EnergyTerms,
-    command: NextCommand,
-    *,
-    explains: bool,
-    width: int = USUAL,
+    work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand, *, explains: bool, width: int = USUAL
 ) -> list[str]:
     """At most `width` columns. `command`: the next one."""
     rows = [*_say("Job", _job(work), width), *_say("Offers", _offers(advice.hosts), width)]
@@ -230,14 +219,10 @@ def _next(advice: Advice, command: NextCommand, width: int) -> list[str]:
     """A command to copy, or why there is none."""
     if not command.words:
         if command.lacking:
-            return _say(
-                "Next", f"no `farflung run` trains as the way that is marked: {command.lacking}", width
-            )
+            return _say("Next", f"no `farflung run` trains as the way that is marked: {command.lacking}", width)
         if advice.is_for_one:
             return _say("Next", "train it on that host; `farflung run` is for 2 hosts and more", width)
-        lacking = next(
-            (each.help for each in advice.binding if each.kind is LayoutKind.ROUNDS), "2 hosts and more"
-        )
+        lacking = next((each.help for each in advice.binding if each.kind is LayoutKind.ROUNDS), "2 hosts and more")
         return _say("Next", f"nothing of this runs with `farflung run` today, which takes {lacking}", width)
     rows, row = [], f"{'Next':<{STAGE}}{command.words[0]}"
     for word in command.words[1:]:

@@ -42,9 +42,7 @@ _MS: Final = {"m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
     "--offers", required=True, type=click.Path(path_type=Path), metavar="FILE", shell_complete=job_files,
     help="The hosts that are offered.",
 )  # fmt: skip
-@click.option(
-    "--members", type=click.IntRange(1, limits.PEERS), metavar="N", help="Default: the job's providers."
-)
+@click.option("--members", type=click.IntRange(1, limits.PEERS), metavar="N", help="Default: the job's providers.")
 @click.option("--spares", type=click.IntRange(0, limits.PEERS), metavar="N", default=0, help="Stand by.")
 @click.option("--deadline", metavar="WHEN", help="36h, 3d, or 2026-12-01T18:00 (UTC).")
 @click.option("--budget", metavar="CREDITS", help="For all units. Default: the job's.")
@@ -99,9 +97,7 @@ def quote(
     told = quote_text.JobQuote(found, bid, answer)
     sys.stdout.write("\n".join([quote_text.json(told)] if as_json else quote_text.lines(told)) + "\n")
     if answer.ask is None:
-        raise PolicyError(
-            "FF-APP-437", "nobody can be hired for this", cause=answer.hint, hint=quote_text.step(told)
-        )
+        raise PolicyError("FF-APP-437", "nobody can be hired for this", cause=answer.hint, hint=quote_text.step(told))
 
 
 def deadline_of(text: str, now: Millis) -> Millis:

@@ -26,9 +26,7 @@ STAGE: Final = 9
 SHOWN: Final = 12  # hosts that are named
 UNIT: Final = "10^15 FLOP"
 # A lease holds whole micro-credits for a token, and models that one computer trains take few FLOP for one.
-SCALE: Final = (
-    "A token costs a whole micro-credit there, or more, however few FLOP it takes: no measure of the offers"
-)
+SCALE: Final = "A token costs a whole micro-credit there, or more, however few FLOP it takes: no measure of the offers"
 
 
 class JobQuote(msgspec.Struct, frozen=True):
@@ -231,9 +229,7 @@ def _supply(told: JobQuote) -> str:
 def _funnel(answer: Quote, columns: int) -> list[str]:
     """Each constraint that keeps anybody out: how many are left, how many it removed, and whom it alone keeps out."""
     left = dict(answer.funnel.steps)
-    rows = _say(
-        "Funnel", "hosts left, those that a constraint removes, and those that it alone keeps out", columns
-    )
+    rows = _say("Funnel", "hosts left, those that a constraint removes, and those that it alone keeps out", columns)
     rows.append(_row("", "left", "removes", "alone"))
     rows.append(_row("offers", left["offers"]))
     for loss in (one for one in answer.losses if one.removed):

@@ -19,13 +19,7 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.job.spec import JobTerms
 from farflung.ledger.light_client import check_age
-from farflung.ledger.receipt_file import (
-    MAGIC,
-    ReceiptFile,
-    check_receipt_file,
-    committee_of,
-    read_receipt_file,
-)
+from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, committee_of, read_receipt_file
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.transactions import LeaseRole
 
@@ -58,9 +52,7 @@ def receipt() -> None:
     short_help="Verify a receipt file offline, and say what it proves.",
 )
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
-)
+@click.option("--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere.")
 @click.option("--block", metavar="HASH", callback=hash_of, help="Its block, known from elsewhere.")
 @click.option(
     "--terms",
@@ -70,9 +62,7 @@ def receipt() -> None:
     help="The job's terms.bin, which says whether its work is proven.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(
-    file: Path, genesis: Hash | None, block: Hash | None, terms_file: Path | None, as_json: bool
-) -> None:
+def verify(file: Path, genesis: Hash | None, block: Hash | None, terms_file: Path | None, as_json: bool) -> None:
     """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""
     held = read_receipt_file(_bytes_of(file))
     rows = check_receipt_file(held, genesis)
@@ -127,21 +117,15 @@ def _bytes_of(file: Path) -> bytes:
         with file.open("rb") as opened:
             return opened.read(len(MAGIC) + limits.RECEIPT_FILE_BYTES + 1)
     except OSError as error:
-        raise click.BadParameter(
-            f"{file.name} cannot be read: {error.strerror}", param_hint="'FILE'"
-        ) from error
+        raise click.BadParameter(f"{file.name} cannot be read: {error.strerror}", param_hint="'FILE'") from error
 
 
 def _only(rows: tuple[Row, ...], kind: type[R]) -> dict[bytes, R]:
     """The rows of one table: jobs and leases by job, the others by their key."""
-    return {
-        bytes(row.job) if isinstance(row, LeaseRow) else row.key: row for row in rows if isinstance(row, kind)
-    }
+    return {bytes(row.job) if isinstance(row, LeaseRow) else row.key: row for row in rows if isinstance(row, kind)}
 
 
-def facts(
-    held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None, terms: JobTerms | None
-) -> dict[str, Any]:
+def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None, terms: JobTerms | None) -> dict[str, Any]:
     """What is proved, for programs. Money in micro-credits, time in ledger milliseconds."""
     header = held.receipts[0].header
     node = _only(rows, NodeRow).get(held.party)
@@ -208,9 +192,7 @@ def _job_facts(job: JobRow, lease: LeaseRow | None, terms: JobTerms | None) -> d
     }
 
 
-def words(
-    held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool, terms: JobTerms | None = None
-) -> list[str]:
+def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool, terms: JobTerms | None = None) -> list[str]:
     """What is proved, for people."""
     header = held.receipts[0].header
     leases = _only(rows, LeaseRow)
@@ -259,9 +241,7 @@ def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: Jo
         )
     if lease is None:
         return lines
-    lines.append(
-        f"Role     {DOES[lease.role]}: {lease.units} units at {format_credits(lease.unit_price)} credits each"
-    )
+    lines.append(f"Role     {DOES[lease.role]}: {lease.units} units at {format_credits(lease.unit_price)} credits each")
     if lease.attests != ZERO_HASH:
         lines.append(f"Attests  {lease.attests.hex()}: {NOT_A_PROOF}")
     if lease.evidence != ZERO_HASH:

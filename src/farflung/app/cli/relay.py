@@ -105,11 +105,7 @@ class _RelayChannel(LogChannel):
     def _introduce(self, said: dict[str, Any]) -> None:
         """Where it is, and within which bounds it serves."""
         config, bounds, own = self._config, self._config.limits, self._config.key.credential
-        kept = (
-            []
-            if bounds.uplink is None
-            else [f"sends at most {format_rate(8 * bounds.uplink)} to other machines"]
-        )
+        kept = [] if bounds.uplink is None else [f"sends at most {format_rate(8 * bounds.uplink)} to other machines"]
         if bounds.circuit_rate:
             kept.append(f"each circuit at most {format_rate(8 * bounds.circuit_rate)} each way")
         if "month_used" in said:
@@ -135,16 +131,9 @@ class _RelayChannel(LogChannel):
 
 @click.command(epilog="Example: farflung relay --host 0.0.0.0 --key relay.key")
 @click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option(
-    "--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one."
-)
-@click.option(
-    "--key",
-    "path",
-    default="relay.key",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Made if missing.",
+    "--key", "path", default="relay.key", show_default=True, type=click.Path(path_type=Path), help="Made if missing."
 )
 @click.option(
     "--account",
@@ -154,24 +143,12 @@ class _RelayChannel(LogChannel):
     help="Of a node key: to rotate it in time.",
 )
 @click.option(
-    "--uplink",
-    type=_RATE,
-    callback=_no_nan,
-    metavar="MBIT",
-    help="Your line's upload: 95 % of it is used. Linux only.",
+    "--uplink", type=_RATE, callback=_no_nan, metavar="MBIT", help="Your line's upload: 95 % of it is used. Linux only."
 )
-@click.option(
-    "--circuit-rate", type=_RATE, callback=_no_nan, metavar="MBIT", help="At most so much for a circuit."
-)
-@click.option(
-    "--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month."
-)
-@click.option(
-    "--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays."
-)
-@click.option(
-    "--price", type=click.IntRange(1, limits.RELAY_PRICE), metavar="MICRO", help="Micro-credits a GiB."
-)
+@click.option("--circuit-rate", type=_RATE, callback=_no_nan, metavar="MBIT", help="At most so much for a circuit.")
+@click.option("--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month.")
+@click.option("--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays.")
+@click.option("--price", type=click.IntRange(1, limits.RELAY_PRICE), metavar="MICRO", help="Micro-credits a GiB.")
 @click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
 def relay(
     host: str,

@@ -48,48 +48,20 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @SEED
 @ROUNDS
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
-@click.option(
-    "--cheat",
-    type=click.Choice(cheat_names.KINDS),
-    help="One cheats so. Default: skip if no JOB.",
-)
+@click.option("--cheat", type=click.Choice(cheat_names.KINDS), help="One cheats so. Default: skip if no JOB.")
 @click.option("--dispute", is_flag=True, help="Who cheats contests it, down to one element.")
+@click.option("--baseline/--no-baseline", default=None, help="Train one machine too. Default: if no JOB.")
+@click.option("--lab", is_flag=True, help="Through simulated homes. Linux, as root.")
 @click.option(
-    "--baseline/--no-baseline",
-    default=None,
-    help="Train one machine too. Default: if no JOB.",
+    "--relays", type=click.IntRange(1, MOST_RELAYS), default=2, metavar="N", help="For hidden peers. Default: 2."
 )
 @click.option(
-    "--lab",
-    is_flag=True,
-    help="Through simulated homes. Linux, as root.",
+    "--validators", type=click.IntRange(1, MOST_VALIDATORS), default=1, metavar="N", help="Of its ledger. Default: 1."
 )
 @click.option(
-    "--relays",
-    type=click.IntRange(1, MOST_RELAYS),
-    default=2,
-    metavar="N",
-    help="For hidden peers. Default: 2.",
+    "--relay-price", type=int, metavar="MICRO", help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}."
 )
-@click.option(
-    "--validators",
-    type=click.IntRange(1, MOST_VALIDATORS),
-    default=1,
-    metavar="N",
-    help="Of its ledger. Default: 1.",
-)
-@click.option(
-    "--relay-price",
-    type=int,
-    metavar="MICRO",
-    help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}.",
-)
-@click.option(
-    "--relay-most",
-    type=float,
-    metavar="CREDITS",
-    help="To all relays. Default: what the plan says.",
-)
+@click.option("--relay-most", type=float, metavar="CREDITS", help="To all relays. Default: what the plan says.")
 @_JSON
 def run(
     job: Path | None,
@@ -157,12 +129,8 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
 @click.option("--step", type=float, help="With --link: seconds of one step. Default: here.")
 @click.option("--fan-out", is_flag=True, hidden=True, help="With --link: a server copies what is sent once.")
-@click.option(
-    "--offers", type=click.Path(path_type=Path), metavar="FILE", help="The best ways on the hosts in FILE."
-)
-@click.option(
-    "--goal", type=click.Choice([goal.value for goal in AdviceGoal]), help="With --offers. Default: time."
-)
+@click.option("--offers", type=click.Path(path_type=Path), metavar="FILE", help="The best ways on the hosts in FILE.")
+@click.option("--goal", type=click.Choice([goal.value for goal in AdviceGoal]), help="With --offers. Default: time.")
 @click.option("--own", is_flag=True, hidden=True, help="With --offers: all hosts are yours.")
 @click.option("--deadline", metavar="WHEN", help="With --offers: 36h, 3d, or a time (UTC).")
 @click.option("--explain", is_flag=True, help="With --offers, --layout: formulas, sources.")
@@ -257,9 +225,7 @@ def _for_links(
     return plan_link.lines(choice, said, is_measured=asked.step is None)
 
 
-def _here(
-    resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, *, as_json: bool
-) -> list[str]:
+def _here(resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, *, as_json: bool) -> list[str]:
     """The plan of a run on this computer."""
     spec, here = resolved.spec, machine()
     known = spec, model.source, here.memory_bytes, model.traced
@@ -267,9 +233,7 @@ def _here(
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
     plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
     relays = identity.relays if spec.hidden else 0
-    event = relay_fees.planned(
-        plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most
-    )
+    event = relay_fees.planned(plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most)
     if as_json:
         return [to_json(event)]
     traced = traced_lines(found) if found is not None else []

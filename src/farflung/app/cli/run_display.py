@@ -50,12 +50,7 @@ class LineOutput:
 
 @contextlib.contextmanager
 def surface(
-    as_json: bool,
-    run: str,
-    *,
-    note: tuple[str, ...] = LIVE,
-    speed: float = 1.0,
-    tells_errors: bool = False,
+    as_json: bool, run: str, *, note: tuple[str, ...] = LIVE, speed: float = 1.0, tells_errors: bool = False
 ) -> Iterator[EventDisplay]:
     """What events are shown on until the block is left; a screen draws its first row at once. `run`: see View."""
     if as_json or not is_screen(sys.stdout):

@@ -36,33 +36,16 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on
 @click.option("--prompt", default="", help="The text to go on from.")
 @click.option("--tokens", type=click.IntRange(1, TOKENS), default=200, show_default=True, help="How many.")
 @click.option("--temperature", type=float, default=0.8, show_default=True, help="0: always the likeliest.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0: from all.")
 @click.option(
-    "--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0: from all."
+    "--top-p", type=float, default=0.95, show_default=True, help="Draw from the likeliest that hold this share."
 )
 @click.option(
-    "--top-p",
-    type=float,
-    default=0.95,
-    show_default=True,
-    help="Draw from the likeliest that hold this share.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 63) - 1),
-    default=1,
-    show_default=True,
-    help="The same seed, the same text.",
+    "--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="The same seed, the same text."
 )
 @_JSON
 def sample(
-    what: str | None,
-    prompt: str,
-    tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int,
-    as_json: bool,
+    what: str | None, prompt: str, tokens: int, temperature: float, top_k: int, top_p: float, seed: int, as_json: bool
 ) -> None:
     """Write text with a trained model, from its handed-over file alone.
 
@@ -79,9 +62,7 @@ def sample(
         request = inference_messages.GenerateRequest(
             held.data, held.source, start, tokens, temperature, top_k, top_p, seed
         )
-        stream = (
-            a.token for a in ask(held, request, interrupts) if isinstance(a, inference_messages.GenerateReply)
-        )
+        stream = (a.token for a in ask(held, request, interrupts) if isinstance(a, inference_messages.GenerateReply))
         if not as_json:
             _write(prompt, stream)
             return
@@ -109,12 +90,8 @@ def _write(prompt: str, stream: Iterator[int]) -> None:
 
 @click.command("eval", epilog="Example: farflung eval --data other.txt")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Another text. Default: the run's own held-out part."
-)
-@click.option(
-    "--tokens", type=click.IntRange(2), help="How many at most. Default: as many as the run measured."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="Another text. Default: the run's own held-out part.")
+@click.option("--tokens", type=click.IntRange(2), help="How many at most. Default: as many as the run measured.")
 @_JSON
 def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: bool) -> None:
     """Measure a finished run's model on text that it has not seen.

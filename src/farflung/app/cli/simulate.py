@@ -53,9 +53,7 @@ STAGE: Final = 10
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write charts as a page."
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def simulate(
-    file: Path | None, settings: tuple[str, ...], seed: int, html: Path | None, as_json: bool
-) -> None:
+def simulate(file: Path | None, settings: tuple[str, ...], seed: int, html: Path | None, as_json: bool) -> None:
     """Play a network of many nodes: churn, market, audits, pay, relays.
 
     SCENARIO: a TOML file; what it does not name is as for home computers. Seconds for 100,000 nodes and 30 days; the
@@ -70,11 +68,7 @@ def simulate(
     outcome = scenario_run.simulate(scenario, seed, _progress(scenario))
     if html is not None:
         simulation_page.write(scenario_run.tell(scenario, seed, outcome, _beside()), html)
-    told = (
-        [msgspec.json.encode(facts(scenario, seed, outcome)).decode()]
-        if as_json
-        else lines(scenario, seed, outcome)
-    )
+    told = [msgspec.json.encode(facts(scenario, seed, outcome)).decode()] if as_json else lines(scenario, seed, outcome)
     sys.stdout.write("\n".join(told) + "\n")
 
 
@@ -176,9 +170,7 @@ def _unhired(outcome: SimulationResult) -> tuple[str, str]:
 def _most_removed(period: SimulatedPeriod, nodes: int) -> str:
     """What helps against the condition that removes most nodes, where it is the most of all."""
     before = (nodes, *period.funnel)
-    removed = {
-        name: before[at] - left for at, (name, left) in enumerate(zip(CONDITIONS, period.funnel, strict=True))
-    }
+    removed = {name: before[at] - left for at, (name, left) in enumerate(zip(CONDITIONS, period.funnel, strict=True))}
     worst = max(RELIEF, key=lambda name: removed[name])
     return RELIEF[worst][1] if 2 * removed[worst] > nodes else "more network.nodes"
 

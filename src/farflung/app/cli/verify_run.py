@@ -35,20 +35,12 @@ from farflung.watch.event_lines import say
     help="Also train this share of the segments again.",
 )
 @click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 63) - 1),
-    metavar="N",
-    help="Which segments --audit draws; 1 without it.",
+    "--seed", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="Which segments --audit draws; 1 without it."
 )
 @click.option("--condemned", "retries", is_flag=True, help="Also train again what audits found false.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def verify_run(
-    name: str | None,
-    parents: tuple[str, ...],
-    rate: float | None,
-    seed: int | None,
-    retries: bool,
-    as_json: bool,
+    name: str | None, parents: tuple[str, ...], rate: float | None, seed: int | None, retries: bool, as_json: bool
 ) -> None:
     """Recompute a finished run from its exported log alone: merges, roots, signatures, receipts.
 
@@ -75,9 +67,7 @@ def _tested(report: ReplayReport) -> list[str]:
     """What is known of the run's verifiers."""
     if not report.canaries:
         return []
-    lost = (
-        f"verifiers that lost their stakes by them: {report.guessed}" if report.guessed else "nobody guessed"
-    )
+    lost = f"verifiers that lost their stakes by them: {report.guessed}" if report.guessed else "nobody guessed"
     return [f"Verify   {report.canaries} canaries hold; {lost}"]
 
 
@@ -111,9 +101,7 @@ def _scored(report: ReplayReport) -> list[str]:
     """What verifiers stated of losses: that it stands under their signatures, and what follows from it."""
     if not report.scores:
         return []
-    return [
-        f"Verify   {report.scores} scores are signed; {report.unpaid} contributions are not paid for them"
-    ]
+    return [f"Verify   {report.scores} scores are signed; {report.unpaid} contributions are not paid for them"]
 
 
 def _again(found: ReexecutionReport | None) -> list[str]:

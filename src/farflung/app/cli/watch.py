@@ -65,9 +65,7 @@ def _show(run: RunFolder, speed_text: str | None, as_json: bool) -> None:
         timeline = replay(run, on, speed=speed, follow=is_running)
     is_told = as_json or is_screen(sys.stdout) or timeline.result is not None or timeline.failed is not None
     if not is_told and run.owner() is None:
-        sys.stdout.write(
-            "\n".join(say("Result", phrases.UNFINISHED, f"farflung resume {command_name(run)}")) + "\n"
-        )
+        sys.stdout.write("\n".join(say("Result", phrases.UNFINISHED, f"farflung resume {command_name(run)}")) + "\n")
 
 
 def _columns() -> int:
@@ -85,11 +83,7 @@ def _show_round(run: RunFolder, t: RunTimeline, number: int, as_json: bool) -> N
     if number not in t.rounds:
         last = t.last_round
         there = f"0 to {last.round} are closed" if last is not None else "none is closed yet"
-        what = (
-            f"round {number} is not closed yet"
-            if number in t.openings
-            else f"run {run.name} has no round {number}"
-        )
+        what = f"round {number} is not closed yet" if number in t.openings else f"run {run.name} has no round {number}"
         raise UsageError(
             "FF-APP-151",
             what,
@@ -143,22 +137,13 @@ def _show_nodes(run: RunFolder, as_json: bool) -> None:
 
 @click.command(epilog="Example: farflung watch --speed 20")
 @click.argument("name", metavar="[RUN]", required=False)
-@click.option(
-    "--speed", metavar="N", help="Seconds of the run in one second; 0 or max: at once. Old runs: 10."
-)
+@click.option("--speed", metavar="N", help="Seconds of the run in one second; 0 or max: at once. Old runs: 10.")
 @click.option("--round", "number", type=int, metavar="N", help="One round: who took how long for what.")
-@click.option(
-    "--dispute", type=int, metavar="N", help="One contested audit: who claimed what, what was found."
-)
+@click.option("--dispute", type=int, metavar="N", help="One contested audit: who claimed what, what was found.")
 @click.option("--nodes", "is_nodes", is_flag=True, help="What each node says it runs. Not a proof of work.")
 @click.option("--json", "as_json", is_flag=True, help="The events, or the detail, as JSON.")
 def watch(
-    name: str | None,
-    speed: str | None,
-    number: int | None,
-    dispute: int | None,
-    is_nodes: bool,
-    as_json: bool,
+    name: str | None, speed: str | None, number: int | None, dispute: int | None, is_nodes: bool, as_json: bool
 ) -> None:
     """Watch a run: one that runs now, or an old one again, from its event log.
 

@@ -61,9 +61,7 @@ def _paint(axes: Any, rows: Sequence[CodecResult], title: str) -> None:
     if rows:
         low, high = min(r.bits for r in rows) / 2, max(r.bits for r in rows) * 2
         bits = [low * (high / low) ** (i / 200) for i in range(201)]
-        axes.plot(
-            bits, [2.0**-b for b in bits], "--", color="#777777", linewidth=1, label="Gaussian floor, 2^-bits"
-        )
+        axes.plot(bits, [2.0**-b for b in bits], "--", color="#777777", linewidth=1, label="Gaussian floor, 2^-bits")
     axes.set_ylim(-0.02, 1.05)
     axes.set_xlabel("bits sent for each number of the tensors")
     axes.set_ylabel("relative L2 error of what arrives")

@@ -19,14 +19,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.plan.state_vectors import has_residual, payload_bytes
 from farflung.train import public_state, worker_messages
 from farflung.train.public_state import PublicState
-from farflung.train.run_log import (
-    Contribution,
-    RunLogEntry,
-    RunStartRecord,
-    accepted_by_round,
-    payload_hash,
-    read_log,
-)
+from farflung.train.run_log import Contribution, RunLogEntry, RunStartRecord, accepted_by_round, payload_hash, read_log
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify.export_reader import ExportedRun
 
@@ -62,8 +55,7 @@ class _RecordedLog(NamedTuple):
     def parts(self, round: int) -> list[worker_messages.AcceptedPayload]:
         """The inputs of a round's merge, each compared with its hash."""
         return [
-            worker_messages.AcceptedPayload(c.peer, c.weight, self._payload(c))
-            for c in self.accepted.get(round, ())
+            worker_messages.AcceptedPayload(c.peer, c.weight, self._payload(c)) for c in self.accepted.get(round, ())
         ]
 
     def _payload(self, contribution: Contribution) -> bytes:
@@ -132,9 +124,7 @@ def _log(run: RunFolder) -> _RecordedLog:
     return _RecordedLog(terms, exported, accepted)
 
 
-def _exact(
-    sync: Sync, public: PublicState, layout: TensorLayout, part: worker_messages.AcceptedPayload
-) -> BenchVector:
+def _exact(sync: Sync, public: PublicState, layout: TensorLayout, part: worker_messages.AcceptedPayload) -> BenchVector:
     values = sync.decode(sync.about(public, layout, part.peer), layout, part.payload)
     return BenchVector(str(public.round), sync.fragment(public.round, layout).layout, values)
 

@@ -138,9 +138,7 @@ def _tensors(path: Path, file: BinaryIO) -> tuple[list[_StoredTensor], int]:
         )
         wanted = math.prod(head.shape) * SIZES[head.dtype] if is_bounded else -1
         if not (0 <= begin <= end <= size - 8 - length and end - begin == wanted):
-            raise _unreadable(
-                path, f"tensor {name[:60]!r} lies outside the file, or is not as long as its shape"
-            )
+            raise _unreadable(path, f"tensor {name[:60]!r} lies outside the file, or is not as long as its shape")
         if wanted:
             found.append(_StoredTensor(head.dtype, head.shape, 8 + length + begin))
     if not found:

@@ -81,10 +81,7 @@ def _executed(file: BinaryIO) -> Chain:
             case "block" if growing is not None:
                 growing.add(read_block(_bytes(said)))
             case "row" if growing is not None:
-                if (
-                    in_base64(growing.chain.state.tables[said["table"]].rows[said["index"]])
-                    != said["canonical"]
-                ):
+                if in_base64(growing.chain.state.tables[said["table"]].rows[said["index"]]) != said["canonical"]:
                     raise ValueError(f"row {said['index']} of {said['table']} is not what its blocks lead to")
             case "end" if growing is not None:
                 head = growing.chain.head

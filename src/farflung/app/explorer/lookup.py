@@ -35,9 +35,7 @@ def place_of(source: LedgerSource, said: str) -> LookupTarget:
             hint=f"or one of the words {', '.join(WORDS)}",
         )
     answer = source.get(f"/v1/find/{text}")
-    found = sorted(
-        ((each["name"], each["where"]) for each in answer["found"] if each["where"] in _ORDER), key=_rank
-    )
+    found = sorted(((each["name"], each["where"]) for each in answer["found"] if each["where"] in _ORDER), key=_rank)
     names = {name for name, _ in found}
     if len(names) == 1:
         return LookupTarget(found[0][1], found[0][0])
@@ -47,8 +45,7 @@ def place_of(source: LedgerSource, said: str) -> LookupTarget:
     raise UsageError(
         "FF-APP-285",
         f"{source.name} holds nothing of the name {said[:64]}",
-        cause="no transaction, job, node or account begins so"
-        + ("" if answer["is_all"] else ", of the newest"),
+        cause="no transaction, job, node or account begins so" + ("" if answer["is_all"] else ", of the newest"),
         hint="name another source with --from",
     )
 

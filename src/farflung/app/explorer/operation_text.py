@@ -12,15 +12,7 @@ from farflung.ledger import transactions as ops
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.earnings_tally import JobAttest, SettleMany
 from farflung.ledger.motions import AdmitValidator, AmendParams, Motion, MotionVote, RemoveValidator
-from farflung.ledger.pinpoint_game import (
-    Challenge,
-    Descend,
-    FirstMove,
-    OpenVerdict,
-    Pinpoint,
-    ProveElement,
-    ShowTile,
-)
+from farflung.ledger.pinpoint_game import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, ProveElement, ShowTile
 from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.peers.ledger_http.json_schema import MONEY
 from farflung.watch.phrases import credits_of, many

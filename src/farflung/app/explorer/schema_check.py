@@ -24,9 +24,7 @@ def fault_of(value: Any, schema: dict[str, Any], at: str = "$") -> str:
             items = schema.get("prefixItems") or [schema["items"]] * len(value)
             if len(items) != len(value):
                 return f"{at} has {len(value)} items"
-            return next(
-                filter(None, (fault_of(v, s, f"{at}[]") for v, s in zip(value, items, strict=True))), ""
-            )
+            return next(filter(None, (fault_of(v, s, f"{at}[]") for v, s in zip(value, items, strict=True))), "")
         case "string":
             is_text = isinstance(value, str) and re.search(schema.get("pattern", ""), value)
             return "" if is_text else f"{at}: {value!r} is no such text"

@@ -108,8 +108,7 @@ def _tx(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
 def _outcome(code: str) -> TextSpan:
     if code:
         return TextSpan(
-            f"refused with {code[:20]}: fee and number are spent, nothing else (the source's word)",
-            SpanStyle.BAD,
+            f"refused with {code[:20]}: fee and number are spent, nothing else (the source's word)", SpanStyle.BAD
         )
     return TextSpan("done, by the source's word; that it is in the block is proved", SpanStyle.GOOD)
 
@@ -145,8 +144,7 @@ def _node(checker: ProofChecker, name: str, columns: int) -> list[ScreenRow]:
     leases = [
         lease
         for lease in (
-            checker.row(each, LeaseRow)
-            for each in pages(checker.source, f"/v1/nodes/{name}/leases", "leases")
+            checker.row(each, LeaseRow) for each in pages(checker.source, f"/v1/nodes/{name}/leases", "leases")
         )
         if lease.node.hex() == name
     ]
@@ -250,9 +248,7 @@ def _validators(checker: ProofChecker, _: str, columns: int) -> list[ScreenRow]:
     held = checker.row(form, CommitteeRow)
     since = f"since block {held.first}, {moment(held.opened)}"
     rows = block(
-        "Seats",
-        [plain(many(len(held.members), "validator")), plain(f"epoch {held.epoch}"), plain(since)],
-        columns,
+        "Seats", [plain(many(len(held.members), "validator")), plain(f"epoch {held.epoch}"), plain(since)], columns
     )
     for seat, key in enumerate(held.members):
         rows += block("", [plain(f"{seat}  {key.hex()}")], columns)

@@ -59,9 +59,7 @@ class LedgerSource(Protocol):
 class FileLedgerSource:
     """A chain on this computer."""
 
-    def __init__(
-        self, name: str, chain: Chain, known: Hash | None = None, terms: JobTerms | None = None
-    ) -> None:
+    def __init__(self, name: str, chain: Chain, known: Hash | None = None, terms: JobTerms | None = None) -> None:
         """`known`: the genesis hash that follows from a run's own folder; `terms`: of the run's job."""
         self.name, self.chain, self.known, self.terms = name, chain, known, terms
 
@@ -139,9 +137,7 @@ class HttpLedgerSource:
 
 def _told(said: Form) -> FarflungError:
     """An error of the other side, in its own words."""
-    code, message, cause, hint = (
-        str(said.get(name, ""))[:300] for name in ("code", "message", "cause", "hint")
-    )
+    code, message, cause, hint = (str(said.get(name, ""))[:300] for name in ("code", "message", "cause", "hint"))
     return PolicyError(code if _CODE.fullmatch(code) else "FF-APP-278", message, cause=cause, hint=hint)
 
 
@@ -184,9 +180,7 @@ def _load(path: Path, genesis: Genesis | None = None) -> Chain:
 def _genesis_in(path: Path) -> Genesis:
     """What a ledger's file says that it began with."""
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        ) as connection:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             (data,) = connection.execute("SELECT value FROM meta WHERE name = 'genesis'").fetchone()
         return decode(bytes(data), Genesis, limits.TX_BYTES)
     except (sqlite3.Error, TypeError, FarflungError) as error:

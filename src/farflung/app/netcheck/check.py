@@ -24,13 +24,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.ids import PeerId
 from farflung.host.io import doctor_sockets, doctor_storage
-from farflung.host.net_readings import (
-    LocalNetReading,
-    NetReadings,
-    PeerReading,
-    PortReachReading,
-    ThroughputReading,
-)
+from farflung.host.net_readings import LocalNetReading, NetReadings, PeerReading, PortReachReading, ThroughputReading
 from farflung.net import relay_probe
 from farflung.net.io.connection import Connection
 from farflung.net.io.listen_errors import LOOPBACK
@@ -87,9 +81,7 @@ async def look(asked: NetCheckRequest, say: Callable[[str], None], seconds: floa
     finally:
         await caller.close()
     seen = tuple(probe.found for probe in found.relays)
-    return NetReadings(
-        found.local, doctor_sockets.congestion(), seen, found.reach, found.peer, is_cut=found.is_cut
-    )
+    return NetReadings(found.local, doctor_sockets.congestion(), seen, found.reach, found.peer, is_cut=found.is_cut)
 
 
 async def _all(asked: NetCheckRequest, found: _NetCheckState, say: Callable[[str], None]) -> None:

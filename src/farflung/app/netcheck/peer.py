@@ -63,9 +63,7 @@ async def _ask(
     except FarflungError as error:
         return msgspec.structs.replace(seen, failed=error.code, why=error.cause or error.message), None
     except (OSError, UnicodeError) as error:
-        return msgspec.structs.replace(
-            seen, failed="FF-NET-043", why=f"{ledger.host} has no address: {error}"
-        ), None
+        return msgspec.structs.replace(seen, failed="FF-NET-043", why=f"{ledger.host} has no address: {error}"), None
     seen = msgspec.structs.replace(seen, is_registered=await _is_registered(connection, peer))
     own = next((each for each in listing.advertisements if each.endpoint.peer == peer), None)
     if own is None:
@@ -85,9 +83,7 @@ async def _ask(
 
 async def _is_registered(connection: Connection, peer: PeerId) -> bool | None:
     try:
-        told = await connection.call(
-            QUERY, encode(queries.GetReceipt(NodeRow.TABLE, peer)), timeout=ASK_SECONDS
-        )
+        told = await connection.call(QUERY, encode(queries.GetReceipt(NodeRow.TABLE, peer)), timeout=ASK_SECONDS)
         answer = queries.read_reply(told)
     except FarflungError:
         return None
@@ -124,7 +120,5 @@ async def _dial(endpoint: Endpoint, record: EndpointRecord, seen: PeerReading) -
         except FarflungError as error:
             seen = msgspec.structs.replace(seen, code=error.code, cause=error.cause or error.message)
         else:
-            return msgspec.structs.replace(
-                seen, is_met=True, seconds=time.monotonic() - begun, code="", cause=""
-            )
+            return msgspec.structs.replace(seen, is_met=True, seconds=time.monotonic() - begun, code="", cause="")
     return seen

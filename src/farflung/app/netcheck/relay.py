@@ -24,13 +24,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId
-from farflung.host.net_readings import (
-    ObservedAddress,
-    RelayReading,
-    ResponderKind,
-    TcpConnectOutcome,
-    voice,
-)
+from farflung.host.net_readings import ObservedAddress, RelayReading, ResponderKind, TcpConnectOutcome, voice
 from farflung.net import relay_probe
 from farflung.net.io.connection import Connection
 from farflung.net.io.probe_dialer import ProbeDialer
@@ -70,9 +64,7 @@ class RelayAddress:
 class RelayProbe:
     """One relay. `found` grows with each step, and is true at any time. `clock`: seconds since 1970."""
 
-    def __init__(
-        self, named: RelayAddress, caller: ProbeDialer, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, named: RelayAddress, caller: ProbeDialer, clock: Callable[[], float] = time.time) -> None:
         self._named, self._caller, self._clock = named, caller, clock
         self._address: tuple[Any, ...] = ()
         self.family = socket.AF_INET
@@ -107,9 +99,7 @@ class RelayProbe:
         trails = await asyncio.gather(*(asyncio.to_thread(traceroute.trail, *job) for job in jobs))
         self.note(**dict(zip(("udp", "trail", "other"), trails, strict=False)))
 
-    async def dial(
-        self, *, port: int = 0, segment: int = 0, seconds: float = HANDSHAKE_SECONDS
-    ) -> Connection:
+    async def dial(self, *, port: int = 0, segment: int = 0, seconds: float = HANDSHAKE_SECONDS) -> Connection:
         """One connection more. `segment`: the largest TCP segment of both sides (0: as the system has it).
 
         Raises NetworkError, OSError, TimeoutError.
@@ -344,9 +334,7 @@ def _way(error: OSError) -> TcpConnectOutcome:
         return TcpConnectOutcome.UNREACHABLE
     if isinstance(error, TimeoutError):
         return TcpConnectOutcome.SILENT
-    return (
-        TcpConnectOutcome.REFUSED if isinstance(error, ConnectionRefusedError) else TcpConnectOutcome.FAILED
-    )
+    return TcpConnectOutcome.REFUSED if isinstance(error, ConnectionRefusedError) else TcpConnectOutcome.FAILED
 
 
 def _mtu(connection: Connection, family: socket.AddressFamily) -> int:

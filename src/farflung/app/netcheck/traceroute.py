@@ -59,9 +59,7 @@ def trail(address: str, port: int, kind: socket.SocketKind, seconds: float = SEC
     return _told(probes)
 
 
-def _sent(
-    family: socket.AddressFamily, kind: socket.SocketKind, place: tuple[str, int], hops: int
-) -> _HopProbe:
+def _sent(family: socket.AddressFamily, kind: socket.SocketKind, place: tuple[str, int], hops: int) -> _HopProbe:
     sock = socket.socket(family, kind)
     try:
         sock.setblocking(False)

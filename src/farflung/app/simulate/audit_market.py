@@ -21,20 +21,10 @@ from numpy.typing import NDArray
 
 from farflung.app.simulate import verifiers_dilemma
 from farflung.app.simulate.verifiers_dilemma import BOUNTY, DilemmaGame
-from farflung.verify.economics import (
-    AuditDrawTerms,
-    CheaterResponse,
-    RoundStakes,
-    friends_profit,
-    margins,
-    weakest,
-)
+from farflung.verify.economics import AuditDrawTerms, CheaterResponse, RoundStakes, friends_profit, margins, weakest
 
 ROUNDS: Final = 40_000  # of each agent
-CANARIES: Final = (
-    0.05,
-    2.0,
-)  # share of audits, and a verifier's stake, that keep verifiers looking (research)
+CANARIES: Final = (0.05, 2.0)  # share of audits, and a verifier's stake, that keep verifiers looking (research)
 
 
 class AgentIncome(msgspec.Struct, frozen=True):
@@ -69,19 +59,13 @@ def play(draw: AuditDrawTerms, money: RoundStakes, verifiers: int, seed: int) ->
     unit = RoundStakes(Fraction(1), money.cost / money.pay, money.stake / money.pay, money.silence)
     draws = np.random.Generator(np.random.Philox(seed))
     return AuditMarketResult(
-        seed,
-        chosen(draw, unit),
-        draw.segments,
-        incomes(draw, unit, verifiers, draws),
-        _settled(draw, unit, seed),
+        seed, chosen(draw, unit), draw.segments, incomes(draw, unit, verifiers, draws), _settled(draw, unit, seed)
     )
 
 
 def chosen(draw: AuditDrawTerms, money: RoundStakes) -> int:
     """Segments in which a worker cheats that expects, and that takes the cheaper way out when it is drawn; 0: none."""
-    ways = zip(
-        margins(draw, money, CheaterResponse.LIE), margins(draw, money, CheaterResponse.SILENCE), strict=True
-    )
+    ways = zip(margins(draw, money, CheaterResponse.LIE), margins(draw, money, CheaterResponse.SILENCE), strict=True)
     expected = {lie.cheated: lie.gain - min(lie.loss, silence.loss) for lie, silence in ways}
     best = max(expected, key=lambda cheated: (expected[cheated], cheated))
     return best if expected[best] > 0 else 0
@@ -102,9 +86,7 @@ def incomes(
         _income("honest worker", np.full(ROUNDS, pay - cost)),
         _income("cheater that lies", kept - lied * (pay + stake)),
         _income("cheater that shows nothing", kept - silent * (pay + float(money.silence) * stake)),
-        _income(
-            "idle worker and the friend who accuses it", np.full(ROUNDS, _accused_by_a_friend(draw, money))
-        ),
+        _income("idle worker and the friend who accuses it", np.full(ROUNDS, _accused_by_a_friend(draw, money))),
         _income("cheater and a verifier that covers it", kept - covered * (pay + stake)),
         _income("griefer that a jury hears", rigged * (bounty / draw.voices) - ~rigged * stake),
     )
@@ -119,9 +101,7 @@ def _income(who: str, earned: NDArray[np.floating[Any]]) -> AgentIncome:
     return AgentIncome(who, float(earned.mean()), float(earned.std() / np.sqrt(len(earned))))
 
 
-def _caught(
-    draw: AuditDrawTerms, cheated: int, way: CheaterResponse, draws: np.random.Generator
-) -> NDArray[np.bool_]:
+def _caught(draw: AuditDrawTerms, cheated: int, way: CheaterResponse, draws: np.random.Generator) -> NDArray[np.bool_]:
     """Rounds in which a cheater is punished: each step of an audit is drawn."""
     drawn = draws.random(ROUNDS) < float(draw.rate)
     opened = draws.hypergeometric(cheated, draw.segments - cheated, draw.sampled, ROUNDS) > 0
@@ -156,9 +136,7 @@ def _settled(draw: AuditDrawTerms, money: RoundStakes, seed: int) -> tuple[Dilem
         ("without any stake", replace(game, money=replace(money, stake=Fraction(0)))),
     )
     courses = [(when, verifiers_dilemma.run(each, seed), each.is_checking_stable) for when, each in settings]
-    return tuple(
-        DilemmaEquilibrium(when, course.checking, course.honest, stable) for when, course, stable in courses
-    )
+    return tuple(DilemmaEquilibrium(when, course.checking, course.honest, stable) for when, course, stable in courses)
 
 
 def lines(played: AuditMarketResult, columns: int) -> list[str]:
@@ -167,14 +145,9 @@ def lines(played: AuditMarketResult, columns: int) -> list[str]:
     head = f"Agents (seed {played.seed}), income of a round in rounds' pay"
     rows = [f"{head:<{width}}{'mean':>10}{'error':>10}"]
     rows += [f"  {one.who:<{width - 2}}{one.mean:>10.3f}{one.error:>10.3f}" for one in played.incomes]
-    cheats = (
-        f"cheats in {played.cheated} of {played.segments} segments" if played.cheated else "does not cheat"
-    )
+    cheats = f"cheats in {played.cheated} of {played.segments} segments" if played.cheated else "does not cheat"
     rows.append(f"  A worker that reckons {cheats}.")
-    rows += [
-        "",
-        f"{'Where it comes to rest, and is checking stable?':<{width}}{'checking':>10}{'honest':>10}",
-    ]
+    rows += ["", f"{'Where it comes to rest, and is checking stable?':<{width}}{'checking':>10}{'honest':>10}"]
     rows += [_rest(one, width) for one in played.settled]
     return rows
 

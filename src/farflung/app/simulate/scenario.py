@@ -116,9 +116,7 @@ def made(said: Iterable[_ScenarioEntry] = ()) -> Scenario:
 
 def with_values(scenario: Scenario, **values: float | int) -> Scenario:
     """The same with other values, of keys that are written with `__` for the dot; checked."""
-    said = [
-        _ScenarioEntry(key.replace("__", "."), value, "a variant", False) for key, value in values.items()
-    ]
+    said = [_ScenarioEntry(key.replace("__", "."), value, "a variant", False) for key, value in values.items()]
     return made([*(_ScenarioEntry(key, value, "", False) for key, value in scenario.values.items()), *said])
 
 
@@ -127,9 +125,7 @@ def _known(said: _ScenarioEntry) -> str:
         return said.key
     if said.key in SECTIONS:
         raise _table(said)
-    guess = nearest(said.key, KEYS) or nearest(
-        said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS]
-    )
+    guess = nearest(said.key, KEYS) or nearest(said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS])
     raise UsageError(
         "FF-APP-430",
         f"a scenario has no key {said.key[:60]!r}",
@@ -148,9 +144,7 @@ def _table(said: _ScenarioEntry) -> UsageError:
         "FF-APP-430",
         f"a scenario has no key {said.key!r}: it is a table",
         cause=said.origin,
-        hint=f"--set {first}={default}"
-        if said.is_text
-        else f"[{said.key}] once, and lines like {line} under it",
+        hint=f"--set {first}={default}" if said.is_text else f"[{said.key}] once, and lines like {line} under it",
     )
 
 
@@ -197,8 +191,7 @@ def check(scenario: Scenario) -> None:
         raise _together("a round takes more than a day", "shorten round.train_seconds")
     if rows > limits.SIMULATED_ROUNDS:
         raise _together(
-            f"{rows} rounds, {limits.SIMULATED_ROUNDS} at most",
-            "lengthen round.train_seconds, or fewer network.days",
+            f"{rows} rounds, {limits.SIMULATED_ROUNDS} at most", "lengthen round.train_seconds, or fewer network.days"
         )
     daily = nodes * (rounds + 48 / (scenario["churn.up_hours"] + scenario["churn.down_hours"]))
     if daily > limits.SIMULATED_DAY:
@@ -207,17 +200,11 @@ def check(scenario: Scenario) -> None:
             "fewer network.nodes, a longer round.train_seconds or churn.up_hours",
         )
     if table > limits.SIMULATED_TABLE_BYTES:
-        raise _together(
-            f"a table of {table} bytes of rounds and relays", "fewer network.relays or network.days"
-        )
+        raise _together(f"a table of {table} bytes of rounds and relays", "fewer network.relays or network.days")
     if escrow >= MOST or 1e6 * scenario["market.budget"] >= MOST:
-        raise _together(
-            "more micro-credits than can be counted", "lower market.ceiling, or fewer network.nodes"
-        )
+        raise _together("more micro-credits than can be counted", "lower market.ceiling, or fewer network.nodes")
     if 1e6 * per_round * nodes * rows >= MOST:
-        raise _together(
-            "more bytes than can be counted", "lower round.payload_mb, round.state_mb or network.nodes"
-        )
+        raise _together("more bytes than can be counted", "lower round.payload_mb, round.state_mb or network.nodes")
 
 
 def _together(cause: str, hint: str) -> UsageError:

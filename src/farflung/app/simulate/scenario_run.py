@@ -77,9 +77,7 @@ def draw_of(scenario: Scenario) -> AuditDrawTerms:
     """The audits of a scenario."""
     verifiers, voices = scenario["audit.verifiers"], quorum_of(scenario["audit.verifiers"])
     rate, absent, seen = (Fraction(scenario[f"audit.{name}"]) for name in ("rate", "absent", "seen"))
-    return AuditDrawTerms(
-        scenario["audit.segments"], 1, rate, absent, seen, voices, panel_of(verifiers) - voices
-    )
+    return AuditDrawTerms(scenario["audit.segments"], 1, rate, absent, seen, voices, panel_of(verifiers) - voices)
 
 
 def way_of(scenario: Scenario) -> CheaterResponse:
@@ -163,18 +161,13 @@ def _death(share: float) -> int:
     return round(DAY_MS / share) if share > 0 else 0
 
 
-def simulate(
-    scenario: Scenario, seed: int, on_day: Callable[[int], None] = lambda day: None
-) -> SimulationResult:
+def simulate(scenario: Scenario, seed: int, on_day: Callable[[int], None] = lambda day: None) -> SimulationResult:
     """Plays a scenario; `on_day` is called with the number of each day that is over."""
     return play(rules_of(scenario, seed), on_day)
 
 
 def tell(
-    scenario: Scenario,
-    seed: int,
-    outcome: SimulationResult,
-    on_network: Callable[[float], None] = lambda hours: None,
+    scenario: Scenario, seed: int, outcome: SimulationResult, on_network: Callable[[float], None] = lambda hours: None
 ) -> SimulationReport:
     """The outcome with what is played and computed beside it for the report; `on_network`: as of `churned`."""
     return SimulationReport(
@@ -183,10 +176,7 @@ def tell(
 
 
 def churned(
-    scenario: Scenario,
-    seed: int,
-    outcome: SimulationResult,
-    on_network: Callable[[float], None] = lambda hours: None,
+    scenario: Scenario, seed: int, outcome: SimulationResult, on_network: Callable[[float], None] = lambda hours: None
 ) -> tuple[ChurnLosses, ...]:
     """The scenario itself among smaller networks, alike but for how long nodes stay; their share of time up stays what
     it is. `on_network` is called with the hours of each that begins.

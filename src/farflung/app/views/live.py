@@ -26,13 +26,7 @@ class LiveScreen:
     """
 
     def __init__(
-        self,
-        out: TextIO,
-        *,
-        verbose: bool = False,
-        note: tuple[str, ...] = LIVE,
-        speed: float = 1.0,
-        run: str = "",
+        self, out: TextIO, *, verbose: bool = False, note: tuple[str, ...] = LIVE, speed: float = 1.0, run: str = ""
     ) -> None:
         self._painter, self._out = TerminalPainter(out), out
         self._verbose, self._note, self._speed, self._run = verbose, note, speed, run

@@ -8,21 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from farflung.app.views.svg import (
-    INK,
-    MUTED,
-    PAPER,
-    S1,
-    S2,
-    S3,
-    S4,
-    SOFT,
-    Chart,
-    ChartCanvas,
-    draw,
-    place,
-    stretch,
-)
+from farflung.app.views.svg import INK, MUTED, PAPER, S1, S2, S3, S4, SOFT, Chart, ChartCanvas, draw, place, stretch
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.watch.redaction import redact
 from farflung.watch.report_series import DepartureMark, LossCurves, LossPoint, SentBytesSeries
@@ -137,9 +123,7 @@ def _curves(axes: Any, curves: LossCurves, axis: str, of: Callable[[LossPoint], 
         axes.axhline(alone[-1].loss, **look)
     else:
         every = max(1, len(alone) // MARKERS)
-        axes.plot(
-            [of(p) for p in alone], [p.loss for p in alone], marker="D", markersize=4, markevery=every, **look
-        )
+        axes.plot([of(p) for p in alone], [p.loss for p in alone], marker="D", markersize=4, markevery=every, **look)
 
 
 def _thinned(points: Sequence[LossPoint]) -> Sequence[LossPoint]:
@@ -189,9 +173,7 @@ def sent(bytes_: SentBytesSeries, description: str) -> Chart:
         _bars(upper, whole, [S1, "none"], sheet)
         _bars(lower, kinds, [S1, S2, S3, S4, MUTED], sheet)
         sheet.figure.text(0, 1 - 8 / height, "Everything, to scale", weight="bold", va="top")
-        note = (
-            "sent here, by kind" if sheet.is_narrow else "What this run sent, by kind, on a scale of its own"
-        )
+        note = "sent here, by kind" if sheet.is_narrow else "What this run sent, by kind, on a scale of its own"
         sheet.figure.text(0, 1 - (split + 24) / height, note[0].upper() + note[1:], weight="bold", va="top")
 
     return draw("sent", "Bytes by kind", description, 300, paint)
@@ -212,21 +194,10 @@ def _bars(axes: Any, rows: Sequence[tuple[str, int]], colours: Sequence[str], sh
             linewidth=1,
         )
         axes.annotate(
-            format_bytes(value),
-            (value, place_),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            color=INK,
+            format_bytes(value), (value, place_), xytext=(6, 0), textcoords="offset points", va="center", color=INK
         )
         axes.annotate(
-            name,
-            (0, place_),
-            xytext=(-8, 0),
-            textcoords="offset points",
-            va="center",
-            ha="right",
-            color=MUTED,
+            name, (0, place_), xytext=(-8, 0), textcoords="offset points", va="center", ha="right", color=MUTED
         )
     axes.set_xlim(0, most)
     axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)

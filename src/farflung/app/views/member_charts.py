@@ -104,9 +104,7 @@ def _strip(axes: Any, strip: MemberRow, row: int, origin: float) -> None:
             linewidth=0.6,
         )
     if strip.last and strip.blocks:
-        axes.plot(
-            [strip.blocks[0].end - origin], [row - 0.4], marker="v", color=INK, markersize=5, linestyle=""
-        )
+        axes.plot([strip.blocks[0].end - origin], [row - 0.4], marker="v", color=INK, markersize=5, linestyle="")
 
 
 def _round_numbers(sheet: ChartCanvas, axes: Any, shown: Sequence[MemberRow], origin: float) -> None:
@@ -142,8 +140,7 @@ def _lane_legend(sheet: ChartCanvas) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Any] = [
-        Patch(facecolor=face, edgecolor=edge, hatch=hatch, label=part)
-        for part, (face, edge, hatch) in _PARTS.items()
+        Patch(facecolor=face, edgecolor=edge, hatch=hatch, label=part) for part, (face, edge, hatch) in _PARTS.items()
     ]
     handles.append(Line2D([], [], color=INK, marker="v", linestyle="", label="all waited for it"))
     sheet.figure.legend(
@@ -222,13 +219,7 @@ def _audit_legend(sheet: ChartCanvas, states: set[str]) -> None:
 
     handles: list[Any] = [
         Line2D(
-            [],
-            [],
-            color=colour,
-            marker=marker,
-            linestyle="",
-            markerfacecolor=colour if full else "none",
-            label=state,
+            [], [], color=colour, marker=marker, linestyle="", markerfacecolor=colour if full else "none", label=state
         )
         for state, (colour, marker, full) in SIGNS.items()
         if state in states or state in (report_series.HOLDS, "false")

@@ -89,9 +89,7 @@ def ribbons(wide: Sequence[MoneyFlowItem], narrow: Sequence[MoneyFlowItem], desc
     return draw("money", "Where the money went", description, 300, paint)
 
 
-def _side(
-    sheet: ChartCanvas, axes: Any, source: str, own: Sequence[MoneyFlowItem], total: int, begin: float
-) -> float:
+def _side(sheet: ChartCanvas, axes: Any, source: str, own: Sequence[MoneyFlowItem], total: int, begin: float) -> float:
     """One pot and what flows out of it; returns where it ends."""
     left, right = (52, 112) if sheet.is_narrow else (170, 560)
     tall = [flow.amount / total * BAND for flow in own]
@@ -125,9 +123,7 @@ def _side(
     return place_
 
 
-def _ribbon(
-    axes: Any, source: tuple[float, float], target: tuple[float, float], tall: float, colour: str
-) -> None:
+def _ribbon(axes: Any, source: tuple[float, float], target: tuple[float, float], tall: float, colour: str) -> None:
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path
 

@@ -31,12 +31,7 @@ def wait_between(before: float, after: float, speed: float) -> float:
 
 
 def replay(
-    run: RunFolder,
-    on: EventDisplay,
-    *,
-    speed: float | None,
-    follow: bool,
-    sleep: Callable[[float], None] = time.sleep,
+    run: RunFolder, on: EventDisplay, *, speed: float | None, follow: bool, sleep: Callable[[float], None] = time.sleep
 ) -> RunTimeline:
     """Shows all events; `speed` None: at once. With `follow`, until the run has ended or its process is gone."""
     timeline = RunTimeline()

@@ -63,9 +63,7 @@ STOPPED: Final = RunStatus(
     "stopped", "■", "warn", "A person ended it: the open round was finished, and everybody is paid."
 )
 FAILED: Final = RunStatus("failed", "▲", "bad", "It ended in an error.")
-RUNNING: Final = RunStatus(
-    "still running", "◌", "info", "This page shows how far it was when it was written."
-)
+RUNNING: Final = RunStatus("still running", "◌", "info", "This page shows how far it was when it was written.")
 INTERRUPTED: Final = RunStatus(
     "interrupted", "◆", "warn", "No process works on it; what was logged stays, and it can go on."
 )
@@ -88,9 +86,7 @@ def write(folder: RunFolder, out: Path | None = None, *, is_over: bool = False) 
     """
     path = out if out is not None else folder.root / FILE
     created = folder.read_identity().created
-    text = render(
-        read_timeline(folder), folder.name, created, is_owned=not is_over and folder.owner() is not None
-    )
+    text = render(read_timeline(folder), folder.name, created, is_owned=not is_over and folder.owner() is not None)
     try:
         replace(path, text.encode())
     except OSError as error:
@@ -250,9 +246,7 @@ def _charts(
 
 def tiles(t: RunTimeline) -> tuple[KeyFigure, ...]:
     """The key figures that there are, each with what it is compared with."""
-    return tuple(
-        tile for tile in (_loss(t), _gap(t), _bytes(t), _audited(t), _paid(t), _sum(t)) if tile is not None
-    )
+    return tuple(tile for tile in (_loss(t), _gap(t), _bytes(t), _audited(t), _paid(t), _sum(t)) if tile is not None)
 
 
 def _loss(t: RunTimeline) -> KeyFigure | None:
@@ -268,11 +262,7 @@ def _gap(t: RunTimeline) -> KeyFigure | None:
     if t.baseline is None or not t.losses:
         return None
     gap = t.losses[max(t.losses)] - t.baseline.loss
-    return KeyFigure(
-        "Against one machine",
-        f"{gap:+.3f}",
-        f"it reached {t.baseline.loss:.3f} on the same tokens",
-    )
+    return KeyFigure("Against one machine", f"{gap:+.3f}", f"it reached {t.baseline.loss:.3f} on the same tokens")
 
 
 def _bytes(t: RunTimeline) -> KeyFigure | None:
@@ -281,9 +271,7 @@ def _bytes(t: RunTimeline) -> KeyFigure | None:
         return None
     note = f"{format_bytes(sent.total)} with everything; a bf16 ring all-reduce would send {format_bytes(sent.ring)}"
     return KeyFigure(
-        "Sent to agree",
-        format_bytes(sent.agreeing),
-        f"{note}, {report_text.times(sent.times)} as much (computed)",
+        "Sent to agree", format_bytes(sent.agreeing), f"{note}, {report_text.times(sent.times)} as much (computed)"
     )
 
 
@@ -306,9 +294,7 @@ def _paid(t: RunTimeline) -> KeyFigure | None:
         if money.refunded is not None
         else f"{format_credits(money.held)} still in escrow"
     )
-    return KeyFigure(
-        "Credits paid", format_credits(money.paid), f"of {format_credits(money.escrow)} in escrow; {rest}"
-    )
+    return KeyFigure("Credits paid", format_credits(money.paid), f"of {format_credits(money.escrow)} in escrow; {rest}")
 
 
 def _sum(t: RunTimeline) -> KeyFigure | None:

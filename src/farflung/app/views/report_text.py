@@ -45,11 +45,7 @@ def many(count: int, noun: str) -> str:
 
 def few(count: int, noun: str) -> str:
     """As `many`, with small numbers in words."""
-    return (
-        many(count, noun).replace(str(count), SMALL[count], 1)
-        if 0 <= count < len(SMALL)
-        else many(count, noun)
-    )
+    return many(count, noun).replace(str(count), SMALL[count], 1) if 0 <= count < len(SMALL) else many(count, noun)
 
 
 def person(names: Mapping[str, str], peer: str) -> str:
@@ -66,9 +62,7 @@ def times(value: float) -> str:
 def short(t: RunTimeline, curves: LossCurves, sent: SentBytesSeries, found: AuditGrid) -> tuple[str, ...]:
     """The run in a few sentences."""
     return tuple(
-        s
-        for s in (_work(t), _learned(t, curves), _traffic(sent), _each(t), _checked(t, found), _settled(t))
-        if s
+        s for s in (_work(t), _learned(t, curves), _traffic(sent), _each(t), _checked(t, found), _settled(t)) if s
     )
 
 
@@ -80,9 +74,7 @@ def _work(t: RunTimeline) -> str:
     who = f"{few(t.plan.peers, 'provider').capitalize()}{strangers}"
     what = f"a model of {format_count(t.plan.parameters)} parameters"
     if not done:
-        return (
-            f"{who} {'are' if t.plan.peers > 1 else 'is'} to train {what} in {many(t.plan.rounds, 'round')}."
-        )
+        return f"{who} {'are' if t.plan.peers > 1 else 'is'} to train {what} in {many(t.plan.rounds, 'round')}."
     rounds = many(done, "round") if done == t.plan.rounds else f"{done} of {many(t.plan.rounds, 'round')}"
     return f"{who} trained {what} on {format_count(tokens)} tokens in {rounds}."
 
@@ -135,13 +127,9 @@ def _checked(t: RunTimeline, found: AuditGrid) -> str:
     if not found.concluded:
         return ""
     held = found.count(report_series.HOLDS)
-    said = (
-        f"Others trained {many(found.concluded, 'segment')} again, drawn after the work was done: {held} held"
-    )
+    said = f"Others trained {many(found.concluded, 'segment')} again, drawn after the work was done: {held} held"
     caught = len(t.caught)
-    return said + (
-        f", and {few(caught, 'provider')} {'was' if caught == 1 else 'were'} caught." if caught else "."
-    )
+    return said + (f", and {few(caught, 'provider')} {'was' if caught == 1 else 'were'} caught." if caught else ".")
 
 
 def _settled(t: RunTimeline) -> str:
@@ -149,9 +137,7 @@ def _settled(t: RunTimeline) -> str:
         return ""
     paid = format_credits(t.result.paid)
     if t.result.sum:
-        return (
-            f"The ledger paid {paid} credits; the sum of all money differs by {t.result.sum} micro-credits."
-        )
+        return f"The ledger paid {paid} credits; the sum of all money differs by {t.result.sum} micro-credits."
     return f"The ledger paid {paid} credits, and all money adds up: the sum is 0."
 
 
@@ -223,17 +209,13 @@ def _told(ruled: events.DisputeEndEvent) -> str:
 
 def _verdict(audit: events.AuditEndEvent, names: Mapping[str, str]) -> str:
     who = " and ".join(person(names, verifier) for verifier in audit.verifiers[:4]) or "Nobody"
-    alone = (
-        "one after the other, each without knowing the other's result, " if len(audit.verifiers) > 1 else ""
-    )
+    alone = "one after the other, each without knowing the other's result, " if len(audit.verifiers) > 1 else ""
     said = f"{who} trained that segment again, {alone}in {format_seconds(audit.seconds)} together"
     if audit.finding == "withheld":
         return f"{who} asked for the drawn state, and it was not shown"
     if audit.excess <= 0:
         return f"{said}; the claim does not hold"
-    return (
-        f"{said}; the claim lies {excess(audit.excess)} tolerances from what they found, where 1 is the limit"
-    )
+    return f"{said}; the claim lies {excess(audit.excess)} tolerances from what they found, where 1 is the limit"
 
 
 def excess(value: float) -> str:
@@ -257,11 +239,7 @@ def _price(t: RunTimeline, caught: events.SlashEvent) -> str:
 def loss_described(curves: LossCurves, over: str) -> str:
     """The loss chart in words."""
     parts = []
-    for name, points in (
-        ("training", curves.train),
-        ("held-out", curves.held_out),
-        ("one machine", curves.baseline),
-    ):
+    for name, points in (("training", curves.train), ("held-out", curves.held_out), ("one machine", curves.baseline)):
         if points:
             parts.append(f"{name} from {points[0].loss:.3f} to {points[-1].loss:.3f}")
     return f"Loss in nats per token over {over}: {'; '.join(parts) or 'no points yet'}. All points are in the tables."
@@ -276,11 +254,7 @@ def sent_described(sent: SentBytesSeries) -> str:
 def lanes_described(strips: tuple[MemberRow, ...], late: MemberTimeShare | None) -> str:
     """The lanes in words."""
     rounds = sorted({strip.round for strip in strips})
-    who = (
-        f"; most often all waited for {redact(late.peer[:8], 8)}, {late.last} times"
-        if late is not None
-        else ""
-    )
+    who = f"; most often all waited for {redact(late.peer[:8], 8)}, {late.last} times" if late is not None else ""
     return f"What each provider did in the last of {many(len(rounds), 'round')}: compute, send, merge, wait{who}."
 
 
@@ -309,9 +283,7 @@ def waiting(late: MemberTimeShare | None, rows: tuple[MemberTimeShare, ...], nam
     if late is None:
         return "Nobody had to be waited for." if len(rows) > 1 else "One provider alone waits for nobody."
     rounds = max(row.rounds for row in rows)
-    waited = sum(row.wait for row in rows) / max(
-        1, sum(row.wait + row.compute + row.send + row.merge for row in rows)
-    )
+    waited = sum(row.wait for row in rows) / max(1, sum(row.wait + row.compute + row.send + row.merge for row in rows))
     return (
         f"Everybody waited most often for {person(names, late.peer)}: it was the last to finish training in "
         f"{late.last} of {many(rounds, 'round')}. All members together spent {waited:.0%} of their time waiting."

@@ -101,9 +101,7 @@ def relays(outcome: SimulationResult, description: str) -> Chart:
         axes.set_axis_off()
         _upright(
             sheet,
-            "given on to others"
-            if outcome.rules.relays <= BARS
-            else f"the busiest {BARS} of {outcome.rules.relays}",
+            "given on to others" if outcome.rules.relays <= BARS else f"the busiest {BARS} of {outcome.rules.relays}",
         )
 
     return draw("relays", "What relays carry", description, 300, paint)
@@ -117,10 +115,7 @@ def checkpoints(rows: Sequence[CheckpointOverhead], description: str) -> Chart:
         stretch(sheet, 420 if sheet.is_narrow else 300)
         height = sheet.figure.get_figheight() * 72
         if sheet.is_narrow:
-            upper, lower = (
-                place(sheet, 46, height / 2 + 34, 14, 34),
-                place(sheet, 46, 46, 14, height / 2 + 22),
-            )
+            upper, lower = (place(sheet, 46, height / 2 + 34, 14, 34), place(sheet, 46, 46, 14, height / 2 + 22))
         else:
             half = sheet.width / 2
             upper, lower = place(sheet, 56, 46, half + 14, 34), place(sheet, half + 46, 46, 14, 34)
@@ -167,15 +162,7 @@ def _line(
     marker: str,
 ) -> None:
     axes.plot(
-        xs,
-        ys,
-        color=colour,
-        linestyle=dash,
-        marker=marker,
-        markersize=5,
-        linewidth=2.2,
-        label=text,
-        clip_on=False,
+        xs, ys, color=colour, linestyle=dash, marker=marker, markersize=5, linewidth=2.2, label=text, clip_on=False
     )
 
 

@@ -97,9 +97,7 @@ def short(told: SimulationReport) -> tuple[str, ...]:
         f" node is away, {format_share(losses['left'])} are lost because it leaves before the end,"
         f" {format_share(losses['late'])} come too late, in {format_share(losses['joining'])} it has joined and has not"
         f" the public state in time, and {format_share(losses['caught'])} are of who was caught, to the next auction.",
-        "Money is conserved to the last micro-credit."
-        if made == 0
-        else f"{made} micro-credits were made or lost.",
+        "Money is conserved to the last micro-credit." if made == 0 else f"{made} micro-credits were made or lost.",
     )
 
 
@@ -121,9 +119,7 @@ def tiles(told: SimulationReport) -> tuple[KeyFigure, ...]:
             format_bytes(int(o.relayed.sum())),
             f"the busiest needs {format_rate(8 * int(o.relayed.max()) / window)}",
         ),
-        KeyFigure(
-            "Money made or lost", f"{o.ended.total - o.began.total}", "micro-credits, over all accounts"
-        ),
+        KeyFigure("Money made or lost", f"{o.ended.total - o.began.total}", "micro-credits, over all accounts"),
     )
 
 
@@ -134,12 +130,8 @@ def charts(told: SimulationReport) -> dict[str, Chart]:
     carried = int(o.relayed.sum())
     made = {
         "churn": simulation_charts.churn(told.churned, hours, _churn_said(told)),
-        "days": simulation_charts.days(
-            o, f"Accepted rounds, day by day; {format_share(o.goodput)} over all days."
-        ),
-        "relays": simulation_charts.relays(
-            o, f"{o.rules.relays} relays gave on {format_bytes(carried)} together."
-        ),
+        "days": simulation_charts.days(o, f"Accepted rounds, day by day; {format_share(o.goodput)} over all days."),
+        "relays": simulation_charts.relays(o, f"{o.rules.relays} relays gave on {format_bytes(carried)} together."),
         "checkpoints": simulation_charts.checkpoints(told.checkpoints, _checkpoints_said(told)),
     }
     found = pots(flows)

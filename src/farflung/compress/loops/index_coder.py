@@ -182,9 +182,7 @@ def shares(indices, origin, size, chunk, topk, width):
                 at += 1
         chosen = indices[before:read] - first
         offset[:many] -= before
-        at = _share_places(
-            chosen, bounds[: many + 1], shifts, heights, counts, free, offset, starts, freqs, at
-        )
+        at = _share_places(chosen, bounds[: many + 1], shifts, heights, counts, free, offset, starts, freqs, at)
         _learn(seen, weights, bounds, counts, many, usual, chosen, column, width)
         first, growth = stop, growth + 1
     return starts[:at].copy(), freqs[:at].copy()

@@ -18,11 +18,7 @@ from farflung.core.tensor_layout import Float32
 
 Array = NDArray[Any]
 
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    F32: np.dtype(np.float32),
-    I64: np.dtype(np.int64),
-    BOOL: np.dtype(np.bool_),
-}
+DTYPES: Final[dict[str, np.dtype[Any]]] = {F32: np.dtype(np.float32), I64: np.dtype(np.int64), BOOL: np.dtype(np.bool_)}
 CANONICAL_NAN: Final = 0x7FC00000
 FAR: Final = np.float32(2.0**63)  # from here on, a float32 is no 64-bit whole number
 

@@ -112,18 +112,12 @@ def check(graph: CanonicalGraph) -> None:
 
 
 def _check_counts(inputs: int, nodes: int, outputs: int) -> None:
-    if (
-        inputs > limits.GRAPH_INPUTS
-        or not 0 < nodes <= limits.GRAPH_NODES
-        or not 0 < outputs <= limits.GRAPH_OUTPUTS
-    ):
+    if inputs > limits.GRAPH_INPUTS or not 0 < nodes <= limits.GRAPH_NODES or not 0 < outputs <= limits.GRAPH_OUTPUTS:
         raise ProtocolError("FF-CORE-060", "a graph without nodes or outputs, or with too many")
 
 
 def _check_names(names: list[str]) -> None:
-    if len(set(names)) < len(names) or not all(
-        0 < len(name.encode()) <= limits.TENSOR_NAME_BYTES for name in names
-    ):
+    if len(set(names)) < len(names) or not all(0 < len(name.encode()) <= limits.TENSOR_NAME_BYTES for name in names):
         raise ProtocolError("FF-CORE-061", "a name in a graph is empty, too long, or given twice")
 
 

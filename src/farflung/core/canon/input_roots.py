@@ -96,9 +96,7 @@ def open_tensor(arrays: Mapping[str, Array], name: str, place: int) -> tuple[Inp
     )
 
 
-def tensor_element(
-    root: Hash, name: str, of: TensorType, place: int, pieces: Sequence[InputLeafProof]
-) -> bytes:
+def tensor_element(root: Hash, name: str, of: TensorType, place: int, pieces: Sequence[InputLeafProof]) -> bytes:
     """The bytes of element `place` of tensor `name` under `root`.
 
     Raises ProtocolError FF-CORE-074: what is shown does not stand under the root.
@@ -185,6 +183,4 @@ def unproved(cause: str) -> ProtocolError:
 
 def canonical(kind: str, data: bytes) -> bytes:
     """The canonical bytes of one element: a NaN has one form, and so has a truth."""
-    return canonical_bytes(
-        np.frombuffer(data, "<u1" if kind == "bool" else DTYPES[kind]).astype(DTYPES[kind])
-    )
+    return canonical_bytes(np.frombuffer(data, "<u1" if kind == "bool" else DTYPES[kind]).astype(DTYPES[kind]))

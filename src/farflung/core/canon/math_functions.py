@@ -91,9 +91,7 @@ def _reduced(y: Float64) -> tuple[Float64, Float64]:
 
 
 def _exp(x: Float64) -> Float64:
-    x = np.where(
-        x > 90.0, 90.0, np.where(x < -110.0, -110.0, x)
-    )  # beyond, float32 has infinity and zero alone
+    x = np.where(x > 90.0, 90.0, np.where(x < -110.0, -110.0, x))  # beyond, float32 has infinity and zero alone
     power, grown = _reduced(x)
     return (1.0 + grown) * power
 

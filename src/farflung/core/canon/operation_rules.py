@@ -44,9 +44,7 @@ class OperationCall(NamedTuple):
 
     def bad_attrs(self, cause: str) -> NoReturn:
         """Raises ProtocolError FF-CORE-065."""
-        raise ProtocolError(
-            "FF-CORE-065", f"wrong attributes of value {self.number} ({self.op})", cause=cause
-        )
+        raise ProtocolError("FF-CORE-065", f"wrong attributes of value {self.number} ({self.op})", cause=cause)
 
 
 class OperationRule(NamedTuple):
@@ -203,10 +201,7 @@ def _put(call: OperationCall) -> TensorType:
 OPERATIONS: Final[dict[str, OperationRule]] = {
     "const": OperationRule(0, 1, _const),
     "iota": OperationRule(0, 0, _iota),
-    **{
-        op: OperationRule(1, 0, _same(F32))
-        for op in ("neg", "abs", "sign", "sqrt", "exp", "log", "erf", "tanh")
-    },
+    **{op: OperationRule(1, 0, _same(F32)) for op in ("neg", "abs", "sign", "sqrt", "exp", "log", "erf", "tanh")},
     **{op: OperationRule(2, 0, _same(F32)) for op in ("add", "sub", "mul", "div")},
     **{op: OperationRule(2, 0, _same(I64)) for op in ("iadd", "isub", "imul")},
     **{op: OperationRule(2, 0, _compared) for op in ("lt", "le", "eq")},
@@ -228,9 +223,7 @@ def infer(call: OperationCall) -> TensorType:
     """The kind and shape of a node. Raises ProtocolError FF-CORE-063 (unknown), -064 (arguments), -065 (attributes)."""
     rule = OPERATIONS.get(call.op)
     if rule is None:
-        raise ProtocolError(
-            "FF-CORE-063", f"value {call.number} is of an unknown operation", cause=call.op[:40]
-        )
+        raise ProtocolError("FF-CORE-063", f"value {call.number} is of an unknown operation", cause=call.op[:40])
     if len(call.args) != rule.arity:
         call.bad_args(f"{len(call.args)} in place of {rule.arity}")
     if rule.attrs is not None and len(call.attrs) != rule.attrs:

@@ -23,15 +23,7 @@ from farflung.core.canon import program as programs
 from farflung.core.canon.array_operations import DTYPES, canonical_bytes
 from farflung.core.canon.graph import GraphNode
 from farflung.core.canon.input_roots import InputLeafProof
-from farflung.core.canon.operation_rules import (
-    F32,
-    I64,
-    KINDS,
-    OperationCall,
-    TensorType,
-    infer,
-    is_shape,
-)
+from farflung.core.canon.operation_rules import F32, I64, KINDS, OperationCall, TensorType, infer, is_shape
 from farflung.core.canon.program import CanonicalProgram, LeafPosition, ProgramEntry, SegmentSteps
 from farflung.core.canon.tiles import Places
 from farflung.core.canon.window_order import starts
@@ -170,9 +162,7 @@ def _listed(program: CanonicalProgram, shown: EntryProof) -> ProgramEntry:
 class _ElementReferee:
     """One value of one leaf's step, and what is shown of its arguments."""
 
-    def __init__(
-        self, case: RefereeCase, exhibit: ElementProof, place: LeafPosition, entry: ProgramEntry
-    ) -> None:
+    def __init__(self, case: RefereeCase, exhibit: ElementProof, place: LeafPosition, entry: ProgramEntry) -> None:
         self._case, self._exhibit, self._place, self._entry = case, exhibit, place, entry
         self._tiles = {each.leaf: each for each in exhibit.opened}
         self._total = programs.leaf_count(case.program, case.run.steps)
@@ -204,9 +194,7 @@ class _ElementReferee:
         part = self._place.is_judged if is_judged is None else is_judged
         shown = self._exhibit.args[which : which + 1]
         if not shown or shown[0].index != programs.entry_index(self._case.program, value, is_judged=part):
-            raise ProtocolError(
-                "FF-CORE-079", f"what is shown as argument {which} is another value or missing"
-            )
+            raise ProtocolError("FF-CORE-079", f"what is shown as argument {which} is another value or missing")
         return _listed(self._case.program, shown[0])
 
     def _fetched(self, arg: ProgramEntry, base: int, places: Places) -> NDArray[Any]:
@@ -217,9 +205,7 @@ class _ElementReferee:
             mask = numbers == number
             box = tiles.box(arg.shape, int(number))
             rows, columns = np.divmod(places[mask], tiles.matrix(arg.shape)[1])
-            made[mask] = self._tile(arg, base + arg.first + int(number), box)[
-                rows - box.top, columns - box.left
-            ]
+            made[mask] = self._tile(arg, base + arg.first + int(number), box)[rows - box.top, columns - box.left]
         return made
 
     def _tile(self, arg: ProgramEntry, leaf: int, box: tiles.TileBounds) -> NDArray[Any]:
@@ -232,9 +218,7 @@ class _ElementReferee:
             and any(tile_tree.holds(r, self._total, leaf, shown.data, shown.path) for r in self._case.roots)
         )
         if shown is None or not is_proved:
-            raise input_roots.unproved(
-                f"leaf {leaf} is not shown, or stands in neither tree before the disputed one"
-            )
+            raise input_roots.unproved(f"leaf {leaf} is not shown, or stands in neither tree before the disputed one")
         raw = np.frombuffer(shown.data, np.uint8 if dtype == np.bool_ else dtype).astype(dtype)
         return raw.reshape(box.shape)
 
@@ -267,9 +251,7 @@ class _ElementReferee:
         arg = self._arg(0, self._attr(0), is_judged=False)
         if (arg.kind, arg.shape) != (self._entry.kind, self._entry.shape):
             raise impossible("an input is not what the step's value is")
-        return canonical_bytes(
-            self._fetched(arg, step * self._case.program.leaves, np.array([flat], np.int64))
-        )
+        return canonical_bytes(self._fetched(arg, step * self._case.program.leaves, np.array([flat], np.int64)))
 
     def _token(self, flat: int) -> bytes:
         """The token that the data order gives this place of the batch, or the one behind it."""
@@ -278,9 +260,7 @@ class _ElementReferee:
             raise impossible("an input is no batch")
         step, fixed = case.run.first + self._place.step, (case.program.seed, case.round, case.seat)
         begin = starts(*fixed, step, 1, case.program.places, first=row)[0]
-        token = input_roots.token_at(
-            case.program.tokens, begin + column + self._attr(0), self._exhibit.pieces
-        )
+        token = input_roots.token_at(case.program.tokens, begin + column + self._attr(0), self._exhibit.pieces)
         return token.to_bytes(8, "little")
 
     def _rate(self) -> bytes:

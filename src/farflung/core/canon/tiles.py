@@ -25,9 +25,7 @@ from farflung.core.tensor_layout import Float32
 SIDE: Final = 64
 
 Places = NDArray[np.int64]  # flat, row-major
-Fetch = Callable[
-    [int, Places], NDArray[Any]
-]  # which argument, which of its elements (any shape) → their values
+Fetch = Callable[[int, Places], NDArray[Any]]  # which argument, which of its elements (any shape) → their values
 
 
 class TileBounds(NamedTuple):
@@ -61,9 +59,7 @@ def box(shape: Shape, tile: int) -> TileBounds:
         raise ProtocolError("FF-CORE-068", f"there is no tile {tile}", cause=f"of a tensor {list(shape)}")
     rows, columns = matrix(shape)
     row, column = divmod(tile, -(-columns // SIDE))
-    return TileBounds(
-        row * SIDE, min(rows, (row + 1) * SIDE), column * SIDE, min(columns, (column + 1) * SIDE)
-    )
+    return TileBounds(row * SIDE, min(rows, (row + 1) * SIDE), column * SIDE, min(columns, (column + 1) * SIDE))
 
 
 def tile_of(shape: Shape, places: Places) -> Places:
@@ -173,9 +169,7 @@ def _folded(fold: Callable[[Float32], Float32]) -> Callable[[TileComputation], A
     def kernel(work: TileComputation) -> Array:
         n = work.shapes[0][-1]
         along = np.arange(n, dtype=np.int64)
-        rows = [
-            fold(work.fetch(0, row[:, None] * n + along)) for row in work.places
-        ]  # a row at a time: 64 x 256
+        rows = [fold(work.fetch(0, row[:, None] * n + along)) for row in work.places]  # a row at a time: 64 x 256
         return np.stack(rows)
 
     return kernel
@@ -204,9 +198,7 @@ def _placed(work: TileComputation) -> Array:
     places, shape, piece = work.places, work.node.shape, work.shapes[1]
     is_inside = np.ones(places.shape, np.bool_)
     from_piece = np.zeros_like(places)
-    for side, step, start, part, hop in zip(
-        shape, _steps(shape), work.node.attrs, piece, _steps(piece), strict=True
-    ):
+    for side, step, start, part, hop in zip(shape, _steps(shape), work.node.attrs, piece, _steps(piece), strict=True):
         within = places // step % side - start
         is_inside &= (within >= 0) & (within < part)
         from_piece = from_piece + within * hop

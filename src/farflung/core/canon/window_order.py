@@ -13,13 +13,9 @@ from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 _DRAW = 8  # bytes of one
 
 
-def starts(
-    seed: int, round: int, member: int, step: int, rows: int, places: int, first: int = 0
-) -> list[int]:
+def starts(seed: int, round: int, member: int, step: int, rows: int, places: int, first: int = 0) -> list[int]:
     """Where `rows` windows from row `first` on start, in [0, places); row r depends on no other."""
     key = digest(NS_DATA_ORDER, seed.to_bytes(8, "little"))
     about = b"".join(n.to_bytes(8, "little") for n in (round, member, step))
     raw = derive(NS_DATA_ORDER, key, about, length=_DRAW * rows, seek=_DRAW * first)
-    return [
-        (int.from_bytes(raw[at : at + _DRAW], "little") * places) >> 64 for at in range(0, len(raw), _DRAW)
-    ]
+    return [(int.from_bytes(raw[at : at + _DRAW], "little") * places) >> 64 for at in range(0, len(raw), _DRAW)]

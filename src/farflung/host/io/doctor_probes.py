@@ -84,9 +84,7 @@ def measure(probes_to_run: Sequence[CheckProbe], seconds: float = SECONDS) -> di
     lanes: dict[str, list[CheckProbe]] = {}
     for one in probes_to_run:
         lanes.setdefault(one.lane or one.name, []).append(one)
-    threads = [
-        threading.Thread(target=_lane, args=(lane, stop, found), daemon=True) for lane in lanes.values()
-    ]
+    threads = [threading.Thread(target=_lane, args=(lane, stop, found), daemon=True) for lane in lanes.values()]
     why = f"it did not end within {seconds:.3g} s"
     started = []
     for thread in threads:
@@ -117,9 +115,7 @@ def _lane(lane: Sequence[CheckProbe], stop: float, found: dict[str, r.Reading]) 
 def python() -> r.PythonReading:
     """The interpreter."""
     major, minor, micro = sys.version_info[:3]
-    return r.PythonReading(
-        (major, minor, micro), platform.python_implementation(), 64 if sys.maxsize > 2**32 else 32
-    )
+    return r.PythonReading((major, minor, micro), platform.python_implementation(), 64 if sys.maxsize > 2**32 else 32)
 
 
 def _version(name: str) -> str:
@@ -185,11 +181,7 @@ def _number(file: Path) -> int:
 
 def memory() -> r.MemoryReading:
     """Memory of the machine and what may be taken of it."""
-    bound, used = _bound(
-        "memory",
-        ("memory.max", "memory.limit_in_bytes"),
-        ("memory.current", "memory.usage_in_bytes"),
-    )
+    bound, used = _bound("memory", ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes"))
     usable = machine_probe.memory_bytes()
     if bound >= 0:
         usable = min(usable, max(0, bound - used))
@@ -244,8 +236,5 @@ def sandbox() -> r.SandboxReading:
         chosen, refused = "", r.ProbeErrorReading(error.code, error.message, error.cause, error.hint)
     seen = [sandbox_tiers.try_tier(name) for name in order.ORDER]
     return r.SandboxReading(
-        chosen,
-        tuple(r.TierReading(one.tier, one.why, one.command) for one in seen),
-        sandbox_tiers.VARIABLE,
-        refused,
+        chosen, tuple(r.TierReading(one.tier, one.why, one.command) for one in seen), sandbox_tiers.VARIABLE, refused
     )

@@ -168,9 +168,7 @@ def congestion() -> CongestionReading:
         own = socket_options.congestion(tried)
         refusal = socket_options.ask(tried, wanted)
         got = socket_options.congestion(tried)
-    available, allowed = (
-        _names(CONTROLS / f"tcp_{word}_congestion_control") for word in ("available", "allowed")
-    )
+    available, allowed = (_names(CONTROLS / f"tcp_{word}_congestion_control") for word in ("available", "allowed"))
     in_kernel = True if wanted in available else _is_in_kernel(f"tcp_{wanted}")
     return CongestionReading(sys.platform, wanted, own, got, refusal, available, allowed, in_kernel)
 

@@ -64,6 +64,4 @@ def torch(seconds: float) -> TorchReading | MissingReading:
         except (msgspec.DecodeError, IndexError):
             return TorchReading(error="it says something else than its version", has_python_path=has_path)
     words = exit_reason.last_line(done.stderr) if done.returncode > 0 else ""
-    return TorchReading(
-        error=words or exit_reason.reason(done.returncode, done.stderr), has_python_path=has_path
-    )
+    return TorchReading(error=words or exit_reason.reason(done.returncode, done.stderr), has_python_path=has_path)

@@ -22,15 +22,11 @@ _PATH_BENEATH: Final = 1
 
 # access rights to files by bit
 _EXECUTE, _WRITE, _READ, _READ_DIR, _REMOVE_DIR, _REMOVE, _MAKE_CHAR, _MAKE_DIR = (1 << n for n in range(8))
-_MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK, _MAKE_LINK, _REFER, _TRUNCATE, _IOCTL = (
-    1 << n for n in range(8, 16)
-)
+_MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK, _MAKE_LINK, _REFER, _TRUNCATE, _IOCTL = (1 << n for n in range(8, 16))
 _BITS_BY_ABI: Final = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from ABI 5 on
 OF_FILES: Final = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 TO_READ: Final = _EXECUTE | _READ | _READ_DIR
-TO_WRITE: Final = (
-    TO_READ | _WRITE | _TRUNCATE | _REMOVE_DIR | _REMOVE | _MAKE_DIR | _MAKE_REG | _MAKE_LINK | _REFER
-)
+TO_WRITE: Final = TO_READ | _WRITE | _TRUNCATE | _REMOVE_DIR | _REMOVE | _MAKE_DIR | _MAKE_REG | _MAKE_LINK | _REFER
 TO_USE: Final = _READ | _WRITE  # a device
 
 
@@ -50,9 +46,7 @@ def abi() -> int:
     try:
         return _syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     except OSError as error:
-        words = (
-            "Landlock is disabled in this kernel" if error.errno == errno.EOPNOTSUPP else "no Landlock here"
-        )
+        words = "Landlock is disabled in this kernel" if error.errno == errno.EOPNOTSUPP else "no Landlock here"
         raise OSError(error.errno, f"{words}: {error.strerror}") from None
 
 
@@ -67,9 +61,7 @@ def restrict(
     version = abi()
     handled = (1 << _BITS_BY_ABI.get(version, 16)) - 1
     net, scoped = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
-    attributes = struct.pack("<QQQ", handled, net, scoped)[
-        : 24 if version >= 6 else 16 if version >= 4 else 8
-    ]
+    attributes = struct.pack("<QQQ", handled, net, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     rules = _syscall(CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
         for paths, rights in ((reads, TO_READ), (writes, TO_WRITE), (devices, TO_USE), (lists, _READ_DIR)):

@@ -76,9 +76,7 @@ def probe(name: str) -> str:
 def _try(name: str) -> str:
     code = PLAIN if name == sandbox.LIMITS else PROBE
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-        started = launch(
-            name, [*PYTHON, "-S", "-c", code], WorkerLimits(), Path(folder), os.environ, log=log.fileno()
-        )
+        started = launch(name, [*PYTHON, "-S", "-c", code], WorkerLimits(), Path(folder), os.environ, log=log.fileno())
         try:
             status = started.process.wait(PROBE_SECONDS)
         except subprocess.TimeoutExpired:

@@ -18,24 +18,13 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job.dataset import (
-    Dataset,
-    File,
-    check_dataset,
-    is_text,
-    joined_files,
-    limited,
-    split_files,
-    split_tokens,
-)
+from farflung.job.dataset import Dataset, File, check_dataset, is_text, joined_files, limited, split_files, split_tokens
 from farflung.job.model_source import check_source, parse_name
 from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
 from farflung.job.spec import DataSpec, ModelSpec
 
 FOLDER_FILES: Final = 1 << 20  # files of one data folder
-_STDLIB_SKIPPED: Final = frozenset(
-    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
-)
+_STDLIB_SKIPPED: Final = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 _SITE_FILES: Final = frozenset({"sitecustomize.py", "usercustomize.py"})  # of the installation, not of Python
 _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and why it is none
     ".py": "it is Python; a job is a TOML file that names it as model.module",
@@ -61,10 +50,7 @@ def read_job(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise SpecError(
-            "FF-JOB-003",
-            f"{path} line {line} is not TOML",
-            cause="it is not UTF-8 text",
-            hint="save the file as UTF-8",
+            "FF-JOB-003", f"{path} line {line} is not TOML", cause="it is not UTF-8 text", hint="save the file as UTF-8"
         ) from None
 
 
@@ -184,10 +170,7 @@ def _read(path: Path, limit: int) -> bytes:
 def _measure(path: Path, status: os.stat_result, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise SpecError(
-            "FF-JOB-011",
-            f"cannot read {path}",
-            cause="it is not a regular file",
-            hint="name a file or a folder",
+            "FF-JOB-011", f"cannot read {path}", cause="it is not a regular file", hint="name a file or a folder"
         )
     if status.st_size > limit:
         raise _too_large(path, f"{status.st_size} bytes; the limit is {limit}")

@@ -47,9 +47,7 @@ _SCHEMA: Final = (
     "CREATE TABLE rows (kind TEXT, place INTEGER, row BLOB NOT NULL, PRIMARY KEY (kind, place)) WITHOUT ROWID",
     "CREATE TABLE txs (id BLOB PRIMARY KEY, place BLOB NOT NULL) WITHOUT ROWID",
 )
-PUT_ROW: Final = (
-    "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, place) DO UPDATE SET row = excluded.row"
-)
+PUT_ROW: Final = "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, place) DO UPDATE SET row = excluded.row"
 _RECENT: Final = 256  # blocks before the head whose parents are looked at when the file is opened
 _WHOLE: Final = 8  # whose transactions are: a full block takes some 20 ms
 _PRUNED: Final = 64  # blocks that one transaction prunes, at most
@@ -92,9 +90,7 @@ class LedgerStore:
     @property
     def marks(self) -> list[str]:
         """What was marked in this file."""
-        return [
-            name for (name,) in self._file.rows("SELECT substr(name, 6) FROM meta WHERE name LIKE 'mark:%'")
-        ]
+        return [name for (name,) in self._file.rows("SELECT substr(name, 6) FROM meta WHERE name LIKE 'mark:%'")]
 
     def mark(self, name: str) -> None:
         """Remembers a name for ever, also in a file that takes this one's place."""
@@ -263,9 +259,7 @@ class LedgerStore:
         self._append(chain.state, blocks, made)
         return chain.move(blocks, made)
 
-    def commit(
-        self, chain: Chain, txs: Sequence[SignedTx], now_ms: int
-    ) -> tuple[Block | None, tuple[Result, ...]]:
+    def commit(self, chain: Chain, txs: Sequence[SignedTx], now_ms: int) -> tuple[Block | None, tuple[Result, ...]]:
         """Proposes, stores, then adopts: how a committee of one makes a block.
 
         No block (None) when transactions were handed in and none of them may enter one: handing in again what
@@ -368,9 +362,7 @@ def put_mark(connection: Connection, name: str) -> None:
     connection.execute("INSERT INTO meta VALUES (?, x'01')", (f"mark:{name}",))
 
 
-def open_file(
-    path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()
-) -> LedgerFile:
+def open_file(path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()) -> LedgerFile:
     """This ledger's file; made, with the rows `first`, if there is none. Raises RunError as `LedgerStore.open` does."""
     file = LedgerFile(path, label, partial(_create, genesis, first))
     try:

@@ -49,9 +49,7 @@ def _exactly(link: socket.socket, length: int) -> bytes:
 
 def bitmap(flags: Sequence[bool]) -> bytes:
     """The flags as bits."""
-    return sum(1 << place for place, is_set in enumerate(flags) if is_set).to_bytes(
-        (len(flags) + 7) // 8, "little"
-    )
+    return sum(1 << place for place, is_set in enumerate(flags) if is_set).to_bytes((len(flags) + 7) // 8, "little")
 
 
 def flags(bits: bytes, count: int) -> tuple[bool, ...]:

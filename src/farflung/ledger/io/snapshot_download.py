@@ -20,14 +20,7 @@ from farflung.core.errors import ProtocolError, RunError, VerificationError
 from farflung.core.io.durable_files import failpoint, remove, sync_folder
 from farflung.ledger import light_client
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.ledger_store import (
-    PUT_ROW,
-    LedgerStore,
-    open_file,
-    put_header,
-    put_mark,
-    put_step,
-)
+from farflung.ledger.io.ledger_store import PUT_ROW, LedgerStore, open_file, put_header, put_mark, put_step
 from farflung.ledger.io.sqlite_file import DAMAGED, sealed, unsealed
 from farflung.ledger.row_receipt import LedgerReceipt
 from farflung.ledger.snapshot import (
@@ -135,9 +128,7 @@ class SnapshotDownload:
 
     def put(self, table: str, number: int, rows: Rows) -> None:
         """A chunk that was asked for. Raises VerificationError FF-LEDG-327, -328: its sender lies."""
-        listing = (
-            next(each for each in self.manifest.tables if each.table == table) if self.manifest else None
-        )
+        listing = next(each for each in self.manifest.tables if each.table == table) if self.manifest else None
         if listing is None:
             raise ValueError("a chunk came before its manifest")
         check_chunk(listing, number, rows)
@@ -168,9 +159,7 @@ class SnapshotDownload:
         self.close()
         store.close()
         for path in (self._file.path, store.path):
-            remove(
-                path.with_name(path.name + "-journal"), f"{_LABEL}.journal"
-            )  # both are closed: it is empty
+            remove(path.with_name(path.name + "-journal"), f"{_LABEL}.journal")  # both are closed: it is empty
         failpoint(f"{_LABEL}.rename")
         os.replace(self._file.path, store.path)
         sync_folder(store.path.parent, _LABEL)

@@ -118,10 +118,7 @@ def sealed(name: str, data: bytes) -> bytes:
 
 def unsealed(path: Path, name: str, data: object) -> bytes:
     """What was sealed under this name. Raises RunError FF-LEDG-081."""
-    if (
-        not isinstance(data, bytes)
-        or digest(NS_STORED, name.encode(), data[_CHECK:])[:_CHECK] != data[:_CHECK]
-    ):
+    if not isinstance(data, bytes) or digest(NS_STORED, name.encode(), data[_CHECK:])[:_CHECK] != data[:_CHECK]:
         raise damaged(path, f"{name} is not what was written")
     return data[_CHECK:]
 

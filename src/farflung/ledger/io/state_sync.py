@@ -116,9 +116,7 @@ def local_status(store: LedgerStore) -> LocalChainStatus:
     return LocalChainStatus(store.head, tuple(steps), trust)
 
 
-async def join(
-    asks: Sequence[Ask], path: Path, genesis: Genesis, seconds: int = SERVER_SECONDS
-) -> StateSyncResult:
+async def join(asks: Sequence[Ask], path: Path, genesis: Genesis, seconds: int = SERVER_SECONDS) -> StateSyncResult:
     """Puts a snapshot where the ledger's file is, or will be, if one is needed and a server gives it.
 
     Nobody else may have the file open. Raises RunError FF-LEDG-080 to -083 for the file.
@@ -183,9 +181,7 @@ def _is_next(block: Block, own: LocalChainStatus) -> bool:
     return is_theirs and has_certificate(header, block.certificate, own.trust.committee)
 
 
-async def _fetch_from(
-    ask: Ask, download: SnapshotDownload, own: LocalChainStatus, least: int
-) -> BlockHeader | None:
+async def _fetch_from(ask: Ask, download: SnapshotDownload, own: LocalChainStatus, least: int) -> BlockHeader | None:
     """The header of the whole snapshot that is in `download` now; None where the next blocks come sooner.
 
     Raises NetworkError FF-LEDG-334 when the server gives none, and what it says that is wrong.
@@ -246,9 +242,7 @@ async def _asked(ask: Ask, query: queries.Read, kind: type[A]) -> A:
 
 
 def _none(cause: str) -> NetworkError:
-    return NetworkError(
-        "FF-LEDG-334", "a validator gives no snapshot", cause=cause, hint="ask another validator"
-    )
+    return NetworkError("FF-LEDG-334", "a validator gives no snapshot", cause=cause, hint="ask another validator")
 
 
 def _slow(seconds: int) -> NetworkError:

@@ -52,9 +52,7 @@ class VoteLog:
         self._handle: int | None = None
         self._next, self._size = 0, 0
         self.records = _read(path) if path.exists() else ()
-        self.begin(
-            self.records
-        )  # what was read may not have reached the disk: it does before a vote rests on it
+        self.begin(self.records)  # what was read may not have reached the disk: it does before a vote rests on it
 
     @property
     def size(self) -> int:

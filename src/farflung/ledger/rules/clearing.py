@@ -30,9 +30,7 @@ def check(draft: StateDraft, op: JobSchedule) -> None:
     """
     roles = sorted({signed.offer.role for signed in op.offers})
     if [clearing.role for clearing in op.clearings] != roles:
-        raise PolicyError(
-            "FF-LEDG-374", "a schedule names the setter of the price of each role, once and in order"
-        )
+        raise PolicyError("FF-LEDG-374", "a schedule names the setter of the price of each role, once and in order")
     for clearing in op.clearings:
         offers = [signed.offer for signed in op.offers if signed.offer.role == clearing.role]
         _check_price(draft, op.job, offers, clearing)
@@ -48,9 +46,7 @@ def _check_price(draft: StateDraft, job: Hash, offers: Sequence[LeaseOffer], cle
         own = _ask(draft, offer.node)
         if (own, rank(job, offer.node)) > last:
             who = offer.node[:4].hex()
-            raise PolicyError(
-                "FF-LEDG-376", f"node {who} asks {own}, and stands behind {named}, who sets the price"
-            )
+            raise PolicyError("FF-LEDG-376", f"node {who} asks {own}, and stands behind {named}, who sets the price")
 
 
 def _ask(draft: StateDraft, node: PeerId) -> int:

@@ -163,14 +163,7 @@ def _close(draft: StateDraft, row: DisputeRow, state: DisputeState, *, due: int,
     """The rest of what was kept for the lease is the requester's, whether the job still runs or not."""
     job = known(draft, row.job)
     deposit(draft, job.requester, row.pay - due)
-    draft.put(
-        replace(
-            job,
-            paid=job.paid + due,
-            refunded=job.refunded + row.pay - due,
-            slashed=job.slashed + slashed,
-        )
-    )
+    draft.put(replace(job, paid=job.paid + due, refunded=job.refunded + row.pay - due, slashed=job.slashed + slashed))
     draft.put(replace(row, state=state))
     game = draft.find(PinpointRow, row.key)
     if game:

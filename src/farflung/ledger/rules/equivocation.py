@@ -15,24 +15,14 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.accounts import deposit
-from farflung.ledger.validators import (
-    CommitteeRow,
-    ValidatorAccuse,
-    ValidatorRow,
-    ValidatorState,
-    count_key,
-)
+from farflung.ledger.validators import CommitteeRow, ValidatorAccuse, ValidatorRow, ValidatorState, count_key
 from farflung.ledger.votes import excludes, is_vote_signed
 
 
 def accuse(draft: StateDraft, sender: PeerId, op: ValidatorAccuse) -> None:
     """Takes the stake of a seat that contradicted itself. Codes: FF-LEDG-261 to -263."""
     first, second = op.first, op.second
-    if (
-        first.vote.chain != draft.law.chain
-        or first.seat != second.seat
-        or not excludes(first.vote, second.vote)
-    ):
+    if first.vote.chain != draft.law.chain or first.seat != second.seat or not excludes(first.vote, second.vote):
         raise PolicyError("FF-LEDG-261", "the votes do not exclude each other")
     epoch = draft.find(CommitteeRow, count_key(first.vote.epoch))
     if epoch is None or not (is_vote_signed(first, epoch.members) and is_vote_signed(second, epoch.members)):

@@ -44,13 +44,7 @@ def check(draft: StateDraft, node: PeerId) -> None:
 
 
 def record(
-    draft: StateDraft,
-    job: Hash,
-    node: PeerId,
-    fault: ExclusionFault,
-    evidence: Hash,
-    *,
-    is_final: bool = False,
+    draft: StateDraft, job: Hash, node: PeerId, fault: ExclusionFault, evidence: Hash, *, is_final: bool = False
 ) -> None:
     """What was found of a node in a job: it is out, or has one fault more. `is_final`: by a jury or a game."""
     terms = _terms(draft, job)

@@ -37,9 +37,7 @@ def perjury(draft: StateDraft, sender: PeerId, op: JobPerjury) -> None:
     if wrong:
         raise PolicyError("FF-LEDG-389", f"this is no canary: {wrong}")
     if not canaries.is_perjury(op.canary):
-        raise PolicyError(
-            "FF-LEDG-390", f"the verdict is {said.finding.name.lower()}: nobody is punished for it"
-        )
+        raise PolicyError("FF-LEDG-390", f"the verdict is {said.finding.name.lower()}: nobody is punished for it")
     if params_of(draft, job.terms).dispute_ms:
         disputes.open_(draft, job, lease, lease.stake, (said.node,), said.trace)
         return

@@ -69,11 +69,7 @@ from farflung.ledger.transactions import LeaseRole
 
 T = TypeVar("T")
 
-PLAYED_IN: Final = (
-    PinpointStage.FIRST,
-    PinpointStage.DESCEND,
-    PinpointStage.SHOW,
-)  # in which both sides have to move
+PLAYED_IN: Final = (PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW)  # in which both sides have to move
 
 
 def offer(draft: StateDraft, dispute: DisputeRow, about: tuple[int, int, Hash], weight: int) -> None:
@@ -142,9 +138,7 @@ def _begin(draft: StateDraft, game: PinpointRow, terms: Hash, program: Canonical
 
 def _seat(draft: StateDraft, game: PinpointRow) -> int:
     """The number of the accused's lease among those of its job that train, in the order in which they were made."""
-    newest = [
-        lease.node for lease in leases_of(draft, known(draft, game.job)) if lease.role == LeaseRole.TRAIN
-    ]
+    newest = [lease.node for lease in leases_of(draft, known(draft, game.job)) if lease.role == LeaseRole.TRAIN]
     return len(newest) - 1 - newest.index(game.node)
 
 
@@ -268,12 +262,7 @@ def _waiting(draft: StateDraft, job: Hash, node: PeerId, stage: PinpointStage) -
 
 
 def _turn(
-    draft: StateDraft,
-    sender: PeerId,
-    job: Hash,
-    node: PeerId,
-    stage: PinpointStage,
-    at: tuple[int, int] | None = None,
+    draft: StateDraft, sender: PeerId, job: Hash, node: PeerId, stage: PinpointStage, at: tuple[int, int] | None = None
 ) -> tuple[PinpointRow, int]:
     """The game and the sender's side in it, if that has not moved yet.
 
@@ -366,9 +355,7 @@ def _anew(game: PinpointRow) -> PinpointRow:
     fresh = PinpointRow(game.job, game.node, game.round, game.segment, game.trace, game.weight)
     fixed = {"program": game.program, "seat": game.seat, "begin": game.begin, "steps": game.steps}
     beaten = (*game.beaten, game.challenger)
-    return replace(
-        fresh, stage=PinpointStage.FIRST, level=tile_tree.depth(_total(game)), beaten=beaten, **fixed
-    )
+    return replace(fresh, stage=PinpointStage.FIRST, level=tile_tree.depth(_total(game)), beaten=beaten, **fixed)
 
 
 def _rest(dispute: DisputeRow, game: PinpointRow) -> Sequence[PeerId]:

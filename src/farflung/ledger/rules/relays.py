@@ -91,9 +91,7 @@ def _billed(draft: StateDraft, row: ChannelRow, passage: PassReceipts) -> int:
     """Bytes of one pass. Codes: FF-LEDG-093 of another channel, -094 not the payer's, -096 a receipt does not fit."""
     relay_pass = passage.signed.toll
     named = (relay_pass.chain, relay_pass.payer, relay_pass.relay, relay_pass.opening)
-    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not relay_passes.is_well_formed(
-        relay_pass
-    ):
+    if named != (draft.law.chain, row.payer, row.relay, row.opening) or not relay_passes.is_well_formed(relay_pass):
         raise PolicyError("FF-LEDG-093", "the pass is not one of this channel")
     if not relay_passes.is_pass_signed(passage.signed):
         raise PolicyError("FF-LEDG-094", "the pass is not signed by the payer")

@@ -24,14 +24,7 @@ from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoin
 from farflung.ledger.rules.jobs import check_accusable, check_recent, known
 from farflung.ledger.rules.verifiers import open_lease, quorum
 from farflung.ledger.table_rows import JobRow
-from farflung.ledger.transactions import (
-    JobSlash,
-    LeaseRole,
-    SignedVerdict,
-    Verdict,
-    VerdictFinding,
-    is_verdict_signed,
-)
+from farflung.ledger.transactions import JobSlash, LeaseRole, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
 
 EXCESS_FALSE: Final = 2000  # thousandths of the tolerance: up to twice of it is not paid, and not punished
 EXCESS_EXACT: Final = 1_000_000_000  # of what is false whatever the distance: an encoding, an opening
@@ -77,9 +70,7 @@ def _judges(draft: StateDraft, job: JobRow, verdicts: Sequence[SignedVerdict]) -
             raise PolicyError("FF-LEDG-050", f"no verifier {verifier[:4].hex()} of this job signed this")
     needed = quorum(draft, job)
     if not needed <= len(verifiers) == len(verdicts) <= limits.AUDITORS:
-        raise PolicyError(
-            "FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}"
-        )
+        raise PolicyError("FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}")
     return sorted(verifiers)
 
 
@@ -112,9 +103,7 @@ def _is_distance(verdict: Verdict) -> bool:
 def _check_claim(op: JobSlash) -> None:
     """What is punished was said, and can be looked into. Codes: FF-LEDG-055 not signed, -056 no evidence."""
     claim, said = op.claim, op.verdicts[0].verdict
-    promise = commitment_digest(
-        op.job, op.node, said.round, claim.payload, claim.weight, said.trace, claim.nonce
-    )
+    promise = commitment_digest(op.job, op.node, said.round, claim.payload, claim.weight, said.trace, claim.nonce)
     if not is_commitment_signed(op.node, claim.signature, op.job, said.round, promise):
         raise PolicyError("FF-LEDG-055", f"node {op.node[:4].hex()} did not sign this claim")
     if op.evidence == ZERO_HASH:

@@ -51,9 +51,7 @@ def settle_many(draft: StateDraft, _sender: PeerId, op: SettleMany) -> None:
 
 
 def _is_of_requester(job: JobRow, signed: SignedEarningsTally) -> bool:
-    return [mark.signer for mark in signed.marks] == [job.requester] and is_signed_by(
-        signed.marks[0], signed.tally
-    )
+    return [mark.signer for mark in signed.marks] == [job.requester] and is_signed_by(signed.marks[0], signed.tally)
 
 
 def _credit(draft: StateDraft, job: JobRow, voucher: EarningsVoucher, roles: tuple[LeaseRole, ...]) -> None:

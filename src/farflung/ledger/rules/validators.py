@@ -26,13 +26,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.ledger_state import LedgerState, StateDraft
 from farflung.ledger.rules.accounts import check_key, deposit, withdraw
-from farflung.ledger.validators import (
-    ValidatorJoin,
-    ValidatorLeave,
-    ValidatorRow,
-    ValidatorState,
-    join_parts,
-)
+from farflung.ledger.validators import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
 
 
 def join(draft: StateDraft, sender: PeerId, op: ValidatorJoin) -> None:

@@ -117,11 +117,7 @@ def in_messages(stored: Iterable[Block], most: int = BLOCKS_SHOWN) -> list[Final
         ends = len(part) if block.certificate.kind == VoteKind.FINALIZE else ends
         if ends and len(parts) > 1:
             break
-    return (
-        [*(FinalBlocks(tuple(part)) for part in parts[:-1]), FinalBlocks(tuple(parts[-1][:ends]))]
-        if ends
-        else []
-    )
+    return [*(FinalBlocks(tuple(part)) for part in parts[:-1]), FinalBlocks(tuple(parts[-1][:ends]))] if ends else []
 
 
 def answer(tallies: ViewTallies, status: ReplicaStatus, own: Iterable[SignedVote]) -> list[Message]:

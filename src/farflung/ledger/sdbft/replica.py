@@ -44,9 +44,7 @@ class Replica(ReplicaInbox):
         records: Iterable[Record] = (),
         checks: ReplicaChecks | None = None,
     ) -> None:
-        super().__init__(
-            committee, head, committee.seat(key.public) if key else None, checks or ReplicaChecks()
-        )
+        super().__init__(committee, head, committee.seat(key.public) if key else None, checks or ReplicaChecks())
         self._key = key
         self._judging: set[tuple[Hash, bool]] = set()
         self._built: ev.BlockBuiltEvent | None = None
@@ -285,9 +283,7 @@ class Replica(ReplicaInbox):
     def _note_own(self, signed: SignedVote) -> None:
         """Rule 7: a vote is written behind all that it rests on."""
         self._cast.setdefault(signed.vote.view, []).append(signed)
-        self._records += [
-            q for _, tally in self._vote_tallies for q in tally.quorums.values() if self._is_unlogged(q)
-        ]
+        self._records += [q for _, tally in self._vote_tallies for q in tally.quorums.values() if self._is_unlogged(q)]
         self._records += self._account(signed)
         self._add(signed)
 
@@ -327,9 +323,7 @@ class Replica(ReplicaInbox):
             self._broadcast(quorum)
         for message in spoken(self._vote_tallies, self._cast.get(self._view, ())):
             self._broadcast(message)
-        if (
-            self._seat is None or not quorums
-        ):  # who only follows, or came by blocks, is not understood otherwise
+        if self._seat is None or not quorums:  # who only follows, or came by blocks, is not understood otherwise
             self._broadcast(self.status())
 
     def _plan(self) -> None:

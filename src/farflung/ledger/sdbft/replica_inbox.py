@@ -34,9 +34,7 @@ PROPOSALS_AHEAD = 8  # of one's own, for which proposals are kept: each may be a
 class ReplicaInbox:
     """The messages' side of a replica; `Replica` adds the rules."""
 
-    def __init__(
-        self, committee: EpochCommittee, head: FinalHead, seat: int | None, checks: ReplicaChecks
-    ) -> None:
+    def __init__(self, committee: EpochCommittee, head: FinalHead, seat: int | None, checks: ReplicaChecks) -> None:
         self.committee, self._seat, self._checks = committee, seat, checks
         self.is_over = False  # the epoch's closing block is final: rule 8
         self._vote_tallies = ViewTallies(len(committee.members))

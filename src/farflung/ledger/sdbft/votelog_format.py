@@ -103,11 +103,7 @@ def _begun_with(frame: _VoteLogFrame) -> int | None:
 
 def _length(data: bytes, place: int) -> int | None:
     """The length of the body of the frame whose head is at `place`; None where there is no whole head."""
-    where, size, check = (
-        data[place : place + 8],
-        data[place + 8 : place + 12],
-        data[place + 12 : place + _HEAD],
-    )
+    where, size, check = (data[place : place + 8], data[place + 8 : place + 12], data[place + 12 : place + _HEAD])
     is_head = len(check) == 4 and check == _head_check(where, size)
     return int.from_bytes(size, "little") if is_head else None
 
@@ -139,9 +135,7 @@ def _is_torn(data: bytes, place: int, number: int) -> bool:
         return True  # cut off: so it was never synced
     if size is not None and len(data) > place + _HEAD + size + _TAIL:
         return False  # others follow, so it was
-    hurt = (
-        len(data) if size is not None else place + _HEAD
-    )  # a head that does not check was itself not written
+    hurt = len(data) if size is not None else place + _HEAD  # a head that does not check was itself not written
     return _lacks_sector(data, place, hurt) and not _is_followed(data, place + 1, number)
 
 

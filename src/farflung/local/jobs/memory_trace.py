@@ -35,9 +35,7 @@ Answer = TypeVar("Answer", StepTrace, HeapGrowth)
 CPU_SECONDS: Final = 600  # of one answer: some five for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
 MOST_FLOP: Final = 4e11  # of a step that is made to see what the heap keeps: three take some ten seconds
-LEAST_BYTES: Final = (
-    64_000_000  # of a step: beside less, what a process takes anyhow is seen and not the heap
-)
+LEAST_BYTES: Final = 64_000_000  # of a step: beside less, what a process takes anyhow is seen and not the heap
 SHARE: Final = 0.5  # of this machine's usable memory, what such a step may take
 
 
@@ -61,16 +59,12 @@ async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS) -> StepT
     Raises RunError with the process' own code, or FF-PLAN-057 (it ended, or did not answer within `seconds`),
     UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker raises.
     """
-    found = await _answer(
-        StepMemoryRequest(spec, module), StepTrace, WorkerLimits(cpu_seconds=CPU_SECONDS), seconds
-    )
+    found = await _answer(StepMemoryRequest(spec, module), StepTrace, WorkerLimits(cpu_seconds=CPU_SECONDS), seconds)
     check(found)
     return found
 
 
-async def heap(
-    spec: JobSpec, module: bytes, traced: StepTrace, usable: int, seconds: float = SECONDS
-) -> HeapGrowth:
+async def heap(spec: JobSpec, module: bytes, traced: StepTrace, usable: int, seconds: float = SECONDS) -> HeapGrowth:
     """What the heap keeps beside a step's tensors, by steps of half of the batch, or of less of a large model.
 
     `usable`: this machine's memory, bytes. Raises what `gauge` raises, RunError FF-PLAN-058 (it cannot be measured).

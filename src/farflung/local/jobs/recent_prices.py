@@ -43,9 +43,7 @@ def _sale(run: RunFolder) -> Iterator[BundleSale]:
     """The first hiring: a run that goes on keeps its leases, and their price."""
     spec = resolve_again(run).spec
     layout = known_layout(spec)
-    matched = next(
-        (event for event in event_log.read(run.events_file) if isinstance(event, ProviderMatchEvent)), None
-    )
+    matched = next((event for event in event_log.read(run.events_file) if isinstance(event, ProviderMatchEvent)), None)
     if layout is None or matched is None or not matched.peers:
         return
     at = Millis(round(1000 * (run.read_identity().created + matched.at)))

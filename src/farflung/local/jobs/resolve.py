@@ -64,9 +64,7 @@ def resolve(
     whole = "\n".join(job_toml.lines(resolved)) + "\n"
     is_shown = job is None and preset == SHOWN
     if cheat is None:
-        cheat = (
-            cheat_names.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheat_names.HONEST
-        )
+        cheat = cheat_names.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheat_names.HONEST
     elif cheat not in cheat_names.KINDS:
         raise UsageError(
             "FF-APP-019",
@@ -80,9 +78,7 @@ def resolve(
     fare = _fare(resolved.spec, relay_price)
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
     most = _most(relay_most)
-    return resolved, RunIdentity(
-        *begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes
-    )
+    return resolved, RunIdentity(*begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes)
 
 
 def _check_dispute(spec: JobSpec, cheat: str) -> None:
@@ -134,9 +130,7 @@ def _most(asked: int | None) -> int:
 def must_be_named(run: RunFolder) -> str:
     """How commands name the run, where one without a name would take another, or its name would not find it."""
     word = command_name(run)
-    others = [
-        other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()
-    ]
+    others = [other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()]
     is_newest = not run.identity_file.exists() or not any(
         other.identity_file.stat().st_mtime > run.identity_file.stat().st_mtime for other in others
     )

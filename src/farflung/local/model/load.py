@@ -183,9 +183,4 @@ def write_files(out: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _no_room(out: Path, cause: str) -> RunError:
-    return RunError(
-        "FF-APP-164",
-        f"cannot make the folder {out}",
-        cause=cause,
-        hint="choose another with --out",
-    )
+    return RunError("FF-APP-164", f"cannot make the folder {out}", cause=cause, hint="choose another with --out")

@@ -64,7 +64,5 @@ def prompt_tokens(text: str, held: SavedModel) -> tuple[int, ...]:
             hint="write the prompt without that character",
         )
     if len(data) > held.card.context:
-        sys.stderr.write(
-            f"note: the model sees the last {held.card.context} of the prompt's {len(data)} bytes\n"
-        )
+        sys.stderr.write(f"note: the model sees the last {held.card.context} of the prompt's {len(data)} bytes\n")
     return tuple(data)

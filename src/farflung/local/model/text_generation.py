@@ -16,13 +16,7 @@ from farflung.core.errors import RunError
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
 from farflung.local.model.load import SavedModel
 from farflung.peers.process.interrupts import InterruptHandler
-from farflung.train.inference_messages import (
-    Answer,
-    GenerateReply,
-    GenerateRequest,
-    ModelEvaluationReply,
-    Request,
-)
+from farflung.train.inference_messages import Answer, GenerateReply, GenerateRequest, ModelEvaluationReply, Request
 from farflung.train.io import inference_process
 from farflung.train.io.worker import WorkerChannel
 from farflung.train.worker_messages import WorkerFailure
@@ -58,9 +52,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answers(
-    worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler
-) -> Iterator[Answer]:
+def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler) -> Iterator[Answer]:
     kind = cast(type[Any], GenerateReply | ModelEvaluationReply | WorkerFailure)
     channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
     left = request.count if isinstance(request, GenerateRequest) else 1
@@ -70,9 +62,9 @@ def _answers(
             answer = decode(raw, kind, limits.PIPE_BYTES)
             if isinstance(answer, WorkerFailure):
                 raise _said(answer)
-            if isinstance(answer, GenerateReply) is not isinstance(
-                request, GenerateRequest
-            ) or not _is_possible(answer):
+            if isinstance(answer, GenerateReply) is not isinstance(request, GenerateRequest) or not _is_possible(
+                answer
+            ):
                 raise _ended("it answered what was not asked")
             left -= 1
             yield answer

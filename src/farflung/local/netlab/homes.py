@@ -57,11 +57,7 @@ class EmulatedHome:
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if not math.isfinite(value) or not least <= value <= most:
-                raise UsageError(
-                    "FF-LAB-002",
-                    f"a home cannot have {name} = {value}",
-                    hint=f"{least:g} to {most:g}",
-                )
+                raise UsageError("FF-LAB-002", f"a home cannot have {name} = {value}", hint=f"{least:g} to {most:g}")
         if self.train > 1 and self.loss:
             raise UsageError(
                 "FF-LAB-002",
@@ -107,15 +103,11 @@ def parse_home(text: str) -> EmulatedHome:
         if not sign or key not in _KINDS or key in given:
             near = get_close_matches(key, _KINDS, 1) or list(_KINDS)
             why = "twice" if key in given else "key=value, with one of the known keys"
-            raise UsageError(
-                "FF-LAB-001", f'"{part}" says nothing about a home', cause=why, hint=", ".join(near)
-            )
+            raise UsageError("FF-LAB-001", f'"{part}" says nothing about a home', cause=why, hint=", ".join(near))
         try:
             given[key] = _KINDS[key](value)
         except ValueError as error:
-            kinds = (
-                ", ".join(NatType) if key == "nat" else "a whole number" if _KINDS[key] is int else "a number"
-            )
+            kinds = ", ".join(NatType) if key == "nat" else "a whole number" if _KINDS[key] is int else "a number"
             raise UsageError(
                 "FF-LAB-001", f'"{part}" says nothing about a home', cause=f"{key} is not {value}", hint=kinds
             ) from error

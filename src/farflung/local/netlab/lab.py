@@ -49,12 +49,7 @@ class NetworkLab:
     """
 
     def __init__(
-        self,
-        homes: Sequence[EmulatedHome],
-        servers: int = 1,
-        *,
-        carriers: Sequence[NatType] = (),
-        engine: str = "auto",
+        self, homes: Sequence[EmulatedHome], servers: int = 1, *, carriers: Sequence[NatType] = (), engine: str = "auto"
     ) -> None:
         self.places, self.engine = LabTopology(homes, servers, carriers), engine
         self.homes, self.carriers = self.places.homes, self.places.carriers
@@ -108,9 +103,7 @@ class NetworkLab:
             text=True,
         )
 
-    def run(
-        self, who: str, command: Sequence[str], seconds: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, who: str, command: Sequence[str], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Runs a program there to its end. Raises subprocess.TimeoutExpired."""
         with self.start(who, command, out=subprocess.PIPE, errors=subprocess.PIPE) as process:
             try:
@@ -178,9 +171,7 @@ class NetworkLab:
         )
         return after
 
-    def _ask(
-        self, home: int, command: bytes
-    ) -> tuple[link_emulator.PacketCounters, link_emulator.PacketCounters]:
+    def _ask(self, home: int, command: bytes) -> tuple[link_emulator.PacketCounters, link_emulator.PacketCounters]:
         self.places.home(home)
         process = self._lines.get(home)
         answer = b""
@@ -191,9 +182,7 @@ class NetworkLab:
                 if select.select([process.stdout], [], [], _ANSWER)[0]:
                     answer = process.stdout.readline()
         if not answer:
-            raise RunError(
-                "FF-LAB-006", f"the line of home {home} does not work", hint="build the laboratory again"
-            )
+            raise RunError("FF-LAB-006", f"the line of home {home} does not work", hint="build the laboratory again")
         told = json.loads(answer)
         return link_emulator.PacketCounters(**told["up"]), link_emulator.PacketCounters(**told["down"])
 
@@ -253,9 +242,7 @@ class NetworkLab:
         except OSError as error:
             why = str(error)
         if self.engine == "c":
-            raise RunError(
-                "FF-LAB-008", "the line emulator cannot be compiled", cause=why, hint='use engine="python"'
-            )
+            raise RunError("FF-LAB-008", "the line emulator cannot be compiled", cause=why, hint='use engine="python"')
         return python
 
     def _start_line(self, number: int, emulator: Sequence[str]) -> None:

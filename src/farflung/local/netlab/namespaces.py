@@ -53,10 +53,7 @@ def why_not() -> str:
     try:
         ip([f"netns add {probe}"])
         ip(["link add v0 type veth peer name v1", "link add b0 type bridge"], probe)
-        nft(
-            probe,
-            'table ip t { chain c { type nat hook postrouting priority 100; oifname "v" masquerade; }; }',
-        )
+        nft(probe, 'table ip t { chain c { type nat hook postrouting priority 100; oifname "v" masquerade; }; }')
         os.close(open_tun(probe, "t0"))
     except (RunError, OSError) as error:
         return f"namespaces do not work here: {error}"
@@ -128,10 +125,7 @@ def forget_connections(name: str) -> None:
         answer = netlink.recv(4096)
     if refused := struct.unpack_from("=i", answer, 16)[0]:
         raise RunError(
-            "FF-LAB-004",
-            "`flush conntrack` failed",
-            cause=os.strerror(-refused),
-            hint="needs nf_conntrack_netlink",
+            "FF-LAB-004", "`flush conntrack` failed", cause=os.strerror(-refused), hint="needs nf_conntrack_netlink"
         )
     nft(name, "flush map ip router owner\nflush set ip router seen\n")
 

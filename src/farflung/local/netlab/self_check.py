@@ -63,11 +63,7 @@ def prove(laboratory: NetworkLab) -> list[LabMeasurement]:
 
     Raises RunError FF-LAB-006 when a line has died.
     """
-    return [
-        finding
-        for number in range(1, len(laboratory.homes) + 1)
-        for finding in prove_home(laboratory, number)
-    ]
+    return [finding for number in range(1, len(laboratory.homes) + 1) for finding in prove_home(laboratory, number)]
 
 
 def prove_home(laboratory: NetworkLab, number: int) -> list[LabMeasurement]:
@@ -187,9 +183,7 @@ def _round_trip(path: _RawSocketPair) -> LabMeasurement:
     least = min(trips, default=float("inf"))
     agrees = asked - 0.1 <= least <= asked + 2 * home.jitter + _TRIP_OFF
     why = "" if agrees else _blame_lateness()
-    return LabMeasurement(
-        path.number, "round trip", f"{asked:.1f} ms", f"{least:.1f} ms at least", agrees, why
-    )
+    return LabMeasurement(path.number, "round trip", f"{asked:.1f} ms", f"{least:.1f} ms at least", agrees, why)
 
 
 def _send(
@@ -248,9 +242,7 @@ def _rate(path: _RawSocketPair, way: int) -> LabMeasurement:
         why = f"the sender is not made for more than {_FASTEST:g} Mbit/s"
     elif stood > home.queue / 1000 / 2:
         why = f"the sender stood still for {stood * 1000:.0f} ms, and the line ran empty"
-    return LabMeasurement(
-        path.number, f"rate {name}", f"{asked:.1f} Mbit/s", f"{got:.1f} Mbit/s", agrees, why
-    )
+    return LabMeasurement(path.number, f"rate {name}", f"{asked:.1f} Mbit/s", f"{got:.1f} Mbit/s", agrees, why)
 
 
 # NAT kinds
@@ -275,11 +267,7 @@ def nat_kind(laboratory: NetworkLab, number: int) -> NatType:
             made.setblocking(False)
             return made
 
-        asked, port, other = (
-            bound("s1", one, PORTS[0]),
-            bound("s1", one, PORTS[1]),
-            bound("s1", two, PORTS[0]),
-        )
+        asked, port, other = (bound("s1", one, PORTS[0]), bound("s1", one, PORTS[1]), bound("s1", two, PORTS[0]))
         first = bound(f"h{number}", mine)
         seen = [_seen(first, server, patience) for server in (asked, port, other)]
         if seen[0] is None:

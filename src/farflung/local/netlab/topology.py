@@ -38,25 +38,15 @@ class LabTopology:
         )
         for asked, most, what in limits:
             if not 0 <= asked <= most:
-                raise UsageError(
-                    "FF-LAB-005", f"the laboratory does not have {asked} {what}", hint=f"at most {most}"
-                )
+                raise UsageError("FF-LAB-005", f"the laboratory does not have {asked} {what}", hint=f"at most {most}")
         self._given = dict.fromkeys(range(1, len(self.homes) + 1), _FIRST_ADDRESS)
 
     @property
     def everybody(self) -> list[str]:
         """The names of all places."""
-        places = [
-            "bb",
-            *(f"s{n + 1}" for n in range(self.servers)),
-            *(f"c{n + 1}" for n in range(len(self.carriers))),
-        ]
+        places = ["bb", *(f"s{n + 1}" for n in range(self.servers)), *(f"c{n + 1}" for n in range(len(self.carriers)))]
         for number, home in enumerate(self.homes, 1):
-            places += [
-                f"r{number}",
-                f"h{number}",
-                *(f"h{number}.{host}" for host in range(2, home.hosts + 1)),
-            ]
+            places += [f"r{number}", f"h{number}", *(f"h{number}.{host}" for host in range(2, home.hosts + 1))]
         return places
 
     def address(self, who: str) -> str:
@@ -64,9 +54,7 @@ class LabTopology:
         self.check(who)
         match = _WHO.fullmatch(who)
         if match is None:
-            raise UsageError(
-                "FF-LAB-005", f"{who} has no address of its own", hint="ask for a server, router or host"
-            )
+            raise UsageError("FF-LAB-005", f"{who} has no address of its own", hint="ask for a server, router or host")
         kind, number, host = match[1], int(match[2]), int(match[3] or 1)
         if kind == "s":
             return f"198.19.{number}.2"
@@ -91,16 +79,12 @@ class LabTopology:
     def check(self, who: str) -> None:
         """Raises UsageError FF-LAB-005 if nobody is called so."""
         if who not in self.everybody:
-            raise UsageError(
-                "FF-LAB-005", f"nobody in the laboratory is called {who}", hint=", ".join(self.everybody)
-            )
+            raise UsageError("FF-LAB-005", f"nobody in the laboratory is called {who}", hint=", ".join(self.everybody))
 
     def home(self, number: int) -> EmulatedHome:
         """The home of that number."""
         if not 1 <= number <= len(self.homes):
-            raise UsageError(
-                "FF-LAB-005", f"the laboratory has no home {number}", hint=f"1 to {len(self.homes)}"
-            )
+            raise UsageError("FF-LAB-005", f"the laboratory has no home {number}", hint=f"1 to {len(self.homes)}")
         return self.homes[number - 1]
 
     def _lan(self, number: int) -> tuple[str, int, int]:
@@ -157,11 +141,7 @@ class LabTopology:
             mine, second, gate = self.address(f"s{n}"), self.second_address(n), f"198.19.{n}.1"
             told["bb"] += _end(f"server{n}", [f"{gate}/24"])
             told[f"s{n}"] += [
-                *_end(
-                    "eth0",
-                    [f"{mine}/24", f"{second}/24"],
-                    train=max((h.train for h in self.homes), default=1),
-                ),
+                *_end("eth0", [f"{mine}/24", f"{second}/24"], train=max((h.train for h in self.homes), default=1)),
                 f"route add default via {gate}",
             ]
         for n in range(1, len(self.carriers) + 1):

@@ -35,9 +35,7 @@ class KillableProcesses(Protocol):
 class Demonstration:
     """Kills one of four or more validators at half time: the others go on."""
 
-    def __init__(
-        self, spec: JobSpec, validators: int, processes: KillableProcesses, emitter: EventEmitter
-    ) -> None:
+    def __init__(self, spec: JobSpec, validators: int, processes: KillableProcesses, emitter: EventEmitter) -> None:
         self._half, self._processes, self._emitter = max(1, spec.rounds // 2), processes, emitter
         self._victim = validator_names(validators)[-1] if faults(validators) else None
 

@@ -39,9 +39,7 @@ class Evaluator:
 
     async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:
         """Held-out loss of a state (train.public_state form) on the first `tokens` held-out tokens."""
-        return await ask(
-            self._worker, worker_messages.EvaluateCommand(packed, tokens), worker_messages.LossResult
-        )
+        return await ask(self._worker, worker_messages.EvaluateCommand(packed, tokens), worker_messages.LossResult)
 
     async def baseline(self, initial: bytes, threads: int) -> float:
         """Held-out loss of one machine on the same tokens, from public state in train.public_state form.
@@ -60,9 +58,7 @@ class Evaluator:
             score = await train(until, spec.evaluate.tokens)
             initial, seconds = b"", seconds + score.seconds
             trained = rounds * spec.round_tokens * members
-            said = BaselineProgressEvent(
-                step=until, steps=spec.steps, tokens=trained, loss=score.loss, seconds=seconds
-            )
+            said = BaselineProgressEvent(step=until, steps=spec.steps, tokens=trained, loss=score.loss, seconds=seconds)
             self._journal.emit(said)
         last = await train(spec.steps, spec.evaluate.final_tokens)
         self._journal.emit(BaselineEvent(loss=last.loss, steps=last.steps, seconds=seconds + last.seconds))

@@ -68,9 +68,7 @@ class RunForecast(NamedTuple):
     def reserve(self, plan: RunPlan) -> relay_fees.RelayFeeReserve:
         """What is put aside for relays."""
         network = self.network
-        return relay_fees.reserve_of(
-            plan.traffic, network.relay_price, len(network.relays), self.identity.relay_most
-        )
+        return relay_fees.reserve_of(plan.traffic, network.relay_price, len(network.relays), self.identity.relay_most)
 
     def event(self, plan: RunPlan, run: str) -> PlanEvent:
         """The plan as those who watch are told of it."""
@@ -78,9 +76,7 @@ class RunForecast(NamedTuple):
         network, most = self.network, self.identity.relay_most
         return relay_fees.planned(said, plan.traffic, network.relay_price, len(network.relays), most)
 
-    def compared(
-        self, timeline: RunTimeline, outcome: JobEndReport, took: float
-    ) -> tuple[PlanComparisonEvent, ...]:
+    def compared(self, timeline: RunTimeline, outcome: JobEndReport, took: float) -> tuple[PlanComparisonEvent, ...]:
         """What the rounds that were done were foretold to take, against what they took in all sessions.
 
         `took`: seconds of this session. Nothing where no round was done.

@@ -35,9 +35,7 @@ from farflung.plan.link_syntax import Link
 
 MOST_VALIDATORS: Final = 16  # processes on one computer
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
-LINE: Final = EmulatedHome(
-    up=20, down=100, rtt=40
-)  # what many homes have: Mbit/s, ms to the backbone and back
+LINE: Final = EmulatedHome(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
 BUILD: Final = Seconds(0.15)  # a home's namespaces, routers and line
 MBIT: Final = 1e6
 SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
@@ -96,9 +94,7 @@ class NetlabPlacement(LoopbackPlacement):
     def network(self) -> RunLinks:
         """The laboratory's lines, or what the owner allows on them; servers are on its backbone."""
         caps = bandwidth_limits.read_bandwidth_limits()
-        up, down = (
-            min(cap or math.inf, rate) for cap, rate in ((caps.up_mbit, LINE.up), (caps.down_mbit, LINE.down))
-        )
+        up, down = (min(cap or math.inf, rate) for cap, rate in ((caps.up_mbit, LINE.up), (caps.down_mbit, LINE.down)))
         is_less = (up, down) != (LINE.up, LINE.down)
         link = Link(up * MBIT, down * MBIT, Seconds(LINE.rtt / 1e3))
         told = f"{link}: the laboratory's homes{', and the caps in network.toml' if is_less else ''}"

@@ -26,11 +26,7 @@ from farflung.local.network.process_config import LocalNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import trace
 from farflung.peers.rundir.folder import RunFolder
-from farflung.peers.rundir.inputs import (
-    damaged,
-    module_source,
-    read_terms,
-)
+from farflung.peers.rundir.inputs import damaged, module_source, read_terms
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
 from farflung.verify.tolerance import tolerance_of
@@ -56,9 +52,7 @@ async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Eve
         await base_run.read_base(folder, spec, base, journal)
 
 
-async def prepare(
-    folder: RunFolder, worker: WorkerHandle, network: LocalNetwork, journal: Journal
-) -> RunInputs:
+async def prepare(folder: RunFolder, worker: WorkerHandle, network: LocalNetwork, journal: Journal) -> RunInputs:
     """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there, and tells the
     job's class.
 

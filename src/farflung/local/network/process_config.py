@@ -24,12 +24,7 @@ from farflung.net import endpoint_records as net
 from farflung.peers.keys.files import key_text
 from farflung.peers.ledger_client.quorum_read import PATIENCE_SECONDS
 from farflung.peers.process.channel import RELAY, REQUESTER, Report, relay_names, validator_names
-from farflung.peers.rundir.genesis import (
-    NetworkKeys,
-    genesis_of,
-    machine_of,
-    stake_of,
-)
+from farflung.peers.rundir.genesis import NetworkKeys, genesis_of, machine_of, stake_of
 
 JOB_MS = 30 * DAY_MS
 

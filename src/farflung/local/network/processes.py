@@ -109,9 +109,7 @@ class RunProcesses:
         ledger = self._ledger = await self._start_ledger()
         for index, name in enumerate(network.relays):
             config = network.relay(index, ledger, str(folder.relay_folder(name)))
-            await self._supervisor.launch(
-                self._supervised(name, "relay", config, folder.root / f"{name}.log")
-            )
+            await self._supervisor.launch(self._supervised(name, "relay", config, folder.root / f"{name}.log"))
         self._relays = [await self._address_of(name) for name in network.relays]
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):
@@ -210,9 +208,7 @@ class RunProcesses:
                     self._note_tier(str(said.get("tier", "")), ())
                     self._announce("worker", f"{child.name} worker", int(said["pid"]), b"")
                 case "warning":
-                    self._journal.emit(
-                        WarningEvent(code=str(said.get("code")), message=str(said.get("message")))
-                    )
+                    self._journal.emit(WarningEvent(code=str(said.get("code")), message=str(said.get("message"))))
 
     def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
         """Evidence for the requester, at once; and whether the process is started again."""
@@ -238,14 +234,10 @@ class RunProcesses:
     def may_miss(self, name: str, why: str) -> bool:
         """Whether the run goes on without this process: it is a relay, and another one is there."""
         relays = self._network.relays
-        if name not in relays or all(
-            self._supervisor.is_given_up(other) for other in relays if other != name
-        ):
+        if name not in relays or all(self._supervisor.is_given_up(other) for other in relays if other != name):
             return False
         said = f"{name} is not started again: {why}"
-        self._journal.emit(
-            WarningEvent(code="FF-APP-200", message=said, hint="nothing: another relay is there")
-        )
+        self._journal.emit(WarningEvent(code="FF-APP-200", message=said, hint="nothing: another relay is there"))
         return True
 
     async def revived(self, child: ChildProcess) -> None:
@@ -304,9 +296,7 @@ class RunProcesses:
             peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
             self._own_worker.terminate()
             self._own_worker = None  # nobody is left behind, whatever becomes of the journal
-            self._journal.emit(
-                ProcessUsageEvent(process="requester worker", peak_bytes=peak, cpu_seconds=seconds)
-            )
+            self._journal.emit(ProcessUsageEvent(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
 
 
 def _meeting(ledger: ProcessAddress) -> Report:
@@ -325,6 +315,4 @@ def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 def _ended(name: str, why: str) -> RunError:
     """A process that all others need said that it cannot go on."""
-    return RunError(
-        "FF-APP-021", f"{name} ended", cause=why, hint="`farflung resume` starts it again from its disk"
-    )
+    return RunError("FF-APP-021", f"{name} ended", cause=why, hint="`farflung resume` starts it again from its disk")

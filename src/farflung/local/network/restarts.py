@@ -207,9 +207,7 @@ class ProcessSupervisor:
             if fresh.failure is not None and fresh.failure.code == PORT_TAKEN:
                 await asyncio.sleep(PORT_PAUSE)
             return True  # it died at once: the next turn sees to it
-        self._emitter.emit(
-            ProcessRestartEvent(name=process.name, why=why, seconds=round(_now() - noticed, 3))
-        )
+        self._emitter.emit(ProcessRestartEvent(name=process.name, why=why, seconds=round(_now() - noticed, 3)))
         await self._bring_up(fresh)
         return True
 

@@ -17,15 +17,7 @@ from farflung.ledger.block import worked_state
 from farflung.ledger.pinpoint_game import PinpointRow
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.receipt_file import write_receipt_file
-from farflung.ledger.table_rows import (
-    AccountRow,
-    ChannelRow,
-    JobRow,
-    LeaseRow,
-    NodeRow,
-    channel_key,
-    lease_key,
-)
+from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.local.network.process_config import LocalNetwork
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
@@ -85,18 +77,14 @@ async def pay_relays(
             await RelayChannelPayer(key, endpoint, ledger, place.relay, (place.host, place.port)).settle()
         except FarflungError as error:
             told = f"a relay is not paid yet: {error.code} {error.message}"
-            journal.emit(
-                WarningEvent(code="FF-APP-242", message=told, hint="its channel holds the money until then")
-            )
+            journal.emit(WarningEvent(code="FF-APP-242", message=told, hint="its channel holds the money until then"))
         row = await ledger.channel(key.public, place.relay)
         if row is not None:
             journal.emit(_carried(row))
 
 
 def _carried(row: ChannelRow) -> RelayPaymentEvent:
-    return RelayPaymentEvent(
-        peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held
-    )
+    return RelayPaymentEvent(peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held)
 
 
 async def conclude(
@@ -153,9 +141,7 @@ async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], jo
 async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[LedgerReceipt]:
     """Proof of what each relay got: its channel with the requester, where there is one."""
     payer = network.keys.requester.public
-    found = [
-        await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()
-    ]
+    found = [await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()]
     return [receipt for receipt in found if receipt is not None]
 
 
@@ -190,9 +176,7 @@ async def _receipt_files(
 async def _proved(ledger: LedgerClient, table: str, key: bytes) -> LedgerReceipt:
     receipt = await ledger.receipt(table, key)
     if receipt is None:
-        raise RunError(
-            "FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again"
-        )
+        raise RunError("FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again")
     return receipt
 
 
@@ -205,9 +189,7 @@ async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
     rows = [await ledger.node(node) for node in network.keys.nodes]
-    channels = [
-        await ledger.channel(network.keys.requester.public, relay) for relay in network.relays.values()
-    ]
+    channels = [await ledger.channel(network.keys.requester.public, relay) for relay in network.relays.values()]
     burnt = sum(row.burnt for row in rows if row is not None)
     return balances + burnt + sum(row.held for row in channels if row is not None)
 

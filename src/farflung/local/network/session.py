@@ -132,9 +132,7 @@ class RunSession:
         except RunStoppedError:
             raise  # its result is out already, and it is no failure
         except FarflungError as error:
-            said = events.RunFailureEvent(
-                code=error.code, message=error.message, cause=error.cause, hint=error.hint
-            )
+            said = events.RunFailureEvent(code=error.code, message=error.message, cause=error.cause, hint=error.hint)
             self._journal.emit(said, durable=True)
             raise
         finally:
@@ -282,10 +280,7 @@ class RunSession:
         await self._processes.leave()
         counter = ByteCounter()
         endpoint = Endpoint(
-            machine_of(self._network.keys.requester),
-            serve_nothing,
-            counter,
-            pacer=bandwidth_limits.line_pacer(),
+            machine_of(self._network.keys.requester), serve_nothing, counter, pacer=bandwidth_limits.line_pacer()
         )
         reaches = reaches_of(self._processes.validators, endpoint)
         network, tell = self._network, self._journal.emit
@@ -383,11 +378,7 @@ def resume(
 
 
 def _to_end(
-    folder: RunFolder,
-    identity: RunIdentity,
-    resolved: ResolvedJob,
-    watchers: Sequence[Watcher],
-    on_end: OnEnd,
+    folder: RunFolder, identity: RunIdentity, resolved: ResolvedJob, watchers: Sequence[Watcher], on_end: OnEnd
 ) -> events.RunResultEvent:
     """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
     describe()

@@ -65,12 +65,7 @@ async def retry(
 
 
 async def _replays(
-    folder: RunFolder,
-    exported: ExportedRun,
-    proven: ReplayResult,
-    until: Mapping[PeerId, int],
-    said: str,
-    tell: Tell,
+    folder: RunFolder, exported: ExportedRun, proven: ReplayResult, until: Mapping[PeerId, int], said: str, tell: Tell
 ) -> list[ChainRerun]:
     """Peers' chains, each up to its round, in one worker."""
     terms, accepted, replays = proven.terms, accepted_by_round(proven.records), list[ChainRerun]()
@@ -110,9 +105,7 @@ class RunReexecution:
         """The peer's contributions up to round `last`, until one comes out otherwise."""
         setup = worker_messages.SetupCommand(self._terms.spec, self._data, self._module, member, peer)
         await ask(worker, setup, worker_messages.SetupResult)
-        await ask(
-            worker, worker_messages.LoadCommand(0, self._exported.initial, b""), worker_messages.StateResult
-        )
+        await ask(worker, worker_messages.LoadCommand(0, self._exported.initial, b""), worker_messages.StateResult)
         equal = set[int]()
         for round in range(last + 1):
             own = next((c for c in self._accepted[round] if c.peer == peer), None)

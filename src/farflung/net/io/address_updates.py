@@ -30,9 +30,7 @@ ANSWER_SECONDS: Final = 10.0
 class AddressUpdates:
     """One endpoint's."""
 
-    def __init__(
-        self, endpoint: Endpoint, path_manager: PathManager, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, path_manager: PathManager, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
         self._endpoint, self._path_manager, self._clock = endpoint, path_manager, clock
         endpoint.services[RECORD] = self._heard
@@ -40,9 +38,7 @@ class AddressUpdates:
     async def tell(self, account: SigningKey, places: tuple[EndpointAddress, ...]) -> None:
         """Tells all who are connected, signed by `account`; who does not answer finds it in the directory."""
         said = encode(sign_record(account, issue(account.public, places, self._clock())))
-        await asyncio.gather(
-            *(self._say(peer, said) for peer in {each.peer for each in self._endpoint.standing})
-        )
+        await asyncio.gather(*(self._say(peer, said) for peer in {each.peer for each in self._endpoint.standing}))
 
     async def _say(self, peer: PeerId, said: bytes) -> None:
         for connection in self._endpoint.connections(peer)[:1]:
@@ -54,9 +50,7 @@ class AddressUpdates:
         record = read_record(body)
         if record.peer != connection.peer:
             raise ProtocolError(
-                "FF-NET-181",
-                "a peer told where another one is",
-                cause=f"{short(connection.peer)} is not its owner",
+                "FF-NET-181", "a peer told where another one is", cause=f"{short(connection.peer)} is not its owner"
             )
         check_time(record, self._clock())
         self._path_manager.hear(record)

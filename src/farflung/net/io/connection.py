@@ -26,14 +26,7 @@ from farflung.net.io.socket_options import SocketTuning
 from farflung.net.messages import MessageKind
 from farflung.net.paths import MEETING, PathType
 from farflung.net.relay_receipts import ReceiptTally
-from farflung.net.streams import (
-    Event,
-    StreamErrorReply,
-    StreamMultiplexer,
-    StreamReply,
-    StreamRequest,
-    StreamWelcome,
-)
+from farflung.net.streams import Event, StreamErrorReply, StreamMultiplexer, StreamReply, StreamRequest, StreamWelcome
 from farflung.net.tls import TlsSession
 
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
@@ -124,12 +117,7 @@ class Backpressure:
 class Connection(asyncio.BufferedProtocol):
     """A proved peer, to call and to be called by. Made by an Endpoint; `peer` is known once it is open."""
 
-    def __init__(
-        self,
-        owner: ConnectionHost,
-        session: TlsSession,
-        meter: ConnectionMeter,
-    ) -> None:
+    def __init__(self, owner: ConnectionHost, session: TlsSession, meter: ConnectionMeter) -> None:
         self._owner, self._session, self._meter = owner, session, meter
         self._is_dialer = session.is_dialer
         self._streams = StreamMultiplexer(is_dialer=self._is_dialer)
@@ -150,9 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self.place, self.way = MEETING, PathType.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (path_manager)
         self.widened: asyncio.Future[None] = self._loop.create_future()  # done when `ways` have become more
-        self.round_trip: float | None = (
-            None  # seconds, the least of the last, where `path_manager` measures it
-        )
+        self.round_trip: float | None = None  # seconds, the least of the last, where `path_manager` measures it
 
     # For users
 

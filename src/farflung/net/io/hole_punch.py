@@ -95,9 +95,7 @@ def _may_try(where: Where, own: Where, may_loop: bool) -> bool:
 
 def _is_private(host: str) -> bool:
     address = ipaddress.ip_address(host)
-    return address.is_loopback or any(
-        address in network for network in _PRIVATE if network.version == address.version
-    )
+    return address.is_loopback or any(address in network for network in _PRIVATE if network.version == address.version)
 
 
 def _is_broadcast(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
@@ -157,9 +155,7 @@ class HolePuncher:
         mine = self._offered.get(peer)
         if not self._may_open(peer) or now - self._heard.get(peer, -OFFER_SECONDS) < OFFER_SECONDS:
             raise PolicyError("FF-NET-115", "no simultaneous open with this peer now")
-        if connection.way is not PathType.RELAY or (
-            mine is not None and self._endpoint.credential.account < peer
-        ):
+        if connection.way is not PathType.RELAY or (mine is not None and self._endpoint.credential.account < peer):
             raise PolicyError("FF-NET-115", "no simultaneous open with this peer now")
         if mine is not None:
             mine.cancel()
@@ -186,9 +182,7 @@ class HolePuncher:
         finally:
             port.cancel()
 
-    async def _port(
-        self, place: EndpointAddress, peer: PeerId, stack: contextlib.AsyncExitStack
-    ) -> _HolePunchPort:
+    async def _port(self, place: EndpointAddress, peer: PeerId, stack: contextlib.AsyncExitStack) -> _HolePunchPort:
         """A fresh local port, and where the relay sees it. Raises NetworkError FF-NET-114, or what the relay says."""
         loop = asyncio.get_running_loop()
         try:
@@ -204,9 +198,7 @@ class HolePuncher:
         stack.callback(relay.close)
         relay.doubt()  # whoever wants the relay for other things has a connection that stays
         seen = decode(
-            await relay.call(relay_probe.WHERE, b"", timeout=OFFER_SECONDS),
-            tuple[str, int],
-            limits.OFFER_BYTES,
+            await relay.call(relay_probe.WHERE, b"", timeout=OFFER_SECONDS), tuple[str, int], limits.OFFER_BYTES
         )
         return _HolePunchPort(own, seen)
 

@@ -42,9 +42,7 @@ class LineRateCache:
     def rate(self, network: str) -> int | None:
         """Bytes a second of its line, if that is known and not old."""
         now = self._clock()
-        return next(
-            (e.rate for e in self._lines() if e.network == network and now - e.when < _OLD_SECONDS), None
-        )
+        return next((e.rate for e in self._lines() if e.network == network and now - e.when < _OLD_SECONDS), None)
 
     def keep(self, network: str, rate: int) -> None:
         """Writes it down. Two processes that do so at once: one of them counts. Raises nothing."""

@@ -54,9 +54,7 @@ class MdnsDiscovery:
         self._own, self._port, self._on_heard = own, port, on_heard
         self._interfaces = [each for each in interfaces if not ipaddress.ip_address(each).is_loopback]
         self._hosts = [each for each in hosts if not ipaddress.ip_address(each).is_loopback]
-        self._places: OrderedDict[str, tuple[PeerId, tuple[EndpointAddress, ...]]] = (
-            OrderedDict()
-        )  # by service
+        self._places: OrderedDict[str, tuple[PeerId, tuple[EndpointAddress, ...]]] = OrderedDict()  # by service
         self._asking, self._tasks = set[str](), OwnedTasks()
         self._zeroconf: Any = None
         self._info: Any = None
@@ -115,9 +113,7 @@ class MdnsDiscovery:
             gone = self._places.pop(name, None)
             if gone is not None:
                 self._on_heard(gone[0])
-        elif (
-            name not in self._asking and len(self._asking) < _ASKED_AT_ONCE and len(name) <= limits.HOST_BYTES
-        ):
+        elif name not in self._asking and len(self._asking) < _ASKED_AT_ONCE and len(name) <= limits.HOST_BYTES:
             self._asking.add(name)
             self._tasks.begin(self._ask(name)).add_done_callback(lambda _: self._asking.discard(name))
 

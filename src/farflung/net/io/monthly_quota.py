@@ -135,9 +135,7 @@ def _read(path: Path) -> monthly_quota.QuotaRecord:
     return book
 
 
-def _added(
-    path: Path, known: monthly_quota.QuotaRecord, up: int, down: int, now: float
-) -> monthly_quota.QuotaRecord:
+def _added(path: Path, known: monthly_quota.QuotaRecord, up: int, down: int, now: float) -> monthly_quota.QuotaRecord:
     """Writes the book with these bytes more; what others wrote meanwhile counts. A damaged one is replaced by ours."""
     with _locked(path):
         try:

@@ -162,9 +162,7 @@ class GroupMember:
         self._counts = asyncio.get_running_loop().create_future()
         body = encode(meeting.roster)
         async with self._holding(len(body)):
-            await self._write(
-                GroupFrameHead(len(body), GroupFrameKind.ROSTER).encode() + body, MessageKind.CONTROL
-            )
+            await self._write(GroupFrameHead(len(body), GroupFrameKind.ROSTER).encode() + body, MessageKind.CONTROL)
             self._meeting = meeting
             self._draw(meeting)
         if await self._counted(self._counts) != roster.epoch:

@@ -77,9 +77,7 @@ class _RelayedGroup:
         if newer:
             self._before, self.roster = self.roster, signed.roster
             for connection in [
-                connection
-                for connection in self.connections.values()
-                if connection.member not in signed.roster.members
+                connection for connection in self.connections.values() if connection.member not in signed.roster.members
             ]:
                 connection.close()
         return newer is not None
@@ -108,9 +106,7 @@ class _RelayedGroup:
                 self.own(connection, GroupFrameHead(0, GroupFrameKind.PING))
                 connection.flush()
             case GroupFrameKind.ROSTER:
-                self._hear_roster(
-                    connection, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES)
-                )
+                self._hear_roster(connection, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES))
             case _:
                 raise ProtocolError("FF-NET-132", "malformed frame of a group", cause=head.kind.name)
 
@@ -183,9 +179,7 @@ class _RelayedGroup:
 
     def look(self, now: float) -> None:
         """Cuts who says nothing, or whose key was revoked, and skips who holds the others up."""
-        for connection in [
-            x for x in self.connections.values() if x.is_silent(now) or not self._hub.counts(x.who)
-        ]:
+        for connection in [x for x in self.connections.values() if x.is_silent(now) or not self._hub.counts(x.who)]:
             connection.close()
         if self._full_since is None:
             return

@@ -39,11 +39,7 @@ class ParallelConnections:
     def of(self, first: Connection) -> tuple[Connection, ...]:
         """What carries bulk over the path of `first`: its lanes, else itself. Those that are missing are dialled."""
         several = self.beside(first)
-        if (
-            len(several) < CONNECTIONS
-            and first.place.port > 0
-            and first.way in (PathType.DIRECT, PathType.RELAY)
-        ):
+        if len(several) < CONNECTIONS and first.place.port > 0 and first.way in (PathType.DIRECT, PathType.RELAY):
             self._add((first.peer, first.place), CONNECTIONS - len(several))
         for each in several:
             each.round_trip = first.round_trip

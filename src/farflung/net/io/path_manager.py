@@ -43,9 +43,7 @@ TRIP_SECONDS: Final = 5.0  # between two measurements of a round trip that is kn
 USED_SECONDS: Final = 30.0  # for which a peer counts as in use
 _BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
 _DIALS: Final = (1, 101)  # numbers of new connections that no lane has
-_BURST: Final = (
-    16  # messages of limits.FRAME_BYTES, at once: with fewer under way a long path tells its length
-)
+_BURST: Final = 16  # messages of limits.FRAME_BYTES, at once: with fewer under way a long path tells its length
 
 
 @dataclass(eq=False, slots=True)
@@ -104,11 +102,7 @@ class PathManager:
         """Where the peer is reached, the best place first; replaces what was learned before."""
         peer_paths = self._paths_of(peer)
         peer_paths.is_known, told = True, peer_paths.told.places if peer_paths.told is not None else ()
-        self._feed(
-            peer,
-            peer_paths,
-            paths.KnownAddressesEvent(tuple(dict.fromkeys((*told, *places))), self._may_meet),
-        )
+        self._feed(peer, peer_paths, paths.KnownAddressesEvent(tuple(dict.fromkeys((*told, *places))), self._may_meet))
 
     def hear(self, record: EndpointRecord) -> None:
         """A peer's own checked word of where it is, which counts before others'. Raises ProtocolError FF-NET-112."""
@@ -127,10 +121,7 @@ class PathManager:
         """The best open connection, or a new one to whichever place answers first. Raises FarflungError."""
         peer_paths = self._paths_of(peer)
         peer_paths.wanted = self._now()
-        failures, most = (
-            peer_paths.failures,
-            max(1, sum(path.place.port > 0 for path in peer_paths.state.paths)),
-        )
+        failures, most = (peer_paths.failures, max(1, sum(path.place.port > 0 for path in peer_paths.state.paths)))
         while (found := self._standing(peer, peer_paths)) is None:
             if peer_paths.failures - failures < most:
                 self._feed(peer, peer_paths, paths.PathWantedEvent())
@@ -145,11 +136,7 @@ class PathManager:
         peer_paths = self._paths_of(peer)
         peer_paths.wanted = self._now()
         self._feed(peer, peer_paths, paths.PathWantedEvent(is_bulk=True))
-        lines = [
-            peer_paths.lines[place]
-            for place in peer_paths.state.ways(self._now())
-            if place in peer_paths.lines
-        ]
+        lines = [peer_paths.lines[place] for place in peer_paths.state.ways(self._now()) if place in peer_paths.lines]
         firsts = [line.connection for line in lines if _is_usable(line.connection)]
         return tuple(each for first in firsts for each in self._beside(first))
 
@@ -248,11 +235,7 @@ class PathManager:
     def _standing(self, peer: PeerId, peer_paths: _PeerPaths) -> Connection | None:
         """What control prefers; what somebody doubts is silent from now on, what is worn is left to end."""
         for _ in range(limits.PLACES):
-            line = (
-                peer_paths.lines.get(peer_paths.state.control)
-                if peer_paths.state.control is not None
-                else None
-            )
+            line = peer_paths.lines.get(peer_paths.state.control) if peer_paths.state.control is not None else None
             if line is None:
                 return None
             if _is_usable(line.connection):
@@ -283,9 +266,7 @@ class PathManager:
 
     async def _dial(self, peer: PeerId, peer_paths: _PeerPaths, place: EndpointAddress) -> None:
         try:
-            connection = (
-                await self._meet(peer, peer_paths) if place == MEETING else await self._reach(peer, place)
-            )
+            connection = await self._meet(peer, peer_paths) if place == MEETING else await self._reach(peer, place)
         except FarflungError as error:
             if place != MEETING:
                 peer_paths.error, peer_paths.failures = error, peer_paths.failures + 1
@@ -342,9 +323,7 @@ class PathManager:
             more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]
             loss = again / more if more > _BULK_BYTES else None
             goodput, line.sent = (moved - line.moved) / seconds, sent
-            self._feed(
-                peer, peer_paths, paths.PathMeasuredEvent(connection.place, goodput=goodput, loss=loss)
-            )
+            self._feed(peer, peer_paths, paths.PathMeasuredEvent(connection.place, goodput=goodput, loss=loss))
         line.moved, line.at, line.was_busy = moved, now, is_busy
         is_used = now - peer_paths.wanted <= USED_SECONDS
         is_quiet = connection.is_busy and now - connection.heard >= QUIET_SECONDS
@@ -382,15 +361,11 @@ class PathManager:
             return
         connection, before, piece = line.connection, self._now(), bytes(limits.FRAME_BYTES)
         with contextlib.suppress(NetworkError):
-            await asyncio.gather(
-                *(connection.call(ECHO, piece, kind=MessageKind.SYNC) for _ in range(_BURST))
-            )
+            await asyncio.gather(*(connection.call(ECHO, piece, kind=MessageKind.SYNC) for _ in range(_BURST)))
             seconds = self._now() - before
             if seconds > 0 and peer_paths.lines.get(place) is line:
                 self._feed(
-                    peer,
-                    peer_paths,
-                    paths.PathMeasuredEvent(place, goodput=_BURST * limits.FRAME_BYTES / seconds),
+                    peer, peer_paths, paths.PathMeasuredEvent(place, goodput=_BURST * limits.FRAME_BYTES / seconds)
                 )
 
 

@@ -256,9 +256,7 @@ class LinePacer:
             self._pacer.sent(sock, came + more)  # what TCP took may wait in it for long
             member.silent = 0.0 if came or not reading.has_unsent else member.silent + seconds
             bound = reading.bound - before.bound > _BOUND_SHARE * seconds
-            is_waiting = (
-                reading.has_unsent and not bound and not uplink_estimator.is_cut(member.silent, reading.trip)
-            )
+            is_waiting = reading.has_unsent and not bound and not uplink_estimator.is_cut(member.silent, reading.trip)
             if is_waiting and member.was_waiting:
                 _hold(sock, member, 2 * reading.rate)
             is_busy = is_waiting and not reading.is_starved

@@ -14,9 +14,7 @@ from farflung.net.io.connection import Connection
 ANEW_SECONDS: Final = 4.0  # without an answer, until another dial begins
 
 
-async def first_of(
-    dial: Callable[[int], Coroutine[Any, Any, Connection]], numbers: Iterable[int]
-) -> Connection:
+async def first_of(dial: Callable[[int], Coroutine[Any, Any, Connection]], numbers: Iterable[int]) -> Connection:
     """What becomes of the first dial that ends; `dial` gets the next number every ANEW_SECONDS while none does.
 
     A later one that succeeds is closed, unless its number is 0: those are shared with others.

@@ -85,11 +85,7 @@ class RelayServer:
         self.counter, self._own = counter or ByteCounter(), credential_of(own)
         self.admission, self._limits = admission or Admission(), limits
         self._endpoint = Endpoint(
-            self._own,
-            self._handle,
-            self.counter,
-            admission=self.admission,
-            handshake_seconds=limits.handshake_seconds,
+            self._own, self._handle, self.counter, admission=self.admission, handshake_seconds=limits.handshake_seconds
         )
         self._endpoint.pacer = None  # a socket has one pacer: the relay's uplink, or none
         self._gate, self._uplink = gate, None if limits.uplink is None else UploadPacer(limits.uplink)

@@ -52,9 +52,7 @@ class RelayCallback:
         relay, dialer, own = attachment.relay, request.dialer, self._endpoint
         tally = own.payer.tally(request.toll, relay, attachment.place)
         ticket = new_ticket(own.credential, TicketPurpose.ACCEPT, relay, dialer, request.circuit)
-        made = functools.partial(
-            self._arriving, b"", EndpointAddress(*attachment.place, relay), PathType.RELAY, tally
-        )
+        made = functools.partial(self._arriving, b"", EndpointAddress(*attachment.place, relay), PathType.RELAY, tally)
         self.coming += 1
         try:
             async with asyncio.timeout(self._seconds):

@@ -66,11 +66,7 @@ class CircuitTable:
         """From now on what one says goes to the other. A spare is told of the pass: it was summoned by nobody."""
         books = waiting.books
         circuit = RelayCircuit(
-            waiting.socket,
-            comer,
-            may_splice=self._limits.may_splice,
-            on_moved=self._carried,
-            on_end=self._ended,
+            waiting.socket, comer, may_splice=self._limits.may_splice, on_moved=self._carried, on_end=self._ended
         )
         self.circuits[circuit] = waiting.identity, identity
         self._meter(circuit, waiting)
@@ -80,9 +76,7 @@ class CircuitTable:
                     self._uplink.open(end)
         word = relay_tickets.answer(TicketStatus.JOINED)
         try:
-            self._tell(
-                comer, relay_tickets.paid_answer(books.signed) if is_spare and books is not None else word
-            )
+            self._tell(comer, relay_tickets.paid_answer(books.signed) if is_spare and books is not None else word)
             self._tell(waiting.socket, word)
         except OSError:
             circuit.close()
@@ -91,10 +85,7 @@ class CircuitTable:
 
     def _meter(self, circuit: RelayCircuit, waiting: PendingDial) -> None:
         """Bounds its rate and opens its books, where it has such."""
-        rates = [
-            self._limits.circuit_rate,
-            waiting.books.signed.toll.rate if waiting.books is not None else 0,
-        ]
+        rates = [self._limits.circuit_rate, waiting.books.signed.toll.rate if waiting.books is not None else 0]
         if any(rates):
             circuit.limit(min(rate for rate in rates if rate))
         if self._gate is not None and waiting.books is not None:

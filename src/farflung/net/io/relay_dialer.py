@@ -22,42 +22,21 @@ from farflung.net.relay_tickets import Ticket, TicketPurpose, TicketStatus
 
 # The cause and the hint for each status.
 _REFUSALS: Final = {
-    TicketStatus.MALFORMED: (
-        "it cannot read our ticket",
-        "check that both sides run the same version of farflung",
-    ),
+    TicketStatus.MALFORMED: ("it cannot read our ticket", "check that both sides run the same version of farflung"),
     TicketStatus.ELSEWHERE: ("another relay listens there", "get a fresh address of the peer"),
     TicketStatus.STALE: ("our ticket is not of this minute", "set this machine's clock, or the relay's"),
-    TicketStatus.FORGED: (
-        "it does not take our signature",
-        "dial again; if it fails again, someone is in between",
-    ),
+    TicketStatus.FORGED: ("it does not take our signature", "dial again; if it fails again, someone is in between"),
     TicketStatus.BARRED: ("it does not serve this key", "ask whoever runs the relay to admit your key"),
-    TicketStatus.REPLAYED: (
-        "the ticket was shown before",
-        "dial again; if it fails again, someone is in between",
-    ),
+    TicketStatus.REPLAYED: ("the ticket was shown before", "dial again; if it fails again, someone is in between"),
     TicketStatus.FULL: ("it has no place for another circuit", "try again later, or another relay"),
     TicketStatus.VOID: ("our node key does not count any more", "use the newest key of this account"),
     TicketStatus.UNKNOWN: ("nobody waits for that circuit any more", "wait: whoever dialled will dial again"),
     TicketStatus.UNPAID: ("it carries for a pass only", "ask the payer of this job for one"),
-    TicketStatus.NO_HOLDER: (
-        "the pass is not for these two keys",
-        "ask the payer for a pass that names both",
-    ),
-    TicketStatus.LAPSED: (
-        "our pass is not of this quarter of an hour",
-        "set the clocks of payer and relay, ask anew",
-    ),
+    TicketStatus.NO_HOLDER: ("the pass is not for these two keys", "ask the payer for a pass that names both"),
+    TicketStatus.LAPSED: ("our pass is not of this quarter of an hour", "set the clocks of payer and relay, ask anew"),
     TicketStatus.USED_UP: ("our pass or its payer's channel is used up", "ask the payer for more"),
-    TicketStatus.UNFUNDED: (
-        "the payer has no channel with it that pays its price",
-        "ask the payer to open one",
-    ),
-    TicketStatus.OWING: (
-        "receipts for what it carried are missing",
-        "wait for both sides to sign, then dial again",
-    ),
+    TicketStatus.UNFUNDED: ("the payer has no channel with it that pays its price", "ask the payer to open one"),
+    TicketStatus.OWING: ("receipts for what it carried are missing", "wait for both sides to sign, then dial again"),
 }
 
 
@@ -168,12 +147,7 @@ def _heard(answered: asyncio.Future[Connection | TicketStatus]) -> None:
 
 
 async def visit(
-    own: Credential,
-    counter: ByteCounter,
-    ticket: Ticket,
-    place: tuple[str, int],
-    make: Make,
-    early: bytes = b"",
+    own: Credential, counter: ByteCounter, ticket: Ticket, place: tuple[str, int], make: Make, early: bytes = b""
 ) -> RelayDial:
     """Shows a ticket to the relay at `place`, and the `early` bytes of a handshake behind it. Raises FF-NET-070."""
     host, port = place

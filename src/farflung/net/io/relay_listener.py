@@ -25,9 +25,7 @@ Greeter = Callable[[socket.socket, bytes], Awaitable[bool]]
 class RelayListener:
     """Listens, and asks the `greeters` by what a stranger says first. A socket that no greeter keeps is closed."""
 
-    def __init__(
-        self, listen: ListenConfig, greeters: Mapping[bytes, Greeter], handshake_seconds: float
-    ) -> None:
+    def __init__(self, listen: ListenConfig, greeters: Mapping[bytes, Greeter], handshake_seconds: float) -> None:
         self._listener = TcpListener(listen, self._enter)
         self._greeters, self._handshake_seconds = greeters, handshake_seconds
         self._strangers = OwnedTasks()  # being greeted

@@ -227,9 +227,7 @@ class RelayMeteringGate:
     async def _collect(self, payer: PeerId) -> None:
         """Everybody signs under every pass of this payer, or will not."""
         every = self._of(payer).values()
-        await asyncio.gather(
-            *(self._receipt_routes.collect(each, each.signed.toll.holders) for each in every)
-        )
+        await asyncio.gather(*(self._receipt_routes.collect(each, each.signed.toll.holders) for each in every))
 
     def _standing(self, books: PassMeter, parties: tuple[PeerId, ...]) -> PassStatus:
         payer = self._payers.find(books.signed.toll.payer)

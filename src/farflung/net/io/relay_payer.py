@@ -88,9 +88,7 @@ class RelayPayer:
         now = int(self._clock())
         return [s for s in self._passes.values() if s.toll.relay == relay and is_current(s.toll, now)]
 
-    def tally(
-        self, signed: SignedRelayPass | None, relay: PeerId, place: tuple[str, int]
-    ) -> ReceiptTally | None:
+    def tally(self, signed: SignedRelayPass | None, relay: PeerId, place: tuple[str, int]) -> ReceiptTally | None:
         """Where a connection through `relay` counts under this pass; None: under none, or it is none of ours."""
         if signed is None or not self._is_ours(signed, relay):
             return None
@@ -110,9 +108,7 @@ class RelayPayer:
     def _line(self, toll: RelayPass, place: tuple[str, int]) -> _ActivePass:
         return _ActivePass(toll, self._account, place, self._credit)
 
-    def shown(
-        self, signed: SignedRelayPass | None, relay: PeerId, place: tuple[str, int]
-    ) -> ReceiptTally | None:
+    def shown(self, signed: SignedRelayPass | None, relay: PeerId, place: tuple[str, int]) -> ReceiptTally | None:
         """As `tally`, for a pass that is about to be shown; asks at first what an earlier life of ours has left."""
         tally = self.tally(signed, relay, place)
         if tally is not None and not self._lines[_name(tally.toll)].is_known:
@@ -143,10 +139,7 @@ class RelayPayer:
         invention: one that counts, or did once, is signed for within the credit, and nothing of it is kept, so that no
         line of ours is forgotten for it. That it is over changes nothing of what is owed, nor of what a lie can bring.
         """
-        signed, place = (
-            decode(body, SignedRelayPass, limits.TICKET_BYTES),
-            (relay.place.host, relay.place.port),
-        )
+        signed, place = (decode(body, SignedRelayPass, limits.TICKET_BYTES), (relay.place.host, relay.place.port))
         name, now = _name(signed.toll), int(self._clock())
         if name in self._lines or (is_current(signed.toll, now) and name in self._passes):
             if self.tally(signed, relay.peer, place) is not None:
@@ -241,9 +234,7 @@ class GroupTally:
     Whole DATA frames count, both ways, as the relay counts them: its own words cost nothing.
     """
 
-    def __init__(
-        self, payer: RelayPayer | None, owner: PeerId, relay: PeerId, place: tuple[str, int]
-    ) -> None:
+    def __init__(self, payer: RelayPayer | None, owner: PeerId, relay: PeerId, place: tuple[str, int]) -> None:
         """`owner`: of the group. Without a payer, or a pass in it, nothing is shown and nothing counts."""
         self._payer, self._relay, self._place = payer, relay, place
         self.toll = payer.find_of(owner, relay) if payer is not None else None

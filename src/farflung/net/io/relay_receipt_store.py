@@ -56,9 +56,7 @@ class ReceiptStore:
                     continue
                 data = path.read_bytes()
                 kept = StoredPass(
-                    *decode(
-                        data, tuple[SignedRelayPass, tuple[SignedRelayReceipt, ...], int], limits.TILL_BYTES
-                    )
+                    *decode(data, tuple[SignedRelayPass, tuple[SignedRelayReceipt, ...], int], limits.TILL_BYTES)
                 )
                 toll = relay_pass_checks.judge(kept.signed, relay, ())
                 if isinstance(toll, RelayPass) and toll.chain == chain and _are_sound(toll, kept.receipts):
@@ -84,10 +82,7 @@ class ReceiptStore:
         for path in sorted(self._folder.glob("*" + _OWED))[: limits.PASSES]:
             with contextlib.suppress(OSError, ProtocolError, ValueError):
                 if path.stat().st_size <= _OWED_BYTES:
-                    yield (
-                        PeerId(bytes.fromhex(path.stem)),
-                        max(0, decode(path.read_bytes(), int, _OWED_BYTES)),
-                    )
+                    yield (PeerId(bytes.fromhex(path.stem)), max(0, decode(path.read_bytes(), int, _OWED_BYTES)))
 
     async def write(self) -> None:
         """Returns when all that is to be kept lies on the disk. Raises RunError FF-CORE-050; what is left stays due."""

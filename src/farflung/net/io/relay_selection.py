@@ -107,9 +107,7 @@ class RelaySelector:
             for place in self._state.attached:
                 is_there = self._endpoint.is_attached(place.relay)
                 self._feed(
-                    relay_selection.RelayAttachedEvent(place)
-                    if is_there
-                    else relay_selection.RelayDetachedEvent(place)
+                    relay_selection.RelayAttachedEvent(place) if is_there else relay_selection.RelayDetachedEvent(place)
                 )
             for rates in self._carried():
                 self._feed(relay_selection.RelayTrafficEvent(rates))
@@ -151,9 +149,7 @@ class RelaySelector:
                 await connection.call(relay_probe.TIME, b"", timeout=PROBE_SECONDS)
                 trip = min(trip, _now() - began)
             before = losses(connection.tcp)
-            up = await _transfer(
-                lambda n: connection.call(relay_probe.SINK, bytes(n), kind=MessageKind.JOIN), trip
-            )
+            up = await _transfer(lambda n: connection.call(relay_probe.SINK, bytes(n), kind=MessageKind.JOIN), trip)
             after = losses(connection.tcp)
             down = await _transfer(
                 lambda n: connection.call(relay_probe.SOURCE, encode(n), kind=MessageKind.JOIN), trip

@@ -92,9 +92,7 @@ class SpliceBuffer:
 
     def fill(self, source: socket.socket) -> int:
         """See Duct."""
-        size = os.splice(
-            source.fileno(), self._entry, limits.CIRCUIT_BUFFER_BYTES, flags=os.SPLICE_F_NONBLOCK
-        )
+        size = os.splice(source.fileno(), self._entry, limits.CIRCUIT_BUFFER_BYTES, flags=os.SPLICE_F_NONBLOCK)
         self._held += size
         return size
 
@@ -121,9 +119,7 @@ def make_splice(*, may_splice: bool) -> KernelSplice:
 class _CircuitDirection:
     """One direction."""
 
-    def __init__(
-        self, circuit: RelayCircuit, source: socket.socket, sink: socket.socket, splice: KernelSplice
-    ) -> None:
+    def __init__(self, circuit: RelayCircuit, source: socket.socket, sink: socket.socket, splice: KernelSplice) -> None:
         self._circuit, self._source, self._sink, self.splice = circuit, source, sink, splice
         self._loop = asyncio.get_running_loop()
         self._waits_for: socket.socket | None = None

@@ -23,9 +23,7 @@ from farflung.net.certificates import Credential, read_certificate
 
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
 MAKE: Final = "name the file that holds it; farflung key new FILE --account ACCOUNT makes one"
-RESTORE: Final = (
-    "name the file that holds it, or bring it back from a copy; farflung key new makes another one"
-)
+RESTORE: Final = "name the file that holds it, or bring it back from a copy; farflung key new makes another one"
 _NODE_BYTES: Final = _TEXT_BYTES + 2 * limits.NODE_CERTIFICATE_BYTES + 1
 
 
@@ -56,12 +54,8 @@ def _if_read(path: Path, data: bytes) -> str:
     if len(data) < _TEXT_BYTES - 1:
         return ""
     if data.strip().count(b"\n"):
-        return (
-            f"; if others did read it: farflung key rotate {shlex.quote(str(path))}, and farflung key revoke"
-        )
-    return (
-        "; if others did read it, go over to another account, and keep this file until nothing is left in it"
-    )
+        return f"; if others did read it: farflung key rotate {shlex.quote(str(path))}, and farflung key revoke"
+    return "; if others did read it, go over to another account, and keep this file until nothing is left in it"
 
 
 def is_there(path: Path) -> bool:

@@ -28,15 +28,7 @@ from farflung.ledger.table_rows import (
     channel_key,
     lease_key,
 )
-from farflung.ledger.transactions import (
-    NodeLeave,
-    NodeRegister,
-    Op,
-    SignedTx,
-    Transfer,
-    make_tx,
-    sign_tx,
-)
+from farflung.ledger.transactions import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import (
@@ -90,9 +82,7 @@ class LedgerClient:
         self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate
         self._trust = light_client.trust_in(genesis)
         self._seen = 0  # a height: what is proved of a lower one is too old
-        self._nonce = (
-            0  # the least that this client has not used: a validator that is behind names an earlier one
-        )
+        self._nonce = 0  # the least that this client has not used: a validator that is behind names an earlier one
 
     @property
     def chain(self) -> Hash:
@@ -172,9 +162,7 @@ class LedgerClient:
         return ops, fate
 
     async def _signed(self, ops: tuple[Op, ...]) -> SignedTx:
-        account = (
-            await self._ask(queries.GetAccount(self._key.public), queries.AccountReply, self._honest)
-        ).account
+        account = (await self._ask(queries.GetAccount(self._key.public), queries.AccountReply, self._honest)).account
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
         committee = await self.committee()
         if committee.committee.epoch > self._trust.epoch:
@@ -378,9 +366,7 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
     """
     connection = await connect()
     said = answer_of(await connection.call(QUERY, encode(queries.GetGenesis())), queries.GenesisReply)
-    committee = answer_of(
-        await connection.call(QUERY, encode(queries.GetCommittee())), queries.CommitteeReply
-    )
+    committee = answer_of(await connection.call(QUERY, encode(queries.GetCommittee())), queries.CommitteeReply)
     if validator not in (*said.genesis.validators, *committee.committee.members):
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis

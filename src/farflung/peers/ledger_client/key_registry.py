@@ -18,11 +18,7 @@ from farflung.core.ids import ID_BYTES
 from farflung.ledger import queries
 from farflung.ledger.table_rows import KeyRow
 from farflung.ledger.transactions import KeyCertify
-from farflung.net.certificates import (
-    FOREVER,
-    Credential,
-    certify,
-)
+from farflung.net.certificates import FOREVER, Credential, certify
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.node_keyring import Keyring, RegisteredKeys
@@ -71,9 +67,7 @@ class KeyRegistryFollower:
 
 def registered(row: KeyRow) -> RegisteredKeys:
     """A row of the ledger as the network knows it."""
-    return RegisteredKeys(
-        row.account, row.epoch, row.node, row.previous_epoch, row.previous, row.until, row.void
-    )
+    return RegisteredKeys(row.account, row.epoch, row.node, row.previous_epoch, row.previous, row.until, row.void)
 
 
 def _is_whole(row: KeyRow) -> bool:

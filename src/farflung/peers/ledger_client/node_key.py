@@ -34,9 +34,7 @@ AGAIN_SECONDS: Final = 600.0  # until a rotation that failed is tried again
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(
-    validator: PeerId, host: str, port: int, account: SigningKey
-) -> AsyncIterator[LedgerClient]:
+async def ledger_of(validator: PeerId, host: str, port: int, account: SigningKey) -> AsyncIterator[LedgerClient]:
     """The ledger, asked under a key of this moment: the account's own may not count on the wire any more.
 
     Raises NetworkError where it cannot be reached, ProtocolError FF-APP-071, FF-APP-144.
@@ -86,9 +84,7 @@ async def renewed(
     return fresh
 
 
-async def revoked(
-    account: SigningKey, ledger: LedgerClient, epoch: int | None, path: Path | None = None
-) -> int:
+async def revoked(account: SigningKey, ledger: LedgerClient, epoch: int | None, path: Path | None = None) -> int:
     """Revokes all epochs up to this one for ever; returns it.
 
     None: up to the registered one, or that of the key in the file `path` if it is higher. Keys that were never

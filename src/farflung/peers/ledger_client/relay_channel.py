@@ -34,14 +34,7 @@ from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_accounts import ChannelBalance
-from farflung.net.io.relay_metering_gate import (
-    RENEW,
-    SETTLE,
-    USED,
-    ChannelLedger,
-    PassClaim,
-    RelayMeteringGate,
-)
+from farflung.net.io.relay_metering_gate import RENEW, SETTLE, USED, ChannelLedger, PassClaim, RelayMeteringGate
 from farflung.net.io.relay_receipt_store import ReceiptStore
 from farflung.net.relay_receipts import RelayUsageReply
 from farflung.peers.ledger_client.client import LedgerClient
@@ -221,9 +214,7 @@ class RelayChannelPayer:
         self._endpoint.payer.put(self.signed)
         return self.signed
 
-    async def renew(
-        self, *, more: int = 0, holders: Iterable[PeerId] = (), lost: int = 0
-    ) -> SignedRelayPass | None:
+    async def renew(self, *, more: int = 0, holders: Iterable[PeerId] = (), lost: int = 0) -> SignedRelayPass | None:
         """Signs the pass anew and tells the relay: `more` bytes, further holders, `lost` bytes more that are made good.
 
         Raises NetworkError.

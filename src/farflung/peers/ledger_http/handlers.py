@@ -92,11 +92,7 @@ def head(ask: Ask, _: Words) -> Form:
 def genesis(ask: Ask, _: Words) -> Form:
     """What the chain began with; its hash is the chain's id."""
     said = asked(ask, queries.GetGenesis(), queries.GenesisReply).genesis
-    return {
-        "id": said.chain.hex(),
-        "genesis": plain(said),
-        "proof": {"genesis": in_base64(said)},
-    }
+    return {"id": said.chain.hex(), "genesis": plain(said), "proof": {"genesis": in_base64(said)}}
 
 
 def blocks(ask: Ask, words: Words) -> Form:
@@ -187,9 +183,7 @@ def job(ask: Ask, words: Words) -> Form:
         "job": held,
         "leases": rows(ask, LeaseRow.TABLE, (lease.key for lease in leases[first : first + PAGE])),
         "next_lease": first + PAGE if first + PAGE < len(leases) else None,
-        "rounds": rows(
-            ask, EpochRow.TABLE, (epoch_key(name, n) for n in range(since, min(since + PAGE, rounds)))
-        ),
+        "rounds": rows(ask, EpochRow.TABLE, (epoch_key(name, n) for n in range(since, min(since + PAGE, rounds)))),
         "next_round": since + PAGE if since + PAGE < rounds else None,
     }
 
@@ -251,10 +245,7 @@ def find(ask: Ask, words: Words) -> Form:
     if not LEAST_DIGITS <= len(digits) <= 2 * ID_BYTES or not set(digits) <= set("0123456789abcdef"):
         raise wrong("digits", f"{LEAST_DIGITS} to {2 * ID_BYTES} hexadecimal digits")
     said = asked(ask, search_queries.GetNames(digits), search_queries.NamesReply)
-    return {
-        "found": [{"where": each.where, "name": each.name.hex()} for each in said.found],
-        "is_all": said.is_all,
-    }
+    return {"found": [{"where": each.where, "name": each.name.hex()} for each in said.found], "is_all": said.is_all}
 
 
 def listed(ask: Ask, table: str, name: str, words: Words) -> Form:

@@ -163,11 +163,5 @@ def refused(error: FarflungError, *, again: int = 0) -> HttpResponse:
     headers = {"Retry-After": str(again)} if again else {}
     if status == 405:
         headers["Allow"] = "GET, HEAD"
-    told = {
-        "code": error.code,
-        "message": error.message,
-        "cause": error.cause,
-        "hint": error.hint,
-        "is_proved": False,
-    }
+    told = {"code": error.code, "message": error.message, "cause": error.cause, "hint": error.hint, "is_proved": False}
     return HttpResponse(status, msgspec.json.encode(told), headers=headers)

@@ -57,8 +57,7 @@ def _short(route: HttpRoute) -> dict[str, Any]:
 def _parameters(route: HttpRoute) -> list[dict[str, Any]]:
     text = {"type": "string", "pattern": "^[0-9a-z_]+$"}
     named = [
-        {"name": name, "in": "path", "required": True, "schema": text}
-        for name in re.findall(r"{(\w+)}", route.path)
+        {"name": name, "in": "path", "required": True, "schema": text} for name in re.findall(r"{(\w+)}", route.path)
     ]
     asked = [
         {"name": name, "in": "query", "description": about, "schema": {"type": "integer", "minimum": 0}}

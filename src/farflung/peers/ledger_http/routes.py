@@ -90,9 +90,7 @@ ROUTES: Final = (
         handlers.blocks,
         an_object(
             {
-                "blocks": a_list(
-                    an_object({**_SEALED, "transactions": COUNT, "canonical": BASE64}, "canonical")
-                ),
+                "blocks": a_list(an_object({**_SEALED, "transactions": COUNT, "canonical": BASE64}, "canonical")),
                 "next": NEXT,
             }
         ),
@@ -107,9 +105,7 @@ ROUTES: Final = (
     ),
     HttpRoute("/v1/tx/{id}", handlers.tx, _TX, cost=2),
     HttpRoute("/v1/accounts/{key}", handlers.account, an_object({"account": a_row(AccountRow)})),
-    HttpRoute(
-        "/v1/nodes", handlers.nodes, an_object({"nodes": a_list(a_row(NodeRow)), "next": NEXT}), FROM, cost=4
-    ),
+    HttpRoute("/v1/nodes", handlers.nodes, an_object({"nodes": a_list(a_row(NodeRow)), "next": NEXT}), FROM, cost=4),
     HttpRoute("/v1/nodes/{key}", handlers.node, an_object({"node": a_row(NodeRow)})),
     HttpRoute(
         "/v1/nodes/{key}/leases",
@@ -150,18 +146,12 @@ ROUTES: Final = (
     HttpRoute(
         "/v1/validators",
         handlers.validators,
-        an_object(
-            {"committee": a_row(CommitteeRow), "validators": a_list(a_row(ValidatorRow)), "next": NEXT}
-        ),
+        an_object({"committee": a_row(CommitteeRow), "validators": a_list(a_row(ValidatorRow)), "next": NEXT}),
         FROM,
         cost=4,
     ),
     HttpRoute(
-        "/v1/motions",
-        handlers.motions,
-        an_object({"motions": a_list(a_row(MotionRow)), "next": NEXT}),
-        FROM,
-        cost=4,
+        "/v1/motions", handlers.motions, an_object({"motions": a_list(a_row(MotionRow)), "next": NEXT}), FROM, cost=4
     ),
     HttpRoute("/v1/committees/{epoch}", handlers.committee, an_object({"committee": a_row(CommitteeRow)})),
     HttpRoute("/v1/params", handlers.params, an_object({"params": a_row(ParamsRow)})),
@@ -174,9 +164,7 @@ ROUTES: Final = (
     ),
 )
 
-ERROR: Final = an_object(
-    {"code": TEXT, "message": TEXT, "cause": TEXT, "hint": TEXT, "is_proved": {"const": False}}
-)
+ERROR: Final = an_object({"code": TEXT, "message": TEXT, "cause": TEXT, "hint": TEXT, "is_proved": {"const": False}})
 
 __all__ = ["COUNT", "DECIMAL", "ERROR", "ROUTES", "HttpRoute", "found"]
 
@@ -193,9 +181,7 @@ def found(target: str) -> tuple[HttpRoute, dict[str, str]]:
         if len(names) == len(parts) and all(
             name == part or (name.startswith("{") and part) for name, part in zip(names, parts, strict=True)
         ):
-            words = {
-                name[1:-1]: part for name, part in zip(names, parts, strict=True) if name.startswith("{")
-            }
+            words = {name[1:-1]: part for name, part in zip(names, parts, strict=True) if name.startswith("{")}
             return route, words | _asked(route, query)
     raise UsageError(
         "FF-APP-267",

@@ -16,15 +16,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.peers.ledger_http import openapi, routes
 from farflung.peers.ledger_http.handlers import Ask
-from farflung.peers.ledger_http.http1 import (
-    TEXT,
-    HttpResponse,
-    is_bodiless,
-    read_target,
-    refused,
-    replied,
-    unreadable,
-)
+from farflung.peers.ledger_http.http1 import TEXT, HttpResponse, is_bodiless, read_target, refused, replied, unreadable
 from farflung.peers.ledger_http.metrics import LedgerMetrics
 from farflung.peers.ledger_http.rate_limit import AddressRateLimiter, block_of
 
@@ -116,9 +108,7 @@ class LedgerHttpServer:
                 rest -= len(more)
 
     def _is_full(self, peer: str) -> bool:
-        return (
-            len(self._tasks) > limits.API_CONNECTIONS or self._open[peer] > limits.API_CONNECTIONS_PER_ADDRESS
-        )
+        return len(self._tasks) > limits.API_CONNECTIONS or self._open[peer] > limits.API_CONNECTIONS_PER_ADDRESS
 
     def reply(self, asked: bytes, peer: str) -> HttpResponse:
         """The answer to one request."""

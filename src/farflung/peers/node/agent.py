@@ -271,9 +271,7 @@ class NodeAgent:
                 over = self._process.over_limit()
                 if over:
                     self._channel.report(
-                        "warning",
-                        code="FF-APP-086",
-                        message=f"{self._config.name}: its worker is ended: {over}",
+                        "warning", code="FF-APP-086", message=f"{self._config.name}: its worker is ended: {over}"
                     )
                     self._end_worker()
                     continue
@@ -293,9 +291,7 @@ class NodeAgent:
             self._end_worker()
         return must_end
 
-    def _start(
-        self, call: NodeCall, start: messages.LeaseStartRequest
-    ) -> Awaitable[messages.LeaseStartReply]:
+    def _start(self, call: NodeCall, start: messages.LeaseStartRequest) -> Awaitable[messages.LeaseStartReply]:
         return self.in_turn(call.lease, lambda: self._started(call, start))
 
     async def _started(self, call: NodeCall, start: messages.LeaseStartRequest) -> messages.LeaseStartReply:
@@ -409,9 +405,7 @@ def _decoded(route: Route, lease: TrainingLease | AuditLease | None, body: bytes
     """A message; one about a lease names its job. Raises ProtocolError, PolicyError FF-APP-057."""
     if route.request is bytes:
         return body
-    return (
-        order(lease.job, body, route.request) if lease else decode(body, route.request, limits.CONTROL_BYTES)
-    )
+    return order(lease.job, body, route.request) if lease else decode(body, route.request, limits.CONTROL_BYTES)
 
 
 def _by_node(verb: Callable[[NodeAgent, NodeCall, Any], Any]) -> Answer:

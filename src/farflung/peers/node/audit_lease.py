@@ -53,9 +53,7 @@ BLAMED: Final = (  # what the worker says of a state that no honest peer can hav
 )
 
 Place = tuple[int, PeerId, int]  # round, node, segment
-Retain = Callable[
-    [int, chair.SegmentAudit, bytes, bytes], None
-]  # a seat, its audit, its start and claimed end
+Retain = Callable[[int, chair.SegmentAudit, bytes, bytes], None]  # a seat, its audit, its start and claimed end
 
 
 class PendingAudit(NamedTuple):
@@ -73,10 +71,7 @@ class AuditLease:
     """Carries out one job's audits on this verifier."""
 
     def __init__(
-        self,
-        workspace: JobWorkspace,
-        chain: Hash,
-        retain: Retain = lambda _seat, _audit, _start, _claimed: None,
+        self, workspace: JobWorkspace, chain: Hash, retain: Retain = lambda _seat, _audit, _start, _claimed: None
     ) -> None:
         """`retain` keeps a segment that is found false by its distance: this verifier may have to prove it."""
         self._workspace, self._chain, self._retain = workspace, chain, retain
@@ -97,11 +92,7 @@ class AuditLease:
         return self._terms.id
 
     async def start(
-        self,
-        start: protocol_messages.LeaseStartRequest,
-        job_key: bytes,
-        worker: WorkerHandle,
-        requester: PeerId,
+        self, start: protocol_messages.LeaseStartRequest, job_key: bytes, worker: WorkerHandle, requester: PeerId
     ) -> protocol_messages.LeaseStartReply:
         """Brings the data here and sets the worker up."""
         self._requester = requester
@@ -132,9 +123,7 @@ class AuditLease:
             return protocol_messages.AuditReply(known.blind, None)
         spec = self._terms.spec
         if not (0 <= asked.round < spec.rounds and 0 <= asked.segment < spec.segments):
-            raise PolicyError(
-                "FF-APP-057", "an order does not fit where the lease stands", cause="no such segment"
-            )
+            raise PolicyError("FF-APP-057", "an order does not fit where the lease stands", cause="no such segment")
         self._forget(asked.round)
         packed = await self._fetch(asked.snapshot, self._requester)
         public = public_state.check(
@@ -144,9 +133,7 @@ class AuditLease:
             await self._workspace.try_graph(await self._workspace.parts(), packed, asked.member)
             self._is_tried = True
         params = segments.params_root(self._terms.layout, public.params)
-        place = segment_opening.OpenedSegment(
-            self._terms.spec, asked.round, asked.segment, asked.contribution, params
-        )
+        place = segment_opening.OpenedSegment(self._terms.spec, asked.round, asked.segment, asked.contribution, params)
         run = None
         if asked.opened is not None:
             with contextlib.suppress(WithheldError):
@@ -195,9 +182,7 @@ class AuditLease:
         audit = chair.begin(place, layout, self._terms.tolerance, border, state, public.params, reran)
         return opened, state, audit
 
-    def _chain_fault(
-        self, asked: protocol_messages.AuditRequest, opened: protocol_messages.SegmentOpenReply
-    ) -> str:
+    def _chain_fault(self, asked: protocol_messages.AuditRequest, opened: protocol_messages.SegmentOpenReply) -> str:
         """Whether the round goes on from the committed end of the peer's round before it."""
         before: BorderRoots | None = None
         start = segment_opening.read_border(opened.start)
@@ -232,18 +217,14 @@ class AuditLease:
                 self._retain(held.order.member, held.audit, held.start, shown.end)
         node, border = asked.peer, held.audit.mine.border
         nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
-        return protocol_messages.VerdictReply(
-            self._verdict(held.order, found, held.blind.digest), border, nonce
-        )
+        return protocol_messages.VerdictReply(self._verdict(held.order, found, held.blind.digest), border, nonce)
 
     def _ends(
         self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply
     ) -> segment_opening.ClaimedEnds | str:
         return segment_opening.read_ends(held.audit.place, held.audit.start, revealed.leaves)
 
-    async def _shown(
-        self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply
-    ) -> chair.SegmentClaim:
+    async def _shown(self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply) -> chair.SegmentClaim:
         """The peer's leaves and states; a state that this verifier has itself is not fetched."""
         place, node = held.audit.place, held.order.contribution.peer
         ends = self._ends(held, revealed)
@@ -289,28 +270,21 @@ class AuditLease:
         if [payload_hash(payload) for payload in payloads] != [c.payload for c in accepted]:
             raise VerificationError("FF-APP-406", "a payload to be scored is not the one that was accepted")
         parts = tuple(
-            worker_messages.AcceptedPayload(c.peer, c.weight, p)
-            for c, p in zip(accepted, payloads, strict=True)
+            worker_messages.AcceptedPayload(c.peer, c.weight, p) for c, p in zip(accepted, payloads, strict=True)
         )
-        request = worker_messages.LossProbeCommand(
-            packed, asked.members, parts, probe.windows, seed_of(asked.beacon)
-        )
+        request = worker_messages.LossProbeCommand(packed, asked.members, parts, probe.windows, seed_of(asked.beacon))
         probed = await self._workspace.ask(request, worker_messages.LossProbeResult)
         about = (self._chain, self.job, asked.round, asked.beacon, contributions_root(accepted))
         return sign_scores(self._key, RoundScores(*about, self._key.public, probed.held_before, probed.each))
 
-    def _verdict(
-        self, asked: protocol_messages.AuditRequest, found: AuditFinding, result: Hash
-    ) -> SignedVerdict:
+    def _verdict(self, asked: protocol_messages.AuditRequest, found: AuditFinding, result: Hash) -> SignedVerdict:
         c = asked.contribution
         about = (self._chain, self.job, asked.round, c.peer, asked.segment, c.trace)
         return sign_verdict(self._key, Verdict(*about, self._key.public, found.finding, found.excess, result))
 
     async def _ask_opening(self, asked: protocol_messages.AuditRequest) -> protocol_messages.SegmentOpenReply:
         body = encode(
-            protocol_messages.SegmentOpenRequest(
-                self.job, asked.round, asked.segment, asked.contribution.trace
-            )
+            protocol_messages.SegmentOpenRequest(self.job, asked.round, asked.segment, asked.contribution.trace)
         )
         return await self._ask_peer(
             asked.contribution.peer, protocol_messages.OPEN, body, protocol_messages.SegmentOpenReply
@@ -319,9 +293,7 @@ class AuditLease:
     async def _ask_reveal(self, held: PendingAudit) -> protocol_messages.SegmentRevealReply:
         asked = held.order
         trace = asked.contribution.trace
-        body = encode(
-            protocol_messages.SegmentRevealRequest(self.job, asked.round, asked.segment, trace, held.blind)
-        )
+        body = encode(protocol_messages.SegmentRevealRequest(self.job, asked.round, asked.segment, trace, held.blind))
         return await self._ask_peer(
             asked.contribution.peer, protocol_messages.UNVEIL, body, protocol_messages.SegmentRevealReply
         )
@@ -341,9 +313,7 @@ class AuditLease:
     async def _from_peer(self, manifest: ObjectManifest, peer: PeerId) -> bytes:
         """A state that the peer had committed to; raises WithheldError."""
         if manifest.size > self._largest_state():
-            raise WithheldError(
-                "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"
-            )
+            raise WithheldError("FF-APP-088", "a committed state is withheld", cause="it is larger than any state")
 
         async def ask() -> bytes:
             await self._debts.reach(peer)

@@ -28,15 +28,7 @@ from farflung.core.crypto import SigningKey
 from farflung.job.cheat_names import HONEST
 from farflung.ledger.params import DAY_MS
 from farflung.net.certificates import Credential
-from farflung.peers.process.config import (
-    Count,
-    GenesisFile,
-    KeyFile,
-    LedgerConfig,
-    ListenerConfig,
-    Port,
-    RoleConfig,
-)
+from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
 
 REGISTERED_MS: Final = 60 * DAY_MS  # for which a node registers itself
 

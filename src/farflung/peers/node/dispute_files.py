@@ -62,11 +62,7 @@ class DisputeFile(Wire, frozen=True):
 
 
 def own_dispute_file(
-    case: DisputeJob,
-    node: PeerId,
-    place: Place,
-    trace: ContributionTrace,
-    states: worker_messages.OpenSegmentResult,
+    case: DisputeJob, node: PeerId, place: Place, trace: ContributionTrace, states: worker_messages.OpenSegmentResult
 ) -> DisputeFile:
     """What a node keeps of its own work. `states`: as its worker gives them."""
     terms, (round, segment) = case.terms, place
@@ -76,9 +72,7 @@ def own_dispute_file(
     return DisputeFile(terms.id, node, *about, start, states.end, tuple(shown))
 
 
-def found_dispute_file(
-    terms: JobTerms, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes
-) -> DisputeFile:
+def found_dispute_file(terms: JobTerms, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> DisputeFile:
     """What a verifier keeps of a segment that it found false; both states as the node opened them."""
     place, c = audit.place, audit.place.contribution
     begun = _whole(terms, place.round, start, audit.base)

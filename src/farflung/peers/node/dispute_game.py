@@ -17,14 +17,7 @@ from farflung.core.canon.tile_tree import leaf_hash
 from farflung.core.errors import RunError
 from farflung.job.spec import JobTerms
 from farflung.ledger.disputes import DisputeRow
-from farflung.ledger.pinpoint_game import (
-    ACCUSED,
-    CHALLENGER,
-    NO_ACCOUNT,
-    PinpointRow,
-    PinpointStage,
-    ShowTile,
-)
+from farflung.ledger.pinpoint_game import ACCUSED, CHALLENGER, NO_ACCOUNT, PinpointRow, PinpointStage, ShowTile
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node.dispute_files import DisputeFile
 from farflung.train import segments
@@ -97,9 +90,7 @@ class DisputeGame:
 
         return await self._executed(move)
 
-    def _next(
-        self, player: DisputePlayer, row: PinpointRow, bond: int, shown: Pair = (None, None)
-    ) -> Move | None:
+    def _next(self, player: DisputePlayer, row: PinpointRow, bond: int, shown: Pair = (None, None)) -> Move | None:
         return next_move(player._replace(role=self._role(row), bond=bond), row, shown)
 
     @property
@@ -153,9 +144,7 @@ class DisputeGame:
         return [op for op in said if isinstance(op, ShowTile) and (op.job, op.node, op.leaf) == named]
 
 
-def segment_of(
-    parts: JobProgramParts, terms: JobTerms, dispute_file: DisputeFile, row: PinpointRow
-) -> DisputedSegment:
+def segment_of(parts: JobProgramParts, terms: JobTerms, dispute_file: DisputeFile, row: PinpointRow) -> DisputedSegment:
     """What a dispute file says, as it is executed. Raises RunError FF-APP-381, and FF-TRAIN-070 to -082."""
     run: SegmentSteps | None = run_of(parts.program, dispute_file.weight, dispute_file.segment)
     if run is None:

@@ -24,13 +24,7 @@ from farflung.ledger.table_rows import JobState, lease_key
 from farflung.ledger.transactions import LeaseRole
 from farflung.ledger.validators import count_key
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.node.dispute_files import (
-    DisputeFileStore,
-    DisputeJob,
-    Place,
-    found_dispute_file,
-    own_dispute_file,
-)
+from farflung.peers.node.dispute_files import DisputeFileStore, DisputeJob, Place, found_dispute_file, own_dispute_file
 from farflung.peers.node.dispute_game import LOOK_SECONDS, DisputeGame
 from farflung.peers.process.channel import Channel
 from farflung.peers.program import trace as program_trace
@@ -88,9 +82,7 @@ class DisputeAgent:
             )
         self._cases[case.terms.id] = case, store
 
-    def own(
-        self, job: Hash, place: Place, trace: ContributionTrace, states: worker_messages.OpenSegmentResult
-    ) -> None:
+    def own(self, job: Hash, place: Place, trace: ContributionTrace, states: worker_messages.OpenSegmentResult) -> None:
         """Keeps a drawn segment of this node's own work; durable on return. `states`: as its worker gives them."""
         if job in self._cases:
             case, store = self._cases[job]

@@ -61,11 +61,7 @@ class LanPaths(PathManager):
     """Roads on which the places of a peer on this LAN are tried before those that its record names."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        host: str,
-        *,
-        on_way: Callable[[PeerId, PathType], None] = lambda _peer, _way: None,
+        self, endpoint: Endpoint, host: str, *, on_way: Callable[[PeerId, PathType], None] = lambda _peer, _way: None
     ) -> None:
         """`host`: the own address on the LAN, where `endpoint` will listen; loopback or empty: there is no LAN."""
         super().__init__(endpoint, is_near=self._is_on_lan, on_way=on_way)
@@ -79,9 +75,7 @@ class LanPaths(PathManager):
             return
         with contextlib.suppress(NetworkError):
             _, port = await self._endpoint.start()
-            lan = MdnsDiscovery(
-                self._endpoint.credential.account, [self._at], port, [self._at], on_heard=self._heard
-            )
+            lan = MdnsDiscovery(self._endpoint.credential.account, [self._at], port, [self._at], on_heard=self._heard)
             await lan.start()
             self._lan = lan
 

@@ -26,9 +26,7 @@ from farflung.peers.protocol import messages
 from farflung.peers.transfer import objects
 
 WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to, were it nothing
-REDIAL: Final = Backoff.every(
-    0.3
-)  # between tries: a peer that died is back within seconds, and owes what it owed
+REDIAL: Final = Backoff.every(0.3)  # between tries: a peer that died is back within seconds, and owes what it owed
 PROBE_SECONDS: Final = 10.0  # within which the requester answers a verifier that doubts its own line
 RELAY_GONE: Final = "FF-NET-070"
 

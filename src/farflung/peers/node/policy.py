@@ -39,9 +39,7 @@ class LeasePolicy(NamedTuple):
         if proposal.terms.requester != proposer:
             raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
         if proposal.role is not self.role:
-            raise PolicyError(
-                "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name
-            )
+            raise PolicyError("FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name)
         if proposal.unit_price < self.unit_price:
             raise PolicyError(
                 "FF-APP-045",

@@ -33,18 +33,14 @@ PROVIDER: Final = NodeRole(
         **LEASE_ROUTES,
         messages.TRAIN: Route(messages.TrainRequest, Caller.REQUESTER, in_turn(TrainingLease.train)),
         messages.REVEAL: Route(messages.RevealRequest, Caller.REQUESTER, in_turn(TrainingLease.reveal)),
-        messages.MERGE: Route(
-            messages.MergeRequest, Caller.REQUESTER, NodeAgent.counted(TrainingLease.merge)
-        ),
+        messages.MERGE: Route(messages.MergeRequest, Caller.REQUESTER, NodeAgent.counted(TrainingLease.merge)),
         messages.DROP: Route(messages.DropRoundRequest, Caller.REQUESTER, _drop),
         messages.ENTER: Route(
             messages.GroupJoinRequest, Caller.REQUESTER, lambda call, said: call.node.join_group(call, said)
         ),
         messages.PLANT: Route(messages.SegmentOpenRequest, Caller.REQUESTER, in_turn(TrainingLease.plant)),
         messages.OPEN: Route(messages.SegmentOpenRequest, Caller.AUDITORS, _open),
-        messages.UNVEIL: Route(
-            messages.SegmentRevealRequest, Caller.AUDITORS, by_lease(TrainingLease.unveil)
-        ),
+        messages.UNVEIL: Route(messages.SegmentRevealRequest, Caller.AUDITORS, by_lease(TrainingLease.unveil)),
         messages.HELD: Route(bytes, Caller.MEMBERS, lambda call, body: call.lease.fanning.answer(body)),
     },
 )

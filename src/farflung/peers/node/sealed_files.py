@@ -40,9 +40,7 @@ class SealedFileStore:
     def save(self, name: str, data: bytes) -> None:
         """Replaces a file; durable on return."""
         manifest, chunks = seal(self._secret, data)
-        write_atomic(
-            self._path(name), encode(_SealedFile(manifest, tuple(chunks))), "provider.vault", private=True
-        )
+        write_atomic(self._path(name), encode(_SealedFile(manifest, tuple(chunks))), "provider.vault", private=True)
 
     def load(self, name: str) -> bytes | None:
         """A file's content, or None; raises VerificationError FF-APP-040 when it is damaged."""

@@ -71,13 +71,7 @@ class SampledSegments:
     """The drawn segments of one lease."""
 
     def __init__(
-        self,
-        key: SigningKey,
-        job: Hash,
-        segments: int,
-        disk: DiskObjectStore,
-        vault: SealedFileStore,
-        job_key: bytes,
+        self, key: SigningKey, job: Hash, segments: int, disk: DiskObjectStore, vault: SealedFileStore, job_key: bytes
     ) -> None:
         self._key, self._job, self._segments = key, job, segments
         self._disk, self._vault, self._job_key = disk, vault, job_key
@@ -158,9 +152,7 @@ class SampledSegments:
         """What came out of a segment, for a verifier of the job that has committed to its own result."""
         said, node = request.blind, self._key.public
         opening = self._known_of(request)
-        is_due = said.verifier in verifiers and is_blind(
-            said, self._job, request.round, node, request.segment
-        )
+        is_due = said.verifier in verifiers and is_blind(said, self._job, request.round, node, request.segment)
         if not is_due:
             raise PolicyError(
                 "FF-APP-083",
@@ -241,9 +233,7 @@ class SegmentSealer:
             )
         states = await self._states(result, segment)
         source = await self._states(result, source_of(segment, count) - 1)
-        false = worker_messages.OpenSegmentResult(
-            states.start, self._planted(result, states, source), states.last
-        )
+        false = worker_messages.OpenSegmentResult(states.start, self._planted(result, states, source), states.last)
         return self._openings.plant(result.round, segment, result.trace, self._before(result.round), false)
 
     def _planted(
@@ -275,10 +265,8 @@ class SegmentSealer:
         """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
         kept = self._private.before(round)
         await self._workplace.ask(
-            worker_messages.RewindCommand(round, kept.inner if kept is not None else b""),
-            worker_messages.StateResult,
+            worker_messages.RewindCommand(round, kept.inner if kept is not None else b""), worker_messages.StateResult
         )
         await self._workplace.ask(
-            worker_messages.TrainCommand(round, self._terms.spec.steps_of(tokens)),
-            worker_messages.TrainResult,
+            worker_messages.TrainCommand(round, self._terms.spec.steps_of(tokens)), worker_messages.TrainResult
         )

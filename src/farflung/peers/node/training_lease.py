@@ -13,24 +13,14 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT_KEY, derive
-from farflung.core.errors import (
-    FarflungError,
-    NetworkError,
-    PolicyError,
-    VerificationError,
-)
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.cheat_names import HONEST
 from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io.multicast_member import GroupEndpoint, NoEndpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.node.sealed_files import (
-    PrivateCheckpoint,
-    PrivateRoundResult,
-    PrivateStateStore,
-    SealedFileStore,
-)
+from farflung.peers.node.sealed_files import PrivateCheckpoint, PrivateRoundResult, PrivateStateStore, SealedFileStore
 from farflung.peers.node.segment_openings import Retain, SampledSegments, SegmentSealer
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol.job_key import KEY_BYTES
@@ -213,9 +203,7 @@ class TrainingLease:
     async def _compute(self, round: int, steps: int) -> PrivateRoundResult:
         self._is_training = True
         try:
-            trained = await self._workspace.ask(
-                worker_messages.TrainCommand(round, steps), worker_messages.TrainResult
-            )
+            trained = await self._workspace.ask(worker_messages.TrainCommand(round, steps), worker_messages.TrainResult)
         finally:
             self._is_training = False
         if round <= self._dropped:  # said while the answer was on its way
@@ -333,13 +321,9 @@ class TrainingLease:
                 raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
             payload = await self._workspace.bring(share.manifest, self._sources(share), kind)
             if payload_hash(payload) != c.payload:
-                raise VerificationError(
-                    "FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one"
-                )
+                raise VerificationError("FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one")
             parts.append(worker_messages.AcceptedPayload(c.peer, c.weight, payload))
-        return await self._workspace.ask(
-            worker_messages.MergeCommand(round, tuple(parts)), worker_messages.StateResult
-        )
+        return await self._workspace.ask(worker_messages.MergeCommand(round, tuple(parts)), worker_messages.StateResult)
 
     def _check_weight(self, round: int, c: Contribution) -> None:
         """Nothing weighs more than the terms allow, or than was assigned before the round. Raises FF-APP-197."""

@@ -54,9 +54,7 @@ class VoucherStore:
                 await asyncio.sleep(RECORD_SECONDS)
                 await self._claim(ledger, job)
         except FarflungError as error:
-            self._channel.report(
-                "warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300]
-            )
+            self._channel.report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
 
     async def claim_all(self) -> None:
         """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""

@@ -44,9 +44,7 @@ async def ask(worker: WorkerHandle, message: worker_messages.Request, kind: type
     """The worker's reply. Raises RunError FF-APP-037 when it is of another kind."""
     reply = await worker.request(message)
     if not isinstance(reply, kind):
-        raise RunError(
-            "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
-        )
+        raise RunError("FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}")
     return reply
 
 
@@ -75,8 +73,7 @@ class JobWorkspace:
         """
         faults = {
             "the job's key": len(job_key) != KEY_BYTES,
-            "the data set": start.dataset.content != self.terms.dataset
-            or start.dataset.size > self._dataset_bytes,
+            "the data set": start.dataset.content != self.terms.dataset or start.dataset.size > self._dataset_bytes,
             "the module": not self._is_module(start.module),
             "the graph": start.graph.size > (SHIPPED_BYTES if self.terms.is_proven else 0),
             **further,
@@ -93,12 +90,7 @@ class JobWorkspace:
         return module.content == self.terms.module and module.size <= limits.MODULE_BYTES
 
     async def enter(
-        self,
-        start: LeaseStartRequest,
-        job_key: bytes,
-        worker: WorkerHandle,
-        requester: PeerId,
-        cheat: str = HONEST,
+        self, start: LeaseStartRequest, job_key: bytes, worker: WorkerHandle, requester: PeerId, cheat: str = HONEST
     ) -> JobProgramParts | None:
         """Brings data, module and graph here, checks the job's program, and sets the worker up; until that is done it
         does not count as set up. Returns the program with its parts; raises what tracing.parts raises.
@@ -140,8 +132,7 @@ class JobWorkspace:
             start = segments.pack(replace(ends[-1], params=None), spec.optimizer, terms.layout)
             # So many steps as segments: the first segment is one step.
             reran = await self.ask(
-                worker_messages.RerunCommand(data, member, 0, start, spec.segments),
-                worker_messages.RerunResult,
+                worker_messages.RerunCommand(data, member, 0, start, spec.segments), worker_messages.RerunResult
             )
             ends.append(segments.unpack(reran.end, spec.optimizer, terms.layout, public.round))
         begin = replace(ends[1], params=None)

@@ -23,14 +23,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from farflung.core.codec import describe
-from farflung.core.errors import (
-    FarflungError,
-    NetworkError,
-    PolicyError,
-    RunError,
-    UsageError,
-    VerificationError,
-)
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError, VerificationError
 from farflung.core.events import AnyEvent, ProcessUsageEvent, to_json
 from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
@@ -192,9 +185,7 @@ def by_name(counter: ByteCounter) -> dict[str, int]:
 def run_role(main: Callable[[ConfigT, Channel], Coroutine[Any, Any, None]], kind: type[ConfigT]) -> None:
     """Runs a role's main function to its end and exits: by its supervisor's orders, or as `--config FILE` says."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="Of the role: TOML, or JSON as FILE.json."
-    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="Of the role: TOML, or JSON as FILE.json.")
     path = parser.parse_args().config
     channel = PipeChannel() if path is None else LogChannel()
 

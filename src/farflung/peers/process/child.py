@@ -12,10 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.core.errors import (
-    FarflungError,
-    RunError,
-)
+from farflung.core.errors import FarflungError, RunError
 from farflung.peers.process.channel import LINE_BYTES, Report, as_error
 
 GRACE_SECONDS = 5.0

@@ -68,22 +68,12 @@ def _step_of(spec: JobSpec) -> JobSpec:
     """What one step follows from: all else as it is where nobody says anything, so that one trace serves many jobs."""
     members = NetworkSpec(providers=spec.network.providers)
     return JobSpec(
-        seed=spec.seed,
-        batch=spec.batch,
-        model=spec.model,
-        optimizer=spec.optimizer,
-        sync=spec.sync,
-        network=members,
+        seed=spec.seed, batch=spec.batch, model=spec.model, optimizer=spec.optimizer, sync=spec.sync, network=members
     )
 
 
 def classify(
-    folder: RunFolder,
-    spec: JobSpec,
-    layout: TensorLayout,
-    tolerance: Tolerance,
-    data: bytes,
-    traced: GraphTraceResult,
+    folder: RunFolder, spec: JobSpec, layout: TensorLayout, tolerance: Tolerance, data: bytes, traced: GraphTraceResult
 ) -> JobProgramResult:
     """The job's program, put together from its parts, of which `data` is the packed data set; what is shipped is kept
     in the run's folder.

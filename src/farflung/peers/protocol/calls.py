@@ -26,9 +26,7 @@ ResultT = TypeVar("ResultT")
 class MemberCalls:
     """The way to each member. `patience`: seconds for a broken line; `is_wanted`: whether a peer is waited for."""
 
-    def __init__(
-        self, dial: Dial, patience: Callable[[PeerId], float], is_wanted: Callable[[PeerId], bool]
-    ) -> None:
+    def __init__(self, dial: Dial, patience: Callable[[PeerId], float], is_wanted: Callable[[PeerId], bool]) -> None:
         self.dial, self._patience, self._is_wanted = dial, patience, is_wanted
 
     async def ask(self, peer: PeerId, method: str, body: bytes) -> bytes:
@@ -56,9 +54,7 @@ def is_lost_line(error: FarflungError) -> bool:
 def as_failure(error: FarflungError | None) -> FarflungError:
     """Why a run cannot go on: what the last provider said. An error that it sent is no fault of the network."""
     if error is None:
-        return RunError(
-            "FF-APP-052", "all providers are gone", hint="`farflung resume` goes on when they are back"
-        )
+        return RunError("FF-APP-052", "all providers are gone", hint="`farflung resume` goes on when they are back")
     if isinstance(error, RemoteError):
         return RunError(error.code, error.message, cause=error.cause, hint=error.hint)
     return error

@@ -16,13 +16,7 @@ from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.ids import PeerId, Signature
 from farflung.ledger.transactions import LeaseRole
 from farflung.market.provider_offer import Capabilities
-from farflung.net.endpoint_records import (
-    EndpointAddress,
-    EndpointRecord,
-    check_time,
-    check_values,
-    issue,
-)
+from farflung.net.endpoint_records import EndpointAddress, EndpointRecord, check_time, check_values, issue
 from farflung.net.io.connection import Connection
 
 PUBLISH = "directory.publish"
@@ -114,9 +108,7 @@ class DirectoryPublisher:
             except NetworkError as error:
                 cause = str(error)[:300]
             await asyncio.sleep(5 * LOOK_SECONDS / _TRIES)
-        raise NetworkError(
-            "FF-APP-093", "the directory cannot be reached", cause=cause, hint="is the ledger running?"
-        )
+        raise NetworkError("FF-APP-093", "the directory cannot be reached", cause=cause, hint="is the ledger running?")
 
     async def stay(self) -> None:
         """Keeps the record known and fresh until it is cancelled."""

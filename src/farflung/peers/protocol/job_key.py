@@ -31,11 +31,7 @@ class LeaseKey:
     def unwrap(self, job: Hash, wrapped: bytes) -> bytes:
         """The job's key; raises VerificationError FF-APP-082 when it is not wrapped for this lease and job."""
         try:
-            key = (
-                _SUITE.decrypt(wrapped, self._private, info=_info(job))
-                if len(wrapped) == WRAPPED_BYTES
-                else b""
-            )
+            key = _SUITE.decrypt(wrapped, self._private, info=_info(job)) if len(wrapped) == WRAPPED_BYTES else b""
         except (InvalidTag, ValueError):
             key = b""
         if len(key) != KEY_BYTES:
@@ -53,9 +49,7 @@ def wrap(lease_key: bytes, job: Hash, key: bytes) -> bytes:
     try:
         return _SUITE.encrypt(key, X25519PublicKey.from_public_bytes(lease_key), info=_info(job))
     except ValueError:  # a point of small order: everybody would know the shared secret
-        raise VerificationError(
-            "FF-APP-063", "a lease key is none that a secret can be wrapped for"
-        ) from None
+        raise VerificationError("FF-APP-063", "a lease key is none that a secret can be wrapped for") from None
 
 
 def sign_lease_key(key: SigningKey, job: Hash, lease_key: bytes) -> Signature:

@@ -77,9 +77,7 @@ class RelayConfig(RoleConfig, frozen=True):
         own = self.key.credential
         account = self.account or (own.node if own.certificate is None else None)
         if account is not None and account.public != own.account:
-            raise another_account(
-                self.key.path or self.folder, f"the node key speaks for {own.account.hex()}"
-            )
+            raise another_account(self.key.path or self.folder, f"the node key speaks for {own.account.hex()}")
         if account is None and self.price:
             raise UsageError(
                 "FF-APP-264",

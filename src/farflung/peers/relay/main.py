@@ -83,11 +83,7 @@ async def main(config: RelayConfig, channel: Channel) -> None:
 
 
 async def _serve(
-    config: RelayConfig,
-    channel: Channel,
-    server: RelayServer,
-    link: RelayLedgerLink | None,
-    month: MonthlyQuota | None,
+    config: RelayConfig, channel: Channel, server: RelayServer, link: RelayLedgerLink | None, month: MonthlyQuota | None
 ) -> None:
     """Until the channel ends; then claims what it is owed, and closes."""
     tasks = OwnedTasks()
@@ -165,10 +161,7 @@ async def _gate(link: RelayLedgerLink, config: RelayConfig) -> RelayMeteringGate
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     is_away = lambda error: isinstance(error, NetworkError)  # noqa: E731
     return await retry(
-        lambda: link.gate(config.price, ReceiptStore(config.folder)),
-        AGAIN,
-        is_away,
-        patience=lambda: config.patience,
+        lambda: link.gate(config.price, ReceiptStore(config.folder)), AGAIN, is_away, patience=lambda: config.patience
     )
 
 

@@ -57,10 +57,7 @@ class AuditDraws:
             return {}
         spec, accepted = self._terms.spec, self._log.accepted
         probation = spec.audit.probation
-        counts = [
-            (c.peer, audit_sample.standing(accepted, round, c.peer, probation))
-            for c in self.commitments(round)
-        ]
+        counts = [(c.peer, audit_sample.standing(accepted, round, c.peer, probation)) for c in self.commitments(round)]
         found = audit_sample.draw(spec.audit, spec.segments, self.beacon(round), counts, flags)
         return {d.peer: d for d in found}
 

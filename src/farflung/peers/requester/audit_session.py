@@ -141,6 +141,5 @@ class AuditSession:
         asked = (self._chain, self._terms.id, *place, c.trace, verifier, result)
         if told != asked or not is_verdict_signed(signed) or not is_sound(v):
             raise VerificationError(
-                "FF-APP-090",
-                "a verdict is of another audit, contradicts itself, or is not signed by its verifier",
+                "FF-APP-090", "a verdict is of another audit, contradicts itself, or is not signed by its verifier"
             )

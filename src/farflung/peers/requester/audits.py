@@ -21,11 +21,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.errors import (
-    FarflungError,
-    NetworkError,
-    RunError,
-)
+from farflung.core.errors import FarflungError, NetworkError, RunError
 from farflung.core.events import AuditDrawEvent, AuditEndEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
@@ -52,13 +48,7 @@ from farflung.peers.requester.members import Membership
 from farflung.peers.rundir.archive import PublishedState
 from farflung.train.contribution_trace import are_opened
 from farflung.train.rounds import VerdictsInput
-from farflung.train.run_log import (
-    BeaconRecord,
-    CommitmentsRecord,
-    Contribution,
-    Record,
-    RoundStartRecord,
-)
+from farflung.train.run_log import BeaconRecord, CommitmentsRecord, Contribution, Record, RoundStartRecord
 from farflung.train.scores import SignedRoundScores
 from farflung.verify import audit_sample
 from farflung.verify.audit_accounts import AuditAccounts, rerun_tokens
@@ -74,13 +64,7 @@ GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before 
 class AuditCoordinator:
     """The audits of one job."""
 
-    def __init__(
-        self,
-        job: JobContext,
-        members: Membership,
-        anchors: CommitmentAnchors,
-        patience: Seconds,
-    ) -> None:
+    def __init__(self, job: JobContext, members: Membership, anchors: CommitmentAnchors, patience: Seconds) -> None:
         """`patience` is had with each answer of a verifier."""
         self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
         self._members, self._anchors = members, anchors
@@ -168,9 +152,7 @@ class AuditCoordinator:
         drawn = self._draws.of(round)[peer]
         if (round, peer) not in self._opened:
             await self._ask_opening(await self._members.dial(peer), round, drawn, self._grace)
-            self._job.journal.emit(
-                AuditDrawEvent(round=round, peer=peer.hex(), segment=drawn.segment, flagged="")
-            )
+            self._job.journal.emit(AuditDrawEvent(round=round, peer=peer.hex(), segment=drawn.segment, flagged=""))
 
     @property
     def _grace(self) -> float:
@@ -224,16 +206,10 @@ class AuditCoordinator:
     def _asked(self, round: int) -> list[PeerId]:
         return [v for v in self._verifiers if v not in self._accounts.disqualified.unasked(round)]
 
-    def _case(
-        self, round: int, c: Contribution, drawn: audit_sample.AuditSample, asked: Sequence[PeerId]
-    ) -> AuditCase:
-        return AuditCase(
-            round, c, drawn, audit_sample.verifier_order(self._draws.beacon(round), c.peer, asked)
-        )
+    def _case(self, round: int, c: Contribution, drawn: audit_sample.AuditSample, asked: Sequence[PeerId]) -> AuditCase:
+        return AuditCase(round, c, drawn, audit_sample.verifier_order(self._draws.beacon(round), c.peer, asked))
 
-    async def _one(
-        self, case: AuditCase, public: PublishedState
-    ) -> tuple[list[SignedVerdict], Canary | None]:
+    async def _one(self, case: AuditCase, public: PublishedState) -> tuple[list[SignedVerdict], Canary | None]:
         began = time.monotonic()
         is_owed = case.contribution not in self._log.accepted[case.round]
         if is_owed:

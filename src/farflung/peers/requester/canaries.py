@@ -94,12 +94,7 @@ class Canaries:
     def _fault(self, planted: messages.CanaryOpenReply, case: AuditCase) -> str:
         """Why this is no false end of just this contribution, which the verifier would be right to find true."""
         c, plant, segment = case.contribution, planted.plant, case.drawn.segment
-        if (plant.trace, *_stated(c)) != (
-            c.trace,
-            plant.truth.payload,
-            plant.truth.weight,
-            plant.truth.nonce,
-        ):
+        if (plant.trace, *_stated(c)) != (c.trace, plant.truth.payload, plant.truth.weight, plant.truth.nonce):
             return "it is of other work"
         start = planted.opened.start
         root, segments = planted_root(plant), self._terms.spec.segments

@@ -34,11 +34,7 @@ LOOK_SECONDS: Final = 0.5
 BLOCK_SECONDS: Final = 1.0  # without a block, after which whoever waits makes one
 MOST_SECONDS: Final = 3600.0  # for which the end of a run waits for its disputes
 SHORT: Final = 16  # digits of a hash
-TURNS: Final = {
-    PinpointStage.OFFERED: "either",
-    PinpointStage.VERDICT: "anybody",
-    PinpointStage.REFEREE: "anybody",
-}
+TURNS: Final = {PinpointStage.OFFERED: "either", PinpointStage.VERDICT: "anybody", PinpointStage.REFEREE: "anybody"}
 
 
 class DisputeProgress:
@@ -134,9 +130,7 @@ class DisputeMonitor:
                 )
         return len(one.times) >= height
 
-    async def _ruled(
-        self, one: DisputeProgress, dispute: DisputeRow, game: PinpointRow | None
-    ) -> DisputeEndEvent:
+    async def _ruled(self, one: DisputeProgress, dispute: DisputeRow, game: PinpointRow | None) -> DisputeEndEvent:
         ended = dispute_trace.end(dispute, game, one.said)
         deadline = game.deadline if game is not None and game.steps else dispute.deadline
         clock = next((at for at, time in enumerate(one.times, 1) if time >= deadline), len(one.times))
@@ -195,9 +189,7 @@ def _played(one: DisputeProgress, game: PinpointRow, rung: DisputeStep) -> Dispu
         return said
     total = programs.leaf_count(game.program, game.steps)
     below = min(WIDTH**rung.level, total - rung.first)
-    step, until = (
-        min(game.steps, leaf // game.program.leaves) for leaf in (rung.first, rung.first + below - 1)
-    )
+    step, until = (min(game.steps, leaf // game.program.leaves) for leaf in (rung.first, rung.first + below - 1))
     mine, theirs = ("" if node == ZERO_HASH else node.hex()[:SHORT] for node in rung.nodes)
     return msgspec.structs.replace(
         said,

@@ -40,9 +40,7 @@ from farflung.peers.protocol.image_check import check_image
 from farflung.peers.protocol.job_key import is_lease_key_signed
 from farflung.peers.rundir.journal import EventEmitter
 
-PROPOSALS: Final = (
-    8  # times that those who declined are replaced: who lists many nodes that decline gains minutes
-)
+PROPOSALS: Final = 8  # times that those who declined are replaced: who lists many nodes that decline gains minutes
 SCHEDULES: Final = 3  # times that the ledger is asked, where asks were changed in between
 
 
@@ -108,12 +106,7 @@ class RoleOffers(msgspec.Struct, frozen=True):
 
 
 async def hire(
-    ledger: LedgerClient,
-    terms: JobTerms,
-    budget: LeaseBudget,
-    asks: StandingAsks,
-    dial: Dial,
-    journal: EventEmitter,
+    ledger: LedgerClient, terms: JobTerms, budget: LeaseBudget, asks: StandingAsks, dial: Dial, journal: EventEmitter
 ) -> LeaseHolders:
     """Those of the job's leases, or the cheapest similar ones that sign, leased now by one transaction.
 
@@ -133,9 +126,7 @@ async def hire(
         {peer: said.attestation for peer, said in offered.items()},
     )
     count = len(asks.of[LeaseRole.TRAIN])
-    journal.emit(
-        ProviderMatchEvent(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=train.price)
-    )
+    journal.emit(ProviderMatchEvent(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=train.price))
     return hired
 
 
@@ -170,15 +161,11 @@ def _nobody() -> RunError:
 
 def _schedule(job: Hash, taken: dict[LeaseRole, RoleOffers]) -> JobSchedule:
     offered = {peer: said for offers in taken.values() for peer, said in offers.offered.items()}
-    clearings = tuple(
-        ClearingPrice(role, offers.setter) for role, offers in sorted(taken.items()) if offers.offered
-    )
+    clearings = tuple(ClearingPrice(role, offers.setter) for role, offers in sorted(taken.items()) if offers.offered)
     return JobSchedule(job, tuple(offered[peer].offer for peer in sorted(offered)), clearings)
 
 
-def _unchanged(
-    known: dict[LeaseRole, list[Ask]], rows: Iterable[NodeRow], stake: int
-) -> dict[LeaseRole, list[Ask]]:
+def _unchanged(known: dict[LeaseRole, list[Ask]], rows: Iterable[NodeRow], stake: int) -> dict[LeaseRole, list[Ask]]:
     """The asks that stand in the rows as they were read, with stake enough."""
     now = {row.node: row for row in rows}
     return {
@@ -194,9 +181,7 @@ def _unchanged(
 class LeaseNegotiation:
     """Proposes the leases of one job, and remembers who signed what."""
 
-    def __init__(
-        self, chain: Hash, terms: JobTerms, budget: LeaseBudget, dial: Dial, journal: EventEmitter
-    ) -> None:
+    def __init__(self, chain: Hash, terms: JobTerms, budget: LeaseBudget, dial: Dial, journal: EventEmitter) -> None:
         self._chain, self.terms, self._budget, self._dial, self._journal = chain, terms, budget, dial, journal
         self._signed: dict[PeerId, messages.LeaseOfferReply] = {}
         network = terms.spec.network
@@ -208,9 +193,7 @@ class LeaseNegotiation:
     def request(self, role: LeaseRole) -> market.MatchRequest:
         """What the market is asked for."""
         members, budget, stake = self.counts[role], self._budget, Credits(self.terms.stake)
-        return market.MatchRequest(
-            self.terms.id, members, budget.unit_price, budget.memory_bytes, stake=stake
-        )
+        return market.MatchRequest(self.terms.id, members, budget.unit_price, budget.memory_bytes, stake=stake)
 
     async def take(self, role: LeaseRole, listings: Sequence[Ask]) -> RoleOffers:
         """Offers of the cheapest similar nodes that sign, at the price that the rest of the asks sets.

@@ -24,15 +24,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
-from farflung.ledger.transactions import (
-    JobCancel,
-    JobFinish,
-    JobPerjury,
-    JobSettle,
-    JobSlash,
-    Progress,
-    VerdictFinding,
-)
+from farflung.ledger.transactions import JobCancel, JobFinish, JobPerjury, JobSettle, JobSlash, Progress, VerdictFinding
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.job_context import JobContext
@@ -130,9 +122,7 @@ class LedgerRecorder:
         named = evidence_hash(evidence)
         if (await self._lease(guilty.node)).is_open:
             claim = claim_of(evidence)
-            await self._ledger.submit(
-                JobSlash(self._job.terms.id, guilty.node, claim, guilty.verdicts, named)
-            )
+            await self._ledger.submit(JobSlash(self._job.terms.id, guilty.node, claim, guilty.verdicts, named))
         lease = await self._lease(guilty.node)
         dispute = await dispute_of(self._ledger, self._job.terms.id, guilty.node)
         taken, pending = lease.slashed if dispute is None else 0, 0 if dispute is None else dispute.taken

@@ -75,9 +75,7 @@ class LossProbes:
         self._tell(round, said, len(verifiers), time.monotonic() - began)
         return tuple(said)
 
-    async def _ask(
-        self, verifier: PeerId, order: messages.ScoreRequest, about: ScoreContext
-    ) -> SignedRoundScores:
+    async def _ask(self, verifier: PeerId, order: messages.ScoreRequest, about: ScoreContext) -> SignedRoundScores:
         connection = await self._members.dial(verifier)
         data = await connection.call(messages.SCORE, encode(order), timeout=self._patience)
         signed = decode(data, SignedRoundScores, limits.CONTROL_BYTES)

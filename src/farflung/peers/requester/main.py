@@ -35,15 +35,7 @@ from farflung.peers.process.channel import (
     run_role,
     until_let_go,
 )
-from farflung.peers.process.config import (
-    Count,
-    GenesisFile,
-    KeyFile,
-    LedgerConfig,
-    ListenerConfig,
-    Port,
-    RoleConfig,
-)
+from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget
 from farflung.peers.requester.payload_exchange import NetworkAssumptions

@@ -38,34 +38,25 @@ class ProviderInputs(msgspec.Struct, frozen=True):
     snapshot_round: int
 
 
-def replay_plan(
-    archive: Archive, records: Sequence[Record], start: int, end: int
-) -> tuple[messages.PastRound, ...]:
+def replay_plan(archive: Archive, records: Sequence[Record], start: int, end: int) -> tuple[messages.PastRound, ...]:
     """The closed rounds `start` .. `end - 1` as a joining peer replays them."""
     accepted = accepted_by_round(records)
     return tuple(
-        messages.PastRound(round, tuple(archive.share(c) for c in accepted[round]))
-        for round in range(start, end)
+        messages.PastRound(round, tuple(archive.share(c) for c in accepted[round])) for round in range(start, end)
     )
 
 
 class MemberSetup:
     """Brings leased nodes to where the job stands."""
 
-    def __init__(
-        self, job: JobContext, seats: Sequence[PeerId], dial: Dial, passes: Passes = lambda: ()
-    ) -> None:
+    def __init__(self, job: JobContext, seats: Sequence[PeerId], dial: Dial, passes: Passes = lambda: ()) -> None:
         """`seats` fixes each peer's index in the job; `passes`: what each node shows at relays."""
         self._job, self.seats, self._dial, self._passes = job, seats, dial, passes
         self.members: tuple[messages.PeerAddress, ...] = ()  # who may fetch and leave objects
-        self.everybody: tuple[
-            messages.PeerAddress, ...
-        ] = ()  # those that are out included: verifiers may need them
+        self.everybody: tuple[messages.PeerAddress, ...] = ()  # those that are out included: verifiers may need them
         self.verifiers: tuple[PeerId, ...] = ()
         self.lease_keys: dict[PeerId, bytes] = {}  # what secrets of each member's lease are wrapped for
-        self.attested: dict[
-            PeerId, Hash
-        ] = {}  # hash of what each node says it runs, as it last offered itself
+        self.attested: dict[PeerId, Hash] = {}  # hash of what each node says it runs, as it last offered itself
 
     async def member(
         self,

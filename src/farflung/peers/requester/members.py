@@ -46,13 +46,7 @@ class MembershipEvents(Protocol):
 class Membership:
     """The nodes of one job, as its requester reaches them."""
 
-    def __init__(
-        self,
-        job: JobContext,
-        paths: PathManager,
-        supplies: SuppliesOf,
-        passes: Passes = lambda: (),
-    ) -> None:
+    def __init__(self, job: JobContext, paths: PathManager, supplies: SuppliesOf, passes: Passes = lambda: ()) -> None:
         """`supplies`: what a node begins with at the start of a round; `passes`: what each node shows at relays."""
         self._job, self._me, self._terms, self._paths = job, job.key.public, job.terms, paths
         self._supplies, self._passes = supplies, passes
@@ -184,9 +178,7 @@ class Membership:
         lease = next((x for x in leases if x.node == peer and x.is_open), None)
         if lease is None:
             raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
-        negotiation = LeaseNegotiation(
-            self._ledger.chain, self._terms, self._budget, self.dial, self._job.journal
-        )
+        negotiation = LeaseNegotiation(self._ledger.chain, self._terms, self._budget, self.dial, self._job.journal)
         return await negotiation.again(lease)
 
     async def rehire(self, verifier: PeerId) -> None:

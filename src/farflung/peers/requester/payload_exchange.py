@@ -137,9 +137,7 @@ class PayloadExchange:
             except NetworkError as error:
                 refusal = error
                 continue
-            refusals = await asyncio.gather(
-                *(self._invite(peer, rendezvous, calls) for peer in self._members)
-            )
+            refusals = await asyncio.gather(*(self._invite(peer, rendezvous, calls) for peer in self._members))
             missed = [each for each in refusals if each is not None]
             if not missed:
                 self._rests_until = float("-inf")
@@ -149,9 +147,7 @@ class PayloadExchange:
         if not self._has_warned:
             self._warn(refusal.code, refusal.message, refusal.hint)
 
-    async def _invite(
-        self, peer: PeerId, rendezvous: GroupRendezvous, calls: MemberCalls
-    ) -> FarflungError | None:
+    async def _invite(self, peer: PeerId, rendezvous: GroupRendezvous, calls: MemberCalls) -> FarflungError | None:
         """Asks a member to join; why it cannot at that relay, if it says so."""
         epoch = rendezvous.roster.roster.epoch
         lease_key = self._lease_keys.get(peer)
@@ -191,10 +187,7 @@ class PayloadExchange:
         members = sorted(in_round)
         is_fan = self._has_joined(frozenset(members)) and not self._is_spoilt()
         known = plan.ExchangeRound(
-            [
-                ExchangeMember(self._link(peer), self._sizes.get(peer, self._context.payload_bytes))
-                for peer in members
-            ],
+            [ExchangeMember(self._link(peer), self._sizes.get(peer, self._context.payload_bytes)) for peer in members],
             self._assumptions.requester,
             self._assumptions.relay,
             self._assumptions.is_relayed,
@@ -203,18 +196,14 @@ class PayloadExchange:
         via = None
         if forecast.way is ExchangeWay.PEER:
             via = self._me if forecast.via < 0 else members[forecast.via]
-        return _RoundExchange(
-            round, forecast, via, self._fanout.epoch if forecast.way is ExchangeWay.FAN else 0
-        )
+        return _RoundExchange(round, forecast, via, self._fanout.epoch if forecast.way is ExchangeWay.FAN else 0)
 
     def _link(self, peer: PeerId) -> Link:
         said = self._assumptions.member
         up, down = (max(found.get(peer, ()), default=0.0) for found in (self._ups, self._downs))
         return Link(up or said.up, down or said.down, said.round_trip)
 
-    def _weigh(
-        self, found: dict[PeerId, deque[float]], peer: PeerId, moved: messages.TransferMeasurement
-    ) -> float:
+    def _weigh(self, found: dict[PeerId, deque[float]], peer: PeerId, moved: messages.TransferMeasurement) -> float:
         """Takes a member's word for what its line carried; its seconds, 0 if they are none."""
         if not 0 <= moved.seconds < MOST_SECONDS or not 0 <= moved.bytes <= limits.DATA_BYTES:
             return 0.0
@@ -298,6 +287,4 @@ class PayloadExchange:
             return ExchangeReport()
         taken = max(exchange.revealed.values()) + max(exchange.merged.values(), default=0.0)
         sizes = [self._sizes[peer] for peer in exchange.revealed]
-        return ExchangeReport(
-            exchange.forecast.way.value, exchange.forecast.seconds, taken, sum(sizes) // len(sizes)
-        )
+        return ExchangeReport(exchange.forecast.way.value, exchange.forecast.seconds, taken, sum(sizes) // len(sizes))

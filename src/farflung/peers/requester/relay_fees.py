@@ -100,9 +100,7 @@ def can_pay(spec: JobSpec) -> bool:
 class RelayChannels:
     """One job's, in its requester's process. Without a price it does nothing."""
 
-    def __init__(
-        self, key: SigningKey, endpoint: Endpoint, fee: RelayFee, warn: Warn = lambda _: None
-    ) -> None:
+    def __init__(self, key: SigningKey, endpoint: Endpoint, fee: RelayFee, warn: Warn = lambda _: None) -> None:
         self._key, self._endpoint, self._fee, self._warn = key, endpoint, fee, warn
         self._warned: set[tuple[RelayChannelPayer, str]] = set()
         self._payers: list[RelayChannelPayer] = []
@@ -118,9 +116,7 @@ class RelayChannels:
         if not self._fee.price:
             return
         for place in self._fee.relays:
-            payer = RelayChannelPayer(
-                self._key, self._endpoint, ledger, place.relay, (place.host, place.port)
-            )
+            payer = RelayChannelPayer(self._key, self._endpoint, ledger, place.relay, (place.host, place.port))
             await payer.open(self._fee.funds, self._fee.price, expires)
             self._payers.append(payer)
 
@@ -160,9 +156,7 @@ class RelayChannels:
         said = await payer.used()
         if (unpaid := await payer.make_good(said)) > 0:
             text = f"relay {short(payer.relay)} carried {unpaid / 1e6:.0f} MB that nobody signs for"
-            hint = (
-                "circuits broke, or nodes left: it may carry no more for this run, and goes on if they sign"
-            )
+            hint = "circuits broke, or nodes left: it may carry no more for this run, and goes on if they sign"
             self._tell(payer, "FF-APP-248", text, hint)
         left = payer.put - payer.cost(said)
         if 2 * left > payer.put:

@@ -106,13 +106,7 @@ class Requester:
         self._asks: StandingAsks | None = None
         self._stop_asked = False
         self.counter = ByteCounter()
-        self.endpoint = Endpoint(
-            machine,
-            self._serve,
-            self.counter,
-            listen=listen,
-            pacer=bandwidth_limits.line_pacer(),
-        )
+        self.endpoint = Endpoint(machine, self._serve, self.counter, listen=listen, pacer=bandwidth_limits.line_pacer())
         self._fanout = PayloadFanout(self.endpoint, self._objects, job.archive.disk)
         self.paths = PathManager(self.endpoint)
         self._address_updates = AddressUpdates(self.endpoint, self.paths)  # hears where members are now
@@ -165,9 +159,7 @@ class Requester:
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
         self._members.hire(ledger, self._budget)
-        self._disputes = DisputeMonitor(
-            ledger, self._terms.id, self._journal, lambda: graph_bytes(self._job.folder)
-        )
+        self._disputes = DisputeMonitor(ledger, self._terms.id, self._journal, lambda: graph_bytes(self._job.folder))
         following = asyncio.create_task(self._disputes.run())
         try:
             finished, public = await self._to_end(directory)
@@ -222,9 +214,7 @@ class Requester:
         spec = self._terms.spec
         job = await ledger.job(self._terms.id)
         if job is not None and job.requester != self._key.public:
-            raise RunError(
-                "FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run"
-            )
+            raise RunError("FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run")
         if job is None:
             price = budget.unit_price
             create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
@@ -269,15 +259,11 @@ class Requester:
         members.setup.attested |= {p: attestation_hash(said) for p, said in hired.attested.items()}
         supplies, replay = self._supplies(public.round)
         root = public.root(self._terms.layout)
-        wanted = [
-            p for p in hired.members if p not in members.barred and (not state.members or p in state.members)
-        ]
+        wanted = [p for p in hired.members if p not in members.barred and (not state.members or p in state.members)]
         setup = members.setup
         work = {p: setup.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
         helpers = {p: setup.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
-        (ready, error), _ = await asyncio.gather(
-            all_ready(work, self._journal), all_ready(helpers, self._journal)
-        )
+        (ready, error), _ = await asyncio.gather(all_ready(work, self._journal), all_ready(helpers, self._journal))
         if not ready and error is not None:
             raise as_failure(error)
         missing = set(state.members) - set(ready)
@@ -312,9 +298,7 @@ class Requester:
         job, members = self._job, self._members
         anchors = CommitmentAnchors(self._ledger, job.terms.id)
         audits = AuditCoordinator(job, members, anchors, self._budget.answer)
-        exchange = PayloadExchange(
-            self._machine, job, self._fanout, members.setup.lease_keys, self._assumptions
-        )
+        exchange = PayloadExchange(self._machine, job, self._fanout, members.setup.lease_keys, self._assumptions)
         tasks = RoundTasks(job, members, audits, self._checker, exchange, closed)
         coordinator = self._coordinator = Coordinator(state, job.log, tasks)
         self._members.follow(coordinator)

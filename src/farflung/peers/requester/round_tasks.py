@@ -20,13 +20,7 @@ from farflung.core.units import Seconds
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import MemberCalls
 from farflung.peers.requester.audits import AuditCoordinator
-from farflung.peers.requester.commitment_checks import (
-    is_kept,
-    is_possible,
-    is_stated,
-    promised_by,
-    statement,
-)
+from farflung.peers.requester.commitment_checks import is_kept, is_possible, is_stated, promised_by, statement
 from farflung.peers.requester.coordinator import OpenRounds, RoundTask
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.members import Membership
@@ -236,9 +230,7 @@ class RoundTasks:
         is_same = known is not None and known.contribution == contribution
         return known if known is not None and is_same else self._archive.share(contribution)
 
-    async def merge(
-        self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]
-    ) -> rounds.Event | None:
+    async def merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> rounds.Event | None:
         """Lets a member merge; the root that it comes to, unless the round has gone on without it."""
         await self._flagged.wait()
         # What the checks suspect is opened now, before it is gone.

@@ -100,12 +100,8 @@ class RoundClock:
         """What the next round assigns."""
         spec, share = self._spec, self._spec.churn.exchange
         before = StepAssignment(state.steps, {peer: spec.steps_of(w) for peer, w in state.pace.items()})
-        measured = StepTimings(
-            {peer: tuple(past) for peer, past in self._steps.items()}, tuple(self._exchange)
-        )
-        found = step_assignment.assign_steps(
-            measured, before, StepBounds(spec.segments, spec.sync.steps, share)
-        )
+        measured = StepTimings({peer: tuple(past) for peer, past in self._steps.items()}, tuple(self._exchange))
+        found = step_assignment.assign_steps(measured, before, StepBounds(spec.segments, spec.sync.steps, share))
         weights = {peer: steps * spec.step_tokens for peer, steps in found.of.items()}
         return rounds.StepAssignmentInput(found.steps, found.steps * spec.step_tokens, weights)
 

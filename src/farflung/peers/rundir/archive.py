@@ -54,9 +54,7 @@ class RunLog:
 
     def committed(self, round: int) -> CommitmentsRecord:
         """The commitments of a round that has them: it lies near the end of the log."""
-        return next(
-            r for r in reversed(self.records) if isinstance(r, CommitmentsRecord) and r.round == round
-        )
+        return next(r for r in reversed(self.records) if isinstance(r, CommitmentsRecord) and r.round == round)
 
     def close(self) -> None:
         """Closes the file."""
@@ -91,9 +89,7 @@ class Archive:
 
     def share(self, contribution: Contribution) -> protocol_messages.StoredContribution:
         """An accepted contribution as others can fetch it: from its maker or from here."""
-        return protocol_messages.StoredContribution(
-            contribution, self.disk.manifest(contribution.object), self._me
-        )
+        return protocol_messages.StoredContribution(contribution, self.disk.manifest(contribution.object), self._me)
 
     def parts(self, accepted: tuple[Contribution, ...]) -> list[worker_messages.AcceptedPayload]:
         """The inputs of a round's merge."""

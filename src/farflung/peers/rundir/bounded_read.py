@@ -32,8 +32,5 @@ def read_file(path: Path, limit: int) -> bytes:
 def unreadable(path: Path, cause: str) -> RunError:
     """The error FF-APP-161."""
     return RunError(
-        "FF-APP-161",
-        f"cannot read {path}",
-        cause=cause,
-        hint="see that the file is there and yours to read",
+        "FF-APP-161", f"cannot read {path}", cause=cause, hint="see that the file is there and yours to read"
     )

@@ -76,9 +76,7 @@ def read_export(folder: RunFolder) -> ExportedRun:
                 _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
                 for p in sorted((root / "receipts").glob("*.receipt"))
             ),
-            evidence=tuple(
-                _bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))
-            ),
+            evidence=tuple(_bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))),
         )
     except OSError as error:
         raise _missing(folder, error) from error
@@ -91,9 +89,7 @@ def _bounded(path: Path, limit: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(limit + 1)
         if len(data) > limit:
-            raise VerificationError(
-                "FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes"
-            )
+            raise VerificationError("FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes")
         return data
     except OSError as error:
         raise VerificationError(

@@ -30,9 +30,7 @@ class RunIdentity(msgspec.Struct, frozen=True):
     cheat: str = "none"  # what one of the local providers does instead of its work (job.cheat_names)
     baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
     lab: bool = False  # whether providers and verifiers are in simulated homes (local.network.placement)
-    relays: int = (
-        2  # how many there are for those who cannot be reached, 1 to local.network.placement.MOST_RELAYS
-    )
+    relays: int = 2  # how many there are for those who cannot be reached, 1 to local.network.placement.MOST_RELAYS
     relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (peers.requester.relay_fees)
     validators: int = 1  # of its ledger, 1 to local.network.placement.MOST_VALIDATORS
     relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside

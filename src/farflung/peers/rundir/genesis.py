@@ -100,9 +100,7 @@ class NetworkKeys:
         """All that a job may pay or refund, by name."""
         found = {"requester": self.requester.public}
         found |= {f"provider-{i}": key.public for i, key in enumerate(self.providers)}
-        found |= {
-            name: key.public for name, key in zip(relay_names(len(self.relays)), self.relays, strict=True)
-        }
+        found |= {name: key.public for name, key in zip(relay_names(len(self.relays)), self.relays, strict=True)}
         return found | {f"verifier-{i}": key.public for i, key in enumerate(self.verifiers)}
 
     @property

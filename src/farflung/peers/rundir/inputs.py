@@ -65,6 +65,4 @@ def plain(value: Any) -> Any:
 def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
     """The resolved configuration with the origin of each value."""
     text = {"spec": plain(resolved.spec), "origins": resolved.origins}
-    write_atomic(
-        folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved"
-    )
+    write_atomic(folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved")

@@ -21,8 +21,7 @@ def runs_folder() -> Path:
         raise UsageError(
             "FF-APP-173",
             f"{found} is not a folder",
-            cause="runs are kept in it"
-            + (": FARFLUNG_RUNS names it" if "FARFLUNG_RUNS" in os.environ else ""),
+            cause="runs are kept in it" + (": FARFLUNG_RUNS names it" if "FARFLUNG_RUNS" in os.environ else ""),
             hint="set FARFLUNG_RUNS to a folder, or unset it: export FARFLUNG_RUNS=runs",
         )
     return found

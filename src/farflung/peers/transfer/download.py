@@ -189,9 +189,7 @@ class ObjectTransfer:
         if (source := self._of.get(way)) is not None:
             source.troubled_since, source.dials = None, 0
 
-    def _dialled(
-        self, source: _TransferPeer, dialled: asyncio.Task[tuple[Connection, Iterable[int]]]
-    ) -> None:
+    def _dialled(self, source: _TransferPeer, dialled: asyncio.Task[tuple[Connection, Iterable[int]]]) -> None:
         if (error := dialled.exception()) is not None:
             self._failed(source, error, None)
             return

@@ -107,11 +107,7 @@ class PayloadFanout(GroupListener):
         return True
 
     async def collect(
-        self,
-        wanted: Sequence[tuple[ObjectManifest, Sequence[PeerId]]],
-        dial: objects.Dial,
-        *,
-        is_fanned: bool,
+        self, wanted: Sequence[tuple[ObjectManifest, Sequence[PeerId]]], dial: objects.Dial, *, is_fanned: bool
     ) -> messages.TransferMeasurement:
         """Brings objects into the store: by the group when they come so, else from those that are named with them.
 

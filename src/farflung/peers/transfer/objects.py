@@ -89,9 +89,7 @@ class ObjectServer:
 
     def _check_own(self, peer: PeerId, object_id: Hash) -> None:
         if object_id not in self._left.get(peer, ()):
-            raise PolicyError(
-                "FF-APP-039", "this object may not be left here", cause="it was not begun by this peer"
-            )
+            raise PolicyError("FF-APP-039", "this object may not be left here", cause="it was not begun by this peer")
 
 
 def _bits(indices: Iterable[int], count: int) -> bytes:

@@ -232,10 +232,7 @@ class CatchUpService:
         await self.service.close()
         setting = self._setting
         store = LedgerStore.open(setting.folder / "chain.db", setting.genesis)
-        with (
-            contextlib.closing(store),
-            contextlib.closing(SnapshotDownload(store.path, setting.genesis)) as held,
-        ):
+        with contextlib.closing(store), contextlib.closing(SnapshotDownload(store.path, setting.genesis)) as held:
             held.replace(store)
         self._taken += 1
         await self._start()

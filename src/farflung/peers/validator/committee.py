@@ -143,9 +143,7 @@ class CommitteeMember:
             return tuple([await future for future in futures])
         except asyncio.CancelledError:
             if any(future.cancelled() for future in futures):
-                raise NetworkError(
-                    "FF-APP-295", "the validator ends", hint="another one will answer"
-                ) from None
+                raise NetworkError("FF-APP-295", "the validator ends", hint="another one will answer") from None
             raise
         finally:
             self.node.forget(tickets)
@@ -236,7 +234,5 @@ def validators_of(chain: Chain) -> dict[PeerId, str]:
     """Who may take part, now or soon, and where the ledger says that each is: `host:port`, or nothing."""
     rows = chain.state.rows(ValidatorRow)
     return {row.validator: row.address for row in rows if row.state in _PRESENT} | {
-        member: ""
-        for member in chain.state.committee.members
-        if chain.state.find(ValidatorRow, member) is None
+        member: "" for member in chain.state.committee.members if chain.state.find(ValidatorRow, member) is None
     }

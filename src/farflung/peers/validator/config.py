@@ -29,14 +29,7 @@ from farflung.core.ids import ID_BYTES, PeerId
 from farflung.ledger.params import DAY_MS
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.process.channel import LEDGER
-from farflung.peers.process.config import (
-    Count,
-    GenesisFile,
-    Port,
-    RoleConfig,
-    read_role_config,
-    refuse_config,
-)
+from farflung.peers.process.config import Count, GenesisFile, Port, RoleConfig, read_role_config, refuse_config
 from farflung.peers.validator.committee import place_of
 from farflung.peers.validator.http_readers import HttpReadersConfig
 from farflung.peers.validator.service import ValidatorConfig
@@ -48,11 +41,7 @@ MOST_JUDGES: Final = 4  # that a validator takes unasked: what one process can e
 class ValidatorConfigFile(RoleConfig, frozen=True):
     """What a validator is told. `local`: its ledger's time counts blocks, and its supervisor says who is where."""
 
-    FILES: ClassVar[Mapping[str, str]] = {
-        "key": "validator.key",
-        "genesis": "genesis.bin",
-        "folder": "data",
-    }
+    FILES: ClassVar[Mapping[str, str]] = {"key": "validator.key", "genesis": "genesis.bin", "folder": "data"}
 
     key: SigningKey
     genesis: GenesisFile

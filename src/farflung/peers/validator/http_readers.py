@@ -72,6 +72,4 @@ class HttpReaders:
         if seat is not None:
             gauges.view, gauges.mempool = seat.node.replica.view, len(seat.node.pool)
             gauges.equivocations, gauges.rejected = seat.accused, seat.rejected
-            gauges.peer_lag = {
-                peer.hex(): max(0, self._height - height) for peer, height in seat.heights.items()
-            }
+            gauges.peer_lag = {peer.hex(): max(0, self._height - height) for peer, height in seat.heights.items()}

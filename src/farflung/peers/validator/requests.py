@@ -206,16 +206,12 @@ def _unread(body: bytes) -> bytes:
 
 
 ROUTES: Final[Mapping[str, LedgerRoute]] = {
-    QUERY: LedgerRoute(
-        queries.read_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._answer(query)
-    ),
+    QUERY: LedgerRoute(queries.read_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._answer(query)),
     STANDING: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._standing()),
     LIST: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._listing()),
     PUBLISH: LedgerRoute(_advertisement, LedgerCaller.ANYONE, LedgerRequestHandler._publish_here),
     TOLD: LedgerRoute(
-        _advertisement,
-        LedgerCaller.VALIDATORS,
-        lambda handler, _, said: handler._publish(said.endpoint.peer, said),
+        _advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
 }

@@ -39,13 +39,9 @@ class ValidatorConfig:
     port: int = 0
     is_remote: bool = False
     is_logical: bool = False
-    readers: HttpReadersConfig | None = (
-        None  # where whoever reads the ledger is served over HTTP; None: nowhere
-    )
+    readers: HttpReadersConfig | None = None  # where whoever reads the ledger is served over HTTP; None: nowhere
     keep_ms: int | None = None  # how long transactions are kept; None: for ever
-    judges: int = (
-        0  # processes that judge signatures, as soon as there are other validators; 0: this one does
-    )
+    judges: int = 0  # processes that judge signatures, as soon as there are other validators; 0: this one does
 
 
 class ValidatorService:
@@ -106,12 +102,7 @@ class ValidatorService:
         votes = self._votes = open_votes(self.store, setting.key.public)
         storage, key = ConsensusStorage(self.store, votes), setting.key
         node = LedgerNode(
-            self.chain,
-            key,
-            storage,
-            votes.records,
-            is_logical=setting.is_logical,
-            parts=PARTS * setting.judges,
+            self.chain, key, storage, votes.records, is_logical=setting.is_logical, parts=PARTS * setting.judges
         )
         seat = self.requests.committee = CommitteeMember(
             node, key.public, self.endpoint, self.places.get, setting.judges, self._told

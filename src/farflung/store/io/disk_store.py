@@ -40,9 +40,7 @@ class DiskObjectStore:
 
     def __init__(self, root: Path, label: str = "store") -> None:
         self.root, self._label = root, label
-        self._partial: dict[
-            Hash, tuple[ObjectManifest, set[int]]
-        ] = {}  # what was begun, and its missing chunks
+        self._partial: dict[Hash, tuple[ObjectManifest, set[int]]] = {}  # what was begun, and its missing chunks
         self._known: dict[Hash, ObjectManifest] = {}
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -239,9 +237,7 @@ def _is_ours(path: Path) -> bool:
 
 def _absent(object_id: Hash) -> RunError:
     return RunError(
-        "FF-STOR-010",
-        f"object {short(object_id)} is not in this store",
-        hint="fetch it from a peer that holds it",
+        "FF-STOR-010", f"object {short(object_id)} is not in this store", hint="fetch it from a peer that holds it"
     )
 
 

@@ -25,13 +25,7 @@ from torch import Tensor, nn
 from farflung.core.tensor_layout import TensorLayout
 from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace, TracedBlock, affine
 from farflung.train.gauge.blocks import blocks_of, marked, recomputed
-from farflung.train.gauge.live_tensors import (
-    AFTER,
-    Course,
-    LiveTensorTracker,
-    SavedTensorTracker,
-    spot_of,
-)
+from farflung.train.gauge.live_tensors import AFTER, Course, LiveTensorTracker, SavedTensorTracker, spot_of
 
 SMALL: Final = 4  # rows: fewer are run as they are
 WAYS: Final = tuple(Recomputation)

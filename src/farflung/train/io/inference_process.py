@@ -19,9 +19,7 @@ def load() -> one_shot_process.Answers:
     from farflung.train import inference
 
     def answers(raw: bytes) -> Iterator[Any]:
-        yield from inference.answer(
-            decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES)
-        )
+        yield from inference.answer(decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES))
 
     return answers
 

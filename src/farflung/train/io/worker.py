@@ -99,12 +99,7 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
         words = (error.code, error.message, error.cause, error.hint)
     else:
         cause = f"{type(error).__name__}: {error}"[:2000]
-        words = (
-            "FF-TRAIN-099",
-            "the worker met an unexpected error",
-            cause,
-            "run again with FARFLUNG_DEBUG=1",
-        )
+        words = ("FF-TRAIN-099", "the worker met an unexpected error", cause, "run again with FARFLUNG_DEBUG=1")
     return worker_messages.WorkerFailure(*(word.encode("utf-8", "replace").decode() for word in words))
 
 

@@ -26,11 +26,7 @@ class WorkerPipe:
         self, connection: socket.socket, replies: Any = worker_messages.Reply, most: int = limits.PIPE_BYTES
     ) -> None:
         connection.setblocking(False)
-        self._connection, self._replies, self._most = (
-            connection,
-            replies | worker_messages.WorkerFailure,
-            most,
-        )
+        self._connection, self._replies, self._most = (connection, replies | worker_messages.WorkerFailure, most)
         self._turn = asyncio.Lock()
         self._usable = True
         self._is_sent = False  # whole: the worker works on a request

@@ -10,15 +10,11 @@ from typing import Any, Final
 
 from farflung.verify.canon import gather_scatter, matmul, pointwise, reductions, views
 
-Rule = Callable[
-    ..., Any
-]  # (draft, what comes out, torch's own arguments) -> a GraphTensor, or a list of them
+Rule = Callable[..., Any]  # (draft, what comes out, torch's own arguments) -> a GraphTensor, or a list of them
 
 VIEWS: Final[dict[str, Rule]] = {
     **dict.fromkeys(("alias", "clone", "detach", "contiguous", "lift_fresh_copy", "lift_fresh"), views.same),
-    **dict.fromkeys(
-        ("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "view_as", "flatten"), views.viewed
-    ),
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "view_as", "flatten"), views.viewed),
     "permute": views.permuted,
     "transpose": views.transposed,
     "t": views.transposed,
@@ -39,16 +35,7 @@ VIEWS: Final[dict[str, Rule]] = {
     "new_full": lambda d, out, _x, _shape, fill, **_: views.full(d, out, None, fill),
     "scalar_tensor": views.scalar,
     **dict.fromkeys(
-        (
-            "zeros",
-            "zeros_like",
-            "new_zeros",
-            "empty",
-            "empty_like",
-            "empty_permuted",
-            "new_empty",
-            "new_empty_strided",
-        ),
+        ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "empty_permuted", "new_empty", "new_empty_strided"),
         views.zeros,
     ),
     "ones": views.ones,

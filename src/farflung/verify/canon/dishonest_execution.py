@@ -26,10 +26,7 @@ def play(parts: JobProgramParts, segment: DisputedSegment) -> SegmentExecution:
         hashes.extend(leaf_hash(number, data) for number, data in tiles)
 
     dispute_execution.executed(
-        parts,
-        segment,
-        last,
-        lambda step: lambda number, value: add(lies.get(number, value) if step == last else value),
+        parts, segment, last, lambda step: lambda number, value: add(lies.get(number, value) if step == last else value)
     )
     is_guilty = dispute_execution.judged(parts, segment, segment.claimed, lambda _, value: add(value))
     return SegmentExecution(TileTree(hashes), is_guilty)

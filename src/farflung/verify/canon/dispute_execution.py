@@ -73,9 +73,7 @@ def segment_of(
         vectors |= inner_state.named(optimizer, state.vectors)
         return sections(layout, {PARAMS: begin(state, public), **vectors})
 
-    return DisputedSegment(
-        start.round, seat, run, start.step, named(start), named(claimed), not start.vectors
-    )
+    return DisputedSegment(start.round, seat, run, start.step, named(start), named(claimed), not start.vectors)
 
 
 def sections(layout: TensorLayout, vectors: Mapping[str, Float32]) -> dict[str, Array]:
@@ -112,9 +110,7 @@ def play(parts: JobProgramParts, segment: DisputedSegment) -> SegmentExecution:
     return SegmentExecution(TileTree(hashes), is_guilty)
 
 
-def values(
-    parts: JobProgramParts, segment: DisputedSegment, step: int, wanted: Collection[int]
-) -> dict[int, Array]:
+def values(parts: JobProgramParts, segment: DisputedSegment, step: int, wanted: Collection[int]) -> dict[int, Array]:
     """These values of a step's graph, or of the judging graph in the step behind the last one, executed again."""
     found: dict[int, Array] = {}
 
@@ -141,9 +137,7 @@ def tiles_of(value: Array) -> Iterator[bytes]:
             yield whole[top : top + tiles.SIDE, left : left + tiles.SIDE].tobytes()
 
 
-def executed(
-    parts: JobProgramParts, segment: DisputedSegment, last: int, seen: Callable[[int], Seen | None]
-) -> bool:
+def executed(parts: JobProgramParts, segment: DisputedSegment, last: int, seen: Callable[[int], Seen | None]) -> bool:
     """Steps up to `last`, which is the judging part behind all of them; what that finds, False where it is not reached.
 
     `seen(step)` is told each value of that step (verify.canon.execute).

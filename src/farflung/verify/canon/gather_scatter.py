@@ -14,34 +14,18 @@ import numpy as np
 from farflung.core.canon.operation_rules import BOOL, F32, I64
 from farflung.verify.canon import views
 from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
-from farflung.verify.canon.pointwise import (
-    Operand,
-    OutputSpec,
-    RefusedError,
-    binary,
-    chosen,
-    convert,
-    lift,
-)
+from farflung.verify.canon.pointwise import Operand, OutputSpec, RefusedError, binary, chosen, convert, lift
 from farflung.verify.canon.reductions import SPAN, total
 
 
-def embedding(
-    d: GraphBuilder, out: OutputSpec, table: GraphTensor, index: GraphTensor, *_: object
-) -> GraphTensor:
+def embedding(d: GraphBuilder, out: OutputSpec, table: GraphTensor, index: GraphTensor, *_: object) -> GraphTensor:
     """Rows of a table."""
     rows = d.add("take", (table, views.reshape(d, index, (index.size,))), F32, (index.size, table.shape[1]))
     return views.reshape(d, rows, out.shape)
 
 
 def embedding_gradient(
-    d: GraphBuilder,
-    out: OutputSpec,
-    grad: GraphTensor,
-    index: GraphTensor,
-    length: int,
-    padding: int,
-    is_scaled: bool,
+    d: GraphBuilder, out: OutputSpec, grad: GraphTensor, index: GraphTensor, length: int, padding: int, is_scaled: bool
 ) -> GraphTensor:
     """embedding_dense_backward: rows added at their places in the order of the tokens."""
     if is_scaled:
@@ -85,9 +69,7 @@ def _place(
     return flat, shape, len(found)
 
 
-def indexed(
-    d: GraphBuilder, out: OutputSpec, x: GraphTensor, indices: Sequence[GraphTensor | None]
-) -> GraphTensor:
+def indexed(d: GraphBuilder, out: OutputSpec, x: GraphTensor, indices: Sequence[GraphTensor | None]) -> GraphTensor:
     """x[i, j, ...] of float32: rows of the sides that are left."""
     if x.kind != F32:
         raise RefusedError("it picks from whole numbers or truth values; index a float32 tensor")
@@ -147,13 +129,7 @@ def gather(
 
 
 def scatter(
-    d: GraphBuilder,
-    out: OutputSpec,
-    x: GraphTensor,
-    side: int,
-    index: GraphTensor,
-    value: Operand,
-    *_: object,
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, side: int, index: GraphTensor, value: Operand, *_: object
 ) -> GraphTensor:
     """scatter of one number; of a tensor where each row writes one place, for else the order would matter."""
     side = _checked(x, side, index)

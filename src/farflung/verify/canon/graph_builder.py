@@ -172,8 +172,4 @@ def _renumbered(node: GraphNode, numbers: Mapping[int, int]) -> GraphNode:
 
 def _single(value: float) -> float:
     """Too large for a float32: infinite, as torch rounds it."""
-    return (
-        math.copysign(math.inf, value)
-        if math.isfinite(value) and abs(value) > 3.4028235677973366e38
-        else value
-    )
+    return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > 3.4028235677973366e38 else value

@@ -98,9 +98,7 @@ def assemble(
 def check_program(stated: CanonicalProgram, parts: JobProgramParts) -> None:
     """Raises SpecError FF-VERI-102 when terms state another program than their parts make."""
     if stated != parts.program:
-        names = [
-            n for n in CanonicalProgram.__struct_fields__ if getattr(stated, n) != getattr(parts.program, n)
-        ]
+        names = [n for n in CanonicalProgram.__struct_fields__ if getattr(stated, n) != getattr(parts.program, n)]
         raise SpecError(
             "FF-VERI-102",
             "the job's program is not what its parts make",
@@ -135,16 +133,10 @@ def _no_program(cause: str) -> SpecError:
     )
 
 
-def _check_step(
-    spec: JobSpec, layout: TensorLayout, graph: CanonicalGraph, buffers: Mapping[str, Array]
-) -> None:
+def _check_step(spec: JobSpec, layout: TensorLayout, graph: CanonicalGraph, buffers: Mapping[str, Array]) -> None:
     """The graph takes and makes what a step of this job does, by name, kind and shape."""
     optimizer, batch = spec.optimizer.name, (spec.batch, spec.model.context)
-    state = {
-        f"{vector}/{t.name}": (F32, t.shape)
-        for vector in (PARAMS, *VECTORS[optimizer])
-        for t in layout.tensors
-    }
+    state = {f"{vector}/{t.name}": (F32, t.shape) for vector in (PARAMS, *VECTORS[optimizer]) for t in layout.tensors}
     rates = dict.fromkeys(BY_STEP[optimizer] + BY_COUNT[optimizer], (F32, ()))
     held = {name: (_kind(array), array.shape) for name, array in buffers.items()}
     wanted = state | held | {"x": (I64, batch), "y": (I64, batch)} | rates
@@ -184,9 +176,7 @@ def _listed(spec: JobSpec, graph: CanonicalGraph, judge: CanonicalGraph) -> tupl
 
 
 def _leaves(graph: CanonicalGraph) -> int:
-    return sum(
-        tile_count(graph.value(number).shape) for number in range(len(graph.inputs) + len(graph.nodes))
-    )
+    return sum(tile_count(graph.value(number).shape) for number in range(len(graph.inputs) + len(graph.nodes)))
 
 
 def _table(rows: Iterable[Mapping[str, Float32]]) -> Float32:

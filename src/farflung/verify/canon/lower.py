@@ -33,9 +33,7 @@ _TORCH: Final = os.path.dirname(torch.__file__)
 UNCHECKED: Final = "change the model, or run the job as outcome only: then no dispute looks into a step"
 
 
-def lowered(
-    module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], optional: str
-) -> CanonicalGraph:
+def lowered(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], optional: str) -> CanonicalGraph:
     """The canonical graph of a traced function whose arguments are called `names`, and its results `outputs`.
 
     Arguments whose names begin with `optional` are left out when nothing needs them. Raises SpecError FF-VERI-080 to
@@ -130,9 +128,7 @@ def _where(node: fx.Node) -> str:
     """The model's own line, if torch knows it: the innermost frame that is not torch's. Never a machine's path."""
     frames = _FRAME.findall(node.stack_trace or "")
     own = [(os.path.basename(file), line) for file, line in frames if not file.startswith(_TORCH)]
-    return (
-        f"{own[-1][0]}, line {own[-1][1]}" if own else "in the gradient or the optimizer: torch names no line"
-    )
+    return f"{own[-1][0]}, line {own[-1][1]}" if own else "in the gradient or the optimizer: torch names no line"
 
 
 def _unknown(node: fx.Node) -> SpecError:
@@ -155,10 +151,7 @@ def _random(node: fx.Node) -> SpecError:
 
 def _bad_form(node: fx.Node, why: str) -> SpecError:
     return SpecError(
-        "FF-VERI-082",
-        f"{_name(node)} cannot be checked in this form",
-        cause=f"{why} ({_where(node)})",
-        hint=UNCHECKED,
+        "FF-VERI-082", f"{_name(node)} cannot be checked in this form", cause=f"{why} ({_where(node)})", hint=UNCHECKED
     )
 
 

@@ -14,15 +14,9 @@ import numpy as np
 from farflung.compress.loops.numba_compile import keep, loop, part
 from farflung.core.canon import math_functions
 
-_PANEL = (
-    64  # rows of the right matrix that are gone through together, so that they stay in the processor's cache
-)
+_PANEL = 64  # rows of the right matrix that are gone through together, so that they stay in the processor's cache
 _ZERO = np.float32(0.0)
-_EXP, _LOG, _ERF_NEAR = (
-    np.array(math_functions.EXP),
-    np.array(math_functions.LOG),
-    np.array(math_functions.ERF_NEAR),
-)
+_EXP, _LOG, _ERF_NEAR = (np.array(math_functions.EXP), np.array(math_functions.LOG), np.array(math_functions.ERF_NEAR))
 _ERF_FAR = math_functions.ERF_FAR
 _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52  # of a binary64; the bits of 1.0
 
@@ -41,12 +35,7 @@ def matmul(left, right):
                 line, factors = out[batch, row], left[batch, row]
                 for k in range(first, fours, 4):
                     a, b, c, d = factors[k], factors[k + 1], factors[k + 2], factors[k + 3]
-                    r, s, t, u = (
-                        right[batch, k],
-                        right[batch, k + 1],
-                        right[batch, k + 2],
-                        right[batch, k + 3],
-                    )
+                    r, s, t, u = (right[batch, k], right[batch, k + 1], right[batch, k + 2], right[batch, k + 3])
                     for j in range(columns):
                         line[j] = (((line[j] + a * r[j]) + b * s[j]) + c * t[j]) + d * u[j]
                 for k in range(fours, stop):

@@ -73,9 +73,7 @@ def unary(d: GraphBuilder, op: str, x: GraphTensor) -> GraphTensor:
 def arithmetic(op: str) -> Callable[..., GraphTensor]:
     """add, sub, mul with torch's `alpha`; integers wrap."""
 
-    def lower(
-        d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand, alpha: float = 1, **_: object
-    ) -> GraphTensor:
+    def lower(d: GraphBuilder, out: OutputSpec, a: Operand, b: Operand, alpha: float = 1, **_: object) -> GraphTensor:
         if out.kind == BOOL:
             if op == "sub":
                 raise RefusedError("it subtracts truth values")
@@ -151,9 +149,7 @@ def where(d: GraphBuilder, out: OutputSpec, condition: GraphTensor, a: Operand, 
     x, y = lift(d, a, out.kind), lift(d, b, out.kind)
     whole = (condition, x, y)
     if any(v.shape == out.shape and d.filled(v) is None for v in whole):
-        x, y = (
-            v if d.filled(v) is None else d.add("const", (), v.kind, (), d.filled(v) or ()) for v in (x, y)
-        )
+        x, y = (v if d.filled(v) is None else d.add("const", (), v.kind, (), d.filled(v) or ()) for v in (x, y))
     return chosen(d, condition, x, y)
 
 

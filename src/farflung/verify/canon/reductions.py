@@ -13,15 +13,7 @@ from farflung.core import limits
 from farflung.core.canon.operation_rules import BOOL, F32, Shape
 from farflung.verify.canon import views
 from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
-from farflung.verify.canon.pointwise import (
-    OutputSpec,
-    RefusedError,
-    binary,
-    convert,
-    inverse_root,
-    negated,
-    unary,
-)
+from farflung.verify.canon.pointwise import OutputSpec, RefusedError, binary, convert, inverse_root, negated, unary
 
 SPAN = limits.GRAPH_FOLD  # longest side of one `sum`, `max`, `matmul`, and index of one `put_add`
 EXACT = 1 << 24  # whole numbers up to here are exact in float32
@@ -140,11 +132,7 @@ def lowest(
 
 
 def some(
-    d: GraphBuilder,
-    out: OutputSpec,
-    x: GraphTensor,
-    sides: Sequence[int] | int | None = None,
-    keep: bool = False,
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, sides: Sequence[int] | int | None = None, keep: bool = False
 ) -> GraphTensor:
     """any: more than none."""
     rows = gathered(d, convert(d, convert(d, x, BOOL), F32), sides)
@@ -152,11 +140,7 @@ def some(
 
 
 def every(
-    d: GraphBuilder,
-    out: OutputSpec,
-    x: GraphTensor,
-    sides: Sequence[int] | int | None = None,
-    keep: bool = False,
+    d: GraphBuilder, out: OutputSpec, x: GraphTensor, sides: Sequence[int] | int | None = None, keep: bool = False
 ) -> GraphTensor:
     """all: none that does not."""
     return negated(d, some(d, out, negated(d, convert(d, x, BOOL)), sides))

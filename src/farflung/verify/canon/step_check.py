@@ -40,10 +40,7 @@ def check_step(
     segment = dispute_execution.segment_of(parts, layout, public, member, SegmentSteps(0, 1), begin, end)
     optimizer = parts.spec.optimizer
     made = execute(parts.graph, dispute_execution.inputs(parts, segment, 0, segment.start))
-    mine = {
-        vector: layout.flatten(_section(made, vector))
-        for vector in (PARAMS, *inner_state.VECTORS[optimizer.name])
-    }
+    mine = {vector: layout.flatten(_section(made, vector)) for vector in (PARAMS, *inner_state.VECTORS[optimizer.name])}
     claimed = segments.compared(end, optimizer)
     excess = compare(tolerance, layout, segments.distances(layout, public, mine, claimed))
     if excess > WHOLE:
@@ -56,8 +53,4 @@ def check_step(
 
 
 def _section(made: Mapping[str, Array], vector: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(f"{vector}/"): array
-        for name, array in made.items()
-        if name.startswith(f"{vector}/")
-    }
+    return {name.removeprefix(f"{vector}/"): array for name, array in made.items() if name.startswith(f"{vector}/")}

@@ -69,13 +69,7 @@ class _StepFunction:
         self.scalars = BY_STEP[spec.optimizer.name] + BY_COUNT[spec.optimizer.name]
         vectors = VECTORS[spec.optimizer.name]
         state = [f"{vector}/{name}" for vector in (PARAMS, *vectors) for name in self.names]
-        self.inputs = [
-            *state,
-            *(f"{BUFFERS}/{name}" for name in self.buffers),
-            "x",
-            "y",
-            *self.scalars,
-        ]
+        self.inputs = [*state, *(f"{BUFFERS}/{name}" for name in self.buffers), "x", "y", *self.scalars]
         self.outputs = [*state, "loss", "grad_norm"]
 
     def examples(self) -> list[Tensor]:
@@ -115,11 +109,7 @@ class _StepFunction:
         return [*(after[n][name] for n in range(1 + len(vectors)) for name in self.names), loss, norm]
 
     def _moved(
-        self,
-        params: dict[str, Tensor],
-        grads: dict[str, Tensor],
-        vectors: list[dict[str, Tensor]],
-        at: OptimizerRates,
+        self, params: dict[str, Tensor], grads: dict[str, Tensor], vectors: list[dict[str, Tensor]], at: OptimizerRates
     ) -> list[dict[str, Tensor]]:
         """Parameters, then vectors, after the optimizer's step; each tensor alone, matrices of one shape together."""
         after: list[dict[str, Tensor]] = [{} for _ in range(1 + len(vectors))]

@@ -55,9 +55,7 @@ def exhibit(
     return _computed(parts, segment, tree, place, entry, flat, (shown, pair))
 
 
-def located(
-    parts: JobProgramParts, segment: DisputedSegment, leaf: int
-) -> tuple[LeafPosition, int, ProgramEntry]:
+def located(parts: JobProgramParts, segment: DisputedSegment, leaf: int) -> tuple[LeafPosition, int, ProgramEntry]:
     """Where a leaf lies, the number of its value in that part's graph, and the value's entry."""
     place = programs.place_of(parts.program, segment.run.steps, leaf)
     entries = _part(parts, is_judged=place.is_judged)
@@ -94,9 +92,7 @@ def _opened(
 ) -> tuple[TileProof, ...]:
     """These tiles of a value whose part's leaves begin at `base`."""
     leaves = [(base + entry.first + number, number) for number in numbers]
-    return tuple(
-        TileProof(leaf, dispute_execution.tile(value, number), tree.path(leaf)) for leaf, number in leaves
-    )
+    return tuple(TileProof(leaf, dispute_execution.tile(value, number), tree.path(leaf)) for leaf, number in leaves)
 
 
 def _computed(
@@ -124,9 +120,7 @@ def _computed(
     tiles.element(node, tensors, flat, fetch)
     base = place.step * parts.program.leaves
     opened = [
-        each
-        for arg, numbers in asked.items()
-        for each in _opened(tree, base, entries[arg], made[arg], sorted(numbers))
+        each for arg, numbers in asked.items() for each in _opened(tree, base, entries[arg], made[arg], sorted(numbers))
     ]
     args = tuple(_listed(parts, arg, is_judged=place.is_judged) for arg in entry.args)
     return ElementProof(shown[0], args, shown[1], tuple(opened), ())

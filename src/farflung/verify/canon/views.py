@@ -174,9 +174,7 @@ def select_scattered(
     return place(d, x, reshape(d, piece, shape), side, index % x.shape[side])
 
 
-def bordered(
-    d: GraphBuilder, out: OutputSpec, x: GraphTensor, widths: Sequence[int], fill: float = 0
-) -> GraphTensor:
+def bordered(d: GraphBuilder, out: OutputSpec, x: GraphTensor, widths: Sequence[int], fill: float = 0) -> GraphTensor:
     """constant_pad_nd: widths (left, right) from the last side on, negative ones cut."""
     for at in range(len(widths) // 2):
         side = len(x.shape) - 1 - at
@@ -216,9 +214,7 @@ def copied(d: GraphBuilder, out: OutputSpec, x: GraphTensor, source: GraphTensor
     return expand(d, convert(d, source, x.kind), x.shape)
 
 
-def counted(
-    d: GraphBuilder, out: OutputSpec, start: float, end: float, step: float = 1, **_: object
-) -> GraphTensor:
+def counted(d: GraphBuilder, out: OutputSpec, start: float, end: float, step: float = 1, **_: object) -> GraphTensor:
     """arange of whole numbers, or of floats as torch's own formula start + i step gives them."""
     places: GraphTensor = d.add("iota", (), I64, out.shape)
     if out.kind == I64 and not all(float(n).is_integer() for n in (start, step)):

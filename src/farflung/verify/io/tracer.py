@@ -68,9 +68,7 @@ class TracerClient:
         if size > REPLY_BYTES:
             raise EOFError(f"it answers with {size} bytes")
         raw = await self._exactly(size)
-        return cast(
-            GraphFile | WorkerFailure, decode(raw, cast(type[Any], GraphFile | WorkerFailure), REPLY_BYTES)
-        )
+        return cast(GraphFile | WorkerFailure, decode(raw, cast(type[Any], GraphFile | WorkerFailure), REPLY_BYTES))
 
     async def _exactly(self, size: int) -> bytes:
         loop = asyncio.get_running_loop()
