@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.timeout(300)  # two or three processes, each of which imports torch
 
 Ranks = Callable[[str, int], list[dict[str, Any]]]
-PROGRAM = Path(__file__).parent / "app_sync_ranks.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "app_sync_ranks.py"
 
 
 @pytest.fixture
