@@ -111,7 +111,7 @@ def test_a_flood_of_proposals_is_kept_once_a_view_and_not_far_ahead() -> None:
     for view in range(1, 40):
         for mark in range(5):
             stage.hear(proposal(view, child(ROOT, view % 4, mark=mark)))
-    kept = sum(len(tally.proposals) for _, tally in stage.replica._tallies)
+    kept = sum(len(tally.proposals) for _, tally in stage.replica._vote_tallies)
     assert kept <= PROPOSALS_AHEAD + 1
     assert stage.replica.held() <= 3 * (VIEWS_AHEAD + 1)
 
@@ -144,7 +144,7 @@ def test_strangers_by_the_thousand_are_not_all_remembered() -> None:
             if number < 3
             else ev.ReplicaTickEvent()
         )
-    tables = (stage.replica._pulls._asked, stage.replica._pulls._answered, stage.replica._pulls._told)
+    tables = (stage.replica._catch_up._asked, stage.replica._catch_up._answered, stage.replica._catch_up._told)
     assert all(len(table) <= PEERS_KEPT for table in tables)
 
 

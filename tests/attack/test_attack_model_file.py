@@ -278,8 +278,8 @@ def test_what_a_program_says_of_its_failure_is_cut_and_printable(tmp_path: Path)
 
 def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tmp_path: Path) -> None:
     forged = (
-        "import os, sys; from farflung.core.codec import encode; from farflung.train.worker_messages import Broken;"
-        " data = encode(Broken('\\x1b]0;x', 'm' * 100_000, 'c' * 100_000, 'h' * 100_000));"
+        "import os, sys; from farflung.core.codec import encode; from farflung.train.worker_messages import WorkerFailure;"
+        " data = encode(WorkerFailure('\\x1b]0;x', 'm' * 100_000, 'c' * 100_000, 'h' * 100_000));"
         " os.write(int(sys.argv[1]), len(data).to_bytes(8, 'little') + data)"
     )
     with pytest.raises(RunError) as caught:
@@ -356,27 +356,27 @@ def test_ctrl_c_ends_a_program_that_never_returns(tmp_path: Path) -> None:
 
 LOST = """
 import os, signal, threading, time
-from farflung.app import telling
-start = telling.start_worker
+from farflung.local.model import text_generation
+start = text_generation.start_worker
 def interrupted(*given, **named):
     try:
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         pass
     return start(*given, **named)
-telling.start_worker = interrupted
+text_generation.start_worker = interrupted
 """
 ELSEWHERE = """
 import signal, threading, time
-from farflung.app import telling
-write = telling.Channel.write
+from farflung.local.model import text_generation
+write = text_generation.WorkerChannel.write
 def interrupt():
     time.sleep(1)
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 def written(self, data):
     write(self, data)
     threading.Thread(target=interrupt, daemon=True).start()
-telling.Channel.write = written
+text_generation.WorkerChannel.write = written
 """
 
 

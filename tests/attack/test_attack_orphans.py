@@ -29,13 +29,13 @@ AGENTS = """
 import json, os, signal, sys, time
 from pathlib import Path
 from farflung.host.io.launch import launch
-from farflung.host.limits import Limits
+from farflung.host.worker_limits import WorkerLimits
 
 tier, folder, mark, command, moments = json.load(sys.stdin)
 for moment in moments:
     if os.fork() == 0:
         log = os.open(os.devnull, os.O_WRONLY)
-        started = launch(tier, [*command, mark], Limits(), Path(folder), os.environ, log=log)
+        started = launch(tier, [*command, mark], WorkerLimits(), Path(folder), os.environ, log=log)
         if moment < 0:
             os.kill(started.process.pid, signal.SIGSTOP)
         else:

@@ -95,7 +95,7 @@ class Past:
 def _encoded(worker: Worker, other: bytes) -> bytes:
     """A payload that can be merged and is not what the peer's work encodes to: a later training of the same round."""
     engine = worker.engine
-    assert engine._work is not None
+    assert engine._round_worker is not None
     job, state = engine._at(engine._public.round)  # type: ignore[union-attr]
     change = state.params + 0.01
     return job.sync.encode(state, None, None, change, job.model.layout, worker.key.public).payload

@@ -357,12 +357,12 @@ def test_a_worker_dies_with_its_agent(tmp_path: Path, tier: str) -> None:
     agent = f"""
 import sys
 from pathlib import Path
-from farflung.host.io import probe
-from farflung.host.io.process import PYTHON, start_worker
+from farflung.host.io import machine_probe
+from farflung.host.io.worker_process import PYTHON, start_worker
 folder = Path({str(tmp_path)!r})
 worker = start_worker(folder / "s", folder / "log", command=(*PYTHON, "-c", {ASLEEP!r}), tier={tier!r})
 worker.socket.recv(3)
-print([worker.pid, *probe._descendants(worker.pid)][-1], flush=True)
+print([worker.pid, *machine_probe._descendants(worker.pid)][-1], flush=True)
 sys.stdin.read()
 """
     with subprocess.Popen(

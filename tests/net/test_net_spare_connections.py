@@ -32,7 +32,7 @@ def test_whoever_dials_a_peer_with_a_spare_is_joined_without_a_summons() -> None
     async def test() -> None:
         async with relay() as server, hidden(A, None) as a, hidden(B, server.address):
             await until(lambda: B.public in server._spares._kept)
-            server._summon = None  # type: ignore[method-assign, assignment] - nobody is to be summoned
+            server._call_back = None  # type: ignore[method-assign, assignment] - nobody is to be summoned
             connection = await a.dial(B.public, *server.address, relay=R.public)
             assert await connection.call("a", b"1") == b"1"
             await until(lambda: B.public in server._spares._kept)  # the next one

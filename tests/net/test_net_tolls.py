@@ -346,7 +346,7 @@ def test_a_spare_learns_of_the_pass_as_it_is_joined_and_both_ends_sign() -> None
     async def test() -> None:
         async with paid() as made:
             await until(lambda: B.public in made.server._spares._kept)
-            made.server._summon = None  # type: ignore[method-assign, assignment] - nobody is to be summoned
+            made.server._call_back = None  # type: ignore[method-assign, assignment] - nobody is to be summoned
             connection = await made.dial()
             assert await connection.call("x", BULK) == BULK
             (books,) = made.gate._books.values()

@@ -69,11 +69,11 @@ def notarize_twice() -> Iterator[None]:
     """Every proposal of the view is voted for, not the first alone."""
 
     def _notarize(self: Any) -> bool:
-        found, leader = self._tallies.find(self._view), self.committee.leader(self._view)
+        found, leader = self._vote_tallies.find(self._view), self.committee.leader(self._view)
         for proposal in found.proposals if found and self._seat not in (None, leader) else ():
             block = proposal.signed.vote.block
             cast = [signed.vote.block for signed in self._cast.get(self._view, ())]
-            if block not in cast and self._execute(block) and self._branches.has_link(self._view, proposal):
+            if block not in cast and self._execute(block) and self._block_tree.has_link(self._view, proposal):
                 self._vote(self._view, VoteKind.NOTARIZE, block)
                 return True
         return False
@@ -95,12 +95,12 @@ def any_parent() -> AbstractContextManager[None]:
 
 def unsigned_quorums() -> AbstractContextManager[None]:
     checks = ReplicaChecks(has_quorum=lambda certificate, vote, members: True)
-    return swap(replica, Checks=lambda: checks)
+    return swap(replica, ReplicaChecks=lambda: checks)
 
 
 def unsigned_votes() -> AbstractContextManager[None]:
     checks = ReplicaChecks(is_vote_signed=lambda signed, members: True)
-    return swap(replica, Checks=lambda: checks)
+    return swap(replica, ReplicaChecks=lambda: checks)
 
 
 def signs_when_the_epoch_is_over() -> AbstractContextManager[None]:
@@ -121,7 +121,7 @@ def votes_for_invalid_blocks() -> AbstractContextManager[None]:
     execute = replica.Replica._execute
 
     def _execute(self: Any, block: Any) -> bool:
-        return execute(self, block) or self._branches.verdict(block) is not None
+        return execute(self, block) or self._block_tree.verdict(block) is not None
 
     return swap(replica.Replica, _execute=_execute)
 
@@ -129,7 +129,7 @@ def votes_for_invalid_blocks() -> AbstractContextManager[None]:
 def notarized_views_end_the_doubling() -> AbstractContextManager[None]:
     def unfinished_before(self: Any, view: int) -> int:
         first = view
-        while self._tallies.is_nullified(first - 1) and self._tallies.notarized(first - 1) is None:
+        while self._vote_tallies.is_nullified(first - 1) and self._vote_tallies.notarized(first - 1) is None:
             first -= 1
         return view - first
 
