@@ -22,7 +22,7 @@ def wanted() -> list[str]:
 
 
 def replayed(python: str, seed: str) -> list[str]:
-    folders = (ROOT / "src", Path(__file__).parent)
+    folders = (ROOT / "src", Path(__file__).parent, ROOT / "tests" / "support")
     environment = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(map(str, folders)))
     done = subprocess.run(
         [python, "-m", "ledger_replay"], env=environment, capture_output=True, text=True, timeout=240, check=True

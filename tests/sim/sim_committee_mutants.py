@@ -129,7 +129,7 @@ def votes_for_invalid_blocks() -> AbstractContextManager[None]:
 def notarized_views_end_the_doubling() -> AbstractContextManager[None]:
     def unfinished_before(self: Any, view: int) -> int:
         first = view
-        while self._vote_tallies.is_nullified(first - 1) and self._vote_tallies.notarized(first - 1) is None:
+        while self._tallies.is_nullified(first - 1) and self._tallies.notarized(first - 1) is None:
             first -= 1
         return view - first
 
