@@ -278,7 +278,8 @@ def test_what_a_program_says_of_its_failure_is_cut_and_printable(tmp_path: Path)
 
 def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tmp_path: Path) -> None:
     forged = (
-        "import os, sys; from farflung.core.codec import encode; from farflung.train.worker_messages import WorkerFailure;"
+        "import os, sys; from farflung.core.codec import encode;"
+        " from farflung.train.worker_messages import WorkerFailure;"
         " data = encode(WorkerFailure('\\x1b]0;x', 'm' * 100_000, 'c' * 100_000, 'h' * 100_000));"
         " os.write(int(sys.argv[1]), len(data).to_bytes(8, 'little') + data)"
     )

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "support"))
 
 from ledger_history import signed
 from ledger_world import NODES, PARAMS, VALIDATOR, genesis
