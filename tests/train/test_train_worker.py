@@ -179,7 +179,17 @@ def test_training_stops_between_steps_when_the_agent_is_gone(engine):
 
 
 def test_the_agents_side_loads_no_torch():
-    names = ("messages", "order", "inner", "segments", "trace", "snapshot", "sync", "io.pipe", "io.worker")
+    names = (
+        "worker_messages",
+        "data_order",
+        "inner_state",
+        "segments",
+        "contribution_trace",
+        "public_state",
+        "sync_arithmetic",
+        "io.worker_pipe",
+        "io.worker",
+    )
     code = ";".join(f"import farflung.train.{name}" for name in names)
     check = f"{code};import sys;sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-I", "-c", check], check=False).returncode == 0

@@ -246,4 +246,4 @@ def test_accounts_that_read_on_in_a_log_come_to_what_those_that_read_it_anew_do(
         found |= read_on.extend(left[:size])
         left = left[size:]
     assert (found, read_on.guilty, read_on.out, read_on.unpaid) == (units, anew.guilty, anew.out, anew.unpaid)
-    assert (read_on.discredited, read_on.perjurers.found) == (anew.discredited, anew.perjurers.found)
+    assert (read_on.discredited, read_on.disqualified.found) == (anew.discredited, anew.disqualified.found)
