@@ -22,7 +22,7 @@ Answer = Callable[[queries.Query], queries.Reply]
 
 
 @pytest.fixture(scope="module")
-def committee() -> Reign:
+def reign() -> Reign:
     """A ledger that grew from one validator to four, then shrank to two."""
     made = Reign()
     for size in (1, 4, 2):
