@@ -116,7 +116,7 @@ def run(code: str, **environment: str) -> str:
     return said(__name__, code, **environment)
 
 
-COMPILED = "s = t.kernels.SHELF; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"
+COMPILED = "s = t.tensor_kernels.SHELF; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"
 
 
 @pytest.mark.slow
