@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import UsageError
@@ -112,6 +114,15 @@ def test_a_file_is_read_strictly(tmp_path: Path, line: str, cause: str) -> None:
     with pytest.raises(UsageError, match="FF-APP-300") as caught:
         read_role_config(path, NodeConfig)
     assert cause in caught.value.cause
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "large.toml").write_bytes(b"#" * (limits.TX_BYTES + 1))
+    for name in ("pipe.toml", "large.toml"):
+        with pytest.raises(UsageError, match="FF-APP-300") as caught:
+            read_role_config(tmp_path / name, NodeConfig)
+        assert "no ordinary file" in caught.value.cause
 
 
 def test_files_are_found_beside_the_configuration_and_keys_are_checked(tmp_path: Path) -> None:
