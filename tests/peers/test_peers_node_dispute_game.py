@@ -264,6 +264,7 @@ def sealed(folder: Path) -> bytes:
 
 def test_a_brief_outlives_what_the_lease_deletes_and_is_sealed(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
+        court.disk.delete(court.start.module.id)  # it is empty, as a state was that an audit has forgotten since
         await court.accused(HONEST)
         for object_id in court.disk.ids():
             court.disk.delete(object_id)

@@ -155,13 +155,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The process that was started chooses; it tells those of xdist."""
     config.stash[KEY] = state = Selection(config.getoption("--tier"))
+    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
     if hasattr(config, "workerinput"):
         state.chosen = config.workerinput["chosen"]
-    elif state.tier == "rest" and config.cache:
-        state.chosen = config.cache.get(CHOSEN, [])
-    elif state.tier is not None and config.cache:
+    elif state.tier == "rest" and cache is not None:
+        state.chosen = cache.get(CHOSEN, [])
+    elif state.tier is not None and cache is not None:
         state.before = fingerprints()
-        state.chosen = chosen_files(config.cache.get(RECORD, {})) if state.tier == "change" else []
+        state.chosen = chosen_files(cache.get(RECORD, {})) if state.tier == "change" else []
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -111,16 +111,16 @@ class DisputeFileStore:
         job = dispute_file.job
         if self.case(job) is None:
             for manifest in (case.start.dataset, case.start.module, case.start.graph):
-                self._copy(manifest.id, store)
+                self._copy(manifest, store)
             self._vault.save(f"{job.hex()}-case", encode(case))
         self._vault.save(_name(dispute_file), encode(dispute_file))
         self._held[job, dispute_file.node].add((dispute_file.round, dispute_file.segment))
 
-    def _copy(self, object_id: Hash, store: DiskObjectStore) -> None:
-        manifest = store.manifest(object_id)
+    def _copy(self, manifest: ObjectManifest, store: DiskObjectStore) -> None:
+        # The manifest is the job's: all empty objects are one object, and whoever forgets a state may have deleted it.
         for index in self.disk.begin(manifest):
-            self.disk.write_chunk(object_id, index, store.chunk(object_id, index))
-        self.disk.finish(object_id)
+            self.disk.write_chunk(manifest.id, index, store.chunk(manifest.id, index))
+        self.disk.finish(manifest.id)
 
     def case(self, job: Hash) -> DisputeJob | None:
         """A job of which something is kept; None too where it is damaged."""
