@@ -26,6 +26,7 @@ from farflung.ledger.pinpoint_game import BorderProof
 from farflung.peers.node.sealed_files import SealedFileStore
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import segments, worker_messages
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.train.segments import BorderState
