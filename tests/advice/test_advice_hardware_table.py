@@ -295,6 +295,7 @@ def test_a_field_that_makes_no_sense_is_refused_by_its_name(subtests: pytest.Sub
             assert error.message.endswith(wanted.get(column, column))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 @settings(max_examples=60, deadline=None)
 def test_any_other_text_is_refused_as_a_table(text: str) -> None:
@@ -375,6 +376,7 @@ def test_a_name_of_several_variants_asks_which_unless_its_memory_says_so() -> No
         TABLE.find("NVIDIA GeForce RTX 3060", 48 << 30)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 @settings(max_examples=100, deadline=None)
 def test_any_name_is_answered_with_a_card_or_an_error_of_one_code(said: str) -> None:

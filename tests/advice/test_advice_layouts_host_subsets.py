@@ -100,6 +100,7 @@ def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
     assert not {LayoutKind.ALONE, LayoutKind.DATA, LayoutKind.ROUNDS} & {each.kind for each in beside.binding}
 
 
+@pytest.mark.slow
 def test_one_host_is_no_pipeline() -> None:
     """Whoever trains all layers sooner than another one of them is reckoned as one host alone."""
     one = pipeline_layouts.pipeline(
@@ -113,6 +114,7 @@ def test_one_host_is_no_pipeline() -> None:
 # What is not timed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
     """Where all hosts are used: what is left out of a pipeline makes another subset."""

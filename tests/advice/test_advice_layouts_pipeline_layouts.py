@@ -205,6 +205,7 @@ def test_who_is_given_no_layer_is_left_out() -> None:
     assert "0" not in found.how.split()[1].split("/")
 
 
+@pytest.mark.slow
 def test_a_fleet_of_strangers_is_best_used_as_several_pipelines() -> None:
     found = search(LONG, hosts(16, "RTX 4090", link=Link(1e8, 1e8, Seconds(0.03))))
     assert found.best[0].kind is LayoutKind.PIPELINES

@@ -37,6 +37,7 @@ def test_as_many_micro_batches_are_alive_as_in_the_timeline(
     assert [pipeline.alive(at) for at in range(stages)] == list(seen)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 4))
 def test_as_many_parts_are_alive_as_in_the_interleaved_timeline(stages: int, groups: int, virtual: int) -> None:
     micros = stages * groups

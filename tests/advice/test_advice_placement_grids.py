@@ -65,6 +65,7 @@ def test_a_pipeline_takes_what_a_timeline_of_it_takes(
     assert 1 - GAP <= beside_timeline(seed, stages, micro, sites, lines=lines) <= 1 + MORE
 
 
+@pytest.mark.slow
 def test_most_pipelines_take_nearly_what_their_timelines_take() -> None:
     """The median is the same, nine in ten are within a tenth."""
     luck = np.random.default_rng(9)
@@ -123,6 +124,7 @@ def equal_nodes(between: float, every: int) -> tuple[Fleet, StepWork]:
     return fleet, StepWork(LARGER, 32, 2048, 2 * 2048 * 2048.0, every=every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("between", "every"), [(2e8, 1), (2e8, 5), (5e7, 1), (5e7, 5), (5e7, 20)])
 def test_of_two_layouts_the_one_is_better_that_a_timeline_says(between: float, every: int) -> None:
     fleet, work = equal_nodes(between, every)
@@ -144,6 +146,7 @@ def test_sites_are_found_whichever_way_they_are_to_be_used(every: int, best: Ind
         assert found.verdict.step <= ceiling * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_swaps_find_what_no_grid_to_begin_with_has() -> None:
     fleet = drawn_fleet(11, 18)
     still, swapped = (node_selection.place(fleet, WORK, ANY_CARD, 3, 4, 0, moves) for moves in (0, 6_000))
@@ -218,6 +221,7 @@ def test_no_number_of_pipelines_is_out_of_reach() -> None:
         assert all(one <= 1 + 2.4 * other for one, other in itertools.pairwise(tried))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0.01, 0.0]))
 @settings(max_examples=25)
 def test_what_swaps_say_of_a_grid_is_what_it_is_worth(seed: int, by_money: bool, tie: float) -> None:

@@ -216,6 +216,7 @@ def test_a_grid_that_cannot_hold_the_model_names_what_is_left_over() -> None:
     assert error.value.code == "FF-PLAN-047"
 
 
+@pytest.mark.slow
 def test_a_node_that_costs_more_than_it_does_is_left_out() -> None:
     rate = np.array([4e12] * 6 + [2e10] * 2)
     fleet = small_fleet(3, 8, rate=rate, memory=np.full(8, 3e10), failures=np.zeros(8), price=np.ones(8))
@@ -257,6 +258,7 @@ def test_failures_cost_what_they_interrupt() -> None:
     assert grid_objective.judge(restless, WORK, grid).useful < 0.01
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @settings(max_examples=20)
 def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> None:
@@ -278,6 +280,7 @@ def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> 
     assert new.grid.shape[1] >= 7
 
 
+@pytest.mark.slow
 def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
     grid = np.arange(24).reshape(4, 6)

@@ -53,6 +53,7 @@ def drawn(seed: int, count: int, sites: int = 4) -> LinkMatrices:
     return mesh(generator.integers(0, sites, count), delay, rate, lines[0], lines[1])
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(1, 6), st.integers(0, 4))
 def test_a_matching_is_perfect_and_its_slowest_pair_as_fast_as_any(seed: int, ways: int, kinds: int) -> None:
     hop = symmetric(seed, 2 * ways, kinds)
@@ -111,6 +112,7 @@ def test_dtfm_cases_reach_the_least_known_cost_to_four_digits(number: int) -> No
     assert dtfm_cases.BEST == BEST_PRINTED
 
 
+@pytest.mark.slow
 def test_a_score_is_what_its_grid_costs_hop_by_hop() -> None:
     network = drawn(5, 24)
     of = dtfm_objective.costs(network, 4)
@@ -168,6 +170,7 @@ def test_every_partition_is_looked_at_once(shape: tuple[int, int]) -> None:
     assert len(set(seen)) == len(seen) == counted
 
 
+@pytest.mark.slow
 @given(SEEDS, st.sampled_from([(2, 5), (4, 3), (8, 2)]), st.floats(0.0, 0.2))
 @settings(max_examples=25)
 def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int, int], tie: float) -> None:

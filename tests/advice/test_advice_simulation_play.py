@@ -45,6 +45,7 @@ def test_a_seed_has_the_hash_that_it_always_had(plain: None) -> None:
     assert play(SMALL).hash == GOLDEN
 
 
+@pytest.mark.slow
 def test_compiled_loops_give_the_same_hash(fast: None) -> None:
     assert play(SMALL).hash == GOLDEN
 
@@ -217,6 +218,7 @@ def test_without_churn_and_lateness_all_rounds_are_accepted() -> None:
     assert outcome.of(kinds.JOINED) == outcome.periods[0].hired
 
 
+@pytest.mark.slow
 def test_who_is_caught_is_hired_no_more_and_loses_what_it_earned_that_day() -> None:
     rules = network(
         cheaters=ODDS, caught=ODDS, caught_known=ODDS, audited=ODDS, up=1 << 40, down=1, late=0, fare=0, snapshot=0

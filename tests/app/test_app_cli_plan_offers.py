@@ -58,6 +58,7 @@ def large() -> Any:
     return json.loads(said(*LARGE, "--json"))
 
 
+@pytest.mark.slow
 def test_lines_fit_a_terminal_and_say_what_was_offered_and_assumed() -> None:
     for words in ((), LARGE, (*LARGE, "--explain")):
         rows = said(*words).splitlines()
@@ -157,6 +158,7 @@ def test_a_batch_that_makes_long_rounds_illegal_is_planned_with_shorter_ones() -
     assert today["steps"] % int(today["how"].split("H=")[1].split()[0]) == 0
 
 
+@pytest.mark.slow
 def test_who_plans_over_hosts_of_his_own_lends_them_all(tmp_path: Path) -> None:
     rows = [
         f'[[host]]\nname = "h{at}"\nowner = "me"\ncard = "RTX 3090"\nlink = "100/100/5ms"\nprice = "0.2"\n'
@@ -170,6 +172,7 @@ def test_who_plans_over_hosts_of_his_own_lends_them_all(tmp_path: Path) -> None:
     assert "pipeline on" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_way_over_the_jobs_budget_says_so() -> None:
     """Which nobody said: it is the preset's."""
     assert "over the job's budget of 5 credits" in " ".join(said(*LARGE).split())
@@ -230,6 +233,7 @@ def test_a_method_s_loss_is_told_with_what_was_measured_nearest_to_it() -> None:
     assert "% above the best dense run's, of a small model" in text
 
 
+@pytest.mark.slow
 def test_profiles_lie_beside_the_offers(tmp_path: Path) -> None:
     own = OFFERS.read_text().replace('name = "attic"', 'name = "attic"\nprofile = "attic.toml"', 1)
     (tmp_path / "six.toml").write_text(own)
@@ -317,6 +321,7 @@ def test_each_formula_is_shown_with_its_source_where_it_is_asked_for() -> None:
     assert "Narayanan et al. 2021" in said(*LARGE, "--explain")
 
 
+@pytest.mark.slow
 def test_the_goal_decides_the_order() -> None:
     times, prices = (json.loads(said(*MIDDLE, "--goal", goal, "--json"))["best"] for goal in ("time", "price"))
     assert [each["seconds"] for each in times] == sorted(each["seconds"] for each in times)

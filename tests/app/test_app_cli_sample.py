@@ -124,6 +124,7 @@ def test_a_model_of_the_users_own_is_used_in_a_process_of_its_own(
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.slow
 def test_the_source_of_a_model_cannot_write_files_when_it_is_sampled(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_model_that_speaks_in_the_name_of_its_process_is_not_believed(
     assert "error[FF-APP-167]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_models_own_words_in_an_error_are_one_harmless_line(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

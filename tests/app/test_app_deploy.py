@@ -91,6 +91,7 @@ def test_the_container_starts_and_checks_a_relay_with_flags_that_exist() -> None
     assert [source for source in copied if not (ROOT / source).exists()] == []
 
 
+@pytest.mark.slow
 def test_a_relay_and_its_check_need_no_library_that_the_container_leaves_out() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {re.split(r"[><=]", line)[0] for line in project["dependencies"]}
@@ -117,6 +118,7 @@ def test_a_service_is_installed_with_the_libraries_of_the_container() -> None:
     assert "--no-deps ." in runs()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_a_relay_runs_where_no_memory_may_become_a_program(tmp_path: Path) -> None:
     """As under MemoryDenyWriteExecute of the unit: PR_SET_MDWE of Linux 6.3 does the same, and is inherited."""

@@ -189,6 +189,7 @@ def refused(errors: str, mistake: Mistake) -> None:
     assert not re.search("Traceback|FF-APP-099|mistake in farflung", errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", TABLE, ids=[f"{m.variable} {m.words}".strip()[:60] for m in TABLE])
 def test_a_mistake_is_answered_with_what_was_meant(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mistake: Mistake
@@ -261,6 +262,7 @@ def test_a_folder_without_permission_is_named(
     assert "Permission denied" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", [VERBS[0], FLAGS[0], FILES[2], RUNS[0]], ids=["verb", "flag", "file", "run"])
 def test_a_real_process_answers_alike(place: Path, monkeypatch: pytest.MonkeyPatch, mistake: Mistake) -> None:
     monkeypatch.chdir(place)

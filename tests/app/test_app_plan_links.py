@@ -128,6 +128,7 @@ def test_what_cannot_be_planned_is_said_with_a_command_that_can(
     assert "  try:   " in shown
 
 
+@pytest.mark.slow
 def test_a_plan_says_which_method_is_taken_where_a_job_names_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

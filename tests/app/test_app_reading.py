@@ -480,6 +480,7 @@ _LEAF = st.none() | st.booleans() | st.integers() | st.text()
 _JSON = st.recursive(_LEAF, lambda part: st.lists(part) | st.dictionaries(st.text(), part))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["genesis", "head", "job", "next"]), _JSON))
 def test_an_answer_of_another_form_is_refused_before_anybody_looks_into_it(said: dict[str, Any]) -> None:
     source = HttpLedgerSource("http://127.0.0.1:1")

@@ -45,6 +45,7 @@ def test_an_old_run_fits_the_terminal_and_stays_in_its_place(tmp_path: Path, col
     assert told == again  # the end is the same, however one came there
 
 
+@pytest.mark.slow
 def test_colours_are_left_out_when_nobody_wants_them(tmp_path: Path) -> None:
     kept(tmp_path, story())
     coloured, _ = on_terminal(tmp_path, "watch", "--speed", "max")
@@ -81,6 +82,7 @@ def test_names_with_escapes_and_markup_are_only_text(tmp_path: Path) -> None:
     assert "\x1b]" not in written
 
 
+@pytest.mark.slow
 def test_lines_and_json_on_a_pipe_tell_the_same_facts(farflung: Farflung) -> None:
     told = story()
     kept(farflung.runs, told)
@@ -151,6 +153,7 @@ class Working:
         os.close(self._lock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_a_running_run_is_followed_until_it_ends_or_its_process_is_gone(farflung: Farflung, is_finished: bool) -> None:
     told = story()
@@ -232,6 +235,7 @@ def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: F
     assert again.text == terminal.text
 
 
+@pytest.mark.slow
 def test_the_screen_needs_no_more_than_its_own_process(tmp_path: Path) -> None:
     kept(tmp_path, story())
     ended = subprocess.run(

@@ -98,6 +98,7 @@ def _rounds(stake: int, pay: int) -> str:
     return f"{millionths // 10**6}.{millionths % 10**6:06d}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -74,6 +74,7 @@ def test_without_any_stake_nobody_checks_and_nobody_works() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "audit-plan.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "stake", "canaries", "verifier_stake", "digits"),
     [

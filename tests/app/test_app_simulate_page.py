@@ -80,6 +80,7 @@ def test_trying_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path) -> 
     assert (tmp_path / "sim.html").read_text(encoding="utf-8") == "before"
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     asked = made()
     told = scenario_run.tell(asked, 1, scenario_run.simulate(asked, 1))

@@ -156,6 +156,7 @@ def test_an_end_of_the_round_that_does_not_give_the_payload_is_false() -> None:
     assert false_alike(Tampering(1, alter).run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["round", "index", "steps", "residual", "params"])
 def test_a_border_that_is_not_what_it_must_be_is_false_under_its_own_root(what: str) -> None:
     """The cheater commits to the forged trace as well, so that every path holds."""
@@ -209,6 +210,7 @@ def test_a_withheld_state_is_withheld_when_two_say_so() -> None:
     assert run.guilty == {run.cheater}
 
 
+@pytest.mark.slow
 def test_one_verifier_alone_decides_where_there_is_one() -> None:
     run = play(1, "skip", spec=SHORT, verifiers=1)
     assert run.guilty == {run.cheater}

@@ -218,6 +218,7 @@ def test_a_start_that_nobody_can_fetch_is_withheld(scene: Any) -> None:
     caught(scene(twisted(open=away)), VerdictFinding.WITHHELD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state",
     [
@@ -253,6 +254,7 @@ def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) 
     caught(scene(twisted(open=twist)), VerdictFinding.FALSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "twist",
     [
@@ -682,6 +684,7 @@ class Canned:
         return self._replies[method]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [messages.OPEN, messages.UNVEIL, messages.AUDIT, messages.JUDGE])
 def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: str) -> None:
     """Every reply, malformed in many ways: a refusal of that reply, no answer, or one that the others can judge."""

@@ -233,6 +233,7 @@ def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
 # What a verifier can learn
 
 
+@pytest.mark.slow
 def test_both_orders_look_alike_and_each_verifier_is_asked_in_its_turn(scene: Any) -> None:
     """The draw's order can be computed by everybody: were another one asked, it would know why."""
     run = scene(lambda run: None)
@@ -250,6 +251,7 @@ def test_both_orders_look_alike_and_each_verifier_is_asked_in_its_turn(scene: An
         assert (test.opened.state, test.opened.before) == (truth.opened.state, truth.opened.before)
 
 
+@pytest.mark.slow
 def test_a_peer_answers_a_verifier_under_the_trace_that_it_names_and_says_of_no_other(scene: Any) -> None:
     run = scene(lambda run: None)
     round, canary = told(run)[-1]
@@ -316,6 +318,7 @@ def test_who_plants_nothing_or_something_else_has_its_audit_without_a_canary(sce
     assert {c.verdict.verdict.finding for _, c in told(run)} <= {VerdictFinding.FALSE}
 
 
+@pytest.mark.slow
 def test_a_peer_that_hangs_over_a_plant_has_its_audit_without_a_canary(
     scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +348,7 @@ def test_a_peer_that_hangs_over_a_plant_has_its_audit_without_a_canary(
     assert run.out == []
 
 
+@pytest.mark.slow
 def test_who_is_caught_lying_itself_has_nobodys_stake(scene: Any) -> None:
     """Its commitment was false, so what it planted may have been true, and who found it good right."""
     run = scene(guess)

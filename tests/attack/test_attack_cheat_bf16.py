@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from segment_play import FALSE, OPTIMIZERS, assert_false, stage
 
 from farflung.job.spec import Tolerance
 
 
+@pytest.mark.slow
 def test_who_multiplies_in_bfloat16_is_found_false() -> None:
     assert_false("bf16")
 

@@ -9,6 +9,7 @@ import pytest
 from segment_play import FALSE, OPTIMIZERS, assert_false, stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["interpolated", "noise", "momentum"])
 def test_a_checkpoint_that_was_made_up_is_found_false(name: str) -> None:
     assert_false(name, 100)

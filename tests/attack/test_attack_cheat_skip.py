@@ -19,22 +19,26 @@ def test_who_skips_steps_is_found_false_and_nobody_else(seed: int) -> None:
     assert is_measured(run)
 
 
+@pytest.mark.slow
 def test_who_was_found_false_is_out_of_the_round_after_the_next() -> None:
     run = play(3, "skip", spec=replace(SPEC, rounds=4))
     assert [round for round, peer in run.findings if peer == run.cheater] == [0, 1, 2]
     assert run.accepted[run.cheater] == 3
 
 
+@pytest.mark.slow
 def test_without_audits_it_is_not_found() -> None:
     run = play(3, "skip", spec=replace(SHORT, audit=AuditSpec(segments=2, rate=0.0, probation=0)))
     assert not run.findings
 
 
+@pytest.mark.slow
 def test_probation_alone_does_not_find_who_begins_to_cheat_after_it() -> None:
     run = play(3, "skip", spec=replace(SHORT, audit=AuditSpec(segments=2, rate=0.0, probation=1)))
     assert set(run.findings.values()) == {VerdictFinding.HOLDS}
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_one_percent_off_is_found_because_tolerances_are_as_tight_as_they_are() -> None:
     """A thousand times looser they would let it pass."""
     twisted = replace(SPEC.optimizer, lr=SPEC.optimizer.lr * 1.01)

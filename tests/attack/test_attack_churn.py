@@ -118,6 +118,7 @@ def test_a_member_that_never_answers_again_holds_nobody(run: Run, phase: str) ->
     within(60, test)
 
 
+@pytest.mark.slow
 def test_a_member_that_merges_slowly_is_paid_and_comes_after(run: Run) -> None:
     async def test() -> None:
         hang(run, protocol_messages.MERGE, for_ever=False)

@@ -152,6 +152,7 @@ def test_statistics_that_cannot_be(attacked: Any, changes: dict[str, Any]) -> No
 # Payloads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, limits.WEIGHT + 1, 0, -1, -(1 << 63), (1 << 64) - 1])
 def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
     attacked("FF-APP-054", reveal=changed(weight=weight))
@@ -337,6 +338,7 @@ def test_a_maker_that_refuses_chunks_is_no_trouble_while_its_replica_serves(tmp_
     within(20, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replica", [STRANGER.public, b"", b"x" * 3_900_000])
 def test_a_replica_that_nobody_asked_for_never_reaches_the_members(attacked: Any, replica: PeerId) -> None:
     def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
@@ -355,6 +357,7 @@ def test_a_wrong_root_expels(attacked: Any) -> None:
     attacked(HASH[:4].hex(), merge=merge, accepted_last=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",
     [
@@ -405,6 +408,7 @@ class Raw:
         self.body = body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [messages.TRAIN, messages.REVEAL, messages.MERGE])
 def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> None:
     """Every reply of a member, malformed in many ways: each ends in a refusal of that reply and nothing else."""

@@ -140,6 +140,7 @@ async def _slashed_half(run: Run) -> None:
     assert all(ledger.lease(key.public).is_open for key in (*HONEST, *VERIFIERS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [Mortal.born, Mortal.born_late])
 def test_an_honest_node_that_died_opens_when_it_is_back_and_loses_the_round_alone(
     scene: Any, after: Callable[[Mortal], Awaitable[None]]

@@ -124,6 +124,7 @@ def carried(run: Told) -> int:
     return sum(party.asked.count(objects.PUT) for party in parties)
 
 
+@pytest.mark.slow
 def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_same(plain: Told, tmp_path: Path) -> None:
     assert plain.closed[0].way == "all-gather"
     assert "fan-out" not in {event.way for event in plain.closed}
@@ -265,6 +266,7 @@ def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_group_whose_relay_hangs_for_one_member_meets_at_the_next_one(plain: Told, tmp_path: Path) -> None:
     async def bounded() -> Told:
         (tmp_path / "run").mkdir()

@@ -42,6 +42,7 @@ def test_each_submission_names_what_its_node_attested(tmp_path: Path) -> None:
     assert all(c.attests == OFFERED[c.peer] for c in accepted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tag",
     [OTHER, ZERO_HASH, Hash(b""), Hash(bytes(10**5)), OFFERED[HONEST[0].public]],

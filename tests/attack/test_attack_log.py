@@ -254,6 +254,7 @@ def test_a_file_of_a_run_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, ki
         read_file(path, limits.MIB)
 
 
+@pytest.mark.slow
 def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:
     evil = tuple(f"\x1b\u202e<b>{i}" + peer for i, peer in enumerate(PEERS))
     page = report_page.write(a_run(tmp_path / "r", packed(whole(evil, text=NASTY)))).read_text()
@@ -332,6 +333,7 @@ def test_of_too_many_audits_those_that_do_not_hold_are_listed() -> None:
     assert report_page.listed(rows[:5]) == list(rows[:5])
 
 
+@pytest.mark.slow
 def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")

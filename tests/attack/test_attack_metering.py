@@ -345,6 +345,7 @@ def test_a_channel_that_others_have_emptied_carries_nothing_more() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
@@ -419,6 +420,7 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
     run(test)
 
 
+@pytest.mark.slow
 def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a channel of a thousand micro-credits would buy a new window each time."""
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)

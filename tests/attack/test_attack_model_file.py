@@ -262,12 +262,14 @@ def asked(folder: Path) -> list[int]:
     return [answer.token for answer in ask(found, request) if isinstance(answer, GenerateReply)]
 
 
+@pytest.mark.slow
 def test_what_a_program_prints_is_not_taken_for_its_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = own(tmp_path, build="import os; print('\\x1b[2J' * 9, flush=True); os.write(1, b'\\x1b[31m' * 99)")
     assert len(asked(folder)) == 3
     assert "\x1b" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_what_a_program_says_of_its_failure_is_cut_and_printable(tmp_path: Path) -> None:
     folder = own(tmp_path, build="raise ValueError('\\x1b[31m' + 'x' * 1_000_000)")
     with pytest.raises(RunError, match="FF-TRAIN-052") as caught:
@@ -276,6 +278,7 @@ def test_what_a_program_says_of_its_failure_is_cut_and_printable(tmp_path: Path)
     assert all(line.isprintable() for line in caught.value.lines())
 
 
+@pytest.mark.slow
 def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tmp_path: Path) -> None:
     forged = (
         "import os, sys; from farflung.core.codec import encode;"
@@ -289,6 +292,7 @@ def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tm
     assert len(caught.value.message) == len(caught.value.cause) == len(caught.value.hint) == WORDS
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_itself_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="FF-APP-167"):
         asked(own(tmp_path, logits="import os; os._exit(3)"))

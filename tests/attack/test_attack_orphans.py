@@ -82,6 +82,7 @@ def all_end(mark: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_when_its_agent_is_killed_in_any_moment_of_the_start(
     tmp_path: Path, tier: str, mark: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_worker_ends_when_its_agent_is_killed_in_any_moment_of_the_start(
     all_end(mark)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grace", [0.0, 60.0])
 def test_nothing_of_a_worker_is_left_when_it_is_ended_in_any_moment_of_its_start(
     tmp_path: Path, tier: str, mark: str, grace: float

@@ -113,6 +113,7 @@ def babbles(_judge: Judge, _order: Any, _said: Any) -> Any:
     return "what?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twist", [refuses, unsigned, of_another_job, babbles])
 def test_without_scores_that_hold_a_round_is_paid_as_without_and_goes_on(scene: Any, twist: Twist) -> None:
     run = scene(twist)

@@ -474,6 +474,7 @@ def test_a_fellow_member_cannot_fill_the_disk(against: Any, is_finished: bool) -
     against(attack)
 
 
+@pytest.mark.slow
 def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_lease, "REPLICA_SECONDS", 0.2)
 

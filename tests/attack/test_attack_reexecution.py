@@ -117,6 +117,7 @@ def test_a_peer_that_lost_its_state_or_was_away_is_found_true(past: dict[str, in
     assert Past(**past).replay(1) == ChainRerun(TWO, frozenset(accepted), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cheat", ["skip", "half-batch", "poison-encoding"])
 def test_a_cheat_that_no_audit_drew_is_not_found_true(cheat: str) -> None:
     lied = Past(cheat)

@@ -58,6 +58,7 @@ def test_a_set_up_that_is_cut_at_any_place_leaves_nothing_behind(direction: int)
     play(test)
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("what", ["twice", "never", "late"])
 def test_a_record_that_is_repeated_or_left_out_or_late_ends_the_circuit(direction: int, what: str) -> None:

@@ -353,6 +353,7 @@ def test_killing_its_pid_ends_the_worker_and_the_real_one_is_counted(tmp_path: P
     worker.socket.close()
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_its_agent(tmp_path: Path, tier: str) -> None:
     agent = f"""
 import sys

@@ -85,6 +85,7 @@ def set_up(worker: WorkerProcess, source: str) -> worker_messages.WorkerFailure 
     return asyncio.run(talk())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", [sandbox.BWRAP, sandbox.LANDLOCK])
 def test_a_models_source_reaches_nothing(tmp_path: Path, tier: str) -> None:
     if why := sandbox_tiers.probe(tier):

@@ -572,6 +572,7 @@ def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) ->
     against(attack)
 
 
+@pytest.mark.slow
 def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)

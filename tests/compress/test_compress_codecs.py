@@ -52,6 +52,7 @@ def gaussian(layout, seed=0):
     return np.random.default_rng(seed).standard_normal(layout.size).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_payload_and_residual_make_up_the_values_on_odd_layouts(subtests):
     for shapes in LAYOUTS.values():
         for codec in CODECS:
@@ -205,6 +206,7 @@ def test_many_small_tensors_cost_no_more_than_one_large_one():
     assert sizes[1] <= 1.05 * sizes[2]
 
 
+@pytest.mark.slow
 def test_no_input_found_is_longer_than_the_bound(subtests):
     for shapes in LAYOUTS.values():
         for topk, chunk in SPARSE:

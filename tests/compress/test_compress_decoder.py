@@ -120,6 +120,7 @@ def random_bits(payload, count):
     return np.random.default_rng(3).integers(8 * HEADER_BYTES, 8 * len(payload), count).tolist()
 
 
+@pytest.mark.slow
 def test_ten_thousand_broken_payloads_give_finite_values_or_a_protocol_error():
     """Valid payloads of every codec, changed: bytes replaced, cut, doubled, swapped, or all of the body random."""
     random = np.random.default_rng(11)

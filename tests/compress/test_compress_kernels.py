@@ -154,6 +154,7 @@ def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> N
     assert same(*found), name
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 14), min_size=1, max_size=700), st.sampled_from([15, 255]))
 @settings(max_examples=40)
 def test_streams_of_values_are_the_same(symbols, alphabet):

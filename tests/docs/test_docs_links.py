@@ -131,6 +131,7 @@ def understood(words: list[str]) -> Result:
     return CliRunner().invoke(cli, [*asked, "1"]) if "requires an argument" in answer.output else answer
 
 
+@pytest.mark.slow
 def test_every_command_that_is_shown_is_understood(
     subtests: pytest.Subtests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def replayed(python: str, seed: str) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "1", "77777"])
 def test_the_seed_of_hashes_changes_no_root(wanted: list[str], seed: str) -> None:
     assert replayed(sys.executable, seed) == wanted

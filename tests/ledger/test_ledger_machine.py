@@ -27,6 +27,7 @@ class Pay(PayRules, CanaryRules, OutRules):
 TestLedger = Ledger.TestCase
 TestPay = Pay.TestCase
 TestPay.settings = settings(max_examples=30, stateful_step_count=25)
+TestLedger.pytestmark = [pytest.mark.slow]  # TestPay has all but the jobs of several
 TestLedger.settings = settings(max_examples=80, stateful_step_count=40)
 
 

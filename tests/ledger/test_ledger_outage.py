@@ -76,6 +76,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "_SETTINGS", (*settings, "synchronous = OFF"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_a_power_cut_at_any_step_takes_nothing_that_was_said(tmp_path: Path):
     steps = lived(tmp_path / "lived")
@@ -120,6 +121,7 @@ def unsynced_names(steps: Sequence[Step]) -> list[Step]:
     return [step for step in steps if step != Synced(FOLDER)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("careless", [unsynced, unsynced_names])
 def test_a_validator_that_does_not_wait_for_its_disk_is_found_out(tmp_path: Path, careless):

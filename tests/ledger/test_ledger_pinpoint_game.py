@@ -41,6 +41,7 @@ def money(game: Game) -> dict[str, int]:
 # One element decides
 
 
+@pytest.mark.slow
 def test_one_unit_in_the_last_place_is_found_at_every_leaf_and_the_liar_loses(subtests):
     for leaf in LEAVES:
         with subtests.test(leaf=leaf):

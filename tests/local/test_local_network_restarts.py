@@ -139,6 +139,7 @@ def test_an_order_that_a_process_dies_over_is_carried_out_by_the_next(kept: Any)
     kept(body)
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without_it(kept: Any) -> None:
     async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         watcher.spare = True
@@ -157,6 +158,7 @@ def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without
     kept(body)
 
 
+@pytest.mark.slow
 def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
     async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         async def deaths() -> None:
@@ -173,6 +175,7 @@ def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
     kept(body)
 
 
+@pytest.mark.slow
 def test_deaths_far_apart_are_no_reason_to_end_a_run(kept: Any) -> None:
     async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         for _ in range(restarts.RESTARTS + 2):

@@ -51,6 +51,7 @@ def deviations(seed: int, count: int) -> Iterator[tuple[int, int]]:
                 yield truth, lied.gain(slot.ask, i) if lied else 0
 
 
+@pytest.mark.slow
 def test_no_deviation_of_a_seller_with_one_slot_pays() -> None:
     found = list(deviations(seed=1, count=12_000))
     assert [pair for pair in found if pair[1] > pair[0]] == []

@@ -48,6 +48,7 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
     run(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caps", [RateCaps(up=1_000_000), RateCaps(down=1_000_000)])
 def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
     caps: RateCaps, monkeypatch: pytest.MonkeyPatch

@@ -427,6 +427,7 @@ def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pyte
     run(test)
 
 
+@pytest.mark.slow
 def test_who_is_dialled_anew_is_asked_under_a_pass_that_it_does_not_know_and_then_the_dial_goes_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_wrong_memory_of_a_line_does_no_harm(rate: float, trip: float, part: f
     assert home.run(3.0, [ours])[0] >= 0.8
 
 
+@pytest.mark.slow
 @some
 @given(st.floats(8 * MBIT, 100 * MBIT), trips, st.floats(0.3, 3.0))
 def test_a_line_that_became_slower_or_faster_is_found_again(rate: float, trip: float, times: float) -> None:
@@ -117,6 +118,7 @@ def test_a_line_that_became_slower_or_faster_is_found_again(rate: float, trip: f
     assert usual(home.queues) <= max(0.05, 0.6 * trip)
 
 
+@pytest.mark.slow
 @some
 @given(rates, trips, st.lists(st.tuples(st.floats(1e5, 3e6), st.floats(0.0, 3.0)), max_size=4), jitters)
 def test_what_another_process_of_the_home_sends_does_not_hold_us_back_after_it(
@@ -225,6 +227,7 @@ def test_after_a_pause_what_is_known_is_doubted() -> None:
     assert line.phase is UplinkPhase.PROBE
 
 
+@pytest.mark.slow
 @some
 @given(rates, trips, counts, st.lists(st.tuples(st.floats(2.0, 20.0), st.floats(0.5, 4.0)), max_size=2))
 def test_after_a_cut_a_line_is_what_it_was(

@@ -117,6 +117,7 @@ async def die_at_every_stage(court: Court, key: SigningKey, first: DisputeAgent)
 STAGES = {PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW, PinpointStage.REFEREE, PinpointStage.CLOSED}
 
 
+@pytest.mark.slow
 def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_tree(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before, accused = await court.balance(A), await court.accused(HONEST)
@@ -130,6 +131,7 @@ def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_
     in_court(tmp_path, play)
 
 
+@pytest.mark.slow
 def test_an_accuser_that_dies_at_every_stage_wins_against_who_denies(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)

@@ -102,6 +102,7 @@ def terms() -> JobTerms:
     return JobTerms(SPEC, *parties, program=program, unproven="")
 
 
+@pytest.mark.slow
 def test_a_traced_model_is_proven_and_its_graph_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(tmp_path, monkeypatch, step()) == (terms().program, "")
     assert program_trace.graph_bytes(RunFolder(tmp_path)) == encode(step())
@@ -132,6 +133,7 @@ def test_a_long_reason_is_cut_to_what_terms_hold(tmp_path: Path, monkeypatch: py
     assert len(found(tmp_path, monkeypatch, long).unproven) == 300
 
 
+@pytest.mark.slow
 def test_nothing_is_traced_where_nothing_would_be_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = found(tmp_path, monkeypatch, step(), audit__proof="outcome")
     assert asked == (CanonicalProgram(), "the job asks for no more")
@@ -159,6 +161,7 @@ def test_what_is_not_proven_may_not_cost_more_than_that(tmp_path: Path, monkeypa
     assert found(tmp_path, monkeypatch, step(), unit_price="0.000011", budget="50").unproven == ""
 
 
+@pytest.mark.slow
 def test_a_node_takes_the_graph_that_the_terms_name_and_no_other() -> None:
     made = program_trace.parts(terms(), DATA, encode(step()))
     assert made is not None

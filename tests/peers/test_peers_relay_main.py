@@ -78,6 +78,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+@pytest.mark.slow
 def test_peers_of_a_relay_that_was_killed_go_on_when_it_is_started_again(tmp_path: Path) -> None:
     async def test() -> None:
         process = Process(tmp_path)

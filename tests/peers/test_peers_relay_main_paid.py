@@ -174,6 +174,7 @@ def test_a_relay_with_a_price_carries_for_a_pass_only_and_is_paid_when_the_payer
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
     """Its books end with it; the payer never said that it is done."""
 
@@ -237,6 +238,7 @@ def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_receipt_by_a_key_that_is_withdrawn_meanwhile_spoils_no_claim(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.start("--price", str(PRICE))

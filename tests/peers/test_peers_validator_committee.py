@@ -173,6 +173,7 @@ def test_four_validators_agree_and_answer(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+@pytest.mark.slow
 def test_one_of_four_may_die_and_comes_back_from_its_disk(tmp_path: Path) -> None:
     async def body(made: World) -> None:
         client = made.client()

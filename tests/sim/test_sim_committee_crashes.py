@@ -36,6 +36,7 @@ def writes(nodes: int, blocks: int, is_rough: bool = False) -> range:
     return range(1, undisturbed.nodes[min(VICTIM, nodes - 1)].writes - 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["torn", "whole"])
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_death_at_some_writes_costs_no_block_and_no_vote(nodes: int, how: str) -> None:

@@ -35,6 +35,7 @@ def test_every_script_is_there_under_one_of_its_names() -> None:
             assert len({script, tuple((a, e, c, d, b) for a, b, c, d, e in script)} & found) == 1
 
 
+@pytest.mark.slow
 def test_a_sample_of_four_rounds_with_a_twin_is_safe_and_live() -> None:
     for script in sample(4, TWIN):
         play(SEATS, TWIN, script)

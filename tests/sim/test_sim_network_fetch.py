@@ -12,6 +12,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 8])
 def test_an_object_comes_whole_or_the_fetch_says_why_not(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 8):

@@ -112,6 +112,7 @@ def test_a_relay_that_dies_is_replaced_by_the_other_within_seconds(silently: boo
     journey(Nat.SYMMETRIC, Nat.SYMMETRIC, main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "two", "way"),
     [
@@ -152,6 +153,7 @@ def test_a_home_whose_address_changes_is_met_again(seed: int) -> None:
     journey(Nat.CONE, (Nat.CONE, Nat.SYMMETRIC)[seed % 2], main, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silently", [False, True], ids=["killed", "dead"])
 def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
     silently: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def test_whatever_breaks_calls_end_once_and_peers_meet_again_in_many_more_worlds
         tell(seed)
 
 
+@pytest.mark.slow
 def test_the_same_seed_tells_the_same_story_in_every_process() -> None:
     def told(salt: str) -> str:
         done = subprocess.run(

@@ -75,6 +75,7 @@ def same_on_the_device(make: Any, settings: dict[str, Any], tamper: Any = None) 
         assert one[2] == other[2]
 
 
+@pytest.mark.slow
 @given(
     shapes=st.lists(
         st.sampled_from([(), (1,), (7,), (13, 7), (40,), (5, 1, 3), (16, 16), (97,)]), min_size=1, max_size=5

@@ -76,6 +76,7 @@ def test_a_method_trains_over_the_mesh_and_payloads_cross_encrypted() -> None:
     assert all(other == first for other in others)
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_late_is_left_out_and_still_ends_with_the_same_bits() -> None:
     late = threading.Event()
 

@@ -168,6 +168,7 @@ def test_a_cheat_repeats_itself(run, kind):
         other.merge(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stale", "noise", "copy"])
 def test_a_cheat_without_a_past_is_honest_and_repeats_that_too(run, kind):
     one, honest = run(kind), run("none")

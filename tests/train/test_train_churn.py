@@ -105,6 +105,7 @@ def test_a_round_of_fewer_steps_is_the_beginning_of_a_whole_one(engine, spec, st
     assert engine(job).handle(TrainCommand(0, STEPS)).payload == whole.payload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "streaming"])
 def test_a_verifier_repeats_a_short_round_to_the_bit(engine, spec, kind):
     job = spec(kind)

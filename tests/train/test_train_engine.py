@@ -43,6 +43,7 @@ def net(engine, tiny):
     return lambda count=2, **changes: Net(engine, msgspec.structs.replace(tiny, **changes), count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", METHODS)
 def test_training_a_round_twice_gives_the_same_bytes(net, changes):
     one = net(1, **changes)
@@ -138,6 +139,7 @@ def net_root(net, rounds):
     return [fresh.round(number) for number in range(rounds)][-1]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(net):
     one = net(2, rounds=12)
     start = one.engines[0].handle(worker_messages.EvaluateCommand(one.snapshot(), 64))

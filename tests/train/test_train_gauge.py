@@ -114,10 +114,12 @@ def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: St
     assert all(mode.fixed[0] > 0 for mode in faked.modes)  # a table's gradient, from a second trace of fewer rows
 
 
+@pytest.mark.slow
 def test_kept_is_what_autograd_holds_and_the_loss(faked: StepTrace) -> None:
     assert faked.mode().live == faked.mode().saved + 4
 
 
+@pytest.mark.slow
 def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: StepTrace) -> None:
     found = subject(Stacked, 4)
     own = {p.untyped_storage().data_ptr() for p in found.module.parameters()}
@@ -325,6 +327,7 @@ def test_of_fewer_rows_than_were_traced_a_footprint_has_room_for_the_peak_of_the
         assert 1.0 <= passing(of_traced(many, how, 2, 4.0)) / few.mode(how).peak <= 1.35, how
 
 
+@pytest.mark.slow
 def test_experts_weights_that_a_product_of_batches_applies_are_weights() -> None:
     """Selectively their results are kept, and those of two activations are not."""
 
@@ -369,6 +372,7 @@ def test_a_loss_over_words_stays_in_float32_wherever_it_stands() -> None:
     assert (stack.first.kept, stack.last.kept) == (found.mode().before / 2, found.mode().after)
 
 
+@pytest.mark.slow
 def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTrace) -> None:
     assert faked.handed == 4 * 4 * TIME * WIDTH
     assert faked.tail == ()  # a tied table is read before the blocks, too

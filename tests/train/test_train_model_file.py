@@ -57,6 +57,7 @@ print(model_file.write(terms(), state(terms())).hex())
 """
 
 
+@pytest.mark.slow
 def test_the_same_bytes_come_out_in_every_process():
     files = set()
     for seed in ("0", "1", "77"):

@@ -151,6 +151,7 @@ def test_what_saves_nothing_on_this_job_is_not_played(engine, tiny):
     assert [each.name for each in found.shortcuts] == ["skip-one", "bf16", "fp8"]
 
 
+@pytest.mark.slow
 def test_a_step_left_out_of_a_long_segment_is_a_small_part_of_it(engine, tiny):
     shares = {}
     for steps in (3, 30):

@@ -63,6 +63,7 @@ def trio(engine, spec):
     return lambda: Trio(engine, spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS[1:])
 def test_rounds_have_the_same_bits_whatever_the_order_of_arrival(trio, order):
     one, other = trio(), trio()
@@ -213,6 +214,7 @@ def test_bad_payloads_are_refused_in_both_phases(trio, damage):
         net.round(number)
 
 
+@pytest.mark.slow
 def test_a_tiny_gpt_learns_by_it(tiny, data):
     spec = msgspec.structs.replace(
         tiny, **POWERSGD, rounds=80, batch=8, schedule=ScheduleSpec(kind="constant", warmup=2)

@@ -320,6 +320,7 @@ def test_another_weight_in_the_end_gives_another_payload(peer):
     )
 
 
+@pytest.mark.slow
 def test_two_threads_stay_within_a_small_distance(setup, tiny):
     import torch
 

@@ -37,6 +37,7 @@ def worst(segment: SegmentTask, claimed: BorderState) -> float:
     return max(d for _, row in found for d in row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [OptimizerSpec(lr=1e-2), OptimizerSpec(name="sgd", lr=0.05)], ids=["muon", "sgd"])
 def test_every_shortcut_claims_the_right_form_and_lies_far_from_the_work(segment, optimizer) -> None:
     one = segment(optimizer=optimizer)

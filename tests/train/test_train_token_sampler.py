@@ -51,6 +51,7 @@ def test_top_p_keeps_the_fewest_that_hold_the_share():
     assert set(drawn(SamplingOptions(temperature=1, top_p=0.001))) == {1}
 
 
+@pytest.mark.slow
 def test_tokens_come_as_often_as_softmax_says():
     count = 20_000
     seen = drawn(SamplingOptions(temperature=1.5, top_p=1), count)

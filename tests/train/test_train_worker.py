@@ -33,6 +33,7 @@ def end(process):
     return process.returncode, errors
 
 
+@pytest.mark.slow
 def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, tiny, user_job):
     async def talk(ours):
         pipe = WorkerPipe(ours)
@@ -70,6 +71,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
     assert here.handle(TrainCommand(1)).payload == again.payload
 
 
+@pytest.mark.slow
 def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
     process = subprocess.Popen(
         [sys.executable, "-I", "-m", "farflung.train.io.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -81,6 +83,7 @@ def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
     assert decode(out[8:], worker_messages.Reply, 1 << 20).code == "FF-TRAIN-080"
 
 
+@pytest.mark.slow
 def test_a_message_over_the_limit_ends_the_worker_before_it_is_read():
     ours, process = start()
     with ours:

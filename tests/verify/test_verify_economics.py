@@ -105,6 +105,7 @@ def test_what_is_never_drawn_is_never_caught_and_what_always_is_at_once() -> Non
     assert rounds_to_catch(F(1)) == 1
 
 
+@pytest.mark.slow
 @given(draws, moneys)
 def test_the_smallest_stake_ends_every_cheat_and_a_smaller_one_does_not(
     audits: AuditDrawTerms, money: RoundStakes
@@ -130,6 +131,7 @@ def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(
     assert not is_unprofitable(replace(audits, rate=least - min(least, LITTLE)), money)
 
 
+@pytest.mark.slow
 @given(draws, moneys)
 def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_is_not(
     audits: AuditDrawTerms, money: RoundStakes

@@ -53,6 +53,7 @@ ALIKE = ("topk", "sort", "floor", "max_pool", "noise", "bfloat16")  # refused wh
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in REFUSED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_has_no_canonical_form_is_refused_with_its_code_and_line(name):
     what, code = REFUSED[name]

@@ -46,6 +46,7 @@ def agree(name: str, *args) -> None:
 seeds = st.integers(0, 1 << 32)
 
 
+@pytest.mark.slow
 @given(seeds, st.integers(1, 3), st.integers(1, 9), st.integers(1, 140), st.integers(1, 40))
 @settings(max_examples=30)
 def test_matrices_are_multiplied_alike(seed, batch, rows, inner, columns):
@@ -66,6 +67,7 @@ def test_rows_are_added_alike(seed, count, width, height):
     agree("put_add", floats(seed, (count, width)), index, height)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exp", "log", "erf", "tanh"])
 def test_functions_have_the_same_values(name):
     """Everywhere: hostile values, each exponent, and where a function changes its series or its sign."""

@@ -164,6 +164,7 @@ def test_a_users_module_becomes_a_graph_that_makes_the_same_steps(module, optimi
     agrees(model, spec, step_graph.traced(model, spec), ("in_proj_bias",))
 
 
+@pytest.mark.slow
 def test_a_model_traced_twice_gives_one_graph():
     spec = spec_of("sgd")
     again = step_graph.traced(models.build(spec, b""), spec)

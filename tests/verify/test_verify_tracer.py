@@ -64,6 +64,7 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(HEAD_BYTES, "little") + data
 
 
+@pytest.mark.slow
 def test_the_built_in_model_has_a_graph_that_the_rules_accept() -> None:
     reply = tracer.answer(TraceStepRequest(SPEC, b""))
     assert isinstance(reply, GraphFile)
