@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """What one of our processes compiles (20 s for the codecs alone) the others read, as those of a user do.
 
     The folder is one for these very sources: numba does not see that a part of a loop was changed in another file.
-    While it is empty the first process fills it; the others compute the same bytes without.
+    While it is empty the first process fills it; the codecs of the others give the same bytes without.
     """
     if (cache := getattr(config, "cache", None)) is not None:
         texts = [
@@ -67,7 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
         name = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:16]
         folder = cache.mkdir("kernels") / name
         is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
-        kernels.use("auto" if is_first or folder.exists() else "numpy", cache=str(folder))
+        kernels.use("auto", cache=str(folder))
+        if not is_first and not folder.exists():
+            kernels.CODECS.pays = sys.maxsize
 
 
 def _patience(item: pytest.Item) -> float:

@@ -17,6 +17,8 @@ from farflung.advice.placement.link_matrices import Floats, Indices, LinkMatrice
 from farflung.advice.placement.loop_loader import loop
 from farflung.advice.traffic.pipeline_schedules import CutTimes, StageTimes, timeline
 
+pytestmark = pytest.mark.xdist_group("placement")  # its loops are compiled in one process only
+
 MODEL = decoder(DecoderShape(8, 1024, 16, 4, 4096, 32000), 2048, 1024, state=16.0)
 LARGER = decoder(DecoderShape(24, 2048, 16, 16, 5461, 50257), 2048, 2048, state=16.0)
 WORK = StepWork(MODEL, 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)

@@ -18,6 +18,8 @@ from farflung.advice.placement.stage_rebalance import StagePeer
 from farflung.advice.placement.uneven_layers import StageCard
 from farflung.core.errors import FarflungError, PolicyError
 
+pytestmark = pytest.mark.xdist_group("placement")  # its loops are compiled in one process only
+
 SEEDS = st.integers(0, 2**32 - 1)
 GIB = 2.0**30
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.advice.placement import stage_rebalance
 from farflung.advice.placement.stage_rebalance import StagePeer
+
+pytestmark = pytest.mark.xdist_group("placement")  # its loops are compiled in one process only
 
 RATES = st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 10.0)), min_size=1, max_size=12)
 

@@ -28,6 +28,8 @@ from farflung.advice.placement.link_matrices import Floats, LinkMatrices, mesh
 from farflung.advice.placement.loop_loader import loop
 from farflung.core.errors import UsageError
 
+pytestmark = pytest.mark.xdist_group("placement")  # its loops are compiled in one process only
+
 SEEDS = st.integers(0, 2**32 - 1)
 BEST_PRINTED = (3.4398, 31.6342, 16.0868, 34.8020, 49.2184)
 
