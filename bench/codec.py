@@ -38,7 +38,7 @@ PART = TensorLayout.of({"w": (512, 2048)})  # for NumPy alone
 
 
 def codec(kind: str, bits: int, *, topk: int = TOPK, transform: str = "raw") -> Codec:
-    """A codec of the shelf, with the sparse default's other parameters."""
+    """A codec, with the sparse default's other parameters."""
     return make(kind, value_bits=bits, topk=topk, chunk=CHUNK, transform=transform, rank=4, error_decay=0.95)
 
 

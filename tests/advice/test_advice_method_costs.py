@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.advice.method_choice import DENSE, SPARSE, MethodChoice, choose
-from farflung.advice.method_costs import ENOUGH, STEPS, TOPKS, TRIPS, MethodSetting, estimate, shelf, shortest, sync_of
+from farflung.advice.method_costs import (
+    ENOUGH,
+    STEPS,
+    TOPKS,
+    TRIPS,
+    MethodSetting,
+    estimate,
+    estimates,
+    shortest,
+    sync_of,
+)
 from farflung.compress.dgc import kept
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
@@ -109,11 +119,11 @@ def test_a_plan_tells_the_mean_payload_of_rounds_whose_density_warms_up() -> Non
     assert told.sync == rounds * told.sync_round
 
 
-# The shelf
+# All methods
 
 
-def test_every_method_stands_on_the_shelf_with_a_job_that_is_possible() -> None:
-    rows = shelf(at("20/100/30ms"))
+def test_every_method_is_estimated_with_a_job_that_is_possible() -> None:
+    rows = estimates(at("20/100/30ms"))
     assert [row.method for row in rows] == list(METHODS)
     for row in rows:
         method = METHODS[row.method]
@@ -124,7 +134,7 @@ def test_every_method_stands_on_the_shelf_with_a_job_that_is_possible() -> None:
 
 def test_a_method_that_no_tensor_suits_is_left_out() -> None:
     vectors = TensorLayout.of({"only": (4096,)})
-    rows = shelf(MethodSetting(vectors, parse("20/100"), 4, Seconds(1.0)))
+    rows = estimates(MethodSetting(vectors, parse("20/100"), 4, Seconds(1.0)))
     assert [row.method for row in rows] == [name for name in METHODS if name != "powersgd"]
 
 

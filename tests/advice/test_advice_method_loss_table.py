@@ -56,7 +56,7 @@ def found(bench: Any) -> dict[LossSetting, float]:
         is_alone = bench.METHODS[one.name].is_alone
         key = setting_of(sync_of("dense")) if is_alone else setting_of(sync)
         if is_alone and one.name != "AdamW dense":
-            continue  # no method of the shelf steps with Muon after each gradient
+            continue  # no method steps with Muon after each gradient
         if not is_alone and spec.optimizer.name != METHODS[sync.method].defaults["optimizer.name"]:
             continue  # the plan's table is of methods as they come
         table[key] = round(100 * (one.loss / min(dense) - 1), 1)
@@ -118,14 +118,14 @@ def choice(link: str, peers: int) -> MethodChoice:
 @pytest.mark.parametrize("link", ["20/100/30ms", "0.01/0.01/1s", "10000/10000/0.1ms"])
 def test_the_column_lines_up_in_eighty_columns(link: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_link = choice(link, 64)
-    first, *_, last = on_link.shelf
+    first, *_, last = on_link.methods
     monkeypatch.setattr(
         method_loss_table, "ABOVE", MappingProxyType({setting_of(first.sync): 0.0, setting_of(last.sync): 123.4})
     )
     shown = plan_link.lines(on_link, ("sync.method=muloco",), is_measured=False)
     assert max(map(len, shown)) <= 80
     head = next(at for at, row in enumerate(shown) if row.split()[:2] == ["method", "H"])
-    rows = shown[head - 1 : head + 1 + len(on_link.shelf)]
+    rows = shown[head - 1 : head + 1 + len(on_link.methods)]
     assert {len(row) for row in rows} == {80}
     assert [row.split()[-1] for row in rows] == ["loss", "%", "+0.0", *["-"] * (len(rows) - 4), "+123"]
     said = " ".join(" ".join(shown).split())

@@ -129,7 +129,7 @@ class Member(Party):
         private = folder / "private"
         workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
         self.lease = TrainingLease(workspace, private)
-        self.shelf = self.lease.shelf
+        self.shelf = self.lease.objects
         self.lease_key = LeaseKey()
         self.places: dict[PeerId, messages.PeerAddress] = {}
 
@@ -181,7 +181,7 @@ class Judge(Party):
         self.worker = Worker(key)
         self.workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
         self.lease = AuditLease(self.workspace, CHAIN)
-        self.shelf = self.lease.shelf
+        self.shelf = self.lease.objects
         self.places: dict[PeerId, messages.PeerAddress] = {}
         self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}
         self.said: list[tuple[str, Any, Any]] = []

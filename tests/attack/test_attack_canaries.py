@@ -85,7 +85,7 @@ def guess(run: Run) -> None:
     """The first verifier does not look."""
     judge = next(j for j in run.judges if j.key == GUESSER)
     judge.lease = Guesser(judge.workspace, attack_run.CHAIN)
-    judge.shelf = judge.lease.shelf
+    judge.shelf = judge.lease.objects
 
 
 @pytest.fixture

@@ -480,7 +480,7 @@ def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
         opened = order.opened
         assert opened is not None
         asked = list[str]()
-        handle = scene.peer.lease.shelf.serve
+        handle = scene.peer.lease.objects.serve
         scene.peer.shelf.serve = lambda p, m, b: asked.append(m) or handle(p, m, b)  # type: ignore
         giant = scene.peer.put(bytes(4 * LAYOUT.size * 4 + 2048))
         await scene.withheld(replace(order, opened=replace(opened, state=giant)))

@@ -259,7 +259,7 @@ def test_the_default_job_is_its_method_with_its_defaults():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_of_the_shelf_makes_a_job_by_its_name_alone(method):
+def test_every_method_makes_a_job_by_its_name_alone(method):
     spec = load(None, flags={"sync.method": method}).spec
     assert spec.sync.steps == 1 or not METHODS[method].is_stepwise
 

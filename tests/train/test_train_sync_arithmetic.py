@@ -1,4 +1,4 @@
-"""The one merge that everybody runs, for every method of the shelf."""
+"""The one merge that everybody runs, for every method."""
 
 import itertools
 

@@ -16,7 +16,16 @@ from typing import Final
 
 import msgspec
 
-from farflung.advice.method_costs import ENOUGH, TOPKS, TRIPS, MethodEstimate, MethodSetting, estimate, shelf, shortest
+from farflung.advice.method_costs import (
+    ENOUGH,
+    TOPKS,
+    TRIPS,
+    MethodEstimate,
+    MethodSetting,
+    estimate,
+    estimates,
+    shortest,
+)
 from farflung.core.units import format_bytes, format_multiple, format_rate, format_seconds
 from farflung.plan.link_syntax import LAN_RATE, LAN_TRIP
 
@@ -30,7 +39,7 @@ class MethodChoice(msgspec.Struct, frozen=True):
     """All methods on these links, the one that suits them, and why, in sentences. `fits`: the chosen one does."""
 
     setting: MethodSetting
-    shelf: tuple[MethodEstimate, ...]
+    methods: tuple[MethodEstimate, ...]
     chosen: MethodEstimate
     reasons: tuple[str, ...]
 
@@ -42,7 +51,7 @@ class MethodChoice(msgspec.Struct, frozen=True):
 
 def choose(setting: MethodSetting) -> MethodChoice:
     """The method for these links. Pure: the same setting gives the same choice."""
-    rows = {row.method: row for row in shelf(setting)}
+    rows = {row.method: row for row in estimates(setting)}
     first = _on_lan(setting, rows) or _dense(setting, rows) or _sparse(setting, rows)
     chosen, reasons = first or _late(setting) or _least_bad(setting)
     shown = tuple(chosen if name == chosen.method else row for name, row in rows.items())

@@ -1,4 +1,4 @@
-"""Computes what each method of the shelf costs on given links, in bytes and seconds; nothing is run.
+"""Computes what each method costs on given links, in bytes and seconds; nothing is run.
 
 N peers, payload p bytes, H steps a round, c seconds of compute a step, rates u and d, round trip t. With w(p) the bytes
 at the socket of a stored object (encryption, frames, requests: plan.run_traffic.on_wire):
@@ -138,7 +138,7 @@ def shortest(setting: MethodSetting, method: str, **changes: Any) -> MethodEstim
     return found
 
 
-def shelf(setting: MethodSetting) -> tuple[MethodEstimate, ...]:
+def estimates(setting: MethodSetting) -> tuple[MethodEstimate, ...]:
     """Every method that this model can take, with its own codec, in the order of job.sync_methods; sparse_loco at
     its least density.
     """

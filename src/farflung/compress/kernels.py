@@ -70,7 +70,7 @@ class KernelRegistry:
 
     @property
     def mode(self) -> Mode:
-        """What was decided for this shelf, else what the process was asked for."""
+        """What was decided for this registry, else what the process was asked for."""
         return self.settled or _settings.asked
 
     def ready(self, name: str, size: int) -> _Loop | None:
@@ -171,8 +171,8 @@ def use(mode: str, cache: str = "") -> None:
             hint="pip install 'farflung[fast]'",
         )
     _settings.asked, _settings.cache = cast(Mode, mode), cache
-    for shelf in _registries:
-        shelf.settled, shelf.spent = None, 0
+    for registry in _registries:
+        registry.settled, registry.spent = None, 0
 
 
 def settle(elements: int) -> None:
@@ -196,7 +196,7 @@ def installed() -> bool:
 
 
 def _load(module: str, cache: str) -> dict[str, _Loop]:
-    """Every loop of a shelf by its name; none where numba is missing or does not work."""
+    """Every loop of a registry by its name; none where numba is missing or does not work."""
     try:
         found: dict[str, _Loop] = importlib.import_module(module).load(cache)
     except Exception:  # whatever numba meets in a sandbox: the twins give the same bytes

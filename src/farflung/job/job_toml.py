@@ -38,7 +38,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "schedule.kind": "after warm-up: cosine falls to `final`, constant stays",
     "schedule.warmup": "steps from zero up to the peak",
     "schedule.final": "share of the peak that is left at the end",
-    "sync.method": "a method of the shelf; it sets what you leave out (docs/train/methods)",
+    "sync.method": "how peers agree on weights; it sets what you leave out (docs/train/methods)",
     "sync.steps": "local steps of one round (H)",
     "sync.codec": "dense: every element; topk: the largest of each chunk; low_rank: factors of matrices",
     "sync.value_bits": "of one value before entropy coding: 1, 2, 4, 8, 16 (bfloat16) or 32 (exact)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,6 +11,7 @@ from farflung.advice.hardware.card_profile import CardProfile
 from farflung.advice.hardware.card_table import CardTable
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.core.io.ordinary_files import read_bounded
 
 FILE: Final = Path(__file__).resolve().parents[1] / "hardware" / "cards.csv"
 
@@ -25,12 +24,9 @@ def read() -> CardTable:
 
 def read_profile(path: Path) -> CardProfile:
     """A measured profile; raises UsageError FF-PLAN-033 (its field), FF-PLAN-038 (it cannot be read)."""
+    cause = ""
     try:
-        # Opening a pipe does not make us wait.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            text = file.read(4 * limits.CARD_PROFILE_CHARACTERS + 1).decode() if is_file else ""
-        cause = "" if is_file else "it is a pipe or a device"
+        text = read_bounded(path, 4 * limits.CARD_PROFILE_CHARACTERS).decode()
     except OSError as error:
         cause = error.strerror or str(error)
     except UnicodeDecodeError:

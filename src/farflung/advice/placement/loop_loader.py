@@ -17,13 +17,13 @@ from farflung.compress.kernels import KernelRegistry
 
 PLAIN: Final = ("group_search_loops", "pipeline_loops", "grid_loops", "block_loops")
 _HOME: Final = "farflung.advice.placement."
-_shelves: Final = {name: KernelRegistry(_HOME + name, {}) for name in PLAIN}
+_registries: Final = {name: KernelRegistry(_HOME + name, {}) for name in PLAIN}
 
 
 def loop(module: str, name: str) -> Callable[..., Any]:
     """A loop of one of the modules PLAIN; every one of them has `load(cache)`, which names its loops."""
-    shelf = _shelves[module]
-    found = None if shelf.mode == "numpy" else shelf.loop(name)
+    registry = _registries[module]
+    found = None if registry.mode == "numpy" else registry.loop(name)
     if found is None:  # not wanted, or numba does not work here, though it is installed
         found = getattr(importlib.import_module(_HOME + module), name)
     return found
@@ -32,11 +32,11 @@ def loop(module: str, name: str) -> Callable[..., Any]:
 @contextmanager
 def as_it_stands() -> Iterator[None]:
     """Within, nothing is compiled that is not yet: for what is placed sooner than it is compiled."""
-    before = {name: shelf.settled for name, shelf in _shelves.items()}
-    for shelf in _shelves.values():
-        shelf.settled = "numpy"
+    before = {name: registry.settled for name, registry in _registries.items()}
+    for registry in _registries.values():
+        registry.settled = "numpy"
     try:
         yield
     finally:
         for name, settled in before.items():
-            _shelves[name].settled = settled
+            _registries[name].settled = settled

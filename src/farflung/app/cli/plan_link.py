@@ -139,7 +139,7 @@ def lines(choice: MethodChoice, said: tuple[str, ...], is_measured: bool) -> lis
         *say("", f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})"),
         "",
         *_head(),
-        *[_row(row, row is choice.chosen) for row in choice.shelf],
+        *[_row(row, row is choice.chosen) for row in choice.methods],
         "",
     ]
     for number, reason in enumerate(choice.reasons):
@@ -239,7 +239,7 @@ def facts(choice: MethodChoice, said: tuple[str, ...]) -> dict[str, Any]:
         "parameters": setting.layout.size,
         "step_compute": setting.step,
         "fan_out": setting.is_fanned_out,
-        "methods": [_facts(row) for row in choice.shelf],
+        "methods": [_facts(row) for row in choice.methods],
         "chosen": choice.chosen.method,
         "fits": choice.fits,
         "reasons": list(choice.reasons),

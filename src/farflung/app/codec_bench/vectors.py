@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.core.io.ordinary_files import open_ordinary
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
@@ -104,13 +104,9 @@ def from_model(path: Path, most: int, seed: int) -> VectorSelection:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        return open_ordinary(path)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise _unreadable(path, "it is a folder, a pipe or a device")
-    return file
 
 
 def _tensors(path: Path, file: BinaryIO) -> tuple[list[_StoredTensor], int]:

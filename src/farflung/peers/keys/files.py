@@ -19,6 +19,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.ordinary_files import open_ordinary
 from farflung.net.certificates import Credential, read_certificate
 
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
@@ -32,12 +33,8 @@ def read_private(path: Path, most: int) -> bytes:
 
     Raises UsageError FF-APP-141 (others may read it), OSError; no link is followed, and nothing but a file is read.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)
-        raise OSError(0, "it is no file")
-    with open(handle, "rb") as file:
+    with open_ordinary(path, os.O_NOFOLLOW) as file:
+        facts = os.fstat(file.fileno())
         data = file.read(most)
     if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(

@@ -133,7 +133,7 @@ class NodeAgent:
     def _serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         for lease in (self._lease, self._past):
             if lease is not None and lease.allows(peer):
-                return lease.shelf.serve(peer, method, body)
+                return lease.objects.serve(peer, method, body)
         raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
 
     async def in_turn(self, lease: TrainingLease | AuditLease, work: Callable[[], Any]) -> Any:

@@ -76,7 +76,7 @@ class AuditLease:
         """`retain` keeps a segment that is found false by its distance: this verifier may have to prove it."""
         self._workspace, self._chain, self._retain = workspace, chain, retain
         self._key, self._terms, self._disk = workspace.key, workspace.terms, workspace.disk
-        self.shelf = objects.ObjectServer(self._disk, 0)  # nobody leaves anything with a verifier
+        self.objects = objects.ObjectServer(self._disk, 0)  # nobody leaves anything with a verifier
         self._requester = self._key.public
         self._held: dict[Place, PendingAudit] = {}
         self._fetched: set[Hash] = set()
@@ -344,4 +344,4 @@ class AuditLease:
     def end(self) -> None:
         """Deletes what the job left on this disk."""
         self._held.clear()
-        self.shelf.clear()
+        self.objects.clear()

@@ -73,9 +73,9 @@ class TrainingLease:
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self.attests, self._cheat, self._retain = "", ZERO_HASH, cheat, retain
         self._payload_bytes = Sync.of(self._terms.spec).bound(self._terms.layout)
-        self.shelf = objects.ObjectServer(self._disk, self._payload_bytes)
+        self.objects = objects.ObjectServer(self._disk, self._payload_bytes)
         group = group or NoEndpoint(credential_of(self._key), ByteCounter())
-        self.fanning = PayloadFanout(group, self.shelf, self._disk)
+        self.fanning = PayloadFanout(group, self.objects, self._disk)
         self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, MergeReply] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two
@@ -352,7 +352,7 @@ class TrainingLease:
         """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""
         self.fanning.leave()
         self._private.end()
-        self.shelf.clear()
+        self.objects.clear()
 
 
 def _dropped(round: int) -> PolicyError:

@@ -13,9 +13,7 @@ A pipe carries what files contain, so that no secret of a run lies on a disk. A 
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import stat
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
+from farflung.core.io.ordinary_files import read_bounded
 from farflung.ledger.block import Genesis
 from farflung.net.certificates import Credential
 from farflung.peers.keys.files import credential_in, read_account, read_own
@@ -89,22 +88,13 @@ def config_in(table: Mapping[str, Any], kind: type[ConfigT]) -> ConfigT:
 def read_role_config(path: Path, kind: type[ConfigT]) -> ConfigT:
     """A file's. Raises UsageError FF-APP-300, and what key files raise."""
     try:
-        data = _bounded(path)
+        data = read_bounded(path, limits.TX_BYTES)
         table = msgspec.json.decode(data) if path.suffix == ".json" else msgspec.toml.decode(data)
     except (OSError, ValueError) as error:
-        refuse_config(str(path), str(error)[:200])
+        refuse_config(str(path), (getattr(error, "strerror", None) or str(error))[:200])
     if not isinstance(table, dict):
         refuse_config(str(path), "it is no table of names and values")
     return _converted({**kind.FILES, **table}, kind, str(path), path.parent)
-
-
-def _bounded(path: Path) -> bytes:
-    """An ordinary file that is no larger than a genesis may be. Raises OSError, ValueError."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe does not make us wait
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limits.TX_BYTES:
-            raise ValueError(f"{path.name} is no ordinary file of at most {limits.TX_BYTES} bytes")
-        return file.read(limits.TX_BYTES)
 
 
 def refuse_config(origin: str, cause: str) -> NoReturn:
@@ -146,7 +136,7 @@ def _decoded(folder: Path | None, kind: type[Any], text: Any) -> Any:
     if kind is KeyFile:
         return KeyFile(read_own(path), path)
     try:
-        return GenesisFile(_bounded(path)) if kind is GenesisFile else path
+        return GenesisFile(read_bounded(path, limits.TX_BYTES)) if kind is GenesisFile else path
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
 

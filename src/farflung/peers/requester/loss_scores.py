@@ -39,14 +39,20 @@ class LossProbes:
         self._members, self._patience = members, patience
         self._draws = AuditDraws(job.terms, job.log)
         self._probe = probe_of(job.terms.spec, is_proven=job.terms.is_proven)
+        self._streaks, self._read = LossStreaks(), 0  # of the log's first records
 
     def suspected(self, round: int) -> Mapping[PeerId, str]:
-        """Who is drawn in a round for what the scores of earlier ones say: those that stand before it in the log."""
-        streaks = LossStreaks()
-        for record in self._log.records:
-            if isinstance(record, AuditsRecord) and record.round < round - 1:
-                streaks.add(record)
-        return streaks.suspected
+        """Who is drawn in a round for what the scores of earlier ones say: those that stand before it in the log.
+
+        Rounds are asked about in order.
+        """
+        for record in self._log.records[self._read :]:
+            if isinstance(record, AuditsRecord):
+                if record.round >= round - 1:
+                    break
+                self._streaks.add(record)
+            self._read += 1
+        return self._streaks.suspected
 
     async def see_through(self, round: int, verifiers: Collection[PeerId]) -> tuple[SignedRoundScores, ...]:
         """What the panel of a closed round states, in its order; `verifiers`: of whom it is drawn."""

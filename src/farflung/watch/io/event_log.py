@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,6 +14,7 @@ from typing import BinaryIO, Final
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, from_json, to_json
 from farflung.core.io.durable_files import append_whole, sync_folder
+from farflung.core.io.ordinary_files import NO_FILE, open_ordinary
 from farflung.watch import event_limits
 from farflung.watch.event_limits import EventFilter
 
@@ -131,14 +131,15 @@ class EventLogReader:
 
 def _opened(path: Path) -> BinaryIO:
     """Opens an ordinary file; a pipe or a device that keeps its reader waiting is none."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return os.fdopen(handle, "rb")
-    os.close(handle)
+    try:
+        return open_ordinary(path)
+    except OSError as error:
+        if error.strerror != NO_FILE:
+            raise
     raise RunError(
         "FF-WATCH-002",
         f"the event log {path.name} is no ordinary file",
-        cause="it is a folder, a pipe or a device",
+        cause=NO_FILE,
         hint="see who put it there; `farflung status` lists your runs",
     )
 
