@@ -55,11 +55,13 @@ def load() -> float:
 
 
 def show(bench: str, row: Row, load: float, out: Path | None = None) -> None:
-    """Prints one case, and adds it to the results file `out`."""
-    line = {
+    """Prints one case, and adds it to the results file `out`; one of a smaller run says so."""
+    line: dict[str, object] = {
         "bench": bench, "case": row.case, "value": round(row.value, 6), "unit": row.unit, "goal": row.goal,
         "met": row.met, "against": row.against, "machine": machine(), "load": load,
     }  # fmt: skip
+    if "--quick" in sys.argv:
+        line["quick"] = True
     text = json.dumps(line) + "\n"
     sys.stdout.write(text)
     sys.stdout.flush()

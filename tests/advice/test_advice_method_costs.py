@@ -236,7 +236,7 @@ def test_a_choice_is_always_on_the_shelf_with_reasons_and_without_surprise(
 ) -> None:
     up, down, trip = link
     choice = choose(MethodSetting(LAYOUT, Link(up, down, Seconds(trip)), peers, Seconds(step)))
-    assert choice.chosen in choice.shelf
-    assert [row.method for row in choice.shelf] == list(METHODS)
+    assert choice.chosen in choice.methods
+    assert [row.method for row in choice.methods] == list(METHODS)
     assert all(reason and reason == reason.strip() for reason in choice.reasons)
     assert choice == choose(choice.setting)
