@@ -26,9 +26,13 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.process.config import read_role_config
 from farflung.peers.relay.config import RelayConfig
 
-VALIDATOR, LENDER, ASKER = (local_key(21, name) for name in ("validator", "lender", "asker"))
+VALIDATOR, LENDER, AUDITOR, ASKER = (local_key(21, name) for name in ("validator", "lender", "auditor", "asker"))
 GENESIS = Genesis(
-    "doors", 0, ((LENDER.public, 10**9), (ASKER.public, 10**6)), (VALIDATOR.public,), LedgerParams(fee_min=1)
+    "doors",
+    0,
+    ((LENDER.public, 10**9), (AUDITOR.public, 10**9), (ASKER.public, 10**6)),
+    (VALIDATOR.public,),
+    LedgerParams(fee_min=1),
 )
 
 
@@ -63,8 +67,11 @@ async def said(process: asyncio.subprocess.Process, kind: str) -> dict[str, str]
 
 
 def made(folder: Path) -> tuple[Path, str]:
-    """Files of a validator and of a node; the node's configuration lacks the ledger's port."""
-    (folder / "genesis.bin").write_bytes(encode(GENESIS))
+    """Files of a validator and of two nodes; a node's configuration lacks the ledger's port."""
+    for each in (folder, folder / "auditor"):
+        each.mkdir(exist_ok=True)
+        (each / "genesis.bin").write_bytes(encode(GENESIS))
+    write_key(folder / "auditor" / "account.key", AUDITOR)
     write_key(folder / "validator.key", VALIDATOR)
     write_key(folder / "account.key", LENDER)
     (folder / "validator.toml").write_text("port = 0\nlocal = true\nfolder = 'ledger'\n")
@@ -73,21 +80,24 @@ def made(folder: Path) -> tuple[Path, str]:
     return folder / "validator.toml", f"{node}[ledger]\n{place}"
 
 
-def test_a_provider_registers_by_its_file_and_both_end_by_a_signal(tmp_path: Path) -> None:
+def test_nodes_register_by_their_files_and_each_ends_by_a_signal(tmp_path: Path) -> None:
     async def test() -> None:
         validator, node = made(tmp_path)
         async with role("validator.main", validator) as ledger:
             port = int((await said(ledger, "ready"))["port"])
-            (tmp_path / "node.toml").write_text(f"{node}port = {port}\n")
-            async with role("node.provider", tmp_path / "node.toml") as provider:
-                assert (await said(provider, "ready"))["peer"] == LENDER.public.hex()
-                await said(provider, "registered")
+            configs = tmp_path / "node.toml", tmp_path / "auditor" / "node.toml"
+            for config in configs:
+                config.write_text(f"{node}port = {port}\n")
+            async with role("node.provider", configs[0]) as provider, role("node.verifier", configs[1]) as verifier:
+                for process, key in ((provider, LENDER), (verifier, AUDITOR)):
+                    assert (await said(process, "ready"))["peer"] == key.public.hex()
+                    await said(process, "registered")
                 own = Endpoint(ASKER, serve_nothing, ByteCounter())
                 client = LedgerClient(lambda: own.dial(VALIDATOR.public, "127.0.0.1", port), ASKER, GENESIS)
-                (found,) = await client.nodes()
-                assert (found.node, found.unit_price, found.stake) == (LENDER.public, 10, 1000)
+                found = {each.node: (each.unit_price, each.stake) for each in await client.nodes()}
+                assert found == dict.fromkeys((LENDER.public, AUDITOR.public), (10, 1000))
                 await own.close()
-            assert provider.returncode == 0
+            assert (provider.returncode, verifier.returncode) == (0, 0)
         assert ledger.returncode == 0
 
     async def bounded() -> None:
@@ -119,10 +129,10 @@ def test_a_file_is_read_strictly(tmp_path: Path, line: str, cause: str) -> None:
 def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "large.toml").write_bytes(b"#" * (limits.TX_BYTES + 1))
-    for name in ("pipe.toml", "large.toml"):
+    for name, cause in (("pipe.toml", "a pipe"), ("large.toml", "more than")):
         with pytest.raises(UsageError, match="FF-APP-300") as caught:
             read_role_config(tmp_path / name, NodeConfig)
-        assert "no ordinary file" in caught.value.cause
+        assert cause in caught.value.cause
 
 
 def test_files_are_found_beside_the_configuration_and_keys_are_checked(tmp_path: Path) -> None:
