@@ -13,7 +13,7 @@ from plan_networks import HOUR, network
 
 from farflung.advice.simulation import node_steps
 from farflung.advice.simulation import simulation_rules as kinds
-from farflung.advice.simulation.simulate import SHELF, _SimulatedMarket, play, prepare, settled, total
+from farflung.advice.simulation.simulate import KERNELS, _SimulatedMarket, play, prepare, settled, total
 from farflung.advice.simulation.simulation_rules import HIRED, ODDS, SimulationRules, classes, odds
 from farflung.compress import kernels
 
@@ -24,20 +24,20 @@ GOLDEN = "d24591468ed9ce8ba80d7b4d35fd6d5065b6989a3865f63f186a2864a155b664"
 @pytest.fixture
 def plain() -> Iterator[None]:
     """The loops as plain Python."""
-    before = SHELF.settled
-    SHELF.settled = "numpy"
+    before = KERNELS.settled
+    KERNELS.settled = "numpy"
     yield
-    SHELF.settled = before
+    KERNELS.settled = before
 
 
 @pytest.fixture
 def fast() -> Iterator[None]:
     """The loops compiled."""
-    before = SHELF.settled
-    SHELF.settled = "numba"
-    assert SHELF.loop("walk") is not None
+    before = KERNELS.settled
+    KERNELS.settled = "numba"
+    assert KERNELS.loop("walk") is not None
     yield
-    SHELF.settled = before
+    KERNELS.settled = before
 
 
 def test_a_seed_has_the_hash_that_it_always_had(plain: None) -> None:
@@ -291,13 +291,13 @@ def test_loops_are_compiled_before_a_network_that_is_worth_it_and_not_for_a_smal
 ) -> None:
     monkeypatch.setattr(kernels._settings, "asked", "auto")
     for name, value in (("settled", None), ("spent", 0), ("loops", None), ("module", "farflung.no_such_module")):
-        monkeypatch.setattr(SHELF, name, value)
+        monkeypatch.setattr(KERNELS, name, value)
     prepare([SMALL])
-    assert SHELF.ready("settle", 1) is None
-    assert SHELF.loops is None, "the twins run, and nothing was loaded"
+    assert KERNELS.ready("settle", 1) is None
+    assert KERNELS.loops is None, "the twins run, and nothing was loaded"
     prepare([network(nodes=10_000)])
-    SHELF.ready("settle", 1)
-    assert SHELF.loops == {}, "it was tried, before anything was played"
+    KERNELS.ready("settle", 1)
+    assert KERNELS.loops == {}, "it was tried, before anything was played"
 
 
 def test_what_will_be_played_is_told_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,35 +119,26 @@ def _turn_away(taken: socket.socket) -> None:
             taken.accept()[0].close()
 
 
-def test_a_provider_that_is_killed_is_lost_on_evidence_and_comes_back(farflung: Farflung) -> None:
-    ended = run_with_deaths(farflung, ["provider-2"], *LONG)
+def test_a_provider_and_a_worker_that_are_killed_come_back_and_the_run_ends_well(farflung: Farflung) -> None:
+    ended = run_with_deaths(farflung, ["provider-2", "provider-1 worker"], *LONG)
     result = ended.result
-    assert result["rounds"] == 14
-    assert result["sum"] == 0
-    (left,) = told(ended, "left")
-    assert "SIGKILL" in left["reason"]
-    (restarted,) = told(ended, "restarted")
-    assert restarted["name"] == "provider-2"
-    joined = [event for event in told(ended, "joined") if event["peer"] == left["peer"]]
-    assert len(joined) == 2
-    assert joined[1]["round"] > 0
-    paid = {event["peer"]: event["units"] for event in told(ended, "settled")}
-    assert 0 < paid[left["peer"]] < max(paid.values())
-    assert farflung("verify-run", result["run"]).code == 0
-
-
-def test_a_worker_that_is_killed_while_it_trains_is_told_of_and_the_run_ends_well(farflung: Farflung) -> None:
-    ended = run_with_deaths(farflung, ["provider-1 worker"], *LONG)
-    result = ended.result
-    assert (result["rounds"], result["sum"]) == (14, 0)
-    assert result["caught"] == []
-    provider = next(e["peer"] for e in told(ended, "process") if e["name"] == "provider-1")
-    what_was_done = [e for e in told(ended, "left") if e["peer"] == provider] + told(ended, "restarted")
-    assert what_was_done, "nobody was told"
-    workers = [e for e in told(ended, "process") if e["name"] == "provider-1 worker"]
-    assert len(workers) == 2
+    assert (result["rounds"], result["sum"], result["caught"]) == (14, 0, [])
+    peers = {event["name"]: event["peer"] for event in told(ended, "process") if event["role"] == "provider"}
     units = {event["peer"]: event["units"] for event in told(ended, "settled")}
-    assert units[provider] > 0
+    whole = units[peers["provider-0"]]
+
+    lost = peers["provider-2"]
+    (left,) = [event for event in told(ended, "left") if event["peer"] == lost]
+    assert "SIGKILL" in left["reason"]
+    assert "provider-2" in {event["name"] for event in told(ended, "restarted")}
+    joined = [event["round"] for event in told(ended, "joined") if event["peer"] == lost]
+    assert len(joined) == 2
+    assert joined[1] > 0
+    assert 0 < units[lost] < whole
+
+    kept = peers["provider-1"]
+    assert len([e for e in told(ended, "process") if e["name"] == "provider-1 worker"]) == 2
+    assert units[kept] > 0
     assert farflung("verify-run", result["run"]).code == 0
 
 

@@ -258,7 +258,7 @@ def test_a_product_and_a_sum_are_rounded_twice():
     agree("accumulate", values, state, np.float32(0.1))
 
 
-@pytest.mark.whole
+@pytest.mark.extra(name="kernels")
 @pytest.mark.timeout(1200)
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: code that was read from a cache cannot be looked into."""

@@ -14,10 +14,8 @@ LINKS = Path(__file__).resolve().parents[2] / "bench" / "links.py"
 
 @pytest.mark.netns
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("method", ["SparseLoCo", "MuLoCo"])
-def test_the_bytes_of_a_round_report_agree_with_each_workers_link_within_five_percent(
-    method: str, tmp_path: Path
-) -> None:
+def test_the_bytes_of_a_round_report_agree_with_each_workers_link_within_five_percent(tmp_path: Path) -> None:
+    method = "SparseLoCo"
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
         pytest.skip("needs root and iproute2")
     out = tmp_path / "links.jsonl"

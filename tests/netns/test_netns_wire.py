@@ -49,20 +49,20 @@ MANIFEST, CHUNKS = seal(KEY, PLAIN)
 async def serve(connection, method, body):
     if method == "words":
         return body
-    return SHELF.serve(connection.peer, method, body)
+    return KERNELS.serve(connection.peer, method, body)
 
 async def relay():
     server = RelayServer(R, listen=ListenConfig(host, {PORT}, allow_remote=True))
     await server.start()
 
 async def holder():
-    global SHELF
+    global KERNELS
     disk = DiskObjectStore(folder)
     disk.begin(MANIFEST)
     for index, chunk in enumerate(CHUNKS):
         disk.write_chunk(MANIFEST.id, index, chunk)
     disk.finish(MANIFEST.id)
-    SHELF = objects.ObjectServer(disk, limits.OBJECT_BYTES)
+    KERNELS = objects.ObjectServer(disk, limits.OBJECT_BYTES)
     endpoint = Endpoint(B, serve, ByteCounter())
     endpoint.attach(R.public, host, {PORT})
     await endpoint.attached()

@@ -2,7 +2,7 @@
 
     change  (make test)      all without a mark; of the rest, those that import a file that changed, and `guarantee`
     all     (make test-all)  whatever needs neither root, nor extras, nor a browser, and is no soak
-    rest    (.ci/run)        whatever `change` left out last time, root, extras and browser included
+    rest    (.ci/run)        whatever `change` left out last time, root, browser and small extras included
 
 A file has changed where it differs from what it was when `change` last passed (.pytest_cache). On a fresh clone: from
 the merge base of HEAD and main. What a test imports is found in the import graph of the package, in which a
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RECORD, CHOSEN = "selection/passed", "selection/chosen"
 APART = {"soak", "netns", "browser", "extra", "quiet"}
+EXTRAS = tomllib.loads((ROOT / ".ci" / "extras.toml").read_text("utf-8"))  # tried when their files change
 EVERYTHING = re.compile(r"pyproject\.toml|constraints\.txt|tests/conftest\.py|tests/support/selection\.py")
 MODULE = re.compile(r"\bfarflung(?:\.\w+)+\.?")
 
@@ -139,7 +141,8 @@ class Selection:
     def runs(self, item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
         if marks & APART:
-            return self.tier == "rest" and "soak" not in marks
+            parts = {mark.kwargs["name"] for mark in item.iter_markers("extra")}
+            return self.tier == "rest" and "soak" not in marks and not parts & EXTRAS.keys()
         is_asked = str(item.path.relative_to(ROOT)) in self.chosen and "slow" not in marks
         is_quick = "guarantee" in marks or not marks & {"whole", "slow"}
         return self.tier == "all" or (is_quick or is_asked) == (self.tier == "change")

@@ -25,7 +25,7 @@ def job(method: str, **flags: str) -> JobSpec:
     return load(None, flags={"sync.method": method, "sync.chunk": "256", "sync.topk": "8", **named}).spec
 
 
-SHELF = [job(method) for method in SINGLE]
+KERNELS = [job(method) for method in SINGLE]
 STREAMING = [job("muloco", sync__fragments="3"), job("sparse_loco", sync__delay="1"),
              job("diloco", sync__fragments="2", sync__delay="1")]  # fmt: skip
 
@@ -56,7 +56,7 @@ def make_parts(sync, state, count=4):
 
 @pytest.mark.guarantee
 def test_merge_is_the_same_for_every_order_of_parts(subtests):
-    for spec in SHELF + STREAMING:
+    for spec in KERNELS + STREAMING:
         with subtests.test(spec=spec):
             sync = Sync.of(spec)
             state = start(sync)
@@ -67,7 +67,7 @@ def test_merge_is_the_same_for_every_order_of_parts(subtests):
 
 
 def test_apply_moves_to_the_next_round_and_leaves_its_input(subtests):
-    for spec in SHELF + STREAMING:
+    for spec in KERNELS + STREAMING:
         with subtests.test(spec=spec):
             sync = Sync.of(spec)
             state = start(sync)
@@ -80,7 +80,7 @@ def test_apply_moves_to_the_next_round_and_leaves_its_input(subtests):
 
 
 def test_a_payload_is_never_longer_than_its_bound(subtests):
-    for spec in SHELF + STREAMING:
+    for spec in KERNELS + STREAMING:
         with subtests.test(spec=spec):
             sync = Sync.of(spec)
             state = start(sync)
@@ -101,7 +101,7 @@ def test_exact_values_give_the_weighted_mean():
     assert np.allclose(sync.apply(state, LAYOUT, parts).params, 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", SHELF, ids=name)
+@pytest.mark.parametrize("spec", KERNELS, ids=name)
 def test_a_round_without_parts_changes_only_its_number(spec):
     sync = Sync.of(spec)
     state = start(sync)
@@ -109,7 +109,7 @@ def test_a_round_without_parts_changes_only_its_number(spec):
 
 
 def test_a_payload_of_another_round_state_or_peer_is_refused():
-    sync = Sync.of(SHELF[4])
+    sync = Sync.of(KERNELS[4])
     state = start(sync)
     parts = make_parts(sync, state)
     later = sync.apply(state, LAYOUT, parts)
@@ -225,5 +225,5 @@ def test_what_the_outer_optimizer_keeps_is_public_state():
 
 
 def test_every_method_names_its_own_parts():
-    for spec in SHELF:
+    for spec in KERNELS:
         assert replace(spec.sync, steps=1) == replace(job(spec.sync.method).sync, steps=1)

@@ -109,8 +109,8 @@ def test_the_network_learns():
 
 def in_a_process(form: str, **environment: str) -> str:
     """The digests that a process computes by NumPy's forms or the compiled ones."""
-    code = f"from farflung.verify.canon.tensor_kernels import SHELF; SHELF.settled = {form!r}; "
-    code += "print(*t.digests(), len(SHELF.loops or ()) == len(SHELF.twins))"
+    code = f"from farflung.verify.canon.tensor_kernels import KERNELS; KERNELS.settled = {form!r}; "
+    code += "print(*t.digests(), len(KERNELS.loops or ()) == len(KERNELS.twins))"
     return said(__name__, code, **environment)
 
 
@@ -133,7 +133,9 @@ def test_numbers_of_threads_and_vectors_change_no_bit_of_numpy(threads, left):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processor", ["", "generic", "haswell"])
+@pytest.mark.parametrize(
+    "processor", ["", *(pytest.param(name, marks=pytest.mark.extra(name="kernels")) for name in ("generic", "haswell"))]
+)
 def test_compiled_loops_give_the_same_bits(processor):
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     if processor == "haswell" and "fma" not in Path("/proc/cpuinfo").read_text().split():

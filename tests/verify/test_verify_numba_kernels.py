@@ -33,11 +33,11 @@ def bits(array: np.ndarray) -> bytes:
 
 
 def agree(name: str, *args) -> None:
-    loop = tensor_kernels.SHELF.loop(name)
+    loop = tensor_kernels.KERNELS.loop(name)
     if loop is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     with np.errstate(all="ignore"):
-        there = tensor_kernels.SHELF.twin(name)(*args)
+        there = tensor_kernels.KERNELS.twin(name)(*args)
     here = loop(*args)
     assert (here.dtype, here.shape) == (there.dtype, there.shape)
     assert bits(here) == bits(there), name
@@ -80,10 +80,10 @@ def test_functions_have_the_same_values(name):
 
 def test_every_kernel_is_compared():
     """A kernel without a comparison in this file fails here."""
-    loops = {name for name in tensor_kernels.SHELF.names() if tensor_kernels.SHELF.loop(name)}
+    loops = {name for name in tensor_kernels.KERNELS.names() if tensor_kernels.KERNELS.loop(name)}
     if not loops:
         pytest.skip("the extra `fast` is not installed: no numba")
-    assert loops == set(tensor_kernels.SHELF.names())
+    assert loops == set(tensor_kernels.KERNELS.names())
     assert [name for name in loops if f'"{name}"' not in Path(__file__).read_text()] == []
 
 
@@ -118,13 +118,13 @@ def run(code: str, **environment: str) -> str:
     return said(__name__, code, **environment)
 
 
-COMPILED = "s = t.tensor_kernels.SHELF; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"
+COMPILED = "s = t.tensor_kernels.KERNELS; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"
 
 
-@pytest.mark.slow
+@pytest.mark.extra(name="kernels")
 @pytest.mark.parametrize("processor", [*SETS, ""])
 def test_other_processors_give_the_same_bits(processor):
-    if tensor_kernels.SHELF.loop("matmul") is None:
+    if tensor_kernels.KERNELS.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     info = Path("/proc/cpuinfo")
     if not set(SETS.get(processor, "").split()) <= set((info.read_text() if info.exists() else "").split()):
@@ -135,19 +135,19 @@ def test_other_processors_give_the_same_bits(processor):
         assert run(COMPILED, **target) == work()
 
 
-@pytest.mark.slow
+@pytest.mark.extra(name="kernels")
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: what other tests compiled may have come from a cache."""
-    if tensor_kernels.SHELF.loop("matmul") is None:
+    if tensor_kernels.KERNELS.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     run("t.look_for_fused()")
 
 
 def look_for_fused() -> None:
-    tensor_kernels.SHELF.settled = "numba"
+    tensor_kernels.KERNELS.settled = "numba"
     work()
-    for name in tensor_kernels.SHELF.names():  # `loop` is None for one that did not compile
-        code = "".join(tensor_kernels.SHELF.loop(name).inspect_asm().values())
+    for name in tensor_kernels.KERNELS.names():  # `loop` is None for one that did not compile
+        code = "".join(tensor_kernels.KERNELS.loop(name).inspect_asm().values())
         assert "ret" in code, name
         assert not re.search(r"\bv?fn?m(add|sub)", code), name
 

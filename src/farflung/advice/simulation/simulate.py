@@ -44,7 +44,7 @@ from farflung.compress.kernels import KernelRegistry
 
 COSTS: Final = {"settle": 100_000, "hire": 1_500, "walk": 2_600}  # ns of a plain loop a node, or a node's round
 PAYS: Final = 3_000_000_000  # ns: about what compiling them takes; loading what was compiled takes a third of it
-SHELF: Final = KernelRegistry("farflung.advice.simulation.compiled_steps", COSTS, pays=PAYS)
+KERNELS: Final = KernelRegistry("farflung.advice.simulation.compiled_steps", COSTS, pays=PAYS)
 CONDITIONS: Final = ("up", "not excluded", "line", "stake", "price", "alike")  # of an auction, in this order
 
 _Ints = NDArray[np.int64]
@@ -66,9 +66,9 @@ def _rounds(
     return nodes.flags.size * rules.rounds
 
 
-settle = SHELF.compiled("settle", work=_nodes)(node_steps.settle)
-hire = SHELF.compiled("hire", work=lambda nodes, *_: int(nodes.flags.size))(node_steps.hire)
-walk = SHELF.compiled("walk", work=_rounds)(node_steps.walk)
+settle = KERNELS.compiled("settle", work=_nodes)(node_steps.settle)
+hire = KERNELS.compiled("hire", work=lambda nodes, *_: int(nodes.flags.size))(node_steps.hire)
+walk = KERNELS.compiled("walk", work=_rounds)(node_steps.walk)
 
 
 class _SimulatedMarket:
@@ -112,7 +112,7 @@ def settled(rules: SimulationRules) -> SimulatedNodes:
 
 def prepare(networks: Iterable[SimulationRules]) -> None:
     """Has the loops compiled, if that pays for all of these networks together."""
-    SHELF.foresee(sum(map(_cost, networks)))
+    KERNELS.foresee(sum(map(_cost, networks)))
 
 
 def _cost(rules: SimulationRules) -> int:

@@ -20,14 +20,14 @@ from farflung.core.tensor_layout import Float32
 
 # Nanoseconds of a twin for each element of its work, as measured on one busy machine: their order is what matters.
 COSTS: Final = {"matmul": 1, "tree_sum": 1, "put_add": 4, "exp": 40, "log": 75, "erf": 160, "tanh": 45}
-SHELF: Final = KernelRegistry("farflung.verify.canon.numba_kernels", COSTS)
+KERNELS: Final = KernelRegistry("farflung.verify.canon.numba_kernels", COSTS)
 
 
 def _products(left: Float32, right: Float32) -> int:
     return int(left.size * right.shape[2])
 
 
-@SHELF.compiled("matmul", work=_products)
+@KERNELS.compiled("matmul", work=_products)
 def matmul(left: Float32, right: Float32) -> Float32:
     """[B, M, K] times [B, K, N]: from +0.0, products are added with k ascending, each product and each sum rounded."""
     batches, rows, inner = left.shape
@@ -39,7 +39,7 @@ def matmul(left: Float32, right: Float32) -> Float32:
     return out
 
 
-@SHELF.compiled("put_add")
+@KERNELS.compiled("put_add")
 def put_add(rows: Float32, index: NDArray[np.int64], height: int) -> Float32:
     """[n, D] → [height, D]: row after row is added, n ascending, to row `index[n]` of zeros; left out if there is none.
 
@@ -51,11 +51,11 @@ def put_add(rows: Float32, index: NDArray[np.int64], height: int) -> Float32:
     return out
 
 
-tree_sum = SHELF.compiled("tree_sum")(array_operations.tree_sum)  # [R, n] → [R]
+tree_sum = KERNELS.compiled("tree_sum")(array_operations.tree_sum)  # [R, n] → [R]
 
 FUNCTIONS: Final[dict[str, Callable[[Float32], Float32]]] = {  # [n] → [n]
-    "exp": SHELF.compiled("exp")(math_functions.exp),
-    "log": SHELF.compiled("log")(math_functions.log),
-    "erf": SHELF.compiled("erf")(math_functions.erf),
-    "tanh": SHELF.compiled("tanh")(math_functions.tanh),
+    "exp": KERNELS.compiled("exp")(math_functions.exp),
+    "log": KERNELS.compiled("log")(math_functions.log),
+    "erf": KERNELS.compiled("erf")(math_functions.erf),
+    "tanh": KERNELS.compiled("tanh")(math_functions.tanh),
 }
