@@ -74,9 +74,22 @@ def test_apply_moves_to_the_next_round_and_leaves_its_input(subtests):
             before = state.root(LAYOUT)
             after = sync.apply(state, LAYOUT, make_parts(sync, state))
             assert after.round == 1
-            assert len(after.vectors) == spec.sync.public_vectors
+            assert after.sections.keys() == sync.public_names(1)
             assert sync.initial(state.params).root(LAYOUT) == before
             assert after.root(LAYOUT) != before
+
+
+def test_what_public_state_may_hold_is_named_for_every_round(subtests):
+    """Also where nobody takes part: a snapshot of any round is as long as its names say, or shorter."""
+    for spec in SHELF + STREAMING:
+        with subtests.test(spec=spec):
+            sync = Sync.of(spec)
+            full = quiet = start(sync)
+            for round in range(5):
+                assert full.sections.keys() == sync.public_names(round)
+                assert quiet.sections.keys() <= sync.public_names(round)
+                full = sync.apply(full, LAYOUT, make_parts(sync, full))
+                quiet = sync.apply(quiet, LAYOUT, [])
 
 
 def test_a_payload_is_never_longer_than_its_bound(subtests):

@@ -100,12 +100,6 @@ class SyncSpec(Wire, frozen=True):
     delay: int = 0
     merge: Literal["clip", "centered"] = "clip"
 
-    @property
-    def public_vectors(self) -> int:
-        """Vectors as long as the weights that all peers share besides them."""
-        outer = {"sgd": int(self.outer_momentum > 0), "adamw": 2, "sign": 0}[self.outer]
-        return outer + self.delay + int(self.codec == "low_rank")
-
 
 class NetworkSpec(Wire, frozen=True):
     """The local network: how many providers and verifiers, and the requester's port (0: any free one).

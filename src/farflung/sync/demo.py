@@ -30,6 +30,7 @@ from farflung.core.crypto import NS_PAYLOAD, NS_STATE, digest
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.sync import checkpoint_terms
 from farflung.sync.dct_blocks import TensorBlocks, forward, inverse
 from farflung.sync.exchange_round import check_roots, claimed_roots
 from farflung.sync.group import SyncGroup, too_few
@@ -75,6 +76,14 @@ class DeMo(torch.optim.Optimizer):
             "compression_decay": compression_decay,
             "step": 0,
             "chain": ZERO_HASH.hex(),
+            "settings": checkpoint_terms.text(
+                {
+                    "compression_topk": compression_topk,
+                    "compression_chunk": compression_chunk,
+                    "value_bits": value_bits,
+                    "aggregation": aggregation,
+                }
+            ),
         }
         super().__init__(params, defaults)
         self.group = resolve(process_group)
@@ -123,7 +132,13 @@ class DeMo(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Momentum comes back in float32 whatever the parameters' type (torch's own method would round it)."""
+        """Momentum comes back in float32 whatever the parameters' type (torch's own method would round it).
+
+        Raises UsageError FF-SYNC-004 where another setting chose what was sent.
+        """
+        checkpoint_terms.compare_settings(
+            state_dict["param_groups"][0].get("settings"), self.param_groups[0]["settings"]
+        )
         super().load_state_dict(state_dict)
         places = [p for group in self.param_groups for p in group["params"]]
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]

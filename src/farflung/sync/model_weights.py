@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from farflung.core.errors import FarflungError, RunError, UsageError
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.sync.parameter_names import named_parameters
 
 HOST: Final = torch.device("cpu")
 EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -49,6 +50,11 @@ class ModelWeights:
     def parameters(self) -> list[nn.Parameter]:
         """In the layout's order."""
         return list(self._named.values())
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Bare names of all parameters of the model, frozen and empty ones too, by `id`."""
+        return {id(parameter): name for name, parameter in named_parameters(self._module).items()}
 
     def check(self) -> None:
         """Raises UsageError FF-SYNC-003 when the model is no longer the one that the first round began with."""
@@ -120,8 +126,8 @@ def _is_finite(flat: Tensor) -> bool:
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """By name; a tied parameter has the first of its names."""
-    return {name: p for name, p in module.named_parameters() if p.requires_grad and p.numel()}
+    """By bare name (sync.parameter_names)."""
+    return {name: p for name, p in named_parameters(module).items() if p.requires_grad and p.numel()}
 
 
 def _knowledge(named: dict[str, nn.Parameter]) -> dict[str, _ParameterSignature]:

@@ -44,7 +44,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; parameters without a gradient are skipped."""
+        """One step; parameters without a gradient, or without elements, are skipped."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             rule = self._orthogonalised if group["is_matrix"] else self._adamw
             for parameter in group["params"]:
-                if parameter.grad is not None:
+                if parameter.grad is not None and parameter.numel():
                     decay = group["lr"] * group["weight_decay"] if parameter.ndim >= 2 else 0.0
                     update = rule(parameter, group)
                     parameter.mul_(1.0 - decay).sub_(update)

@@ -189,7 +189,7 @@ class Synchroniser:
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004."""
+        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004, FF-SYNC-024."""
         checkpoint.load(self, state)
 
     def resume(self, gathered: RoundAggregate | None) -> None:
@@ -231,8 +231,8 @@ class Synchroniser:
             self.flight = self._sent(tokens)
         else:
             report = self._exchanged(tokens)
-            # The same change once more, now in the basis that all agreed on.
-            for _ in range(1, self.sync.phases):
+            # The same change once more, now in the basis that all agreed on; a step that failed there goes on there.
+            while self.state.round % self.sync.phases:
                 report = report.joined(self._exchanged(tokens))
         self.done, self.tokens = 0, None
         self.memory.begin(self._shown().params)

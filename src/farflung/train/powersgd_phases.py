@@ -30,6 +30,13 @@ def phases(codec: str) -> int:
     return PHASES if codec == LOW_RANK else 1
 
 
+def shared(codec: str, round: int) -> frozenset[str]:
+    """Names of what public state may hold before `round` on account of the codec of that name."""
+    if codec != LOW_RANK:
+        return frozenset()
+    return frozenset({QUERY} if round >= PHASES else ()) | frozenset({BASIS} if round % PHASES != BASIS_PHASE else ())
+
+
 def encoder(codec: LowRankCodec, state: PublicState, layout: TensorLayout, seed: int) -> LowRankCodec:
     """The codec as it encodes contributions to `state`'s round; the job's seed gives the first warm start."""
     if state.round % PHASES == BASIS_PHASE:

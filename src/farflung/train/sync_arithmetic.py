@@ -39,7 +39,7 @@ from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
 from farflung.train import fragments, powersgd_phases
 from farflung.train.fragments import Fragment
-from farflung.train.public_state import FIRST, MOMENTUM, PENDING, SECOND, PublicState
+from farflung.train.public_state import FIRST, MOMENTUM, PARAMS, PENDING, SECOND, PublicState
 from farflung.train.schedule import learning_rate
 from farflung.train.worker_messages import AcceptedPayload
 
@@ -109,15 +109,24 @@ class Sync:
 
     def initial(self, params: Float32) -> PublicState:
         """Public state of round 0 from weights of shape (size,); what the outer optimizer keeps starts at zero."""
+        vectors = {name: np.zeros_like(params) for name in sorted(self.public_names(0) - {PARAMS})}
+        return PublicState(0, params.copy(), vectors)
+
+    def public_names(self, round: int) -> frozenset[str]:
+        """Names of all vectors, each as long as the weights, that public state may hold before `round`.
+
+        Query and basis of a low rank are absent where nobody took part in the phase that makes them; the others are
+        always there.
+        """
         sync = self.spec.sync
         names = {
+            PARAMS: True,
             MOMENTUM: sync.outer == "sgd" and sync.outer_momentum > 0,
             FIRST: sync.outer == "adamw",
             SECOND: sync.outer == "adamw",
             PENDING: sync.delay > 0,
         }
-        vectors = {name: np.zeros_like(params) for name, is_kept in names.items() if is_kept}
-        return PublicState(0, params.copy(), vectors)
+        return frozenset(n for n, is_kept in names.items() if is_kept) | powersgd_phases.shared(sync.codec, round)
 
     def about(self, state: PublicState, layout: TensorLayout, peer: PeerId) -> ContributionKey:
         """What the payload of `peer` to `state`'s round is bound to."""

@@ -157,7 +157,7 @@ class TrainingLease:
     def _check_start(self, start: LeaseStartRequest, job_key: bytes) -> None:
         """Only what the terms name, and no more bytes than they can need. Raises VerificationError FF-APP-058."""
         spec, layout = self._terms.spec, self._terms.layout
-        vectors = 1 + spec.sync.public_vectors
+        vectors = len(Sync.of(spec).public_names(max(0, start.snapshot_round)))
         rounds = [past.round for past in start.replay]
         last = start.snapshot_round + len(rounds)
         faults = {
