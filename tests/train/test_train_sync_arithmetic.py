@@ -81,7 +81,7 @@ def test_apply_moves_to_the_next_round_and_leaves_its_input(subtests):
 
 def test_what_public_state_may_hold_is_named_for_every_round(subtests):
     """Also where nobody takes part: a snapshot of any round is as long as its names say, or shorter."""
-    for spec in SHELF + STREAMING:
+    for spec in [*KERNELS, *STREAMING, job("powersgd")]:
         with subtests.test(spec=spec):
             sync = Sync.of(spec)
             full = quiet = start(sync)
