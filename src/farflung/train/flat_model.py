@@ -3,11 +3,16 @@
 Public tensors are all named parameters, sorted by name (core.tensor_layout), a tied weight once. A model is judged
 before anything is paid: its parameters are float32 and trained, its buffers constant, and on one batch its loss is
 a finite scalar with a gradient.
+
+A user's module is built anew for each forward pass, from its source: what it counts, caches or notes beside its
+parameters is gone before the next one, at whoever trains and at whoever repeats it (decision 074).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import torch
@@ -16,7 +21,7 @@ from torch import Tensor, nn
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
-from farflung.train import user_module
+from farflung.train import process_draws, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 
@@ -26,10 +31,11 @@ HEADS: Final = ("head", "lm_head", "unembed")
 class FlatModel:
     """A module whose parameters live in `params` and whose gradients live in `grads`, both of shape (size,)."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, again: Callable[[], nn.Module] | None = None) -> None:
+        """`again` builds the same module once more; None: the module keeps nothing from one pass to the next."""
         named = dict(module.named_parameters())
         _check_parameters(named)
-        self.module = module
+        self.module, self._again = module, again
         self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
         self.params = torch.empty(self.layout.size)
         self.grads = torch.zeros(self.layout.size)
@@ -39,14 +45,13 @@ class FlatModel:
         self._places: list[tuple[Tensor, Tensor, Tensor]] = []
         for tensor, place in self.layout.slices():
             parameter = named[tensor.name]
-            view = self.params[place].view(tensor.shape)
+            view, grad = self.params[place].view(tensor.shape), self.grads[place].view(tensor.shape)
             view.copy_(parameter.detach())
-            parameter.data = view
-            parameter.grad = self.grads[place].view(tensor.shape)
+            parameter.data, parameter.grad = view, grad
             decay[place] = float(len(tensor.shape) >= 2)
             if len(tensor.shape) >= 2 and tensor.name not in tables:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
-            self._places.append((parameter, view, parameter.grad))
+            self._places.append((parameter, view, grad))
         self.parameter_layout = ParameterLayout(decay, tuple(matrices))
 
     def put(self, params: Float32) -> None:
@@ -65,7 +70,10 @@ class FlatModel:
         if not loss.requires_grad:
             raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self._watched():
+                loss.backward()  # type: ignore[no-untyped-call]
+        except FarflungError:
+            raise
         except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
             raise user_module.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
         self._check_views()
@@ -87,8 +95,12 @@ class FlatModel:
 
     def scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """The same, whatever its value is: tensors without numbers have none. Raises FF-TRAIN-055 to FF-TRAIN-057."""
+        self._renew()
         try:
-            loss = self.module(x_BT, y_BT)
+            with self._watched():
+                loss = self.module(x_BT, y_BT)
+        except FarflungError:
+            raise
         except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
             raise user_module.failure("FF-TRAIN-055", "the model's forward pass failed", error) from error
         if not isinstance(loss, Tensor):
@@ -97,6 +109,24 @@ class FlatModel:
             shape = tuple(loss.shape)
             raise _bad_loss("FF-TRAIN-057", "is not a scalar", f"forward returned {loss.dtype} of shape {shape}")
         return loss.reshape(())
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._again is None else process_draws.untouched()
+
+    def _renew(self) -> None:
+        """Puts a module that nobody has called in the place of the one that was, on the same storage."""
+        if self._again is None:
+            return
+        fresh = self._again().train(self.module.training)
+        named = dict(fresh.named_parameters())
+        _check_parameters(named)
+        if TensorLayout.of({name: tuple(p.shape) for name, p in named.items()}) != self.layout:
+            raise _built_otherwise()
+        for index, (tensor, (_, view, grad)) in enumerate(zip(self.layout.tensors, self._places, strict=True)):
+            parameter = named[tensor.name]
+            parameter.data, parameter.grad = view, grad
+            self._places[index] = parameter, view, grad
+        self.module = fresh
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
         """Judges the model on one batch; parameters stay. Raises SpecError FF-TRAIN-054, RunError -055 to -059."""
@@ -116,8 +146,13 @@ def build(spec: JobSpec, module: bytes) -> FlatModel:
     torch.manual_seed(spec.seed & ((1 << 63) - 1))
     if spec.model.kind == "gpt":
         return FlatModel(gpt.build(spec.model))
+
+    def again() -> nn.Module:
+        with process_draws.seeded(spec.seed):
+            return user_module.build(spec.model.module, module)
+
     try:
-        return FlatModel(user_module.build(spec.model.module, module))
+        return FlatModel(again(), again)
     except FarflungError:
         raise
     except Exception as error:
@@ -168,6 +203,15 @@ def _bad_buffer(name: str) -> SpecError:
         f"buffer {name!r} changes while training",
         cause="peers share parameters only, so its value would differ between them",
         hint="use layers without running statistics (LayerNorm, GroupNorm), or make the buffer constant",
+    )
+
+
+def _built_otherwise() -> RunError:
+    return RunError(
+        "FF-TRAIN-065",
+        "the model is not built alike each time",
+        cause="its parameters have other names or shapes than when it was built first",
+        hint="build the model from constants of its own file alone",
     )
 
 

@@ -1,11 +1,13 @@
 """Builds a user's model from its source text: runs it as a module, calls one function, returns an nn.Module.
 
 The source is the requester's own program; a worker runs it inside its sandbox (host) and nowhere else. Whatever
-it raises is shown with the user's own text and line.
+it raises is shown with the user's own text and line. Each build runs the whole file anew, so that two models share no
+global, class or cache of that file.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 import types
@@ -49,7 +51,7 @@ def _run(file: str, function: str, source: bytes) -> object:
     fresh.__file__ = file
     sys.modules[MODULE_NAME] = fresh  # dataclasses and typing look a class's module up by name
     try:
-        exec(compile(source, file, "exec"), fresh.__dict__)  # noqa: S102 - the user's model is a program
+        exec(_compiled(file, source), fresh.__dict__)  # noqa: S102 - the user's model is a program
         make = getattr(fresh, function, None)
         if not callable(make):
             raise _missing(file, function)
@@ -58,6 +60,11 @@ def _run(file: str, function: str, source: bytes) -> object:
         raise
     except (Exception, SystemExit) as error:
         raise failure("FF-TRAIN-052", f"{file}:{function} failed", error) from error
+
+
+@functools.lru_cache(2)
+def _compiled(file: str, source: bytes) -> types.CodeType:
+    return compile(source, file, "exec")
 
 
 def _missing(file: str, function: str) -> SpecError:

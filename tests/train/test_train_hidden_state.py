@@ -1,0 +1,133 @@
+"""State that a user's module keeps beside its parameters decides nothing, or is refused."""
+
+import numpy as np
+import pytest
+
+from farflung.core.errors import FarflungError
+from farflung.job.spec import JobSpec, ModelSpec
+from farflung.train import data_order, flat_model, inner_steps
+from farflung.train.segments import BorderState
+
+SPEC = JobSpec(batch=2, model=ModelSpec(kind="module", context=8, module="mine.py:build"))
+TOKENS = np.tile(np.arange(256, dtype=np.int64), 8)
+
+MODULE = """
+import functools, random
+import numpy, torch
+from torch import nn
+from torch.nn import functional as F
+
+CALLS = [0]
+
+@functools.lru_cache(None)
+def cached():
+    CALLS[0] += 1
+    return CALLS[0]
+
+def noted(seen=[]):
+    seen.append(1)
+    return len(seen)
+
+class Model(nn.Module):
+    count = 0
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.calls, self.mean = nn.Embedding(256, 8), 0, 0.0
+        self.head = nn.Linear(8, 256)
+        self.own = torch.Generator()
+
+    def scale(self):
+        {body}
+
+    def forward(self, x, y):
+        h = self.table(x) * self.scale()
+        return F.cross_entropy(self.head(h).flatten(0, 1), y.flatten())
+
+def build():
+    return Model()
+"""
+
+KEPT = {  # what a step must not depend on, and does not
+    "a counter": "self.calls += 1; return 1.0 if self.calls < 3 else 0.5",
+    "a running mean": "self.mean = 0.9 * self.mean + 0.1; return self.mean",
+    "a class attribute": "type(self).count += 1; return 1.0 / type(self).count",
+    "a module's global": "CALLS[0] += 1; return 1.0 / CALLS[0]",
+    "a cache": "CALLS[0] += 1; return 1.0 / (cached() + CALLS[0])",
+    "a default argument": "return 1.0 / noted()",
+    "an attribute of a layer": "self.head.n = getattr(self.head, 'n', 0) + 1; return 1.0 / self.head.n",
+    "a generator of its own": "return torch.rand(1, generator=self.own)",
+}
+DRAWN = {  # what goes on from pass to pass in the process
+    "random": "return random.random()",
+    "numpy": "return numpy.random.rand()",
+    "random, seldom": "return 1.0 if x_draws() else 1.0",
+    "torch.seed": "torch.seed(); return 1.0",
+}
+
+
+def built(body):
+    source = MODULE.replace("{body}", body).replace("x_draws()", "random.seed(5)")
+    return flat_model.build(SPEC, source.encode())
+
+
+def ends(model, ranges):
+    """Weights after the steps of each range, each from the weights before, the first from those of round 0."""
+    at = BorderState(0, 0, START)
+    for steps in ranges:
+        at = inner_steps.run_steps(model, SPEC, at, batches, 0, steps, lambda: None).end
+    return at.params
+
+
+START = flat_model.initial(SPEC, built("return 1.0"))
+
+
+def batches(step):
+    return data_order.batch(TOKENS, SPEC, 0, 0, step)
+
+
+@pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
+def test_a_segment_repeated_in_a_fresh_worker_gives_the_same_bits(body):
+    provider = built(body)
+    ends(provider, [range(5)])  # rounds before
+    whole = ends(provider, [range(6)])
+    verifier = built(body)
+    assert np.array_equal(whole, ends(verifier, [range(2), range(2, 6)]))
+
+
+@pytest.mark.parametrize("body", DRAWN.values(), ids=DRAWN)
+def test_draws_that_no_step_seeds_are_refused(body):
+    with pytest.raises(FarflungError) as caught:
+        built(body).probe(*inner_steps.tensors(batches(0)))
+    assert caught.value.code == "FF-TRAIN-066"
+
+
+def test_a_module_may_draw_while_it_is_built_and_draws_the_same_each_time():
+    source = MODULE.replace("{body}", "return self.drawn").replace(
+        "self.own =", "self.drawn = random.random() + numpy.random.rand() + float(torch.rand(()))\n        self.own ="
+    )
+    one, other = (flat_model.build(SPEC, source.encode()) for _ in range(2))
+    assert np.array_equal(ends(one, [range(3)]), ends(other, [range(1), range(1, 3)]))
+
+
+def test_a_module_that_is_built_otherwise_each_time_is_refused():
+    source = "import torch\n" + MODULE.replace("nn.Embedding(256, 8)", "nn.Embedding(256, 8 + torch.many)")
+    source = source.replace("class Model", "torch.many = getattr(torch, 'many', -1) + 1\n\nclass Model")
+    source = source.replace("nn.Linear(8, 256)", "nn.Linear(8 + torch.many, 256)").replace("{body}", "return 1.0")
+    import torch
+
+    try:
+        with pytest.raises(FarflungError) as caught:
+            flat_model.build(SPEC, source.encode()).probe(*inner_steps.tensors(batches(0)))
+    finally:
+        del torch.many
+    assert caught.value.code == "FF-TRAIN-065"
+
+
+def test_evaluation_keeps_the_module_in_its_mode():
+    source = MODULE.replace("{body}", "return 1.0 if self.training else 0.0")
+    model = flat_model.build(SPEC, source.encode())
+    rows = inner_steps.tensors(batches(0))
+    trained = model.loss(*rows).item()
+    model.module.eval()
+    assert model.loss(*rows).item() == model.loss(*rows).item() != trained
