@@ -13,8 +13,6 @@ MODEL = """
 import torch
 from torch import nn
 
-CALLS = 0
-
 
 def build():
     return Bigram()
@@ -24,15 +22,17 @@ class Bigram(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Embedding(256, 256)
+        nn.init.zeros_(self.table.weight)
 
     def forward(self, x, y):
-        global CALLS
-        CALLS += 1
-        if CALLS > 120:  # late enough that the requester's own worker, which profiles it, sees nothing
+        if self.table.weight.abs().max() > 0.35:  # the requester's own worker, which profiles it, sees nothing
             {attack}
         return nn.functional.cross_entropy(self.table(x).flatten(0, 1), y.flatten())
 """
-ATTACKS = {"memory": "self.hoard = [torch.ones(1 << 24) for _ in range(1 << 20)]", "fork": "import os; os.fork()"}
+ATTACKS = {
+    "memory": "self.hoard = [torch.ones(1 << 24) for _ in range(1 << 20)]",
+    "fork": "torch.serialization.os.fork()",
+}
 ROUNDS = 12
 
 

@@ -95,6 +95,59 @@ def test_a_segment_repeated_in_a_fresh_worker_gives_the_same_bits(body):
     assert np.array_equal(whole, ends(verifier, [range(2), range(2, 6)]))
 
 
+READ = [  # what a line of a model may not read or write, and what is named
+    ("return time.time()", "time"),
+    ("from time import perf_counter as now; return now()", "time.perf_counter"),
+    ("import datetime; return datetime.datetime.now().second", "datetime"),
+    ("return 1.0 if os.getpid() % 2 else 0.5", "os"),
+    ("return float(os.environ.get('SCALE', 1))", "os"),
+    ("import socket; return len(socket.gethostname())", "socket"),
+    ("return float(open('/proc/uptime').read().split()[0])", "open"),
+    ("return 1.0 + id(self) % 3", "id"),
+    ("return 1.0 + hash('a') % 3", "hash"),
+    ("return numpy.random.default_rng().random()", "default_rng() without a seed"),
+    ("return random.Random().random()", "Random() without a seed"),
+    ("return random.SystemRandom().random()", "random.SystemRandom"),
+    ("return torch.rand(1, generator=(g := torch.Generator(), g.seed())[0])", "seed() without a seed"),
+    ("return 1.0 / torch.get_num_threads()", "torch.get_num_threads"),
+    ("return torch.serialization.os.environ.get('A')", "torch.serialization.os.environ"),
+    ("torch.calls = getattr(torch, 'calls', 0) + 1; return 1.0 / torch.calls", "torch.calls, which it writes"),
+    ("nn.Linear.n = getattr(nn.Linear, 'n', 0) + 1; return 1.0", "torch.nn.Linear.n, which it writes"),
+    ("setattr(F, 'n', getattr(F, 'n', 0) + 1); return 1.0", "torch.nn.functional, which it writes"),
+    ("return __import__('time').time()", "__import__"),
+]
+FINE = (
+    "return numpy.random.default_rng(3).random()",
+    "return 1.0 if os.path.sep else 0.5",
+    "id = 1.0; return id",
+    "torch.backends.mkldnn.verbose = 0; return 1.0",
+    "self.head.n = 1.0; return sys.float_info.epsilon",
+)
+
+
+def source(body):
+    return ("import os, sys, time\n" + MODULE.replace("{body}", body)).encode()
+
+
+@pytest.mark.parametrize(("body", "name"), READ, ids=[name for _, name in READ])
+def test_what_no_job_commits_to_is_refused_with_its_line(body, name):
+    with pytest.raises(FarflungError) as caught:
+        flat_model.check_source(SPEC, source(body))
+    assert (caught.value.code, caught.value.message) == ("FF-TRAIN-067", f"the model depends on {name}")
+    assert "mine.py, line 29" in caught.value.cause
+
+
+def test_a_worker_refuses_it_when_it_is_set_up_before_anybody_is_paid(engine):
+    with pytest.raises(FarflungError) as caught:
+        engine(SPEC, module=source("return time.time()"))
+    assert caught.value.code == "FF-TRAIN-067"
+
+
+@pytest.mark.parametrize("body", FINE)
+def test_what_is_the_same_everywhere_is_not_refused(body):
+    flat_model.check_source(SPEC, source(body))
+
+
 @pytest.mark.parametrize("body", DRAWN.values(), ids=DRAWN)
 def test_draws_that_no_step_seeds_are_refused(body):
     with pytest.raises(FarflungError) as caught:

@@ -123,6 +123,7 @@ class WorkerEngine:
         kernels.settle(built.layout.size)
         job = WorkerJob(request, data, built, Sync.of(spec), flat_model.initial(spec, built))
         built.put(job.start)
+        flat_model.check_source(spec, request.module)
         inner_steps.seed(spec, 0, request.member, 0)
         built.probe(*inner_steps.tensors(data_order.batch(data.train, spec, 0, request.member, 0)))
         self._job, self._round_worker = job, cheating_workers.worker(job)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
-from farflung.train import process_draws, user_module
+from farflung.train import process_draws, source_reads, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 
@@ -157,6 +157,12 @@ def build(spec: JobSpec, module: bytes) -> FlatModel:
         raise
     except Exception as error:
         raise user_module.failure("FF-TRAIN-052", f"{spec.model.module} cannot be trained", error) from error
+
+
+def check_source(spec: JobSpec, module: bytes) -> None:
+    """Raises SpecError FF-TRAIN-067 when the user's source depends on more than a job's state (source_reads)."""
+    if spec.model.kind == "module":
+        source_reads.check(spec.model.module.partition(":")[0], module)
 
 
 def initial(spec: JobSpec, model: FlatModel) -> Float32:
