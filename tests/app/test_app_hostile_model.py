@@ -22,10 +22,10 @@ class Bigram(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Embedding(256, 256)
-        nn.init.zeros_(self.table.weight)
+        self.register_buffer("first", self.table.weight.detach().clone(), persistent=False)
 
     def forward(self, x, y):
-        if self.table.weight.abs().max() > 0.35:  # the requester's own worker, which profiles it, sees nothing
+        if (self.table.weight - self.first).abs().max() > 0.35:  # late: the requester's profile sees nothing
             {attack}
         return nn.functional.cross_entropy(self.table(x).flatten(0, 1), y.flatten())
 """

@@ -14,9 +14,9 @@ from farflung.core.errors import SpecError
 
 MODULES: Final = frozenset({
     "_thread", "asyncio", "atexit", "builtins", "concurrent", "ctypes", "datetime", "gc", "getpass", "glob",
-    "importlib", "io", "locale", "mmap", "multiprocessing", "os", "pathlib", "platform", "psutil", "pwd", "requests", "resource",
-    "sched", "secrets", "shelve", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading",
-    "time", "timeit", "tracemalloc", "urllib", "uuid", "weakref", "zoneinfo",
+    "importlib", "io", "locale", "mmap", "multiprocessing", "os", "pathlib", "platform", "psutil", "pwd", "requests",
+    "resource", "sched", "secrets", "shelve", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile",
+    "threading", "time", "timeit", "tracemalloc", "urllib", "uuid", "weakref", "zoneinfo",
 })  # fmt: skip
 HARMLESS: Final = frozenset({"os.path", "sys.maxsize", "sys.float_info", "sys.byteorder"})
 NAMES: Final = frozenset({"__import__", "eval", "exec", "hash", "id", "input", "open"})
