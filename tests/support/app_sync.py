@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from farflung.sync.exchange_channel import CHANNEL_BITS
 from farflung.sync.group import GroupExchange, rank_id, too_few
 
 Tamper = Callable[[int, int, bytes], bytes | None]  # tag, rank, payload -> what arrives at all; None: nothing
 SIDE = 24
+TAGS = 4
 
 
 class Table:
@@ -21,7 +23,8 @@ class Table:
     def __init__(self, size: int, tamper: Tamper | None = None) -> None:
         self.size, self.tamper = size, tamper
         self.barrier = threading.Barrier(size, timeout=30)
-        self.sent: dict[tuple[int, int], bytes] = {}
+        self.sent: dict[tuple[int, int], bytes] = {}  # by TAGS x round, and rank
+        self.held: dict[tuple[int, int], bytes] = {}  # by name and rank, with what stands before a payload
 
     def groups(self) -> list[ThreadGroup]:
         return [ThreadGroup(self, rank) for rank in range(self.size)]
@@ -33,15 +36,30 @@ class ThreadGroup:
     def __init__(self, table: Table, rank: int) -> None:
         self.table, self.rank = table, rank
         self.ids = tuple(map(rank_id, range(table.size)))
+        self.meetings = 0
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
+    def meeting(self) -> int:
+        self.meetings += 1
+        return self.meetings - 1
+
+    def forget(self, channel: int) -> None:
+        """Nothing is held."""
+
+    def exchange(self, name: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
         assert len(payload) <= bound
-        table = self.table
-        came = table.tamper(tag, self.rank, payload) if table.tamper else payload
+        table, came = self.table, payload
+        if name >> CHANNEL_BITS:  # else a meeting
+            size = 1 + payload[0]
+            label, said = payload[1:size].decode(), payload[size:]
+            tag = TAGS * int(label.split()[-1]) + ("check" in label) if label != "share()" else -1
+            told = table.tamper(tag, self.rank, said) if table.tamper else said
+            if told is not None:
+                table.sent[tag, self.rank] = told
+            came = None if told is None else payload[:size] + told
         if came is not None:
-            table.sent[tag, self.rank] = came
+            table.held[name, self.rank] = came
         table.barrier.wait()
-        found = {rank: table.sent[tag, rank] for rank in range(table.size) if (tag, rank) in table.sent}
+        found = {rank: table.held[name, rank] for rank in range(table.size) if (name, rank) in table.held}
         missing = {rank: "nothing came" for rank in range(table.size) if rank not in found}
         if len(found) < quorum:
             raise too_few(len(found), quorum, missing)

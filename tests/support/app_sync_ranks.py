@@ -61,12 +61,12 @@ def methods(rank: int) -> dict[str, Any]:
 class Broken(TorchGroup):
     """Rank 1 sends rubbish in the first round, and in the second more bytes than any payload may have."""
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
-        if self.rank == 1 and tag == 0:
+    def exchange(self, name: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
+        if self.rank == 1 and payload[1:8] == b"round 0":
             payload = payload[:130]
-        if self.rank == 1 and tag == 4:
+        if self.rank == 1 and payload[1:8] == b"round 1":
             payload = payload + bytes(bound)
-        return super().exchange(tag, payload, bound, quorum)
+        return super().exchange(name, payload, bound, quorum)
 
 
 def trouble(rank: int) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_who_is_at_a_far_exchange_is_told_so_instead_of_waiting_for_it() -> None
     def work(mesh: Mesh) -> str:
         if mesh.rank == 0:
             mesh.exchange(0, b"x", 1, 1)
-            assert set(mesh._verdicts) == {0}
+            assert set(mesh._table.of(0).decisions) == {0}
             return ""
         with pytest.raises(FarflungError) as caught:
             mesh.exchange(AHEAD + 1, b"y", 1, 1)

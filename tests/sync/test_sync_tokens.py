@@ -8,10 +8,10 @@ import pytest
 import torch
 from app_sync import Table, adamw, alone, flat, loss, net, together
 
-from farflung.core import limits
 from farflung.core.errors import FarflungError
 from farflung.sync import DGC, LocalSGD, PowerSGD, RoundReport
 from farflung.sync import DiLoCo as Dense
+from farflung.sync.exchange_round import TOKENS
 
 H = 2
 
@@ -57,7 +57,7 @@ def test_tokens_count_for_one_round_alone() -> None:
         model = net()
         sync = LocalSGD(model, adamw(model), sync_every=1, group=table.groups()[rank])
         steps(sync, model, rank, [1000 if rank else 1, 5])
-        return torch.tensor([struct.unpack_from("<I", table.sent[tag, rank])[0] for tag in (0, 4)])
+        return torch.tensor([struct.unpack_from("<Q", table.sent[tag, rank])[0] for tag in (0, 4)])
 
     first, second = together(2, work)
     assert first.tolist() == [1, 5]
@@ -77,7 +77,7 @@ def test_gradients_are_weighted_in_every_phase(method: str) -> None:
 
         first, second = together(2, work)
         assert torch.equal(first, second)
-        weights = {struct.unpack_from("<I", data)[0] for (_, rank), data in table.sent.items() if rank == 0}
+        weights = {struct.unpack_from("<Q", data)[0] for (_, rank), data in table.sent.items() if rank == 0}
         assert weights == {told[0]}
         return first
 
@@ -116,16 +116,16 @@ def test_a_quorum_that_is_missed_for_tokens_says_so() -> None:
     assert "FF-SYNC-017" in str(caught.value) + (caught.value.cause or "")
 
 
-@pytest.mark.parametrize("told", [[0, 0], [limits.WEIGHT, 1], [5, -9]])
+@pytest.mark.parametrize("told", [[TOKENS, 1], [5, -9], [5, 0.5], [-1, 2]])
 def test_tokens_that_cannot_be_a_weight_are_refused_where_they_are_told(told: list[int]) -> None:
     model = net()
     with pytest.raises(FarflungError, match="FF-SYNC-016"):
         steps(LocalSGD(model, adamw(model), sync_every=H), model, 0, told)
 
 
-@pytest.mark.parametrize("head", [struct.pack("<I", limits.WEIGHT + 1), b"\xff" * 4, b""])
+@pytest.mark.parametrize("head", [struct.pack("<Q", TOKENS + 1), b"\xff" * 7 + b"\xfe", b""])
 def test_a_weight_beyond_the_bound_is_left_out_by_all(head: bytes) -> None:
-    table = Table(3, lambda tag, rank, data: head + (data[4:] if head else b"x") if rank == 1 else data)
+    table = Table(3, lambda tag, rank, data: head + (data[8:] if head else b"x") if rank == 1 else data)
 
     def work(rank: int) -> tuple[torch.Tensor, RoundReport]:
         model = net()

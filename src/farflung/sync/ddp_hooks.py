@@ -21,12 +21,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from farflung import __version__
 from farflung.compress import registry
 from farflung.compress.payload import ContributionKey
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.tensor_layout import Float32, TensorLayout
-from farflung.sync.group import SyncGroup, too_few
+from farflung.sync.exchange_channel import ExchangeChannel
+from farflung.sync.group import GroupExchange, SyncGroup, too_few
 from farflung.sync.group_choice import resolve
 
 _CHUNK = 4096
@@ -76,6 +78,7 @@ class GradientSync:
         )
         self._momentum = momentum
         self._group = resolve(group)
+        self._channel = ExchangeChannel(self._group)
         self._channels: dict[str, GradientMemory] = {}
         self._tag = 0
         self.bytes_up = self.bytes_down = 0
@@ -93,7 +96,7 @@ class GradientSync:
         about = ContributionKey(self._tag % (1 << 32), 0, ZERO_HASH, group.ids[group.rank])
         values = self._corrected(channel, _to_numpy(vector))
         channel.residual, payload = self._codec.encode(channel.residual, values, layout, about)
-        exchanged = group.exchange(self._tag, payload, self._codec.bound(layout), size)
+        exchanged = self._exchanged(f"{name} of exchange {self._tag}", payload, self._codec.bound(layout))
         if len(exchanged.payloads) < size:
             raise too_few(len(exchanged.payloads), size, exchanged.missing)
         self._tag += 1
@@ -107,6 +110,13 @@ class GradientSync:
                 raise _stray(rank, error) from error
         total *= np.float32(1.0 / size)
         return torch.from_numpy(total).to(vector).view(vector.shape)
+
+    def _exchanged(self, label: str, payload: bytes, bound: int) -> GroupExchange:
+        size = len(self._group.ids)
+        if not self._channel.is_met:
+            terms = {"method": "GradientSync", "farflung": __version__, "codec": self._codec.name}
+            self._channel.meet(terms | vars(self._codec) | {"momentum": self._momentum}, size)
+        return self._channel.exchange(label, payload, bound, size)
 
     def state_dict(self) -> dict[str, Any]:
         """What was not sent, and velocities: private to a rank, so save it under the rank's name."""

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from farflung import __version__
 from farflung.compress import registry
 from farflung.compress.payload import ContributionKey
 from farflung.compress.sparse import TopKCodec
@@ -32,6 +33,7 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.sync import checkpoint_terms
 from farflung.sync.dct_blocks import TensorBlocks, forward, inverse
+from farflung.sync.exchange_channel import ExchangeChannel
 from farflung.sync.exchange_round import check_roots, claimed_roots
 from farflung.sync.group import SyncGroup, too_few
 from farflung.sync.group_choice import resolve
@@ -87,6 +89,7 @@ class DeMo(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
         self.group = resolve(process_group)
+        self._channel = ExchangeChannel(self.group)
         self.bytes_up = self.bytes_down = 0
         self.last_payload = b""
         self._side, self._aggregation, self._check_every = compression_chunk, aggregation, check_every
@@ -167,7 +170,9 @@ class DeMo(torch.optim.Optimizer):
         """What this peer's payload says, and the mean of what all say: both of shape (layout.size,)."""
         self.last_payload = payload
         quorum = len(self.group.ids)
-        exchanged = self.group.exchange(about.round, payload, self._codec.bound(layout), quorum)
+        if not self._channel.is_met:
+            self._channel.meet(self._terms(), quorum)
+        exchanged = self._channel.exchange(f"step {about.round}", payload, self._codec.bound(layout), quorum)
         if len(exchanged.payloads) < quorum:
             raise too_few(len(exchanged.payloads), quorum, exchanged.missing)
         self.bytes_up += exchanged.bytes_up
@@ -214,6 +219,14 @@ class DeMo(torch.optim.Optimizer):
         return device.type != "cpu" if self._on_device is None else self._on_device
 
     # What all peers must agree on
+
+    def _terms(self) -> dict[str, Any]:
+        names = ("lr", "weight_decay", "compression_decay", "step")
+        terms: dict[str, Any] = {"method": "DeMo", "farflung": __version__}
+        terms |= {name: ", ".join(str(group[name]) for group in self.param_groups) for name in names}
+        terms |= {"compression_chunk": self._side, "compression_topk": self._codec.topk}
+        terms |= {"value_bits": self._codec.value_bits, "aggregation": self._aggregation}
+        return terms | {"check_every": self._check_every}
 
     def _layout(self, own: list[tuple[Tensor, dict[str, Any]]], blocks: TensorBlocks) -> TensorLayout:
         """One tensor of coefficients, named by which parameters are in it."""

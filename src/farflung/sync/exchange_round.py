@@ -3,34 +3,45 @@
 The rules and the arithmetic are those of the job engine (train.sync_arithmetic): decode, merge in fixed point,
 outer step. Here is only what a library adds: a contribution that cannot be decoded is left out, by everybody
 alike, with its reason; and a rank that holds other parameters than the others is named, because every payload says
-from which public state it starts. Before the payload stand the tokens of the round, four bytes, little-endian: the
-weight of the contribution; 0 where the loop tells none, and then all weigh the same.
+from which public state it starts. Before the payload stand the tokens of the round, eight bytes, little-endian: the
+weight of the contribution; 0 where the loop tells none, and then all weigh the same; 2^64 - 1 where it tells that there
+were none: the payload then says only where the peer stands.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import operator
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from farflung.compress.merge import WeightedUpdate, mean, merge
+import numpy as np
+
+from farflung import __version__
+from farflung.compress.merge import Rule, WeightedUpdate, mean, merge
 from farflung.compress.payload import ContributionKey, describe
 from farflung.core import limits
 from farflung.core.errors import ProtocolError, UsageError, VerificationError
 from farflung.core.ids import Hash
 from farflung.core.tensor_layout import Float32, TensorLayout
-from farflung.sync.group import GroupExchange, SyncGroup, too_few
+from farflung.job.spec import JobSpec
+from farflung.sync.exchange_channel import ExchangeChannel
+from farflung.sync.group import GroupExchange, too_few
 from farflung.train.public_state import PublicState
-from farflung.train.sync_arithmetic import Sync
+from farflung.train.sync_arithmetic import GRADIENT, Sync
 
-TAGS: Final = 4  # of a round: two phases, the sharing of weights, a check
-SHARE, CHECK = 2, 3
-UNTOLD: Final = 0  # instead of tokens
+UNTOLD: Final = 0  # instead of tokens, and
+NOTHING: Final = (1 << 64) - 1  # of a round without any
+TOKENS: Final = 1 << 48  # that a peer may count in a round
 
-_TOKENS: Final = struct.Struct("<I")
+_TOKENS: Final = struct.Struct("<Q")
+_HELD: Final = 5  # bits before the point that a tensor's largest value is brought to; a merge holds 6
+_WORDS: Final = {"steps": "sync_every", "delay": "fragment_sync_delay"}  # a job's words, and the library's
+_EMPTY: Final = "it had no tokens in this round"
 
 
 class RoundAggregate(NamedTuple):
@@ -52,30 +63,45 @@ class SyncTerms(NamedTuple):
     is_clipped: bool
 
 
+def settings(spec: JobSpec, layout: TensorLayout, terms: SyncTerms) -> dict[str, Any]:
+    """What all peers of a method must have alike, by the names of the methods' arguments."""
+    names = [name for name in spec.sync.__struct_fields__ if name != "merge"]
+    found: dict[str, Any] = {_WORDS.get(name, name): getattr(spec.sync, name) for name in names}
+    if spec.optimizer.name == GRADIENT:
+        found |= {name: getattr(spec.optimizer, name) for name in spec.optimizer.__struct_fields__ if name != "name"}
+    found |= {"min_quorum": terms.quorum, "clip_to_median": terms.is_clipped}
+    found["model"] = f"{len(layout.tensors)} tensors of {layout.size} elements ({layout.id[:4].hex()})"
+    return found | {"farflung": __version__}
+
+
 def gather(
     sync: Sync,
     state: PublicState,
     layout: TensorLayout,
-    group: SyncGroup,
+    group: ExchangeChannel,
     payload: bytes,
     terms: SyncTerms,
     tokens: int = UNTOLD,
 ) -> RoundAggregate:
     """Exchanges the round's payload, of so many tokens, and merges what came.
 
-    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ).
+    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ); ProtocolError
+    FF-SYNC-019 (a peer is at another call).
     """
     started = time.perf_counter()
     part = sync.fragment(state.round, layout)
     bound = _TOKENS.size + sync.bound(layout)
-    exchanged = group.exchange(state.round * TAGS, _TOKENS.pack(tokens) + payload, bound, terms.quorum)
+    exchanged = group.exchange(f"round {state.round}", _TOKENS.pack(tokens) + payload, bound, terms.quorum)
     payloads = {rank: data[_TOKENS.size :] for rank, data in exchanged.payloads.items()}
     check_roots(claimed_roots(payloads), state.root(layout))
     parts, broken = _decoded(sync, layout, group, exchanged, sync.about(state, layout, group.ids[0]))
-    left_out = {**exchanged.missing, **broken}
-    if len(parts) < terms.quorum:
-        raise too_few(len(parts), terms.quorum, left_out)
-    change = mean(merge(part.layout, list(parts.values()), "clip" if terms.is_clipped else "mean"))
+    empty = {rank: _EMPTY for rank, update in parts.items() if update.weight == NOTHING}
+    parts = {rank: update for rank, update in parts.items() if rank not in empty}
+    left_out = {**exchanged.missing, **broken, **empty}
+    if len(parts) + len(empty) < terms.quorum:
+        raise too_few(len(parts) + len(empty), terms.quorum, left_out)
+    rule: Rule = "clip" if terms.is_clipped else "mean"
+    change = merged(part.layout, weighed(parts.values()), rule) if parts else np.zeros(part.layout.size, np.float32)
     return RoundAggregate(
         change,
         tuple(parts),
@@ -87,8 +113,34 @@ def gather(
     )
 
 
+def weighed(parts: Iterable[WeightedUpdate]) -> list[WeightedUpdate]:
+    """The parts with weights that a merge can hold: tokens, by a power of two where one counts more than that."""
+    held = list(parts)
+    shift = max(0, max(part.weight for part in held).bit_length() - limits.WEIGHT.bit_length())
+    while max(part.weight for part in held) >> shift > limits.WEIGHT:
+        shift += 1
+    return [part._replace(weight=max(1, part.weight >> shift)) for part in held]
+
+
+def merged(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule) -> Float32:
+    """The mean of the parts, tensor by tensor, in a fixed point that fits the tensor.
+
+    A merge holds |x| < 64 in units of 2^-24. Here each tensor is first multiplied by a power of two that brings the
+    largest value of all parts between 16 and 32, and its mean divided by it: so a tensor may change by any amount, and
+    an element is rounded to 2^-30 of the tensor's largest change. All peers decode the same parts, hence agree.
+    """
+    change = np.empty(layout.size, np.float32)
+    for tensor, place in layout.slices():
+        largest = max(float(np.abs(part.values[place]).max(initial=0.0)) for part in parts)
+        exponent = _HELD - (math.frexp(largest)[1] if math.isfinite(largest) else 0)
+        scaled = [part._replace(values=np.ldexp(part.values[place], exponent)) for part in parts]
+        found = mean(merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule))
+        change[place] = np.ldexp(found, -exponent)
+    return change
+
+
 def _decoded(
-    sync: Sync, layout: TensorLayout, group: SyncGroup, exchanged: GroupExchange, about: ContributionKey
+    sync: Sync, layout: TensorLayout, group: ExchangeChannel, exchanged: GroupExchange, about: ContributionKey
 ) -> tuple[dict[int, WeightedUpdate], dict[int, str]]:
     """Contributions by rank, and why others are none."""
     parts: dict[int, WeightedUpdate] = {}
@@ -120,8 +172,8 @@ def _unlike(parts: Mapping[int, WeightedUpdate]) -> list[int]:
 
 def _weight(data: bytes) -> tuple[int, bytes]:
     """Tokens (or UNTOLD), and the payload behind them. Raises ProtocolError FF-SYNC-017."""
-    tokens = _TOKENS.unpack_from(data)[0] if len(data) >= _TOKENS.size else limits.WEIGHT + 1
-    if tokens > limits.WEIGHT:
+    tokens = _TOKENS.unpack_from(data)[0] if len(data) >= _TOKENS.size else TOKENS + 1
+    if TOKENS < tokens < NOTHING:
         raise _miscounted(f"{tokens} tokens")
     return tokens, data[_TOKENS.size :]
 
@@ -130,16 +182,20 @@ def _miscounted(cause: str) -> ProtocolError:
     return ProtocolError("FF-SYNC-017", "a contribution counts its tokens wrongly", cause=cause)
 
 
-def count(tokens: int) -> int:
-    """The tokens of a round, as they can be told. Raises UsageError FF-SYNC-016."""
-    if not 1 <= tokens <= limits.WEIGHT:
+def count(tokens: Any) -> int:
+    """The tokens of a step or a round, as they can be told. Raises UsageError FF-SYNC-016."""
+    try:
+        number = operator.index(tokens)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= TOKENS:
         raise UsageError(
             "FF-SYNC-016",
             "the tokens of a round are not counted so",
-            cause=f"{tokens} of a round; 1 to {limits.WEIGHT} can be told",
-            hint="count larger units, the same at all peers (sequences, thousands of tokens): only their ratio matters",
+            cause=f"tokens = {str(tokens)[:40]}; a whole number from 0 to {TOKENS} a round can be told",
+            hint="count whole units, the same at all peers (tokens, sequences, samples): only their ratio matters",
         )
-    return tokens
+    return number
 
 
 def claimed_roots(payloads: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -158,9 +214,15 @@ def check_roots(whole: Mapping[int, bytes], own: Hash) -> None:
         return
     common = max(tally, key=lambda root: (tally[root], root))
     others = sorted(rank for rank, root in whole.items() if root != common)
+    who = f"parameters of rank {', '.join(map(str, others))} differ from the others'"
+    cause = f"{tally[common]} of {len(whole)} ranks hold {common[:4].hex()}"
+    if not others:  # one's own is not among them
+        who = "parameters of this peer differ from those of all payloads that count"
+        cause += f", this peer {bytes(own)[:4].hex()}, and what it sent does not count: it came too late or is of an "
+        cause += "older exchange"
     raise VerificationError(
         "FF-SYNC-006",
-        f"parameters of rank {', '.join(map(str, others))} differ from the others'",
-        cause=f"{tally[common]} of {len(whole)} ranks hold {common[:4].hex()}",
+        who,
+        cause=cause,
         hint="start from the same weights (sync.share() takes those of rank 0), or load the same checkpoint everywhere",
     )

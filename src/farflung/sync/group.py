@@ -33,12 +33,19 @@ class SyncGroup(Protocol):
     def ids(self) -> tuple[PeerId, ...]:
         """The members' ids by rank."""
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
-        """Sends `payload` to all and returns what all sent under `tag`; every member gets the same payloads.
+    def meeting(self) -> int:
+        """The name of the next meeting of objects: 0, 1, 2 ... (sync.exchange_channel)."""
 
-        Blocks. `bound`: bytes of the longest payload that anybody may send. Raises NetworkError: FF-SYNC-010
-        fewer than `quorum` payloads are there, FF-SYNC-011 the group is broken or closed.
+    def exchange(self, name: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
+        """Sends `payload` to all and returns what all sent under `name`; every member gets the same payloads.
+
+        Blocks. A name is used once, and those of a channel one after the other (sync.exchange_channel). `bound`: bytes
+        of the longest payload that anybody may send. Raises NetworkError: FF-SYNC-010 fewer than `quorum` payloads are
+        there, FF-SYNC-011 the group is broken or closed.
         """
+
+    def forget(self, channel: int) -> None:
+        """The object of a channel is gone: nothing of it need be held for long."""
 
     def dedicated(self) -> SyncGroup:
         """A group of the same members whose exchanges may run in a thread beside the caller's own traffic."""
@@ -69,13 +76,20 @@ class SoloGroup:
     rank = 0
     ids = (rank_id(0),)
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
-        """See `Group.exchange`."""
+    def meeting(self) -> int:
+        """See `SyncGroup.meeting`."""
+        return 0
+
+    def exchange(self, name: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
+        """See `SyncGroup.exchange`."""
         return GroupExchange({0: payload}, {}, 0, 0)
 
+    def forget(self, channel: int) -> None:
+        """See `SyncGroup.forget`."""
+
     def dedicated(self) -> SoloGroup:
-        """See `Group.dedicated`."""
+        """See `SyncGroup.dedicated`."""
         return self
 
     def close(self) -> None:
-        """See `Group.close`."""
+        """See `SyncGroup.close`."""

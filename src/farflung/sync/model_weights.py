@@ -1,7 +1,8 @@
 """Maps a user's model to one flat float32 vector, in the layout of its trained parameters, and back.
 
 What is exchanged: every parameter that requires a gradient and has elements, once, however many modules share
-it. Half precision is exchanged as float32 and written back rounded. Frozen parameters and buffers (running means, for
+it. Half precision is exchanged as float32 and written back rounded. Double precision is exchanged as float32, too: what
+float32 cannot tell apart stays as it is at each peer, and adds up there until it can. Frozen parameters and buffers (running means, for
 instance) are each peer's own.
 """
 
@@ -86,10 +87,17 @@ class ModelWeights:
         return self._gather([p.grad for p in self.parameters], device)
 
     def put(self, flat: Tensor) -> None:
-        """Writes a vector of shape (layout.size,) into the parameters, rounded to their types."""
+        """Writes a vector of shape (layout.size,) into the parameters, rounded to their types.
+
+        A float64 element that is `flat`'s when rounded to float32 keeps its further digits.
+        """
         with torch.no_grad():
             for parameter, (tensor, place) in zip(self.parameters, self.layout.slices(), strict=True):
-                parameter.copy_(flat[place].view(tensor.shape))
+                values = flat[place].view(tensor.shape).to(parameter.device)
+                if parameter.dtype == torch.float64:
+                    parameter.copy_(torch.where(parameter.float() == values, parameter, values.double()))
+                else:
+                    parameter.copy_(values)
 
     def check_finite(self, flat: Tensor, what: str) -> None:
         """Raises RunError FF-SYNC-005, with the tensor's name, for NaN and infinities."""
@@ -135,12 +143,17 @@ def _knowledge(named: dict[str, nn.Parameter]) -> dict[str, _ParameterSignature]
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:
+    """A value that float32 does not hold is refused before the first step; NaN is told when it is exchanged."""
     if parameter.dtype not in EXCHANGED:
         raise _unfit(f"{name} is {parameter.dtype}")
     if parameter.is_meta or parameter.layout != torch.strided:
         raise _unfit(f"{name} is not a dense tensor with values")
     if hasattr(parameter, "placements"):
         raise _unfit(f"{name} is sharded over several processes (DTensor)")
+    if parameter.dtype == torch.float64:
+        held = parameter.detach()
+        if bool((held.float().isinf() & held.isfinite()).any()):
+            raise _unfit(f"{name} holds values over {torch.finfo(torch.float32).max:.1e}, as far as float32 goes")
 
 
 def _unfit(cause: str) -> UsageError:

@@ -17,7 +17,7 @@ from farflung.core.ids import Hash
 
 PIECE: Final = limits.BULK_BYTES // 2
 BEHIND: Final = 2  # exchanges that are kept for those who come late
-AHEAD: Final = 8  # tags of which pieces are taken before this peer is there (two rounds: four tags each)
+AHEAD: Final = 4  # exchanges of which pieces are taken before this peer is there (two rounds of two phases)
 
 
 class PayloadPiece(Wire, frozen=True):

@@ -28,16 +28,16 @@ from farflung.core.errors import ProtocolError, UsageError
 from farflung.job.spec import JobSpec
 from farflung.sync import checkpoint
 from farflung.sync.device_memory import remember
+from farflung.sync.exchange_channel import ExchangeChannel
 from farflung.sync.exchange_round import (
-    CHECK,
-    SHARE,
-    TAGS,
+    NOTHING,
     UNTOLD,
     RoundAggregate,
     SyncTerms,
     check_roots,
     count,
     gather,
+    settings,
 )
 from farflung.sync.group import SyncGroup
 from farflung.sync.group_choice import resolve
@@ -84,9 +84,9 @@ class Synchroniser:
         self.inner_optimizer = inner_optimizer
         self.weights = ModelWeights(model)
         self.sync = Sync.of(spec)
-        own = resolve(group)
-        self.group = own.dedicated() if spec.sync.delay else own
-        self.terms = SyncTerms(_quorum(min_quorum, len(own.ids)), clip_to_median)
+        self.group = resolve(group)
+        self.channel = ExchangeChannel(self.group, is_dedicated=spec.sync.delay > 0)
+        self.terms = SyncTerms(_quorum(min_quorum, len(self.group.ids)), clip_to_median)
         self.state = self.sync.initial(self.weights.take().numpy())
         self.memory = remember(self.sync, self.weights, on_device)
         self.done = 0  # steps of the open round
@@ -103,20 +103,22 @@ class Synchroniser:
     def step(self, tokens: int | None = None) -> RoundReport | None:
         """One step of the inner optimizer; after the last one of a round, the exchange. Call it after `backward`.
 
-        `tokens`: what this step trained on; a contribution weighs as many as its round had, limits.WEIGHT at most.
-        None at all peers: they weigh the same.
+        `tokens`: what this step trained on; a contribution weighs as many as its round had, and one of a round without
+        any is not merged. None at all peers: they weigh the same. The first call compares settings with all peers.
 
         Raises FF-SYNC-003 (the model changed), FF-SYNC-005 (NaN), FF-SYNC-006 (parameters differ), FF-SYNC-010 and
-        FF-SYNC-011 (the group), FF-SYNC-016 (tokens).
+        FF-SYNC-011 (the group), FF-SYNC-016 (tokens), FF-SYNC-018 (settings differ), FF-SYNC-019 (calls differ).
         """
+        self._begin_step(tokens)
         if self.inner_optimizer is not None:
             self.inner_optimizer.step()
         return self.advance(tokens)
 
     def advance(self, tokens: int | None = None) -> RoundReport | None:
         """`step` for a loop that has called the inner optimizer's own step already (a Trainer does)."""
+        self._begin_step(tokens)
         if tokens is not None:
-            self.tokens = (self.tokens or 0) + tokens
+            self.tokens = (self.tokens or 0) + count(tokens)
         self.done += 1
         if self.done < self.spec.sync.steps:
             return None
@@ -142,10 +144,10 @@ class Synchroniser:
         """Gives every peer the weights of rank 0: for peers that did not start from the same. Before the first step."""
         if self.done or self.round:
             raise _bad("weights are shared before the first step", "call share() right after the constructor")
+        self._meet("share()")
         own = self.state.params.astype("<f4").tobytes() if self.group.rank == 0 else b"\0"
         bound = 4 * self.state.params.size
-        tag = self.state.round * TAGS + SHARE
-        found = self.group.exchange(tag, own, bound, len(self.group.ids)).payloads[0]
+        found = self.channel.exchange("share()", own, bound, len(self.group.ids)).payloads[0]
         params = np.frombuffer(found, "<f4").astype(np.float32)
         if params.size != self.state.params.size:
             raise ProtocolError("FF-SYNC-014", "the weights of rank 0 are those of another model")
@@ -159,8 +161,9 @@ class Synchroniser:
         Every payload carries the same comparison, so this is for the end of training.
         """
         root = self._settled().root(self.weights.layout)
-        tag = (self.state.round + (self.flight is not None)) * TAGS + CHECK
-        found = self.group.exchange(tag, root, len(root), self.terms.quorum)
+        self._meet("check()")
+        label = f"check() before round {self.state.round + (self.flight is not None)}"
+        found = self.channel.exchange(label, root, len(root), self.terms.quorum)
         check_roots(found.payloads, root)
 
     def finish(self) -> RoundReport | None:
@@ -219,9 +222,21 @@ class Synchroniser:
 
     # A round
 
+    def _begin_step(self, tokens: int | None) -> None:
+        if tokens is not None:
+            count((self.tokens or 0) + count(tokens))
+        self._meet("step()")
+
+    def _meet(self, call: str) -> None:
+        """Compares with all peers what must be the same everywhere, at the first call that needs them."""
+        if self.channel.is_met:
+            return
+        place = {"round": self.round, "steps of the open round": self.done, "first call": call}
+        self.channel.meet(settings(self.spec, self.weights.layout, self.terms) | place, self.terms.quorum)
+
     def _border(self) -> RoundReport | None:
         self.weights.check()
-        tokens = UNTOLD if self.tokens is None else count(self.tokens)
+        tokens = UNTOLD if self.tokens is None else count(self.tokens) or NOTHING
         self.memory.end(self.sync)
         report, before = None, self.flight
         if before is not None:
@@ -251,7 +266,7 @@ class Synchroniser:
         payload = self.memory.sent(self.sync, state, own)
 
         def work() -> RoundAggregate:
-            return gather(self.sync, state, layout, self.group, payload, self.terms, tokens)
+            return gather(self.sync, state, layout, self.channel, payload, self.terms, tokens)
 
         return PendingExchange(state, payload, self._started(work))
 

@@ -33,8 +33,12 @@ class TorchGroup:
         """Ranks as ids: torch.distributed has no keys."""
         return tuple(map(rank_id, range(self._size)))
 
-    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
-        """See `Group.exchange`. A length over the bound is never allocated; its rank is missing, at every member."""
+    def meeting(self) -> int:
+        """See `SyncGroup.meeting`: collectives are matched by their order alone."""
+        return 0
+
+    def exchange(self, name: int, payload: bytes, bound: int, quorum: int) -> GroupExchange:
+        """See `SyncGroup.exchange`. A length over the bound is never allocated; its rank is missing, for all."""
         try:
             lengths = self._gather(torch.tensor([len(payload)], dtype=torch.int64))
             sizes = [int(length) for length in lengths]
@@ -56,6 +60,9 @@ class TorchGroup:
         }
         moved = (self._size - 1) * (longest + _WORD)
         return GroupExchange(payloads, missing, moved, moved)
+
+    def forget(self, channel: int) -> None:
+        """See `SyncGroup.forget`."""
 
     def dedicated(self) -> TorchGroup:
         """A new gloo group of the same processes: collectives of two threads must not meet in one group."""
