@@ -1,61 +1,33 @@
 """The farflung group: several meshes in one process, over real sockets and TLS on loopback."""
 
-import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from app_sync import adamw, flat, net, together, train
+from app_sync_mesh import book_of, key_of, meshed
 
 from farflung.core.errors import FarflungError
 from farflung.sync import SparseLoCo, connect, new_key, unsafe_key
 from farflung.sync.address_book import load_key, members
+from farflung.sync.exchange_channel import CHANNEL_BITS
 from farflung.sync.mesh_group import Mesh
 from farflung.sync.payload_assembly import AHEAD, PIECE, PayloadAssembly, PayloadPiece
 
-Book = list[tuple[str, str, int]]
-
-
-def book_of(size: int) -> Book:
-    """Keys by number, each at a port that was free a moment ago; in the order of ranks."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    keys = sorted(unsafe_key(7, index).public.hex() for index in range(size))
-    return [(key, "127.0.0.1", port) for key, port in zip(keys, ports, strict=True)]
-
-
-def key_of(book: Book, rank: int) -> Any:
-    return next(key for index in range(9) if (key := unsafe_key(7, index)).public.hex() == book[rank][0])
-
-
-def meshed(size: int, work: Callable[[Mesh], Any], **options: Any) -> list[Any]:
-    """work(mesh) at every rank of a mesh."""
-    book = book_of(size)
-
-    def one(rank: int) -> Any:
-        with connect(list(reversed(book)), key_of(book, rank), join_seconds=30, **options) as mesh:
-            assert mesh.rank == rank  # by key, whatever the order of the book
-            return work(mesh)
-
-    return together(size, one)
-
 
 def test_everybody_gets_everybody_s_payload_small_and_of_many_pieces() -> None:
-    sizes = (1, PIECE, 3 * PIECE + 17)
+    sizes, channel = (1, PIECE, 3 * PIECE + 17), 1 << CHANNEL_BITS
 
     def work(mesh: Mesh) -> tuple[int, int]:
         for tag in range(2):
             own = bytes([mesh.rank + tag]) * sizes[mesh.rank]
-            found = mesh.exchange(4 * tag, own, max(sizes), 3)
+            found = mesh.exchange(channel + tag, own, max(sizes), 3)
             assert {rank: len(data) for rank, data in found.payloads.items()} == dict(enumerate(sizes))
             assert all(set(data) == {rank + tag} for rank, data in found.payloads.items())
             assert found.missing == {}
             assert found.bytes_down > sum(sizes) - sizes[mesh.rank] or tag
-        mesh.exchange(8, b"x", 1, 3)  # everybody is here once all has come to everybody
+        mesh.exchange(channel + 2, b"x", 1, 3)  # everybody is here once all has come to everybody
         return mesh.nbytes
 
     for rank, (up, down) in enumerate(meshed(3, work)):

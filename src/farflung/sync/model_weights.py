@@ -1,9 +1,9 @@
 """Maps a user's model to one flat float32 vector, in the layout of its trained parameters, and back.
 
 What is exchanged: every parameter that requires a gradient and has elements, once, however many modules share
-it. Half precision is exchanged as float32 and written back rounded. Double precision is exchanged as float32, too: what
-float32 cannot tell apart stays as it is at each peer, and adds up there until it can. Frozen parameters and buffers (running means, for
-instance) are each peer's own.
+it. Half precision is exchanged as float32 and written back rounded. Double precision is exchanged as float32, too:
+what float32 cannot tell apart stays as it is at each peer, and adds up there until it can. Frozen parameters and
+buffers (running means, for instance) are each peer's own.
 """
 
 from __future__ import annotations
