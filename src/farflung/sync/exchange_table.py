@@ -19,7 +19,7 @@ _NEXT_CHANNELS: Final = 8  # objects that another member may be ahead of this on
 _PAST_CHANNELS: Final = 4  # channels that are held after their objects
 
 
-class Channel:
+class ChannelExchanges:
     """The exchanges of one object."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ExchangeTable:
     """Channels by number. Made and used in the loop of its mesh."""
 
     def __init__(self) -> None:
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, ChannelExchanges] = {}
         self._newest = 0
         self._past: deque[int] = deque()
         self._dropped: set[int] = set()
@@ -61,13 +61,13 @@ class ExchangeTable:
         channel.begin(tag, bound)
         return channel.assembly
 
-    def of(self, tag: int) -> Channel:
+    def of(self, tag: int) -> ChannelExchanges:
         """The channel of a tag. Raises ProtocolError FF-SYNC-014: it is over, or far ahead."""
         number = tag >> CHANNEL_BITS
         if number in self._dropped or not 0 <= number <= self._newest + _NEXT_CHANNELS:
             raise refuse_piece(f"exchange {tag} is of an object that is gone, or not there yet")
         if number not in self._channels:
-            self._channels[number] = Channel()
+            self._channels[number] = ChannelExchanges()
         return self._channels[number]
 
     def decision(self, tag: int) -> asyncio.Future[ExchangeDecision]:
