@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext as nothing
@@ -17,6 +18,7 @@ from torch import nn
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import Hash
 from farflung.sync import DGC, DeMo, DiLoCo, GradientSync, LocalSGD, Mesh, MuLoCo, PowerSGD, SparseLoCo
+from farflung.sync.exchange_channel import CHANNEL_BITS
 from farflung.sync.exchange_round import check_roots
 
 Made = Callable[[nn.Module, Any], Any]
@@ -254,3 +256,20 @@ def test_objects_that_cross_are_told_within_seconds(longer: int) -> None:
     assert "FF-SYNC-010" in first
     assert "FF-SYNC-019" in second
     assert "object where rank 0" in first
+
+
+def test_who_missed_an_exchange_and_is_gone_is_not_waited_for_again() -> None:
+    """A program that was killed: no good-bye, and its connections are closed."""
+    dead = threading.Event()
+
+    def work(mesh: Mesh) -> list[str]:
+        if mesh.rank == 1:
+            mesh._do(mesh._endpoint.close())
+            dead.set()
+            return []
+        assert dead.wait(20)
+        first = 1 << CHANNEL_BITS
+        return [mesh.exchange(first + number, b"x", 1, 1).missing[1] for number in range(3)]
+
+    gone = "it missed an exchange, and its connection is gone"
+    assert meshed(2, work, deadline=0.3)[0] == ["nothing within 0.3 s", gone, gone]
