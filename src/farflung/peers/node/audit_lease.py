@@ -41,6 +41,7 @@ from farflung.verify import segment_audit as chair
 from farflung.verify import segment_opening
 from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, nonce_of
+from farflung.verify.canon import accusation_check
 
 ROUNDS_HELD: Final = 2  # of audits: the round that is judged, and the one before
 BLAMED: Final = (  # what the worker says of a state that no honest peer can have gone on from
@@ -213,11 +214,22 @@ class AuditLease:
             found = AuditFinding(VerdictFinding.WITHHELD, 0)
         else:
             found = chair.judge(held.audit, shown, await self._reencode(held, shown.last))
-            if found.finding is VerdictFinding.FALSE and found.excess < EXCESS_CAP:
+            found = await self._by_graph(held, shown.end, found)
+            if accusation_check.needs_graph(found):
                 self._retain(held.order.member, held.audit, held.start, shown.end)
         node, border = asked.peer, held.audit.mine.border
         nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
         return protocol_messages.VerdictReply(self._verdict(held.order, found, held.blind.digest), border, nonce)
+
+    async def _by_graph(self, held: PendingAudit, claimed: bytes, found: AuditFinding) -> AuditFinding:
+        """The finding that is signed: where the job has a graph, it must find the same distance false."""
+        parts = await self._workspace.parts() if accusation_check.needs_graph(found) else None
+        if parts is None:
+            return found
+        public = public_state.unpack(held.snapshot, self._terms.layout).params
+        states = held.start, claimed
+        about = parts, held.audit, held.order.member, public, states, found
+        return await asyncio.to_thread(accusation_check.confirmed, *about)
 
     def _ends(
         self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply

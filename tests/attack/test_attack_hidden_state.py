@@ -1,0 +1,59 @@
+"""A requester whose module computes otherwise on its verifiers' machines gains nothing: they need the graph, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dispute_match as match
+import pytest
+
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.rules.slashes import EXCESS_FALSE
+from farflung.ledger.transactions import VerdictFinding
+from farflung.train import segments, worker_messages
+from farflung.train.run_log import Contribution
+from farflung.train.segments import BorderState
+from farflung.verify import segment_audit
+from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
+from farflung.verify.canon import accusation_check
+from farflung.verify.segment_opening import OpenedSegment
+
+ACCUSED = AuditFinding(VerdictFinding.FALSE, 734_000)
+SPEC, SEGMENT, PARTS = match.SPEC, match.SEGMENT, match.parts()
+
+
+def said(claimed: BorderState) -> AuditFinding:
+    """What an accuser signs whose own worker found `claimed` false by its distance."""
+    layout = match.job().model.layout
+    weight = SPEC.step_tokens * SPEC.sync.steps
+    contribution = Contribution(PeerId(bytes(32)), weight, *(Hash(bytes(32)),) * 4, "")
+    place = OpenedSegment(SPEC, match.ROUND, SEGMENT, contribution, ZERO_HASH)
+    start = segments.pack(segments.start([match.border(0), match.border(1)], SEGMENT), SPEC.optimizer, layout)
+    mine = worker_messages.RerunResult(match.shown(match.border(2), 2), b"", (), 0.0)
+    begin = match.shown(match.border(SEGMENT), SEGMENT)
+    audit = segment_audit.begin(place, layout, match.tolerance(), begin, start, match.job().start, mine)
+    end = segments.pack(claimed, SPEC.optimizer, layout)
+    return accusation_check.confirmed(PARTS, audit, match.SEAT, match.job().start, (start, end), ACCUSED)
+
+
+def test_work_that_the_graph_makes_is_not_convicted_whatever_a_worker_repeats() -> None:
+    assert said(match.border(SEGMENT + 1)) == AuditFinding(VerdictFinding.UNPAID, EXCESS_FALSE)
+
+
+def test_work_that_the_graph_does_not_make_is_still_convicted() -> None:
+    left_out = match.cheat()
+    moved = replace(match.border(2), params=match.border(2).params * 1.5)
+    assert said(left_out) == said(moved) == ACCUSED
+
+
+@pytest.mark.parametrize(
+    ("finding", "excess", "is_needed"),
+    [
+        (VerdictFinding.FALSE, EXCESS_CAP - 1, True),
+        (VerdictFinding.FALSE, EXCESS_CAP, False),  # an encoding or an opening: exact
+        (VerdictFinding.UNPAID, 1500, False),
+        (VerdictFinding.WITHHELD, 0, False),
+    ],
+)
+def test_only_a_distance_needs_the_graph(finding: VerdictFinding, excess: int, is_needed: bool) -> None:
+    assert accusation_check.needs_graph(AuditFinding(finding, excess)) is is_needed
