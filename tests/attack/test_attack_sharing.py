@@ -20,6 +20,7 @@ from farflung.core.crypto import local_key
 from farflung.core.errors import RunError, UsageError
 from farflung.core.events import SentBytesByKind
 from farflung.core.ids import ZERO_HASH
+from farflung.core.io import durable_files
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
@@ -125,10 +126,13 @@ def test_files_that_cannot_all_be_written_are_taken_away_again(tmp_path: Path) -
     assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]
 
 
-def test_a_written_file_follows_no_link_under_its_temporary_name(tmp_path: Path) -> None:
+def test_a_written_file_follows_no_link_under_its_temporary_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    (tmp_path / "x.tmp").symlink_to(precious)
+    monkeypatch.setattr(durable_files.secrets, "token_hex", lambda _: "0a1b2c3d")
+    (tmp_path / "x.0a1b2c3d.tmp").symlink_to(precious)
     with pytest.raises(RunError, match="FF-CORE-050"):
         write_atomic(tmp_path / "x", b"other", "test")
     assert precious.read_text() == "precious"

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
+from farflung.core.io import record_search
 from farflung.core.io.durable_files import AppendLog, append_whole, read_records, write_atomic
 
 RECORDS = [b"first", b"\0" * 9, b"third record"]
@@ -234,3 +236,31 @@ def test_append_whole_writes_at_the_end_whatever_the_position(tmp_path: Path) ->
     append_whole(handle, path, b"def", "test", sync=False)
     os.close(handle)
     assert path.read_bytes() == b"abcdef"
+
+
+def test_a_tail_of_lying_lengths_is_searched_without_hashing_each_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    crc32 = zlib.crc32
+    monkeypatch.setattr(record_search.zlib, "crc32", lambda data, *more: hashed.append(len(data)) or crc32(data, *more))
+    tail = b"\xff" * 4 + (64 << 10).to_bytes(4, "little") * (40 << 10)
+    path = tmp_path / "log"
+    path.write_bytes(tail)
+    assert kept(path) == []
+    assert sum(hashed) < 4 * len(tail)
+
+
+@pytest.mark.parametrize("hashed", [1 << 20, -1])  # bodies one by one, or by the beginnings
+def test_a_whole_record_is_found_wherever_it_begins_and_nothing_else_is(
+    hashed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_search, "_FEW", hashed)
+    record = len(RECORDS[0]).to_bytes(4, "little") + zlib.crc32(RECORDS[0]).to_bytes(4, "little") + RECORDS[0]
+    sizes = b"".join((4000 - 12 * i).to_bytes(4, "little") + b"crc?body" for i in range(300))
+    for lead in (b"\xff", b"\xff" * 9, sizes):
+        assert record_search.holds_record(lead + record)
+        assert record_search.holds_record(lead + record + b"torn")
+        assert not record_search.holds_record(lead + record[:-1])
+        assert not record_search.holds_record(lead)
+    assert not record_search.holds_record(record)  # it begins at the first byte

@@ -414,8 +414,26 @@ def kept(chain: Chain, party: PeerId) -> bytes:
 
 def test_what_each_party_keeps_is_read_and_held_against_the_blocks() -> None:
     story = Story(done=1)
-    files = tuple(kept(story.chain, key.public) for key in (REQUESTER, *PEERS, *VERIFIERS))
+    files = {f"provider-{i}": kept(story.chain, key.public) for i, key in enumerate((*PEERS, *VERIFIERS))}
+    files["requester"] = kept(story.chain, REQUESTER.public)
     assert verify_run(replace(story.export(), receipt_files=files)).receipt_files == 6
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"requester": 1, "provider-0": 1},
+        {"requester": 1, "provider-0": 0},
+        {"requester": 1},
+        {"provider-0": 0},
+        {"provider-0": 1, "provider-1": 1},
+    ],
+)
+def test_a_receipt_of_another_party_than_its_name_says_is_refused(files: dict[str, int]) -> None:
+    story = Story(done=1)
+    parties = [kept(story.chain, key.public) for key in (REQUESTER, PEERS[0])]
+    with pytest.raises(VerificationError, match="FF-VERI-160"):
+        verify_run(replace(story.export(), receipt_files={name: parties[i] for name, i in files.items()}))
 
 
 def test_a_receipt_file_of_a_fork_is_refused() -> None:
@@ -423,7 +441,7 @@ def test_a_receipt_file_of_a_fork_is_refused() -> None:
     story = Story(done=1)
     file = kept(forked(story.chain), PEERS[0].public)
     with pytest.raises(VerificationError, match="FF-VERI-030"):
-        verify_run(replace(story.export(), receipt_files=(file,)))
+        verify_run(replace(story.export(), receipt_files={"provider-0": file}))
 
 
 @pytest.mark.parametrize(("place", "code"), [(-1, "FF-LEDG"), (0, "FF-LEDG-077")])
@@ -432,4 +450,4 @@ def test_a_receipt_file_that_was_altered_is_refused(place: int, code: str) -> No
     file = bytearray(kept(story.chain, PEERS[0].public))
     file[place] ^= 1
     with pytest.raises(VerificationError, match=code):
-        verify_run(replace(story.export(), receipt_files=(bytes(file),)))
+        verify_run(replace(story.export(), receipt_files={"provider-0": bytes(file)}))

@@ -123,6 +123,9 @@ BIT_RATE: Final = 1 << 50  # bit/s
 PRICES: Final = 1 << 18  # bundles whose price is remembered
 
 # Specs and logs
+TOML_KEY_PARTS: Final = 16  # a.b.c = 1 has three
+TOML_DEPTH: Final = 32  # of arrays and inline tables in each other
+TOML_TABLES: Final = 1 << 16  # parts of keys but the last, arrays and tables of a text: each takes some kilobyte
 SPEC_BYTES: Final = 256 * KIB
 LOG_RECORD_BYTES: Final = 4 * MIB
 MODULE_BYTES: Final = MIB  # a user's model source

@@ -61,8 +61,10 @@ def _not_python(path: str, cause: str) -> SpecError:
 
 
 def _top_names(body: ast.AST) -> Iterator[str]:
-    """Names bound outside functions and classes; `*` for what a star import may bring."""
-    for node in ast.iter_child_nodes(body):
+    """Names bound outside functions and classes; `*` for what a star import may bring. However deep its expressions."""
+    waiting = [body]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.alias):
@@ -70,4 +72,4 @@ def _top_names(body: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         else:
-            yield from _top_names(node)
+            waiting += ast.iter_child_nodes(node)

@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from farflung.core import limits
+from farflung.core import bounded_toml, limits
 from farflung.core.errors import SpecError
 from farflung.job.keys import KEYS, SECTIONS
 
@@ -30,17 +28,13 @@ class TomlEntry(NamedTuple):
 
 def read(text: str, name: str) -> list[TomlEntry]:
     """The entries of a job file called `name` in messages; raises SpecError FF-JOB-003."""
-    if len(text) > limits.SPEC_BYTES:
-        raise _unreadable(name, f"it is longer than {limits.SPEC_BYTES} bytes")
     try:
-        tree = msgspec.toml.decode(text)
-    except RecursionError:
-        raise _unreadable(name, "it is nested too deeply") from None
+        tree = bounded_toml.parse(text, limits.SPEC_BYTES)
     except ValueError as error:
         place = _LINE.search(str(error))
         raise _unreadable(f"{name} line {place[1]}" if place else name, str(error)[:200]) from None
-    lines = _lines(text)
-    return [TomlEntry(key, value, _line(lines, key)) for key, value in _flat(tree)]
+    lines, inside = _lines(text)
+    return [TomlEntry(key, value, _line(lines, inside, key)) for key, value in _flat(tree)]
 
 
 def _unreadable(where: str, cause: str) -> SpecError:
@@ -67,25 +61,28 @@ def _plain(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name)
 
 
-def _lines(text: str) -> dict[str, int]:
-    """Where each table and key is written: a scan of the lines, for messages only."""
+def _lines(text: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Where each table and key is written, and where the first one inside each: a scan of the lines, for messages."""
     found: dict[str, int] = {}
-    table = ""
+    inside: dict[str, int] = {}
+    table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if (head := _TABLE.match(line)) is not None:
-            table = _dotted(head[1])
-            found.setdefault(table, number)
+            named = table = _parts(head[1])
         elif (name := _NAME.match(line)) is not None:
-            found.setdefault(f"{table}.{_dotted(name[1])}".lstrip("."), number)
-    return found
+            named = table + _parts(name[1])
+        else:
+            continue
+        found.setdefault(".".join(named), number)
+        for size in range(1, len(named)):
+            inside.setdefault(".".join(named[:size]), number)
+    return found, inside
 
 
-def _dotted(written: str) -> str:
-    return ".".join(part if _BARE.fullmatch(part) else json.dumps(part[1:-1]) for part in re.findall(_PART, written))
+def _parts(written: str) -> list[str]:
+    return [part if _BARE.fullmatch(part) else json.dumps(part[1:-1]) for part in re.findall(_PART, written)]
 
 
-def _line(lines: dict[str, int], key: str) -> int:
+def _line(lines: dict[str, int], inside: dict[str, int], key: str) -> int:
     """The line of a key, else of a longer key inside it, else of the table around it."""
-    inside = (line for name, line in lines.items() if name.startswith(f"{key}."))
-    around = key.partition(".")[0]
-    return lines.get(key) or next(inside, 0) or lines.get(around, 0)
+    return lines.get(key) or inside.get(key) or lines.get(key.partition(".")[0], 0)

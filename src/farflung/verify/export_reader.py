@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -13,7 +13,7 @@ class ExportedRun(msgspec.Struct, frozen=True):
     """The bytes of an exported run. `payload` finds one payload by its content hash.
 
     `evidence`: of each contribution that was found false or withheld; none where it was not handed on.
-    `receipt_files`: what the parties keep, as far as it is there.
+    `receipt_files`: what the parties keep, by name, as far as it is there.
     """
 
     genesis: bytes
@@ -26,4 +26,4 @@ class ExportedRun(msgspec.Struct, frozen=True):
     payload: Callable[[Hash], bytes]
     model: bytes
     evidence: tuple[bytes, ...] = ()
-    receipt_files: tuple[bytes, ...] = ()
+    receipt_files: Mapping[str, bytes] = {}

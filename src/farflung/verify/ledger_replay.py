@@ -39,6 +39,7 @@ from farflung.verify.audit_accounts import AuditAccounts
 from farflung.verify.audit_sample import anchor
 from farflung.verify.replay_report import ReplayReport, require
 
+REQUESTER: Final = "requester"  # the name of its receipt
 ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 
 
@@ -212,17 +213,24 @@ def check_receipts(replay: LedgerReplay, data: Sequence[bytes], genesis: Genesis
     require(parties <= proved, "FF-VERI-032", "a party of the job has no receipt")
 
 
-def check_receipt_files(replay: LedgerReplay, files: Sequence[bytes], genesis: Genesis, report: ReplayReport) -> None:
+def check_receipt_files(
+    replay: LedgerReplay, files: Mapping[str, bytes], genesis: Genesis, report: ReplayReport
+) -> None:
     """What each party was given as its proof holds by itself, and says what executing the blocks again gives.
 
-    A reader of the log alone has none. Raises VerificationError FF-LEDG-07x, -085, FF-VERI-030, -031.
+    A reader of the log alone has none. `files`: by the party's name. Raises VerificationError FF-LEDG-07x, -085,
+    FF-VERI-030, -031, -160 (the requester's is another party's, or a party's is there under two names).
     """
+    parties: set[PeerId] = set()
     headers = _headers(replay)
-    for data in files:
+    for name, data in files.items():
         held = read_receipt_file(data)
         rows = check_receipt_file(held, genesis.chain)
         for receipt, row in zip(held.receipts, rows, strict=True):
             _compare_row(replay, headers, receipt, row)
+        is_own = held.party not in parties and (held.party == replay.job.requester) == (name == REQUESTER)
+        require(is_own, "FF-VERI-160", "a receipt is another party's than its name says", f"{name[:40]}.receipt")
+        parties.add(held.party)
         report.receipt_files += 1
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from farflung.core import limits
+from farflung.core import bounded_toml, limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Bytes
 
@@ -58,12 +57,8 @@ def parse(text: str) -> CardProfile:
 
     Raises UsageError FF-PLAN-033 that names the field: unknown, missing, no number, not above zero, absurd.
     """
-    if len(text) > limits.CARD_PROFILE_CHARACTERS:
-        raise _wrong("the file", f"it has more than {limits.CARD_PROFILE_CHARACTERS} characters")
     try:
-        said: dict[str, Any] = tomllib.loads(text)
-    except RecursionError:
-        raise _wrong("the file", "it is nested too deeply") from None
+        said = bounded_toml.parse(text, limits.CARD_PROFILE_CHARACTERS)
     except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
         raise _wrong("the file", f"it is no TOML: {error}"[:200]) from error
     return of(said)

@@ -30,7 +30,6 @@ An unknown key is refused with the nearest one, for a misspelt bound would be no
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
@@ -43,7 +42,7 @@ from farflung.advice.hardware.card_table import CardTable
 from farflung.advice.hardware.work_split import PowerSite, alone
 from farflung.advice.offers import energy_terms, measured_pairs
 from farflung.advice.offers.energy_terms import EnergyTerms
-from farflung.core import limits
+from farflung.core import bounded_toml, limits
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Bytes, Seconds
@@ -144,15 +143,10 @@ def terms_of(text: str, table: CardTable) -> EnergyTerms:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    if len(text) > limits.OFFERS_CHARACTERS:
-        raise _unreadable(f"it has more than {limits.OFFERS_CHARACTERS} characters")
     try:
-        tree = tomllib.loads(text)
+        return bounded_toml.parse(text, limits.OFFERS_CHARACTERS)
     except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
         raise _unreadable(str(error)[:200]) from None
-    except RecursionError:
-        raise _unreadable("it is nested too deeply") from None
-    return tree
 
 
 def _shared(hosts: tuple[OfferedHost, ...]) -> tuple[OfferedHost, ...]:

@@ -12,6 +12,7 @@ that they do changes the run, and one that raises is left out while the run goes
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ import msgspec
 from farflung.core import events
 from farflung.core.errors import UsageError
 from farflung.core.events import AnyEvent
+from farflung.core.io.ordinary_files import open_own
 from farflung.core.units import Bytes, Seconds, Tokens
 from farflung.watch.fold import RunTimeline
 from farflung.watch.phrases import total
@@ -188,7 +190,8 @@ class Callbacks:
     def _say(self, what: str, error: Exception) -> None:
         text = f"warning[{LEFT_OUT}]: callback {what[:300]}"
         try:
-            with open(self._folder / LOG, "a", encoding="utf-8") as log:
+            handle = open_own(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(handle, "a", encoding="utf-8") as log:
                 log.write(f"{text}\n{''.join(traceback.format_exception(error))}\n")
             text += f" (traceback in {self._folder / LOG})"
         except OSError:

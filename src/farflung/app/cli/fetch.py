@@ -18,7 +18,6 @@ from farflung.app.cli.completion import run_names
 from farflung.core.units import format_bytes
 from farflung.local.model import hf_export, load, model_card
 from farflung.local.model.load import MODEL, MODULE, SavedModel
-from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again
 
@@ -65,7 +64,7 @@ def fetch(name: str | None, out: Path | None, as_json: bool) -> None:
     load.check_free(folder)
     held = load.open_model(str(run.root))
     found = load.on_ledger(run, held.data)
-    files = {MODEL: held.data, RECEIPT: read_file(load.receipt_of(run), 1 << 24), RESOLVED: load.settings(run)}
+    files = {MODEL: held.data, RECEIPT: load.receipt_bytes(run), RESOLVED: load.settings(run)}
     if held.source:
         files[MODULE] = held.source
     rows = _write(folder, files)

@@ -251,6 +251,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os._exit(1)  # whoever read our lines is gone; there is nobody left to tell
     except OSError as error:
         _refuse(_not_possible(error))
+    except MemoryError:
+        _refuse(
+            RunError(
+                "FF-APP-471",
+                "there is not enough memory",
+                cause="the system, or a limit of this shell (ulimit -v), gives this process no more",
+                hint="ulimit -v unlimited, or end other programs; farflung check says what is free",
+            )
+        )
     except Exception as error:  # the task's boundary: a person gets lines, not a traceback
         _refuse(
             RunError(

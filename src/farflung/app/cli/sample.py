@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,7 +105,7 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     if data is not None:
         measured_on, ours = str(data), read_tokens(data, held.card.model)
     else:
-        packed = read_file(run.dataset_file, limits.DATA_BYTES)
+        packed = read_file(run.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
         measured_on, ours = "the run's held-out part", dataset.unpack(packed).heldout
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)

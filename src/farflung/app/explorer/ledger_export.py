@@ -62,7 +62,7 @@ def chain_of(path: Path) -> Chain:
     try:
         with path.open("rb") as file:
             return _executed(file)
-    except (ProtocolError, KeyError, TypeError, binascii.Error, msgspec.DecodeError) as error:
+    except (ProtocolError, LookupError, TypeError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
         raise _wrong(path, f"a line of it cannot be read: {error}") from error
     except ValueError as error:
         raise _wrong(path, str(error)) from error
@@ -81,8 +81,12 @@ def _executed(file: BinaryIO) -> Chain:
             case "block" if growing is not None:
                 growing.add(read_block(_bytes(said)))
             case "row" if growing is not None:
-                if in_base64(growing.chain.state.tables[said["table"]].rows[said["index"]]) != said["canonical"]:
-                    raise ValueError(f"row {said['index']} of {said['table']} is not what its blocks lead to")
+                table, index = said["table"], said["index"]
+                rows = growing.chain.state.tables[table].rows
+                if type(index) is not int or not 0 <= index < len(rows):
+                    raise ValueError(f"its blocks lead to no row {index} of {table}")
+                if in_base64(rows[index]) != said["canonical"]:
+                    raise ValueError(f"row {index} of {table} is not what its blocks lead to")
             case "end" if growing is not None:
                 head = growing.chain.head
                 if (head.height, head.state.hex()) != (said["height"], said["state"]):

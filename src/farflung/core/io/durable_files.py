@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import signal
 import zlib
 from collections import Counter
@@ -18,8 +20,12 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
+from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
+from farflung.core.io.record_search import holds_record
 
 _HEAD: Final = 8  # bytes of a record's length and checksum
+
+_TEMPORARY: Final = re.compile(r".\.[0-9a-f]{8}\.tmp$")
 
 _passed: Counter[str] = Counter()
 
@@ -51,7 +57,19 @@ def failpoint(name: str) -> None:
         _die()
 
 
+def foreign_file(path: Path, cause: str) -> RunError:
+    """The error FF-CORE-085."""
+    return RunError(
+        "FF-CORE-085",
+        f"{path.name} is not ours to write",
+        cause=cause,
+        hint=f"see who put {path} there, and move it away; nothing was changed",
+    )
+
+
 def _full_disk(path: Path, error: OSError) -> RunError:
+    if isinstance(error, ForeignFileError):
+        return foreign_file(path, error.cause)
     return RunError(
         "FF-CORE-050",
         f"cannot write {path.name}",
@@ -79,12 +97,19 @@ def sync_folder(folder: Path, label: str) -> None:
         os.close(handle)
 
 
+def is_left(path: Path) -> bool:
+    """Whether a file is what `write_atomic` leaves when it is killed."""
+    return _TEMPORARY.search(path.name) is not None
+
+
 def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
-    """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050."""
-    temporary = path.with_name(path.name + ".tmp")
+    """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050.
+
+    The bytes lie in a new file first, of a name that nobody can have prepared, and with its mode from the beginning.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # a folder may be a stranger's
-        handle = os.open(temporary, how, 0o600 if private else 0o644)
+        handle = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
         try:
             _write(handle, data, f"{label}.write")
             failpoint(f"{label}.fsync")
@@ -100,9 +125,12 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
 
 
 def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
-    """Writes inside a file, made if missing; durable after `sync_file`. Raises RunError FF-CORE-050."""
+    """Writes inside a file of our own, made if missing; durable after `sync_file`.
+
+    Raises RunError FF-CORE-050, FF-CORE-085.
+    """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600 if private else 0o644)
+        handle = open_own(path, os.O_WRONLY | os.O_CREAT, 0o600 if private else 0o644)
         try:
             os.lseek(handle, offset, os.SEEK_SET)
             _write(handle, data, f"{label}.write")
@@ -116,7 +144,7 @@ def sync_file(path: Path, label: str) -> None:
     """Makes a file written by `write_at`, and its name, durable. Raises RunError FF-CORE-050."""
     failpoint(f"{label}.fsync")
     try:
-        handle = os.open(path, os.O_WRONLY)
+        handle = open_own(path, os.O_WRONLY)
         try:
             os.fsync(handle)
         finally:
@@ -157,14 +185,15 @@ class AppendLog:
     """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn last record is cut off when opened.
 
     The CRC finds torn writes and damage, not tampering: what must not be altered carries its own hash chain and
-    signature. Raises VerificationError FF-CORE-052 (`read_records`) before anything is changed.
+    signature. Before anything is changed it raises VerificationError FF-CORE-052 (`read_records`), and RunError
+    FF-CORE-085 for a link, another user's file, or a file that did not begin as a log.
     """
 
     def __init__(self, path: Path, label: str) -> None:
         self.path, self._label = path, label
         is_new = not path.exists()
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._handle = open_own(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise _full_disk(path, error) from error
         try:
@@ -175,7 +204,7 @@ class AppendLog:
         except OSError as error:
             os.close(self._handle)
             raise _full_disk(path, error) from error
-        except VerificationError:
+        except (RunError, VerificationError):
             os.close(self._handle)
             raise
 
@@ -185,6 +214,8 @@ class AppendLog:
         for record, place in read_records(self.path):
             records.append(record)
             end = place
+        if not records and not _begins(os.pread(self._handle, _HEAD + limits.LOG_RECORD_BYTES + 1, 0)):
+            raise foreign_file(self.path, "it does not begin as a log does")
         return records, end
 
     def _cut(self, end: int) -> None:
@@ -211,9 +242,10 @@ def read_records(path: Path) -> Iterator[tuple[bytes, int]]:
     """The whole records of a log with the offset behind each; a torn last one is left out.
 
     A record is durable before the next one is written, so only the last can be torn. Raises VerificationError
-    FF-CORE-052 when there is more behind a bad record: that is damage, and what follows must not be dropped.
+    FF-CORE-052 when there is more behind a bad record: that is damage, and what follows must not be dropped; OSError
+    when it is no ordinary file.
     """
-    with open(path, "rb") as file:
+    with open_ordinary(path, os.O_NOFOLLOW) as file:
         place = 0
         while True:
             head = file.read(_HEAD)
@@ -243,13 +275,13 @@ def _is_torn(rest: bytes) -> bool:
         return False
     if 0 < size <= limits.LOG_RECORD_BYTES and any(rest[_HEAD + size :]):
         return False
-    return not any(_begins_record(rest, place) for place in range(1, len(rest) - _HEAD))
+    return not holds_record(rest)
 
 
-def _begins_record(rest: bytes, place: int) -> bool:
-    start = place + _HEAD
-    size = int.from_bytes(rest[place : place + 4], "little")
-    return 0 < size <= len(rest) - start and _is_record(rest[place:start], rest[start : start + size])
+def _begins(data: bytes) -> bool:
+    """Whether a log without a whole record is one that a crash tore: nothing of it came, or a part of one record."""
+    size = int.from_bytes(data[:4], "little")
+    return not any(data) or len(data) < 4 or (0 < size <= limits.LOG_RECORD_BYTES and not any(data[_HEAD + size :]))
 
 
 def _damaged(path: Path, place: int) -> VerificationError:

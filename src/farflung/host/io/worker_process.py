@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from farflung.core.errors import RunError
+from farflung.core.io.durable_files import foreign_file
+from farflung.core.io.ordinary_files import ForeignFileError, check_folder, open_own
 from farflung.core.units import format_bytes
 from farflung.host import exit_reason, sandbox
 from farflung.host.io import cgroup, machine_probe, sandbox_tiers
@@ -168,7 +170,8 @@ def start_worker(
     """Starts `command FD` in a sandbox; FD is its end of the socket, and all that reaches out.
 
     `tier` None: what FARFLUNG_SANDBOX names, else the strongest that works here. `scratch` stays empty where the
-    tier has one in memory. Raises RunError FF-HOST-001, PolicyError FF-HOST-003 to 005.
+    tier has one in memory. Raises RunError FF-HOST-001, FF-CORE-085 (scratch or
+    log is a link or not ours), PolicyError FF-HOST-003 to 005.
     """
     chosen, bounds = sandbox_tiers.choose(tier), limits or WorkerLimits()
     ours, theirs = socket.socketpair()
@@ -176,8 +179,9 @@ def start_worker(
     try:
         _make_private(scratch)
         group = cgroup.create(bounds)
-        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        log = open_own(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
+            os.ftruncate(log, 0)
             started = launch(
                 chosen.name,
                 [*command, str(theirs.fileno())],
@@ -194,6 +198,8 @@ def start_worker(
         ours.close()
         if group is not None:
             group.remove()
+        if isinstance(error, ForeignFileError):
+            raise foreign_file(Path(error.filename), error.cause) from error
         raise RunError(
             "FF-HOST-001",
             "the worker process cannot be started",
@@ -206,6 +212,7 @@ def start_worker(
 
 
 def _make_private(scratch: Path) -> None:
-    """The folder exists and is its owner's alone, even if it was there before."""
+    """The folder exists and is its owner's alone, even if it was there before. Raises ForeignFileError."""
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_folder(scratch)
     scratch.chmod(0o700)

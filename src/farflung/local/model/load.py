@@ -15,12 +15,14 @@ from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, UsageError, VerificationError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.ordinary_files import LINK
 from farflung.ledger.receipt_file import MAGIC, check_receipt_file, read_receipt_file
-from farflung.ledger.table_rows import JobRow
+from farflung.ledger.table_rows import JobRow, JobState
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.bounded_read import read_file, unreadable
 from farflung.peers.rundir.folder import RunFolder
-from farflung.peers.rundir.genesis import chain_of
+from farflung.peers.rundir.genesis import NetworkKeys, chain_of
+from farflung.peers.rundir.inputs import read_terms
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.train import model_file
@@ -77,19 +79,20 @@ def finished(name: str | None) -> RunFolder:
 
 
 def _read(path: Path, run: RunFolder | None) -> SavedModel:
-    data = read_file(path, limits.PIPE_BYTES)
+    flags = os.O_NOFOLLOW if run is not None else 0  # a run may be a stranger's
+    data = read_file(path, limits.PIPE_BYTES, flags)
     said, tensors = model_file.read(data)
     if said.kind == "gpt":
         # What follows builds it by the sizes that the file claims.
         model_file.fit(said, model_file.gpt_layout(said), tensors)
     beside = path.parent / MODULE
-    source = _source(beside, said) if said.kind == "module" else b""
+    source = _source(beside, said, flags) if said.kind == "module" else b""
     return SavedModel(path, data, said, tensors, source, run)
 
 
-def _source(path: Path, said: ModelFileHeader) -> bytes:
+def _source(path: Path, said: ModelFileHeader, flags: int) -> bytes:
     """The source of a model of the user's own. Raises RunError FF-APP-161, VerificationError FF-APP-165 (another)."""
-    source = read_file(path, limits.MODULE_BYTES)
+    source = read_file(path, limits.MODULE_BYTES, flags)
     if digest(NS_OBJECT, source).hex() != said.source:
         raise VerificationError(
             "FF-APP-165",
@@ -105,7 +108,7 @@ def settings(run: RunFolder) -> bytes:
 
     Raises RunError FF-APP-161.
     """
-    text = read_file(run.resolved_file, 4 * limits.SPEC_BYTES)
+    text = read_file(run.resolved_file, 4 * limits.SPEC_BYTES, os.O_NOFOLLOW)
     try:
         said = msgspec.json.decode(text)
         model, data = said["spec"]["model"], said["spec"]["data"]
@@ -129,26 +132,46 @@ class ModelRecord(NamedTuple):
 def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
     """The hash of a run's model file, compared with what the ledger recorded, by the run's own receipt.
 
-    Raises VerificationError FF-APP-162 (another file than the recorded one), FF-LEDG-07x (the receipt does not hold).
+    The receipt is the requester's, of the end of this very job. Raises VerificationError FF-APP-162 (another file
+    than the recorded one), FF-APP-472 (the receipt is of another party, or does not prove it), FF-LEDG-07x (it does not
+    hold), and what read_terms raises.
     """
-    said = model_hash(data)
-    held = read_receipt_file(read_file(receipt_of(run), len(MAGIC) + limits.RECEIPT_FILE_BYTES))
-    rows = check_receipt_file(held, chain_of(run, resolve_again(run).spec))
-    jobs = [row for row in rows if isinstance(row, JobRow) and row.requester == held.party]
-    recorded = {row.output for row in jobs} - {ZERO_HASH}
-    if recorded and said not in recorded:
+    said, spec = model_hash(data), resolve_again(run).spec
+    held = read_receipt_file(receipt_bytes(run))
+    rows = check_receipt_file(held, chain_of(run, spec))
+    requester, job = NetworkKeys(spec).requester.public, read_terms(run, spec).id
+    row = next((row for row in rows if isinstance(row, JobRow) and row.job == job), None)
+    if held.party != requester:
+        raise _no_receipt(run, "it is the receipt of another party")
+    if row is None or row.requester != requester or row.state in (JobState.CREATED, JobState.RUNNING):
+        raise _no_receipt(run, "it does not prove how this job ended")
+    is_recorded = row.output != ZERO_HASH
+    if is_recorded and said != row.output:
         raise VerificationError(
             "FF-APP-162",
             f"the model file of run {run.name} is not the one on the ledger",
-            cause=f"its hash is {said.hex()[:16]}..., the ledger says {min(recorded).hex()[:16]}...",
+            cause=f"its hash is {said.hex()[:16]}..., the ledger says {row.output.hex()[:16]}...",
             hint=f"farflung verify-run {run.name}",
         )
-    return ModelRecord(said.hex(), bool(recorded))
+    return ModelRecord(said.hex(), is_recorded)
 
 
-def receipt_of(run: RunFolder) -> Path:
-    """What the requester of a run keeps as proof of what was paid."""
-    return run.export / "receipts" / "requester.receipt"
+def _no_receipt(run: RunFolder, cause: str) -> VerificationError:
+    return VerificationError(
+        "FF-APP-472",
+        f"the receipt in run {run.name} does not name its model",
+        cause=cause,
+        hint=f"farflung verify-run {run.name}, or copy export/receipts/requester.receipt again",
+    )
+
+
+def receipt_bytes(run: RunFolder) -> bytes:
+    """What the requester of a run keeps as proof of what was paid, read through no link. Raises RunError FF-APP-161."""
+    path = run.export / "receipts" / "requester.receipt"
+    for above in (run.export, path.parent):
+        if above.is_symlink():
+            raise unreadable(above, LINK)
+    return read_file(path, len(MAGIC) + limits.RECEIPT_FILE_BYTES, os.O_NOFOLLOW)
 
 
 def check_free(out: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.host.io.worker_process import start_worker
 from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import module_source
 from farflung.train import worker_messages
@@ -153,9 +156,10 @@ def _check_payload(trained: worker_messages.TrainResult, own: Contribution) -> N
 def _inputs(folder: RunFolder, terms: JobTerms) -> tuple[bytes, bytes]:
     """Data set and model source, as the terms name them."""
     try:
-        data, module = folder.dataset_file.read_bytes(), module_source(folder)
-    except OSError as error:
-        raise _not_here(folder, str(error)) from error
+        data = read_file(folder.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
+        module = module_source(folder)
+    except RunError as error:
+        raise _not_here(folder, error.cause) from error
     named = digest(NS_OBJECT, module) if module else ZERO_HASH
     if digest(NS_OBJECT, data) != terms.dataset or named != terms.module:
         raise _not_here(folder, "dataset.bin or module.py is not what the terms name")

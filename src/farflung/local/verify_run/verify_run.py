@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 
 from farflung.core.errors import UsageError
 from farflung.core.ids import Hash
+from farflung.ledger.receipt_file import read_receipt_file
 from farflung.local.jobs.base_run import find_exported
 from farflung.local.verify_run.reexecute import reexecute, retry
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
-from farflung.verify.replay_report import ReplayReport
-from farflung.verify.run_replay import check_parents, prove_run
+from farflung.peers.rundir.genesis import MOST_RELAYS, NetworkKeys
+from farflung.verify.export_reader import ExportedRun
+from farflung.verify.replay_report import ReplayReport, require
+from farflung.verify.run_replay import ReplayResult, check_parents, prove_run
 
 T = TypeVar("T")
 
@@ -42,11 +45,21 @@ def prove(
         )
     above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
     proven = check_parents(prove_run(exported, chain), above)
+    if chain is not None:
+        _check_names(exported, proven)
     if rate is not None:
         proven.report.again = _done(reexecute(run, exported, proven, rate, seed, tell))
     if condemned:
         proven.report.retried = _done(retry(run, exported, proven, tell))
     return proven.report
+
+
+def _check_names(exported: ExportedRun, proven: ReplayResult) -> None:
+    """Each receipt is of the party that its name says. Raises VerificationError FF-VERI-160."""
+    parties = NetworkKeys(proven.terms.spec, MOST_RELAYS).parties
+    for name, data in exported.receipt_files.items():
+        is_own = read_receipt_file(data).party == parties.get(name)
+        require(is_own, "FF-VERI-160", "a receipt is another party's than its name says", f"{name[:40]}.receipt")
 
 
 def _done(work: Coroutine[Any, Any, T]) -> T:

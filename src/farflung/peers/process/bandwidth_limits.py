@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from farflung.core import bounded_toml, limits
 from farflung.core.errors import UsageError
+from farflung.core.io.ordinary_files import read_bounded
 from farflung.core.units import format_bytes
 from farflung.net.io.line_rate_cache import LineRateCache
 from farflung.net.io.monthly_quota import MonthlyQuota
@@ -56,8 +57,7 @@ def read_bandwidth_limits(environment: Mapping[str, str] = os.environ) -> Bandwi
     path = config_file(environment)
     said: dict[str, float] = {}
     try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
+        table = bounded_toml.parse(read_bounded(path, limits.SPEC_BYTES).decode(), limits.SPEC_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         table = {}
     except (OSError, ValueError) as error:

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from farflung.core.errors import FarflungError, RunError
+from farflung.core.io.durable_files import foreign_file
+from farflung.core.io.ordinary_files import ForeignFileError, open_own
 from farflung.peers.process.channel import LINE_BYTES, Report, as_error
 
 GRACE_SECONDS = 5.0
@@ -69,12 +71,14 @@ class ChildProcess:
         on_report: Callable[[ChildProcess, Report], None],
         way: Sequence[str] = (),
     ) -> ChildProcess:
-        """Starts the role's module and gives it its configuration. Raises RunError FF-APP-024.
+        """Starts the role's module and gives it its configuration. Raises RunError FF-APP-024, FF-CORE-085.
 
         `way`: what the command begins with (local.network.placement).
         """
         try:
-            errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            errors = open_own(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except ForeignFileError as error:
+            raise foreign_file(log, error.cause) from error
         except OSError as error:
             raise RunError(
                 "FF-APP-024",

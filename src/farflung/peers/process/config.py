@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Final, NoReturn, TypeVar
 
 import msgspec
 
-from farflung.core import limits
+from farflung.core import bounded_toml, limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
@@ -89,12 +89,19 @@ def read_role_config(path: Path, kind: type[ConfigT]) -> ConfigT:
     """A file's. Raises UsageError FF-APP-300, and what key files raise."""
     try:
         data = read_bounded(path, limits.TX_BYTES)
-        table = msgspec.json.decode(data) if path.suffix == ".json" else msgspec.toml.decode(data)
+        table = _in_json(data) if path.suffix == ".json" else bounded_toml.parse(data.decode(), limits.TX_BYTES)
     except (OSError, ValueError) as error:
         refuse_config(str(path), (getattr(error, "strerror", None) or str(error))[:200])
     if not isinstance(table, dict):
         refuse_config(str(path), "it is no table of names and values")
     return _converted({**kind.FILES, **table}, kind, str(path), path.parent)
+
+
+def _in_json(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def refuse_config(origin: str, cause: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def read(folder: RunFolder) -> tuple[AttestationRecord, ...]:
 
 def _read(path: Path) -> AttestationRecord:
     try:
-        return msgspec.json.decode(read_file(path, limits.ATTESTED_BYTES), type=AttestationRecord)
+        return msgspec.json.decode(read_file(path, limits.ATTESTED_BYTES, os.O_NOFOLLOW), type=AttestationRecord)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(
             "FF-APP-419",

@@ -8,10 +8,10 @@ from farflung.core.errors import RunError
 from farflung.core.io.ordinary_files import read_bounded
 
 
-def read_file(path: Path, limit: int) -> bytes:
-    """An ordinary file of at most `limit` bytes; raises RunError FF-APP-161."""
+def read_file(path: Path, limit: int, flags: int = 0) -> bytes:
+    """An ordinary file of at most `limit` bytes; `flags` are os.open's further ones. Raises RunError FF-APP-161."""
     try:
-        return read_bounded(path, limit)
+        return read_bounded(path, limit, flags)
     except OSError as error:
         raise unreadable(path, error.strerror or str(error)) from None
 

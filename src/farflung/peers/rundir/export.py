@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
 from farflung.core.io.durable_files import read_records, write_atomic
+from farflung.core.io.ordinary_files import LINK, ForeignFileError, check_folder, open_ordinary
 from farflung.job.spec import JobTerms
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipt_checks import LedgerReceipt
@@ -39,6 +40,7 @@ def write_export(
     root = folder.export
     for part in (root, root / "payloads", root / "receipts", root / "blocks"):
         part.mkdir(exist_ok=True)
+        check_folder(part)
     write_atomic(root / "genesis.bin", encode(genesis), LABEL)
     write_atomic(root / "terms.bin", encode(terms), LABEL)
     write_atomic(root / "initial.bin", folder.initial_file.read_bytes(), LABEL)
@@ -62,6 +64,10 @@ def read_export(folder: RunFolder) -> ExportedRun:
     """Reads `export/` and the model file; checks nothing but sizes. Raises VerificationError FF-APP-080."""
     root = folder.export
     try:
+        for part in (root, root / "blocks", root / "payloads", root / "receipts"):
+            _check_no_link(part)
+        if (root / "evidence").exists():
+            _check_no_link(root / "evidence")
         return ExportedRun(
             genesis=_bounded(root / "genesis.bin", limits.TX_BYTES),
             terms=_bounded(root / "terms.bin", limits.LOG_RECORD_BYTES),
@@ -72,21 +78,24 @@ def read_export(folder: RunFolder) -> ExportedRun:
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),
-            receipt_files=tuple(
-                _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
+            receipt_files={
+                p.stem: _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
                 for p in sorted((root / "receipts").glob("*.receipt"))
-            ),
+            },
             evidence=tuple(_bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))),
         )
     except OSError as error:
         raise _missing(folder, error) from error
 
 
+def _check_no_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise ForeignFileError(LINK, folder)
+
+
 def _bounded(path: Path, limit: int) -> bytes:
     try:
-        if not path.is_file():  # a device or a pipe has no size that could be trusted
-            raise FileNotFoundError(errno.ENOENT, "no such file")
-        with path.open("rb") as file:
+        with open_ordinary(path, os.O_NOFOLLOW) as file:  # a device or a pipe has no size that could be trusted
             data = file.read(limit + 1)
         if len(data) > limit:
             raise VerificationError("FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes")

@@ -12,12 +12,14 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import RunError, UsageError
-from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.durable_files import is_left, write_atomic
+from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
 
 FORMAT = 1
 IDENTITY_BYTES = 4 * limits.SPEC_BYTES
 COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
 LOOK_SECONDS = 0.1
+WORKER_FOLDERS = ("scratch", "tracer", "checker")  # of sandboxed workers alone: nothing of ours is written there
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
@@ -156,7 +158,10 @@ class RunFolder:
         return self.snapshots / f"{round:06d}.bin"
 
     def lock(self) -> None:
-        """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
+        """Takes the run for this process, if all that lies in its folder is ours to write.
+
+        Raises RunError FF-APP-010 when another one has it, FF-APP-470 for links, pipes and another user's files.
+        """
         handle = self._lock_file("lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,6 +174,12 @@ class RunFolder:
                 cause=f"process {owner} is working on it",
                 hint=f"watch it with `farflung status {self.name}`, or end it with `farflung stop {self.name}`",
             ) from None
+        try:
+            for path in [path for path in own_files(self.root, WORKER_FOLDERS) if is_left(path)]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            os.close(handle)
+            raise _foreign(self, error) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
@@ -204,7 +215,7 @@ class RunFolder:
 
     def _lock_file(self, name: str) -> int:
         try:
-            return os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            return open_own(self.root / name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise RunError(
                 "FF-APP-017",
@@ -232,7 +243,7 @@ class RunFolder:
     def read_identity(self) -> RunIdentity:
         """Reads run.json, of IDENTITY_BYTES at most; raises RunError FF-APP-011."""
         try:
-            with self.identity_file.open("rb") as file:
+            with open_ordinary(self.identity_file, os.O_NOFOLLOW) as file:
                 return msgspec.json.decode(file.read(IDENTITY_BYTES), type=RunIdentity)
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(
@@ -241,6 +252,17 @@ class RunFolder:
                 cause=str(error)[:200],
                 hint="list your runs with `farflung status`",
             ) from error
+
+
+def _foreign(run: RunFolder, error: OSError) -> RunError:
+    path = Path(error.filename) if error.filename else run.root
+    shown = path.relative_to(run.root) if path.is_relative_to(run.root) else path
+    return RunError(
+        "FF-APP-470",
+        f"the folder of run {run.name} holds what farflung did not put there",
+        cause=f"{shown}: {error.strerror or error}",
+        hint="see who made the folder; move that file away, and begin again. Nothing was changed",
+    )
 
 
 def create(root: Path, identity: RunIdentity) -> RunFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec, JobTerms
+from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 
 
 def module_source(folder: RunFolder) -> bytes:
-    """The user's model source, or nothing."""
-    return folder.module_file.read_bytes() if folder.module_file.exists() else b""
+    """The user's model source, or nothing. Raises RunError FF-APP-161."""
+    return read_file(folder.module_file, limits.MODULE_BYTES, os.O_NOFOLLOW) if folder.module_file.exists() else b""
 
 
 def known_layout(spec: JobSpec) -> TensorLayout | None:
@@ -29,10 +31,10 @@ def known_layout(spec: JobSpec) -> TensorLayout | None:
 
 
 def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
-    """The terms that were fixed for this spec; raises RunError FF-APP-022, VerificationError FF-APP-023."""
+    """The terms that were fixed for this spec; raises RunError FF-APP-022, FF-APP-161, VerificationError FF-APP-023."""
     path = folder.terms_file
     try:
-        terms = decode(path.read_bytes(), JobTerms, limits.LOG_RECORD_BYTES)
+        terms = decode(read_file(path, limits.LOG_RECORD_BYTES, os.O_NOFOLLOW), JobTerms, limits.LOG_RECORD_BYTES)
     except ProtocolError as error:
         raise damaged(path, f"{error.message}: {error.cause}") from error
     if terms.spec != spec:

@@ -13,24 +13,30 @@ from typing import BinaryIO, Final
 
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, from_json, to_json
-from farflung.core.io.durable_files import append_whole, sync_folder
-from farflung.core.io.ordinary_files import NO_FILE, open_ordinary
+from farflung.core.io.durable_files import append_whole, foreign_file, sync_folder
+from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
 from farflung.watch import event_limits
 from farflung.watch.event_limits import EventFilter
 
 LABEL: Final = "watch.events"
 LINE_BYTES: Final = 1 << 20
+_BEGINNING: Final = b'{"event":"'  # of every line
 
 
 class EventLog:
     """Appends events to a file. `events` are those that were whole when it was opened."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates `path`; raises RunError FF-WATCH-001 when it cannot be written."""
+        """Opens or creates `path`; raises RunError FF-WATCH-001 when it cannot be written.
+
+        FF-CORE-085: it is a link, another user's, or did not begin as an event log; nothing is cut off then.
+        """
         self.path = path
         is_new = not path.exists()
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._handle = open_own(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except ForeignFileError as error:
+            raise foreign_file(path, error.cause) from error
         except OSError as error:
             raise RunError(
                 "FF-WATCH-001",
@@ -42,6 +48,9 @@ class EventLog:
             sync_folder(path.parent, LABEL)
         whole = list(_whole(path))
         self.events: tuple[AnyEvent, ...] = tuple(event for event, _ in whole)
+        if not whole and not _is_torn(os.pread(self._handle, LINE_BYTES + 1, 0)):
+            os.close(self._handle)
+            raise foreign_file(path, "it does not begin as an event log does")
         os.ftruncate(self._handle, whole[-1][1] if whole else 0)
 
     def append(self, event: AnyEvent, *, durable: bool = False) -> None:
@@ -60,10 +69,16 @@ class EventLog:
             os.close(self._handle)
 
 
+def _is_torn(data: bytes) -> bool:
+    """Whether a log without an event is what a crash left of its first line."""
+    is_line = len(data) <= LINE_BYTES and b"\n" not in data
+    return not any(data) or (is_line and data[: len(_BEGINNING)] == _BEGINNING[: len(data)])
+
+
 def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
     """Each whole event with the offset behind its line; lines that are torn or no event are passed over."""
     place = 0
-    with open(path, "rb") as file:
+    with open_ordinary(path, os.O_NOFOLLOW) as file:
         while line := file.readline(LINE_BYTES):
             place += len(line)
             event = _event(line) if line.endswith(b"\n") else None
@@ -132,16 +147,14 @@ class EventLogReader:
 def _opened(path: Path) -> BinaryIO:
     """Opens an ordinary file; a pipe or a device that keeps its reader waiting is none."""
     try:
-        return open_ordinary(path)
-    except OSError as error:
-        if error.strerror != NO_FILE:
-            raise
-    raise RunError(
-        "FF-WATCH-002",
-        f"the event log {path.name} is no ordinary file",
-        cause=NO_FILE,
-        hint="see who put it there; `farflung status` lists your runs",
-    )
+        return open_ordinary(path, os.O_NOFOLLOW)
+    except ForeignFileError as error:
+        raise RunError(
+            "FF-WATCH-002",
+            f"the event log {path.name} is no ordinary file",
+            cause=error.cause,
+            hint="see who put it there; `farflung status` lists your runs",
+        ) from None
 
 
 def _too_long(path: Path) -> RunError:
