@@ -104,6 +104,17 @@ def test_a_receipt_that_was_altered_hands_nothing_over(called: Called, copied: P
     assert "error[FF-LEDG-" in err
 
 
+def test_the_receipt_of_another_party_names_no_model(called: Called, copied: Path) -> None:
+    receipts = copied / "export" / "receipts"
+    (receipts / "requester.receipt").write_bytes((receipts / "provider-0.receipt").read_bytes())
+    code, _, err = called("fetch", str(copied), "--out", "got")
+    assert code == 5
+    assert "error[FF-APP-472]" in err
+    code, _, err = called("verify-run", str(copied))
+    assert code == 5
+    assert "error[FF-VERI-160]" in err
+
+
 def test_eval_gives_the_figure_of_the_run_itself_to_the_last_bit(tiny: tuple[Farflung, Ended], called: Called) -> None:
     code, out, err = called("eval", "--json")
     assert code == 0, err

@@ -7,9 +7,7 @@ state but what it is owed: that lies in its store (net/io/relay_receipt_store), 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import resource
 from typing import Final
 
 from farflung.core.backoff import Backoff
@@ -29,22 +27,13 @@ from farflung.peers.ledger_client.connect import validators_in
 from farflung.peers.ledger_client.node_key import NodeKeyRotator, ledger_of
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import Channel, by_name, report_end, report_note, run_role
+from farflung.peers.process.open_files import allow_many_files
 from farflung.peers.relay.config import RelayConfig
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 TELL_SECONDS: Final = 0.5
 AGAIN: Final = Backoff.every(0.2)
-_FILES: Final = 8192  # two sockets and two pipes a circuit are six descriptors
-
-
-def allow_many_files() -> None:
-    """Raises this process's own bound on open files as far as it may. Where it may not, circuits go without pipes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def main(config: RelayConfig, channel: Channel) -> None:

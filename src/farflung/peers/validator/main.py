@@ -8,12 +8,14 @@ from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.process.channel import Channel, by_name, report_end, run_role, until_let_go
+from farflung.peers.process.open_files import allow_many_files
 from farflung.peers.validator.bootstrap import LOOK_SECONDS, CatchUpService, JoinStatus
 from farflung.peers.validator.config import ValidatorConfigFile
 
 
 async def main(config: ValidatorConfigFile, channel: Channel) -> None:
     """Serves until the channel ends; `meet` says where the other validators are."""
+    allow_many_files()
     counter, setting = ByteCounter(), config.setting()
 
     def count() -> None:
