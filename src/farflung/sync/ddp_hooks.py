@@ -14,12 +14,16 @@ the order of ranks.
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from farflung import __version__
 from farflung.compress import registry
@@ -27,24 +31,22 @@ from farflung.compress.payload import ContributionKey
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.sync import checkpoint_terms
 from farflung.sync.exchange_channel import ExchangeChannel
 from farflung.sync.group import GroupExchange, SyncGroup, too_few
 from farflung.sync.group_choice import resolve
+from farflung.sync.parameter_names import bare_path, named_parameters
 
+VERSION: Final = 2  # of the state_dict
 _CHUNK = 4096
+_LENGTH: Final = struct.Struct("<I")
 
 
-class GradientMemory:
-    """What one gradient vector keeps from step to step: what was not sent, and DGC's velocity."""
+class GradientMemory(NamedTuple):
+    """What one parameter's gradient keeps from step to step: what was not sent, and DGC's velocity, flat."""
 
-    def __init__(self) -> None:
-        self.residual: Float32 | None = None
-        self.velocity: Float32 | None = None
-
-    def fit(self, size: int) -> None:
-        """Begins anew when the vector has another size: DDP arranges its buckets anew after the first step."""
-        if self.residual is not None and self.residual.size != size:
-            self.residual = self.velocity = None
+    residual: Float32 | None = None
+    velocity: Float32 | None = None
 
 
 class GradientSync:
@@ -73,43 +75,68 @@ class GradientSync:
                 cause=f"codec {codec!r}, momentum {momentum}",
                 hint='take "dense" without momentum, or "topk" with a momentum below 1',
             )
+        self._settings = checkpoint_terms.text(
+            {
+                "codec": codec,
+                "value_bits": value_bits,
+                "topk": topk,
+                "chunk": chunk,
+                "error_decay": error_decay,
+                "momentum": momentum,
+            }
+        )
         self._codec = registry.make(
             codec, value_bits=value_bits, topk=topk, chunk=chunk, transform="raw", rank=1, error_decay=error_decay
         )
         self._momentum = momentum
         self._group = resolve(group)
         self._channel = ExchangeChannel(self._group)
-        self._channels: dict[str, GradientMemory] = {}
+        self._memory: dict[str, GradientMemory] = {}
+        self._names = WeakTensorKeyDictionary()
         self._tag = 0
         self.bytes_up = self.bytes_down = 0
 
     def mean(self, name: str, vector: Tensor) -> Tensor:
-        """The mean over all ranks of what they send of `vector`, of any shape; same type and device.
+        """The mean over all ranks of what they send of `vector`, of any shape; same type and device. See `means`."""
+        return self.means({name: vector})[name]
+
+    def means(self, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`mean` of several, in one exchange. Each is encoded by itself, so that company changes no bit of it.
 
         Raises NetworkError FF-SYNC-010, FF-SYNC-011, ProtocolError FF-SYNC-023 (a rank sent what does not belong
-        here), RunError FF-COMP-020 (NaN).
+        here), RunError FF-COMP-020 (NaN), UsageError FF-SYNC-025 (a name has another size than before).
         """
-        layout = TensorLayout.of({name: (vector.numel(),)})
-        channel = self._channels.setdefault(name, GradientMemory())
-        channel.fit(layout.size)
+        layouts = {n: TensorLayout.of({n: (v.numel(),)}) for n, v in sorted(vectors.items()) if v.numel()}
+        if not layouts:
+            return dict(vectors)
         group, size = self._group, len(self._group.ids)
         about = ContributionKey(self._tag % (1 << 32), 0, ZERO_HASH, group.ids[group.rank])
-        values = self._corrected(channel, _to_numpy(vector))
-        channel.residual, payload = self._codec.encode(channel.residual, values, layout, about)
-        exchanged = self._exchanged(f"{name} of exchange {self._tag}", payload, self._codec.bound(layout))
+        kept: dict[str, GradientMemory] = {}
+        parts: list[bytes] = []
+        for name, layout in layouts.items():
+            kept[name], payload = self._encoded(name, _to_numpy(vectors[name]), layout, about)
+            parts += [_LENGTH.pack(len(payload)), payload]
+        bound = sum(_LENGTH.size + self._codec.bound(layout) for layout in layouts.values())
+        first = next(iter(layouts)).encode("ascii", "replace")[-60:].decode()  # a label is short
+        exchanged = self._exchanged(f"{first} of exchange {self._tag}", b"".join(parts), bound)
         if len(exchanged.payloads) < size:
             raise too_few(len(exchanged.payloads), size, exchanged.missing)
-        self._tag += 1
-        self.bytes_up += exchanged.bytes_up
-        self.bytes_down += exchanged.bytes_down
-        total = np.zeros(layout.size, np.float32)
+        totals = {name: np.zeros(layout.size, np.float32) for name, layout in layouts.items()}
         for rank, data in sorted(exchanged.payloads.items()):
             try:
-                total += self._codec.decode(data, layout, about._replace(peer=group.ids[rank]))
+                for (name, layout), payload in zip(layouts.items(), _split(data, len(layouts)), strict=True):
+                    totals[name] += self._codec.decode(payload, layout, about._replace(peer=group.ids[rank]))
             except ProtocolError as error:
                 raise _stray(rank, error) from error
-        total *= np.float32(1.0 / size)
-        return torch.from_numpy(total).to(vector).view(vector.shape)
+        self._tag += 1
+        self._memory |= kept
+        self.bytes_up += exchanged.bytes_up
+        self.bytes_down += exchanged.bytes_down
+        share = np.float32(1.0 / size)
+        found = {
+            n: torch.from_numpy(total * share).to(vectors[n]).view(vectors[n].shape) for n, total in totals.items()
+        }
+        return {**vectors, **found}
 
     def _exchanged(self, label: str, payload: bytes, bound: int) -> GroupExchange:
         size = len(self._group.ids)
@@ -119,41 +146,87 @@ class GradientSync:
         return self._channel.exchange(label, payload, bound, size)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was not sent, and velocities: private to a rank, so save it under the rank's name."""
+        """What was not sent, and velocities, by parameter: private to a rank, so save it under the rank's name."""
         kept = {
-            name: {key: torch.from_numpy(value.copy()) for key, value in vars(channel).items() if value is not None}
-            for name, channel in self._channels.items()
+            name: {key: torch.from_numpy(value.copy()) for key, value in memory._asdict().items() if value is not None}
+            for name, memory in self._memory.items()
         }
-        return {"tag": self._tag, "channels": kept}
+        return {"about": {**self._about(), "rank": self._group.rank, "tag": self._tag}, "memory": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from `state_dict`, bit for bit."""
-        self._tag = int(state["tag"])
-        self._channels = {}
-        for name, kept in state["channels"].items():
-            channel = self._channels[name] = GradientMemory()
-            for key in ("residual", "velocity"):
-                if key in kept:
-                    setattr(channel, key, kept[key].numpy().astype(np.float32))
+        """Goes on from `state_dict`, bit for bit, also in a new process.
 
-    def _corrected(self, channel: GradientMemory, grad: Float32) -> Float32:
+        Raises UsageError FF-SYNC-004 (of other settings, of another rank, or of another number of them), FF-SYNC-024.
+        """
+        about = state.get("about", {"version": 1} if "channels" in state else {})
+        checkpoint_terms.compare(about, self._about(), VERSION)
+        if about["rank"] != self._group.rank:
+            raise checkpoint_terms.another(f"it is rank {about['rank']}'s, and this is rank {self._group.rank}")
+        self._tag = int(about["tag"])
+        self._memory = {
+            name: GradientMemory(**{key: value.numpy().astype(np.float32) for key, value in kept.items()})
+            for name, kept in state["memory"].items()
+        }
+        self._names = WeakTensorKeyDictionary()  # the model is compared with what is kept once more
+
+    def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
+        """The bare names of the parameters of a DDP bucket, from the model that this is registered with.
+
+        Raises UsageError FF-SYNC-025 (registered with none), FF-SYNC-004 (what was loaded is of another model).
+        """
+        if any(parameter not in self._names for parameter in parameters):
+            known = [pair for ddp in _registered(self) for pair in named_parameters(ddp).items()]
+            self._names.update({parameter: name for name, parameter in known})
+            if any(parameter not in self._names for parameter in parameters):
+                raise _unnamed()
+            if lost := sorted(self._memory.keys() - {name for name, _ in known}):
+                raise checkpoint_terms.another(f"it has {', '.join(lost[:4])}, and this model has none")
+        return [self._names[parameter] for parameter in parameters]
+
+    def _about(self) -> dict[str, Any]:
+        """What must be the same where it is loaded."""
+        return {"version": VERSION, "settings": self._settings, "peers": len(self._group.ids)}
+
+    def _encoded(
+        self, name: str, grad: Float32, layout: TensorLayout, about: ContributionKey
+    ) -> tuple[GradientMemory, bytes]:
+        """What is kept of a gradient once its payload is sent, and the payload."""
+        memory = self._memory.get(name, GradientMemory())
+        if any(vector is not None and vector.size != grad.size for vector in memory):
+            raise UsageError(
+                "FF-SYNC-025",
+                f"the gradient of {name} has another size than what was kept of it",
+                cause=f"{grad.size} elements now",
+                hint="make a new GradientSync, at every rank, after a change of the model",
+            )
+        velocity = self._corrected(memory, grad)
+        residual, payload = self._codec.encode(memory.residual, grad if velocity is None else velocity, layout, about)
+        return GradientMemory(residual, velocity), payload
+
+    def _corrected(self, memory: GradientMemory, grad: Float32) -> Float32 | None:
         """DGC's velocity: momentum before the choice, none where all was sent (Lin et al. 2018, section 3)."""
         if not self._momentum:
-            return grad
-        velocity = grad
-        if channel.velocity is not None:
-            kept = channel.velocity
-            if channel.residual is not None:
-                kept = kept * (channel.residual != 0)
-            velocity = np.float32(self._momentum) * kept + grad
-        channel.velocity = velocity.copy()
+            return None
+        kept = memory.velocity
+        if kept is None:
+            return grad.copy()
+        if memory.residual is not None:
+            kept = kept * (memory.residual != 0)
+        velocity: Float32 = np.float32(self._momentum) * kept + grad
         return velocity
 
 
 def ddp_hook(state: GradientSync, bucket: Any) -> torch.futures.Future[Tensor]:
-    """For DistributedDataParallel.register_comm_hook: replaces the all-reduce of a bucket of gradients."""
+    """For DistributedDataParallel.register_comm_hook: replaces the all-reduce of a bucket of gradients.
+
+    DDP arranges its buckets anew after the first step, and a new process begins with the first arrangement: so what is
+    kept, and what is chosen, go by parameter.
+    """
+    views = dict(zip(state.names_of(bucket.parameters()), bucket.gradients(), strict=True))
+    for name, mean in state.means(views).items():
+        views[name].copy_(mean)
     found: torch.futures.Future[Tensor] = torch.futures.Future()
-    found.set_result(state.mean(f"bucket {bucket.index():05d}", bucket.buffer()))
+    found.set_result(bucket.buffer())
     return found
 
 
@@ -183,15 +256,46 @@ def compress_islands(
             hint="call fully_shard(module, mesh=...) first, with the mesh of one island",
         )
     for name, module in sharded:
-        module.set_all_reduce_hook(_islands(state, name or "root"))
+        module.set_all_reduce_hook(_islands(state, bare_path(model, name) or "root"))
     return state
 
 
 def _islands(state: GradientSync, name: str) -> Any:
     def hook(reduced: Tensor) -> None:
-        reduced.copy_(state.mean(name, reduced))
+        # FSDP leaves out parameters without a gradient: what it then reduces is another vector.
+        reduced.copy_(state.mean(f"{name}, {reduced.numel()} elements", reduced))
 
     return hook
+
+
+def _registered(state: GradientSync) -> list[nn.parallel.DistributedDataParallel]:
+    """The models whose hook this is: DDP tells a hook no names, and holds it with its state."""
+    pairs = [one for one in gc.get_referrers(state) if type(one) is tuple]
+    lists = [one for one in gc.get_referrers(*pairs) if type(one) is list]
+    owners = gc.get_referrers(*lists)
+    owners += gc.get_referrers(*[one for one in owners if type(one) is dict])
+    return [one for one in owners if issubclass(type(one), nn.parallel.DistributedDataParallel)]
+
+
+def _split(data: bytes, count: int) -> list[bytes]:
+    """The payloads that stand one behind the other, each behind its length. Raises ProtocolError FF-SYNC-023."""
+    parts, start = list[bytes](), 0
+    while len(parts) < count and start + _LENGTH.size <= len(data):
+        length = _LENGTH.unpack_from(data, start)[0]
+        parts.append(data[start + _LENGTH.size : start + _LENGTH.size + length])
+        start += _LENGTH.size + length
+    if len(parts) != count or start != len(data):
+        raise ProtocolError("FF-SYNC-023", f"{len(data)} bytes are no {count} payloads")
+    return parts
+
+
+def _unnamed() -> UsageError:
+    return UsageError(
+        "FF-SYNC-025",
+        "a bucket holds parameters that have no name here",
+        cause="DistributedDataParallel tells no names, and no such model has this GradientSync as its hook's state",
+        hint="register it as model.register_comm_hook(GradientSync(...), ddp_hook)",
+    )
 
 
 def _to_numpy(vector: Tensor) -> Float32:
