@@ -63,7 +63,7 @@ def test_parameters_that_no_codec_has_are_refused(subtests):
     for at, value, code in [
         (0, 0, "FF-COMP-003"),
         (4, 1, "FF-COMP-003"),
-        (19, 1, "FF-COMP-004"),
+        (19, 2, "FF-COMP-004"),
         (5, 0, "FF-COMP-024"),
         (5, len(KINDS) + 1, "FF-COMP-024"),
         (6, 3, "FF-COMP-024"),

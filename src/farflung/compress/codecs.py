@@ -3,11 +3,15 @@
 Error feedback (Seide et al. 2014; Karimireddy et al. 2019; decayed as in DeMo and SparseLoCo): what a round could
 not say is added to what the next round wants to say. With residual e, values u and decay d:
     a = d e + u        payload = encode(a)        e' = a - decode(payload)
+
+A tensor that a peer did not train in a round is not sent, and what is unsent of it waits as it is until the peer
+trains it again: a small rest of earlier rounds would be taken for a vote on the tensor (compress.merge).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -42,22 +46,59 @@ class Codec(Protocol):
         """Plans remember what a codec's payloads take."""
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
+        self,
+        state: Float32 | None,
+        values: Float32,
+        layout: TensorLayout,
+        key: ContributionKey,
+        trained: Sequence[bool] | None = None,
     ) -> tuple[Float32 | None, bytes]:
         """New residual (None if the codec has none) and payload. `state` None: an empty residual.
+
+        `trained`: for each tensor whether it was trained; of the others nothing is sent. None: all were.
 
         Raises RunError FF-COMP-020 (a value is not finite; names the tensor), VerificationError FF-COMP-021 (a shape
         is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
         """
 
     def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
-        """The values that a payload stands for, shape (layout.size,). Raises only ProtocolError, FF-COMP-0xx."""
+        """The values that a payload stands for, shape (layout.size,): +0 throughout a tensor that was not trained.
+
+        Raises only ProtocolError, FF-COMP-0xx.
+        """
 
     def bound(self, layout: TensorLayout) -> int:
         """The exact upper limit of a payload in bytes, header included. The decoder enforces it."""
 
     def expect(self, layout: TensorLayout) -> float:
         """The expected length of a payload in bytes, header included: at most 2 % off."""
+
+
+NOTHING_SENT: Final = np.float32(-0.0)  # the values of a tensor that was trained, and of which nothing was sent
+
+
+def is_trained(values: Float32) -> bool:
+    """Whether a tensor's decoded or merged values are those of one that was trained: not all of them +0."""
+    return bool(values.view(np.uint32).any())
+
+
+def mark_nothing_sent(values: Float32) -> None:
+    """Gives the zeros of a trained tensor their sign, in place, where it has nothing else."""
+    if not values.any():
+        values[:] = NOTHING_SENT
+
+
+def trained_tensors(layout: TensorLayout, change: Float32) -> tuple[bool, ...]:
+    """For each tensor whether a round changed it at all."""
+    return tuple(bool(change[place].any()) for _, place in layout.slices())
+
+
+def untrained_places(layout: TensorLayout, trained: Sequence[bool] | None) -> Iterator[slice]:
+    """The places of the tensors that were not trained."""
+    if trained is not None:
+        for (_, place), is_one in zip(layout.slices(), trained, strict=True):
+            if not is_one:
+                yield place
 
 
 def check_vector(vector: Float32, layout: TensorLayout, what: str) -> None:
@@ -110,9 +151,11 @@ def _decayed(values: Float32, state: Float32, decay: np.float32) -> tuple[Float3
     return total, bool(np.isfinite(total).all())
 
 
-def seal(codec: Codec, layout: TensorLayout, key: ContributionKey, parts: list[bytes]) -> bytes:
+def seal(
+    codec: Codec, layout: TensorLayout, key: ContributionKey, parts: list[bytes], is_partial: bool = False
+) -> bytes:
     """The frame around a body given in parts."""
-    return pack(PayloadHeader(codec.form, layout.id, key), b"".join(parts))
+    return pack(PayloadHeader(codec.form, layout.id, key, is_partial), b"".join(parts))
 
 
 def check_bound(codec: Codec, layout: TensorLayout) -> None:
@@ -120,9 +163,12 @@ def check_bound(codec: Codec, layout: TensorLayout) -> None:
     check_size(codec.bound(layout))
 
 
-def unseal(codec: Codec, payload: bytes, layout: TensorLayout, key: ContributionKey) -> BodyReader:
-    """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError."""
-    limit = min(codec.bound(layout), limits.PAYLOAD_BYTES) - HEADER_BYTES
+def unseal(codec: Codec, payload: bytes, layout: TensorLayout, key: ContributionKey, plane: int = 0) -> BodyReader:
+    """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError.
+
+    `plane`: bytes beside those of the codec's bound that a partial payload may have.
+    """
+    limit = min(codec.bound(layout) + plane, limits.PAYLOAD_BYTES) - HEADER_BYTES
     return BodyReader(
         unpack(
             payload,

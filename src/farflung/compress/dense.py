@@ -6,6 +6,7 @@ that their frequencies ask for. 16 and 32 bits go as they are, without codings; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from farflung.compress import payload_body, transform, values
 from farflung.compress.chunks import ChunkPlan, Slab, plan_whole
-from farflung.compress.codecs import accumulate, check_bound, check_vector, seal, unseal
+from farflung.compress.codecs import accumulate, check_bound, check_vector, seal, unseal, untrained_places
 from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey
 from farflung.compress.payload_body import SlabSymbols
 from farflung.core.tensor_layout import Float32, TensorLayout
@@ -43,7 +44,12 @@ class DenseCodec:
         return CodecParameters("dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk)
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
+        self,
+        state: Float32 | None,
+        values: Float32,
+        layout: TensorLayout,
+        key: ContributionKey,
+        trained: Sequence[bool] | None = None,
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`; with 32 raw bits the state is None in and out."""
         check_bound(self, layout)
@@ -51,10 +57,15 @@ class DenseCodec:
             check_vector(values, layout, "values")
             return None, seal(self, layout, key, [values.astype("<f4").tobytes()])
         residual = accumulate(state, values, self.error_decay, layout)
+        waiting = list(untrained_places(layout, trained))
+        for place in waiting:
+            residual[place] = 0.0
         parts: list[bytes] = []
         for slabs in self._plan(layout).sections():
             sent = [self._send(residual, slab) for slab in slabs]
             parts += [_plain(one) for one in sent] if self._is_plain else payload_body.write(sent, self.form)
+        for place in waiting:
+            residual[place] = 0.0 if state is None else state[place]
         return residual, seal(self, layout, key, parts)
 
     def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:

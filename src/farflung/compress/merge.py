@@ -5,11 +5,17 @@ library or machine. One unit is 2^-24; values saturate at 2^30 units; N * weight
 
 Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.15706):
     s_i  = Σ x²           exact, of peer i's fixed-point values
-    m    = lower median of all s_i
+    m    = lower median of all s_i > 0
     f_i  = floor(2^30 √(m / s_i))   if s_i > m, else no scaling
     y_i  = x_i f_i / 2^30           half to even
 so nobody is scaled up, and one peer among N ≥ 3 has no more weight than an honest one's norm gives it (up to half a
 unit an element from the rounding). With an honest majority the median is at most the largest honest norm.
+
+Who took part. A peer whose values of a tensor are all zero did not train it: it has no vote in that tensor's median and
+centre, and the mean divides by the weight of the others alone. A sparse payload says which tensors were trained, and of
+a small one it may have sent nothing: its values are then the zero with a sign (`compress.codecs.NOTHING_SENT`), without
+a vote, and weigh in the mean. So it is with the result: where nobody took part it is zero, and where the sum of those
+who did is zero, that zero has a sign.
 
 The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centered_clip); `mean`
 is the plain sum, for peers that trust each other (the library's groups; never a job). No rule stops a third of the
@@ -26,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.compress import centered_clip
+from farflung.compress.codecs import is_trained, mark_nothing_sent
 from farflung.compress.kernels import compiled
 from farflung.compress.norm_clip import BLOCK as _BLOCK
 from farflung.compress.norm_clip import EXACT as _EXACT
@@ -51,11 +58,18 @@ class WeightedUpdate(NamedTuple):
     values: Float32
 
 
+class TensorWeight(NamedTuple):
+    """Σ weight of the parts that took part in the tensor at `place`; 0: none."""
+
+    place: slice
+    weight: int
+
+
 class WeightedSum(NamedTuple):
-    """Σ weight * value in units of 2^-24, shape (layout.size,), and Σ weight."""
+    """Σ weight * value in units of 2^-24, shape (layout.size,), and what to divide it by, tensor by tensor."""
 
     total: Int64
-    weight: int
+    weights: tuple[TensorWeight, ...]
 
 
 def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "clip") -> WeightedSum:
@@ -67,17 +81,26 @@ def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "c
     """
     _check(layout, parts)
     total = np.empty(layout.size, np.int64)
+    weights: list[TensorWeight] = []
     for _, place in layout.slices():
-        _merge_tensor(total[place], [_TensorUpdate.of(part, place) for part in parts], rule != "mean")
-        if rule == "centered":
-            values = [part.values[place] for part in parts]
-            centered_clip.centre(total[place], values, [part.weight for part in parts])
-    return WeightedSum(total, sum(part.weight for part in parts))
+        present = [part for part in parts if is_trained(part.values[place])]
+        weights.append(TensorWeight(place, sum(part.weight for part in present)))
+        measured = (_TensorUpdate.of(part, place) for part in present)
+        shares = [share for share in measured if share.square]
+        _merge_tensor(total[place], shares, rule != "mean")
+        if rule == "centered" and shares:
+            centered_clip.centre(total[place], [s.values for s in shares], [s.weight for s in shares])
+    return WeightedSum(total, tuple(weights))
 
 
 def mean(merged: WeightedSum) -> Float32:
-    """The weighted mean, float32, shape (layout.size,)."""
-    return mean_from_fixed(merged.total, merged.weight)
+    """The weighted mean of those who took part, float32, shape (layout.size,); zero where nobody did."""
+    result = np.zeros(merged.total.size, np.float32)
+    for place, weight in merged.weights:
+        if weight:
+            result[place] = mean_from_fixed(merged.total[place], weight)
+            mark_nothing_sent(result[place])
+    return result
 
 
 class _TensorUpdate(NamedTuple):
@@ -114,7 +137,10 @@ def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
 
 
 def _merge_tensor(total: Int64, shares: Sequence[_TensorUpdate], is_clipped: bool) -> None:
-    """Writes the weighted sum of one tensor to `total`, clipped or not."""
+    """Writes the weighted sum of one tensor to `total`, clipped or not; zeros where nobody has a share."""
+    if not shares:
+        total[:] = 0
+        return
     ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2 if is_clipped else -1]
     scales = [share.scale(ceiling) for share in shares]
     for number, start in enumerate(range(0, total.size, _BLOCK)):

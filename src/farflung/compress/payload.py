@@ -19,7 +19,7 @@ from farflung.core.ids import ID_BYTES, Hash, PeerId
 
 MAGIC: Final = b"FFC1"
 VERSION: Final = 2
-FLAGS: Final = 0  # none is defined: anything else is refused
+PARTIAL: Final = 1  # flag: tensors were left out, and the body begins with a plane that says which (compress.sparse)
 KINDS: Final = ("dense", "topk", "low_rank")  # numbers 1, 2, 3
 TRANSFORMS: Final = ("raw", "dct", "auto")  # numbers 0, 1, 2
 
@@ -60,6 +60,7 @@ class PayloadHeader(NamedTuple):
     form: CodecParameters
     layout_id: Hash
     about: ContributionKey
+    is_partial: bool = False
 
 
 def pack(header: PayloadHeader, body: bytes) -> bytes:
@@ -67,11 +68,11 @@ def pack(header: PayloadHeader, body: bytes) -> bytes:
 
     Raises VerificationError FF-COMP-022 (a field does not fit its width), PolicyError FF-COMP-023 (too long).
     """
-    form, layout_id, about = header
+    form, layout_id, about, is_partial = header
     ids = (layout_id, about.base_root, about.peer)
     check_size(HEADER_BYTES + len(body))
     kind, bits, transform, chunk, topk, rank = form.numbers
-    fields = (kind, bits, transform, chunk, topk, rank, about.phase, FLAGS, about.round)
+    fields = (kind, bits, transform, chunk, topk, rank, about.phase, PARTIAL * is_partial, about.round)
     try:
         head = _HEADER.pack(MAGIC, VERSION, *fields, *ids, len(body))
     except struct.error as error:
@@ -112,7 +113,7 @@ def describe(data: bytes | memoryview) -> PayloadDescription:
     fields = _read(data)
     for code, what, found, wanted in (
         ("FF-COMP-003", "frame", fields[:2], (MAGIC, VERSION)),
-        ("FF-COMP-004", "flags", fields[9], FLAGS),
+        ("FF-COMP-004", "flags", fields[9] & ~_allowed(KINDS.index("topk") + 1 == fields[2]), 0),
         ("FF-COMP-010", "body length", fields[14], len(data) - HEADER_BYTES),
     ):
         _compare(code, what, found, wanted)
@@ -123,7 +124,17 @@ def describe(data: bytes | memoryview) -> PayloadDescription:
     if not is_form(form):
         raise _no_codec(fields)
     about = ContributionKey(fields[10], fields[8], Hash(fields[12]), PeerId(fields[13]))
-    return PayloadDescription(PayloadHeader(form, Hash(fields[11]), about), fields[14])
+    return PayloadDescription(PayloadHeader(form, Hash(fields[11]), about, bool(fields[9] & PARTIAL)), fields[14])
+
+
+def is_partial(data: bytes | memoryview) -> bool:
+    """Whether the header says that tensors were left out. Raises ProtocolError FF-COMP-001."""
+    return bool(_read(data)[9] & PARTIAL)
+
+
+def _allowed(can_be_partial: bool) -> int:
+    """The flags that may be set: those of `topk`, which leaves out what was not trained."""
+    return PARTIAL if can_be_partial else 0
 
 
 def is_form(form: CodecParameters) -> bool:
@@ -165,7 +176,7 @@ def unpack(
         raise ProtocolError("FF-COMP-002", f"payload of {len(data)} bytes", cause=cause)
     for code, what, found, wanted in (
         ("FF-COMP-003", "frame", fields[:2], (MAGIC, VERSION)),
-        ("FF-COMP-004", "flags", fields[9], FLAGS),
+        ("FF-COMP-004", "flags", fields[9] & ~_allowed(form.kind == "topk"), 0),
         ("FF-COMP-005", "codec", fields[2:8], form.numbers),
         ("FF-COMP-006", "layout", fields[11], bytes(layout_id)),
         ("FF-COMP-007", "round and phase", (fields[10], fields[8]), (round, phase)),

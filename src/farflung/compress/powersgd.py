@@ -27,13 +27,13 @@ encoding is audited by repeating it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from farflung.compress.codecs import accumulate, check_vector
+from farflung.compress.codecs import accumulate, check_vector, untrained_places
 from farflung.compress.payload import (
     HEADER_BYTES,
     BodyReader,
@@ -105,7 +105,12 @@ class LowRankCodec:
         return query
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, about: ContributionKey
+        self,
+        state: Float32 | None,
+        values: Float32,
+        layout: TensorLayout,
+        about: ContributionKey,
+        trained: Sequence[bool] | None = None,
     ) -> tuple[Float32, bytes]:
         """See `Codec.encode`. In phase 0 all is unsent afterwards.
 
@@ -118,6 +123,9 @@ class LowRankCodec:
         check_vector(self.public, layout, "public factors")
         decay = self.error_decay if about.phase == BASIS else 1.0
         unsent = accumulate(state, values, decay, layout)
+        waiting = list(untrained_places(layout, trained))
+        for place in waiting:
+            unsent[place] = 0.0
         sent = np.zeros_like(unsent)
         if about.phase == FACTOR:
             for place in self._pieces(layout, FACTOR):
@@ -132,6 +140,8 @@ class LowRankCodec:
         if about.phase == FACTOR:
             unsent -= self.restored(self.public, sent, layout)
             check_vector(unsent, layout, "residual values")
+        for place in waiting:
+            unsent[place] = 0.0 if state is None else state[place]
         body = b"".join(sent[piece].astype("<f4").tobytes() for piece in self._pieces(layout, about.phase))
         return unsent, pack(PayloadHeader(self.form, layout.id, about), body)
 

@@ -18,9 +18,10 @@ import numpy as np
 from farflung.compress import payload_body, symbol_stream, transform, values
 from farflung.compress.bits import Int64
 from farflung.compress.chunks import ChunkPlan, Slab, plan, select
-from farflung.compress.codecs import accumulate, check_bound, seal, unseal
-from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey
+from farflung.compress.codecs import accumulate, check_bound, mark_nothing_sent, seal, unseal
+from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey, is_partial
 from farflung.compress.payload_body import SlabSymbols
+from farflung.compress.trained_tensors import TrainedTensors, plane_bytes
 from farflung.core.errors import VerificationError
 from farflung.core.tensor_layout import Float32, TensorLayout
 
@@ -49,36 +50,50 @@ class TopKCodec:
         return CodecParameters("topk", self.value_bits, self.transform, self.chunk, self.topk)
 
     def encode(
-        self, state: Float32 | None, values: Float32, layout: TensorLayout, key: ContributionKey
+        self,
+        state: Float32 | None,
+        values: Float32,
+        layout: TensorLayout,
+        key: ContributionKey,
+        trained: Sequence[bool] | None = None,
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`."""
         check_bound(self, layout)
-        cut = self.plan(layout)
-        residual = accumulate(state, values, self.error_decay, layout)
+        some = TrainedTensors.of(layout, trained)
+        total = accumulate(state, values, self.error_decay, layout)
+        residual = some.take(total)
+        cut = self.plan(some.layout)
         views, joined = cut.gather(residual)
-        parts: list[bytes] = []
+        parts = [some.plane]
         own = iter(views)
         for slabs in cut.sections():
             parts += payload_body.write([self._send(next(own), slab) for slab in slabs], self.form)
         cut.scatter(joined, residual)
-        return residual, seal(self, layout, key, parts)
+        return some.put(residual, state), seal(self, layout, key, parts, some.is_partial)
 
     def encode_chosen(
-        self, indices: Int64, wanted: Float32, layout: TensorLayout, key: ContributionKey
+        self,
+        indices: Int64,
+        wanted: Float32,
+        layout: TensorLayout,
+        key: ContributionKey,
+        trained: Sequence[bool] | None = None,
     ) -> tuple[Float32, bytes]:
         """What the payload says of coefficients chosen elsewhere (train.device_topk), and the payload: the bytes
         that `encode` gives. Raw values only.
 
-        `indices`: ascending, in the order of `plan`; `wanted`: their values; shape (count,) all three. Raises
-        PolicyError FF-COMP-023, VerificationError FF-COMP-021 (not as many as are sent, or not raw), FF-COMP-035.
+        `indices`: ascending, in the order of `plan` of what was trained; `wanted`: their values; shape (count,) all
+        three. Raises PolicyError FF-COMP-023, VerificationError FF-COMP-021 (not as many as are sent, or not raw),
+        FF-COMP-035.
         """
         check_bound(self, layout)
-        cut = self.plan(layout)
+        some = TrainedTensors.of(layout, trained)
+        cut = self.plan(some.layout)
         count = sum(slab.count for slab in cut.slabs)
         if self.transform != "raw" or not indices.shape == wanted.shape == (count,):
             cause = f"{indices.size} indices, {wanted.size} values; {count} raw ones are sent"
             raise VerificationError("FF-COMP-021", "the chosen values do not fit the layout", cause=cause)
-        said, parts, start = np.empty_like(wanted), list[bytes](), 0
+        said, parts, start = np.empty_like(wanted), [some.plane], 0
         for slabs in cut.sections():
             section = []
             for slab in slabs:
@@ -89,13 +104,14 @@ class TopKCodec:
                 said[own] = values.restore(levels, symbols, self.value_bits)
                 start = own.stop
             parts += payload_body.write(section, self.form)
-        return said, seal(self, layout, key, parts)
+        return said, seal(self, layout, key, parts, some.is_partial)
 
     def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
-        body = unseal(self, payload, layout, key)
-        cut = self.plan(layout)
-        found = np.zeros(layout.size, np.float32)
+        body = unseal(self, payload, layout, key, plane_bytes(layout))
+        some = TrainedTensors.read(layout, body) if is_partial(payload) else TrainedTensors.of(layout, None)
+        cut = self.plan(some.layout)
+        found = np.zeros(some.layout.size, np.float32)
         views, joined = cut.gather(found)
         own = iter(views)
         for slabs in cut.sections():
@@ -103,7 +119,9 @@ class TopKCodec:
                 self._restore(sent, next(own))
         body.close()
         cut.scatter(joined, found)
-        return found
+        for _, place in some.layout.slices():
+            mark_nothing_sent(found[place])
+        return some.put(found, None)
 
     def bound(self, layout: TensorLayout) -> int:
         """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""

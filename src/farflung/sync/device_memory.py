@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from farflung.compress.sparse import TopKCodec
+from farflung.compress.trained_tensors import TrainedTensors
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
-from farflung.core.tensor_layout import Float32
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.sync.model_weights import HOST, ModelWeights, on_host
 from farflung.sync.peer_memory import HostMemory, PeerMemory, pushed
 from farflung.train import device_topk
@@ -75,7 +76,8 @@ class DeviceMemory:
         if self._velocity is not None:
             found = self._weights.gradients(self._device)
             self._weights.check_finite(found, "gradients")
-            self._end, self._velocity = pushed(sync.spec, self._start, found, self._velocity, self._residual)
+            layout, residual = self._weights.layout, self._residual
+            self._end, self._velocity = pushed(sync.spec, layout, self._start, found, self._velocity, residual)
             return
         end = self._weights.take(self._device)
         self._weights.check_finite(end, "weights")
@@ -90,15 +92,20 @@ class DeviceMemory:
         if delay and self._offset is not None and state.round > 0:
             before = sync.fragment(state.round - 1, layout).place  # sent already, and still in the offset
             change[before] -= self._offset[before]
+            self._rest(change, before)
         part, about = sync.fragment(state.round, layout), sync.about(state, layout, peer)
-        held, cut = self._residual[part.place], codec.plan(part.layout)
+        held, trained = self._residual[part.place], _trained(part.layout, change[part.place])
+        some = TrainedTensors.of(part.layout, trained)
+        cut = codec.plan(some.layout)
         total = held * float(np.float32(codec.error_decay))
         total += change[part.place]
-        vector = device_topk.gather(total, cut.order)
+        left = device_topk.gather(total, some.places)
+        vector = device_topk.gather(left, cut.order)
         chosen = device_topk.choose(vector, cut.slabs)
-        said, payload = codec.encode_chosen(chosen.indices, chosen.values, part.layout, about)
+        said, payload = codec.encode_chosen(chosen.indices, chosen.values, part.layout, about, trained)
         device_topk.subtract(vector, chosen.places, said)
-        device_topk.scatter(vector, cut.order, held)
+        device_topk.scatter(vector, cut.order, left)
+        device_topk.scatter(left, some.places, held)
         if self._offset is not None:
             if not delay:
                 change[part.place] = 0.0
@@ -126,6 +133,15 @@ class DeviceMemory:
         for name, vector in self._named().items():
             vector.copy_(vectors[name])
 
+    def _rest(self, change: Tensor, place: slice) -> None:
+        """Takes out of `change` what rounding left of tensors at `place` whose weights stayed where they began."""
+        end = self._params if self._end is None else self._end
+        own = [at for _, at in self._weights.layout.slices() if place.start <= at.start < place.stop]
+        moved = torch.stack([(end[at] != self._start[at]).any() for at in own]).tolist()
+        for at, is_moved in zip(own, moved, strict=True):
+            if not is_moved:
+                change[at] = 0.0
+
     def _named(self) -> dict[str, Tensor]:
         named = {"residual": self._residual, "offset": self._offset, "velocity": self._velocity}
         return {name: vector for name, vector in named.items() if vector is not None}
@@ -142,3 +158,8 @@ class DeviceMemory:
                 self._params[torch.from_numpy(places).to(self._device)] = values
                 return
         self._params.copy_(on_host(params))
+
+
+def _trained(layout: TensorLayout, change: Tensor) -> tuple[bool, ...]:
+    """For each tensor whether the round changed it at all: one bit of each travels to the host."""
+    return tuple(torch.stack([change[place].any() for _, place in layout.slices()]).tolist())

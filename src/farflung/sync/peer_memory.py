@@ -18,7 +18,7 @@ from torch import Tensor
 
 from farflung.compress.powersgd import LowRankCodec
 from farflung.core.ids import PeerId
-from farflung.core.tensor_layout import Float32
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
 from farflung.sync.model_weights import HOST, ModelWeights, on_host
 from farflung.train import optim, powersgd_phases
@@ -66,6 +66,7 @@ class HostMemory:
         self._start = _zeros(size)
         self._seen: Float32 | None = None
         self._end: Float32 | None = None
+        self._trained: tuple[bool, ...] = ()  # by the step whose change was sent last
 
     def begin(self, params: Float32) -> None:
         """See `Memory.begin`."""
@@ -79,7 +80,7 @@ class HostMemory:
             found, start = self._weights.gradients(), torch.from_numpy(self._start.copy())
             self._weights.check_finite(found, "gradients")
             residual = None if self._residual is None else torch.from_numpy(self._residual)
-            moved, self._velocity = pushed(sync.spec, start, found, self._velocity, residual)
+            moved, self._velocity = pushed(sync.spec, self._weights.layout, start, found, self._velocity, residual)
             self._end = moved.numpy()
             return
         taken = self._weights.take()
@@ -92,8 +93,10 @@ class HostMemory:
     def sent(self, sync: Sync, state: PublicState, peer: PeerId) -> bytes:
         """See `Memory.sent`."""
         end = state.params if self._end is None else self._end
-        found = sync.encode(state, self._residual, self._offset, end, self._weights.layout, peer)
+        again = self._trained if self._end is None else ()
+        found = sync.encode(state, self._residual, self._offset, end, self._weights.layout, peer, again)
         self._residual, self._offset, self._end = found.residual, found.offset, None
+        self._trained = found.trained
         return found.payload
 
     def unsent(self, sync: Sync, state: PublicState, peer: PeerId, payload: bytes) -> None:
@@ -136,16 +139,20 @@ def has_residual(spec: JobSpec) -> bool:
 
 
 def pushed(
-    spec: JobSpec, start: Tensor, grad: Tensor, velocity: Tensor, residual: Tensor | None
+    spec: JobSpec, layout: TensorLayout, start: Tensor, grad: Tensor, velocity: Tensor, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Where a method that sends gradients ends, as weights (train.sync_arithmetic: they stay, the velocity is what
-    is sent), and its velocity.
+    is sent), and its velocity. A tensor without a gradient, or with one of zeros, sends nothing.
     """
     clipped, _ = optim.clip(grad, spec.optimizer.clip)
     held = OptimState(0, (velocity,))
     if spec.sync.method == "dgc" and residual is not None:
         held = optim.masked(held, residual)
     moved, (after,) = optim.gradient(spec.optimizer, start, clipped, held.vectors)
+    tensors = [place for _, place in layout.slices()]
+    used = torch.stack([grad[place].any() for place in tensors]).tolist()
+    unused = (place for place, is_used in zip(tensors, used, strict=True) if not is_used)
+    optim.hold(unused, (start, *held.vectors), (moved, after))
     return moved, after
 
 

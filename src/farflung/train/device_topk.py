@@ -45,7 +45,8 @@ def choose(vector: Tensor, slabs: Iterable[Slab]) -> TopKSelection:
     bad = int((~torch.isfinite(flat)).sum())
     if bad:
         raise not_finite(bad, flat.numel())
-    places = torch.cat([_places(flat, run) for run in _runs(slabs)])
+    none = torch.empty(0, dtype=torch.int64, device=flat.device)
+    places = torch.cat([none, *(_places(flat, run) for run in _runs(slabs))])
     return TopKSelection(places.cpu().numpy(), flat[places].cpu().numpy(), places)
 
 
@@ -56,7 +57,7 @@ def subtract(vector: Tensor, places: Tensor, sent: Float32) -> None:
 
 def gather(flat: Tensor, order: Sequence[slice]) -> Tensor:
     """`Plan.gather` on the tensor's device: the flat vector in the order of the format."""
-    return torch.cat([flat[place] for place in order])
+    return torch.cat([flat[:0], *(flat[place] for place in order)])
 
 
 def scatter(vector: Tensor, order: Sequence[slice], flat: Tensor) -> None:

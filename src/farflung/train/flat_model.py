@@ -43,6 +43,7 @@ class FlatModel:
         matrices: list[tuple[slice, tuple[int, int]]] = []
         tables = looked_up(module)
         self._places: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._used: set[int] = set()  # where the tensors begin that the last gradient reached
         for tensor, place in self.layout.slices():
             parameter = named[tensor.name]
             view, grad = self.params[place].view(tensor.shape), self.grads[place].view(tensor.shape)
@@ -52,6 +53,7 @@ class FlatModel:
             if len(tensor.shape) >= 2 and tensor.name not in tables:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, grad))
+            _observe(parameter, self._used, place.start)
         self.parameter_layout = ParameterLayout(decay, tuple(matrices))
 
     def put(self, params: Float32) -> None:
@@ -66,6 +68,7 @@ class FlatModel:
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
         """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059."""
         self.grads.zero_()
+        self._used.clear()
         loss = self.loss(x_BT, y_BT)
         if not loss.requires_grad:
             raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
@@ -78,6 +81,18 @@ class FlatModel:
             raise user_module.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
         self._check_views()
         return float(loss.detach())
+
+    @property
+    def unused(self) -> list[slice]:
+        """Places of the tensors that the last loss did not depend on: they have no gradient."""
+        return [place for _, place in self.layout.slices() if place.start not in self._used]
+
+    def never_used(self, x_BT: Tensor, y_BT: Tensor) -> frozenset[str]:
+        """Names of the tensors that the loss on a batch does not depend on. Raises RunError FF-TRAIN-055 to -057."""
+        loss = self.scalar(x_BT, y_BT)
+        parameters = [parameter for parameter, _, _ in self._places]
+        grads = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
+        return frozenset(tensor.name for tensor, grad in zip(self.layout.tensors, grads, strict=False) if grad is None)
 
     def _check_views(self) -> None:
         if any(p.grad is not grad for p, _, grad in self._places):
@@ -122,9 +137,11 @@ class FlatModel:
         _check_parameters(named)
         if TensorLayout.of({name: tuple(p.shape) for name, p in named.items()}) != self.layout:
             raise _built_otherwise()
-        for index, (tensor, (_, view, grad)) in enumerate(zip(self.layout.tensors, self._places, strict=True)):
+        slices = self.layout.slices()
+        for index, ((tensor, place), (_, view, grad)) in enumerate(zip(slices, self._places, strict=True)):
             parameter = named[tensor.name]
             parameter.data, parameter.grad = view, grad
+            _observe(parameter, self._used, place.start)
             self._places[index] = parameter, view, grad
         self.module = fresh
 
@@ -136,6 +153,11 @@ class FlatModel:
         for name, value in after.items():
             if name not in before or not torch.equal(before[name], value):
                 raise _bad_buffer(name)
+
+
+def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
+    """Adds `start` to `used` whenever the parameter gets a gradient."""
+    parameter.register_post_accumulate_grad_hook(lambda _: used.add(start))  # type: ignore[no-untyped-call]
 
 
 def build(spec: JobSpec, module: bytes) -> FlatModel:

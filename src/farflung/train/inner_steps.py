@@ -135,9 +135,10 @@ def _step(
         if not math.isfinite(norm):
             raise _diverged(done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}")
         lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
+        params, after = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
+        optim.hold(model.unused, (model.params, *state.vectors), (params, *after.vectors))
         model.params.copy_(params)
-    return loss, norm, state
+    return loss, norm, after
 
 
 def clip_limit(spec: JobSpec) -> float:

@@ -9,6 +9,7 @@ audited. All vectors have shape (size,), float32. What a step takes from the cou
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -73,6 +74,15 @@ def step(
         case "gradient":
             moved, vectors = gradient(spec, params, grad, state.vectors)
     return moved, OptimState(state.step + 1, vectors)
+
+
+def hold(places: Iterable[slice], before: Vectors, after: Vectors) -> None:
+    """Gives `after` the values of `before`, in place, at places that have no gradient: as torch's optimizers skip them,
+    without weight decay and momentum.
+    """
+    for place in places:
+        for old, new in zip(before, after, strict=True):
+            new[place] = old[place]
 
 
 def adamw(

@@ -27,12 +27,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from farflung.compress import registry
+from farflung.compress.codecs import is_trained, trained_tensors
 from farflung.compress.dgc import kept
 from farflung.compress.merge import WeightedUpdate as Decoded
 from farflung.compress.merge import mean, merge
 from farflung.compress.payload import ContributionKey
 from farflung.compress.powersgd import LowRankCodec
 from farflung.compress.registry import Codec
+from farflung.compress.sparse import TopKCodec
+from farflung.compress.trained_tensors import plane_bytes
 from farflung.core.canon.float_operations import apply_adamw, apply_outer, apply_sign, decayed
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
@@ -50,11 +53,14 @@ OUTER: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING})  # what the outer s
 
 
 class EncodedUpdate(NamedTuple):
-    """What encoding left: residual and offset, each of shape (layout.size,) or None, and the payload."""
+    """What encoding left: residual and offset, each of shape (layout.size,) or None, and the payload. `trained`: for
+    each tensor of the fragment whether the round trained it.
+    """
 
     residual: Float32 | None
     offset: Float32 | None
     payload: bytes
+    trained: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,9 @@ class Sync:
     def bound(self, layout: TensorLayout) -> int:
         """The longest payload of any round, in bytes."""
         parts = fragments.split(layout, self.spec.sync.fragments)
-        return max(self.codec(0).bound(part.layout) for part in parts)
+        codec = self.codec(0)
+        plane = isinstance(codec, TopKCodec)
+        return max(codec.bound(part.layout) + plane * plane_bytes(part.layout) for part in parts)
 
     @property
     def phases(self) -> int:
@@ -144,31 +152,59 @@ class Sync:
         end: Float32,
         layout: TensorLayout,
         peer: PeerId,
+        again: tuple[bool, ...] = (),
     ) -> EncodedUpdate:
         """The payload of a round that led a peer from P_r (and its offset) to `end`, and what it keeps.
 
+        `again`: the tensors that an earlier phase of the same step was about, where `end` is P_r.
         Raises what Codec.encode raises.
         """
+        if not again:
+            end = self._without_decay(state.round, layout, self.start(state, offset), end)
         change = end - state.params
         sync = self.spec.sync
         if sync.delay and offset is not None and state.round > 0:
             before = self.fragment(state.round - 1, layout).place  # sent already, and still in the offset
             change[before] -= offset[before]
+            resting = self.start(state, offset) == end
+            for _, place in layout.slices():  # P + offset was rounded, and what that leaves is no training
+                if before.start <= place.start < before.stop and resting[place].all():
+                    change[place] = 0.0
         part, about = self.fragment(state.round, layout), self.about(state, layout, peer)
         held = None if residual is None else residual[part.place]
         codec = self.codec(state.round)
         if isinstance(codec, LowRankCodec):
             codec = powersgd_phases.encoder(codec, state, layout, self.spec.seed)
-        left, payload = codec.encode(held, change[part.place], part.layout, about)
+        trained = again or self._trained(part.layout, codec, change[part.place])
+        left, payload = codec.encode(held, change[part.place], part.layout, about, trained)
         if not self.is_offset:
-            return EncodedUpdate(left, None, payload)
+            return EncodedUpdate(left, None, payload, trained)
         kept = None
         if left is not None:
             kept = np.zeros_like(end) if residual is None else residual.copy()
             kept[part.place] = left
         if not sync.delay:
             change[part.place] = 0.0
-        return EncodedUpdate(kept, change, payload)
+        return EncodedUpdate(kept, change, payload, trained)
+
+    def _without_decay(self, round: int, layout: TensorLayout, begun: Float32, end: Float32) -> Float32:
+        """`end`, with those tensors as they begun that weight decay alone moved: their gradient was zero throughout."""
+        spec = self.spec
+        if self.is_stepwise or not spec.optimizer.weight_decay:
+            return end
+        steps = range(round * spec.sync.steps, (round + 1) * spec.sync.steps)
+        rates = [learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule) for done in steps]
+        factors = [rate * spec.optimizer.weight_decay for rate in rates]
+        for tensor, place in layout.slices():
+            if len(tensor.shape) >= 2 and _is_decayed(begun[place], end[place], factors):
+                end = end.copy()
+                end[place] = begun[place]
+        return end
+
+    def _trained(self, layout: TensorLayout, codec: Codec, change: Float32) -> tuple[bool, ...]:
+        """For each tensor whether the round trained it. Factors are sent again of what no longer changes."""
+        trained = trained_tensors(layout, change)
+        return trained if any(trained) or not isinstance(codec, LowRankCodec) else (True,) * len(trained)
 
     def decode(self, about: ContributionKey, layout: TensorLayout, payload: bytes) -> Float32:
         """What a payload says, shape (fragment's size,). Raises ProtocolError."""
@@ -236,8 +272,13 @@ class Sync:
         layout: TensorLayout,
         round: int,
     ) -> None:
-        """The outer step on `place` of params and vectors, in place; `round` decides the learning rate."""
+        """The outer step on `place` of params and vectors, in place; `round` decides the learning rate.
+
+        A tensor that nobody trained stays as it is: no gradient is no gradient, without decay and momentum.
+        """
         sync, optimizer = self.spec.sync, self.spec.optimizer
+        untrained = [at for _, at in self.fragment(round, layout).layout.slices() if not is_trained(change[at])]
+        held = [(vector[place], vector[place].copy()) for vector in (params, *vectors.values())] if untrained else []
         rate, old = sync.outer_lr, params[place]
         if self.is_stepwise:
             rate *= learning_rate(round * sync.steps, self.spec.steps, optimizer.lr, self.spec.schedule)
@@ -254,10 +295,33 @@ class Sync:
             )
         else:
             momentum = vectors.get(MOMENTUM)
-            held = None if momentum is None else momentum[place]
-            params[place], new = apply_outer(old, held, change, rate, sync.outer_momentum, sync.nesterov)
+            moving = None if momentum is None else momentum[place]
+            params[place], new = apply_outer(old, moving, change, rate, sync.outer_momentum, sync.nesterov)
             if momentum is not None and new is not None:
                 momentum[place] = new
+        for vector, before in held:
+            for at in untrained:
+                vector[at] = before[at]
+
+
+def _is_decayed(begun: Float32, end: Float32, factors: Sequence[float]) -> bool:
+    """Whether `end` is what some of the first steps of a round make of `begun` by weight decay alone, bit for bit."""
+    few = slice(0, 64)
+    first = begun[few]
+    for count, factor in enumerate(factors, 1):
+        first = _decay(first, factor)
+        if np.array_equal(first, end[few]):
+            whole = begun
+            for each in factors[:count]:
+                whole = _decay(whole, each)
+            return np.array_equal(whole, end)
+    return False
+
+
+def _decay(params: Float32, factor: float) -> Float32:
+    """A step of an inner optimizer whose gradient and momentum are zero (train.optim.adamw)."""
+    left: Float32 = params - params * np.float32(factor)
+    return left
 
 
 def decay_mask(layout: TensorLayout) -> Float32:

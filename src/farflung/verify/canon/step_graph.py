@@ -66,6 +66,7 @@ class _StepFunction:
         self.names = [tensor.name for tensor in model.layout.tensors]
         self.buffers = sorted(name for name, _ in model.module.named_buffers())
         self.matrices = _matrices(model)
+        self.unused = _unused(model, spec)
         self.scalars = BY_STEP[spec.optimizer.name] + BY_COUNT[spec.optimizer.name]
         vectors = VECTORS[spec.optimizer.name]
         state = [f"{vector}/{name}" for vector in (PARAMS, *vectors) for name in self.names]
@@ -106,6 +107,9 @@ class _StepFunction:
         grads, loss = grad_and_value(loss_of)(params)
         grads, norm = _clipped({name: grads[name] for name in self.names}, self.limit)
         after = self._moved(params, grads, vectors, at)
+        for name in self.unused:
+            for held, old in zip(after, (params, *vectors), strict=True):
+                held[name] = old[name]
         return [*(after[n][name] for n in range(1 + len(vectors)) for name in self.names), loss, norm]
 
     def _moved(
@@ -183,6 +187,15 @@ def _matrices(model: FlatModel) -> dict[tuple[int, int], list[str]]:
     by_start = {place.start: tensor.name for tensor, place in model.layout.slices()}
     alike = optim.alike(model.parameter_layout.matrices)
     return {shape: [by_start[place.start] for place in places] for shape, places in alike.items()}
+
+
+def _unused(model: FlatModel, spec: JobSpec) -> frozenset[str]:
+    """Names of the tensors that no step uses: they have no gradient, and stay as they are (train.optim.hold)."""
+    batch = torch.zeros(spec.batch, spec.model.context, dtype=torch.int64)
+    try:
+        return model.never_used(batch, batch.clone())
+    except FarflungError:  # a forward that fails is told where it is traced
+        return frozenset()
 
 
 def _lerp(a: Tensor, b: Tensor, weight: float) -> Tensor:
