@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from farflung.core.errors import FarflungError
 from farflung.job.spec import JobSpec, ModelSpec
@@ -116,6 +117,11 @@ READ = [  # what a line of a model may not read or write, and what is named
     ("setattr(F, 'n', getattr(F, 'n', 0) + 1); return 1.0", "torch.nn.functional, which it writes"),
     ("return __import__('time').time()", "__import__"),
 ]
+LEFT = {  # what outlives the module, though its source does not write into a library openly
+    "type(self.head).n = getattr(type(self.head), 'n', 0) + 1; return 1.0": "torch.nn.modules.linear.Linear.n",
+    "vars(torch)['n'] = vars(torch).get('n', 0) + 1; return 1.0": "torch.n",
+    "b = torch; b.n = getattr(b, 'n', 0) + 1; return 1.0": "torch.n",
+}
 FINE = (
     "return numpy.random.default_rng(3).random()",
     "return 1.0 if os.path.sep else 0.5",
@@ -135,6 +141,24 @@ def test_what_no_job_commits_to_is_refused_with_its_line(body, name):
         flat_model.check_source(SPEC, source(body))
     assert (caught.value.code, caught.value.message) == ("FF-TRAIN-067", f"the model depends on {name}")
     assert "mine.py, line 29" in caught.value.cause
+
+
+@pytest.mark.parametrize("body", LEFT)
+def test_what_a_pass_leaves_in_a_library_is_refused(body):
+    rows = inner_steps.tensors(batches(0))
+    try:
+        with pytest.raises(FarflungError) as caught:
+            built(body).probe(*rows)
+    finally:
+        for owner in (torch, torch.nn.Linear):
+            if "n" in vars(owner):
+                delattr(owner, "n")
+    assert (caught.value.code, caught.value.message) == ("FF-TRAIN-068", f"the model keeps something in {LEFT[body]}")
+
+
+@pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
+def test_what_is_gone_with_the_module_passes_the_probe(body):
+    built(body).probe(*inner_steps.tensors(batches(0)))
 
 
 def test_a_worker_refuses_it_when_it_is_set_up_before_anybody_is_paid(engine):
@@ -167,8 +191,6 @@ def test_a_module_that_is_built_otherwise_each_time_is_refused():
     source = "import torch\n" + MODULE.replace("nn.Embedding(256, 8)", "nn.Embedding(256, 8 + torch.many)")
     source = source.replace("class Model", "torch.many = getattr(torch, 'many', -1) + 1\n\nclass Model")
     source = source.replace("nn.Linear(8, 256)", "nn.Linear(8 + torch.many, 256)").replace("{body}", "return 1.0")
-    import torch
-
     try:
         with pytest.raises(FarflungError) as caught:
             flat_model.build(SPEC, source.encode()).probe(*inner_steps.tensors(batches(0)))

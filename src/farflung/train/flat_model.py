@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
-from farflung.train import process_draws, source_reads, user_module
+from farflung.train import library_marks, process_draws, source_reads, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 
@@ -146,13 +146,17 @@ class FlatModel:
         self.module = fresh
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
-        """Judges the model on one batch; parameters stay. Raises SpecError FF-TRAIN-054, RunError -055 to -059."""
+        """Judges the model on a batch; parameters stay. Raises SpecError FF-TRAIN-054, -068, RunError -055 to -059."""
         before = {name: b.clone() for name, b in self.module.named_buffers()}
         self.gradient(x_BT, y_BT)
         after = dict(self.module.named_buffers())
         for name, value in after.items():
             if name not in before or not torch.equal(before[name], value):
                 raise _bad_buffer(name)
+        if self._again is not None:  # torch has loaded by now what it loads when it is used first
+            marks = library_marks.taken(self.module)
+            self.gradient(x_BT, y_BT)
+            library_marks.check(marks, library_marks.taken(self.module))
 
 
 def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
