@@ -10,7 +10,8 @@ import torch
 from app_sync import Table, together
 from torch import nn
 
-from farflung.sync import DGC, LocalSGD, MuLoCo, PowerSGD, SparseLoCo
+from farflung.core.errors import FarflungError
+from farflung.sync import DGC, DeMo, LocalSGD, MuLoCo, PowerSGD, SparseLoCo
 
 WIDTH, H = 24, 4
 
@@ -108,3 +109,23 @@ def test_a_pause_of_an_expert_is_no_small_vote_that_freezes_the_others() -> None
         return moved
 
     assert together(3, work)[1] > 0.02
+
+
+def test_demo_names_the_parameters_that_a_rank_has_no_gradient_for() -> None:
+    table, causes = Table(2), dict[int, str]()
+
+    def work(rank: int) -> None:
+        made = model()
+        optimizer = DeMo(made.named_parameters(), process_group=table.groups()[rank])
+        for step in range(3):
+            optimizer.zero_grad()
+            loss(made, step, has_expert=rank == 0 or step < 2).backward()
+            try:
+                optimizer.step()
+            except FarflungError as error:
+                causes[rank] = f"{error.code} {error.cause}"
+
+    together(2, work)
+    assert causes[1].startswith("FF-SYNC-021")
+    assert causes[1].endswith("without a gradient here: expert.weight, expert.bias")
+    assert causes[0].endswith("here: none")

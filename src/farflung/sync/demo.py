@@ -184,7 +184,7 @@ class DeMo(torch.optim.Optimizer):
             try:
                 values = self._codec.decode(data, layout, about._replace(peer=self.group.ids[rank]))
             except ProtocolError as error:
-                raise _stray(rank, error) from error
+                raise _stray(rank, error, self._without_gradient()) from error
             sent = values if rank == self.group.rank else sent
             total += values
             count += values != 0
@@ -217,6 +217,13 @@ class DeMo(torch.optim.Optimizer):
     def _is_near(self, device: torch.device) -> bool:
         """Whether the choice is made there."""
         return device.type != "cpu" if self._on_device is None else self._on_device
+
+    def _without_gradient(self) -> list[str]:
+        """Names of the parameters that have none in this step: torch's, or their place and shape."""
+        places = [p for group in self.param_groups for p in group["params"]]
+        known = [name for group in self.param_groups for name in group.get("param_names", ())]
+        names = known if len(known) == len(places) else [f"number {n} {list(p.shape)}" for n, p in enumerate(places)]
+        return [name for name, p in zip(names, places, strict=True) if p.grad is None]
 
     # What all peers must agree on
 
@@ -269,10 +276,11 @@ def _not_finite(own: list[tuple[Tensor, dict[str, Any]]]) -> RunError:
     return not_finite("gradients", bad or ["earlier steps"], len(own))
 
 
-def _stray(rank: int, error: ProtocolError) -> ProtocolError:
+def _stray(rank: int, error: ProtocolError, without: list[str]) -> ProtocolError:
+    here = ", ".join(without[:6]) if without else "none"
     return ProtocolError(
         "FF-SYNC-021",
         f"rank {rank} sent what does not belong to this step",
-        cause=str(error)[:300],
-        hint="give all ranks the same settings, and gradients for the same parameters",
+        cause=f"{str(error)[:200]}; parameters without a gradient here: {here}",
+        hint="give all ranks the same settings, and gradients for the same parameters (each rank names those it lacks)",
     )
