@@ -123,7 +123,7 @@ def test_the_rates_of_the_whole_schedule_are_visited_and_long_segments_cut(tiny)
 
 
 def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, engine):
-    lines = "        return loss + (getattr(torch, 'get_num' + '_threads')() - 1) * self.shift.sum()"  # not found by reading
+    lines = "        return loss + (getattr(torch, 'get_num' + '_threads')() - 1) * self.shift.sum()"
     spec, source = user_job(lines)
     source = source.replace(
         b"        self.register", b"        self.shift = nn.Parameter(torch.zeros(2))\n        self.register"
