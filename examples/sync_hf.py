@@ -18,15 +18,27 @@ import farflung
 class FarflungSync(TrainerCallback):
     """Exchanges every `sync_every` steps of the Trainer, whose own optimizer makes the local steps.
 
-    `settings` go to farflung.sync.SparseLoCo: group, topk, fragment_sync_delay and the others.
+    `settings` go to farflung.sync.SparseLoCo: group, topk, fragment_sync_delay and the others. Each checkpoint of the
+    Trainer gets a file for each peer, with this peer's weights and all that its next step depends on; training that
+    goes on from a checkpoint begins with it, inside a round too. `checkpoint`: the folder that the Trainer resumes
+    from, where that is not in its own output folder.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
+    def __init__(self, *, checkpoint: str | Path | None = None, **settings: Any) -> None:
+        self.settings, self.checkpoint = settings, checkpoint
         self.reports: list[farflung.sync.RoundReport] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.sync = farflung.sync.SparseLoCo(kwargs["model"], kwargs["optimizer"], **self.settings)
+        self.model = kwargs["model"]
+        self.sync = farflung.sync.SparseLoCo(self.model, kwargs["optimizer"], **self.settings)
+        if state.global_step:
+            # Without this file the run would go on as another one: better an error than that.
+            kept = torch.load(self.file(self.checkpoint or folder_of(args, state)))
+            self.model.load_state_dict(kept["model"])
+            self.sync.load_state_dict(kept["sync"])
+
+    def file(self, folder: str | Path) -> Path:
+        return Path(folder) / f"farflung-sync-{self.sync.group.rank}.pt"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         report = self.sync.advance()  # the Trainer has made the step itself
@@ -34,12 +46,17 @@ class FarflungSync(TrainerCallback):
             self.reports.append(report)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        torch.save(self.sync.state_dict(), folder / "farflung-sync.pt")
+        kept = {"model": self.model.state_dict(), "sync": self.sync.state_dict()}
+        torch.save(kept, self.file(folder_of(args, state)))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.sync.finish()
         self.sync.close()
+
+
+def folder_of(args: Any, state: Any) -> Path:
+    """Where the Trainer keeps the checkpoint of the step that it stands at."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
 def main() -> None:
