@@ -1,6 +1,7 @@
 """Training ahead: nobody's bits depend on it, and what was guessed wrong is dropped."""
 
 import asyncio
+import itertools
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from farflung.job.job_loader import load as load_job
 from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
 from farflung.train import public_state, worker_messages
 from farflung.train.engine import WorkerEngine
+from farflung.train.flat_model import FlatModel
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.prefetched_round import PrefetchedRound
 from farflung.train.worker_messages import (
@@ -285,16 +287,18 @@ def test_a_round_given_up_is_trained_from_its_start_when_asked_again(twins):
     assert twins.steps == STEPS
 
 
-FAILS_LATE = """        self.calls = getattr(self, "calls", 0) + 1
-        if self.calls > %d:
-            raise ValueError("no more")
-        return loss"""
-
-
 @pytest.mark.parametrize("more", [0, 2])
-def test_a_step_that_fails_ahead_is_not_lost_and_stops_nothing_else(user_job, engine, job, more):
-    spec, source = user_job(FAILS_LATE % (1 + STEPS + more))
+def test_a_step_that_fails_ahead_is_not_lost_and_stops_nothing_else(user_job, engine, job, more, monkeypatch):
+    spec, source = user_job("        return loss")
     one = engine(job(model=spec.model), 0, source)
+    passes, scalar = itertools.count(1), FlatModel.scalar
+
+    def failing(self, *batch):
+        if next(passes) > STEPS + more:
+            raise RunError("FF-TRAIN-055", "the model's forward pass failed")
+        return scalar(self, *batch)
+
+    monkeypatch.setattr(FlatModel, "scalar", failing)
     trained = one.handle(TrainCommand(0))
     assert sum(one.prefetch() for _ in range(99)) == more + 1
     one.handle(OpenSegmentCommand(0, 1))
@@ -342,16 +346,16 @@ def test_a_cheat_makes_nothing_ahead_and_cheats_as_before(setup, job):
     assert list(run(is_eager=True)) == list(run(is_eager=False))
 
 
-COUNTS = """        with open(%r, "a") as file:
-            file.write("x")
+COUNTS = """        print("x", end="", flush=True)
         return loss"""
+PROBES = 2  # passes that judge a model
 
 
 @pytest.mark.whole
 def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, setup, engine, job, tmp_path):
     """Its model counts its forward passes: one that judges it, those of round 0, and those of round 1 unasked."""
     counted = tmp_path / "forwards"
-    spec, source = user_job(COUNTS % str(counted))
+    spec, source = user_job(COUNTS)
     spec = job(model=spec.model, rounds=2)
 
     async def talk(ours):
@@ -361,9 +365,9 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
         await pipe.request(LoadCommand(0, began.snapshot, b""))
         replies = [await pipe.request(TrainCommand(0))]
         until = time.monotonic() + 300
-        while counted.stat().st_size < 1 + 2 * STEPS and time.monotonic() < until:  # noqa: ASYNC110
+        while counted.stat().st_size < PROBES + 2 * STEPS and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert counted.stat().st_size == 1 + 2 * STEPS
+        assert counted.stat().st_size == PROBES + 2 * STEPS
         said = replies[0]
         replies.append(
             await pipe.request(MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),)))
@@ -373,13 +377,15 @@ def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, se
         return replies
 
     ours, theirs = socket.socketpair()
-    with theirs:
+    with theirs, counted.open("w") as printed:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdout=printed,
         )
     there = asyncio.run(talk(ours))
     assert process.wait(timeout=60) == 0
-    assert counted.stat().st_size == 1 + 2 * STEPS
+    assert counted.stat().st_size == PROBES + 2 * STEPS
     here = engine(spec, 0, source)
     said = here.handle(TrainCommand(0))
     merged = here.handle(MergeCommand(0, (AcceptedPayload(ME, said.trace.statistics.tokens, said.payload),)))
