@@ -11,7 +11,7 @@ from farflung.advice.hardware.card_profile import CardProfile
 from farflung.advice.hardware.card_table import CardTable
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.io.ordinary_files import open_ordinary
 
 FILE: Final = Path(__file__).resolve().parents[1] / "hardware" / "cards.csv"
 
@@ -26,7 +26,8 @@ def read_profile(path: Path) -> CardProfile:
     """A measured profile; raises UsageError FF-PLAN-033 (its field), FF-PLAN-038 (it cannot be read)."""
     cause = ""
     try:
-        text = read_bounded(path, 4 * limits.CARD_PROFILE_CHARACTERS).decode()
+        with open_ordinary(path) as file:
+            text = file.read(4 * limits.CARD_PROFILE_CHARACTERS + 1).decode()
     except OSError as error:
         cause = error.strerror or str(error)
     except UnicodeDecodeError:
