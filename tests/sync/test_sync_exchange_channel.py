@@ -18,7 +18,7 @@ from torch import nn
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import Hash
 from farflung.sync import DGC, DeMo, DiLoCo, GradientSync, LocalSGD, Mesh, MuLoCo, PowerSGD, SparseLoCo
-from farflung.sync.exchange_channel import CHANNEL_BITS
+from farflung.sync.exchange_channel import CHANNEL_BITS, ExchangeChannel
 from farflung.sync.exchange_round import check_roots
 
 Made = Callable[[nn.Module, Any], Any]
@@ -135,6 +135,17 @@ def test_calls_that_differ_are_named_instead_of_merged() -> None:
         assert error.code == "FF-SYNC-019"
         assert "'check() before round 1'" in error.cause
         assert f"this peer (rank {rank}) is at" in error.cause
+
+
+def test_a_long_name_of_a_call_is_the_same_call() -> None:
+    groups = Table(2).groups()
+
+    def one(rank: int) -> dict[int, bytes]:
+        channel = ExchangeChannel(groups[rank])
+        channel.meet({}, 2)
+        return channel.exchange("gradients of " + "x" * 200, bytes([rank]), 1, 2).payloads
+
+    assert together(2, one) == [{0: b"\0", 1: b"\1"}] * 2
 
 
 def test_parameters_that_no_payload_has_are_called_one_s_own() -> None:

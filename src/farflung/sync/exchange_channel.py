@@ -62,9 +62,10 @@ class ExchangeChannel:
         sent = bytes([len(head)]) + head + payload
         found = self._group.exchange(name, sent, 1 + _LABEL_BYTES + bound, quorum)
         others = {rank: _label(data) for rank, data in found.payloads.items()}
-        apart = {rank: other for rank, other in others.items() if other != label}
+        own = _label(sent)
+        apart = {rank: other for rank, other in others.items() if other != own}
         if apart:
-            raise _apart(label, self.rank, apart)
+            raise _apart(own, self.rank, apart)
         return found._replace(payloads={rank: data[1 + len(head) :] for rank, data in found.payloads.items()})
 
 
