@@ -33,6 +33,7 @@ class ExchangeChannel:
     def __init__(self, group: SyncGroup, *, is_dedicated: bool = False) -> None:
         self._group, self._is_dedicated = group, is_dedicated
         self._next = 0
+        self._met_bytes = 0, 0  # sent and received before the first exchange, which counts them
         self.is_met = False
         self.rank, self.ids = group.rank, group.ids
 
@@ -44,6 +45,7 @@ class ExchangeChannel:
         meeting = self._group.meeting()
         own = {name: str(value) for name, value in terms.items()}
         found = self._group.exchange(meeting, msgspec.json.encode(own), TERMS_BYTES, quorum)
+        self._met_bytes = found.bytes_up, found.bytes_down
         compare(own, self.rank, self.ids, found.payloads)
         if self._is_dedicated:
             self._group = self._group.dedicated()
@@ -66,7 +68,12 @@ class ExchangeChannel:
         apart = {rank: other for rank, other in others.items() if other != own}
         if apart:
             raise _apart(own, self.rank, apart)
-        return found._replace(payloads={rank: data[1 + len(head) :] for rank, data in found.payloads.items()})
+        (up, down), self._met_bytes = self._met_bytes, (0, 0)
+        return found._replace(
+            payloads={rank: data[1 + len(head) :] for rank, data in found.payloads.items()},
+            bytes_up=found.bytes_up + up,
+            bytes_down=found.bytes_down + down,
+        )
 
 
 def compare(own: Mapping[str, str], rank: int, ids: tuple[PeerId, ...], payloads: Mapping[int, bytes]) -> None:
