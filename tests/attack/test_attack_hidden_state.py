@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import dispute_match as match
+import numpy as np
 import pytest
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -43,7 +44,8 @@ def test_work_that_the_graph_makes_is_not_convicted_whatever_a_worker_repeats() 
 def test_work_that_the_graph_does_not_make_is_still_convicted() -> None:
     left_out = match.cheat()
     moved = replace(match.border(2), params=match.border(2).params * 1.5)
-    assert said(left_out) == said(moved) == ACCUSED
+    overflowing = replace(match.border(2), params=np.full_like(match.border(2).params, 3e38))
+    assert said(left_out) == said(moved) == said(overflowing) == ACCUSED
 
 
 @pytest.mark.parametrize(

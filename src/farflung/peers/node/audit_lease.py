@@ -22,6 +22,7 @@ from farflung.core.codec import encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.proof_class import probe_of
 from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding, sign_verdict
 from farflung.net.messages import MessageKind
@@ -42,6 +43,7 @@ from farflung.verify import segment_opening
 from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, nonce_of
 from farflung.verify.canon import accusation_check
+from farflung.verify.canon.dispute_execution import check_memory
 
 ROUNDS_HELD: Final = 2  # of audits: the round that is judged, and the one before
 BLAMED: Final = (  # what the worker says of a state that no honest peer can have gone on from
@@ -222,10 +224,14 @@ class AuditLease:
         return protocol_messages.VerdictReply(self._verdict(held.order, found, held.blind.digest), border, nonce)
 
     async def _by_graph(self, held: PendingAudit, claimed: bytes, found: AuditFinding) -> AuditFinding:
-        """The finding that is signed: where the job has a graph, it must find the same distance false."""
+        """The finding that is signed: where the job has a graph, it must find the same distance false.
+
+        Raises RunError FF-VERI-103 where this machine has no memory for that: another verifier is asked.
+        """
         parts = await self._workspace.parts() if accusation_check.needs_graph(found) else None
         if parts is None:
             return found
+        check_memory(parts, memory_bytes())
         public = public_state.unpack(held.snapshot, self._terms.layout).params
         states = held.start, claimed
         about = parts, held.audit, held.order.member, public, states, found
