@@ -34,11 +34,13 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
 from farflung.peers.node import agent as role
 from farflung.peers.node import audit_lease, opening_deadlines
+from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest, seal
 from farflung.train import public_state, segments, worker_messages
 from farflung.train.segments import BorderState
+from farflung.verify.audit_verdict import AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, is_blind, opens
 
 replace = msgspec.structs.replace
@@ -552,6 +554,30 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
             judged = await scene.judge(order, answer.blind, leaves=leaves)
             assert about(judged.verdict, order) is VerdictFinding.FALSE
             scene.shown = None
+
+    against(attack)
+
+
+@pytest.mark.parametrize(("has_graph", "signed"), [(True, VerdictFinding.UNPAID), (False, VerdictFinding.FALSE)])
+def test_an_accusation_is_signed_only_where_the_jobs_graph_makes_it_too(
+    against: Any, has_graph: bool, signed: VerdictFinding
+) -> None:
+    """The verifier's own worker departs from work that is honest; the graph (attack_hidden_state) finds nothing."""
+
+    async def parts(_: JobWorkspace) -> object:
+        return object() if has_graph else None
+
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
+        answer = await scene.run(order)
+        assert answer.blind is not None
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(audit_lease.chair, "judge", lambda *_: AuditFinding(VerdictFinding.FALSE, 9000))
+            patched.setattr(JobWorkspace, "parts", parts)
+            patched.setattr(audit_lease, "check_memory", lambda *_: None)
+            cleared = AuditFinding(VerdictFinding.UNPAID, 2000)
+            patched.setattr(audit_lease.accusation_check, "confirmed", lambda *_: cleared)
+            judged = await scene.judge(order, answer.blind)
+        assert about(judged.verdict, order) is signed
 
     against(attack)
 
