@@ -27,7 +27,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.units import Seconds
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.transactions import Canary, SignedVerdict, VerdictFinding
+from farflung.ledger.transactions import DAMNING, Canary, SignedVerdict, VerdictFinding
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
 from farflung.peers.requester.audit_draw import AuditDraws, CommitmentAnchors
@@ -78,6 +78,8 @@ class AuditCoordinator:
         self._opened: dict[tuple[int, PeerId], messages.SegmentOpenReply | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
+        self._false: dict[PeerId, int] = {}  # the first round in which a peer's work was found false
+        self._under_way: dict[int, asyncio.Event] = {}  # rounds whose cases are not all judged yet
         self._discredited = set(self._accounts.discredited)
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._is_drawn = asyncio.Event()  # the newest round that was committed, if there is any
@@ -188,8 +190,13 @@ class AuditCoordinator:
         cases = [self._case(round, c, drawn[c.peer], asked) for c in (*accepted, *owed) if c.peer in drawn]
         if not cases or not asked:
             return VerdictsInput(round, ())
-        public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
-        found = await asyncio.gather(*(self._one(case, public) for case in cases))
+        ended = self._under_way[round] = asyncio.Event()
+        try:
+            public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
+            found = await asyncio.gather(*(self._one(case, public) for case in cases))
+        finally:
+            ended.set()
+            del self._under_way[round]
         self._opened = {place: opened for place, opened in self._opened.items() if place[0] > round}
         verdicts = [said for each, _ in found for said in each]
         tests = sorted((c for _, c in found if c is not None), key=lambda c: c.verdict.verdict.node)
@@ -225,9 +232,20 @@ class AuditCoordinator:
             said.update([await self._next(case, order, said)])
         said = confirmed(said, case)
         testimonies = [said[v].testimony for v in sorted(said)]
-        if testimonies and case.contribution.peer not in self._excluded:
+        if any(t.verdict.verdict.finding in DAMNING for t in testimonies):
+            await self._earlier(case.round)
+        if testimonies and not self._is_out(case):
             self._conclude(case, order, [said[v] for v in sorted(said)], time.monotonic() - began)
         return [t.verdict for t in testimonies], test
+
+    async def _earlier(self, round: int) -> None:
+        """Waits for the rounds before: of two accusations the log has the first one, and the other is not told."""
+        for ended in [ended for other, ended in self._under_way.items() if other < round]:
+            await ended.wait()
+
+    def _is_out(self, case: AuditCase) -> bool:
+        peer = case.contribution.peer
+        return peer in self._excluded or self._false.get(peer, case.round) < case.round
 
     async def _next(
         self, case: AuditCase, order: messages.AuditRequest, said: dict[PeerId, VerifierStatement]
@@ -287,6 +305,7 @@ class AuditCoordinator:
         found = conclude(verdicts, quorum_of(len(case.verifiers)))
         self._discredited.update(found.discredited)
         if found.is_guilty:
+            self._false.setdefault(case.contribution.peer, case.round)
             alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]
             self._keep(case, order, alike)
         peer = case.contribution.peer
