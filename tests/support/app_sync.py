@@ -14,6 +14,7 @@ from farflung.sync.group import GroupExchange, rank_id, too_few
 
 Tamper = Callable[[int, int, bytes], bytes | None]  # tag, rank, payload -> what arrives at all; None: nothing
 SIDE = 24
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where the models of these tests lie
 TAGS = 4
 
 
@@ -22,7 +23,7 @@ class Table:
 
     def __init__(self, size: int, tamper: Tamper | None = None) -> None:
         self.size, self.tamper = size, tamper
-        self.barrier = threading.Barrier(size, timeout=30)
+        self.barrier = threading.Barrier(size, timeout=300)
         self.sent: dict[tuple[int, int], bytes] = {}  # by TAGS x round, and rank
         self.held: dict[tuple[int, int], bytes] = {}  # by name and rank, with what stands before a payload
 
@@ -88,9 +89,10 @@ def together(size: int, work: Callable[[int], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     if errors:
         raise errors[min(errors)]
+    assert not any(thread.is_alive() for thread in threads)
     return results
 
 
@@ -101,19 +103,19 @@ def net(seed: int = 0, *, hidden: int = 40) -> nn.Module:
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return made
+    return made.to(DEVICE)
 
 
 def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
     """The loss of one rank's batch number `step`."""
-    dtype = next(model.parameters()).dtype
-    x = torch.randn(8, SIDE, generator=torch.Generator().manual_seed(1000 * rank + step)).to(dtype)
+    like = next(model.parameters())
+    x = torch.randn(8, SIDE, generator=torch.Generator().manual_seed(1000 * rank + step)).to(like.device, like.dtype)
     return ((model(x) - x.flip(1)).float() ** 2).mean()
 
 
 def flat(model: nn.Module) -> torch.Tensor:
     """All parameters, in one vector."""
-    return torch.cat([p.detach().float().reshape(-1) for p in model.parameters()])
+    return torch.cat([p.detach().float().reshape(-1).cpu() for p in model.parameters()])
 
 
 def train(sync: Any, model: nn.Module, rank: int, steps: range) -> list[Any]:

@@ -1,6 +1,7 @@
 """What stays on an accelerator: the same payloads, residuals and weights as on the host, and only chosen values travel.
 
-There is no accelerator here: `on_device=True` takes the device's path for a model on the CPU.
+Where there is no accelerator, `on_device=True` takes the device's path for a model on the CPU. Where there is one, the
+models lie on it (bench/gpu.py runs these tests there).
 """
 
 import copy
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from app_sync import Table, adamw, flat, loss, net, together, train
+from app_sync import DEVICE, Table, adamw, flat, loss, net, together, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -38,14 +39,14 @@ def walk(sync: Any, model: nn.Module, rank: int, steps: range) -> None:
     for step in steps:
         generator = torch.Generator().manual_seed(1000 * rank + step)
         for number, parameter in enumerate(model.parameters()):
-            grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            grad = torch.randn(parameter.shape, generator=generator).to(parameter.device, parameter.dtype)
             parameter.grad = grad if parameter.requires_grad and (step + number) % 5 else None
         sync.step()
         sync.zero_grad()
 
 
 def memory(sync: Any) -> dict[str, bytes]:
-    return {name: vector.numpy().tobytes() for name, vector in sync.memory.vectors().items()}
+    return {name: vector.cpu().numpy().tobytes() for name, vector in sync.memory.vectors().items()}
 
 
 def same_on_the_device(make: Any, settings: dict[str, Any], tamper: Any = None) -> None:
@@ -93,7 +94,7 @@ def test_a_peer_on_the_device_is_bit_for_bit_the_peer_on_the_host(
     shapes, dtype, bits, chunk, topk, fragments, delay, momentum
 ) -> None:
     def make() -> Any:
-        model = Shapes(shapes, dtype)
+        model = Shapes(shapes, dtype).to(DEVICE)
         return model, (torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),)
 
     asked = {
@@ -112,7 +113,7 @@ def test_a_peer_on_the_device_is_bit_for_bit_the_peer_on_the_host(
 @pytest.mark.parametrize("settings", [{}, {"clip": 0.5, "warmup_rounds": 6}, {"value_bits": 2}])
 def test_dgc_on_the_device_is_bit_for_bit_dgc_on_the_host(settings: dict[str, Any]) -> None:
     asked = {"lr": 0.05, "topk": 2, "chunk": 32, **settings}
-    same_on_the_device(lambda: (Shapes([(13, 7), (40,), ()], torch.float32), ()), asked)
+    same_on_the_device(lambda: (Shapes([(13, 7), (40,), ()], torch.float32).to(DEVICE), ()), asked)
 
 
 @pytest.mark.parametrize("delay", [0, 1])
@@ -120,7 +121,7 @@ def test_what_did_not_count_is_unsent_on_the_device_too(delay: int) -> None:
     asked = {"sync_every": H, "topk": 2, "chunk": 16, "transform": "raw", "fragment_sync_delay": delay}
 
     def make() -> Any:
-        model = Shapes([(13, 7), (40,)], torch.float32)
+        model = Shapes([(13, 7), (40,)], torch.float32).to(DEVICE)
         return model, (torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),)
 
     same_on_the_device(make, asked, lambda tag, rank, data: None if rank and tag in (4, 8) else data)
@@ -233,8 +234,8 @@ def test_demo_that_chooses_on_the_device_is_demo(aggregation: Any) -> None:
 
 
 def test_what_the_device_cannot_choose_stays_on_the_host() -> None:
-    model = net()
-    assert isinstance(SparseLoCo(model, adamw(model), transform="raw").memory, HostMemory)  # a CPU's model
+    model = net().cpu()
+    assert isinstance(SparseLoCo(model, adamw(model), transform="raw").memory, HostMemory)
     for transform in ("dct", "auto"):
         with pytest.raises(FarflungError, match="FF-SYNC-001"):
             SparseLoCo(model, adamw(model), transform=transform, on_device=True)

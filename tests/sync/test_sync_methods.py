@@ -215,7 +215,7 @@ def test_what_did_not_count_is_sent_later() -> None:
             model = net()
             sync = build("sparse_loco", model, table.groups()[rank], min_quorum=2)
             train(sync, model, rank, range(H))
-            return sync.memory.vectors()["residual"].numpy()
+            return sync.memory.vectors()["residual"].cpu().numpy()
 
         return together(3, work)
 

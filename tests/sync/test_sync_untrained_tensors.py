@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from app_sync import Table, together
+from app_sync import DEVICE, Table, together
 from torch import nn
 
 from farflung.core.errors import FarflungError
@@ -22,12 +22,12 @@ def model() -> nn.ModuleDict:
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return made
+    return made.to(DEVICE)
 
 
 def loss(made: nn.ModuleDict, seed: int, *, has_expert: bool) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    x, noise, more = (torch.randn(32, WIDTH, generator=generator) for _ in range(3))
+    x, noise, more = (torch.randn(32, WIDTH, generator=generator).to(DEVICE) for _ in range(3))
     found: torch.Tensor = (made["shared"](x) - x.flip(1) - 0.5 * noise).square().mean()
     if has_expert:
         found = found + (made["expert"](x) + x.roll(1, 1) - 0.5 * more).square().mean()
