@@ -141,10 +141,10 @@ def bits(device: str) -> Iterator[Row]:
 
 def suite() -> Iterator[Row]:
     """The tests of the library, whose models lie on the card where there is one."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tier", "all"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "8", "--tier", "all"]
     files = ["device_memory", "state", "untrained_tensors", "methods", "demo"]
     tests = [f"tests/sync/test_sync_{name}.py" for name in files]
-    ended = subprocess.run([*command, *tests, "-o", "addopts="], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run([*command, *tests, "-o", "filterwarnings=default"], cwd=ROOT, capture_output=True, text=True)
     sys.stderr.write("".join(ended.stdout.splitlines(keepends=True)[-40:]) + ended.stderr[-2000:])
     last = ended.stdout.strip().splitlines()[-1].strip("= ")
     yield at_most("tests/sync with models on the card", ended.returncode, "exit status", 0, last)
