@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from app_sync import SIDE, Table, adamw, flat, loss, net, together
+from app_sync import DEVICE, SIDE, Table, adamw, flat, loss, net, together
 from torch import nn
 
 from farflung.core.errors import FarflungError
@@ -277,7 +277,7 @@ def test_tensors_that_differ_are_named() -> None:
 @pytest.mark.parametrize("name", ["sparse_loco", "diloco", "muloco", "local_sgd", "dgc", "powersgd", "demo"])
 def test_an_empty_parameter_is_left_alone(name: str) -> None:
     model = net()
-    model.empty = nn.Parameter(torch.zeros(0, 5))  # type: ignore[assignment]
+    model.empty = nn.Parameter(torch.zeros(0, 5, device=DEVICE))  # type: ignore[assignment]
     sync = METHODS[name](model, None)
     for step in range(2 * H):
         (loss(model, 0, step) + model.empty.sum()).backward()  # type: ignore[operator]

@@ -91,3 +91,9 @@ def test_where_all_was_sent_no_velocity_is_left():
     after = optim.masked(state, torch.tensor([0.0, 0.5, -0.0]))
     assert after.vectors[0].tolist() == [0.0, 2.0, 0.0]
     assert after.step == 3
+
+
+@given(size=st.integers(0, 200), exponent=st.integers(-30, 30), seed=st.integers(0, 9))
+def test_an_ordered_norm_is_the_norm(size: int, exponent: int, seed: int) -> None:
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 10.0**exponent
+    assert optim.ordered_norm(vector) == pytest.approx(float(torch.linalg.vector_norm(vector.double())), rel=1e-6)

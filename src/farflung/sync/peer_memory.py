@@ -144,7 +144,8 @@ def pushed(
     """Where a method that sends gradients ends, as weights (train.sync_arithmetic: they stay, the velocity is what
     is sent), and its velocity. A tensor without a gradient, or with one of zeros, sends nothing.
     """
-    clipped, _ = optim.clip(grad, spec.optimizer.clip)
+    limit = spec.optimizer.clip
+    clipped = optim.bounded(grad, optim.ordered_norm(grad), limit) if limit > 0 else grad
     held = OptimState(0, (velocity,))
     if spec.sync.method == "dgc" and residual is not None:
         held = optim.masked(held, residual)

@@ -54,9 +54,28 @@ def fresh(spec: OptimizerSpec, params: Tensor) -> OptimState:
 def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
     """`grad` scaled so that its global L2 norm is at most `limit` (0: no limit), and the norm before."""
     norm = float(torch.linalg.vector_norm(grad))
-    if limit <= 0 or norm <= limit:
-        return grad, norm
-    return grad * (limit / norm), norm
+    return bounded(grad, norm, limit), norm
+
+
+def bounded(grad: Tensor, norm: float, limit: float) -> Tensor:
+    """`grad`, whose norm is `norm`, scaled so that it is at most `limit` (0: no limit)."""
+    return grad if limit <= 0 or norm <= limit else grad * (limit / norm)
+
+
+def ordered_norm(vector: Tensor) -> float:
+    """L2 norm with the same bits on every device: `torch.linalg.vector_norm` adds in an order that the device chooses.
+
+    Halves are added to each other until one number is left, so its error grows with the logarithm of the size. float32.
+    """
+    largest = float(vector.abs().max()) if vector.numel() else 0.0
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    left = (vector / largest).square_()
+    while left.numel() > 1:
+        half = (left.numel() + 1) // 2
+        left[: left.numel() - half] += left[half:]
+        left = left[:half]
+    return largest * math.sqrt(float(left))
 
 
 def step(
