@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farflung.job.spec import OptimizerSpec, ScheduleSpec
 from farflung.train import optim
