@@ -25,9 +25,9 @@ from farflung.advice.method_costs import (
 from farflung.compress.dgc import kept
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
+from farflung.job.methods.registry import METHODS
 from farflung.job.spec import JobSpec, OptimizerSpec
 from farflung.job.spec_checks import check
-from farflung.job.sync_methods import METHODS
 from farflung.plan.link_syntax import Link, parse
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_plan import advise

@@ -24,7 +24,7 @@ from farflung.advice.method_loss_table import LossSetting, setting_of
 from farflung.app.cli import plan_link
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
-from farflung.job.sync_methods import METHODS
+from farflung.job.methods.registry import METHODS
 from farflung.plan.link_syntax import parse
 
 ROOT = Path(__file__).resolve().parents[2]

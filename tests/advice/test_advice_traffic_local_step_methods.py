@@ -14,7 +14,7 @@ from farflung.core.crypto import digest
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import TensorLayout
-from farflung.job.sync_methods import METHODS
+from farflung.job.methods.registry import METHODS
 from farflung.plan.state_vectors import codec_of
 
 LAYOUT = TensorLayout.of({"a": (256, 192), "b": (192,), "c": (64, 256)})

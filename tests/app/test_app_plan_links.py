@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from farflung.app.cli.main import main
+from farflung.job.methods.registry import METHODS
 from farflung.job.spec import JobSpec
-from farflung.job.sync_methods import METHODS
 from farflung.local.jobs import resolve
 
 STEP = ("--step", "1")

@@ -15,7 +15,7 @@ from farflung.compress.merge import WeightedUpdate, mean, merge
 from farflung.compress.payload import ContributionKey
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
-from farflung.train import optim
+from farflung.job.methods.dgc import DGC
 
 CASES = settings(max_examples=100)
 SETTINGS = st.integers(1, 1 << 20).flatmap(
@@ -27,8 +27,7 @@ def masked(velocity, residual):
     """What the inner optimizer does at a round's start (train.inner_steps)."""
     if residual is None:
         return velocity
-    state = optim.OptimState(0, (torch.from_numpy(velocity),))
-    return optim.masked(state, torch.from_numpy(residual)).vectors[0].numpy()
+    return DGC.begun(torch.from_numpy(velocity), torch.from_numpy(residual)).numpy()
 
 
 def test_warm_up_over_four_epochs_is_the_papers():

@@ -15,10 +15,11 @@ from farflung.core.errors import SpecError
 from farflung.job import job_toml
 from farflung.job.job_loader import build, load
 from farflung.job.keys import KEYS, SECTIONS, keys, value_of
+from farflung.job.methods.registry import METHODS
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 from farflung.job.spec_checks import RANGES, check
-from farflung.job.sync_methods import METHOD, METHODS
 
 
 def refusal(text=None, **more):

@@ -145,7 +145,7 @@ def test_a_snapshot_holds_what_the_outer_optimizer_remembers() -> None:
     assert sections(outer="adamw") == 3
     assert sections(outer="sign", outer_momentum=0.9) == 1
     assert sections(delay=1) == 2
-    assert sections(codec="low_rank", outer="adamw") == 5
+    assert sections(method="powersgd", codec="low_rank", outer="adamw") == 5
 
 
 def test_where_fragments_take_turns_a_round_sends_one_of_them() -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farflung.job.job_loader import load
 from farflung.job.spec import OptimizerSpec, ScheduleSpec
 from farflung.train import optim
 from farflung.train.schedule import learning_rate
@@ -89,8 +90,9 @@ def test_every_schedule_is_finite_and_within_its_peak(schedule):
 
 
 def test_where_all_was_sent_no_velocity_is_left():
-    state = optim.OptimState(3, (torch.tensor([1.0, 2.0, 3.0]),))
-    after = optim.masked(state, torch.tensor([0.0, 0.5, -0.0]))
+    state, unsent = optim.OptimState(3, (torch.tensor([1.0, 2.0, 3.0]),)), torch.tensor([0.0, 0.5, -0.0])
+    after = optim.begun(load(None, flags={"sync.method": "dgc"}).spec, state, unsent)
+    assert optim.begun(load(None).spec, state, unsent).vectors[0].equal(state.vectors[0])
     assert after.vectors[0].tolist() == [0.0, 2.0, 0.0]
     assert after.step == 3
 

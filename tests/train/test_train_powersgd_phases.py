@@ -9,10 +9,10 @@ from in_process import InProcessRun
 
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.core.ids import PeerId
+from farflung.job.methods.powersgd import BASIS, QUERY
 from farflung.job.spec import OptimizerSpec, ScheduleSpec, SyncSpec
-from farflung.train import powersgd_phases, public_state, worker_messages
+from farflung.train import public_state, worker_messages
 from farflung.train.optim import SCALE
-from farflung.train.public_state import BASIS, QUERY
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
 POWERSGD = {
@@ -190,7 +190,7 @@ def test_residuals_and_payloads_add_up_to_all_gradients(trio):
         net.round(number)
         payload, held = net.trained[1].payload, net.engines[1]._inner
         values = job.sync.decode(job.sync.about(state, net.layout, peer), net.layout, payload)
-        said += powersgd_phases.taken(job.sync.codec(number), state, net.layout, values)
+        said += job.sync.method.taken(job.sync.codec(number), state, net.layout, values)
         wanted -= SCALE * held.vectors[0].astype(np.float64)
         assert np.abs(wanted - said - held.residual).max() < 1e-5 * np.abs(wanted).max()
     assert said.any()

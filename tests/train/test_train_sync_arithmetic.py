@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from farflung.core.errors import ProtocolError
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.job_loader import load
+from farflung.job.methods.outer_steps import FIRST, MOMENTUM, SECOND
 from farflung.job.spec import JobSpec
-from farflung.train.public_state import FIRST, MOMENTUM, PENDING, SECOND
+from farflung.train.public_state import PENDING
 from farflung.train.schedule import learning_rate
 from farflung.train.sync_arithmetic import SCALE, Sync
 from farflung.train.worker_messages import AcceptedPayload

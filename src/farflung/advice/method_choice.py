@@ -24,15 +24,17 @@ from farflung.advice.method_costs import (
     MethodSetting,
     estimate,
     estimates,
+    least,
     shortest,
 )
 from farflung.core.units import format_bytes, format_multiple, format_rate, format_seconds
+from farflung.job.methods.registry import with_role
+from farflung.job.methods.sync_method import LinkRole
 from farflung.plan.link_syntax import LAN_RATE, LAN_TRIP
 
 NARROW: Final = 20e6  # bit/s of upload below which dense payloads are not tried
-DENSE: Final = "muloco"
-SPARSE: Final = "sparse_loco"
-ON_LAN: Final = ("dense", "demo")  # in this order
+DENSE: Final = with_role(LinkRole.BROAD)[0].name
+SPARSE: Final = with_role(LinkRole.NARROW)[0].name
 
 
 class MethodChoice(msgspec.Struct, frozen=True):
@@ -65,7 +67,7 @@ def _on_lan(setting: MethodSetting, rows: dict[str, MethodEstimate]) -> _Found |
     if not setting.link.is_lan:
         return None
     near = f"a local network: {format_rate(LAN_RATE)} or more, {1e3 * LAN_TRIP:g} ms or less there and back"
-    for name in ON_LAN:
+    for name in (method.name for method in with_role(LinkRole.LOCAL) if method.name in rows):
         if rows[name].fits:
             return rows[name], (f"{name} agrees after every step, and these links carry it: {near}",)
     return None
@@ -97,7 +99,7 @@ def _late(setting: MethodSetting) -> _Found | None:
     """Hidden behind the compute of the round after."""
     names = (DENSE, SPARSE) if setting.link.up >= NARROW else (SPARSE,)
     for name in names:
-        found = shortest(setting, name, delay=1, **_least(name))
+        found = shortest(setting, name, delay=1, **least(name))
         if found.fits:
             denser = _densest(setting, found) if name == SPARSE else found
             why = (
@@ -113,12 +115,8 @@ def _late(setting: MethodSetting) -> _Found | None:
 
 
 def _least_bad(setting: MethodSetting) -> _Found:
-    found = shortest(setting, SPARSE, delay=1, **_least(SPARSE))
+    found = shortest(setting, SPARSE, delay=1, **least(SPARSE))
     return found, (_binding(setting, found), _helping(setting, found))
-
-
-def _least(name: str) -> dict[str, int]:
-    return {"topk": TOPKS[0]} if name == SPARSE else {}
 
 
 def _densest(setting: MethodSetting, found: MethodEstimate) -> MethodEstimate:

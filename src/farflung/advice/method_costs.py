@@ -25,8 +25,9 @@ from farflung.core import limits
 from farflung.core.errors import SpecError
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes, Seconds
+from farflung.job.methods.registry import METHODS, method_of
+from farflung.job.methods.sync_method import LinkRole
 from farflung.job.spec import SyncSpec
-from farflung.job.sync_methods import METHODS
 from farflung.plan.link_syntax import Link
 from farflung.plan.run_traffic import PUSH, control_bytes, on_wire, ring_each
 from farflung.plan.state_vectors import FLOAT, payload_bytes
@@ -97,7 +98,7 @@ class MethodEstimate(msgspec.Struct, frozen=True):
 
 def sync_of(method: str, **changes: Any) -> SyncSpec:
     """A method's [sync] with its own defaults, and `changes` to them."""
-    keys = METHODS[method].defaults
+    keys = method_of(method).defaults
     own = {key.partition(".")[2]: value for key, value in keys.items() if key.startswith("sync.")}
     return SyncSpec(**{**own, "method": method, **changes})
 
@@ -128,7 +129,7 @@ def estimate(setting: MethodSetting, sync: SyncSpec) -> MethodEstimate:
 
 def shortest(setting: MethodSetting, method: str, **changes: Any) -> MethodEstimate:
     """The method with the fewest local steps at which it fits; with the most that are tried where it never does."""
-    if METHODS[method].is_stepwise:
+    if method_of(method).is_stepwise:
         return estimate(setting, sync_of(method, **changes))
     found = estimate(setting, sync_of(method, steps=setting.steps[0], **changes))
     for steps in setting.steps[1:]:
@@ -138,15 +139,19 @@ def shortest(setting: MethodSetting, method: str, **changes: Any) -> MethodEstim
     return found
 
 
+def least(name: str) -> dict[str, int]:
+    """What a method sends at the least, where its density is what is tried."""
+    return {"topk": TOPKS[0]} if method_of(name).role is LinkRole.NARROW else {}
+
+
 def estimates(setting: MethodSetting) -> tuple[MethodEstimate, ...]:
-    """Every method that this model can take, with its own codec, in the order of job.sync_methods; sparse_loco at
-    its least density.
+    """Every method that this model can take, with its own codec, in the order of job.methods; at its least density
+    what is chosen by density.
     """
     rows: list[MethodEstimate] = []
     for name in METHODS:
-        changes = {"topk": TOPKS[0]} if name == "sparse_loco" else {}
         try:
-            rows.append(shortest(setting, name, **changes))
+            rows.append(shortest(setting, name, **least(name)))
         except SpecError:
             continue  # no matrix of the model has factors that save bytes
     return tuple(rows)

@@ -16,10 +16,11 @@ from farflung.core.errors import SpecError
 from farflung.job import toml_parser
 from farflung.job.keys import KEYS, SECTIONS, JobKey, expected, nearest
 from farflung.job.keys import keys as keys
+from farflung.job.methods.registry import METHODS
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 from farflung.job.spec_checks import check
-from farflung.job.sync_methods import METHOD, METHODS
 
 
 class ResolvedJob(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 import msgspec
 
 from farflung.core.codec import Wire
+from farflung.job.methods.registry import METHODS
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.spec import JobSpec
 
 
@@ -18,8 +20,13 @@ class JobKey(NamedTuple):
 
     section: str
     name: str
-    kind: Any
+    written: Any
     default: object
+
+    @property
+    def kind(self) -> Any:
+        """Its type; of a method the names that are registered now."""
+        return Literal[tuple(METHODS)] if self.dotted == METHOD else self.written
 
     @property
     def dotted(self) -> str:

@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 from farflung.core import limits
 from farflung.core.canon.program import CanonicalProgram, is_sound
 from farflung.core.money import Credits
+from farflung.job.methods.registry import method_of
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.spec import JobSpec, JobTerms
 
 OUTCOME_PRICE: Final = Credits(10)  # micro-credits a token: ten times what a job offers by default
@@ -39,8 +41,8 @@ def known(spec: JobSpec) -> str:
 
 def hidden_start(spec: JobSpec) -> str:
     """Why what a step does does not follow from its border's weights and vectors alone; empty where it does."""
-    if spec.sync.method == "dgc":
-        return "sync.method = dgc masks the momentum by what is unsent"
+    if why := method_of(spec.sync.method).unproven:
+        return f"{METHOD} = {spec.sync.method} {why}"
     if spec.sync.fragments > 1:
         return "sync.fragments over 1 starts from weights that nobody committed to"
     return "sync.delay starts from weights that nobody committed to" if spec.sync.delay > 0 else ""

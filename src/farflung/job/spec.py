@@ -72,7 +72,8 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec with error feedback, one outer step; job.sync_methods sets them.
+    """How peers agree: H local steps, one codec with error feedback, one outer step. `method` names one of
+    job.methods.registry, which sets them.
 
     `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
     of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
@@ -82,7 +83,7 @@ class SyncSpec(Wire, frozen=True):
     (`clip`), or around the centre of all (`centered`: Karimireddy et al. 2021), tensor by tensor.
     """
 
-    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = "muloco"
+    method: str = "muloco"
     steps: int = 20
     codec: Literal["dense", "topk", "low_rank"] = "dense"
     value_bits: Literal[1, 2, 4, 8, 16, 32] = 2

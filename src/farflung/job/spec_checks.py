@@ -16,8 +16,9 @@ from farflung.core.money import format_credits, parse_credits
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_size
 from farflung.job.keys import value_of
+from farflung.job.methods.registry import method_of
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.spec import JobSpec
-from farflung.job.sync_methods import METHODS
 from farflung.ledger.canaries import SEGMENTS_LEAST
 
 Origins = Mapping[str, str]
@@ -221,9 +222,9 @@ def _check_sync(spec: JobSpec, origins: Origins) -> None:
 
 
 def _check_method(spec: JobSpec, origins: Origins) -> None:
-    """Whether the parts are those that the method is made of (job.sync_methods)."""
+    """Whether the parts are those that the method is made of (job.methods)."""
     sync = spec.sync
-    method, place = METHODS[sync.method], f'with sync.method = "{sync.method}"'
+    method, place = method_of(sync.method), f'with {METHOD} = "{sync.method}"'
     parts = {"optimizer.name": method.optimizers, "sync.codec": method.codecs, "sync.outer": method.outers}
     for key, possible in parts.items():
         if value_of(spec, key) not in possible:
@@ -234,13 +235,9 @@ def _check_method(spec: JobSpec, origins: Origins) -> None:
     if method.is_stepwise and sync.steps != 1:
         hint = "set sync.steps = 1: it agrees after every step"
         raise _refused(spec, origins, "sync.steps", f"1 {place}", hint)
-    for key, only in (("sync.value_bits", 32), ("sync.fragments", 1), ("sync.delay", 0)):
-        if sync.codec == "low_rank" and value_of(spec, key) != only:
-            raise _refused(spec, origins, key, f'{only} with sync.codec = "low_rank"')
-    if sync.method == "dgc" and (sync.value_bits, sync.error_decay) != (32, 1.0):
-        key = "sync.value_bits" if sync.value_bits != 32 else "sync.error_decay"
-        allowed = f"{32 if sync.value_bits != 32 else 1.0} {place}"
-        raise _refused(spec, origins, key, allowed, "what is unsent is masked: it must be told exactly")
+    for one in method.fixed:
+        if value_of(spec, one.key) != one.value:
+            raise _refused(spec, origins, one.key, f"{one.value} {place}", one.hint)
     if sync.transform != "raw" and (sync.codec != "topk" or sync.chunk not in SQUARES):
         allowed = f'"raw" unless sync.codec = "topk" and sync.chunk is one of {", ".join(map(str, SQUARES))}'
         raise _refused(spec, origins, "sync.transform", allowed, "set sync.chunk = 4096")

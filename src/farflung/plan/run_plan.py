@@ -11,6 +11,7 @@ from farflung.core.events import PlanEvent
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job import proof_class
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.committee_traffic import committee_bytes
 from farflung.plan.exchange_paths import HERE, RunLinks
@@ -18,7 +19,7 @@ from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_duration import RunDuration, alone_seconds, answer_seconds, duration
 from farflung.plan.run_price import RunPrice, price
 from farflung.plan.run_traffic import RunTraffic, lasting, traffic
-from farflung.plan.state_vectors import EXACT_BITS, codec_of
+from farflung.plan.state_vectors import codec_of
 from farflung.plan.worker_memory import StepMemory, WorkerMemory, memory
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -107,12 +108,7 @@ def describe_sync(spec: JobSpec) -> str:
 
 def describe_codec(sync: SyncSpec) -> str:
     """The codec in a few words: `dense 2-bit`, `topk 32/4096 fp32 dct`, `low_rank 4`."""
-    if sync.codec == "low_rank":
-        return f"low_rank {sync.rank}"
-    density = f" {sync.topk}/{sync.chunk}" if sync.codec == "topk" else ""
-    bits = "fp32" if sync.value_bits == EXACT_BITS else f"{sync.value_bits}-bit"
-    transform = "" if sync.transform == "raw" else f" {sync.transform}"
-    return f"{sync.codec}{density} {bits}{transform}"
+    return method_of(sync.method).describe(sync)
 
 
 def advise(

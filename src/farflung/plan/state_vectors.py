@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from farflung.compress import registry
-from farflung.compress.dgc import kept
 from farflung.core.tensor_layout import TensorLayout
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, SyncSpec
 
 
@@ -33,7 +32,6 @@ class ExpectedLength(Protocol):
 
 INNER: Final[Mapping[str, int]] = MappingProxyType({"adamw": 2, "sgd": 1, "muon": 2, "gradient": 1})
 FLOAT: Final = 4
-EXACT_BITS: Final = 32  # dense values of so many bits leave nothing unsent
 
 
 @dataclass(frozen=True)
@@ -53,17 +51,18 @@ def codec_of(sync: SyncSpec, rounds: int = 0) -> ExpectedLength:
 
     Raises SpecError FF-COMP-030 to -033, -045; `expect` raises FF-COMP-046 where no matrix of the model has factors.
     """
-    shares = tuple((_codec(sync, topk), count) for topk, count in densities(sync, rounds).items())
+    method = method_of(sync.method)
+    shares = tuple((method.codec(sync, topk), count) for topk, count in densities(sync, rounds).items())
     return VaryingDensity(shares) if len(shares) > 1 else shares[0][0]
 
 
 def densities(sync: SyncSpec, rounds: int) -> Counter[int]:
     """How many of the first `rounds` send so many coefficients of a chunk; all `topk` where nothing warms up."""
     counts = Counter[int]()
-    at, warm = 0, min(rounds, sync.warmup_rounds)
+    at, warm, density = 0, min(rounds, sync.warmup_rounds), method_of(sync.method).density
 
     def fewer(round: int) -> int:
-        return -kept(round, sync.warmup_rounds, sync.topk, sync.chunk)
+        return -density(sync, round)
 
     while at < warm:  # density only falls: rounds of one density lie side by side
         now = fewer(at)
@@ -75,18 +74,6 @@ def densities(sync: SyncSpec, rounds: int) -> Counter[int]:
     return counts
 
 
-def _codec(sync: SyncSpec, topk: int) -> ExpectedLength:
-    return registry.make(
-        sync.codec,
-        value_bits=sync.value_bits,
-        topk=topk,
-        chunk=sync.chunk,
-        transform=sync.transform,
-        rank=sync.rank,
-        error_decay=sync.error_decay,
-    )
-
-
 def inner_vectors(spec: JobSpec) -> int:
     """Vectors that the inner optimizer keeps."""
     return INNER[spec.optimizer.name]
@@ -94,7 +81,7 @@ def inner_vectors(spec: JobSpec) -> int:
 
 def has_residual(sync: SyncSpec) -> bool:
     """Whether the codec keeps what it has not sent (error feedback)."""
-    return not (sync.codec == "dense" and sync.value_bits == EXACT_BITS)
+    return method_of(sync.method).has_residual(sync)
 
 
 def has_offset(sync: SyncSpec) -> bool:
@@ -111,9 +98,7 @@ def outer_vectors(sync: SyncSpec) -> int:
     """Vectors of public state beside the weights: an outer optimizer's momentum, or mean and square; a merged change
     that waits a round; PowerSGD's warm start and, in every second round, its basis.
     """
-    momentum = 1 if sync.outer == "sgd" and sync.outer_momentum > 0 else 0
-    moments = 2 if sync.outer == "adamw" else momentum
-    return moments + int(sync.delay > 0) + (2 if sync.codec == "low_rank" else 0)
+    return len(method_of(sync.method).all_shared(sync)) + int(sync.delay > 0)
 
 
 def payload_bytes(sync: SyncSpec, layout: TensorLayout, codec: ExpectedLength | None = None) -> float:

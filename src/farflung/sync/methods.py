@@ -1,6 +1,6 @@
 """Defines the methods by their names in the literature.
 
-They are rows of job.methods with keyword arguments instead of a job file.
+They are rows of job.methods, with keyword arguments instead of a job file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from farflung.core import limits
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, OptimizerSpec, ScheduleSpec, SyncSpec
-from farflung.job.sync_methods import METHODS
 from farflung.sync.group import SyncGroup
 from farflung.sync.muon import Muon
 from farflung.sync.synchronizer import Synchroniser
@@ -25,7 +25,7 @@ def _spec(method: str, **settings: Any) -> JobSpec:
     """The method's own defaults, over them `settings`: names of SyncSpec, or `optimizer_` and one of OptimizerSpec."""
     sync: dict[str, Any] = {"method": method}
     optimizer: dict[str, Any] = {"clip": 0.0}
-    for key, value in METHODS[method].defaults.items():
+    for key, value in method_of(method).defaults.items():
         section, _, name = key.partition(".")
         if section in ("sync", "optimizer"):
             (sync if section == "sync" else optimizer)[name] = value

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from farflung.compress.powersgd import LowRankCodec
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec
 from farflung.sync.model_weights import HOST, ModelWeights, on_host
-from farflung.train import optim, powersgd_phases
+from farflung.train import optim
 from farflung.train.optim import OptimState
 from farflung.train.public_state import PublicState
 from farflung.train.sync_arithmetic import Sync
@@ -105,8 +105,7 @@ class HostMemory:
             return
         layout, codec = self._weights.layout, sync.codec(state.round)
         said = sync.decode(sync.about(state, layout, peer), layout, payload)
-        if isinstance(codec, LowRankCodec):
-            said = powersgd_phases.taken(codec, state, layout, said)
+        said = sync.method.taken(codec, state, layout, said)
         self._residual = self._residual.copy()
         self._residual[sync.fragment(state.round, layout).place] += said
 
@@ -135,7 +134,7 @@ class HostMemory:
 
 def has_residual(spec: JobSpec) -> bool:
     """Whether the codec keeps what it did not send."""
-    return spec.sync.codec != "dense" or spec.sync.value_bits < 32
+    return method_of(spec.sync.method).has_residual(spec.sync)
 
 
 def pushed(
@@ -147,8 +146,8 @@ def pushed(
     limit = spec.optimizer.clip
     clipped = optim.bounded(grad, optim.ordered_norm(grad), limit) if limit > 0 else grad
     held = OptimState(0, (velocity,))
-    if spec.sync.method == "dgc" and residual is not None:
-        held = optim.masked(held, residual)
+    if residual is not None:
+        held = optim.begun(spec, held, residual)
     moved, (after,) = optim.gradient(spec.optimizer, start, clipped, held.vectors)
     tensors = [place for _, place in layout.slices()]
     used = torch.stack([grad[place].any() for place in tensors]).tolist()

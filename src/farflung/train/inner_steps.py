@@ -15,10 +15,10 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from farflung.compress.dgc import local_limit
 from farflung.core.crypto import NS_DATA_ORDER, digest
 from farflung.core.errors import RunError
 from farflung.core.tensor_layout import Float32
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec
 from farflung.train import data_order, optim
 from farflung.train.data_order import Int64, Tokens
@@ -69,8 +69,8 @@ def run_steps(
     assert at.params is not None
     model.put(at.params)
     optimizer = _resumed(spec, model, at)
-    if spec.sync.method == "dgc" and at.residual is not None:
-        optimizer = optim.masked(optimizer, torch.from_numpy(at.residual))
+    if at.residual is not None:
+        optimizer = optim.begun(spec, optimizer, torch.from_numpy(at.residual))
     losses: list[float] = []
     largest = 0.0
     for step in steps:
@@ -142,9 +142,8 @@ def _step(
 
 
 def clip_limit(spec: JobSpec) -> float:
-    """The most that a gradient's norm may be; DGC's local clipping (Lin et al. 2018, section 3.2) counts the peers."""
-    limit = spec.optimizer.clip
-    return local_limit(limit, spec.network.providers) if spec.sync.method == "dgc" else limit
+    """The most that a gradient's norm may be."""
+    return method_of(spec.sync.method).clip_limit(spec.optimizer.clip, spec.network.providers)
 
 
 def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from farflung.job.spec import OptimizerSpec
+from farflung.job.methods.registry import method_of
+from farflung.job.spec import JobSpec, OptimizerSpec
 from farflung.train.inner_state import VECTORS
 from farflung.train.rates import OptimizerRates, rates
 from farflung.train.sync_arithmetic import SCALE
@@ -134,11 +135,10 @@ def gradient(spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors
     return params - SCALE * velocity, (velocity,)
 
 
-def masked(state: OptimState, residual: Tensor) -> OptimState:
-    """Momentum factor masking (Lin et al. 2018, section 3.2): no velocity where all was sent, that is, nothing is
-    unsent.
-    """
-    return OptimState(state.step, tuple(v * (residual != 0) for v in state.vectors))
+def begun(spec: JobSpec, state: OptimState, residual: Tensor) -> OptimState:
+    """The optimizer as a round begins with it, given what is unsent of earlier rounds."""
+    method = method_of(spec.sync.method)
+    return OptimState(state.step, tuple(method.begun(vector, residual) for vector in state.vectors))
 
 
 def muon(

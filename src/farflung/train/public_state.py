@@ -14,24 +14,19 @@ from typing import Final
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import Hash, short
 from farflung.core.tensor_layout import Float32, TensorLayout, state_root
+from farflung.job.methods.registry import shared_names
 from farflung.train import tensor_file
 from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
 KIND: Final = TensorFileKind(b"FFSTATE\x01", "snapshot", "fetch the snapshot again, from another peer")
 PARAMS: Final = "params"
-MOMENTUM: Final = "momentum"  # of an outer sgd
-FIRST: Final = "first"  # moments of an outer adamw
-SECOND: Final = "second"
 PENDING: Final = "pending"  # a merged change that is applied a round later
-QUERY: Final = "query"  # PowerSGD's warm start
-BASIS: Final = "basis"  # what its phase 0 agreed on (train.powersgd_phases)
-VECTORS: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING, QUERY, BASIS})
 
 
 @dataclass(frozen=True, eq=False)
 class PublicState:
     """State before `round`: flat vectors of shape (layout.size,), read-only; `vectors` are what the method shares
-    besides parameters, by their names in VECTORS.
+    besides parameters, by their names (job.methods), and what is pending.
     """
 
     round: int
@@ -64,7 +59,7 @@ def pack(state: PublicState, layout: TensorLayout) -> bytes:
 def unpack(data: bytes | memoryview, layout: TensorLayout) -> PublicState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model)."""
     found = tensor_file.unpack(KIND, data, layout)
-    if found.step or set(found.vectors) - VECTORS != {PARAMS}:
+    if found.step or set(found.vectors) - {PENDING, *shared_names()} != {PARAMS}:
         raise RunError(
             "FF-TRAIN-070", "damaged snapshot", cause="its sections are not those of public state", hint=KIND.hint
         )

@@ -2,7 +2,7 @@
 
 Workers, the requester, the second reader of `verify-run` and the library merge through `Sync.apply`: decode, merge in
 64-bit fixed point (compress.merge), one element-wise outer step (core.canon.float_operations). Every method of
-job.sync_methods is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the
+job.methods is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the
 residual, u the change:
 
     a = d e + u         payload = encode(a)        e' = a - decode(payload)       each peer        (compress.codecs)
@@ -26,30 +26,28 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from farflung.compress import registry
-from farflung.compress.codecs import is_trained, trained_tensors
-from farflung.compress.dgc import kept
+from farflung.compress.codecs import Codec, is_trained, trained_tensors
 from farflung.compress.merge import WeightedUpdate as Decoded
 from farflung.compress.merge import mean, merge
 from farflung.compress.payload import ContributionKey
-from farflung.compress.powersgd import LowRankCodec
-from farflung.compress.registry import Codec
 from farflung.compress.sparse import TopKCodec
 from farflung.compress.trained_tensors import plane_bytes
-from farflung.core.canon.float_operations import apply_adamw, apply_outer, apply_sign, decayed
+from farflung.core.canon.float_operations import decayed
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job.methods.outer_steps import OuterSetting
+from farflung.job.methods.registry import method_of
+from farflung.job.methods.sync_method import SyncMethod
 from farflung.job.spec import JobSpec
-from farflung.train import fragments, powersgd_phases
+from farflung.train import fragments
 from farflung.train.fragments import Fragment
-from farflung.train.public_state import FIRST, MOMENTUM, PARAMS, PENDING, SECOND, PublicState
+from farflung.train.public_state import PARAMS, PENDING, PublicState
 from farflung.train.schedule import learning_rate
 from farflung.train.worker_messages import AcceptedPayload
 
 # A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
 SCALE: Final = 64.0
 GRADIENT: Final = "gradient"
-OUTER: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING})  # what the outer step keeps from round to round
 
 
 class EncodedUpdate(NamedTuple):
@@ -71,23 +69,19 @@ class Sync:
 
     @classmethod
     def of(cls, spec: JobSpec) -> Sync:
-        """The method that a spec names. Raises SpecError FF-COMP-030, FF-COMP-031."""
+        """The method that a spec names. Raises SpecError FF-JOB-044, FF-COMP-030, FF-COMP-031."""
         made = cls(spec)
         made.codec(0)
         return made
 
+    @property
+    def method(self) -> SyncMethod:
+        """Its row in job.methods."""
+        return method_of(self.spec.sync.method)
+
     def codec(self, round: int) -> Codec:
         """The codec of a round."""
-        sync = self.spec.sync
-        return registry.make(
-            sync.codec,
-            value_bits=sync.value_bits,
-            topk=kept(round, sync.warmup_rounds, sync.topk, sync.chunk),
-            chunk=sync.chunk,
-            transform=sync.transform,
-            rank=sync.rank,
-            error_decay=sync.error_decay,
-        )
+        return self.method.codec(self.spec.sync, self.method.density(self.spec.sync, round))
 
     def fragment(self, round: int, layout: TensorLayout) -> Fragment:
         """The tensors that a round sends."""
@@ -102,8 +96,8 @@ class Sync:
 
     @property
     def phases(self) -> int:
-        """Rounds that one outer step takes (train.powersgd_phases)."""
-        return powersgd_phases.phases(self.spec.sync.codec)
+        """Rounds that one outer step takes."""
+        return self.method.phases
 
     @property
     def is_offset(self) -> bool:
@@ -117,24 +111,20 @@ class Sync:
 
     def initial(self, params: Float32) -> PublicState:
         """Public state of round 0 from weights of shape (size,); what the outer optimizer keeps starts at zero."""
-        vectors = {name: np.zeros_like(params) for name in sorted(self.public_names(0) - {PARAMS})}
+        names = self.method.first(self.spec.sync) | self._pending
+        vectors = {name: np.zeros_like(params) for name in sorted(names)}
         return PublicState(0, params.copy(), vectors)
 
     def public_names(self, round: int) -> frozenset[str]:
         """Names of all vectors, each as long as the weights, that public state may hold before `round`.
 
-        Query and basis of a low rank are absent where nobody took part in the phase that makes them; the others are
-        always there.
+        What a method's phases make is absent where nobody took part in the phase; the others are always there.
         """
-        sync = self.spec.sync
-        names = {
-            PARAMS: True,
-            MOMENTUM: sync.outer == "sgd" and sync.outer_momentum > 0,
-            FIRST: sync.outer == "adamw",
-            SECOND: sync.outer == "adamw",
-            PENDING: sync.delay > 0,
-        }
-        return frozenset(n for n, is_kept in names.items() if is_kept) | powersgd_phases.shared(sync.codec, round)
+        return self.method.shared(self.spec.sync, round) | {PARAMS} | self._pending
+
+    @property
+    def _pending(self) -> frozenset[str]:
+        return frozenset({PENDING} if self.spec.sync.delay else ())
 
     def about(self, state: PublicState, layout: TensorLayout, peer: PeerId) -> ContributionKey:
         """What the payload of `peer` to `state`'s round is bound to."""
@@ -172,10 +162,8 @@ class Sync:
                     change[place] = 0.0
         part, about = self.fragment(state.round, layout), self.about(state, layout, peer)
         held = None if residual is None else residual[part.place]
-        codec = self.codec(state.round)
-        if isinstance(codec, LowRankCodec):
-            codec = powersgd_phases.encoder(codec, state, layout, self.spec.seed)
-        trained = again or self._trained(part.layout, codec, change[part.place])
+        codec = self.method.encoder(self.codec(state.round), state, layout, self.spec.seed)
+        trained = again or self._trained(part.layout, change[part.place])
         left, payload = codec.encode(held, change[part.place], part.layout, about, trained)
         if not self.is_offset:
             return EncodedUpdate(left, None, payload, trained)
@@ -201,10 +189,10 @@ class Sync:
                 end[place] = begun[place]
         return end
 
-    def _trained(self, layout: TensorLayout, codec: Codec, change: Float32) -> tuple[bool, ...]:
-        """For each tensor whether the round trained it. Factors are sent again of what no longer changes."""
+    def _trained(self, layout: TensorLayout, change: Float32) -> tuple[bool, ...]:
+        """For each tensor whether the round trained it. A later phase is sent of what no longer changes, too."""
         trained = trained_tensors(layout, change)
-        return trained if any(trained) or not isinstance(codec, LowRankCodec) else (True,) * len(trained)
+        return trained if any(trained) or self.phases == 1 else (True,) * len(trained)
 
     def decode(self, about: ContributionKey, layout: TensorLayout, payload: bytes) -> Float32:
         """What a payload says, shape (fragment's size,). Raises ProtocolError."""
@@ -238,15 +226,14 @@ class Sync:
         anew, since what earlier rounds left in it moves all alike. Raises ProtocolError for a bad payload.
         """
         at_once = Sync(replace(self.spec, sync=replace(self.spec.sync, delay=0)))
-        anew = {n: np.zeros_like(v) if n in OUTER else v for n, v in state.vectors.items()}
+        of_step = {PENDING, *self.method.outer(self.spec.sync).vectors(self.spec.sync)}
+        anew = {n: np.zeros_like(v) if n in of_step else v for n, v in state.vectors.items()}
         begun = PublicState(state.round, state.params, anew)
         return at_once.moved(begun, layout, self.merged(state, layout, [part])).params
 
     def moved(self, state: PublicState, layout: TensorLayout, change: Float32 | None) -> PublicState:
         """P_r and the aggregate of its round, shape (fragment's size,) → P_{r+1}."""
-        shared, codec = state.vectors, self.codec(state.round)
-        if isinstance(codec, LowRankCodec):
-            change, shared = powersgd_phases.settled(codec, state, layout, change)
+        change, shared = self.method.settled(self.codec(state.round), state, layout, change)
         params, vectors = state.params.copy(), {name: v.copy() for name, v in shared.items()}
         now = self.fragment(state.round, layout).place
         if not self.spec.sync.delay:
@@ -285,20 +272,9 @@ class Sync:
             change = change * np.float32(1.0 / SCALE)
             mask = decay_mask(layout)[place]
             old = decayed(old, mask, rate * optimizer.weight_decay)
-        if sync.outer == "sign":
-            params[place] = apply_sign(old, change, rate)
-        elif sync.outer == "adamw":
-            first, second = vectors[FIRST], vectors[SECOND]
-            betas = (optimizer.beta1, optimizer.beta2)
-            params[place], first[place], second[place] = apply_adamw(
-                old, first[place], second[place], change, round // self.phases + 1, rate, betas, optimizer.eps
-            )
-        else:
-            momentum = vectors.get(MOMENTUM)
-            moving = None if momentum is None else momentum[place]
-            params[place], new = apply_outer(old, moving, change, rate, sync.outer_momentum, sync.nesterov)
-            if momentum is not None and new is not None:
-                momentum[place] = new
+        setting = OuterSetting(sync, optimizer, rate, round // self.phases + 1)
+        kept = {name: vector[place] for name, vector in vectors.items()}
+        params[place] = self.method.outer(sync).move(setting, old, change, kept)
         for vector, before in held:
             for at in untrained:
                 vector[at] = before[at]

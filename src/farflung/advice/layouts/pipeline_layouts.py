@@ -31,6 +31,7 @@ from farflung.advice.layouts.replica_layouts import RECOMPUTED, OfferAssumptions
 from farflung.advice.layouts.training_options import Found, InfeasibleOption, LayoutKind, TrainingOption, memory_of
 from farflung.advice.memory.model_states import StateRecipe, ZeroSplit
 from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, fitting_layers, footprints, worst
+from farflung.advice.method_choice import SPARSE
 from farflung.advice.method_costs import ENOUGH, sync_of
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.placement import uneven_layers
@@ -45,9 +46,7 @@ from farflung.plan.step_trace import Recomputation
 
 MICROS_MOST: Final = 256  # micro-batches of a step that are tried: more are as many small messages
 WAYS_MOST: Final = 16  # pipelines that are tried
-LARGEST: Final = sync_of(
-    "sparse_loco", delay=1
-)  # of what advice.method_choice takes, it keeps most: residual and offset
+LARGEST: Final = sync_of(SPARSE, delay=1)  # of what advice.method_choice takes, it keeps most: residual and offset
 
 
 def pipeline(work: JobWork, hosts: Sequence[OfferedHost], assumed: OfferAssumptions) -> Found:

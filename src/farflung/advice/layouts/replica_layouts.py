@@ -38,7 +38,7 @@ from farflung.advice.layouts.training_options import (
 )
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.model_states import StateRecipe, ZeroSplit
-from farflung.advice.method_choice import choose
+from farflung.advice.method_choice import DENSE, choose
 from farflung.advice.method_costs import TRIPS, MethodEstimate, MethodSetting, sync_of
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.advice.traffic import collective_times
@@ -54,9 +54,7 @@ from farflung.plan.step_trace import Recomputation
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
 CHURN: Final = 10 * 3600.0  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
 NO_TIME: Final = Seconds(0.0)
-LIGHTEST: Final = sync_of(
-    "muloco"
-)  # of what advice.method_choice takes over lines, it keeps least: momentum and residual
+LIGHTEST: Final = sync_of(DENSE)  # of what advice.method_choice takes over lines, it keeps least: momentum and residual
 SETTLED: Final = 3  # times that a method is chosen for the memory that the one before left
 
 

@@ -15,9 +15,10 @@ from farflung.core.errors import SpecError, UsageError
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds, format_bytes, format_count, format_multiple
 from farflung.job.job_loader import ResolvedJob
+from farflung.job.methods.registry import method_of
+from farflung.job.methods.sync_method import METHOD
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.job.spec_checks import RANGES
-from farflung.job.sync_methods import METHOD, METHODS
 from farflung.plan import link_syntax
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_duration import step_seconds
@@ -103,7 +104,7 @@ def settings(wanted: SyncSpec, peers: int, load: Loads, more: Mapping[str, str] 
     said.
     """
     said = {f"sync.{name}": _text(value) for name, value in msgspec.structs.asdict(wanted).items()}
-    said["optimizer.name"] = METHODS[wanted.method].optimizers[0]
+    said["optimizer.name"] = method_of(wanted.method).optimizers[0]
     if 2 <= peers <= RANGES["network.providers"].high:
         said["network.providers"] = str(peers)
     said.update(more or {})
