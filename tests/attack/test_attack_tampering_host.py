@@ -120,7 +120,7 @@ class Quiet:
     def __init__(self, signs: tuple[str, ...] = ()) -> None:
         self.signs = signs
 
-    tier = sandbox.tier(sandbox.LIMITS, sandbox.SandboxSupport(False, frozenset(), True))
+    tier = sandbox.tier(sandbox.LIMITS, sandbox.SandboxSupport(False, frozenset(), True, True))
 
     def tampering(self) -> tuple[str, ...]:
         return self.signs

@@ -17,7 +17,7 @@ from farflung.host.io import sandbox_tiers
 def _without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"bwrap": "bubblewrap is not installed", "landlock": "", "limits": ""}
     monkeypatch.setattr(sandbox_tiers, "probe", why.__getitem__)
-    monkeypatch.setattr(sandbox_tiers, "sandbox_support", lambda: sandbox.SandboxSupport(True, frozenset(), True))
+    monkeypatch.setattr(sandbox_tiers, "sandbox_support", lambda: sandbox.SandboxSupport(True, frozenset(), True, True))
     monkeypatch.delenv(sandbox_tiers.VARIABLE, raising=False)
     whole = probing.probes  # the other probes have tests of their own
     monkeypatch.setattr(

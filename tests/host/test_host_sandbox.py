@@ -12,8 +12,11 @@ from farflung.host import sandbox
 from farflung.host.io import launch, sandbox_tiers
 from farflung.host.sandbox import SandboxGap, SandboxSupport
 
-WHOLE = SandboxSupport(is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True)
-BARE = SandboxSupport(is_root=True, controllers=frozenset(), has_memory_folder=False)
+WHOLE = SandboxSupport(
+    is_root=False, controllers=frozenset({"memory", "pids", "cpu"}), has_memory_folder=True, has_landlock=True
+)
+BARE = SandboxSupport(is_root=True, controllers=frozenset(), has_memory_folder=False, has_landlock=False)
+ALWAYS = {SandboxGap.KERNEL, SandboxGap.MACHINE, SandboxGap.PATHS}
 NO_GROUP = {SandboxGap.SHARED_MEMORY, SandboxGap.CORES}
 
 
@@ -24,26 +27,29 @@ def gaps(name: str, facts: SandboxSupport) -> set[str]:
 def test_a_weaker_tier_never_has_fewer_gaps() -> None:
     for facts in (WHOLE, BARE):
         strong, middle, weak = (gaps(name, facts) for name in sandbox.ORDER)
-        assert strong < middle
+        assert strong - {SandboxGap.SYSTEM_FILES} < middle  # without Landlock there is no middle
         assert strong - {SandboxGap.THREADS} < weak  # which says FORKS instead
         assert middle - {SandboxGap.METADATA} - weak <= {SandboxGap.THREADS}
 
 
 def test_gaps_are_those_of_the_machine() -> None:
-    assert gaps("bwrap", WHOLE) == {SandboxGap.KERNEL}
-    assert gaps("bwrap", BARE) == {SandboxGap.KERNEL, SandboxGap.THREADS, *NO_GROUP}
-    assert gaps("landlock", WHOLE) == {SandboxGap.KERNEL, SandboxGap.METADATA, SandboxGap.DISK_WATCHED}
+    assert gaps("bwrap", WHOLE) == ALWAYS
+    assert gaps("bwrap", BARE) == {*ALWAYS, SandboxGap.SYSTEM_FILES, SandboxGap.THREADS, *NO_GROUP}
+    assert gaps("landlock", WHOLE) == {*ALWAYS, SandboxGap.NAMES, SandboxGap.METADATA, SandboxGap.DISK_WATCHED}
     assert gaps("landlock", BARE) - gaps("landlock", WHOLE) == {SandboxGap.THREADS, SandboxGap.DISK_CLEAR, *NO_GROUP}
     weak = {
+        SandboxGap.NAMES,
+        SandboxGap.SYSTEM_FILES,
         SandboxGap.FILES,
         SandboxGap.NETWORK,
         SandboxGap.UNIX_SOCKETS,
         SandboxGap.PROCESSES,
+        SandboxGap.ORPHANS,
         SandboxGap.DISK_CLEAR,
         SandboxGap.DISK_WATCHED,
     }
-    assert gaps("limits", WHOLE) == {SandboxGap.KERNEL, *weak}
-    assert gaps("limits", BARE) == {SandboxGap.KERNEL, *weak, SandboxGap.FORKS, SandboxGap.ORPHANS, *NO_GROUP}
+    assert gaps("limits", WHOLE) == {*ALWAYS, *weak}
+    assert gaps("limits", BARE) == {*ALWAYS, *weak, SandboxGap.FORKS, *NO_GROUP}
 
 
 def test_the_policy_reads_python_the_package_and_the_system_alone() -> None:
@@ -56,10 +62,8 @@ def test_the_policy_reads_python_the_package_and_the_system_alone() -> None:
 
 def test_bubblewrap_is_told_to_share_nothing() -> None:
     links = {"/bin": "usr/bin"}
-    line = sandbox.bwrap_arguments("/usr/bin/bwrap", ["/usr", "/bin"], {"HOME": "/scratch"}, 1000, links.get)
+    line = sandbox.bwrap_options(["/usr", "/bin"], {"HOME": "/scratch"}, 1000, links.get)
     text = " ".join(line)
-    assert line[0] == "/usr/bin/bwrap"
-    assert line[-1] == "--"
     for part in (
         "--unshare-all",
         "--unshare-user --uid 65534",
@@ -70,7 +74,7 @@ def test_bubblewrap_is_told_to_share_nothing() -> None:
         "--ro-bind-try /usr /usr",
         "--symlink usr/bin /bin",
         "--size 1000 --tmpfs /scratch",
-        "--remount-ro /dev --remount-ro / --",
+        "--remount-ro /dev --remount-ro /",
     ):
         assert part in text, part
     assert "--share-net" not in line

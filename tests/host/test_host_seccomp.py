@@ -51,7 +51,7 @@ def test_every_number_has_the_verdict_of_its_name(machine: str) -> None:
     names = {number: name for name, number in seccomp.numbers(machine).items()}
     expected = dict.fromkeys(seccomp.DENIED, EPERM)
     # with all arguments 0: no thread, process 0 (its group), the process itself, no terminal
-    expected |= {"clone": EPERM, "clone3": ENOSYS, "kill": EPERM, "tgkill": EPERM}
+    expected |= {"clone": EPERM, "clone3": ENOSYS, "kill": EPERM, "tgkill": EPERM, "prctl": EPERM}
     expected |= {"prlimit64": seccomp.ALLOW, "ioctl": seccomp.ALLOW, "fcntl": seccomp.ALLOW}
     for number in range(seccomp.LAST_KNOWN + 1):
         assert verdict(machine, number) == expected.get(names.get(number, ""), seccomp.ALLOW), number
@@ -140,6 +140,17 @@ def test_nothing_is_typed_into_a_terminal(machine: str) -> None:
     assert verdict(machine, "ioctl", 1, 0x5401) == seccomp.ALLOW
     for request in (0x5412, 0x541C, (1 << 32) | 0x5412):
         assert verdict(machine, "ioctl", 1, request) == EPERM
+
+
+@MACHINES
+def test_no_option_lets_a_worker_live_on_adopt_or_hide(machine: str) -> None:
+    """PDEATHSIG, KEEPCAPS, DUMPABLE, SECCOMP, CAPBSET_DROP, SECUREBITS, MM, SUBREAPER, NO_NEW_PRIVS, CAP_AMBIENT,
+    SPECULATION, IO_FLUSHER, SCHED_CORE, MDWE, MEMORY_MERGE, PTRACER, and one that nobody knows yet.
+    """
+    for option in (1, 4, 8, 22, 24, 28, 35, 36, 38, 47, 53, 57, 59, 62, 65, 67, 0x59616D61, 99_999, (1 << 32) | 1):
+        assert verdict(machine, "prctl", option) == EPERM, option
+    for option in (15, 16, 23, 39, 41, 0x53564D41, (1 << 32) | 15):
+        assert verdict(machine, "prctl", option) == seccomp.ALLOW, option
 
 
 @MACHINES

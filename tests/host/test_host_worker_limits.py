@@ -13,14 +13,14 @@ from farflung.host.io import machine_probe
 from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, scrubbed
 
 
-def test_the_environment_is_a_whitelist() -> None:
-    given = scrubbed({"PATH": "/p", "HOME": "/root", "HTTP_PROXY": "x", "FARFLUNG_KEY": "y"}, Path("/s"))
-    assert given["PATH"] == "/p"
-    assert given["HOME"] == "/s"
-    assert "HTTP_PROXY" not in given
-    assert "FARFLUNG_KEY" not in given
-    assert given["PYTHONHASHSEED"] == "0"
-    assert given["OMP_NUM_THREADS"] == "1"
+def test_no_word_of_the_environment_passes_but_switches_of_known_values() -> None:
+    of_the_user = {"PATH": "/home/u/bin", "LANG": "xx_YY", "HOME": "/root", "HTTP_PROXY": "x", "FARFLUNG_KEY": "y"}
+    given = scrubbed({**of_the_user, "FARFLUNG_DEBUG": "/home/u", "FARFLUNG_KERNELS": "/home/u/k"}, Path("/s"))
+    assert not set(of_the_user.values()) & set(given.values())
+    assert given == scrubbed({"FARFLUNG_DEBUG": "1"}, Path("/s"))
+    assert (given["HOME"], given["PYTHONHASHSEED"], given["OMP_NUM_THREADS"]) == ("/s", "0", "1")
+    assert "FARFLUNG_DEBUG" not in scrubbed({"FARFLUNG_DEBUG": ""}, Path("/s"))
+    assert scrubbed({"FARFLUNG_KERNELS": "numba"}, Path("/s"))["FARFLUNG_KERNELS"] == "numba"
 
 
 def test_planned_memory_sets_the_data_limit() -> None:

@@ -13,6 +13,7 @@ import pytest
 from farflung.core.errors import RunError
 from farflung.host import sandbox
 from farflung.host.io import sandbox_tiers
+from farflung.host.io.launch import has_landlock
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
 from farflung.host.worker_limits import WorkerLimits
 
@@ -90,7 +91,8 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     assert (facts["hash"], facts["safe_path"], facts["user_site"]) == (0, True, 1)
     assert facts["sigint"]
     death_pipe, opened_by_listing = 1, 1
-    assert len(facts["files"]) == 3 + 1 + death_pipe + opened_by_listing
+    held = len(sandbox.OWN_FILES) if tier == "landlock" or (tier == "bwrap" and has_landlock()) else 0
+    assert len(facts["files"]) == 3 + 1 + death_pipe + opened_by_listing + held
     assert facts["fd"] in facts["files"]
 
 

@@ -10,6 +10,7 @@ MEMORY: Final = "over its memory limit"
 PROCESSOR: Final = "over its limit of processor time"
 DISK: Final = "over its disk limit"
 PROCESSES: Final = "over its limit of processes"
+WATCHDOG: Final = "the process that would end it with its agent is gone: somebody, or it, ended that"
 REFUSED: Final = "it asked for what the sandbox refuses: processes, sockets, files outside, mounts"
 
 _SIGNALS: Final = {

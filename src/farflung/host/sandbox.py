@@ -1,6 +1,6 @@
 """Defines the sandbox tiers of a worker: their parts, what a worker may access, and what each does not stop.
 
-    bwrap      bubblewrap: own mounts, processes, network, users; seccomp on top
+    bwrap      bubblewrap: own mounts, processes, network, users; seccomp on top, and Landlock where the kernel has it
     landlock   Landlock and seccomp from Python itself: the same file policy, no bubblewrap, no namespaces
     limits     resource limits and a scrubbed environment: stops accidents and floods, not an intruder
 
@@ -33,8 +33,9 @@ NOBODY: Final = "65534"
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache")
 PROCESSORS: Final = ("/sys/devices/system/cpu", "/sys/devices/system/node")  # torch chooses kernels by these
 IN_PREFIX: Final = ("bin", "lib", "lib64", "pyvenv.cfg")  # not the prefix itself: it may be somebody's home
-# Landlock has no own /proc and /dev: single files of the real ones
-PROC_FILES: Final = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
+# Of /proc only single files: its folders tell of the host's connections, mounts, groups and other processes.
+PROC_FILES: Final = ("/proc/cpuinfo",)
+OWN_FILES: Final = ("/proc/self/status", "/proc/self/maps", "/proc/self/fd", "/proc/self/clear_refs")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -42,7 +43,13 @@ class SandboxGap(StrEnum):
     """Something that a tier does not stop, as a sentence for people."""
 
     KERNEL = "A fault in the host's kernel: the worker still makes system calls."
-    METADATA = "It can tell whether a file exists, its size and its times, if it guesses the name."
+    MACHINE = "It learns the machine's processors, kernel and memory, how long it has been up and how busy it is."
+    PATHS = "It learns in which folders Python and this package lie, which may tell your user's name."
+    NAMES = "It learns the machine's name, and the numbers of your user and of a few processes."
+    SYSTEM_FILES = "It reads what /proc and /sys tell of the whole machine: boot line, disks, mounts, load."
+    METADATA = (
+        "It can tell of a file whose name it guesses that it exists, its size, its times, and where a link points."
+    )
     THREADS = "Threads are bounded by the user's total only: there is no cgroup for processes."
     SHARED_MEMORY = "Shared memory over the limit is noticed within a second, not refused: no cgroup for memory."
     CORES = "It may use more cores than it was given: there is no cgroup for processors."
@@ -53,7 +60,7 @@ class SandboxGap(StrEnum):
     UNIX_SOCKETS = "It connects to the Unix sockets of other programs: agents, containers, your desktop."
     PROCESSES = "It starts processes, and signals, inspects and traces those of your user."
     FORKS = "The number of its processes has no bound: there is no cgroup, and root is not counted."
-    ORPHANS = "Processes that it started may outlive it: there is no cgroup to end them by."
+    ORPHANS = "Processes that it starts may outlive it, unbounded: they can leave its cgroup, where there is one."
 
 
 class SandboxSupport(msgspec.Struct, frozen=True):
@@ -62,6 +69,7 @@ class SandboxSupport(msgspec.Struct, frozen=True):
     is_root: bool
     controllers: frozenset[str]  # of "memory", "pids", "cpu": those in which a worker has a group of its own
     has_memory_folder: bool  # /dev/shm can be used
+    has_landlock: bool  # the kernel has it: bubblewrap's tier uses it too
 
 
 class SandboxTier(msgspec.Struct, frozen=True):
@@ -84,8 +92,12 @@ def tier(name: str, facts: SandboxSupport) -> SandboxTier:
 def _is_open(gap: SandboxGap, name: str, facts: SandboxSupport) -> bool:
     is_open, has = name == LIMITS, facts.controllers
     match gap:
-        case SandboxGap.KERNEL:
+        case SandboxGap.KERNEL | SandboxGap.MACHINE | SandboxGap.PATHS:
             return True
+        case SandboxGap.NAMES:
+            return name != BWRAP
+        case SandboxGap.SYSTEM_FILES:
+            return is_open or (name == BWRAP and not facts.has_landlock)
         case SandboxGap.METADATA:
             return name == LANDLOCK
         case SandboxGap.THREADS:
@@ -100,8 +112,6 @@ def _is_open(gap: SandboxGap, name: str, facts: SandboxSupport) -> bool:
             return is_open or (name == LANDLOCK and not facts.has_memory_folder)
         case SandboxGap.FORKS:
             return is_open and facts.is_root and "pids" not in has
-        case SandboxGap.ORPHANS:
-            return is_open and not has
     return is_open
 
 
@@ -111,19 +121,15 @@ def readable(prefixes: Sequence[str], package: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*SYSTEM, *PROCESSORS, *python, package]))
 
 
-def bwrap_arguments(
-    program: str,
-    paths: Sequence[str],
-    environment: Mapping[str, str],
-    scratch_bytes: int,
-    link_of: Callable[[str], str | None],
+def bwrap_options(
+    paths: Sequence[str], environment: Mapping[str, str], scratch_bytes: int, link_of: Callable[[str], str | None]
 ) -> list[str]:
-    """The command line of bubblewrap up to and with `--`.
+    """The options of bubblewrap.
 
     `link_of` tells where a path of `paths` points to if it is a symbolic link (/bin on merged systems), else None.
     The device folder and the root are memory as well: read-only, or they were a second scratch without a bound.
     """
-    line = [program, "--unshare-all", "--unshare-user", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL"]
+    line = ["--unshare-all", "--unshare-user", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL"]
     line += ["--die-with-parent", "--new-session", "--hostname", "worker", "--clearenv"]
     for name, value in environment.items():
         line += ["--setenv", name, value]
@@ -132,7 +138,7 @@ def bwrap_arguments(
         line += ["--symlink", target, path] if target is not None else ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     line += ["--perms", "0700", "--size", str(scratch_bytes), "--tmpfs", SCRATCH, "--chdir", SCRATCH]
-    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def remedy(name: str, why: str) -> str:

@@ -12,6 +12,9 @@ the file system by handle, metadata that Landlock does not guard (modes, owners,
     kill, tgkill, prlimit64        only to itself: the process number is part of the program
     fcntl, ioctl                   not F_SETOWN and its like: the owner of a pipe gets whatever signal is chosen for it
     ioctl                          not TIOCSTI and TIOCLINUX, which type into somebody's terminal
+    prctl                          only names of threads and memory, huge pages, vector widths, and questions: a worker
+                                   does not switch off the signal by which it ends with its agent, adopt processes,
+                                   hide its memory's owner, choose who traces it or with whom it shares a core
 
 The kernel caches by number which calls are always allowed (since 5.11): they cost nothing that can be measured.
 Sources: kernel Documentation/userspace-api/seccomp_filter.rst; numbers from the kernel's uapi headers of 6.5.
@@ -35,6 +38,31 @@ CLONE_NAMESPACES: Final = 0x80 | 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x080
 TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 OWNERS: Final = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP
 OWNERS_BY_FCNTL: Final = (8, 15)  # F_SETOWN, F_SETOWN_EX
+# Options of prctl that a program is free to use: linux/prctl.h of 6.12. Each library asks for a few of them when it is
+# loaded and goes on without; a newer option is refused like a newer call.
+OF_ITSELF: Final = (
+    2,  # PR_GET_PDEATHSIG
+    3,  # PR_GET_DUMPABLE
+    15,  # PR_SET_NAME
+    16,  # PR_GET_NAME
+    21,  # PR_GET_SECCOMP
+    23,  # PR_CAPBSET_READ
+    27,  # PR_GET_SECUREBITS
+    29,  # PR_SET_TIMERSLACK
+    30,  # PR_GET_TIMERSLACK
+    39,  # PR_GET_NO_NEW_PRIVS
+    41,  # PR_SET_THP_DISABLE
+    42,  # PR_GET_THP_DISABLE
+    50,  # PR_SVE_SET_VL
+    51,  # PR_SVE_GET_VL
+    54,  # PR_PAC_RESET_KEYS
+    55,  # PR_SET_TAGGED_ADDR_CTRL
+    56,  # PR_GET_TAGGED_ADDR_CTRL
+    63,  # PR_SME_SET_VL
+    64,  # PR_SME_GET_VL
+    0x4155_5856,  # PR_GET_AUXV
+    0x5356_4D41,  # PR_SET_VMA: names of memory, by which a C library marks its own
+)
 X32_BIT: Final = 0x4000_0000
 
 # AUDIT_ARCH_* by the machine's name as `platform.machine` gives it
@@ -50,6 +78,7 @@ JUDGED: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "prlimit64": (302, 261),
     "ioctl": (16, 29),
     "fcntl": (72, 25),
+    "prctl": (157, 167),
 }
 DENIED: Final[Mapping[str, tuple[int | None, int | None]]] = {
     # sockets: the one it has is inherited
@@ -222,6 +251,7 @@ def program(machine: str, pid: int) -> bytes:
     lines += _call(number["prlimit64"], _argument_in(0, (0, pid), ALLOW, _PERM))
     lines += _call(number["ioctl"], _argument_in(1, (*TERMINAL, *OWNERS), _PERM, ALLOW))
     lines += _call(number["fcntl"], _argument_in(1, OWNERS_BY_FCNTL, _PERM, ALLOW))
+    lines += _call(number["prctl"], _argument_in(0, OF_ITSELF, ALLOW, _PERM))
     lines.append(_line(_RETURN, ALLOW))
     return b"".join(lines)
 

@@ -18,10 +18,10 @@ from farflung.core.limits import MIB
 
 GIB: Final = 1 << 30
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG", "FARFLUNG_KERNELS")
+KERNELS: Final = ("numpy", "numba", "auto")  # what FARFLUNG_KERNELS may say
 CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
 MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
-LOG_BYTES: Final = 16 * MIB  # what standard error may grow to: `file_bytes` bounds every file, this one too
+LOG_BYTES: Final = 16 * MIB  # what its log may grow to: `file_bytes` bounds every file, this one too
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
@@ -75,7 +75,11 @@ def cpu_bound(parameters: int, tokens: int, flops: int) -> int:
 
 
 def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """The worker's whole environment: what is not named here (tokens, proxies, library paths) does not pass."""
-    kept = {name: environment[name] for name in PASSED if name in environment}
-    fixed = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONHASHSEED": "0"}
-    return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **kept, **fixed, **dict.fromkeys(THREAD_VARIABLES, "1")}
+    """The worker's whole environment. No word of `environment` passes (paths, tokens, proxies, names): two switches of
+    ours are set to values that are known here.
+    """
+    fixed = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(scratch), "TMPDIR": str(scratch)}
+    switches = {"FARFLUNG_DEBUG": "1"} if environment.get("FARFLUNG_DEBUG") else {}
+    if environment.get("FARFLUNG_KERNELS") in KERNELS:
+        switches["FARFLUNG_KERNELS"] = environment["FARFLUNG_KERNELS"]
+    return {**fixed, "PYTHONHASHSEED": "0", **switches, **dict.fromkeys(THREAD_VARIABLES, "1")}

@@ -4,6 +4,7 @@
     parent=PID       end when the agent with this number ends
     death_pipe=FD    end when the other end of this pipe is closed (host.io.launch)
     read= write= device= list=PATH   Landlock: what may be read and run, written, used, listed; the rest is closed
+    own=PATH         the same, of a file of this process in /proc: read and written
     seccomp=MACHINE  the filter of host.seccomp for this machine
 
 Everything is on before the command's first instruction (exec, the same pid): torch starts threads when it is
@@ -119,7 +120,9 @@ def confine(items: Sequence[str]) -> None:
     if "write" in given:
         from farflung.host.io.landlock import restrict
 
-        restrict(given.get("read", []), given["write"], given.get("device", []), given.get("list", []))
+        restrict(
+            given.get("read", []), given["write"], given.get("device", []), given.get("list", []), given.get("own", [])
+        )
     if "seccomp" in given:
         filter_calls(given["seccomp"][0])
 

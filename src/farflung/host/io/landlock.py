@@ -28,6 +28,7 @@ OF_FILES: Final = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 TO_READ: Final = _EXECUTE | _READ | _READ_DIR
 TO_WRITE: Final = TO_READ | _WRITE | _TRUNCATE | _REMOVE_DIR | _REMOVE | _MAKE_DIR | _MAKE_REG | _MAKE_LINK | _REFER
 TO_USE: Final = _READ | _WRITE  # a device
+TO_USE_OWN: Final = TO_USE | _READ_DIR
 
 
 def _syscall(number: int, *arguments: object) -> int:
@@ -51,11 +52,17 @@ def abi() -> int:
 
 
 def restrict(
-    reads: Sequence[str], writes: Sequence[str], devices: Sequence[str] = (), lists: Sequence[str] = ()
+    reads: Sequence[str],
+    writes: Sequence[str],
+    devices: Sequence[str] = (),
+    lists: Sequence[str] = (),
+    own: Sequence[str] = (),
 ) -> None:
     """From here on this process opens only what lies beneath these paths; those that are not there are left out.
 
-    Of `lists` only the names in folders can be read.
+    Of `lists` only the names in folders can be read. `own` are single files of this process in /proc: the kernel makes
+    their inodes, to which the rules belong, anew once memory was short, so that each is held by a descriptor that
+    reads nothing (O_PATH) and stays open in the command too.
     Needs no_new_privs. Raises OSError.
     """
     version = abi()
@@ -67,12 +74,14 @@ def restrict(
         for paths, rights in ((reads, TO_READ), (writes, TO_WRITE), (devices, TO_USE), (lists, _READ_DIR)):
             for path in paths:
                 _allow(rules, path, rights & handled)
+        for path in own:
+            _allow(rules, path, TO_USE_OWN & handled, is_held=True)
         _syscall(RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
         os.close(rules)
 
 
-def _allow(rules: int, path: str, rights: int) -> None:
+def _allow(rules: int, path: str, rights: int, is_held: bool = False) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,4 +92,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
         rule = struct.pack("<Qi", rights, place)
         _syscall(ADD, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
     finally:
-        os.close(place)
+        if is_held:
+            os.set_inheritable(place, True)
+        else:
+            os.close(place)

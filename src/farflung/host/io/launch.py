@@ -2,11 +2,13 @@
 
     [sh: join the control group] [bwrap ...] python -m farflung.host.io.confine ITEMS -- COMMAND
 
-Each becomes the next (exec), but for bwrap, whose child the command is.
+Each becomes the next (exec), but for bwrap, whose child the command is. Beside it runs a process of host.io.watchdog,
+through which all that it prints goes into its log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -23,6 +25,7 @@ from typing import Final
 import msgspec
 
 from farflung.host import sandbox
+from farflung.host.io import landlock
 from farflung.host.io.cgroup import WorkerCgroup
 from farflung.host.worker_limits import WorkerLimits, scrubbed
 
@@ -66,16 +69,66 @@ class ParentDeathPipe:
         self._held.close()
 
 
+class Watchdog:
+    """The agent's side of host.io.watchdog, for one worker that runs.
+
+    Its pipe is another than the worker's: that one could open an end of its own pipe again, and hold it.
+    """
+
+    FINISH_SECONDS: Final = 5.0  # to write what lies in a pipe; a disk that stands still is not waited for
+
+    def __init__(self, worker: int, source: int, log: int, most: int, leaves: tuple[str, Sequence[str]]) -> None:
+        """`leaves`: the folder in memory ("-": none) and the groups that are to go with the worker. Raises OSError."""
+        far, held = os.pipe()
+        self._held = os.fdopen(held, "wb", 0)
+        folder, groups = leaves
+        try:
+            self._process = subprocess.Popen(
+                [*PYTHON, "-m", "farflung.host.io.watchdog", str(worker), str(far), str(most), folder, *groups],
+                stdin=source,
+                stdout=log,
+                stderr=subprocess.DEVNULL,
+                env=scrubbed({}, Path("/")),
+                cwd="/",
+                pass_fds=(far,),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._held.close()
+            raise
+        finally:
+            os.close(far)
+
+    def is_running(self) -> bool:
+        """Whether it does its work: it never ends before it is told to."""
+        return self._process.poll() is None
+
+    def finish(self) -> None:
+        """The worker has ended: returns when all that it printed is in its log. A second time does nothing."""
+        if self._held.closed:
+            return
+        with contextlib.suppress(OSError):
+            self._held.write(b".")
+        self._held.close()
+        try:
+            self._process.wait(self.FINISH_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 class LaunchedProcess(msgspec.Struct, frozen=True):
     """A process and the folder that it writes, as the host sees it; None: its own memory, gone with it.
 
-    `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `death_pipe`.
+    `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `death_pipe`, and by
+    its `watchdog` when its agent is gone.
     """
 
     process: subprocess.Popen[bytes]
     folder: Path | None
     is_ours: bool
     death_pipe: ParentDeathPipe
+    watchdog: Watchdog
 
     def end(self, grace: float) -> None:
         """SIGTERM, after `grace` seconds SIGKILL, to its group; returns when it has ended.
@@ -99,8 +152,9 @@ class LaunchedProcess(msgspec.Struct, frozen=True):
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def discard(self) -> None:
-        """Removes what the process leaves, in memory and of processes. Only after its end."""
+        """Completes its log, and removes what it leaves, in memory and of processes. Only after its end."""
         self.death_pipe.cut()
+        self.watchdog.finish()
         if self.folder is not None and self.is_ours:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -124,6 +178,14 @@ def has_memory_folder() -> bool:
     return MEMORY.is_dir() and os.access(MEMORY, os.W_OK | os.X_OK) and sys.platform == "linux"
 
 
+def has_landlock() -> bool:
+    """Whether this kernel has Landlock, and takes it from us."""
+    try:
+        return landlock.abi() > 0
+    except OSError:
+        return False
+
+
 def _memory_folder() -> Path:
     for left in MEMORY.glob(f"{PREFIX}*"):  # of agents that were killed; another user's cannot be removed
         pid = left.name.removeprefix(PREFIX).partition("-")[0]
@@ -143,41 +205,70 @@ def launch(
     descriptors: Sequence[int] = (),
     group: WorkerCgroup | None = None,
 ) -> LaunchedProcess:
-    """Starts `command` confined; the caller owns the descriptors. Raises OSError."""
+    """Starts `command` confined; the caller owns the descriptors. Raises OSError.
+
+    What it prints is text in `log`, of at most `limits.file_bytes`.
+    """
     folder: Path | None = None
     if tier != sandbox.BWRAP:
         folder = _memory_folder() if tier == sandbox.LANDLOCK and has_memory_folder() else scratch
+    is_ours = folder not in (None, scratch)
     seen = Path(sandbox.SCRATCH) if folder is None else folder.resolve()
-    given = scrubbed(environment, seen)
-    before: list[str] = []
-    if group is not None:
-        before += ["/bin/sh", "-c", JOIN, "sh", *group.entrances(), "--"]
-    if tier == sandbox.BWRAP:
-        program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
-        if program is None:
-            raise FileNotFoundError("bubblewrap is not installed")
-        before += sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
+    given, entrances = scrubbed(environment, seen), group.entrances() if group is not None else []
+    before = ["/bin/sh", "-c", JOIN, "sh", *entrances, "--"] if entrances else []
     death_pipe = ParentDeathPipe()
-    items = [f"death_pipe={death_pipe.far}", *_items(tier, limits, str(seen))]
+    opened = [death_pipe.far, *(pipe := os.pipe())]
+    source, printed = pipe
+    process: subprocess.Popen[bytes] | None = None
     try:
+        if tier == sandbox.BWRAP:
+            opened.append(options := _bwrap_options(given, limits.disk_bytes))
+            before += [_bwrap_program(), "--args", str(options), "--"]
+        items = [f"death_pipe={death_pipe.far}", *_items(tier, limits, str(seen))]
         process = subprocess.Popen(
             [*before, *PYTHON, "-m", "farflung.host.io.confine", *items, "--", *command],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=printed,
+            stderr=printed,
             env=given,
             cwd=folder if folder is not None else "/",
-            pass_fds=(*descriptors, death_pipe.far),
+            pass_fds=(*descriptors, death_pipe.far, *opened[3:]),
             start_new_session=True,  # signals to its own group must not reach the agent, nor Ctrl-C bwrap
         )
+        leaves = (str(folder) if is_ours else "-", [str(Path(entrance).parent) for entrance in entrances])
+        watchdog = Watchdog(process.pid, source, log, limits.file_bytes, leaves)
     except BaseException:  # an interrupt too: whatever may have started must not be left alone
         death_pipe.cut()
-        if folder is not None and folder != scratch:
+        if process is not None:
+            process.kill()
+            process.wait()
+        if folder is not None and is_ours:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        os.close(death_pipe.far)
-    return LaunchedProcess(process, folder, folder not in (None, scratch), death_pipe)
+        for descriptor in opened:
+            os.close(descriptor)
+    return LaunchedProcess(process, folder, is_ours, death_pipe, watchdog)
+
+
+def _bwrap_program() -> str:
+    program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
+    if program is None:
+        raise FileNotFoundError("bubblewrap is not installed")
+    return program
+
+
+def _bwrap_options(environment: Mapping[str, str], scratch_bytes: int) -> int:
+    """A descriptor from which bubblewrap reads its options: its command line can be read from inside."""
+    options = sandbox.bwrap_options(python_paths(), environment, scratch_bytes, link_of)
+    descriptor = os.memfd_create("bwrap")
+    try:
+        os.write(descriptor, "".join(f"{option}\0" for option in options).encode())
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _items(tier: str, limits: WorkerLimits, scratch: str) -> list[str]:
@@ -185,10 +276,10 @@ def _items(tier: str, limits: WorkerLimits, scratch: str) -> list[str]:
     items = list(limits.arguments())
     if tier != sandbox.BWRAP:  # which sees to it by itself, once it is up
         items.append(f"parent={os.getpid()}")
-    if tier == sandbox.LANDLOCK:
-        reads = [*python_paths(), *sandbox.PROC_FILES]
-        items += [f"read={path}" for path in reads]
+    if tier == sandbox.LANDLOCK or (tier == sandbox.BWRAP and has_landlock()):  # which guards bubblewrap's own /proc
+        items += [f"read={path}" for path in (*python_paths(), *sandbox.PROC_FILES)]
         items += [f"device={path}" for path in sandbox.DEVICES]
+        items += [f"own={path}" for path in sandbox.OWN_FILES]
         items.append(f"write={scratch}")
         items.append(f"list={PACKAGE.parent}")  # Python finds packages by listing
     if tier != sandbox.LIMITS:

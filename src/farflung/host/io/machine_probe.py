@@ -140,7 +140,7 @@ def use_of_tree(pid: int) -> ProcessUsage:
     """The sum over process `pid` and all below it, of those that are there; children that ended count as theirs."""
     peak = resident = 0
     seconds = 0.0
-    for one in [pid, *_descendants(pid)]:
+    for one in [pid, *descendants(pid)]:
         try:
             process = psutil.Process(one)
             times, now = process.cpu_times(), process.memory_info().rss
@@ -155,13 +155,13 @@ def use_of_tree(pid: int) -> ProcessUsage:
 def statuses_of_tree(pid: int) -> list[str]:
     """What /proc says of process `pid` and all below it, of those that are there."""
     found: list[str] = []
-    for one in [pid, *_descendants(pid)]:
+    for one in [pid, *descendants(pid)]:
         with suppress(OSError):
             found.append(Path(f"/proc/{one}/status").read_text("utf-8", "replace"))
     return found
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Numbers of all processes below `pid`, by /proc alone where the kernel lists them, else by a walk of all."""
     try:
         named = [Path(f"{task}/children").read_text("ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
@@ -171,7 +171,7 @@ def _descendants(pid: int) -> list[int]:
         except psutil.Error:
             return []
     children = [int(number) for line in named for number in line.split()]
-    return children + [below for child in children for below in _descendants(child)]
+    return children + [below for child in children for below in descendants(child)]
 
 
 def folder_use(folder: Path, most: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import msgspec
 from farflung.core.errors import PolicyError
 from farflung.host import exit_reason, sandbox
 from farflung.host.io import cgroup, landlock
-from farflung.host.io.launch import PYTHON, has_memory_folder, launch
+from farflung.host.io.launch import PYTHON, has_landlock, has_memory_folder, launch
 from farflung.host.sandbox import SandboxSupport, SandboxTier
 from farflung.host.seccomp import ARCHITECTURES
 from farflung.host.worker_limits import WorkerLimits
@@ -55,7 +55,7 @@ def sandbox_support() -> SandboxSupport:
     controllers = frozenset[str]() if group is None else group.controllers
     if group is not None:
         group.remove()
-    return SandboxSupport(os.geteuid() == 0, controllers, has_memory_folder())
+    return SandboxSupport(os.geteuid() == 0, controllers, has_memory_folder(), has_landlock())
 
 
 @cache

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,13 +20,12 @@ from farflung.host.io import cgroup, machine_probe, sandbox_tiers
 from farflung.host.io.launch import PYTHON, LaunchedProcess, launch
 from farflung.host.sandbox import SandboxTier
 from farflung.host.tamper_signs import signs_in
-from farflung.host.worker_limits import LOG_BYTES, MAPPED_BYTES, WorkerLimits
+from farflung.host.worker_limits import MAPPED_BYTES, WorkerLimits
 
 __all__ = ["PYTHON", "WorkerProcess", "start_worker", "tail"]
 
 WORKER_MODULE: Final = "farflung.train.io.worker"
 GRACE_SECONDS: Final = 2.0
-_UNPRINTABLE: Final = re.compile(r"[^\n\t\x20-\x7e]+")
 LOG_TAIL: Final = 4096
 MOST_FILES: Final = 20_000  # in scratch; more than any library's temporary files
 
@@ -90,6 +87,8 @@ class WorkerProcess:
         return signs_in(self.tier.name, statuses)
 
     def _watch(self) -> str:
+        if not self._started.watchdog.is_running():
+            return exit_reason.WATCHDOG
         bounds, use = self._limits, machine_probe.use_of_tree(self.pid)
         if use.resident_bytes > bounds.data + MAPPED_BYTES:
             return f"{exit_reason.MEMORY} of {format_bytes(bounds.data)}"
@@ -115,7 +114,6 @@ class WorkerProcess:
         else:
             broken = cgroup.CgroupLimitCounts()
         self._started.discard()
-        make_printable(self.log_path)
         bounds, status = self._limits, self._status()
         if self._broke or status in (None, 0):
             return
@@ -160,25 +158,6 @@ def tail(path: Path, size: int = LOG_TAIL) -> bytes:
             return file.read(size)
     except OSError:
         return b""
-
-
-def make_printable(path: Path) -> None:
-    """Writes what a model printed again as text: control characters, which a terminal would obey, as their numbers.
-
-    Of a log the last LOG_BYTES are kept. Where it cannot be written it stays as it is.
-    """
-    with contextlib.suppress(OSError), os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-        raw = file.read(LOG_BYTES)
-        text = _UNPRINTABLE.sub(_as_number, raw.decode("utf-8", "backslashreplace")).encode()
-        if text != raw:
-            file.seek(0)
-            file.truncate()
-            file.write(text[-LOG_BYTES:])
-
-
-def _as_number(found: re.Match[str]) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in found[0])
 
 
 def start_worker(

@@ -130,6 +130,7 @@ async def _answer(request: Request, kind: type[Answer], bounds: WorkerLimits, se
         except RunError as error:
             if error.code != GONE:
                 raise
+            worker.terminate(0)  # its log is complete then
             said = tail(log).decode("utf-8", "replace").strip()[-200:]
             raise unanswered(said or f"its process said nothing: {error.cause}") from None
         finally:

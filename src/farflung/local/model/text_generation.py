@@ -69,6 +69,7 @@ def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: Int
             left -= 1
             yield answer
     if left:
+        worker.terminate(0)  # its log is complete then
         raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
 
 
