@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.crypto import digest, local_key
@@ -159,6 +160,19 @@ def test_one_verifier_that_speaks_twice_has_one_voice() -> None:
 def test_the_only_verifier_of_a_job_decides() -> None:
     assert quorum_of(1) == 1
     assert conclude([verdict(Y, FALSE)], quorum_of(1)).is_guilty
+
+
+@pytest.mark.parametrize(
+    ("finding", "excess", "voices", "ends"),
+    [(FALSE, 9000, 1, UNPAID), (FALSE, 9000, 2, FALSE), (FALSE, EXCESS_CAP, 1, FALSE), (WITHHELD, 0, 1, WITHHELD)],
+)
+def test_without_a_graph_one_repetition_convicts_nobody(
+    finding: VerdictFinding, excess: int, voices: int, ends: VerdictFinding
+) -> None:
+    """As where a verifier's machine computes something else by the requester's module than honest providers do."""
+    said = [replace(verdict(PeerId(bytes([i]) * 32), finding), excess=excess) for i in range(voices)]
+    assert conclude(said, quorum_of(voices), is_proven=False).finding is ends
+    assert not needs_another(said, voices, is_proven=False)
 
 
 def test_only_an_open_accusation_needs_another_verifier(subtests: pytest.Subtests) -> None:

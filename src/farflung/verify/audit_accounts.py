@@ -88,7 +88,8 @@ class AuditAccounts:
         """
         verdicts = [signed.verdict for signed in audited.verdicts]
         weights = {c.peer: c.weight for c in promised}
-        found = conclusions(verdicts, quorum_of(self.disqualified.left(self._verifiers, audited.round)))
+        quorum = quorum_of(self.disqualified.left(self._verifiers, audited.round))
+        found = conclusions(verdicts, quorum, is_proven=self._is_proven)
         self._convict(found, audited)
         self.disqualified.note(audited, found)
         good = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}

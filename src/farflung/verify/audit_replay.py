@@ -137,7 +137,8 @@ class AuditReplay:
             is_first = canary.verdict.verdict.verifier == first
             require(is_first, "FF-VERI-137", f"a canary of round {round} was shown to another than the first")
         verdicts = [signed.verdict for signed in record.verdicts]
-        self._disqualified.note(record, conclusions(verdicts, quorum_of(len(asked))))
+        found = conclusions(verdicts, quorum_of(len(asked)), is_proven=self._terms.is_proven)
+        self._disqualified.note(record, found)
         self._report.canaries += len(nodes)
 
     def _check_canary(self, canary: Canary, drawn: AuditSample, c: Contribution) -> None:
@@ -150,10 +151,10 @@ class AuditReplay:
         self._report.signatures += 1
 
     def _check_quorum(self, record: AuditsRecord, hired: int) -> None:
-        verdicts = [signed.verdict for signed in record.verdicts]
+        verdicts, is_proven = [signed.verdict for signed in record.verdicts], self._terms.is_proven
         for node, about in groupby(verdicts, key=lambda verdict: verdict.node):
             judges = list(about)
-            is_panel = len(judges) <= panel_of(hired) and not needs_another(judges, hired)
+            is_panel = len(judges) <= panel_of(hired) and not needs_another(judges, hired, is_proven=is_proven)
             require(is_panel, "FF-VERI-043", f"too few or too many verifiers judge {node[:4].hex()}")
 
 

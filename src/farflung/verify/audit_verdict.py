@@ -3,7 +3,8 @@
     excess e = distance / tolerance, of the worst tensor
     e <= 1        HOLDS      paid
     e <= 2        UNPAID     not paid, not punished: an honest machine of another class may lie there
-    e >  2        FALSE      slashed, if two of at most three verifiers agree
+    e >  2        FALSE      slashed, if two of at most three verifiers agree; an only verifier decides alone where the
+                             job is proven, for then its graph says so, too
 
 A payload that the claimed end does not encode to, and an opening that does not fit what was committed, are exact
 matters and FALSE at any distance. Stated losses that the segment does not give are not worth a stake: UNPAID.
@@ -19,7 +20,7 @@ from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import Tolerance
 from farflung.ledger.rules.slashes import EXCESS_EXACT, EXCESS_FALSE
-from farflung.ledger.rules.verifiers import quorum_of
+from farflung.ledger.rules.verifiers import QUORUM, quorum_of
 from farflung.ledger.transactions import DAMNING, Verdict, VerdictFinding
 from farflung.verify.tolerance import UNIT_BITS
 
@@ -92,33 +93,46 @@ def panel_of(hired: int) -> int:
     return max(1, min(PANEL, hired))
 
 
-def needs_another(verdicts: Sequence[Verdict], hired: int) -> bool:
+def is_distance(finding: VerdictFinding, excess: int) -> bool:
+    """Whether this accuses of a distance, which a repetition has measured; all else that is punished is exact."""
+    return finding is VerdictFinding.FALSE and excess < EXCESS_CAP
+
+
+def needs_another(verdicts: Sequence[Verdict], hired: int, *, is_proven: bool = True) -> bool:
     """Whether the next verifier of the order must be asked, of `hired` that the job has.
 
     An accusation is open until a quorum of the panel makes it alike, or denies it, or nobody is left to ask.
     """
-    said = [v.finding for v in verdicts]
-    denials = sum(finding not in DAMNING for finding in said)
+    denials = sum(v.finding not in DAMNING for v in verdicts)
     quorum = quorum_of(hired)
-    is_open = denials < len(said) and denials < quorum and _agreed(said, quorum) is None
-    return is_open and len(said) < panel_of(hired)
+    is_open = denials < len(verdicts) and denials < quorum and _agreed(verdicts, quorum, is_proven) is None
+    return is_open and len(verdicts) < panel_of(hired)
 
 
-def _agreed(said: Sequence[VerdictFinding], quorum: int) -> VerdictFinding | None:
-    return next((finding for finding in DAMNING if said.count(finding) >= max(1, quorum)), None)
+def _agreed(verdicts: Sequence[Verdict], quorum: int, is_proven: bool) -> VerdictFinding | None:
+    """What enough of them accuse of. Without a graph that confirms a distance, one repetition alone convicts nobody."""
+    for finding in DAMNING:
+        alike = [v for v in verdicts if v.finding is finding]
+        is_alone = not is_proven and any(is_distance(finding, v.excess) for v in alike)
+        if len(alike) >= (QUORUM if is_alone else max(1, quorum)):
+            return finding
+    return None
 
 
-def conclude(verdicts: Sequence[Verdict], quorum: int) -> AuditConclusion:
+def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool = True) -> AuditConclusion:
     """The verdicts on one contribution, in any order, at least one.
 
     A quorum that accuses of one thing is believed, and who found false work good is discredited. Short of that, whoever
     accuses what another finds good is discredited, and the claim stands, unless more accuse than do not. Accusations
     that too few confirm, or of different things, take the pay and nothing else. One verifier, one voice.
+
+    `is_proven`: whether the job has a graph; a distance that no graph confirms is believed of two verifiers alone.
     """
-    said = {v.verifier: v.finding for v in verdicts}
+    last = {v.verifier: v for v in verdicts}
+    said = {verifier: v.finding for verifier, v in last.items()}
     accusers = tuple(sorted(v for v, finding in said.items() if finding in DAMNING))
     good = tuple(sorted(v for v, finding in said.items() if finding is VerdictFinding.HOLDS))
-    agreed, outvoted = _agreed(list(said.values()), quorum), tuple[PeerId, ...]()
+    agreed, outvoted = _agreed(list(last.values()), quorum, is_proven), tuple[PeerId, ...]()
     finding = agreed if agreed is not None else VerdictFinding.UNPAID
     if agreed is VerdictFinding.FALSE:  # what was shown to one may be withheld from others
         outvoted = good
@@ -127,9 +141,9 @@ def conclude(verdicts: Sequence[Verdict], quorum: int) -> AuditConclusion:
     return AuditConclusion(finding, tuple(sorted(said.keys() - set(outvoted))), outvoted)
 
 
-def conclusions(verdicts: Iterable[Verdict], quorum: int) -> dict[PeerId, AuditConclusion]:
+def conclusions(verdicts: Iterable[Verdict], quorum: int, *, is_proven: bool = True) -> dict[PeerId, AuditConclusion]:
     """`conclude` for each node that a round's verdicts are about."""
     about: dict[PeerId, list[Verdict]] = {}
     for verdict in verdicts:
         about.setdefault(verdict.node, []).append(verdict)
-    return {node: conclude(each, quorum) for node, each in sorted(about.items())}
+    return {node: conclude(each, quorum, is_proven=is_proven) for node, each in sorted(about.items())}

@@ -26,9 +26,10 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.job.proof_class import known
 from farflung.job.spec import AuditSpec, JobSpec
 from farflung.ledger.rules.slashes import PERMILLE
-from farflung.ledger.rules.verifiers import quorum_of
+from farflung.ledger.rules.verifiers import QUORUM, quorum_of
 from farflung.verify.audit_sample import ODDS, odds_of
 from farflung.verify.audit_verdict import panel_of
 
@@ -103,8 +104,12 @@ class CheatMargin(msgspec.Struct, frozen=True):
 
 
 def of_job(spec: JobSpec, absent: Fraction = Fraction(0), seen: Fraction = ONE) -> AuditDrawTerms:
-    """A job's audits after probation, as `sample.draw` makes them and `judge.conclude` judges."""
-    rate = rate_of(spec.audit) if spec.verifiers else Fraction(0)
+    """A job's audits after probation, as `sample.draw` makes them and `judge.conclude` judges.
+
+    A false segment of a job that is outcome only for sure is no reason to convict where one verifier alone can say so.
+    """
+    can_convict = spec.verifiers >= (QUORUM if known(spec) else 1)
+    rate = rate_of(spec.audit) if can_convict else Fraction(0)
     voices = quorum_of(spec.verifiers)
     return AuditDrawTerms(spec.segments, 1, rate, absent, seen, voices, panel_of(spec.verifiers) - voices)
 

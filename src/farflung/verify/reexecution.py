@@ -51,15 +51,15 @@ class ChainRerun(NamedTuple):
         return len(self.equal) + (self.broken is not None)
 
 
-def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, PeerId]]:
+def condemned_in(records: Sequence[Record], hired: int, *, is_proven: bool) -> frozenset[tuple[int, PeerId]]:
     """Round and node of each contribution that the log's verdicts come to find false or withheld.
 
-    `hired`: verifiers of the job.
+    `hired`: verifiers of the job; `is_proven`: whether it has a graph.
     """
     disqualified, condemned = DisqualifiedVerifiers(), set[tuple[int, PeerId]]()
     for record in (r for r in records if isinstance(r, AuditsRecord)):
         quorum = quorum_of(disqualified.left(hired, record.round))
-        found = conclusions([s.verdict for s in record.verdicts], quorum)
+        found = conclusions([s.verdict for s in record.verdicts], quorum, is_proven=is_proven)
         condemned |= {(record.round, node) for node, each in found.items() if each.is_guilty}
         disqualified.note(record, found)
     return frozenset(condemned)

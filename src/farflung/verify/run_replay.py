@@ -129,7 +129,7 @@ def _recompute(exported: ExportedRun, chain: Hash | None) -> ReplayResult:
     ledger_replay.check_output(held, output)
     report.model_hash = output.hex()
     is_named = held.job.output != ZERO_HASH
-    condemned = condemned_in(records, len(held.verifiers))
+    condemned = condemned_in(records, len(held.verifiers), is_proven=terms.is_proven)
     return ReplayResult(report, terms, records, public, is_named, held.seats, condemned)
 
 

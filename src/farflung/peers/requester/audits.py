@@ -224,10 +224,11 @@ class AuditCoordinator:
         order = self._order(case, public)
         test = None if is_owed else await self._canaries.test(case, order)
         hired, said = len(case.verifiers), dict[PeerId, VerifierStatement]()
+        is_proven = self._job.terms.is_proven
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
             is_guess = len(said) < quorum_of(hired) and any(is_unmatched(s, case) for s in said.values())
-            if verdicts and not is_guess and not needs_another(verdicts, hired):
+            if verdicts and not is_guess and not needs_another(verdicts, hired, is_proven=is_proven):
                 break
             said.update([await self._next(case, order, said)])
         said = confirmed(said, case)
@@ -302,7 +303,7 @@ class AuditCoordinator:
     ) -> None:
         """Tells what was found; keeps the evidence when it is false."""
         verdicts = [s.testimony.verdict.verdict for s in said]
-        found = conclude(verdicts, quorum_of(len(case.verifiers)))
+        found = conclude(verdicts, quorum_of(len(case.verifiers)), is_proven=self._job.terms.is_proven)
         self._discredited.update(found.discredited)
         if found.is_guilty:
             self._false.setdefault(case.contribution.peer, case.round)

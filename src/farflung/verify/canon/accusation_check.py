@@ -12,7 +12,7 @@ from farflung.core.tensor_layout import Float32
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train import segments
-from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
+from farflung.verify.audit_verdict import AuditFinding, is_distance
 from farflung.verify.canon import dispute_execution
 from farflung.verify.canon.job_program import JobProgramParts
 from farflung.verify.segment_audit import SegmentAudit
@@ -20,7 +20,7 @@ from farflung.verify.segment_audit import SegmentAudit
 
 def needs_graph(found: AuditFinding) -> bool:
     """Whether a finding accuses of a distance, which a worker has measured; all else is exact."""
-    return found.finding is VerdictFinding.FALSE and found.excess < EXCESS_CAP
+    return is_distance(found.finding, found.excess)
 
 
 def confirmed(
