@@ -21,6 +21,7 @@ from farflung.app.cli.main import VERBS
 from farflung.core import errors
 from farflung.job.job_toml import ABOUT
 from farflung.job.keys import KEYS, JobKey
+from farflung.job.methods.registry import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -92,6 +93,13 @@ def test_every_default_that_the_other_pages_name_is_the_real_one() -> None:
                 seen.add(key.dotted)
                 assert cells[1] == f"`{shown(key.default)}`", f"{page.name}: {key.dotted}"
     assert {"rounds", "sync.steps", "audit.rate"} <= seen
+
+
+def test_the_table_of_methods_says_what_their_files_say() -> None:
+    told = {cells[0].strip("`"): cells for cells in rows(DOCS / "train" / "methods.md") if len(cells) == 6}
+    assert {name: (told[name][3], told[name][5]) for name in METHODS if name in told} == {
+        name: (method.sends, method.source) for name, method in METHODS.items()
+    }
 
 
 def variables_of_the_source() -> set[str]:
