@@ -56,6 +56,16 @@ def by_pipe_too():
 def by_socket():
     fcntl.ioctl(channel, 0x8901, struct.pack("i", world["victim"]))  # FIOSETOWN
 
+def interfaces():
+    asked = bytearray(struct.pack("iiP", 0, 0, 0) + bytes(64))
+    fcntl.ioctl(channel, 0x8912, asked)  # SIOCGIFCONF: of the network to which the socket belongs, which is the host's
+    fcntl.ioctl(channel, 0x8927, bytearray(b"lo" + bytes(38)))  # SIOCGIFHWADDR
+
+def watch():
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.inotify_add_watch(library.inotify_init1(0), world["run"].encode(), 0xFFF) < 0:
+        raise OSError(ctypes.get_errno(), "inotify")
+
 def names():
     if not os.listdir(world["run"]):
         raise OSError
@@ -73,6 +83,9 @@ ways = {
     "write": lambda: open(world["run"] + "/planted", "w").close(),
     "chmod": lambda: os.chmod(world["key"], 0o644),
     "stat": lambda: os.stat(world["key"]),
+    "attributes": lambda: os.listxattr(world["key"]),
+    "watch": watch,
+    "interfaces": interfaces,
     "passwd": lambda: open("/etc/passwd").read(),
     "environ": lambda: open("/proc/%d/environ" % world["victim"]).read(),
     "fork": fork,
@@ -95,9 +108,9 @@ channel.recv(1)
 """
 SIGNALS = ("signal", "signal by pipe", "signal by pipe too", "signal by socket")
 OPENED_BY = {
-    SandboxGap.NETWORK: {"inet", "dial", "listen", "pair"},
+    SandboxGap.NETWORK: {"inet", "dial", "listen", "pair", "interfaces"},
     SandboxGap.UNIX_SOCKETS: {"unix", "abstract", "pair"},
-    SandboxGap.FILES: {"read home", "read run", "list run", "write", "chmod", "stat", "passwd"},
+    SandboxGap.FILES: {"read home", "read run", "list run", "write", "chmod", "stat", "passwd", "attributes", "watch"},
     SandboxGap.METADATA: {"stat"},
     SandboxGap.PROCESSES: {"fork", "spawn", "trace", "environ", *SIGNALS},
 }

@@ -52,7 +52,7 @@ def test_every_number_has_the_verdict_of_its_name(machine: str) -> None:
     expected = dict.fromkeys(seccomp.DENIED, EPERM)
     # with all arguments 0: no thread, process 0 (its group), the process itself, no terminal
     expected |= {"clone": EPERM, "clone3": ENOSYS, "kill": EPERM, "tgkill": EPERM, "prctl": EPERM}
-    expected |= {"prlimit64": seccomp.ALLOW, "ioctl": seccomp.ALLOW, "fcntl": seccomp.ALLOW}
+    expected |= {"prlimit64": seccomp.ALLOW, "ioctl": EPERM, "fcntl": seccomp.ALLOW}
     for number in range(seccomp.LAST_KNOWN + 1):
         assert verdict(machine, number) == expected.get(names.get(number, ""), seccomp.ALLOW), number
     for number in (seccomp.LAST_KNOWN + 1, 462, 1000, 0x3FFFFFFF):
@@ -78,6 +78,8 @@ def test_every_number_has_the_verdict_of_its_name(machine: str) -> None:
         "perf_event_open",
         "open_by_handle_at",
         "kexec_load",
+        "inotify_add_watch",
+        "fgetxattr",
     ],
 )
 def test_what_must_never_be_allowed_is_named(machine: str, call: str) -> None:
@@ -126,6 +128,13 @@ def test_no_pipe_is_given_an_owner_who_would_be_signalled(machine: str) -> None:
 
 
 @MACHINES
+def test_no_driver_and_no_network_is_asked_through_a_descriptor(machine: str) -> None:
+    """SIOCGIFCONF, SIOCGIFADDR, SIOCGIFHWADDR, SIOCGARP, SIOCOUTQ, FIBMAP, FS_IOC_GETFLAGS, PIDFD_GET_INFO."""
+    for request in (0x8912, 0x8915, 0x8927, 0x8954, 0x5411, 1, 0x80086601, 0xC040FF0B, 0):
+        assert verdict(machine, "ioctl", 3, request) == EPERM, request
+
+
+@MACHINES
 def test_signals_and_limits_reach_only_itself(machine: str) -> None:
     for call in ("kill", "tgkill"):
         assert verdict(machine, call, PID, PID) == seccomp.ALLOW
@@ -137,7 +146,8 @@ def test_signals_and_limits_reach_only_itself(machine: str) -> None:
 
 @MACHINES
 def test_nothing_is_typed_into_a_terminal(machine: str) -> None:
-    assert verdict(machine, "ioctl", 1, 0x5401) == seccomp.ALLOW
+    for request in (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A, (1 << 32) | 0x5401):
+        assert verdict(machine, "ioctl", 1, request) == seccomp.ALLOW
     for request in (0x5412, 0x541C, (1 << 32) | 0x5412):
         assert verdict(machine, "ioctl", 1, request) == EPERM
 

@@ -44,8 +44,10 @@ class SandboxGap(StrEnum):
 
     KERNEL = "A fault in the host's kernel: the worker still makes system calls."
     MACHINE = "It learns the machine's processors, kernel and memory, how long it has been up and how busy it is."
-    PATHS = "It learns in which folders Python and this package lie, which may tell your user's name."
-    NAMES = "It learns the machine's name, and the numbers of your user and of a few processes."
+    PATHS = (
+        "It reads /usr and the folders of Python: which programs there are, and where they lie, perhaps in your home."
+    )
+    NAMES = "It learns the machine's name, and the numbers of your user and of processes."
     SYSTEM_FILES = "It reads what /proc and /sys tell of the whole machine: boot line, disks, mounts, load."
     METADATA = (
         "It can tell of a file whose name it guesses that it exists, its size, its times, and where a link points."

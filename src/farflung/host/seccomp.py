@@ -10,8 +10,10 @@ the file system by handle, metadata that Landlock does not guard (modes, owners,
     anything newer than this list  fall back to an older call that can be judged
     clone                          only a thread: CLONE_THREAD, and no new namespace
     kill, tgkill, prlimit64        only to itself: the process number is part of the program
-    fcntl, ioctl                   not F_SETOWN and its like: the owner of a pipe gets whatever signal is chosen for it
-    ioctl                          not TIOCSTI and TIOCLINUX, which type into somebody's terminal
+    fcntl                          not F_SETOWN and its like: the owner of a pipe gets whatever signal is chosen for it
+    ioctl                          only whether it is a terminal, how much can be read, whether it waits, whether exec
+                                   keeps it: any other asks a driver, types into a terminal, or has the socket that it
+                                   inherits name the interfaces and addresses of the host
     prctl                          only names of threads and memory, huge pages, vector widths, and questions: a worker
                                    does not switch off the signal by which it ends with its agent, adopt processes,
                                    hide its memory's owner, choose who traces it or with whom it shares a core
@@ -35,8 +37,16 @@ LAST_KNOWN: Final = 451  # cachestat; newer calls do not exist for a worker
 CLONE_THREAD: Final = 0x0001_0000
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 CLONE_NAMESPACES: Final = 0x80 | 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x7000_0000
-TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-OWNERS: Final = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP
+# asm-generic/ioctls.h, as both architectures have it
+OF_A_DESCRIPTOR: Final = (
+    0x5401,  # TCGETS
+    0x802C_542A,  # TCGETS2
+    0x5413,  # TIOCGWINSZ
+    0x541B,  # FIONREAD
+    0x5421,  # FIONBIO
+    0x5450,  # FIONCLEX
+    0x5451,  # FIOCLEX
+)
 OWNERS_BY_FCNTL: Final = (8, 15)  # F_SETOWN, F_SETOWN_EX
 # Options of prctl that a program is free to use: linux/prctl.h of 6.12. Each library asks for a few of them when it is
 # loaded and goes on without; a newer option is refused like a newer call.
@@ -175,7 +185,16 @@ DENIED: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "open_by_handle_at": (304, 265),
     "mknod": (133, None),
     "mknodat": (259, 33),
-    # metadata
+    # metadata, and who uses what: Landlock guards neither
+    "getxattr": (191, 8),
+    "lgetxattr": (192, 9),
+    "fgetxattr": (193, 10),
+    "listxattr": (194, 11),
+    "llistxattr": (195, 12),
+    "flistxattr": (196, 13),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -249,7 +268,7 @@ def program(machine: str, pid: int) -> bytes:
     for name in ("kill", "tgkill"):
         lines += _call(number[name], _argument_in(0, (pid,), ALLOW, _PERM))
     lines += _call(number["prlimit64"], _argument_in(0, (0, pid), ALLOW, _PERM))
-    lines += _call(number["ioctl"], _argument_in(1, (*TERMINAL, *OWNERS), _PERM, ALLOW))
+    lines += _call(number["ioctl"], _argument_in(1, OF_A_DESCRIPTOR, ALLOW, _PERM))
     lines += _call(number["fcntl"], _argument_in(1, OWNERS_BY_FCNTL, _PERM, ALLOW))
     lines += _call(number["prctl"], _argument_in(0, OF_ITSELF, ALLOW, _PERM))
     lines.append(_line(_RETURN, ALLOW))
