@@ -34,6 +34,9 @@ facts = {
     "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
     "fd": int(sys.argv[1]),
 }
+if sys.platform == "linux":
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 s.sendall(json.dumps(facts).encode() + b"\\n")
 s.recv(1)
 """

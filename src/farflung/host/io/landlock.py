@@ -28,7 +28,7 @@ OF_FILES: Final = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 TO_READ: Final = _EXECUTE | _READ | _READ_DIR
 TO_WRITE: Final = TO_READ | _WRITE | _TRUNCATE | _REMOVE_DIR | _REMOVE | _MAKE_DIR | _MAKE_REG | _MAKE_LINK | _REFER
 TO_USE: Final = _READ | _WRITE  # a device
-TO_USE_OWN: Final = TO_USE | _READ_DIR
+TO_USE_OWN: Final = TO_USE | _READ_DIR | _TRUNCATE
 
 
 def _syscall(number: int, *arguments: object) -> int:
