@@ -1,7 +1,9 @@
 """What all tests start from."""
 
+import fcntl
 import gc
 import hashlib
+import json
 import os
 import signal
 import sys
@@ -109,9 +111,19 @@ def farflung(tmp_path: Path) -> Farflung:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended]:
-    """One finished tiny run, shared by all tests that only look at it."""
-    command = Farflung(tmp_path_factory.mktemp("tiny") / "runs")
-    points = command.runs.parent / "failpoints"
-    ended = command("run", "--preset", "tiny", "--json", "--baseline", FARFLUNG_FAILPOINT_LOG=str(points))
-    assert ended.code == 0, ended.errors
-    return command, ended
+    """One finished tiny run, shared by all tests that only look at it, in whichever process of the suite they are.
+
+    Its folder is for the tests of the group "tree", which are in one of them; what it said is for all.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    command, told = Farflung(base / "tiny" / "runs"), base / "tiny" / "told.json"
+    with open(base / "tiny.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            points = {"FARFLUNG_FAILPOINT_LOG": str(told.with_name("failpoints"))}
+            ended = command("run", "--preset", "tiny", "--json", "--baseline", **points)
+            assert ended.code == 0, ended.errors
+            told.write_text(json.dumps([ended.lines, ended.errors]))
+        lines, errors = json.loads(told.read_text())
+    return command, Ended(0, lines, errors)

@@ -37,7 +37,7 @@ TINY = ("run", "--preset", "tiny", "--json")
 MODULE = ("--set", "model.kind=module", "--set")
 # Without audits: an opened state that was damaged is a withheld one (tests/attack), which is another story.
 OFF = ("--set", "audit.rate=0", "--set", "audit.probation=0", "--set", "network.verifiers=0")
-SIX = (*TINY, "--rounds", "6", *OFF)
+SIX = (*TINY, "--rounds", "6", "--set", "sync.steps=40", *OFF)
 # Round 4 is trained, its commitments are not logged; a snapshot of round 4 is there.
 MIDDLE = "run.log.write@19"
 
@@ -95,10 +95,10 @@ def test_what_cannot_be_understood_is_said_with_what_was_meant(
 
 
 def test_an_unknown_key_of_a_job_file_is_named_with_its_line_and_the_nearest_one(
-    farflung: Farflung, here: Path
+    command: Callable[..., Ended], here: Path
 ) -> None:
     (here / "job.toml").write_text("rounds = 3\n[sync]\nstpes = 3\n")
-    told = farflung("run", "job.toml").refusal("FF-JOB-001", USAGE)
+    told = command("run", "job.toml").refusal("FF-JOB-001", USAGE)
     assert "job.toml line 3" in told
     assert 'did you mean "steps"?' in told
 
@@ -164,16 +164,16 @@ def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(farflu
 
 
 @pytest.mark.slow
-def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, here: Path) -> None:
+def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, command: Callable[..., Ended], here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "letter.txt").write_text("precious")
-    told = farflung(*TINY, "--out", "mine").refusal("FF-APP-012", 1)
+    told = command(*TINY, "--out", "mine").refusal("FF-APP-012", 1)
     assert "resume" not in told  # there is nothing to resume in it
     process = farflung.start(*TINY, "--rounds", "500", "--out", "runs/one")
     try:
         _read_until(process, '"event":"joined"')
-        assert str(process.pid) in farflung("resume", "one").refusal("FF-APP-010", 1)
-        assert "farflung resume" in farflung(*TINY, "--out", "runs/one").refusal("FF-APP-012", 1)
+        assert str(process.pid) in command("resume", "one").refusal("FF-APP-010", 1)
+        assert "farflung resume" in command(*TINY, "--out", "runs/one").refusal("FF-APP-012", 1)
     finally:
         kill_tree(process)
     assert (here / "mine" / "letter.txt").read_text() == "precious"
@@ -222,35 +222,26 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.slow
-def test_a_disk_too_small_for_a_run_is_said_and_a_larger_one_takes_it_on(
-    farflung: Farflung, small_disk: Callable[[str], Path], tiny: Any
+def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the_run_goes_on(
+    six: Any, farflung: Farflung, small_disk: Callable[[str], Path]
 ) -> None:
+    """Full before the network is up; then, on a larger disk, in the middle of training."""
     run = small_disk("1400k") / "run"
-    told = farflung(*TINY, "--out", str(run)).refusal("FF-CORE-050", 1)
+    told = farflung(*SIX, "--out", str(run)).refusal("FF-CORE-050", 1)
     assert "No space left on device" in told
     assert "farflung resume" in told
-    small_disk("64m")
-    assert outcome(farflung("resume", str(run), "--json").result) == outcome(tiny[1].result)
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up_while_training_is_said_and_once_there_is_room_the_run_goes_on(
-    farflung: Farflung, small_disk: Callable[[str], Path]
-) -> None:
-    disk = small_disk("24m")
-    process = farflung.start(*SIX, "--set", "sync.steps=40", "--out", str(disk / "run"))
+    filler = small_disk("24m") / "filler"
+    process = farflung.start("resume", str(run), "--json")
     _read_until(process, '"event":"round"')
-    _fill(disk / "filler")
+    _fill(filler)
     ended = farflung.finish(process)
     assert ended.code == 1
     code = ended.errors.partition("]")[0].removeprefix("error[")
     assert code in ("FF-CORE-050", "FF-LEDG-082")
     ended.refusal(code, 1)
-    (disk / "filler").unlink()
-    result = farflung("resume", str(disk / "run"), "--json").result
-    assert result["rounds"] == 6
-    assert result["sum"] == 0
-    assert farflung("verify-run", str(disk / "run")).code == 0
+    filler.unlink()
+    assert outcome(farflung("resume", str(run), "--json").result) == six[1]
+    assert farflung("verify-run", str(run)).code == 0
 
 
 def _fill(path: Path) -> None:
@@ -383,7 +374,7 @@ def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
 # A stop while the network comes up
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.2, 0.7])
+@pytest.mark.parametrize("delay", [0.2, *(pytest.param(delay, marks=pytest.mark.soak) for delay in (0.0, 0.7))])
 def test_a_stop_while_processes_are_being_started_leaves_none(farflung: Farflung, delay: float) -> None:
     process = farflung.start(*TINY)
     _read_until(process, '"event":"process"')
