@@ -32,7 +32,8 @@ test-all: setup
 	$(BIN)/pytest -n 3 --dist loadgroup --tier all $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
-# committee's longest, and most of its seeds and of the cheats'; disputes whose players die, or say nothing.
+# committee's longest, and most of its seeds and of the cheats'; disputes whose players die, or say nothing; all methods
+# of synchronisation with all counts of peers; further moments of a stop, and a run of another seed.
 soak: setup
 	$(BIN)/pytest -m soak -s -v $(ARGS)
 

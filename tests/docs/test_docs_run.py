@@ -1,6 +1,8 @@
 """What the pages tell a reader to type is typed here, in order, in an empty folder, with smaller settings.
 
-Blocks marked `sh` are commands and `python` is one program; installing is shown in blocks marked `bash`.
+Blocks marked `sh` are commands and `python` is one program; installing is shown in blocks marked `bash`. Those that
+start networks are run when a page or an example has changed (.ci/extras pages); that each command and each name which
+a page shows exists is seen always (test_docs_links).
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ def type_all(folder: Path, page: str) -> list[str]:
     return [typed(folder, "sh", "-c", line) for line in lines]
 
 
+@pytest.mark.extra(name="pages")
 def test_the_start_ends_with_a_text_and_a_checked_run(tmp_path: Path) -> None:
     said = type_all(tmp_path, "start.md")
     assert len(said) >= 7
@@ -89,6 +92,7 @@ def test_the_start_ends_with_a_text_and_a_checked_run(tmp_path: Path) -> None:
     assert "everything that this run says of itself is true" in said[-1]
 
 
+@pytest.mark.extra(name="pages")
 def test_the_page_on_your_own_training_runs_from_the_first_job_to_the_exported_model(tmp_path: Path) -> None:
     (tmp_path / "my-text.txt").write_text(TEXT, encoding="utf-8")
     type_all(tmp_path, "train.md")

@@ -1,4 +1,8 @@
-"""Every example runs as it is written, with smaller settings; and so do the README's commands and its Python."""
+"""Every example runs as it is written, with smaller settings; and so do the README's commands and its Python.
+
+Those beside a module of one's own, the API and the README's commands are run when a page or an example has changed
+(.ci/extras pages).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ SMALL = {
     "batch": "2",
     "sync.steps": "2",
     "network.providers": "2",
+    "network.verifiers": "1",
+    "network.hidden": "0",
     "evaluate.tokens": "1024",
     "evaluate.final_tokens": "1024",
 }
@@ -36,8 +42,6 @@ SMALL_GPT = {
     "model.heads": "2",
     "model.context": "32",
     "data.limit": "400000",
-    "network.verifiers": "1",
-    "network.hidden": "0",
     "schedule.warmup": "2",
 }
 ENVIRONMENT = {f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in {**SMALL, **SMALL_GPT}.items()}
@@ -76,7 +80,11 @@ def job(folder: Path, path: Path) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.toml")))
+JOBS = sorted(path.name for path in EXAMPLES.glob("*.toml"))
+PAGES = pytest.mark.extra(name="pages")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "own_module.toml" else PAGES) for n in JOBS])
 @pytest.mark.slow
 def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
     result = job(tmp_path, EXAMPLES / name)
@@ -97,6 +105,7 @@ def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Pat
     assert re.search(r"^recomputed: \d+ merges", out, re.MULTILINE)
 
 
+@PAGES
 @pytest.mark.slow
 def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "callbacks.py"), "rounds=2", "sync.steps=2")
@@ -109,12 +118,14 @@ def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     assert bool(list(run.glob("tensorboard/events.*"))) is has_tensorboard
 
 
+@PAGES
 @pytest.mark.slow
 def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "kill_and_resume.py"), "--rounds", "2", "--set", "sync.steps=2")
     assert "the same model, ledger and pay" in out.splitlines()
 
 
+@PAGES
 @pytest.mark.slow
 def test_the_readmes_python_runs_as_written(tmp_path: Path) -> None:
     """Only sizes come from the environment."""
