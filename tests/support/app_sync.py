@@ -75,7 +75,10 @@ class ThreadGroup:
 
 
 def together(size: int, work: Callable[[int], Any]) -> list[Any]:
-    """Runs work(rank) in threads; returns the results by rank, or raises the first rank's error."""
+    """Runs work(rank) in threads; returns the results by rank, or raises the first rank's error.
+
+    Each computes by itself: so small a model is not worth the threads of torch, of which every rank would have some.
+    """
     results: list[Any] = [None] * size
     errors: dict[int, BaseException] = {}
 
@@ -85,11 +88,16 @@ def together(size: int, work: Callable[[int], Any]) -> list[Any]:
         except BaseException as error:
             errors[rank] = error
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(size)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
+    finally:
+        torch.set_num_threads(before)
     if errors:
         raise errors[min(errors)]
     assert not any(thread.is_alive() for thread in threads)

@@ -1,5 +1,5 @@
-"""What the processes of tests/sync/test_sync_torch_distributed_group.py do: `python app_sync_ranks.py CASE RANK
-SIZE FOLDER`.
+"""What the processes of tests/sync/test_sync_torch_distributed_group.py do: `python app_sync_ranks.py CASES RANK
+SIZE FOLDER`, where cases are names with commas between them; each begins once all ranks have ended the one before.
 """
 
 from __future__ import annotations
@@ -175,12 +175,15 @@ def islands(rank: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    case, rank, size, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    cases, rank, size, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
-        result = globals()[case](rank)
+        result = {}
+        for case in cases.split(","):
+            result[case] = globals()[case](rank)
+            dist.barrier()
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
             json.dump(result, file)
         os.replace(file.name, folder / f"{rank}.json")

@@ -64,9 +64,9 @@ def test_a_peer_that_is_late_is_left_out_and_still_ends_with_the_same_bits() -> 
         (after,) = train(sync, model, mesh.rank, range(2, 3))
         return report.accepted, dict(report.left_out), after.accepted, flat(model).tolist()
 
-    first, *others = meshed(3, work, deadline=1.5)
+    first, *others = meshed(3, work, deadline=5.0)
     assert first[0] == (0, 1)
-    assert "nothing within 1.5 s" in first[1][2]
+    assert "nothing within 5 s" in first[1][2]
     assert all(other[0] == first[0] and other[3] == first[3] for other in others)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -73,10 +74,17 @@ def trained(name: str, count: int, trainers: int, *, clips: bool, steps: int = 0
     return ends[0]
 
 
+# Each method with and without a clip, each count with both; in `make soak` each method with each count.
+COUNTS = (2, 3, 4, 5)
+PAIRS = {(name, COUNTS[(n + 2 * clips) % 4], clips) for n, name in enumerate(METHODS) for clips in (False, True)}
+CASES = [
+    pytest.param(*case, marks=() if case in PAIRS else pytest.mark.soak)
+    for case in itertools.product(METHODS, COUNTS, (False, True))
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("clips", [False, True])
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "count", "clips"), CASES)
 def test_an_expert_that_one_of_n_trains_ends_within_five_percent(name: str, count: int, clips: bool) -> None:
     ends = [trained(name, count, trainers, clips=clips) for trainers in (1, count)]
     with torch.no_grad():
