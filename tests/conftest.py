@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from farflung.app.cli.main import main
 from farflung.compress import kernels
 
 pytest_plugins = ["selection"]
@@ -107,6 +108,22 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def farflung(tmp_path: Path) -> Farflung:
     """The command, with a folder of runs of its own."""
     return Farflung(tmp_path / "runs")
+
+
+@pytest.fixture
+def command(
+    farflung: Farflung, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """The command in this process, which is enough where it starts no other one, or refuses before it does."""
+
+    def ask(*words: str) -> Ended:
+        with pytest.raises(SystemExit) as left:
+            main(list(words))
+        shown = capfd.readouterr()
+        return Ended(int(left.value.code or 0), shown.out.splitlines(), shown.err)
+
+    monkeypatch.setenv("FARFLUNG_RUNS", str(farflung.runs))
+    return ask
 
 
 @pytest.fixture(scope="session")

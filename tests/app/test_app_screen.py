@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,10 @@ def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(
-    farflung: Farflung, words: tuple[str, ...], code: str, said: str
+    farflung: Farflung, command: Callable[..., Ended], words: tuple[str, ...], code: str, said: str
 ) -> None:
     kept(farflung.runs, story())
-    assert said in farflung("watch", *words).refusal(code, 2)
+    assert said in command("watch", *words).refusal(code, 2)
 
 
 def test_a_run_without_events_is_refused(farflung: Farflung) -> None:
@@ -220,9 +221,7 @@ def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: Farflung) -> None:
-    terminal, _ = on_terminal(
-        farflung.runs, "run", "--preset", "tiny", "--set", "network.providers=3", columns=100, height=30
-    )
+    terminal, _ = on_terminal(farflung.runs, "run", "--preset", "tiny", columns=100, height=30)
     assert terminal.scrolled == 0
     assert terminal.most_rows <= 24
     result = farflung("watch", "--json").result

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from app_trees import Farflung, stored_events
+from app_trees import UNAUDITED, Farflung, stored_events
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ def compared(run: Path) -> set[str]:
 
 
 def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) -> None:
-    process = farflung.start("run", "--preset", "tiny", "--rounds", "2000", "--set", "budget=10", "--json")
+    process = farflung.start("run", "--preset", "tiny", *UNAUDITED, "--rounds", "2000", "--set", "budget=10", "--json")
     assert process.stdout is not None
     for line in process.stdout:
         if '"event":"round"' in line:
@@ -41,7 +41,7 @@ def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) ->
 
 
 def test_ctrl_c_after_the_work_leaves_out_only_the_comparison(farflung: Farflung) -> None:
-    words = ("--preset", "tiny", "--baseline", "--set", "sync.steps=300", "--set", "budget=10", "--json")
+    words = ("--preset", "tiny", *UNAUDITED, "--baseline", "--set", "sync.steps=300", "--set", "budget=10", "--json")
     process = farflung.start("run", *words)
     assert process.stdout is not None
     for line in process.stdout:
@@ -55,20 +55,32 @@ def test_ctrl_c_after_the_work_leaves_out_only_the_comparison(farflung: Farflung
     assert [e["code"] for e in ended.events if e["event"] == "warning"] == ["FF-APP-133"]
 
 
-def test_a_run_whose_lines_nobody_reads_any_more_stops_and_can_be_resumed(farflung: Farflung) -> None:
-    process = farflung.start("run", "--preset", "tiny")
+def test_a_run_that_stops_at_once_can_be_resumed(farflung: Farflung) -> None:
+    """It stops when nobody reads its lines any more, and when it is told to; the session after both ends it."""
+    process = farflung.start("run", "--preset", "tiny", *UNAUDITED, "--set", "sync.steps=40")
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:
         if line.startswith("Network"):
             break
     process.stdout.close()
-    assert process.wait(60) == 130
+    assert process.wait(farflung.limit) == 130
     with process.stderr as told:
         errors = told.read()
     assert "error[FF-APP-130]" in errors
     assert "BrokenPipe" not in errors
-    assert farflung("resume").code == 0
+    process = farflung.start("resume", "--json")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"event":"joined"' in line:
+            break
+    stopped = farflung("stop", "--now")
+    assert stopped.code == 0, stopped.errors
+    ended = farflung.finish(process)
+    assert ended.code == 130, ended.errors
+    assert "farflung resume" in ended.errors
+    resumed = farflung("resume", "--json").result
+    assert (resumed["rounds"], resumed["sum"]) == (3, 0)
     run = farflung.newest()
     assert run is not None
     assert {"sync", "join", "worker memory", "price"} <= compared(run)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -394,12 +395,13 @@ def test_an_interrupt_that_nobody_hears_of_ends_the_command_all_the_same(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ctrl_c_ends_the_command_in_any_moment_of_its_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [(0, 3), pytest.param(range(12), marks=pytest.mark.soak)])
+def test_ctrl_c_ends_the_command_in_any_moment_of_its_start(tmp_path: Path, moments: Iterable[int]) -> None:
     folder, ours = own(tmp_path, logits=ENDLESS), tmp_path / "ours"
     ours.mkdir()
     (ours / "model.safetensors").write_bytes(file_of(GOOD, wanted()))
     draw, started = random.Random(6), []
-    for moment in range(6):
+    for moment in moments:
         process = sampling(ours if moment % 4 == 3 else folder, tokens=1 << 20)
         if moment % 2:
             time.sleep(draw.uniform(0, 2))

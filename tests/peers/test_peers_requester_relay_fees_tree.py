@@ -67,7 +67,8 @@ def run(farflung: Farflung, *, kills: bool) -> Ended:
     return Ended(rest.code, lines + rest.lines, rest.errors)
 
 
-@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.slow)])
+# With the whole network dies its requester, too: that test is below.
+@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, kills: bool) -> None:
     ended = run(farflung, kills=kills)
     result = ended.result
