@@ -61,7 +61,18 @@ def limits_for(worker_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
 
     `cpu_seconds`: most processor time of its whole lease; 0: none.
     """
-    return WorkerLimits(data=2 * worker_bytes + GIB, cpu_seconds=cpu_seconds)
+    return _with_data(2 * worker_bytes + GIB, cpu_seconds)
+
+
+def unplanned_limits(usable: int, cpu_seconds: int = 0) -> WorkerLimits:
+    """Limits for a process that nobody has planned: the machine's `usable` bytes, WorkerLimits' own at least."""
+    return _with_data(max(usable, WorkerLimits().data), cpu_seconds)
+
+
+def _with_data(data: int, cpu_seconds: int) -> WorkerLimits:
+    """What is reserved, and mostly not used, is no less than what may be used twice over."""
+    space = max(WorkerLimits().address_space, 2 * data)
+    return WorkerLimits(address_space=space, data=data, cpu_seconds=cpu_seconds)
 
 
 def cpu_bound(parameters: int, tokens: int, flops: int) -> int:

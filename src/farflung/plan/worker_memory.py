@@ -13,7 +13,7 @@ import msgspec
 from farflung.compress import kernels
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
-from farflung.job.spec import JobSpec
+from farflung.job.spec import JobSpec, ModelSpec
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
 
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
@@ -34,6 +34,10 @@ DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 BLOCK_VALUES: Final = 17
 # Of logits: their log-softmax, its gradient and theirs, alive at once when the backward pass begins.
 LOGIT_COPIES: Final = 3
+# Of a forward pass without gradient: windows at once, at most, and values that are no matter beside a worker's
+# baseline (a MiB a copy).
+PASS_WINDOWS: Final = 32
+PASS_VALUES: Final = 1 << 18
 # What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
 HEAP_SLACK: Final = 1.25
 
@@ -97,6 +101,27 @@ def module_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     return Bytes(FLOAT * spec.batch * spec.model.context * sides)
 
 
+def pass_windows(batch: int, model: ModelSpec, layout: TensorLayout) -> int:
+    """Windows that a forward pass without gradient takes at once: no more than a training step of `batch`.
+
+    A small model is not measured window by window: as many as have PASS_VALUES of its widest values together.
+    """
+    return min(PASS_WINDOWS, max(batch, PASS_VALUES // (model.context * widest(model, layout))))
+
+
+def widest(model: ModelSpec, layout: TensorLayout) -> int:
+    """Values of one token at the widest place: logits, or what a matrix gives."""
+    return max(model.vocabulary, *(side for tensor in layout.tensors for side in tensor.shape))
+
+
+def pass_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """Bytes that such a pass holds where it takes more windows than a step: some copies of the widest values."""
+    windows = pass_windows(spec.batch, spec.model, layout)
+    if windows <= spec.batch:
+        return Bytes(0)
+    return Bytes(FLOAT * LOGIT_COPIES * windows * spec.model.context * widest(spec.model, layout))
+
+
 def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
@@ -120,7 +145,7 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
     """Peak memory by purpose; what an exact dense codec or plain averaging does not keep is not counted.
 
     With a traced `step` its activations are what is alive at its peak beside parameters, gradients and optimizer;
-    without one, they are a closed form's.
+    without one, they are a closed form's. No pass of a worker holds more (train.forward_passes), or it is counted here.
     """
     state = FLOAT * layout.size
     if step is not None:
@@ -129,6 +154,7 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
     else:
         is_ours = spec.model.kind == "gpt"
         activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
+    activations = max(activations, pass_activations(spec, layout))
     outer = 1 + outer_vectors(spec.sync)
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(layout.size)
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes

@@ -11,7 +11,7 @@ parameters is gone before the next one, at whoever trains and at whoever repeats
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -81,6 +81,20 @@ class FlatModel:
             raise user_module.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
         self._check_views()
         return float(loss.detach())
+
+    def mean_gradient(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+        """The mean loss of one batch or more of as many rows each; `grads` then holds its gradient.
+
+        One pass a batch: no more is held at once than for one of them. Raises what `gradient` raises.
+        """
+        losses, total, used = list[float](), torch.zeros_like(self.grads), set[int]()
+        for x_BT, y_BT in batches:
+            losses.append(self.gradient(x_BT, y_BT))
+            total += self.grads
+            used |= self._used
+        torch.div(total, len(losses), out=self.grads)
+        self._used.update(used)
+        return sum(losses) / len(losses)
 
     @property
     def unused(self) -> list[slice]:

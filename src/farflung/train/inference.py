@@ -40,7 +40,7 @@ def answer(request: Request) -> Iterator[Answer]:
         yield from _sampled(request, header, model)
         return
     tokens = np.frombuffer(request.tokens, PACKED)
-    found = heldout.measure(model, tokens, header.context, request.limit)
+    found = heldout.measure(model, header.model, request.batch, tokens, request.limit)
     yield ModelEvaluationReply(found.loss, found.accuracy, found.tokens)
 
 

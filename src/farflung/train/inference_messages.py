@@ -23,12 +23,13 @@ class GenerateRequest(Wire, frozen=True, tag="sample"):
 
 
 class ModelEvaluationRequest(Wire, frozen=True, tag="judge"):
-    """Measure the model on the first `limit` of these tokens, as PACKED."""
+    """Measure the model on the first `limit` of these tokens, as PACKED. `batch`: windows of its training's steps."""
 
     data: bytes
     source: bytes
     tokens: bytes
     limit: int
+    batch: int
 
 
 class GenerateReply(Wire, frozen=True, tag="told"):

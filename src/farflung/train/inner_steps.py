@@ -113,23 +113,31 @@ def _of_one(spec: JobSpec) -> JobSpec:
 def baseline(
     model: FlatModel, spec: JobSpec, tokens: Tokens, at: SingleMachine, members: int, until: int, pulse: Pulse
 ) -> SingleMachine:
-    """One machine on the union of the members' batches, up to step `until` of as many as each of them makes."""
+    """One machine on the union of the members' batches, up to step `until` of as many as each of them makes.
+
+    It goes through them one after another, so that no pass holds more than one of a member's.
+    """
     model.put(at.params)
     optimizer, spec = at.optimizer, _of_one(spec)
     for done in range(at.step, until):
         pulse()
         round, step = divmod(done, spec.sync.steps)
         seed(spec, round, members, step)
-        each = [data_order.batch(tokens, spec, round, member, step) for member in range(members)]
-        batch = np.concatenate([x for x, _ in each]), np.concatenate([y for _, y in each])
-        _, _, optimizer = _step(model, spec, tensors(batch), optimizer, done)
+        each = (tensors(data_order.batch(tokens, spec, round, member, step)) for member in range(members))
+        _, _, optimizer = _stepped(model, spec, model.mean_gradient(each), optimizer, done)
     return SingleMachine(max(at.step, until), model.take(), optimizer)
 
 
 def _step(
     model: FlatModel, spec: JobSpec, batch: tuple[Tensor, Tensor], state: OptimState, done: int
 ) -> tuple[float, float, OptimState]:
-    loss = model.gradient(*batch)
+    return _stepped(model, spec, model.gradient(*batch), state, done)
+
+
+def _stepped(
+    model: FlatModel, spec: JobSpec, loss: float, state: OptimState, done: int
+) -> tuple[float, float, OptimState]:
+    """The optimizer's step by the gradient that the model holds."""
     with torch.no_grad():
         grad, norm = optim.clip(model.grads, clip_limit(spec))
         if not math.isfinite(norm):

@@ -10,11 +10,10 @@ import math
 from typing import Final
 
 import numpy as np
-import torch
 
 from farflung.core.errors import RunError
 from farflung.core.tensor_layout import Float32
-from farflung.train import data_order, inner_steps, worker_messages
+from farflung.train import data_order, forward_passes, worker_messages
 from farflung.train.contribution_trace import units
 from farflung.train.data_order import Int64
 from farflung.train.inner_steps import Pulse
@@ -22,25 +21,13 @@ from farflung.train.public_state import PublicState
 from farflung.train.round_work import WorkerJob
 from farflung.train.scores import ContributionScore, windows_of
 
-EVALUATE_ROWS: Final = 32  # windows of one forward pass
 BROKEN: Final = ("FF-TRAIN-055", "FF-TRAIN-058")  # the forward pass fails, or the loss is no number
 
 
 def loss(job: WorkerJob, params: Float32, rows: tuple[Int64, Int64], pulse: Pulse) -> float:
     """Mean loss of the model with these weights, nats per token, on inputs and targets of shape (n, context)."""
-    x_NT, y_NT = inner_steps.tensors(rows)
     job.model.put(params)
-    job.model.module.eval()
-    total = 0.0
-    try:
-        with torch.no_grad():
-            for start in range(0, len(x_NT), EVALUATE_ROWS):
-                pulse()
-                chunk = slice(start, start + EVALUATE_ROWS)
-                total += float(job.model.loss(x_NT[chunk], y_NT[chunk])) * len(x_NT[chunk])
-    finally:
-        job.model.module.train()
-    return total / len(x_NT)
+    return forward_passes.mean_loss(job.model, job.spec.model, job.spec.batch, rows, pulse)
 
 
 def measure(

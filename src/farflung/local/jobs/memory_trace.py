@@ -19,7 +19,7 @@ from farflung.core.events import WarningEvent
 from farflung.core.units import Bytes
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, start_worker, tail
-from farflung.host.worker_limits import WorkerLimits, limits_for
+from farflung.host.worker_limits import WorkerLimits, limits_for, unplanned_limits
 from farflung.job.spec import JobSpec
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.plan.heap import HeapGrowth, unmeasured
@@ -59,7 +59,8 @@ async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS) -> StepT
     Raises RunError with the process' own code, or FF-PLAN-057 (it ended, or did not answer within `seconds`),
     UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker raises.
     """
-    found = await _answer(StepMemoryRequest(spec, module), StepTrace, WorkerLimits(cpu_seconds=CPU_SECONDS), seconds)
+    bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
+    found = await _answer(StepMemoryRequest(spec, module), StepTrace, bounds, seconds)
     check(found)
     return found
 

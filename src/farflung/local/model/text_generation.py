@@ -13,7 +13,9 @@ from typing import Any, Final, cast
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import RunError
+from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
+from farflung.host.worker_limits import unplanned_limits
 from farflung.local.model.load import SavedModel
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.train.inference_messages import Answer, GenerateReply, GenerateRequest, ModelEvaluationReply, Request
@@ -44,7 +46,8 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
     worker: WorkerProcess | None = None
     try:
         with interrupts.held():
-            worker = start_worker(folder / "scratch", log, command=(*PYTHON, "-m", inference_process.MODULE))
+            bounds, command = unplanned_limits(memory_bytes()), (*PYTHON, "-m", inference_process.MODULE)
+            worker = start_worker(folder / "scratch", log, bounds, command=command)
         yield from _answers(worker, request, log, interrupts)
     finally:
         if worker is not None:

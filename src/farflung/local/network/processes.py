@@ -31,12 +31,12 @@ from farflung.core.events import (
 from farflung.core.ids import PeerId
 from farflung.host.io.machine_probe import sgemm_flops
 from farflung.host.io.worker_process import WorkerProcess, start_worker
-from farflung.host.worker_limits import WorkerLimits
 from farflung.local.network.path_counts import PathCounts
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
 from farflung.peers.process.channel import REQUESTER, Report
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 from farflung.train.io.worker_pipe import WorkerPipe
@@ -91,9 +91,10 @@ class RunProcesses:
 
     def start_own_worker(self) -> WorkerPipe:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
-        scratch = self._folder.root / "scratch"
+        scratch, data_bytes = self._folder.root / "scratch", self._folder.dataset_file.stat().st_size
         # all cores: when the others are done it trains the one machine to compare with
-        self._own_worker = start_worker(scratch, self._folder.root / "worker.log", WorkerLimits(cores=0))
+        bounds = msgspec.structs.replace(bounds_of(self._network.spec, data_bytes), cores=0)
+        self._own_worker = start_worker(scratch, self._folder.root / "worker.log", bounds)
         tier = self._own_worker.tier
         self._note_tier(tier.name, tier.gaps)
         self._announce("worker", "requester worker", self._own_worker.pid, b"")

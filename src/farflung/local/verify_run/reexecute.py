@@ -16,6 +16,7 @@ from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.host.io.worker_process import start_worker
 from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
+from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import module_source
@@ -76,7 +77,7 @@ async def _replays(
     tell(f"{said}; {many(cost(accepted, until), 'contribution')} to be trained for that")
     chains = RunReexecution(terms, exported, accepted, data, module)
     scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
-    process = start_worker(scratch / "scratch", scratch / "worker.log")
+    process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
     try:
         worker = WorkerPipe(process.socket)
         for peer, last in until.items():

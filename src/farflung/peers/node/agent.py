@@ -38,7 +38,7 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.dispute_files import DisputeJob
 from farflung.peers.node.disputes import DisputeAgent, parts_of
 from farflung.peers.node.lan_discovery import open_endpoint
-from farflung.peers.node.policy import LeasePolicy, check_passes, needs
+from farflung.peers.node.policy import LeasePolicy, check_passes
 from farflung.peers.node.reachability import Reachability
 from farflung.peers.node.routes import Answer, Caller, NodeCall, NodeRole, Route
 from farflung.peers.node.tamper_watch import TamperWatch
@@ -246,7 +246,7 @@ class NodeAgent:
     def _launch(self) -> None:
         assert self._proposal is not None
         terms, tokens = self._proposal.terms, self._proposal.units_max
-        bounds = limits_for(needs(self._proposal), cpu_bound(terms.layout.size, tokens, self._facts.flops))
+        bounds = limits_for(self._proposal.worker_bytes, cpu_bound(terms.layout.size, tokens, self._facts.flops))
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)

@@ -60,6 +60,8 @@ class LeasePolicy(NamedTuple):
         spec = proposal.terms.spec
         if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
             return f"a data set of {proposal.dataset_bytes} bytes"
+        if not 0 < proposal.worker_bytes <= limits.TRACED_BYTES:
+            return f"a worker of {proposal.worker_bytes} bytes"
         if not 0 <= proposal.stake <= self.stake:
             return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
         if proposal.stake != proposal.terms.stake:
@@ -76,8 +78,12 @@ class LeasePolicy(NamedTuple):
 
 
 def needs(proposal: messages.LeaseOfferRequest) -> int:
-    """Bytes of memory that a job's worker takes."""
-    return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+    """Bytes of memory that a job's worker takes: what its requester planned, and no less than its sizes say.
+
+    The worker is bounded by what was planned alone (host.worker_limits): who plans too little has it ended.
+    """
+    formed = memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+    return max(formed, proposal.worker_bytes)
 
 
 def check_passes(passes: tuple[SignedRelayPass, ...], payer: PeerId, own: PeerId, now: int) -> None:

@@ -18,8 +18,9 @@ from farflung.core.events import JobClassEvent
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
+from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, start_worker
-from farflung.host.worker_limits import WorkerLimits
+from farflung.host.worker_limits import unplanned_limits
 from farflung.job import dataset, proof_class
 from farflung.job.spec import JobSpec, JobTerms, NetworkSpec, Tolerance
 from farflung.peers.program import cache
@@ -128,7 +129,7 @@ def parts(terms: JobTerms, data: bytes, shipped: bytes) -> JobProgramParts | Non
 
 async def _traced(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
     """The tracer's answer; its process is gone when this returns."""
-    bounds = WorkerLimits(cpu_seconds=CPU_SECONDS)
+    bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
     scratch, log = folder.root / "tracer", folder.root / "tracer.log"
     process = start_worker(scratch, log, bounds, command=(*PYTHON, "-m", MODULE))
     try:

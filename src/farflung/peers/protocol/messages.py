@@ -74,11 +74,15 @@ SCORE = "audit.score"
 
 
 class LeaseOfferRequest(Wire, frozen=True):
-    """A job, and what the requester would pay a unit (micro-credits per token) for at most `units_max`."""
+    """A job, and what the requester would pay a unit (micro-credits per token) for at most `units_max`.
+
+    `worker_bytes`: memory of one worker at its peak, as the requester's plan has it.
+    """
 
     chain: Hash
     terms: JobTerms
     dataset_bytes: int
+    worker_bytes: int
     unit_price: int
     stake: int
     units_max: int

@@ -253,7 +253,8 @@ class LeaseNegotiation:
 
     def _proposal(self, role: LeaseRole, price: int, units: int) -> messages.LeaseOfferRequest:
         money = (price, self.terms.stake, units, self._budget.deadline)
-        return messages.LeaseOfferRequest(self._chain, self.terms, self._budget.dataset_bytes, *money, role)
+        sizes = self._budget.dataset_bytes, self._budget.memory_bytes
+        return messages.LeaseOfferRequest(self._chain, self.terms, *sizes, *money, role)
 
     async def _propose_all(
         self, proposals: dict[PeerId, messages.LeaseOfferRequest]
