@@ -53,7 +53,7 @@ ME, FELLOW = MEMBERS[:2]
 GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
 FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
 UNITS = SPEC.rounds * SPEC.round_tokens
-PROPOSAL = protocol_messages.LeaseOfferRequest(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
+PROPOSAL = protocol_messages.LeaseOfferRequest(GENESIS.chain, TERMS, len(DATA), 1 << 29, 10, 500, UNITS, 10**9)
 
 ORDERS = (
     protocol_messages.START,

@@ -122,6 +122,15 @@ def pass_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     return Bytes(FLOAT * LOGIT_COPIES * windows * spec.model.context * widest(spec.model, layout))
 
 
+def profile_activations(spec: JobSpec) -> Bytes:
+    """Bytes that the profile of an audited job holds beside a step.
+
+    With products in 16 bits (train.noise_profile) the logits are there in 16 and in 32 bits.
+    """
+    tokens = spec.batch * spec.model.context if spec.is_audited else 0
+    return Bytes((FLOAT + FLOAT // 2) * tokens * spec.model.vocabulary)
+
+
 def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
@@ -154,7 +163,7 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
     else:
         is_ours = spec.model.kind == "gpt"
         activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
-    activations = max(activations, pass_activations(spec, layout))
+    activations = Bytes(max(activations + profile_activations(spec), pass_activations(spec, layout)))
     outer = 1 + outer_vectors(spec.sync)
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(layout.size)
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
