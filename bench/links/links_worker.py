@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from farflung.job.dataset import Dataset, limited, split_files
-from farflung.job.io.job_files import stdlib_files
+from farflung.job.io.text_folders import stdlib_files
 from farflung.job.spec import ModelSpec
 from farflung.sync.muon import Muon
 from farflung.train.models import gpt

@@ -13,7 +13,6 @@ from farflung.core.errors import ProtocolError, SpecError
 from farflung.job.dataset import (
     Dataset,
     check_dataset,
-    is_text,
     pack,
     split_files,
     split_tokens,
@@ -22,6 +21,7 @@ from farflung.job.dataset import (
     unpack,
 )
 from farflung.job.spec import ModelSpec
+from farflung.job.text_files import is_text
 
 FILES = [(f"dir/{i}.txt", bytes([97 + i % 26]) * (50 + i)) for i in range(100)]
 

@@ -1,6 +1,6 @@
 """Splits tokens into training and held-out parts, packs both into one object, and refuses malformed ones.
 
-Text is taken byte by byte: a token is a byte, and files are joined by one zero byte, which text never holds.
+Text is taken byte by byte: a token is a byte, and files are joined by one zero byte, of which text holds hardly any.
 Packed form, little-endian: magic, version, dtype code, tokens of both parts, then the tokens themselves.
 """
 
@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core import limits
-from farflung.core.crypto import NS_DATA_SPLIT, digest
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.job.spec import ModelSpec
+from farflung.job.text_files import ZERO, File, check_text, draw, no_data
 
 Tokens = NDArray[np.unsignedinteger[Any]]
-File = tuple[str, bytes]
 
-SEPARATOR: Final = b"\0"
 _HEAD: Final = struct.Struct("<4sHBxQQ")
 _MAGIC: Final = b"FFDS"
 _VERSION: Final = 1
@@ -32,9 +30,6 @@ _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {  # by code: bytes of one token
     2: np.dtype("<u2"),
     4: np.dtype("<u4"),
 }
-_SAMPLE: Final = limits.MIB  # how much of a file is looked at to tell text from binary
-# Of the sample; Latin-1 prose stays below, compressed and compiled files far above.
-_INVALID_SHARE: Final = 0.1
 _COUNT_BLOCK: Final = 1 << 22  # tokens counted at a time: bincount widens them to 8 bytes
 
 
@@ -98,13 +93,6 @@ def check_dataset(dataset: Dataset, model: ModelSpec) -> None:
             )
 
 
-def is_text(data: bytes) -> bool:
-    """No zero byte anywhere, and the first MiB is nearly all UTF-8."""
-    sample = data[:_SAMPLE]
-    invalid = len(sample) - len(sample.decode("utf-8", "ignore").encode())
-    return SEPARATOR not in data and invalid <= _INVALID_SHARE * len(sample)
-
-
 def split_files(files: Sequence[File], heldout: float) -> Dataset:
     """Byte tokens of text files, each file wholly on one side; a single file is cut, its end held out.
 
@@ -132,63 +120,32 @@ def _texts(files: Sequence[File]) -> list[File]:
     if len({name for name, _ in full}) != len(full):
         raise ValueError("two files have one name")
     for name, data in full:
-        if not is_text(data):
-            raise SpecError(
-                "FF-JOB-021",
-                f"{name[:200]} is not text",
-                cause="it has zero bytes, or too much that is not UTF-8",
-                hint="name a text file, or give tokens as a 1-D integer array in a .npy or .safetensors file",
-            )
+        check_text(name, data)
     if not full:
-        raise _empty()
+        raise no_data()
     return full
-
-
-def limited(files: Sequence[File], limit: int) -> list[File]:
-    """Whole files up to `limit` bytes together, drawn by their names' hashes; all of them when `limit` is 0."""
-    if not limit:
-        return list(files)
-    room, kept = limit, []
-    for name, data in sorted(files, key=lambda file: _draw("limit/" + file[0])):
-        if len(data) <= room:
-            room -= len(data)
-            kept.append((name, data))
-    return kept
 
 
 def _heldout_names(files: Sequence[File], heldout: float) -> set[str]:
     room = int(heldout * sum(len(data) for _, data in files))
     chosen: set[str] = set()
-    for name, data in sorted(files, key=lambda file: (_draw(file[0]), file)):
+    for name, data in sorted(files, key=lambda file: (draw(file[0]), file)):
         if len(data) <= room:
             room -= len(data)
             chosen.add(name)
-    return chosen or {min(files, key=lambda file: (len(file[1]), _draw(file[0])))[0]}
-
-
-def _draw(name: str) -> bytes:
-    return digest(NS_DATA_SPLIT, name.encode("utf-8", "surrogateescape"))
+    return chosen or {min(files, key=lambda file: (len(file[1]), draw(file[0])))[0]}
 
 
 def _joined(parts: list[bytes]) -> Tokens:
-    return np.frombuffer(SEPARATOR.join(parts), np.uint8)
+    return np.frombuffer(ZERO.join(parts), np.uint8)
 
 
 def split_tokens(tokens: Tokens, heldout: float) -> Dataset:
     """The last `heldout` share is held out, at least one token. Raises SpecError FF-JOB-020 for fewer than two."""
     if tokens.size < 2:
-        raise _empty()
+        raise no_data()
     cut = tokens.size - max(1, int(heldout * tokens.size))
     return Dataset(tokens[:cut], tokens[cut:])
-
-
-def _empty() -> SpecError:
-    return SpecError(
-        "FF-JOB-020",
-        "there is no data",
-        cause="every file is empty, or there is none",
-        hint='set path in [data] to a text file, a folder of text files, or "stdlib"',
-    )
 
 
 def unigram_entropy(train: Tokens, heldout: Tokens, vocabulary: int = 256) -> float:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from farflung.core import events, limits
-from farflung.core.events import AnyEvent, LossProbeCounts, SentBytesByKind
+from farflung.core.events import AnyEvent, FileCount, LossProbeCounts, SentBytesByKind
 
 EVENTS: Final = 1 << 21  # of one log, and as many entries of lists in them
 LOG_BYTES: Final = 256 * limits.MIB
@@ -69,6 +69,6 @@ def _is_possible(field: str, value: object) -> bool:
             return len(value) <= ENTRIES and all(_is_possible("", each) for each in value)
         case float():
             return -MOST_REAL <= value <= MOST_REAL
-        case SentBytesByKind() | LossProbeCounts():
+        case SentBytesByKind() | LossProbeCounts() | FileCount():
             return all(_is_possible("", getattr(value, each)) for each in value.__struct_fields__)
     return value is None

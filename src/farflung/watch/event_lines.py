@@ -15,6 +15,7 @@ from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.watch import (
     canary_text,
     committee_text,
+    data_text,
     dispute_text,
     job_class_text,
     phrases,
@@ -105,6 +106,13 @@ def _compared(event: events.PlanComparisonEvent) -> list[str]:
     return [line for piece in pieces for line in say("Result", piece)]
 
 
+def _data(event: events.PlanEvent) -> list[str]:
+    """Broken between words and not cut: why files are left out stands at the end."""
+    texts = [clean(text, 4 * COLUMNS) for text in data_text.lines(event)]
+    pieces = [piece for text in texts for piece in wrap(text, COLUMNS - STAGE_COLUMNS, subsequent_indent=INDENT)]
+    return [line for piece in pieces for line in say("Plan", piece)]
+
+
 def _try(hint: str) -> str:
     return f"try: {hint}" if hint else ""
 
@@ -118,7 +126,7 @@ def _began(event: events.RunStartEvent) -> list[str]:
 
 
 def _planned(event: events.PlanEvent) -> list[str]:
-    room = f"{format_bytes(event.memory_bytes)} a worker, {format_bytes(event.data_bytes)} of data"
+    room = f"{format_bytes(event.memory_bytes)} a worker, {data_text.size(event)}"
     alone = f"then one machine {format_seconds(event.baseline_seconds)}" if event.baseline_seconds else ""
     return [
         *say("Plan", phrases.shape(event), phrases.schedule(event)),
@@ -127,6 +135,7 @@ def _planned(event: events.PlanEvent) -> list[str]:
         *say("Plan", *plan_vs_run_text.assumed_lines(event)),
         *say("Plan", phrases.committee(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
+        *_data(event),
         *say("Plan", phrases.price(event), relay_fee_text.planned_fees(event)),
         *say("Plan", job_class_text.planned_class(event)),
     ]

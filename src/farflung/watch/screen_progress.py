@@ -7,7 +7,15 @@ from typing import Final
 from farflung.core.events import PlanEvent, RunResumeEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import committee_text, job_class_text, phrases, plan_vs_run_text, relay_fee_text, traffic_ratios
+from farflung.watch import (
+    committee_text,
+    data_text,
+    job_class_text,
+    phrases,
+    plan_vs_run_text,
+    relay_fee_text,
+    traffic_ratios,
+)
 from farflung.watch.fold import RunStage, RunTimeline
 from farflung.watch.row_layout import LABEL, ScreenRow, SpanStyle, TextSpan, block, plain
 
@@ -40,6 +48,7 @@ def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]
         *block("", [plain(sync), plain(ring)], columns, rank=MORE),
         *block("", [plain(text) for text in plan_vs_run_text.assumed_lines(p)], columns, rank=DETAIL),
         *block("", [plain(phrases.committee(p))] if p.validators > 1 else [], columns, rank=DETAIL),
+        *block("", [plain(data_text.summary(p))], columns, rank=FACT if data_text.is_unasked(p) else DETAIL),
         *block(
             "", [plain(text) for text in (*takes, phrases.price(p), relay_fee_text.planned_fees(p))], columns, rank=MORE
         ),

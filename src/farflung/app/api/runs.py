@@ -14,7 +14,7 @@ from farflung.core.errors import RunError, SpecError
 from farflung.core.events import AnyEvent, RunResultEvent
 from farflung.host.io.machine_probe import machine
 from farflung.job import dataset
-from farflung.job.io.job_files import read_dataset
+from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
@@ -306,9 +306,9 @@ def plan(
     layout = known_layout(resolved.spec)
     if layout is None:
         raise SpecError("FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first")
-    data = read_dataset(resolved.spec.data, resolved.spec.model, Path(identity.base))
-    said = advise(resolved.spec, layout, len(dataset.pack(data)), machine())
-    event = said.event("", baseline=identity.baseline)
+    read = read_data(resolved.spec.data, resolved.spec.model, Path(identity.base))
+    said = advise(resolved.spec, layout, len(dataset.pack(read.dataset)), machine())
+    event = read.account.within(said.event("", baseline=identity.baseline))
     relays = identity.relays if resolved.spec.hidden else 0
     event = relay_fees.planned(event, said.traffic, identity.relay_price, relays, identity.relay_most)
     return Plan(**{name: getattr(event, name) for name in event.__struct_fields__})

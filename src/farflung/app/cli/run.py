@@ -22,7 +22,7 @@ from farflung.core.events import to_json
 from farflung.core.money import MICRO
 from farflung.host.io.machine_probe import machine
 from farflung.job import cheat_names, dataset, job_toml
-from farflung.job.io.job_files import read_dataset
+from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import memory_trace, resolve
@@ -230,10 +230,12 @@ def _here(resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, 
     spec, here = resolved.spec, machine()
     known = spec, model.source, here.memory_bytes, model.traced
     found = asyncio.run(memory_trace.stepped(*known)) if model.traced is not None else None
-    size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
+    read = read_data(spec.data, spec.model, Path(identity.base))
+    size = len(dataset.pack(read.dataset))
     plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
     relays = identity.relays if spec.hidden else 0
     event = relay_fees.planned(plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most)
+    event = read.account.within(event)
     if as_json:
         return [to_json(event)]
     traced = traced_lines(found) if found is not None else []

@@ -19,6 +19,7 @@ from farflung.core.errors import UsageError
 from farflung.core.units import format_count
 from farflung.job import dataset
 from farflung.job.io.job_files import read_tokens
+from farflung.job.text_files import DataAccount, told
 from farflung.local.model import load
 from farflung.local.model.prompts import as_text, harmless, prompt_tokens
 from farflung.local.model.text_generation import ask
@@ -103,10 +104,10 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     held = load.open_model(str(run.root))
     spec = resolve_again(run).spec
     if data is not None:
-        measured_on, ours = str(data), read_tokens(data, held.card.model)
+        measured_on, (ours, account) = str(data), read_tokens(data, held.card.model)
     else:
         packed = read_file(run.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
-        measured_on, ours = "the run's held-out part", dataset.unpack(packed).heldout
+        measured_on, ours, account = "the run's held-out part", dataset.unpack(packed).heldout, DataAccount()
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], inference_messages.PACKED).tobytes()
@@ -126,6 +127,8 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
         "accuracy": found.accuracy,
         "unit": "byte" if held.card.tokens == "bytes" else "token",
         "loss_of_run": own,
+        "left_out": account.left_out,
+        "noted": account.noted,
     }
     text = [msgspec.json.encode(facts).decode()] if as_json else _words(facts)
     sys.stdout.write("\n".join(text) + "\n")
@@ -149,6 +152,8 @@ def _words(facts: dict[str, Any]) -> list[str]:
         same = f"; the run itself measured {facts['loss_of_run']:.6f}"
     lines = [
         f"Data      {facts['data']}, {format_count(facts['tokens'])} tokens",
+        *[f"          left out: {harmless(told(count))}" for count in facts["left_out"]],
+        *[f"          noted: {harmless(told(count))}" for count in facts["noted"]],
         f"Loss      {facts['loss']:.4f} nats per token{same}",
         f"          {facts['bits_per_token']:.4f} bits per {unit}",
     ]

@@ -21,6 +21,7 @@ from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
+from farflung.job import text_files
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import EventEmitter, read_timeline
 from farflung.plan.plan_comparison import HIGH, LOW
@@ -335,6 +336,7 @@ def environment() -> jinja2.Environment:
         count=format_count,
         secs=format_seconds,
         redact=redact,
+        told=text_files.told,
         many=report_text.many,
         times=report_text.times,
         excess=report_text.excess,

@@ -18,6 +18,7 @@ from farflung.core.events.disputes import DisputeStageEvent as DisputeStageEvent
 from farflung.core.events.paths import PathCountsEvent as PathCountsEvent
 from farflung.core.events.paths import RelayPaymentEvent as RelayPaymentEvent
 from farflung.core.events.paths import SimulatedHomeEvent as SimulatedHomeEvent
+from farflung.core.events.plan import FileCount as FileCount
 from farflung.core.events.plan import PlanComparisonEvent as PlanComparisonEvent
 from farflung.core.events.plan import PlanEvent as PlanEvent
 from farflung.core.events.work_class import JobClassEvent as JobClassEvent

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from farflung.core.events.base import Event
+
+
+class FileCount(msgspec.Struct, frozen=True):
+    """So many files of so many bytes together, for one `reason` (job.text_files.REASONS); `first` is one of them."""
+
+    reason: str
+    files: int
+    bytes: int
+    first: str = ""
 
 
 class PlanEvent(Event, frozen=True, tag="plan"):
@@ -36,6 +47,9 @@ class PlanEvent(Event, frozen=True, tag="plan"):
     validators: int = 1  # of the ledger
     committee_bytes: int = 0  # that are sent because there are several of them
     proof: str = ""  # the class that is foreseen (job.proof_class), in words
+    data_files: int = 0  # text files that the data are made of; 0: they came as tokens, or it is not told
+    left_out: tuple[FileCount, ...] = ()  # files of the data that are in no part of them
+    noted: tuple[FileCount, ...] = ()  # files that are in them, and of which something is to be known
 
 
 class PlanComparisonEvent(Event, frozen=True, tag="compared"):

@@ -27,7 +27,7 @@ from farflung.host import sandbox as order
 from farflung.host.io import doctor_sockets as network
 from farflung.host.io import doctor_storage as places
 from farflung.host.io import doctor_torch, machine_probe, sandbox_tiers
-from farflung.job.io.job_files import stdlib_files
+from farflung.job.io.text_folders import stdlib_files
 
 SECONDS: Final = 8.0  # for all probes; with the start of Python the whole check stays below 10 s
 MARGIN: Final = 0.5  # seconds before the end in which a probe that started a process ends it

@@ -6,33 +6,30 @@ locale changes a data set.
 
 from __future__ import annotations
 
-import os
-import stat
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job.dataset import Dataset, File, check_dataset, is_text, joined_files, limited, split_files, split_tokens
+from farflung.job.dataset import Dataset, check_dataset, joined_files, split_files, split_tokens
+from farflung.job.io.input_files import check_input, read_input, too_large, unreadable
+from farflung.job.io.text_folders import folder_files, stdlib_files
 from farflung.job.model_source import check_source, parse_name
 from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
 from farflung.job.spec import DataSpec, ModelSpec
+from farflung.job.text_files import DataAccount, FileCounts, Selection, check_text, decoded, no_data, select
 
-FOLDER_FILES: Final = 1 << 20  # files of one data folder
-_STDLIB_SKIPPED: Final = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
-_SITE_FILES: Final = frozenset({"sitecustomize.py", "usercustomize.py"})  # of the installation, not of Python
 _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and why it is none
     ".py": "it is Python; a job is a TOML file that names it as model.module",
     ".json": "a job is written in TOML, not in JSON",
     ".yaml": "a job is written in TOML, not in YAML",
     ".yml": "a job is written in TOML, not in YAML",
 }
-_GENERATED_HEAD: Final = 400  # bytes in which a generated file says so
+_TOKEN_FILES: Final = (".npy", ".safetensors")
 
 
 def read_job(path: Path) -> str:
@@ -44,7 +41,7 @@ def read_job(path: Path) -> str:
             cause=_OTHER_JOBS[path.suffix],
             hint="farflung init" + (" --model module" if path.suffix == ".py" else " job.toml"),
         )
-    data = _read(path, limits.SPEC_BYTES)
+    data = read_input(path, limits.SPEC_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -54,97 +51,83 @@ def read_job(path: Path) -> str:
         ) from None
 
 
+class DataReading(NamedTuple):
+    """A data set, and what was found where it was read."""
+
+    dataset: Dataset
+    account: DataAccount
+
+
 def read_dataset(data: DataSpec, model: ModelSpec, base: Path) -> Dataset:
+    """The data set of `read_data`, for whoever has told or need not tell what was left out of it."""
+    return read_data(data, model, base).dataset
+
+
+def read_data(data: DataSpec, model: ModelSpec, base: Path) -> DataReading:
     """The data set that a job names, checked against its model; relative paths start at `base`.
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
     path = _at(base, data.path)
-    if data.path == "stdlib":
-        dataset = split_files(limited(stdlib_files(), data.limit), data.heldout)
-    elif path.suffix in (".npy", ".safetensors"):
-        tokens = _npy(path) if path.suffix == ".npy" else _safetensors(path)
-        dataset = split_tokens(narrowed(path.name, tokens, model.vocabulary), data.heldout)
+    if data.path != "stdlib" and path.suffix in _TOKEN_FILES:
+        dataset = split_tokens(_tokens(path, model), data.heldout)
+        noted = FileCounts()
+        if data.limit:
+            noted.add("tokens", path.name, path.stat().st_size)
+        found = DataReading(dataset, DataAccount(noted=noted.counts()))
     else:
-        files = folder_files(path) if path.is_dir() else [(path.name, _read(path, limits.DATA_BYTES))]
-        dataset = split_files(limited(files, data.limit), data.heldout)
-    check_dataset(dataset, model)
-    return dataset
+        is_own = data.path != "stdlib"
+        selection = text_selection(path, data.limit) if is_own else _checked(select(stdlib_files(), data.limit), path)
+        dataset = split_files(selection.files, data.heldout)
+        found = DataReading(dataset, selection.account)
+    check_dataset(found.dataset, model)
+    return found
 
 
-def read_tokens(path: Path, model: ModelSpec) -> NDArray[Any]:
+def read_tokens(path: Path, model: ModelSpec) -> tuple[NDArray[Any], DataAccount]:
     """All tokens of a text file, a folder of them or a token file, none held out: to measure a model on.
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
-    if path.suffix in (".npy", ".safetensors"):
-        loaded = _npy(path) if path.suffix == ".npy" else _safetensors(path)
-        return narrowed(path.name, loaded, model.vocabulary)
-    files = folder_files(path) if path.is_dir() else [(path.name, _read(path, limits.DATA_BYTES))]
-    return narrowed(path.name, joined_files(files), model.vocabulary)
+    if path.suffix in _TOKEN_FILES:
+        return _tokens(path, model), DataAccount()
+    selection = text_selection(path)
+    return narrowed(path.name, joined_files(selection.files), model.vocabulary), selection.account
+
+
+def _tokens(path: Path, model: ModelSpec) -> NDArray[Any]:
+    return narrowed(path.name, _npy(path) if path.suffix == ".npy" else _safetensors(path), model.vocabulary)
+
+
+def text_selection(path: Path, limit: int = 0) -> Selection:
+    """The text of a file or folder, whole files of at most `limit` bytes together (0: all), and what is left out.
+
+    A file that cannot be read, and files that are too large together, are refused by name. Raises SpecError
+    FF-JOB-010 to 012, FF-JOB-020 (no text in it), FF-JOB-021 (a file that is named alone is no text).
+    """
+    if path.is_dir():
+        files, left_out = folder_files(path)
+        return _checked(select(files, limit, left_out), path)
+    data = read_input(path, limits.DATA_BYTES)
+    check_text(path.name, decoded(data))
+    return _checked(select([(path.name, data)], limit), path)
+
+
+def _checked(found: Selection, path: Path) -> Selection:
+    if not found.files:
+        raise no_data(found.account.left_out)
+    marks = max(0, len(found.files) - 2)  # between the files of either part
+    if sum(len(data) for _, data in found.files) + marks > limits.DATA_BYTES:
+        raise too_large(path, f"as UTF-8 it has over {limits.DATA_BYTES} bytes")
+    return found
 
 
 def read_module(module: str, base: Path) -> tuple[bytes, str]:
     """`file.py:function` → the file's source and the function's name; raises SpecError FF-JOB-01x, FF-JOB-04x."""
     name, function = parse_name(module)
-    source = _read(_at(base, name), limits.MODULE_BYTES)
+    source = read_input(_at(base, name), limits.MODULE_BYTES)
     check_source(source, name, function)
     return source, function
-
-
-def stdlib_files(root: Path | None = None) -> list[File]:
-    """Python's own library as (relative name, source): no tests, no installed packages, no generated files."""
-    top = root or Path(sysconfig.get_path("stdlib"))
-    files = [(name, data) for name, data in _walk(top, _is_library_folder, _is_source) if _is_written(data)]
-    if not files:
-        raise SpecError(
-            "FF-JOB-010",
-            "this Python has no library sources",
-            cause=f"no .py files in {top}",
-            hint="set path in [data] to a text file or a folder of text files",
-        )
-    return files
-
-
-def _is_library_folder(name: str) -> bool:
-    return name not in _STDLIB_SKIPPED and not name.startswith("config-")
-
-
-def _is_source(name: str) -> bool:
-    return name.endswith(".py") and name not in _SITE_FILES and not name.startswith("_sysconfigdata")
-
-
-def _is_written(data: bytes) -> bool:
-    return b"generated" not in data[:_GENERATED_HEAD].lower() and is_text(data)
-
-
-def folder_files(root: Path) -> list[File]:
-    """The text files below a folder; hidden and binary ones, and links to folders, are passed over."""
-    return [(name, data) for name, data in _walk(root, _is_shown, _is_shown) if is_text(data)]
-
-
-def _is_shown(name: str) -> bool:
-    return not name.startswith(".")
-
-
-def _walk(root: Path, enters: Callable[[str], bool], takes: Callable[[str], bool]) -> Iterator[File]:
-    """(relative name, bytes) of the regular files below `root`, sorted by name; bounded in number and bytes."""
-    found: list[tuple[str, Path]] = []
-    for folder, folders, names in os.walk(root, onerror=_raise_unreadable):
-        folders[:] = [name for name in folders if enters(name)]
-        paths = [Path(folder, name) for name in names if takes(name)]
-        found += [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
-        if len(found) > FOLDER_FILES:
-            raise _too_large(root, f"more than {FOLDER_FILES} files")
-    room = limits.DATA_BYTES
-    for name, path in sorted(found):
-        data = _read(path, room)
-        room -= len(data)
-        yield name, data
-
-
-def _raise_unreadable(error: OSError) -> None:
-    raise _unreadable(Path(error.filename), error)
 
 
 def _at(base: Path, name: str) -> Path:
@@ -154,70 +137,26 @@ def _at(base: Path, name: str) -> Path:
         return base / name
 
 
-def _read(path: Path, limit: int) -> bytes:
-    _check_file(path, limit)  # before it is opened: opening a pipe waits for its writer
-    try:
-        with path.open("rb") as file:
-            _measure(path, os.fstat(file.fileno()), limit)
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if len(data) > limit:
-        raise _too_large(path, "it grew while it was read")
-    return data
-
-
-def _measure(path: Path, status: os.stat_result, limit: int) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise SpecError(
-            "FF-JOB-011", f"cannot read {path}", cause="it is not a regular file", hint="name a file or a folder"
-        )
-    if status.st_size > limit:
-        raise _too_large(path, f"{status.st_size} bytes; the limit is {limit}")
-
-
-def _unreadable(path: Path, error: OSError) -> SpecError:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        hint = f"check the path; it was looked for in {path.absolute().parent}"
-        return SpecError("FF-JOB-010", f"{path} is not there", cause="no such file or folder", hint=hint)
-    cause = error.strerror or str(error)
-    return SpecError("FF-JOB-011", f"cannot read {path}", cause=cause, hint="name a file that you may read")
-
-
-def _too_large(path: Path, cause: str) -> SpecError:
-    return SpecError("FF-JOB-012", f"{path} is too large", cause=cause, hint="use a smaller part of it")
-
-
 def _npy(path: Path) -> NDArray[Any]:
     """The array as a map of the file: its size is checked by NumPy against the file's, pickles are refused."""
-    _check_file(path, limits.DATA_BYTES)
+    check_input(path, limits.DATA_BYTES)
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     except (ValueError, EOFError, OverflowError, TypeError, SyntaxError) as error:
         raise bad_tokens(path.name, str(error)) from None
 
 
 def _safetensors(path: Path) -> NDArray[Any]:
-    size = _check_file(path, limits.DATA_BYTES)
+    size = check_input(path, limits.DATA_BYTES)
     try:
         with path.open("rb") as file:
             place = find_tokens(path.name, file.read(8 + HEAD_BYTES), size)
             file.seek(place.offset)
             tokens = np.fromfile(file, place.dtype, place.length)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if tokens.size != place.length:
         raise bad_tokens(path.name, "the file shrank while it was read")
     return tokens
-
-
-def _check_file(path: Path, limit: int) -> int:
-    """Bytes of a regular file, checked."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    _measure(path, status, limit)
-    return status.st_size

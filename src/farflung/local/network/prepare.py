@@ -19,14 +19,14 @@ from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.code_digest import image_digest
 from farflung.job import dataset
-from farflung.job.io.job_files import read_dataset, read_module
+from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
 from farflung.local.network.process_config import LocalNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import trace
 from farflung.peers.rundir.folder import RunFolder
-from farflung.peers.rundir.inputs import damaged, module_source, read_terms
+from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
 from farflung.verify.tolerance import tolerance_of
@@ -43,8 +43,9 @@ class RunInputs(msgspec.Struct, frozen=True):
 async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: EventEmitter) -> None:
     """Reads data, module and the run that this one stands on once, and keeps them in the run's folder."""
     if not folder.dataset_file.exists():
-        data = read_dataset(spec.data, spec.model, base)
-        write_atomic(folder.dataset_file, dataset.pack(data), "run.dataset")
+        read = read_data(spec.data, spec.model, base)
+        write_account(folder, read.account)
+        write_atomic(folder.dataset_file, dataset.pack(read.dataset), "run.dataset")
     if spec.model.kind == "module" and not folder.module_file.exists():
         source, _ = read_module(spec.model.module, base)
         write_atomic(folder.module_file, source, "run.module")

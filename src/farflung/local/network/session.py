@@ -45,7 +45,7 @@ from farflung.peers.process.channel import by_name, report_usage
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 from farflung.peers.rundir.genesis import machine_of
-from farflung.peers.rundir.inputs import known_layout, module_source, write_resolved
+from farflung.peers.rundir.inputs import known_layout, module_source, read_account, write_resolved
 from farflung.peers.rundir.journal import Journal, Watcher
 from farflung.peers.rundir.runs import command_name
 from farflung.plan.run_duration import ALONE_THREADS
@@ -207,7 +207,8 @@ class RunSession:
         self._forecast = RunForecast(*known, machine(), step)
         self._plan = self._forecast.plan()
         if self._journal.timeline.plan is None:
-            self._journal.emit(self._forecast.event(self._plan, self._folder.name))
+            event = self._forecast.event(self._plan, self._folder.name)
+            self._journal.emit(read_account(self._folder).within(event))
 
     async def _with_network(self, layout: TensorLayout | None) -> events.RunResultEvent:
         worker = self._processes.start_own_worker()

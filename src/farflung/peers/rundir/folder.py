@@ -98,6 +98,11 @@ class RunFolder:
         return self.root / "dataset.bin"
 
     @property
+    def account_file(self) -> Path:
+        """What was left out of the data set when it was read, for the plan."""
+        return self.root / "data.json"
+
+    @property
     def base_file(self) -> Path:
         """The final weights of the run that this one stands on, as they were proved when it was created."""
         return self.root / "base.bin"

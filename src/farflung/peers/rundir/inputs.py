@@ -16,8 +16,11 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec, JobTerms
+from farflung.job.text_files import DataAccount
 from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
+
+ACCOUNT_BYTES = 64 * limits.KIB
 
 
 def module_source(folder: RunFolder) -> bytes:
@@ -45,6 +48,21 @@ def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
             hint="start a new run with `farflung run`",
         )
     return terms
+
+
+def write_account(folder: RunFolder, account: DataAccount) -> None:
+    """What the plan tells of the data set."""
+    write_atomic(folder.account_file, msgspec.json.encode(account), "run.account")
+
+
+def read_account(folder: RunFolder) -> DataAccount:
+    """What is to be told of the data set. Raises RunError FF-APP-161, VerificationError FF-APP-023."""
+    if not folder.account_file.exists():
+        return DataAccount()
+    try:
+        return msgspec.json.decode(read_file(folder.account_file, ACCOUNT_BYTES, os.O_NOFOLLOW), type=DataAccount)
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder.account_file, str(error)) from error
 
 
 def damaged(path: Path, cause: str) -> VerificationError:
