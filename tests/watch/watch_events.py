@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from farflung.core import events
-from farflung.core.events import AnyEvent, LossProbeCounts, SentBytesByKind
+from farflung.core.events import AnyEvent, FileCount, LossProbeCounts, SentBytesByKind
 
 PEERS = tuple(f"{i:02x}" * 32 for i in range(1, 6))
 NASTY = ("\x1b[2J", "a\nb", "[red]x[/red]", "日本語の名前", "e\u0301\u200d\ufe0f", "x" * 400, "", "\u202eabc")
@@ -42,6 +42,8 @@ def _value(kind: object) -> st.SearchStrategy[object]:
         return st.lists(REAL, max_size=6).map(tuple)
     if kind is LossProbeCounts:
         return st.builds(LossProbeCounts, WHOLE, WHOLE)
+    if kind == tuple[FileCount, ...]:
+        return st.lists(st.builds(FileCount, TEXT, WHOLE, WHOLE, TEXT), max_size=4).map(tuple)
     raise TypeError(f"no strategy for {kind}")
 
 
