@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from farflung.job.dataset import Dataset, split_files
 from farflung.job.io.text_folders import stdlib_files
-from farflung.job.text_files import limited
 from farflung.job.spec import ModelSpec
+from farflung.job.text_files import limited
 from farflung.sync.muon import Muon
 from farflung.train.models import gpt
 

@@ -176,10 +176,12 @@ def test_the_model_file_and_its_card_say_it(terms: JobTerms) -> None:
     found, _ = model_file.read(model_file.write(terms, state))
     words = proof_class.PROVEN if terms.is_proven else proof_class.UNPROVEN
     assert found.proof == words
-    assert f"- the work is {words}" in model_card.readme(found, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+    assert f"- the work is {words}" in model_card.readme(
+        found, SPEC, RESULT, "ab" * 32, "out", model_card.TensorNames()
+    )
 
 
 def test_a_model_file_that_says_nothing_of_its_class_is_not_called_proven() -> None:
     silent = replace(model_file.of(PROVEN, 1), proof="")
-    said = model_card.readme(silent, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+    said = model_card.readme(silent, SPEC, RESULT, "ab" * 32, "out", model_card.TensorNames())
     assert "- the work is outcome only: not proven" in said

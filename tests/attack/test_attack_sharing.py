@@ -98,7 +98,7 @@ def test_a_model_card_and_a_model_file_name_files_and_no_folders() -> None:
     terms = JobTerms(SPEC, ZERO_HASH, ZERO_HASH, layout, local_key(1, "r", 0).public, ZERO_HASH)
     data = model_file.write(terms, PublicState(1, np.zeros(layout.size, np.float32)))
     said, _ = model_file.read(data)
-    text = model_card.readme(said, SPEC, result(), "ab" * 32, "out", is_hf=True)
+    text = model_card.readme(said, SPEC, result(), "ab" * 32, "out", None)
     assert "words.txt" in text
     assert "bob" not in text + repr(said)
     assert b"bob" not in data
@@ -109,7 +109,7 @@ def test_what_a_log_says_stays_between_its_backticks_in_a_model_card() -> None:
         format=1, kind="gpt", context=16, vocabulary=256, tokens="bytes", name="n", job="ab" * 32, rounds=1
     )
     evil = "x`\n# Owned\n<script>\x1b[31m"
-    text = model_card.readme(said, SPEC, result(run=evil, ledger_root=evil), "ab" * 32, 'f");import os;("', is_hf=True)
+    text = model_card.readme(said, SPEC, result(run=evil, ledger_root=evil), "ab" * 32, 'f");import os;("', None)
     assert not any(line.startswith(("# Owned", "<script")) for line in text.splitlines())
     assert "\x1b" not in text
     assert all(line.count("`") % 2 == 0 for line in text.splitlines() if not line.startswith("```"))

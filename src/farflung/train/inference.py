@@ -24,6 +24,8 @@ from farflung.train.inference_messages import (
     GenerateReply,
     GenerateRequest,
     ModelEvaluationReply,
+    ParameterNamesReply,
+    ParameterNamesRequest,
     Request,
 )
 from farflung.train.model_file import ModelFileHeader
@@ -39,6 +41,9 @@ def answer(request: Request) -> Iterator[Answer]:
     if isinstance(request, GenerateRequest):
         yield from _sampled(request, header, model)
         return
+    if isinstance(request, ParameterNamesRequest):
+        yield _names(model)
+        return
     tokens = np.frombuffer(request.tokens, PACKED)
     found = heldout.measure(model, header.model, request.batch, tokens, request.limit)
     yield ModelEvaluationReply(found.loss, found.accuracy, found.tokens)
@@ -52,6 +57,14 @@ def _built(request: Request) -> tuple[ModelFileHeader, FlatModel]:
     model.put(model_file.flat(header, model.layout, tensors))
     model.module.eval()
     return header, model
+
+
+def _names(model: FlatModel) -> ParameterNamesReply:
+    kept = {id(parameter): name for name, parameter in model.module.named_parameters()}  # a tied one by its first name
+    named = dict(model.module.named_parameters(remove_duplicate=False))
+    missing = sorted(set(model.module.state_dict()) - set(kept.values()))
+    tied = tuple((name, kept[id(named[name])]) for name in missing if name in named)
+    return ParameterNamesReply(tied, tuple(name for name in missing if name not in named))
 
 
 def _sampled(request: GenerateRequest, header: ModelFileHeader, model: FlatModel) -> Iterator[GenerateReply]:

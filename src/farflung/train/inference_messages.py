@@ -32,6 +32,13 @@ class ModelEvaluationRequest(Wire, frozen=True, tag="judge"):
     batch: int
 
 
+class ParameterNamesRequest(Wire, frozen=True, tag="names"):
+    """Build the model, and tell which tensors of its state are not in its file."""
+
+    data: bytes
+    source: bytes
+
+
 class GenerateReply(Wire, frozen=True, tag="told"):
     """The next token."""
 
@@ -46,5 +53,14 @@ class ModelEvaluationReply(Wire, frozen=True, tag="judged"):
     tokens: int
 
 
-Request = GenerateRequest | ModelEvaluationRequest
-Answer = GenerateReply | ModelEvaluationReply
+class ParameterNamesReply(Wire, frozen=True, tag="named"):
+    """What a model's `state_dict` holds beside the file's tensors: second names of a tied one, each with the name that
+    stands in the file; and what the module makes itself, as buffers.
+    """
+
+    tied: tuple[tuple[str, str], ...] = ()
+    made: tuple[str, ...] = ()
+
+
+Request = GenerateRequest | ModelEvaluationRequest | ParameterNamesRequest
+Answer = GenerateReply | ModelEvaluationReply | ParameterNamesReply

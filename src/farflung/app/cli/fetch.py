@@ -15,11 +15,14 @@ import click
 import msgspec
 
 from farflung.app.cli.completion import run_names
+from farflung.core.errors import FarflungError
 from farflung.core.units import format_bytes
 from farflung.local.model import hf_export, load, model_card
 from farflung.local.model.load import MODEL, MODULE, SavedModel
+from farflung.local.model.text_generation import ask
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again
+from farflung.train.inference_messages import ParameterNamesReply, ParameterNamesRequest
 
 RECEIPT: Final = "requester.receipt"
 RESOLVED: Final = "resolved.json"
@@ -118,8 +121,21 @@ def exported(held: SavedModel, kind: str, model_hash: str, folder: str) -> dict[
     result = read_timeline(held.run).result
     assert result is not None
     spec = resolve_again(held.run).spec
-    text = model_card.readme(held.card, spec, result, model_hash, folder, is_hf=kind == "hf")
+    names = None if kind == "hf" else names_of(held)
+    text = model_card.readme(held.card, spec, result, model_hash, folder, names)
     if kind == "hf":
         return hf_export.files(held.card, held.tensors, text)
     plain = bytes(safetensors.numpy.save(dict(held.tensors), {"format": "pt"}))
     return {MODEL: plain, "README.md": text.encode()}
+
+
+def names_of(held: SavedModel) -> model_card.TensorNames:
+    """What a model's state holds beside its file. Its tensors are written though the module cannot be built here."""
+    if held.card.kind == "gpt":
+        return model_card.TensorNames()
+    try:
+        (found,) = ask(held, ParameterNamesRequest(held.data, held.source))
+    except FarflungError:
+        return model_card.TensorNames(is_known=False)
+    assert isinstance(found, ParameterNamesReply)
+    return model_card.TensorNames(found.tied, found.made)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import keyword
 import math
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from farflung.core.events import RunResultEvent
 from farflung.core.units import format_bytes, format_count
@@ -15,6 +16,23 @@ from farflung.train.model_file import ModelFileHeader
 from farflung.watch import job_class_text
 from farflung.watch.redaction import redact
 
+_LISTED: Final = 32  # names of tensors that are told
+_TIED_HEAD: Final = """\
+`lm_head.weight` is the same tensor as `transformer.wte.weight`, and stands in the file once: `from_pretrained` ties it.
+`load_state_dict` of the file alone would say that it is missing; with `strict=False` it loads the same.
+
+"""
+_LOAD: Final = """\
+## Use
+
+```python
+{build}
+
+model = {call}
+{load}
+```
+
+"""
 _USE: Final = """\
 ## Use
 
@@ -33,15 +51,27 @@ answer together must not be longer.
 """
 
 
+class TensorNames(NamedTuple):
+    """Names of a module's state that its file does not hold (train.inference_messages); not known: it was not built."""
+
+    tied: tuple[tuple[str, str], ...] = ()
+    made: tuple[str, ...] = ()
+    is_known: bool = True
+
+
 def readme(
-    card: ModelFileHeader, spec: JobSpec, result: RunResultEvent, model_hash: str, folder: str, *, is_hf: bool
+    card: ModelFileHeader,
+    spec: JobSpec,
+    result: RunResultEvent,
+    model_hash: str,
+    folder: str,
+    names: TensorNames | None,
 ) -> str:
-    """The model card, in Markdown. Every figure is of this run; what was not measured is not in it."""
-    use = (
-        _USE.format(folder=json.dumps(folder), context=card.context, half=max(1, card.context // 2))
-        if is_hf and card.tokens == "bytes"
-        else ""
-    )
+    """The model card, in Markdown. Every figure is of this run; what was not measured is not in it.
+
+    `names`: how the plain tensors are loaded; None: it lies in a folder for transformers.
+    """
+    use = _for_transformers(card, folder) if names is None else _for_torch(card, folder, names)
     return (
         f"# {card.name}\n\n{_what(card)}\n\n{use}"
         f"## How it was trained\n\n{_how(card, spec, result)}\n\n"
@@ -49,6 +79,62 @@ def readme(
         f"## What it is not\n\n{_limits()}\n\n"
         f"## Where it comes from\n\n{_origin(card, result, model_hash)}\n"
     )
+
+
+def _for_transformers(card: ModelFileHeader, folder: str) -> str:
+    if card.tokens != "bytes":
+        return _TIED_HEAD
+    half = max(1, card.context // 2)
+    return _USE.format(folder=json.dumps(folder), context=card.context, half=half) + _TIED_HEAD
+
+
+def _for_torch(card: ModelFileHeader, folder: str, names: TensorNames) -> str:
+    """How the tensors come into the module: strictly, or what is not in the file, and why."""
+    file, _, function = card.module.rpartition(":")
+    stem, path = file.removesuffix(".py"), json.dumps(f"{folder}/model.safetensors")
+    if card.kind == "gpt":
+        sizes = f"layers={card.layers}, width={card.width}, heads={card.heads}, context={card.context}"
+        imports = "from farflung.job.spec import ModelSpec\nfrom farflung.train.models.gpt import build"
+        call = f"build(ModelSpec({sizes}, vocabulary={card.vocabulary}))"
+    elif stem.isidentifier() and not keyword.iskeyword(stem) and file.endswith(".py"):
+        imports, call = f"from {stem} import {function}", f"{function}()"
+    else:
+        imports, call = "import runpy", f"runpy.run_path({json.dumps(file)})[{json.dumps(function)}]()"
+    if names.made or not names.is_known:
+        imports += "\nfrom safetensors.torch import load_file"
+        load = f"missing, unexpected = model.load_state_dict(load_file({path}), strict=False)"
+    else:
+        imports += "\nfrom safetensors.torch import load_model"
+        load = f"load_model(model, {path})"
+    return _LOAD.format(build=imports, call=call, load=load) + "".join(f"{row}\n\n" for row in _explained(names))
+
+
+def _explained(names: TensorNames) -> list[str]:
+    """Which tensors of the module are not in the file."""
+    rows = []
+    if names.tied:
+        pairs = [f"`{_plain(name)}` is the same tensor as `{_plain(kept)}`" for name, kept in names.tied]
+        rows.append(
+            f"{_listed(pairs)}. It stands in the file once: `load_model` knows that, and `load_state_dict` with"
+            " `strict=False` loads the same; with `strict=True` it would say that the second name is missing."
+        )
+    if names.made:
+        listed = _listed([f"`{_plain(name)}`" for name in names.made])
+        rows.append(
+            f"The module makes these itself, and they are not in the file: {listed}. `missing` names them"
+            f"{' and the second names above' if names.tied else ''} and nothing else, `unexpected` nothing."
+        )
+    if not names.is_known:
+        rows.append(
+            "Names that `missing` gives are second names of a tensor that stands in the file once (a tied weight), or"
+            " buffers that the module makes itself. They could not be listed here: the module could not be built."
+        )
+    return rows
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _what(card: ModelFileHeader) -> str:

@@ -1,4 +1,6 @@
-"""Generates text with a saved model: the built-in GPT in this process, a user's own model in a sandboxed one."""
+"""Asks a saved model: for text, its loss or its tensors' names. The built-in GPT answers in this process, a user's own
+model in a sandboxed one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -18,13 +20,28 @@ from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker,
 from farflung.host.worker_limits import unplanned_limits
 from farflung.local.model.load import SavedModel
 from farflung.peers.process.interrupts import InterruptHandler
-from farflung.train.inference_messages import Answer, GenerateReply, GenerateRequest, ModelEvaluationReply, Request
+from farflung.train.inference_messages import (
+    Answer,
+    GenerateReply,
+    GenerateRequest,
+    ModelEvaluationReply,
+    ModelEvaluationRequest,
+    ParameterNamesReply,
+    ParameterNamesRequest,
+    Request,
+)
 from farflung.train.io import inference_process
 from farflung.train.io.worker import WorkerChannel
 from farflung.train.worker_messages import WorkerFailure
 
 TOKENS: Final = 256  # a sampled token is a byte
+NAME: Final = 1024  # characters of a tensor's name
 WORDS: Final = 2000  # characters of what a process says of its failure
+_REPLIES: Final[Mapping[type[Request], type[Answer]]] = {
+    GenerateRequest: GenerateReply,
+    ModelEvaluationRequest: ModelEvaluationReply,
+    ParameterNamesRequest: ParameterNamesReply,
+}
 _CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
 
 
@@ -56,7 +73,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
 
 
 def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler) -> Iterator[Answer]:
-    kind = cast(type[Any], GenerateReply | ModelEvaluationReply | WorkerFailure)
+    kind = cast(type[Any], Answer | WorkerFailure)
     channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
     left = request.count if isinstance(request, GenerateRequest) else 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -65,9 +82,7 @@ def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: Int
             answer = decode(raw, kind, limits.PIPE_BYTES)
             if isinstance(answer, WorkerFailure):
                 raise _said(answer)
-            if isinstance(answer, GenerateReply) is not isinstance(request, GenerateRequest) or not _is_possible(
-                answer
-            ):
+            if not isinstance(answer, _REPLIES[type(request)]) or not _is_possible(answer):
                 raise _ended("it answered what was not asked")
             left -= 1
             yield answer
@@ -85,6 +100,9 @@ def _said(answer: WorkerFailure) -> RunError:
 
 def _is_possible(answer: Answer) -> bool:
     """The process runs somebody's program: what it says is looked at before it is used."""
+    if isinstance(answer, ParameterNamesReply):
+        names = [*answer.made, *(name for pair in answer.tied for name in pair)]
+        return len(names) <= 2 * limits.TENSORS and all(len(name) <= NAME for name in names)
     return not isinstance(answer, GenerateReply) or 0 <= answer.token < TOKENS
 
 
