@@ -1,7 +1,8 @@
 """Merges contributions: a weighted sum in 64-bit fixed point, each clipped to the median norm by default.
 
 Exact (docs/concepts/roundlog, law 1): integers commute, so the bits are the same whatever the order of arrival,
-library or machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62.
+library or machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62. Changes of
+other sizes are brought there first, tensor by tensor (compress.tensor_range).
 
 Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.15706):
     s_i  = Σ x²           exact, of peer i's fixed-point values

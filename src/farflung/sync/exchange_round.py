@@ -11,19 +11,19 @@ were none: the payload then says only where the peer stands.
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from farflung import __version__
-from farflung.compress.merge import Rule, WeightedUpdate, mean, merge
+from farflung.compress.merge import Rule, WeightedUpdate
 from farflung.compress.payload import ContributionKey, describe
+from farflung.compress.tensor_range import ranged_mean
 from farflung.core import limits
 from farflung.core.errors import ProtocolError, UsageError, VerificationError
 from farflung.core.ids import Hash
@@ -39,7 +39,6 @@ NOTHING: Final = (1 << 64) - 1  # of a round without any
 TOKENS: Final = 1 << 48  # that a peer may count in a round
 
 _TOKENS: Final = struct.Struct("<Q")
-_HELD: Final = 5  # bits before the point that a tensor's largest value is brought to; a merge holds 6
 _WORDS: Final = {"steps": "sync_every", "delay": "fragment_sync_delay"}  # a job's words, and the library's
 _EMPTY: Final = "it had no tokens in this round"
 
@@ -101,7 +100,9 @@ def gather(
     if len(parts) + len(empty) < terms.quorum:
         raise too_few(len(parts) + len(empty), terms.quorum, left_out)
     rule: Rule = "clip" if terms.is_clipped else "mean"
-    change = merged(part.layout, weighed(parts.values()), rule) if parts else np.zeros(part.layout.size, np.float32)
+    change = np.zeros(part.layout.size, np.float32)
+    if parts:
+        change = ranged_mean(part.layout, weighed(parts.values()), rule, is_fine=True)
     return RoundAggregate(
         change,
         tuple(parts),
@@ -120,23 +121,6 @@ def weighed(parts: Iterable[WeightedUpdate]) -> list[WeightedUpdate]:
     while max(part.weight for part in held) >> shift > limits.WEIGHT:
         shift += 1
     return [part._replace(weight=max(1, part.weight >> shift)) for part in held]
-
-
-def merged(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule) -> Float32:
-    """The mean of the parts, tensor by tensor, in a fixed point that fits the tensor.
-
-    A merge holds |x| < 64 in units of 2^-24. Here each tensor is first multiplied by a power of two that brings the
-    largest value of all parts between 16 and 32, and its mean divided by it: so a tensor may change by any amount, and
-    an element is rounded to 2^-30 of the tensor's largest change. All peers decode the same parts, hence agree.
-    """
-    change = np.empty(layout.size, np.float32)
-    for tensor, place in layout.slices():
-        largest = max(float(np.abs(part.values[place]).max(initial=0.0)) for part in parts)
-        exponent = _HELD - (math.frexp(largest)[1] if math.isfinite(largest) else 0)
-        scaled = [part._replace(values=np.ldexp(part.values[place], exponent)) for part in parts]
-        found = mean(merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule))
-        change[place] = np.ldexp(found, -exponent)
-    return change
 
 
 def _decoded(

@@ -28,9 +28,9 @@ from msgspec.structs import replace
 
 from farflung.compress.codecs import Codec, is_trained, trained_tensors
 from farflung.compress.merge import WeightedUpdate as Decoded
-from farflung.compress.merge import mean, merge
 from farflung.compress.payload import ContributionKey
 from farflung.compress.sparse import TopKCodec
+from farflung.compress.tensor_range import ranged_mean
 from farflung.compress.trained_tensors import plane_bytes
 from farflung.core.canon.float_operations import decayed
 from farflung.core.ids import PeerId
@@ -211,7 +211,7 @@ class Sync:
         decoded = [
             Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload)) for p in parts
         ]
-        return mean(merge(part.layout, decoded, self.spec.sync.merge))
+        return ranged_mean(part.layout, decoded, self.spec.sync.merge)
 
     def apply(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> PublicState:
         """P_r and the accepted parts, in any order → P_{r+1}. Raises ProtocolError for a bad payload.

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from farflung.compress.tensor_range import times
 from farflung.core.canon.float_operations import Int64, to_fixed
 from farflung.core.tensor_layout import Float32
 
@@ -25,12 +26,13 @@ _BLOCK: Final = 1 << 22  # elements of all updates that are held in float64 at a
 Float64 = NDArray[np.float64]
 
 
-def duplicates(values: Sequence[Float32], squares: Sequence[int], *, is_chosen: bool) -> list[int]:
-    """Both places of each pair, ascending. `values`: one update each, of one shape; `squares`: their exact Σ x².
+def duplicates(values: Sequence[Float32], squares: Sequence[int], *, is_chosen: bool, exponent: int = 0) -> list[int]:
+    """Both places of each pair, ascending. `values`: one update each, of one shape; `squares`: their exact Σ x²,
+    each times 2^`exponent`.
 
     `is_chosen`: elements that are not zero were chosen by whoever sent them, where they are at most half of all.
     """
-    products, common, counts = _compared(values)
+    products, common, counts = _compared(values, exponent)
     found: set[int] = set()
     for i in range(len(values)):
         for j in range(i):
@@ -38,34 +40,34 @@ def duplicates(values: Sequence[Float32], squares: Sequence[int], *, is_chosen: 
             is_same = is_sparse and common[i, j] == counts[i] == counts[j]
             length = float(products[i, i]) ** 0.5 * float(products[j, j]) ** 0.5
             is_near = float(products[i, j]) > SOUGHT * length
-            if is_same or (is_near and _is_parallel(values[i], values[j], squares[i], squares[j])):
+            if is_same or (is_near and _is_parallel(values[i], values[j], squares[i], squares[j], exponent)):
                 found |= {i, j}
     return sorted(found)
 
 
-def _compared(values: Sequence[Float32]) -> tuple[Float64, Float64, Float64]:
+def _compared(values: Sequence[Float32], exponent: int) -> tuple[Float64, Float64, Float64]:
     """Products of all pairs, about; elements that both of a pair have, and that each has, exactly."""
     count = len(values)
     products, common = np.zeros((count, count)), np.zeros((count, count))
     for place in _blocks(values[0].size if count else 0, count):
-        block = np.stack([to_fixed(each[place]) for each in values]).astype(np.float64)
+        block = np.stack([to_fixed(times(each[place], exponent)) for each in values]).astype(np.float64)
         products += block @ block.T
         chosen = (block != 0).astype(np.float64)
         common += chosen @ chosen.T
     return products, common, common.diagonal()
 
 
-def _is_parallel(left: Float32, right: Float32, left_square: int, right_square: int) -> bool:
+def _is_parallel(left: Float32, right: Float32, left_square: int, right_square: int, exponent: int) -> bool:
     """Of two updates whose product is above zero."""
     part, whole = COSINE
-    return _dot(left, right) ** 2 * whole**2 > part**2 * left_square * right_square
+    return _dot(left, right, exponent) ** 2 * whole**2 > part**2 * left_square * right_square
 
 
-def _dot(left: Float32, right: Float32) -> int:
+def _dot(left: Float32, right: Float32, exponent: int) -> int:
     """Exact, in fixed point: each product is at most 2^60 and is summed in two limbs of 32 bits."""
     total = 0
     for place in _blocks(left.size, 2):
-        product: Int64 = to_fixed(left[place]) * to_fixed(right[place])
+        product: Int64 = to_fixed(times(left[place], exponent)) * to_fixed(times(right[place], exponent))
         total += (int((product >> _LIMB).sum()) << _LIMB) + int((product & ((1 << _LIMB) - 1)).sum())
     return total
 

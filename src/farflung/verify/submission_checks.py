@@ -25,6 +25,7 @@ from typing import Final
 from farflung.compress.merge import WeightedUpdate
 from farflung.compress.norm_clip import BLOCK, sum_of_squares
 from farflung.compress.payload import ContributionKey
+from farflung.compress.tensor_range import bringing, is_held, lower_median, peak, times
 from farflung.core import limits
 from farflung.core.canon.float_operations import to_fixed
 from farflung.core.codec import Wire
@@ -45,6 +46,7 @@ STATISTICS: Final = "statistics"
 
 NORM_RATIO: Final = 5
 NORM_PEERS: Final = 3  # fewer have no median worth the name
+ROOM: Final = 8  # bits above the median's largest value, for those that are louder
 NORM_ELEMENTS: Final = 1024  # of a smaller tensor, top-k may by chance send nothing at all
 
 
@@ -153,11 +155,12 @@ def flags(
     """
     ordered = sorted(parts, key=lambda part: bytes(part.peer))
     values = [part.values for part in ordered]
-    squares = [tensor_squares(layout, each) for each in values]
+    exponent = _exponent([peak(each) for each in values])
+    squares = [tensor_squares(layout, each, exponent) for each in values]
     found: dict[PeerId, str] = {}
     for reason, places in (
         (ZERO, [i for i, square in enumerate(squares) if not sum(square)]),
-        (DUPLICATE, duplicates(values, [sum(square) for square in squares], is_chosen=is_chosen)),
+        (DUPLICATE, duplicates(values, [sum(s) for s in squares], is_chosen=is_chosen, exponent=exponent)),
         (NORM, _odd_norms(layout, squares)),
     ):
         for place in places:
@@ -167,13 +170,21 @@ def flags(
     return dict(sorted(found.items()))
 
 
-def tensor_squares(layout: TensorLayout, values: Float32) -> tuple[int, ...]:
-    """Exact sums of squares in fixed point, tensor by tensor."""
-    return tuple(_square(values[place]) for _, place in layout.slices())
+def _exponent(peaks: Sequence[float]) -> int:
+    """e so that 2^e brings updates, whose largest values these are, to where fixed point tells their norms apart."""
+    if is_held(peaks):
+        return 0
+    return bringing(lower_median(sorted(each for each in peaks if each))) - ROOM
 
 
-def _square(values: Float32) -> int:
-    return sum(sum_of_squares(to_fixed(values[start : start + BLOCK])) for start in range(0, values.size, BLOCK))
+def tensor_squares(layout: TensorLayout, values: Float32, exponent: int = 0) -> tuple[int, ...]:
+    """Exact sums of squares in fixed point, tensor by tensor, of the values times 2^exponent."""
+    return tuple(_square(values[place], exponent) for _, place in layout.slices())
+
+
+def _square(values: Float32, exponent: int) -> int:
+    blocks = (values[start : start + BLOCK] for start in range(0, values.size, BLOCK))
+    return sum(sum_of_squares(to_fixed(times(block, exponent))) for block in blocks)
 
 
 def norms(squares: Sequence[int]) -> tuple[int, ...]:
