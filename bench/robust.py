@@ -1,10 +1,12 @@
 """What a third of the peers can do to one merge: the rules of compress.merge under the attacks of the literature.
 
-    python bench/robust.py [--quick] [--out FILE]
+    python bench/robust.py [--training] [--quick] [--out FILE]
+
+With --training, whole trainings instead, in which 1 and 2 of 8 peers send poison in every round (bench/poison.py).
 
 A small GPT is trained for 100 steps; 16 peers then make one update each, 5 of them an attacker's. Printed is the cosine
 of the merged update with the true gradient (of 512 sequences), and how long it is, against the honest peers' mean. One
-step, no training runs: what a rule does to a whole run is not measured here.
+step.
 
     huge    -1000 x its own update                     flip   -1 x its own update
     alie    μ - z σ, coordinate by coordinate, z = 0.35 of 5 in 16 (Baruch, Baruch & Goldberg 2019, arXiv 1902.06156)
@@ -22,6 +24,7 @@ from statistics import NormalDist
 from typing import Final, get_args
 
 import numpy as np
+import poison
 import torch
 from reporting import Row, at_least, at_most, load, show, told
 
@@ -136,11 +139,12 @@ def cases(quick: bool) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--training", action="store_true", help="whole trainings, in 3 to 5 minutes of a core")
     parser.add_argument("--quick", action="store_true", help="a smaller model, 20 steps")
     parser.add_argument("--out", type=Path, help="a results file to add to")
     asked, before = parser.parse_args(), load()
     torch.set_num_threads(1)
-    for row in cases(asked.quick):
+    for row in poison.cases(asked.quick) if asked.training else cases(asked.quick):
         show("robust", row, before, asked.out)
 
 

@@ -103,7 +103,7 @@ class Peers:
                 residuals[i], payload = sync.codec(state.round).encode(residuals[i], change, self.layout, about)
                 parts.append(AcceptedPayload(peer, self.weight, payload))
             mean_bytes = sum(len(p.payload) for p in parts) / len(parts)
-            return sync.merged(state, self.layout, parts), mean_bytes, 0.0
+            return sync.merged(state, self.layout, parts).values, mean_bytes, 0.0
 
         return exchange
 

@@ -85,7 +85,7 @@ def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: li
     seen.arrived(0, B, "train")
     seen.see(State(0))  # type: ignore[arg-type]
     now[0] += 2
-    seen.closed(RoundEndRecord(0, b"r" * 32, ()), (), {}, ExchangeReport("all-gather", 0.1, 0.2, 77))
+    seen.closed(RoundEndRecord(0, b"r" * 32, ()), (), {}, ExchangeReport("all-gather", 0.1, 0.2, 77), {b"p" * 32: 0.25})
     seen.see(State(1, rounds.RoundPhase.AUDIT))  # type: ignore[arg-type]
     now[0] += 3
     seen.see(State(1))  # type: ignore[arg-type]

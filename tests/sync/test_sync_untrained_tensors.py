@@ -137,3 +137,19 @@ def test_demo_names_the_parameters_that_a_rank_has_no_gradient_for() -> None:
     assert causes[1].startswith("FF-SYNC-021")
     assert causes[1].endswith("without a gradient here: expert.weight, expert.bias")
     assert causes[0].endswith("here: none")
+
+
+def test_a_round_s_report_tells_whose_contribution_was_clipped() -> None:
+    table = Table(3)
+
+    def work(rank: int) -> Any:
+        net = nn.Linear(4, 4, bias=False)
+        with torch.no_grad():
+            net.weight.zero_()
+        inner = torch.optim.SGD(net.parameters(), lr=1.0)
+        sync = LocalSGD(net, inner, sync_every=1, clip_to_median=True, group=table.groups()[rank])
+        net.weight.grad = torch.full((4, 4), 4.0 if rank == 2 else 1.0)
+        return sync.step()
+
+    for report in together(3, work):
+        assert report.clipped == {2: pytest.approx(0.75, rel=1e-3)}

@@ -172,6 +172,7 @@ def test_a_bad_loss_is_named_for_what_it_is(user_job, data, forward, code, says)
             "FF-TRAIN-054",
             "frozen",
         ),
+        ("def build():\n    import torch\n    return torch.nn.Linear(0, 3)", "FF-TRAIN-054", "weight has no elements"),
     ],
 )
 def test_a_source_that_makes_no_model_is_explained(user_job, data, source, code, says):

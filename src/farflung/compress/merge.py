@@ -26,7 +26,8 @@ peers that send the same bad direction at an honest size: that is for audits and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -66,11 +67,23 @@ class TensorWeight(NamedTuple):
     weight: int
 
 
+class ClippedLength(NamedTuple):
+    """Of one part Σ s and Σ (√s - √m)² over the tensors of which it sent more than the median norm √m, in units of
+    2^-48: how long it was, and how much of it the clip around zero took away. Told to people; nothing follows from it.
+    """
+
+    sent: float
+    taken: float
+
+
 class WeightedSum(NamedTuple):
-    """Σ weight * value in units of 2^-24, shape (layout.size,), and what to divide it by, tensor by tensor."""
+    """Σ weight * value in units of 2^-24, shape (layout.size,), what to divide it by, tensor by tensor, and what each
+    part lost to the clip.
+    """
 
     total: Int64
     weights: tuple[TensorWeight, ...]
+    clipped: Mapping[PeerId, ClippedLength]
 
 
 def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "clip") -> WeightedSum:
@@ -83,15 +96,19 @@ def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "c
     _check(layout, parts)
     total = np.empty(layout.size, np.int64)
     weights: list[TensorWeight] = []
+    clipped = {part.peer: ClippedLength(0.0, 0.0) for part in parts}
     for _, place in layout.slices():
         present = [part for part in parts if is_trained(part.values[place])]
         weights.append(TensorWeight(place, sum(part.weight for part in present)))
-        measured = (_TensorUpdate.of(part, place) for part in present)
+        measured = [_TensorUpdate.of(part, place) for part in present]
         shares = [share for share in measured if share.square]
-        _merge_tensor(total[place], shares, rule != "mean")
+        ceiling = _ceiling(shares, rule)
+        _merge_tensor(total[place], shares, ceiling)
+        for part, share in zip(present, measured, strict=True):
+            clipped[part.peer] = share.clipped(ceiling, clipped[part.peer])
         if rule == "centered" and shares:
             centered_clip.centre(total[place], [s.values for s in shares], [s.weight for s in shares])
-    return WeightedSum(total, tuple(weights))
+    return WeightedSum(total, tuple(weights), clipped)
 
 
 def mean(merged: WeightedSum) -> Float32:
@@ -123,6 +140,11 @@ class _TensorUpdate(NamedTuple):
         """What the values are multiplied by, in units of 2^-30."""
         return factor(self.square, ceiling) if self.square > ceiling else 1 << FACTOR_BITS
 
+    def clipped(self, ceiling: int, before: ClippedLength) -> ClippedLength:
+        """`before`, and what this tensor adds to it."""
+        taken = math.sqrt(self.square) - math.sqrt(min(self.square, ceiling))
+        return ClippedLength(before.sent + self.square, before.taken + taken**2)
+
 
 @compiled("measured")
 def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
@@ -137,12 +159,18 @@ def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
     return square >> _HALF, square & ((1 << _HALF) - 1), np.array(peaks, np.int64)
 
 
-def _merge_tensor(total: Int64, shares: Sequence[_TensorUpdate], is_clipped: bool) -> None:
+def _ceiling(shares: Sequence[_TensorUpdate], rule: Rule) -> int:
+    """The largest Σ x² that is left as it is."""
+    if not shares:
+        return 0
+    return sorted(share.square for share in shares)[-1 if rule == "mean" else (len(shares) - 1) // 2]
+
+
+def _merge_tensor(total: Int64, shares: Sequence[_TensorUpdate], ceiling: int) -> None:
     """Writes the weighted sum of one tensor to `total`, clipped or not; zeros where nobody has a share."""
     if not shares:
         total[:] = 0
         return
-    ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2 if is_clipped else -1]
     scales = [share.scale(ceiling) for share in shares]
     for number, start in enumerate(range(0, total.size, _BLOCK)):
         place = slice(start, start + _BLOCK)

@@ -18,15 +18,16 @@ An element is thus rounded to 2^-24, or to 2^-28 of its tensor's median norm (2^
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from farflung.compress.codecs import is_trained, mark_nothing_sent
-from farflung.compress.merge import Rule, WeightedUpdate, mean, merge
+from farflung.compress.merge import Rule, WeightedSum, WeightedUpdate, mean, merge
 from farflung.compress.norm_clip import BLOCK, sum_of_squares
 from farflung.core.canon.float_operations import FRACTION_BITS, to_fixed
+from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 LARGEST: Final = 64.0
@@ -34,20 +35,43 @@ LEAST: Final = 2.0**-14  # of the largest value of a tensor that is merged as it
 _HELD: Final = 5  # 2^5 is above what a tensor is brought to
 
 
-def ranged_mean(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule, *, is_fine: bool = False) -> Float32:
-    """The mean of the parts, shape (layout.size,), of values of any size that float32 has.
+class RangedMean(NamedTuple):
+    """The mean, shape (layout.size,), and whom the clip took a part of its contribution: what was taken away over what
+    was sent, as L2 norms, above 0 and below 1.
+    """
+
+    values: Float32
+    clipped: Mapping[PeerId, float]
+
+
+def ranged_mean(
+    layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule, *, is_fine: bool = False
+) -> RangedMean:
+    """The mean of the parts, of values of any size that float32 has.
 
     `is_fine`: every tensor is brought to its range, also one that could be merged as it is. Raises what `merge` raises.
     """
     exponents = [_exponents([part.values[place] for part in parts], rule, is_fine) for _, place in layout.slices()]
     if not any(map(any, exponents)):
-        return mean(merge(layout, parts, rule))
-    found = np.empty(layout.size, np.float32)
+        whole = merge(layout, parts, rule)
+        return RangedMean(mean(whole), _shares([(whole, [0] * len(parts))]))
+    found, merges = np.empty(layout.size, np.float32), list[tuple[WeightedSum, list[int]]]()
     for (tensor, place), (common, *each) in zip(layout.slices(), exponents, strict=True):
         scaled = [part._replace(values=_brought(part.values[place], at)) for part, at in zip(parts, each, strict=True)]
-        merged = mean(merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule))
-        found[place] = times(merged, -common)
-    return found
+        merged = merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule)
+        found[place] = times(mean(merged), -common)
+        merges.append((merged, each))
+    return RangedMean(found, _shares(merges))
+
+
+def _shares(merges: Sequence[tuple[WeightedSum, Sequence[int]]]) -> dict[PeerId, float]:
+    """What the clip took of each part, of merges whose parts had these exponents."""
+    sent, taken = dict[PeerId, float](), dict[PeerId, float]()
+    for merged, exponents in merges:
+        for (peer, length), exponent in zip(merged.clipped.items(), exponents, strict=True):
+            sent[peer] = sent.get(peer, 0.0) + math.ldexp(length.sent, -2 * exponent)
+            taken[peer] = taken.get(peer, 0.0) + math.ldexp(length.taken, -2 * exponent)
+    return {peer: math.sqrt(much / sent[peer]) for peer, much in taken.items() if much}
 
 
 def times(values: Float32, exponent: int) -> Float32:

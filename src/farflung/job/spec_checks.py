@@ -26,6 +26,9 @@ Origins = Mapping[str, str]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE: Final = re.compile(r"(.+):([A-Za-z_][A-Za-z0-9_]*)")
 _PATH_LENGTH: Final = 4096
+LEVELS: Final = (1, 2)  # bits of values whose level is fp16
+LEAST_LEVEL: Final = 2.0**-25  # what is not above it is rounded to a level of zero
+SLACK: Final = 16
 SQUARES: Final = (256, 1024, 4096)  # chunks that a two-dimensional transform takes
 
 
@@ -216,9 +219,34 @@ def _check_sync(spec: JobSpec, origins: Origins) -> None:
     if sync.topk > sync.chunk:
         raise _refused(spec, origins, "sync.topk", f"at most sync.chunk = {sync.chunk}", "lower topk, or raise chunk")
     _check_method(spec, origins)
-    if spec.round_tokens > limits.WEIGHT:
-        allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
-        raise _refused(spec, origins, "sync.steps", allowed, "make rounds shorter and more")
+    _check_tokens(spec, origins)
+    _check_rate(spec, origins)
+
+
+def _check_tokens(spec: JobSpec, origins: Origins) -> None:
+    """A contribution weighs its tokens, and a merge holds weights up to limits.WEIGHT."""
+    if spec.round_tokens <= limits.WEIGHT:
+        return
+    allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
+    if spec.step_tokens > limits.WEIGHT:
+        most = limits.WEIGHT // spec.model.context
+        raise _refused(spec, origins, "batch", allowed, f"set batch = {most} or less, or a shorter model.context")
+    most = limits.WEIGHT // spec.step_tokens
+    raise _refused(spec, origins, "sync.steps", allowed, f"set sync.steps = {most} or less, and more rounds")
+
+
+def _check_rate(spec: JobSpec, origins: Origins) -> None:
+    """Whether values of one or two bits can say what the largest rate changes, with all that waits unsent.
+
+    A step of AdamW or Muon moves an element by the rate, or a few times as much.
+    """
+    sync, rate = spec.sync, spec.optimizer.lr
+    if sync.value_bits not in LEVELS or sync.error_decay == 1 or spec.optimizer.name not in ("adamw", "muon"):
+        return
+    least = LEAST_LEVEL * (1 - sync.error_decay) / (SLACK * sync.steps)
+    if rate < least:
+        allowed = f"at least {least:.1g} with sync.value_bits = {sync.value_bits} and sync.steps = {sync.steps}"
+        raise _refused(spec, origins, "optimizer.lr", allowed, "set sync.value_bits = 8, whose values have any size")
 
 
 def _check_method(spec: JobSpec, origins: Origins) -> None:

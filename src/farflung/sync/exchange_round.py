@@ -16,6 +16,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from farflung import __version__
 from farflung.compress.merge import Rule, WeightedUpdate
 from farflung.compress.payload import ContributionKey, describe
-from farflung.compress.tensor_range import ranged_mean
+from farflung.compress.tensor_range import RangedMean, ranged_mean
 from farflung.core import limits
 from farflung.core.errors import ProtocolError, UsageError, VerificationError
 from farflung.core.ids import Hash
@@ -53,6 +54,7 @@ class RoundAggregate(NamedTuple):
     bytes_up: int
     bytes_down: int
     seconds: float
+    clipped: Mapping[int, float] = MappingProxyType({})
 
 
 class SyncTerms(NamedTuple):
@@ -100,17 +102,18 @@ def gather(
     if len(parts) + len(empty) < terms.quorum:
         raise too_few(len(parts) + len(empty), terms.quorum, left_out)
     rule: Rule = "clip" if terms.is_clipped else "mean"
-    change = np.zeros(part.layout.size, np.float32)
+    merged = RangedMean(np.zeros(part.layout.size, np.float32), {})
     if parts:
-        change = ranged_mean(part.layout, weighed(parts.values()), rule, is_fine=True)
+        merged = ranged_mean(part.layout, weighed(parts.values()), rule, is_fine=True)
     return RoundAggregate(
-        change,
+        merged.values,
         tuple(parts),
         left_out,
         len(payload),
         exchanged.bytes_up,
         exchanged.bytes_down,
         time.perf_counter() - started,
+        {rank: merged.clipped[update.peer] for rank, update in parts.items() if update.peer in merged.clipped},
     )
 
 

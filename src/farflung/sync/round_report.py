@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 log = logging.getLogger("farflung.sync")
 
@@ -24,6 +24,8 @@ class RoundReport:
     waited_seconds: float
     accepted: tuple[int, ...]  # ranks whose contributions were merged
     left_out: Mapping[int, str]  # ranks whose were not, and why
+    # Of what length of its contribution clipping to the median norm took a share, by rank: 0.5 is half, and lost.
+    clipped: Mapping[int, float] = field(default_factory=dict)
 
     def joined(self, other: RoundReport) -> RoundReport:
         """This and a second phase of the same step: sums of bytes and seconds, and who is in the last phase."""
@@ -36,6 +38,7 @@ class RoundReport:
             self.waited_seconds + other.waited_seconds,
             other.accepted,
             {**self.left_out, **other.left_out},
+            {**self.clipped, **other.clipped},
         )
 
     @property

@@ -307,6 +307,7 @@ class Synchroniser:
             waited,
             gathered.accepted,
             gathered.left_out,
+            gathered.clipped,
         )
 
     def _take_back(self, flight: PendingExchange) -> None:

@@ -233,13 +233,15 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
         for name, p in named.items()
         if p.dtype != torch.float32 or not p.requires_grad
     ]
+    bad += [f"{name} has no elements (shape {tuple(p.shape)})" for name, p in named.items() if not p.numel()]
     if named and not bad:
         return
     raise SpecError(
         "FF-TRAIN-054",
         "these parameters cannot be shared",
         cause="; ".join(bad[:3]) or "the module has none",
-        hint="every parameter must be float32 and require a gradient; make constants non-persistent buffers",
+        hint="every parameter must be float32 (module.float()), with an element at least, and require a gradient; "
+        "make constants non-persistent buffers",
     )
 
 

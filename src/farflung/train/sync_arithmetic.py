@@ -30,7 +30,7 @@ from farflung.compress.codecs import Codec, is_trained, trained_tensors
 from farflung.compress.merge import WeightedUpdate as Decoded
 from farflung.compress.payload import ContributionKey
 from farflung.compress.sparse import TopKCodec
-from farflung.compress.tensor_range import ranged_mean
+from farflung.compress.tensor_range import RangedMean, ranged_mean
 from farflung.compress.trained_tensors import plane_bytes
 from farflung.core.canon.float_operations import decayed
 from farflung.core.ids import PeerId
@@ -205,8 +205,8 @@ class Sync:
         whole[self.fragment(round, layout).place] = values
         return whole
 
-    def merged(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> Float32:
-        """The aggregate of the accepted parts, at least one, in any order: shape (fragment's size,)."""
+    def merged(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> RangedMean:
+        """The mean of the accepted parts, at least one, in any order, shape (fragment's size,), and who was clipped."""
         part = self.fragment(state.round, layout)
         decoded = [
             Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload)) for p in parts
@@ -218,7 +218,7 @@ class Sync:
 
         Without parts nothing changes but the round's number, and what is pending.
         """
-        change = self.merged(state, layout, parts) if parts else None
+        change = self.merged(state, layout, parts).values if parts else None
         return self.moved(state, layout, change)
 
     def alone(self, state: PublicState, layout: TensorLayout, part: AcceptedPayload) -> Float32:
@@ -229,7 +229,7 @@ class Sync:
         of_step = {PENDING, *self.method.outer(self.spec.sync).vectors(self.spec.sync)}
         anew = {n: np.zeros_like(v) if n in of_step else v for n, v in state.vectors.items()}
         begun = PublicState(state.round, state.params, anew)
-        return at_once.moved(begun, layout, self.merged(state, layout, [part])).params
+        return at_once.moved(begun, layout, self.merged(state, layout, [part]).values).params
 
     def moved(self, state: PublicState, layout: TensorLayout, change: Float32 | None) -> PublicState:
         """P_r and the aggregate of its round, shape (fragment's size,) → P_{r+1}."""

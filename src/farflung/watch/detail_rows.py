@@ -80,6 +80,7 @@ def round_rows(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     loss = f"held-out loss {held:.3f} after it" if held is not None else ""
     rows += block("", [plain(loss), plain(waited)], columns) if loss or waited else []
     rows += block("", [plain(phrases.exchange(closed))], columns) if closed.way else []
+    rows += block("", [plain(phrases.clipped(closed))], columns) if closed.clipped else []
     rows += _lanes(t, number, columns)
     drawn = [d for d in t.drawn.values() if d.round == number]
     rows += block("Verify", [plain(_drawn(len(drawn)))], columns)

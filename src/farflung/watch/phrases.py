@@ -202,6 +202,17 @@ def exchange(event: events.RoundEndEvent) -> str:
     return f"exchange: {way}, {predicted} predicted, {taken} taken"
 
 
+def clipped(event: events.RoundEndEvent) -> str:
+    """What clipping to the median norm took away of whose contributions; empty where it took nothing."""
+    if not event.clipped:
+        return ""
+    both = zip(event.clipped, event.clipped_shares, strict=False)  # a log may come from a stranger
+    most = sorted(both, key=lambda each: (-each[1], each[0]))
+    named = ", ".join(f"{peer(key)} by {f'{share:.0%}' if share >= 0.01 else 'under 1%'}" for key, share in most[:4])
+    more = f" and {len(most) - 4} more" if len(most) > 4 else ""
+    return f"the merge clipped {named}{more}"
+
+
 def wait(waiting: RoundWait, now: float, cores: int) -> str:
     """Whom the open round waits for and since when, or why all take their time."""
     count, late = waiting.members, waiting.late

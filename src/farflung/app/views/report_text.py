@@ -61,9 +61,8 @@ def times(value: float) -> str:
 
 def short(t: RunTimeline, curves: LossCurves, sent: SentBytesSeries, found: AuditGrid) -> tuple[str, ...]:
     """The run in a few sentences."""
-    return tuple(
-        s for s in (_work(t), _learned(t, curves), _traffic(sent), _each(t), _checked(t, found), _settled(t)) if s
-    )
+    told = (_work(t), _learned(t, curves), _traffic(sent), _each(t), _clipped(t), _checked(t, found), _settled(t))
+    return tuple(s for s in told if s)
 
 
 def _work(t: RunTimeline) -> str:
@@ -105,6 +104,21 @@ def _traffic(sent: SentBytesSeries) -> str:
         f"To agree, they sent {own}. A bf16 ring all-reduce over the same steps would send {ring}, "
         f"{times(sent.times)} as much; that is computed, not run."
     )
+
+
+def _clipped(t: RunTimeline) -> str:
+    """What the merges took away of each provider's contributions, on the average of its rounds."""
+    taken: dict[str, float] = {}
+    for closed in t.rounds.values():
+        for key, share in zip(closed.clipped, closed.clipped_shares, strict=False):
+            taken[key] = taken.get(key, 0.0) + share
+    if not taken:
+        return ""
+    ordered = sorted(taken, key=lambda key: (-taken[key], key))
+    shares = {key: f"{100 * taken[key] / len(t.rounds):.2g} %" for key in ordered[:8]}
+    named = ", ".join(f"{share} of what {redact(key[:8], 8)} sent" for key, share in shares.items())
+    more = f" and less of {len(ordered) - 8} more" if len(ordered) > 8 else ""
+    return f"Clipping to the median norm took away {named}{more}, on the average of all rounds; it is not sent again."
 
 
 def _each(t: RunTimeline) -> str:

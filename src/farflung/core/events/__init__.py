@@ -150,6 +150,8 @@ class RoundEndEvent(Event, frozen=True, tag="round"):
     way_predicted: float = 0.0  # seconds of that, from what is known of the lines
     way_taken: float = 0.0
     payload_bytes: int = 0  # of one contribution, on the average; 0: not told
+    clipped: tuple[str, ...] = ()  # peers of whose contributions the merge took away a part, and
+    clipped_shares: tuple[float, ...] = ()  # what share of the length of each
 
 
 class EvaluationEvent(Event, frozen=True, tag="evaluated"):

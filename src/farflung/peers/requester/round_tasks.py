@@ -7,14 +7,15 @@ what its trace opens. Who says what cannot be is refused by an error of this tas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import VerificationError
-from farflung.core.events import ProcessExitEvent, ReexecutionEvent
+from farflung.core.events import ProcessExitEvent, ReexecutionEvent, WarningEvent
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.units import Seconds
 from farflung.peers.protocol import messages
@@ -33,6 +34,7 @@ from farflung.train.public_state import PublicState
 from farflung.train.rounds import RoundPhase
 from farflung.train.run_log import Contribution, Record, RoundEndRecord, RoundMember
 from farflung.train.sync_arithmetic import Sync
+from farflung.train.worker_messages import AcceptedPayload
 from farflung.verify.commitment_check import is_commitment, is_root_signed, opens
 from farflung.verify.speed_check import suspected
 from farflung.verify.submission_checks import PayloadCheckRequest
@@ -64,6 +66,8 @@ class RoundTasks:
         self._promises: dict[PeerId, messages.TrainReply] = {}
         self._shares: dict[PeerId, messages.StoredContribution] = {}
         self._flagged = asyncio.Event()
+        self._clipped: Mapping[PeerId, float] = {}
+        self._is_still_told = False
 
     def begin(self, coordinator: OpenRounds) -> None:
         """Whose work it is; before anything else."""
@@ -255,8 +259,31 @@ class RoundTasks:
         self._audits.flag(round, await self._flags(round, root, accepted))
         self._flagged.set()
         parts = await asyncio.to_thread(self._archive.parts, accepted)
-        self._next_public = await asyncio.to_thread(self._sync.apply, self._public, self._terms.layout, parts)
+        self._next_public = await asyncio.to_thread(self._applied, parts)
         return rounds.OwnRootInput(round, self._next_public.root(self._terms.layout))
+
+    def _applied(self, parts: Sequence[AcceptedPayload]) -> PublicState:
+        """The next public state; notes what the clip took of whom."""
+        layout = self._terms.layout
+        merged = self._sync.merged(self._public, layout, parts) if parts else None
+        self._clipped = {} if merged is None else merged.clipped
+        after = self._sync.moved(self._public, layout, None if merged is None else merged.values)
+        may_rest = self._sync.phases > 1 or (self._sync.spec.sync.delay and not self._public.round)
+        if parts and not may_rest and np.array_equal(after.params, self._public.params):
+            self._tell_still(self._public.round)
+        return after
+
+    def _tell_still(self, round: int) -> None:
+        """Says once that a round changed nothing."""
+        if not self._is_still_told:
+            self._is_still_told = True
+            self._job.journal.emit(
+                WarningEvent(
+                    code="FF-APP-473",
+                    message=f"what all providers sent in round {round} changes no weight",
+                    hint="raise optimizer.lr, or sync.value_bits: docs/train.md, Ranges",
+                )
+            )
 
     async def _flags(self, round: int, root: Hash, accepted: tuple[Contribution, ...]) -> dict[PeerId, str]:
         """Suspicions of the submission checks; after a crash the accepted payloads are checked once more."""
@@ -285,6 +312,6 @@ class RoundTasks:
         now_round, spec = self._public.round, self._terms.spec
         if now_round == spec.rounds or not (now_round % SNAPSHOT_EVERY and now_round % spec.evaluate.every):
             self._archive.save_state(self._public, self._terms)
-        self._told.closed(closed, accepted, self._promises, self._exchange.told(closed.round))
+        self._told.closed(closed, accepted, self._promises, self._exchange.told(closed.round), self._clipped)
         self._promises, self._shares = {}, {}
         self._on_closed(self._public)

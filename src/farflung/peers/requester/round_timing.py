@@ -146,6 +146,7 @@ class RoundEventEmitter:
         accepted: tuple[Contribution, ...],
         promises: Mapping[PeerId, messages.TrainReply],
         exchange: ExchangeReport,
+        clipped: Mapping[PeerId, float],
     ) -> None:
         """The round is over. Losses and training times are what the members state."""
         now = time.monotonic()
@@ -167,6 +168,8 @@ class RoundEventEmitter:
                 way_predicted=exchange.predicted,
                 way_taken=exchange.taken,
                 payload_bytes=exchange.payload,
+                clipped=tuple(peer.hex() for peer in sorted(clipped)),
+                clipped_shares=tuple(round(clipped[peer], 4) for peer in sorted(clipped)),
             )
         )
         self._closed_at = now
