@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 import numpy as np
+import torch
 from reporting import Row, at_most, told
 
 from farflung.compress.merge import Rule, WeightedUpdate
@@ -71,7 +72,8 @@ class Training:
 
     @cached_property
     def job(self) -> WorkerJob:
-        """As a worker holds it; built once."""
+        """As a worker holds it; built once. One thread, as a worker of the plan has."""
+        torch.set_num_threads(1)
         data = read_dataset(self.spec.data, self.spec.model, Path())
         setup = worker_messages.SetupCommand(self.spec, b"", b"", 0, self.peer(0))
         model = flat_model.build(self.spec, b"")

@@ -348,3 +348,25 @@ def test_canaries_need_audits_and_a_border_that_no_audit_shows(flags):
     assert (ok.audit.canaries, ok.segments) == (0.5, 4)
     with pytest.raises(SpecError, match="FF-JOB-004"):
         load(None, flags={"audit.canaries": "0.5", **flags})
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "helps"),
+    [
+        ({"sync.steps": "100000"}, "sync.steps", "sync.steps = 2048 or less"),
+        ({"batch": "20000"}, "batch", "batch = 16384 or less"),
+        ({"batch": "1000", "model.context": "4096"}, "batch", "batch = 256 or less"),
+        ({"optimizer.lr": "1e-14"}, "optimizer.lr", "sync.value_bits = 8"),
+        ({"optimizer.lr": "1e-14", "sync.value_bits": "1"}, "optimizer.lr", "sync.value_bits = 8"),
+    ],
+)
+def test_what_a_round_cannot_hold_is_refused_with_the_setting_and_a_value_that_helps(flags, key, helps):
+    error = refusal(flags=flags)
+    assert error.code == "FF-JOB-004"
+    assert error.message.startswith(f"{key} = ")
+    assert helps in error.hint
+
+
+@pytest.mark.parametrize("more", [{"sync.value_bits": "8"}, {"sync.error_decay": "1.0"}, {"sync.method": "dgc"}])
+def test_a_small_rate_is_possible_where_values_of_any_size_are_sent_or_kept(more):
+    assert load(None, flags={"optimizer.lr": "1e-14", **more}).spec.optimizer.lr == 1e-14

@@ -172,7 +172,12 @@ def test_a_bad_loss_is_named_for_what_it_is(user_job, data, forward, code, says)
             "FF-TRAIN-054",
             "frozen",
         ),
-        ("def build():\n    import torch\n    return torch.nn.Linear(0, 3)", "FF-TRAIN-054", "weight has no elements"),
+        (
+            "def build():\n    from torch import nn, zeros\n    made = nn.Linear(2, 2)\n"
+            "    made.none = nn.Parameter(zeros(0, 4))\n    return made",
+            "FF-TRAIN-054",
+            "none has no elements (shape (0, 4))",
+        ),
     ],
 )
 def test_a_source_that_makes_no_model_is_explained(user_job, data, source, code, says):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind
+from farflung.watch import phrases
 from farflung.watch.event_lines import COLUMNS, clean, lines
 from farflung.watch.fold import RunStage, RunTimeline, fold
 
@@ -359,3 +360,11 @@ def test_what_a_verifier_lost_by_guessing_is_counted_once_however_often_it_is_to
         t = fold(t, event)
     assert t.lost == (1300, 650, 650)
     assert fold(fold(RunTimeline(), guessed), guessed).lost == (1000, 500, 500)
+
+
+def test_it_is_said_whose_contribution_the_merge_clipped() -> None:
+    assert phrases.clipped(closed(0)) == ""
+    loud = msgspec.structs.replace(closed(0), clipped=PEERS[:3], clipped_shares=(0.25, 0.5, 0.004))
+    first, second, third = (phrases.peer(each) for each in PEERS[:3])
+    assert phrases.clipped(loud) == f"the merge clipped {second} by 50%, {first} by 25%, {third} by under 1%"
+    assert phrases.clipped(msgspec.structs.replace(loud, clipped_shares=(0.25,))) == f"the merge clipped {first} by 25%"
