@@ -13,7 +13,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from farflung.core import release
+
+__version__ = release.VERSION
 __all__ = ["Run", "__version__", "callbacks", "load", "plan", "run", "sync"]
 
 if TYPE_CHECKING:

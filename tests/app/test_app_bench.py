@@ -21,16 +21,17 @@ from farflung.app.codec_bench import chart, run_payloads, vectors
 from farflung.app.codec_bench import measure as codec_bench_measure
 from farflung.app.codec_bench.measure import CONFIGS, CodecConfig, CodecResult, coefficients, measure, support_floor
 from farflung.app.codec_bench.vectors import BenchVector
-from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.core.io.durable_files import AppendLog
+from farflung.core.io.durable_files import read_records
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job import terms_file
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec, SyncSpec
+from farflung.peers.rundir.archive import RunLog
 from farflung.peers.rundir.folder import RunFolder
 from farflung.train import public_state, worker_messages
-from farflung.train.run_log import AcceptSetRecord, Contribution, Record, RunLogChain, RunStartRecord, payload_hash
+from farflung.train.run_log import AcceptSetRecord, Contribution, Record, RunStartRecord, payload_hash
 from farflung.train.sync_arithmetic import Sync
 
 PLENTY = 1 << 20
@@ -257,7 +258,7 @@ def finished(root: Path, sync: SyncSpec, rounds: int = 8, peers: int = 2) -> Run
         (export / name).mkdir(parents=True)
     for name in ("genesis.bin", "../model.safetensors"):
         (export / name).write_bytes(b"")
-    (export / "terms.bin").write_bytes(encode(terms))
+    (export / "terms.bin").write_bytes(terms_file.write(terms))
     (export / "initial.bin").write_bytes(public_state.pack(public, layout))
     records: list[Record] = [RunStartRecord(terms.id, coordinator.public, first, rounds)]
     keys = [SigningKey(bytes([i + 1] * 32)).public for i in range(peers)]
@@ -272,9 +273,9 @@ def finished(root: Path, sync: SyncSpec, rounds: int = 8, peers: int = 2) -> Run
         taken = [Contribution(p.peer, 1, payload_hash(p.payload), zero, zero, zero, "t") for p in parts]
         records.append(AcceptSetRecord(round, tuple(taken)))
         public = how.apply(public, layout, parts)
-    chain, log = RunLogChain(), AppendLog(export / "rounds.log", "test")
+    log = RunLog(export / "rounds.log", coordinator)
     for record in records:
-        log.append(chain.extend(coordinator, record))
+        log.write(record)
     log.close()
     return RunFolder(root)
 
@@ -337,8 +338,8 @@ def test_a_payload_that_is_not_the_logged_one_is_refused(tmp_path: Path) -> None
 def test_a_run_without_rounds_has_nothing_to_measure(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", EXACT, rounds=2)
     log = run.export / "rounds.log"
-    length = struct.unpack("<I", log.read_bytes()[:4])[0]
-    log.write_bytes(log.read_bytes()[: 8 + length])
+    ends = [end for _, end in read_records(log)]
+    log.write_bytes(log.read_bytes()[: ends[1]])  # the header and the opening
     with pytest.raises(VerificationError) as error:
         run_payloads.read(run)
     assert error.value.code == "FF-APP-192"

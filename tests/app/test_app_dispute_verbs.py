@@ -39,6 +39,7 @@ from farflung.ledger.transactions import (
 )
 from farflung.peers.keys.files import new_account, read_account
 from farflung.train.run_log import Contribution
+from farflung.verify import evidence
 from farflung.verify.commitment_check import commit, nonce_of
 from farflung.verify.evidence import AuditEvidence
 from farflung.verify.evidence import VerifierTestimony as Said
@@ -118,7 +119,7 @@ class Court:
         promise = commit(self.node, JOB, 0, payload, 10, TRACE)
         said = AuditEvidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), (Said((), (), (), verdict),))
         path = self.folder / "evidence.bin"
-        path.write_bytes(encode(said))
+        path.write_bytes(evidence.write(encode(said)))
         return path
 
     def ask(self, verb: str, *words: str, owner: str = "") -> dict[str, Any]:

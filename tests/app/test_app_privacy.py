@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from app_trees import Farflung, kill_tree
 
-from farflung.core.codec import decode
 from farflung.core.crypto import NS_JOB_KEY, local_key
-from farflung.job.spec import JobTerms
+from farflung.job import terms_file
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("bad input")]
 
@@ -77,7 +76,7 @@ def assert_reader_finds_what_is_readable(stolen: Path, secrets: set[bytes], tmp_
 
 def assert_no_key(stolen: Path) -> None:
     """It is wrapped for a key that lives in memory alone: neither as bytes nor as text is it stored."""
-    terms = decode((stolen / "terms.bin").read_bytes(), JobTerms, 1 << 22)
+    terms = terms_file.read((stolen / "terms.bin").read_bytes())
     key = local_key(terms.spec.seed, "requester").secret(NS_JOB_KEY, terms.id)
     for folder in ("providers", "verifiers"):
         for path in (stolen / folder).rglob("*"):

@@ -13,9 +13,8 @@ import pytest
 import safetensors.numpy
 from app_trees import Ended
 
-from farflung.core import limits
-from farflung.core.codec import decode
-from farflung.ledger.block import Genesis, read_block
+from farflung.ledger import genesis_file
+from farflung.ledger.block import read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.table_rows import KeyRow
 
@@ -215,7 +214,7 @@ def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
 def test_everybody_proved_a_node_key_that_its_account_put_on_the_ledger(tiny: Any) -> None:
     command, ended = tiny
     export = command.runs / ended.result["run"] / "export"
-    genesis = decode((export / "genesis.bin").read_bytes(), Genesis, limits.TX_BYTES)
+    genesis = genesis_file.read((export / "genesis.bin").read_bytes())
     chain = Chain(genesis)
     for block in sorted(export.glob("blocks/*")):
         chain.adopt(read_block(block.read_bytes()))

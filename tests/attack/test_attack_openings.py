@@ -17,6 +17,7 @@ from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
 from farflung.core.ids import Hash, Signature
 from farflung.peers.node import agent as role
 from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.node.segment_openings import SealedOpening
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey, wrap
 from farflung.peers.transfer import objects
@@ -306,7 +307,7 @@ def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any)
         private = scene.provider._folder / "private"
         vault = SealedFileStore(private, derive(NS_OBJECT_KEY, JOB_KEY, b"vault", ME.public))
         (name,) = [n for n in vault.names() if "-audit-" in n]
-        assert vault.load(name)
+        assert vault.load(name, SealedOpening)
         for raw in private.iterdir():
             assert TERMS.id not in raw.read_bytes()
         await trained(scene, 1)

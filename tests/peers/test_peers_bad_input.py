@@ -320,7 +320,7 @@ def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farf
 def test_a_run_log_that_was_altered_is_refused(broken: Path) -> None:
     log = broken / "rounds.log"
     records = [record for record, _ in read_records(log)]
-    records[5] = records[5][:-1] + bytes([records[5][-1] ^ 1])  # of its signature; the checksum agrees
+    records[6] = records[6][:-1] + bytes([records[6][-1] ^ 1])  # of its signature; the checksum agrees
     log.unlink()
     altered = AppendLog(log, "test")
     for record in records:

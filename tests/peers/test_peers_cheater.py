@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from app_trees import Farflung
 
-from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.core.ids import PeerId
-from farflung.job.spec import JobSpec, JobTerms
+from farflung.job import terms_file
+from farflung.job.spec import JobSpec
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.rundir.genesis import cheater_of
-from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
+from farflung.verify.evidence import evidence_fault, evidence_hash
+from farflung.verify.evidence import read as read_evidence
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
@@ -43,7 +43,7 @@ def folder(cheated: tuple[Farflung, Any]) -> Path:
 
 
 def spec_of(run: Path) -> JobSpec:
-    return decode((run / "terms.bin").read_bytes(), JobTerms, limits.LOG_RECORD_BYTES).spec
+    return terms_file.read((run / "terms.bin").read_bytes()).spec
 
 
 def test_the_one_that_was_drawn_to_cheat_is_caught_and_nobody_else(cheated: tuple[Farflung, Any]) -> None:
@@ -80,7 +80,7 @@ def test_what_was_opened_is_kept_under_the_hash_that_the_ledger_names(cheated: t
     run, peer = folder(cheated), PeerId(bytes.fromhex(caught["peer"]))
     path = evidence_file(run / "evidence", caught["round"], peer)
     assert list((run / "evidence").iterdir()) == [path]
-    evidence = decode(path.read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
+    evidence = read_evidence(path.read_bytes())
     assert evidence_hash(evidence).hex() == caught["evidence"]
     assert evidence_fault(evidence, spec_of(run)) == ""
 

@@ -176,15 +176,15 @@ def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
     vault.save("a-000001", secret)
     (stored,) = tmp_path.glob("*.sealed")
     assert b"private state" not in stored.read_bytes()
-    assert vault.load("a-000001") == secret
-    assert vault.load("a-000002") is None
+    assert vault.load("a-000001", bytes) == secret
+    assert vault.load("a-000002", bytes) is None
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        SealedFileStore(tmp_path, BOB.seed).load("a-000001")
+        SealedFileStore(tmp_path, BOB.seed).load("a-000001", bytes)
     data = bytearray(stored.read_bytes())
     data[len(data) // 2] ^= 1
     stored.write_bytes(bytes(data))
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        vault.load("a-000001")
+        vault.load("a-000001", bytes)
     vault.drop("a-000001")
     assert vault.names() == []
 

@@ -44,6 +44,7 @@ from farflung.train.run_log import (
     accepted_by_round,
     payload_hash,
 )
+from farflung.verify import evidence as evidence_files
 from farflung.verify.commitment_check import commit, nonce_of
 from farflung.verify.evidence import AuditEvidence
 from farflung.verify.evidence import VerifierTestimony as Said
@@ -132,7 +133,7 @@ class Story:
         testimonies = tuple(Said((), (), (), verdict) for verdict in said)
         evidence = AuditEvidence(TERMS.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
         self.evidence.mkdir(exist_ok=True)
-        evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(encode(evidence))
+        evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(evidence_files.write(encode(evidence)))
 
     @property
     def recorder(self) -> LedgerRecorder:

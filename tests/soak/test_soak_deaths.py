@@ -23,8 +23,8 @@ from app_trees import Ended, Event, Farflung, expect_gone, kill_tree, living, st
 
 from farflung.core import limits
 from farflung.core.codec import decode
-from farflung.core.io.durable_files import AppendLog
 from farflung.ledger.transactions import VerdictFinding
+from farflung.peers.rundir.archive import read_entries
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, Record, RunLogEntry
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -150,8 +150,8 @@ def _read(process: subprocess.Popen[str], heard: queue.Queue[str]) -> None:
 
 
 def records(run: Path) -> list[Record]:
-    log = AppendLog(run / "rounds.log", "soak.log")
-    return [decode(data, RunLogEntry, limits.LOG_RECORD_BYTES).record for data in log.records]
+    entries, _ = read_entries(run / "rounds.log")
+    return [decode(data, RunLogEntry, limits.LOG_RECORD_BYTES).record for data in entries]
 
 
 def assert_settled(farflung: Farflung, ended: Ended) -> Event:

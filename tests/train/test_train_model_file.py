@@ -108,7 +108,7 @@ def test_what_is_no_model_file_is_refused(subtests):
         (with_card(None), "FF-TRAIN-101"),
         (with_card("{}"), "FF-TRAIN-100"),
         (with_card("[" * 5000), "FF-TRAIN-100"),
-        (with_card(json.dumps(GOOD | {"format": 2})), "FF-TRAIN-100"),
+        (with_card(json.dumps(GOOD | {"format": 2})), "FF-CORE-095"),
         (with_card(json.dumps(GOOD | {"heads": 0})), "FF-TRAIN-100"),
         (with_card(json.dumps(GOOD | {"width": 1 << 40})), "FF-TRAIN-100"),
         (with_card(json.dumps(GOOD | {"kind": "llama"})), "FF-TRAIN-100"),

@@ -18,6 +18,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_ACK, NS_LOG, digest
 from farflung.core.errors import VerificationError
 from farflung.core.tensor_layout import TensorLayout
+from farflung.job import terms_file
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import ModelSpec
 from farflung.ledger.table_rows import JobRow
@@ -110,7 +111,7 @@ def test_terms_that_nobody_could_have_written_are_refused() -> None:
     exported = Story().export()
     terms = replace(Story().terms, spec=msgspec.structs.replace(SPEC, sync=sync))
     with pytest.raises(VerificationError, match="FF-JOB-004"):
-        verify_run(replace(exported, terms=encode(terms)))
+        verify_run(replace(exported, terms=terms_file.write(terms)))
 
 
 def test_terms_say_their_class_and_claim_no_other() -> None:
@@ -118,13 +119,13 @@ def test_terms_say_their_class_and_claim_no_other() -> None:
     assert verify_run(story.export()).work == "outcome only: not proven (no step was traced)"
     for lie in ({"unproven": ""}, {"program": CanonicalProgram(graph=digest("test/graph"))}):
         with pytest.raises(VerificationError, match="FF-VERI-112"):
-            verify_run(replace(story.export(), terms=encode(replace(story.terms, **lie))))
+            verify_run(replace(story.export(), terms=terms_file.write(replace(story.terms, **lie))))
 
 
 def test_a_layout_that_breaks_a_bound_is_refused() -> None:
     terms = replace(Story().terms, layout=TensorLayout((*LAYOUT.tensors, LAYOUT.tensors[0])))
     with pytest.raises(VerificationError, match="FF-CORE-040"):
-        verify_run(replace(Story().export(), terms=encode(terms)))
+        verify_run(replace(Story().export(), terms=terms_file.write(terms)))
 
 
 @pytest.mark.parametrize("part", ["genesis", "terms", "initial", "model"])

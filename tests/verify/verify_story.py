@@ -24,6 +24,7 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import parse_credits
 from farflung.core.tensor_layout import TensorLayout
+from farflung.job import terms_file
 from farflung.job.proof_class import probe_of
 from farflung.job.spec import AncestorRun, AuditSpec, JobSpec, JobTerms, ModelSpec, NetworkSpec, SyncSpec
 from farflung.ledger import transactions
@@ -413,7 +414,7 @@ class Story:
         receipts = self.told("receipts", self.receipts(), self)
         return ExportedRun(
             genesis=encode(self.genesis),
-            terms=encode(self.terms),
+            terms=terms_file.write(self.terms),
             initial=self.initial,
             entries=entries,
             log_bytes=sum(8 + len(entry) for entry in entries),

@@ -8,6 +8,7 @@
     ├── PolicyError         exit 4   understood, and refused: price, limit, permission
     ├── VerificationError   exit 5   a hash, signature, proof or re-computation does not agree
     └── RunError            exit 1   the work itself failed: training, disk, a process that died
+        └── VersionError             a file was written by another version of farflung
 
 Codes are `FF-<PACKAGE>-<NUMBER>`, are never re-used, and are listed in `docs/errors.md`.
 """
@@ -80,3 +81,7 @@ class VerificationError(FarflungError):
 
 class RunError(FarflungError):
     """The work itself failed: training, disk, or a process that died."""
+
+
+class VersionError(RunError):
+    """A file was written by another version of farflung; nothing says that it is damaged."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import ProtocolError, SpecError
+from farflung.core.file_header import FileFormat, other_version
 from farflung.job.spec import ModelSpec
 from farflung.job.text_files import ZERO, File, check_text, draw, no_data
 
@@ -25,6 +26,7 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 _HEAD: Final = struct.Struct("<4sHBxQQ")
 _MAGIC: Final = b"FFDS"
 _VERSION: Final = 1
+_FORM: Final = FileFormat("data-set", _VERSION)
 _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {  # by code: bytes of one token
     1: np.dtype("<u1"),
     2: np.dtype("<u2"),
@@ -57,11 +59,16 @@ def pack(dataset: Dataset) -> bytes:
 
 
 def unpack(data: bytes) -> Dataset:
-    """The data set in a byte string, as read-only views of it; raises ProtocolError FF-JOB-030."""
+    """The data set in a byte string, as read-only views of it.
+
+    Raises ProtocolError FF-JOB-030, VersionError FF-CORE-095.
+    """
     if not _HEAD.size <= len(data) <= _HEAD.size + limits.DATA_BYTES:
         raise _malformed(f"it has {len(data)} bytes")
     magic, version, code, train, heldout = _HEAD.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION or code not in _DTYPES or data[7]:
+    if magic == _MAGIC and version != _VERSION:
+        raise other_version(_FORM, version)
+    if magic != _MAGIC or code not in _DTYPES or data[7]:
         raise _malformed("its head is of another kind")
     if len(data) != _HEAD.size + code * (train + heldout) or not train or not heldout:
         raise _malformed("its length is not what its head says")

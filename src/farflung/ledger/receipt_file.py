@@ -1,6 +1,9 @@
 """Defines the file that a party keeps after a job: it proves, without any network, how the job was paid.
 
-    file = magic | canonical bytes of ReceiptFile            magic: FFRECPT and the version, 8 bytes
+    file = header (core.file_header) | canonical bytes of ReceiptFile
+
+A file of form 1 has the magic FFRECPT and one byte 1 for its header. Files of every form are read for ever: who changes
+what lies behind the header keeps a reader of the form before (tests/old).
 
 It holds the genesis, the steps to the committee of one block, and the receipts of the party's rows after that block.
 Whoever knows the genesis hash from elsewhere needs nothing more: the hash names the first committee, each step the
@@ -20,6 +23,7 @@ from typing import Final
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
+from farflung.core.file_header import HEAD_BYTES, FileFormat, file_of, is_headed, value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light_client
 from farflung.ledger.block import Genesis, check_genesis
@@ -27,7 +31,9 @@ from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.table_rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.validators import CommitteeRow
 
-MAGIC: Final = b"FFRECPT\x01"
+FORMAT: Final = FileFormat("receipt", 2, "ask whoever gave it to you for one that this farflung reads")
+MAGIC: Final = b"FFRECPT\x01"  # of form 1
+BYTES: Final = limits.RECEIPT_FILE_BYTES + HEAD_BYTES  # of a file, at most
 _TABLES: Final = tuple(KINDS)
 
 
@@ -54,20 +60,26 @@ def write_receipt_file(
     epoch = rows[0].header.epoch if rows else 0
     file = ReceiptFile(genesis, party, tuple(steps)[:epoch], rows)
     check_receipt_file(file, genesis.chain)
-    return MAGIC + encode(file)
+    return file_of(FORMAT, file)
 
 
 def read_receipt_file(data: bytes) -> ReceiptFile:
-    """Reads a file, in form only. Raises VerificationError FF-LEDG-077 not a receipt file, -078 damaged."""
-    if data[: len(MAGIC)] != MAGIC:
+    """Reads a file, in form only.
+
+    Raises VerificationError FF-LEDG-077 not a receipt file, -078 damaged, VersionError FF-CORE-095 of another version.
+    """
+    is_first = data.startswith(MAGIC)
+    if not is_first and not is_headed(data):
         raise VerificationError(
             "FF-LEDG-077",
             "this is not a receipt file",
-            cause="it does not begin like a receipt file of this version",
-            hint="give the file that the run wrote for this party, or use the version of farflung that wrote it",
+            cause="it does not begin like a receipt file",
+            hint="give the file that the run wrote for this party",
         )
     try:
-        return decode(data[len(MAGIC) :], ReceiptFile, limits.RECEIPT_FILE_BYTES)
+        if is_first:
+            return decode(data[len(MAGIC) :], ReceiptFile, limits.RECEIPT_FILE_BYTES)
+        return value_of(FORMAT, data, ReceiptFile, limits.RECEIPT_FILE_BYTES)
     except ProtocolError as error:
         raise VerificationError(
             "FF-LEDG-078",

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.crypto import NS_OUTPUT, digest
-from farflung.core.errors import FarflungError, UsageError, VerificationError
+from farflung.core.errors import FarflungError, UsageError, VerificationError, VersionError
+from farflung.core.file_header import FileFormat, other_version
 from farflung.core.ids import Hash
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
@@ -33,8 +34,15 @@ _HASH: Final = re.compile("[0-9a-f]{64}")
 # No folder: that is its maker's affair.
 _MODULE: Final = re.compile(r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}")
 FORMAT: Final = 1
+_FORM: Final = FileFormat("model", FORMAT, "export it there: `farflung export` writes what other programs read")
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
 _TOKEN_FILES: Final = (".npy", ".safetensors")  # data that came as numbers (job.io.job_files)
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What the card says of itself, in whatever form."""
+
+    format: int
 
 
 class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,7 +126,9 @@ def read_text(data: bytes) -> str | None:
 
 
 def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
-    """The card and the tensors of a model file. Raises UsageError FF-TRAIN-100 (no such file), -101 (no card)."""
+    """The card and the tensors of a model file. Raises UsageError FF-TRAIN-100 (no such file), -101 (no card),
+    VersionError FF-CORE-095 (of a later version).
+    """
     said = read_text(data)
     if said is None:
         raise UsageError(
@@ -128,18 +138,26 @@ def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
             hint="name a run, or the model.safetensors that `farflung fetch` wrote",
         )
     try:
+        _check_version(said)
         header = msgspec.json.decode(said, type=ModelFileHeader)
         check(JobSpec(name=header.name, model=header.model))
         tensors = safetensors.numpy.load(data)
+    except VersionError:
+        raise
     except FarflungError as error:
         raise _no_model(error.message) from None
     except Exception as error:  # safetensors raises its own untyped errors
         raise _no_model(str(error)) from None
-    if header.format != FORMAT:
-        raise _no_model(f"its format is {header.format}, and this version reads {FORMAT}")
     if not _is_sayable(header):
         raise _no_model("it names no job, no number of rounds or no module that there can be")
     return header, tensors
+
+
+def _check_version(said: str) -> None:
+    """Raises VersionError FF-CORE-095. A file of an earlier form is read for ever; there is none so far."""
+    version = msgspec.json.decode(said, type=_Version).format
+    if version != FORMAT:
+        raise other_version(_FORM, version)
 
 
 def _is_sayable(header: ModelFileHeader) -> bool:

@@ -1,7 +1,7 @@
 """Defines one bounded canonical file form for flat float32 vectors, used by train.public_state and
 train.inner_state.
 
-    magic (8) | layout id (32) | round (8) | step (8) | count (1) | count x { length (1), name } |
+    magic (7) | version (1) | layout id (32) | round (8) | step (8) | count (1) | count x { length (1), name } |
     count x { vector of layout.size float32 } | checksum (32)
 
 Integers and floats are little-endian; names are sorted ASCII; every vector has exactly `layout.size` elements, so
@@ -17,6 +17,7 @@ import numpy as np
 from farflung.core import limits
 from farflung.core.crypto import NS_SECTIONS, digest
 from farflung.core.errors import RunError
+from farflung.core.file_header import FileFormat, other_version
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 MAGIC_BYTES: Final = 8
@@ -27,7 +28,7 @@ COUNTER: Final = 1 << 63
 
 
 class TensorFileKind(NamedTuple):
-    """What a file is: its magic, the word for it in errors, and what to do when it is bad."""
+    """What a file is: its magic with the version as its last byte, the word for it, and what to do when it is bad."""
 
     magic: bytes
     word: str
@@ -59,10 +60,14 @@ def pack(kind: TensorFileKind, layout: TensorLayout, sections: TensorFileContent
 
 
 def unpack(kind: TensorFileKind, data: bytes | memoryview, layout: TensorLayout) -> TensorFileContent:
-    """Reads `pack`'s form. Total: raises RunError FF-TRAIN-070 when damaged, FF-TRAIN-071 of another model."""
+    """Reads `pack`'s form. Total: raises RunError FF-TRAIN-070 when damaged, FF-TRAIN-071 of another model,
+    VersionError FF-CORE-095.
+    """
     view = memoryview(data)
-    if len(view) < HEAD_BYTES + CHECKSUM_BYTES or bytes(view[:MAGIC_BYTES]) != kind.magic:
+    if len(view) < HEAD_BYTES + CHECKSUM_BYTES or bytes(view[: MAGIC_BYTES - 1]) != kind.magic[:-1]:
         raise _damaged(kind, "it does not begin as one")
+    if view[MAGIC_BYTES - 1] != kind.magic[-1]:
+        raise other_version(FileFormat(kind.word, kind.magic[-1], kind.hint), view[MAGIC_BYTES - 1])
     if bytes(view[MAGIC_BYTES : MAGIC_BYTES + 32]) != layout.id:
         raise _foreign(kind)
     names, start = _names(kind, view)

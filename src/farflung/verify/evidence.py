@@ -7,11 +7,13 @@ themselves are too large for this: their manifests name the sealed objects, whic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_EVIDENCE, digest
+from farflung.core.file_header import HEAD_BYTES, FileFormat, headed, value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec, JobTerms
 from farflung.ledger.transactions import DAMNING, CommitmentOpening, SignedVerdict, is_verdict_signed
@@ -23,6 +25,9 @@ from farflung.verify.blind_commitment import BlindCommitment, is_blind, opens
 from farflung.verify.commitment_check import is_commitment
 from farflung.verify.commitment_check import opens as opens_commitment
 from farflung.verify.replay_report import ReplayReport, require
+
+_FORMAT: Final = FileFormat("evidence")
+BYTES: Final = limits.CONTROL_BYTES + HEAD_BYTES  # of a file, at most
 
 
 class VerifierTestimony(Wire, frozen=True):
@@ -49,6 +54,16 @@ class AuditEvidence(Wire, frozen=True):
     leaves: tuple[TraceLeaf, ...]
     states: tuple[ObjectManifest, ...]
     testimonies: tuple[VerifierTestimony, ...]
+
+
+def write(encoded: bytes) -> bytes:
+    """The file of an encoded AuditEvidence."""
+    return headed(_FORMAT, encoded)
+
+
+def read(data: bytes) -> AuditEvidence:
+    """The evidence in a file. Raises VersionError FF-CORE-095, ProtocolError FF-CORE-020, FF-CORE-096."""
+    return value_of(_FORMAT, data, AuditEvidence, limits.CONTROL_BYTES)
 
 
 def evidence_hash(evidence: AuditEvidence) -> Hash:
@@ -99,7 +114,7 @@ def check_evidence(
     """
     named: set[Hash] = set()
     for data in files:
-        evidence = decode(data, AuditEvidence, limits.CONTROL_BYTES)
+        evidence = read(data)
         fault = evidence_fault(evidence, terms.spec)
         is_drawn = blocks.get(evidence.round) == evidence.block
         is_whole = not fault and evidence.job == terms.id and is_drawn

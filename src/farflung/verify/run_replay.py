@@ -26,11 +26,11 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import parse_credits
 from farflung.core.tensor_layout import TensorLayout
-from farflung.job import proof_class
+from farflung.job import proof_class, terms_file
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import AncestorRun, JobTerms
 from farflung.job.spec_checks import check
-from farflung.ledger.block import Genesis
+from farflung.ledger import genesis_file
 from farflung.train import model_file
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import BeaconRecord, Record, RunEndRecord, RunLogEntry, RunStartRecord, read_log
@@ -110,7 +110,7 @@ def prove_run(exported: ExportedRun, chain: Hash | None = None) -> ReplayResult:
 
 
 def _recompute(exported: ExportedRun, chain: Hash | None) -> ReplayResult:
-    genesis = decode(exported.genesis, Genesis, limits.TX_BYTES)
+    genesis = genesis_file.read(exported.genesis)
     report = ReplayReport(genesis=genesis.chain.hex())
     require(chain in (None, genesis.chain), "FF-VERI-005", "the run is on another ledger")
     terms = _terms(exported.terms)
@@ -134,7 +134,7 @@ def _recompute(exported: ExportedRun, chain: Hash | None) -> ReplayResult:
 
 
 def _terms(data: bytes) -> JobTerms:
-    terms = decode(data, JobTerms, limits.LOG_RECORD_BYTES)
+    terms = terms_file.read(data)
     check(terms.spec)
     terms.layout.check()
     check_lineage(terms)

@@ -20,8 +20,6 @@ import click
 from farflung.app.cli.ledger_init import say
 from farflung.app.cli.ledger_motion import amount_in, name_in
 from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
-from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
@@ -32,6 +30,7 @@ from farflung.ledger.transactions import JobSlash
 from farflung.ledger.validators import ValidatorRow, count_key
 from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
+from farflung.verify import evidence as evidence_files
 from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
 
 _VERDICTS: Final = {"guilty": True, "innocent": False}
@@ -77,9 +76,9 @@ def read_shown(path: Path) -> bytes:
 
 
 def _evidence(path: Path) -> AuditEvidence:
-    """Raises UsageError FF-APP-332."""
+    """Raises UsageError FF-APP-332, VersionError FF-CORE-095."""
     try:
-        return decode(read_shown(path), AuditEvidence, limits.CONTROL_BYTES)
+        return evidence_files.read(read_shown(path))
     except ProtocolError as error:
         raise UsageError(
             "FF-APP-332",

@@ -11,12 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import MICRO
+from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.io.listen_errors import LOOPBACK
@@ -73,7 +73,7 @@ def init(
     places = {key.public: f"{hosts[i]}:{port + i}" for i, key in enumerate(keys)}
     for i, key in enumerate(keys):
         _write(folder / f"validator-{i + 1}", genesis, key.public, hosts[i], port + i, places)
-    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "ledger.init")
     facts = {"chain": genesis.chain.hex(), "validators": [key.public.hex() for key in keys]}
     start = f"farflung ledger validator {folder}/validator-1/validator.toml"
     text = [f"Ledger   {name}, chain {genesis.chain.hex()}"]
@@ -92,7 +92,7 @@ def _made(folder: Path) -> SigningKey:
 
 
 def _write(folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]) -> None:
-    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "ledger.init")
     lines = [f'host = "{host}"', f"port = {port}", "readers = 0", "", "[validators]"]
     lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]
     write_atomic(folder / "validator.toml", ("\n".join(lines) + "\n").encode(), "ledger.init")

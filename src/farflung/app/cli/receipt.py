@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from farflung.app.explorer.job_class import check_named, read_terms, work
-from farflung.core import limits
 from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
@@ -19,7 +18,7 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.job.spec import JobTerms
 from farflung.ledger.light_client import check_age
-from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, committee_of, read_receipt_file
+from farflung.ledger.receipt_file import BYTES, ReceiptFile, check_receipt_file, committee_of, read_receipt_file
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.transactions import LeaseRole
 
@@ -115,7 +114,7 @@ def _bytes_of(file: Path) -> bytes:
     """The file, or so much of it that it is seen to be too long."""
     try:
         with file.open("rb") as opened:
-            return opened.read(len(MAGIC) + limits.RECEIPT_FILE_BYTES + 1)
+            return opened.read(BYTES + 1)
     except OSError as error:
         raise click.BadParameter(f"{file.name} cannot be read: {error.strerror}", param_hint="'FILE'") from error
 

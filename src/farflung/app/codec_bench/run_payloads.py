@@ -13,6 +13,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.job import terms_file
 from farflung.job.spec import JobTerms, SyncSpec
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
@@ -112,7 +113,7 @@ def _payloads(sync: SyncSpec, layout: TensorLayout, sizes: Sequence[int]) -> Run
 def _log(run: RunFolder) -> _RecordedLog:
     exported = read_export(run)
     try:
-        terms = decode(exported.terms, JobTerms, limits.LOG_RECORD_BYTES)
+        terms = terms_file.read(exported.terms)
         first = decode(exported.entries[0], RunLogEntry, limits.LOG_RECORD_BYTES).record
         if not isinstance(first, RunStartRecord) or first.job != terms.id:
             raise _bad(run, "its log is of another job")

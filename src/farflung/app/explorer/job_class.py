@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from farflung.core import limits
-from farflung.core.codec import decode
-from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.errors import FarflungError, RunError, VerificationError, VersionError
 from farflung.core.ids import Hash
-from farflung.job import proof_class
+from farflung.job import proof_class, terms_file
 from farflung.job.spec import JobTerms
 from farflung.watch.phrases import clean
 
@@ -20,10 +18,12 @@ COLUMNS: Final = 300  # of a class with its reason
 
 
 def read_terms(path: Path) -> JobTerms:
-    """Terms from a file, as a run and its export hold them. Raises RunError FF-APP-345."""
+    """Terms from a file, as a run and its export hold them. Raises RunError FF-APP-345, VersionError FF-CORE-095."""
     try:
         with path.open("rb") as file:
-            return decode(file.read(limits.LOG_RECORD_BYTES + 1), JobTerms, limits.LOG_RECORD_BYTES)
+            return terms_file.read(file.read(terms_file.BYTES + 1))
+    except VersionError:
+        raise
     except (OSError, FarflungError) as error:
         raise RunError(
             "FF-APP-345",

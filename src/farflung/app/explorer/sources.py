@@ -163,7 +163,7 @@ def open_file(named: str | None) -> FileLedgerSource:
 
 
 def _terms_of(run: folder.RunFolder) -> JobTerms | None:
-    """The terms of a run's job; None where they are not there yet, or damaged: a ledger is read without them."""
+    """The terms of a run's job; None where they cannot be read, or are not there yet: a ledger is read without them."""
     try:
         return read_terms(run.terms_file)
     except RunError:

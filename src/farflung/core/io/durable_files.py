@@ -189,7 +189,8 @@ class AppendLog:
     FF-CORE-085 for a link, another user's file, or a file that did not begin as a log.
     """
 
-    def __init__(self, path: Path, label: str) -> None:
+    def __init__(self, path: Path, label: str, head: bytes = b"") -> None:
+        """`head`: the first record of a log that begins here."""
         self.path, self._label = path, label
         is_new = not path.exists()
         try:
@@ -201,6 +202,9 @@ class AppendLog:
                 sync_folder(path.parent, label)
             self.records, end = self._scan()
             self._cut(end)
+            if head and not self.records:
+                append_whole(self._handle, path, _framed(head), f"{label}.head")
+                self.records.append(head)
         except OSError as error:
             os.close(self._handle)
             raise _full_disk(path, error) from error
@@ -230,12 +234,15 @@ class AppendLog:
         """Adds one record of 1 byte or more; durable on return. Raises RunError FF-CORE-050, FF-CORE-051."""
         if not 0 < len(record) <= limits.LOG_RECORD_BYTES:
             raise RunError("FF-CORE-051", f"log record of {len(record)} bytes is empty or over the limit")
-        head = len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little")
-        append_whole(self._handle, self.path, head + record, self._label)
+        append_whole(self._handle, self.path, _framed(record), self._label)
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._handle)
+
+
+def _framed(record: bytes) -> bytes:
+    return len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little") + record
 
 
 def read_records(path: Path) -> Iterator[tuple[bytes, int]]:

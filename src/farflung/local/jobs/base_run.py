@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire
 from farflung.core.errors import FarflungError, SpecError, VerificationError
 from farflung.core.events import LineageEvent
+from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import AncestorRun, JobSpec
@@ -31,6 +32,7 @@ from farflung.train.sync_arithmetic import Sync
 from farflung.verify.run_replay import ReplayResult, prove_base
 
 _GENESIS: Final = "genesis.bin"
+_BASE: Final = FileFormat("base-weights")
 
 
 class BaseWeights(Wire, frozen=True):
@@ -53,7 +55,7 @@ async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: Event
     proven = await asyncio.to_thread(_proved, parent)
     lineage = (proven.itself, *proven.terms.lineage)
     kept = BaseWeights(lineage, proven.terms.layout, proven.public.params.tobytes())
-    write_atomic(folder.base_file, encode(kept), "run.base")
+    write_atomic(folder.base_file, file_of(_BASE, kept), "run.base")
     jobs = tuple(ancestor.job.hex() for ancestor in lineage)
     report, took = proven.report, round(time.monotonic() - began, 3)
     journal.emit(
@@ -91,10 +93,10 @@ def _proved(parent: RunFolder) -> ReplayResult:
 
 
 def kept_base(folder: RunFolder) -> BaseWeights | None:
-    """What the run stands on, if it stands on one."""
+    """What the run stands on, if it stands on one. Raises VersionError FF-CORE-095, ProtocolError FF-CORE-096."""
     if not folder.base_file.exists():
         return None
-    return decode(folder.base_file.read_bytes(), BaseWeights, limits.PIPE_BYTES)
+    return value_of(_BASE, folder.base_file.read_bytes(), BaseWeights, limits.PIPE_BYTES)
 
 
 def first_state(base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> PublicState:

@@ -16,7 +16,7 @@ from farflung.core.errors import RunError, UsageError, VerificationError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK
-from farflung.ledger.receipt_file import MAGIC, check_receipt_file, read_receipt_file
+from farflung.ledger.receipt_file import BYTES, check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.bounded_read import read_file, unreadable
@@ -171,7 +171,7 @@ def receipt_bytes(run: RunFolder) -> bytes:
     for above in (run.export, path.parent):
         if above.is_symlink():
             raise unreadable(above, LINK)
-    return read_file(path, len(MAGIC) + limits.RECEIPT_FILE_BYTES, os.O_NOFOLLOW)
+    return read_file(path, BYTES, os.O_NOFOLLOW)
 
 
 def check_free(out: Path) -> None:

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT, digest
-from farflung.core.errors import FarflungError
+from farflung.core.errors import FarflungError, VersionError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.code_digest import image_digest
-from farflung.job import dataset
+from farflung.job import dataset, terms_file
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
@@ -97,7 +96,7 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: LocalNetwork
         unproven=unproven,
         image=image_digest() if spec.network.image == "mine" else ZERO_HASH,
     )
-    write_atomic(folder.terms_file, encode(terms), "run.terms")
+    write_atomic(folder.terms_file, terms_file.write(terms), "run.terms")
     _tell_class(journal, terms)
     _tell_speed(journal, spec)
     return RunInputs(terms, ready)
@@ -151,10 +150,14 @@ def _check_inputs(folder: RunFolder, terms: JobTerms, data: bytes, module: bytes
         raise damaged(folder.module_file, "its hash is not the one in the run's terms")
     try:
         trace.parts(terms, data, trace.graph_bytes(folder))
+    except VersionError:
+        raise
     except FarflungError as error:
         raise damaged(folder.graph_file, error.message) from error
     try:
         initial = public_state.unpack(folder.initial_file.read_bytes(), terms.layout)
         public_state.check(initial, terms.layout, 0, terms.initial_root)
+    except VersionError:
+        raise
     except (OSError, FarflungError) as error:
         raise damaged(folder.initial_file, str(error)) from error

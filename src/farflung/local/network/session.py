@@ -373,9 +373,10 @@ def start(
 def resume(
     folder: RunFolder, resolved: ResolvedJob, watchers: Sequence[Watcher], on_end: OnEnd
 ) -> events.RunResultEvent:
-    """Goes on with a run from its log."""
+    """Goes on with a run from its log. Raises VersionError FF-CORE-095: another farflung made its folder."""
+    identity = folder.check_version()
     folder.lock()
-    return _to_end(folder, folder.read_identity(), resolved, watchers, on_end)
+    return _to_end(folder, identity, resolved, watchers, on_end)
 
 
 def _to_end(

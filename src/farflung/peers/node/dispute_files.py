@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire
 from farflung.core.crypto import NS_BRIEF, SigningKey
-from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import Float32
 from farflung.job.spec import JobTerms
 from farflung.ledger.pinpoint_game import BorderProof
-from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.node.sealed_files import UNUSABLE, SealedFileStore
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
@@ -33,6 +33,7 @@ from farflung.train.segments import BorderState
 from farflung.verify.segment_audit import SegmentAudit
 from farflung.verify.segment_opening import read_border
 
+T = TypeVar("T")
 Place = tuple[int, int]  # round, segment
 
 
@@ -113,8 +114,8 @@ class DisputeFileStore:
         if self.case(job) is None:
             for manifest in (case.start.dataset, case.start.module, case.start.graph):
                 self._copy(manifest, store)
-            self._vault.save(f"{job.hex()}-case", encode(case))
-        self._vault.save(_name(dispute_file), encode(dispute_file))
+            self._vault.save(f"{job.hex()}-case", case)
+        self._vault.save(_name(dispute_file), dispute_file)
         self._held[job, dispute_file.node].add((dispute_file.round, dispute_file.segment))
 
     def _copy(self, manifest: ObjectManifest, store: DiskObjectStore) -> None:
@@ -124,21 +125,19 @@ class DisputeFileStore:
         self.disk.finish(manifest.id)
 
     def case(self, job: Hash) -> DisputeJob | None:
-        """A job of which something is kept; None too where it is damaged."""
-        data = self._load(f"{job.hex()}-case")
-        return decode(data, DisputeJob, limits.PIPE_BYTES) if data is not None else None
+        """A job of which something is kept; None too where it cannot be used."""
+        return self._load(f"{job.hex()}-case", DisputeJob)
 
     def find(self, job: Hash, node: PeerId, round: int, segment: int) -> DisputeFile | None:
-        """What is kept of a segment; None too where it is damaged."""
+        """What is kept of a segment; None too where it cannot be used."""
         if (round, segment) not in self._held.get((job, node), ()):
             return None
-        data = self._load(_name(DisputeFile(job, node, round, segment, 0, 0, job, b"", b"")))
-        return decode(data, DisputeFile, limits.PIPE_BYTES) if data is not None else None
+        return self._load(_name(DisputeFile(job, node, round, segment, 0, 0, job, b"", b"")), DisputeFile)
 
-    def _load(self, name: str) -> bytes | None:
+    def _load(self, name: str, kind: type[T]) -> T | None:
         try:
-            return self._vault.load(name)
-        except VerificationError:
+            return self._vault.load(name, kind)
+        except UNUSABLE:
             return None
 
     def drop(self, job: Hash, node: PeerId | None = None, before: int = limits.ROUNDS) -> None:

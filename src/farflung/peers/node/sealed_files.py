@@ -10,15 +10,22 @@ has counted nothing, and nothing stale is ever sent.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.errors import FarflungError, ProtocolError, VerificationError, VersionError
+from farflung.core.file_header import FileFormat, file_of, other_version, value_of
 from farflung.core.ids import Hash
 from farflung.core.io.durable_files import write_atomic
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest, open_object, seal
 from farflung.train.contribution_trace import ContributionTrace
+
+T = TypeVar("T")
+
+UNUSABLE: Final = (VerificationError, VersionError)  # what loading a file raises
+_FORMAT: Final = FileFormat("sealed", remedy="do nothing: the peer joins anew from public state")
 
 
 class _SealedFile(Wire, frozen=True):
@@ -37,20 +44,26 @@ class SealedFileStore:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.sealed"
 
-    def save(self, name: str, data: bytes) -> None:
+    def save(self, name: str, value: Any) -> None:
         """Replaces a file; durable on return."""
-        manifest, chunks = seal(self._secret, data)
-        write_atomic(self._path(name), encode(_SealedFile(manifest, tuple(chunks))), "provider.vault", private=True)
+        manifest, chunks = seal(self._secret, encode(value))
+        data = file_of(_FORMAT, _SealedFile(manifest, tuple(chunks)))
+        write_atomic(self._path(name), data, "provider.vault", private=True)
 
-    def load(self, name: str) -> bytes | None:
-        """A file's content, or None; raises VerificationError FF-APP-040 when it is damaged."""
+    def load(self, name: str, kind: type[T]) -> T | None:
+        """What a file holds, or None.
+
+        Raises VerificationError FF-APP-040 when it is damaged, VersionError FF-CORE-095 when another version wrote it.
+        """
         try:
             data = self._path(name).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            sealed = decode(data, _SealedFile, limits.PIPE_BYTES)
-            return open_object(self._secret, sealed.manifest, sealed.chunks)
+            sealed = value_of(_FORMAT, data, _SealedFile, limits.PIPE_BYTES)
+            opened = open_object(self._secret, sealed.manifest, sealed.chunks)
+        except VersionError:
+            raise
         except FarflungError as error:
             raise VerificationError(
                 "FF-APP-040",
@@ -58,6 +71,10 @@ class SealedFileStore:
                 cause=str(error)[:200],
                 hint="nothing: the peer joins anew from public state",
             ) from error
+        try:
+            return decode(opened, kind, limits.PIPE_BYTES)
+        except ProtocolError as error:  # its own key has opened it, so it is what was written
+            raise other_version(_FORMAT, _FORMAT.version) from error
 
     def names(self) -> list[str]:
         """All names."""
@@ -96,15 +113,14 @@ class PrivateStateStore:
 
     def save(self, kept: PrivateCheckpoint) -> None:
         """Durable on return."""
-        self._vault.save(self._name(kept.round), encode(kept))
+        self._vault.save(self._name(kept.round), kept)
 
     def before(self, round: int) -> PrivateCheckpoint | None:
         """Private state before a round, and what the round before it gave."""
         try:
-            data = self._vault.load(self._name(round))
-        except VerificationError:  # damaged: as if it were not there
+            return self._vault.load(self._name(round), PrivateCheckpoint)
+        except UNUSABLE:  # as if it were not there
             return None
-        return decode(data, PrivateCheckpoint, limits.PIPE_BYTES) if data is not None else None
 
     def undo(self, round: int) -> None:
         """After `round`, which was not accepted, private state is what it was before it; durable on return."""
@@ -115,16 +131,15 @@ class PrivateStateStore:
             self.save(PrivateCheckpoint(round + 1, before.inner, None))
 
     def recover(self, round: int, disk: DiskObjectStore) -> tuple[PrivateCheckpoint | None, str]:
-        """Private state for `round`, or already the result of it; a damaged file is said and left out."""
+        """Private state for `round`, or already the result of it; a file that cannot be used is said and left out."""
         warning = ""
         for name in (round + 1, round):
             try:
-                data = self._vault.load(self._name(name))
-            except VerificationError as error:
+                kept = self._vault.load(self._name(name), PrivateCheckpoint)
+            except UNUSABLE as error:
                 warning = f"{error.code}: {error.message}"
                 continue
-            if data is not None:
-                kept = decode(data, PrivateCheckpoint, limits.PIPE_BYTES)
+            if kept is not None:
                 if kept.result is not None and name > round and disk.begin(kept.result.manifest):
                     continue  # the payload is gone or damaged: its round is trained again, to the same bits
                 return kept, warning

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Final
 
 from farflung.core import limits, merkle
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire
 from farflung.core.commitments import leaf_count
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, RunError, VerificationError
+from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobTerms
 from farflung.ledger.canaries import SEGMENTS_LEAST, source_of
 from farflung.ledger.transactions import PlantedTrace
-from farflung.peers.node.sealed_files import PrivateRoundResult, PrivateStateStore, SealedFileStore
+from farflung.peers.node.sealed_files import UNUSABLE, PrivateRoundResult, PrivateStateStore, SealedFileStore
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol.messages import (
     CanaryOpenReply,
@@ -85,10 +85,9 @@ class SampledSegments:
         known = self._known.get(name)
         if known is None:
             try:
-                data = self._vault.load(name)
-            except VerificationError:
+                known = self._vault.load(name, SealedOpening)
+            except UNUSABLE:
                 return None
-            known = decode(data, SealedOpening, limits.PIPE_BYTES) if data is not None else None
         if known is not None:
             self._known[name] = known
         return known
@@ -132,7 +131,7 @@ class SampledSegments:
 
     def _keep(self, opening: SealedOpening) -> SegmentOpenReply:
         name = self._name(opening.round, opening.segment, opening.plant is not None)
-        self._vault.save(name, encode(opening))
+        self._vault.save(name, opening)
         self._known[name] = opening
         return opening.opened
 

@@ -22,12 +22,11 @@ from typing import Annotated, Any, ClassVar, Final, NoReturn, TypeVar
 import msgspec
 
 from farflung.core import bounded_toml, limits
-from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.ordinary_files import read_bounded
-from farflung.ledger.block import Genesis
+from farflung.ledger import genesis_file
 from farflung.net.certificates import Credential
 from farflung.peers.keys.files import credential_in, read_account, read_own
 
@@ -48,7 +47,7 @@ class GenesisFile:
     def __init__(self, data: bytes) -> None:
         """Raises ValueError."""
         try:
-            self.genesis = decode(data, Genesis, limits.TX_BYTES)
+            self.genesis = genesis_file.read(data)
         except FarflungError as error:
             raise ValueError(str(error)) from error
 
@@ -143,7 +142,7 @@ def _decoded(folder: Path | None, kind: type[Any], text: Any) -> Any:
     if kind is KeyFile:
         return KeyFile(read_own(path), path)
     try:
-        return GenesisFile(read_bounded(path, limits.TX_BYTES)) if kind is GenesisFile else path
+        return GenesisFile(read_bounded(path, genesis_file.BYTES)) if kind is GenesisFile else path
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
 

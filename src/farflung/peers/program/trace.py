@@ -15,6 +15,7 @@ from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import JobClassEvent
+from farflung.core.file_header import FileFormat, body_of, headed
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
@@ -33,6 +34,7 @@ from farflung.verify.io.tracer import TracerClient, TraceStepRequest
 MODULE: Final = "farflung.verify.io.tracer"
 CPU_SECONDS: Final = 600  # of one trace: some two for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
+_GRAPH: Final = FileFormat("graph")
 
 
 class GraphTraceResult(NamedTuple):
@@ -89,7 +91,7 @@ def classify(
         program = assemble(spec, layout, tolerance, *parts, dataset.unpack(data).train).program
     except FarflungError as error:
         return JobProgramResult(CanonicalProgram(), _unproven(spec, error)[: limits.REASON_LENGTH])
-    write_atomic(folder.graph_file, traced.shipped, "run.graph")
+    write_atomic(folder.graph_file, headed(_GRAPH, traced.shipped), "run.graph")
     return JobProgramResult(program, "")
 
 
@@ -100,8 +102,10 @@ def told(terms: JobTerms) -> JobClassEvent:
 
 
 def graph_bytes(folder: RunFolder) -> bytes:
-    """What is shipped of the model beside its module, or nothing."""
-    return folder.graph_file.read_bytes() if folder.graph_file.exists() else b""
+    """What is shipped of the model beside its module, or nothing. Raises VersionError FF-CORE-095, ProtocolError
+    FF-CORE-096.
+    """
+    return body_of(_GRAPH, folder.graph_file.read_bytes()) if folder.graph_file.exists() else b""
 
 
 def parts(terms: JobTerms, data: bytes, shipped: bytes) -> JobProgramParts | None:

@@ -51,6 +51,7 @@ from farflung.train.rounds import VerdictsInput
 from farflung.train.run_log import BeaconRecord, CommitmentsRecord, Contribution, Record, RoundStartRecord
 from farflung.train.scores import SignedRoundScores
 from farflung.verify import audit_sample
+from farflung.verify import evidence as evidence_files
 from farflung.verify.audit_accounts import AuditAccounts, rerun_tokens
 from farflung.verify.audit_verdict import WHOLE, conclude, needs_another
 from farflung.verify.evidence import AuditEvidence
@@ -348,7 +349,7 @@ class AuditCoordinator:
         folder = self._job.folder.evidence
         folder.mkdir(mode=0o700, exist_ok=True)
         path = evidence_file(folder, case.round, case.contribution.peer)
-        write_atomic(path, encoded(evidence), "run.evidence")
+        write_atomic(path, evidence_files.write(encoded(evidence)), "run.evidence")
 
 
 def evidence_file(folder: Path, round: int, peer: PeerId) -> Path:

@@ -16,8 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
@@ -30,6 +28,7 @@ from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.rundir.archive import roots_by_round
 from farflung.train.run_log import Record, RunEndRecord, contributions_root
+from farflung.verify import evidence as evidence_files
 from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
 from farflung.verify.disqualified_verifiers import PerjuryRecord
 from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
@@ -182,7 +181,7 @@ class LedgerRecorder:
 
     def _read_evidence(self, path: Path) -> AuditEvidence:
         try:
-            return decode(path.read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
+            return evidence_files.read(path.read_bytes())
         except (OSError, ProtocolError) as error:
             raise RunError(
                 "FF-APP-092",

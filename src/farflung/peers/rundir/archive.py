@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.errors import FarflungError, ProtocolError, VerificationError
+from farflung.core.file_header import FileFormat, body_of, headed, other_version
 from farflung.core.ids import Hash, PeerId
-from farflung.core.io.durable_files import AppendLog, remove, write_atomic
+from farflung.core.io.durable_files import AppendLog, read_records, remove, write_atomic
 from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.store.io.disk_store import DiskObjectStore
@@ -32,6 +33,7 @@ from farflung.train.sync_arithmetic import Sync
 
 SNAPSHOT_EVERY: Final = 4  # rounds; a resume replays at most this many
 SNAPSHOTS_KEPT: Final = 2  # besides that of round 0: one to resume from, one in case it is damaged
+_FORMAT: Final = FileFormat("run-log")
 REMEMBERED: Final = 3  # public states in memory: the rounds that may be under audit
 
 
@@ -39,11 +41,22 @@ class RunLog:
     """The run's log on disk, checked as it is read."""
 
     def __init__(self, path: Path, key: SigningKey) -> None:
+        """Raises VersionError FF-CORE-095 (another version wrote it), and what AppendLog and RunLogChain raise."""
         self._key, self._chain = key, RunLogChain()
-        self._file = AppendLog(path, "run.log")
-        self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
+        self._file = AppendLog(path, "run.log", headed(_FORMAT, b""))
+        try:
+            self.records: list[Record] = [self._entry(data) for data in _entries(self._file.records)]
+        except FarflungError:
+            self._file.close()
+            raise
         self.accepted = accepted_by_round(self.records)  # round → its accept set; grows with the log
         self.promised = promised_by_round(self.records)  # round → what was committed to; likewise
+
+    def _entry(self, data: bytes) -> Record:
+        try:
+            return self._chain.check(data, self._key.public)
+        except ProtocolError as error:  # by its checksum it is what was written
+            raise other_version(_FORMAT, _FORMAT.version) from error
 
     def write(self, record: Record) -> None:
         """Appends a record; durable on return."""
@@ -59,6 +72,23 @@ class RunLog:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def read_entries(path: Path) -> tuple[tuple[bytes, ...], int]:
+    """The encoded entries of a log that nobody writes, and how many bytes follow its header.
+
+    Raises VersionError FF-CORE-095, VerificationError FF-CORE-052, ProtocolError FF-CORE-096, OSError.
+    """
+    found = list(read_records(path))
+    entries = _entries([record for record, _ in found])
+    return tuple(entries), path.stat().st_size - (found[0][1] if found else 0)
+
+
+def _entries(records: Sequence[bytes]) -> Sequence[bytes]:
+    """What follows the header."""
+    if records:
+        body_of(_FORMAT, records[0])
+    return records[1:]
 
 
 class PublishedState(NamedTuple):

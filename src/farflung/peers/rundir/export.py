@@ -9,15 +9,17 @@ from pathlib import Path
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
-from farflung.core.io.durable_files import read_records, write_atomic
+from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK, ForeignFileError, check_folder, open_ordinary
+from farflung.job import terms_file
 from farflung.job.spec import JobTerms
+from farflung.ledger import genesis_file, receipt_file
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipt_checks import LedgerReceipt
-from farflung.ledger.receipt_file import MAGIC
-from farflung.peers.rundir.archive import Archive, RunLog
+from farflung.peers.rundir.archive import Archive, RunLog, read_entries
 from farflung.peers.rundir.folder import RunFolder
 from farflung.train.run_log import accepted_by_round
+from farflung.verify import evidence
 from farflung.verify.run_replay import ExportedRun
 
 LABEL = "run.export"
@@ -41,8 +43,8 @@ def write_export(
     for part in (root, root / "payloads", root / "receipts", root / "blocks"):
         part.mkdir(exist_ok=True)
         check_folder(part)
-    write_atomic(root / "genesis.bin", encode(genesis), LABEL)
-    write_atomic(root / "terms.bin", encode(terms), LABEL)
+    write_atomic(root / "genesis.bin", genesis_file.write(genesis), LABEL)
+    write_atomic(root / "terms.bin", terms_file.write(terms), LABEL)
     write_atomic(root / "initial.bin", folder.initial_file.read_bytes(), LABEL)
     write_atomic(root / "rounds.log", folder.rounds_file.read_bytes(), LABEL)
     for block in blocks:
@@ -68,21 +70,23 @@ def read_export(folder: RunFolder) -> ExportedRun:
             _check_no_link(part)
         if (root / "evidence").exists():
             _check_no_link(root / "evidence")
+        genesis = _bounded(root / "genesis.bin", genesis_file.BYTES)
+        terms = _bounded(root / "terms.bin", terms_file.BYTES)
+        entries, log_bytes = read_entries(root / "rounds.log")
         return ExportedRun(
-            genesis=_bounded(root / "genesis.bin", limits.TX_BYTES),
-            terms=_bounded(root / "terms.bin", limits.LOG_RECORD_BYTES),
+            genesis=genesis,
+            terms=terms,
             initial=_bounded(root / "initial.bin", limits.PIPE_BYTES),
-            entries=tuple(record for record, _ in read_records(root / "rounds.log")),
-            log_bytes=(root / "rounds.log").stat().st_size,
+            entries=entries,
+            log_bytes=log_bytes,
             blocks=tuple(_bounded(p, limits.BLOCK_BYTES) for p in sorted((root / "blocks").iterdir())),
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),
             receipt_files={
-                p.stem: _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
-                for p in sorted((root / "receipts").glob("*.receipt"))
+                p.stem: _bounded(p, receipt_file.BYTES) for p in sorted((root / "receipts").glob("*.receipt"))
             },
-            evidence=tuple(_bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))),
+            evidence=tuple(_bounded(p, evidence.BYTES) for p in sorted((root / "evidence").glob("*.bin"))),
         )
     except OSError as error:
         raise _missing(folder, error) from error

@@ -7,15 +7,20 @@ import difflib
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from farflung.core import limits
-from farflung.core.errors import RunError, UsageError
+from farflung.core.errors import RunError, UsageError, VersionError
+from farflung.core.file_header import FileFormat, earlier_version, other_version
 from farflung.core.io.durable_files import is_left, write_atomic
 from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
+from farflung.core.release import VERSION
 
-FORMAT = 1
+FORMAT: Final = 2
+_FORM: Final = FileFormat("run.json", FORMAT)
+_READ: Final = (1, FORMAT)  # a folder of form 1 is looked at (status, watch, report, sample, eval), and not worked on
 IDENTITY_BYTES = 4 * limits.SPEC_BYTES
 COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
 LOOK_SECONDS = 0.1
@@ -37,6 +42,14 @@ class RunIdentity(msgspec.Struct, frozen=True):
     validators: int = 1  # of its ledger, 1 to local.network.placement.MOST_VALIDATORS
     relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
     disputes: bool = False  # whether its ledger has disputes, and who cheats contests
+    program: str = ""  # the version of farflung that wrote it; empty in form 1
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What run.json says of itself in whatever form."""
+
+    format: int
+    program: str = ""
 
 
 class RunFolder:
@@ -246,10 +259,14 @@ class RunFolder:
         return None
 
     def read_identity(self) -> RunIdentity:
-        """Reads run.json, of IDENTITY_BYTES at most; raises RunError FF-APP-011."""
+        """Reads run.json, of IDENTITY_BYTES at most; raises RunError FF-APP-011, VersionError FF-CORE-095."""
         try:
             with open_ordinary(self.identity_file, os.O_NOFOLLOW) as file:
-                return msgspec.json.decode(file.read(IDENTITY_BYTES), type=RunIdentity)
+                data = file.read(IDENTITY_BYTES)
+            said = msgspec.json.decode(data, type=_Version)
+            if said.format not in _READ:
+                raise other_version(_FORM, said.format, said.program)
+            return msgspec.json.decode(data, type=RunIdentity)
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(
                 "FF-APP-011",
@@ -257,6 +274,20 @@ class RunFolder:
                 cause=str(error)[:200],
                 hint="list your runs with `farflung status`",
             ) from error
+
+    def other_program(self) -> VersionError | None:
+        """What to say where what run.json holds cannot be understood: another farflung wrote it; None: it was ours."""
+        said = self.read_identity()
+        if said.program == VERSION:
+            return None
+        return other_version(_FORM, said.format, said.program) if said.program else earlier_version(_FORM)
+
+    def check_version(self) -> RunIdentity:
+        """Whether this farflung may go on with the run. Raises VersionError FF-CORE-095, RunError FF-APP-011."""
+        said = self.read_identity()
+        if said.format != FORMAT:
+            raise earlier_version(_FORM)
+        return said
 
 
 def _foreign(run: RunFolder, error: OSError) -> RunError:
@@ -291,7 +322,8 @@ def create(root: Path, identity: RunIdentity) -> RunFolder:
         ) from error
     folder = RunFolder(root)
     folder.lock()
-    write_atomic(folder.identity_file, msgspec.json.encode(identity), "run.identity")
+    named = msgspec.structs.replace(identity, program=VERSION)
+    write_atomic(folder.identity_file, msgspec.json.encode(named), "run.identity")
     return folder
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode
+from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError, RunError, VerificationError
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
+from farflung.job import terms_file
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec, JobTerms
@@ -34,10 +35,13 @@ def known_layout(spec: JobSpec) -> TensorLayout | None:
 
 
 def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
-    """The terms that were fixed for this spec; raises RunError FF-APP-022, FF-APP-161, VerificationError FF-APP-023."""
+    """The terms that were fixed for this spec.
+
+    Raises RunError FF-APP-022, FF-APP-161, VerificationError FF-APP-023, VersionError FF-CORE-095.
+    """
     path = folder.terms_file
     try:
-        terms = decode(read_file(path, limits.LOG_RECORD_BYTES, os.O_NOFOLLOW), JobTerms, limits.LOG_RECORD_BYTES)
+        terms = terms_file.read(read_file(path, terms_file.BYTES, os.O_NOFOLLOW))
     except ProtocolError as error:
         raise damaged(path, f"{error.message}: {error.cause}") from error
     if terms.spec != spec:

@@ -8,7 +8,7 @@ import os
 import shlex
 from pathlib import Path
 
-from farflung.core.errors import UsageError
+from farflung.core.errors import SpecError, UsageError
 from farflung.job.job_loader import ResolvedJob, load
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder
@@ -45,8 +45,14 @@ def command_name(run: RunFolder) -> str:
 
 
 def resolve_again(folder: RunFolder) -> ResolvedJob:
-    """The configuration of an existing run, from its own folder and from nowhere else."""
-    return load(folder.read_identity().text, origin_name="run.json")
+    """The configuration of an existing run, from its own folder and from nowhere else.
+
+    Raises RunError FF-APP-011, VersionError FF-CORE-095 (another farflung wrote it, with keys that this one has not).
+    """
+    try:
+        return load(folder.read_identity().text, origin_name="run.json")
+    except SpecError as error:
+        raise folder.other_program() or error from error
 
 
 def new_root(out: Path | None, name: str) -> Path:

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from farflung.core.errors import RunError
-from farflung.core.events import AnyEvent, from_json, to_json
+import msgspec
+
+from farflung.core.errors import RunError, VersionError
+from farflung.core.events import FORMAT, AnyEvent, from_json, to_json
+from farflung.core.file_header import FileFormat, other_version
 from farflung.core.io.durable_files import append_whole, foreign_file, sync_folder
 from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
 from farflung.watch import event_limits
@@ -21,6 +24,15 @@ from farflung.watch.event_limits import EventFilter
 LABEL: Final = "watch.events"
 LINE_BYTES: Final = 1 << 20
 _BEGINNING: Final = b'{"event":"'  # of every line
+_SESSION: Final = b'{"event":"began"'  # of the line that names the version
+_FORM: Final = FileFormat("event-log", FORMAT, "read it as it is: one JSON object a line")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What the first event of a session says of the log, in whatever form."""
+
+    format: int = FORMAT
+    version: str = ""
 
 
 class EventLog:
@@ -29,7 +41,8 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         """Opens or creates `path`; raises RunError FF-WATCH-001 when it cannot be written.
 
-        FF-CORE-085: it is a link, another user's, or did not begin as an event log; nothing is cut off then.
+        FF-CORE-085: it is a link, another user's, or did not begin as an event log; VersionError FF-CORE-095: a later
+        farflung wrote it. Nothing is cut off then.
         """
         self.path = path
         is_new = not path.exists()
@@ -46,7 +59,11 @@ class EventLog:
             ) from error
         if is_new:
             sync_folder(path.parent, LABEL)
-        whole = list(_whole(path))
+        try:
+            whole = list(_whole(path))
+        except VersionError:
+            os.close(self._handle)
+            raise
         self.events: tuple[AnyEvent, ...] = tuple(event for event, _ in whole)
         if not whole and not _is_torn(os.pread(self._handle, LINE_BYTES + 1, 0)):
             os.close(self._handle)
@@ -87,10 +104,23 @@ def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
 
 
 def _event(line: bytes) -> AnyEvent | None:
+    """Raises VersionError FF-CORE-095."""
+    if line.startswith(_SESSION):
+        _check_version(line)
     try:
         return from_json(line)
     except (ValueError, RecursionError):  # no JSON, no event, or nested deeper than the stack
         return None
+
+
+def _check_version(line: bytes) -> None:
+    """Events are added under one number, and none is changed: logs of the numbers before are read for ever."""
+    try:
+        said = msgspec.json.decode(line, type=_Version)
+    except (ValueError, RecursionError):
+        return
+    if said.format > FORMAT:
+        raise other_version(_FORM, said.format, said.version)
 
 
 class EventLogReader:
@@ -107,7 +137,8 @@ class EventLogReader:
     def new(self) -> list[AnyEvent]:
         """The whole events that were added since the last call; none while there is no file.
 
-        Raises RunError FF-WATCH-002 (no ordinary file), -003 (replaced while it was read), -004 (too long).
+        Raises RunError FF-WATCH-002 (no ordinary file), -003 (replaced while it was read), -004 (too long),
+        VersionError FF-CORE-095 (a later farflung wrote it).
         """
         return list(self.read())
 
