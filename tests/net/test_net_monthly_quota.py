@@ -2,6 +2,7 @@ import asyncio
 import datetime
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.errors import NetworkError, UsageError
+from farflung.core.errors import NetworkError, UsageError, VersionError
+from farflung.core.file_header import file_of
 from farflung.net import monthly_quota
 from farflung.net.io.line_rate_cache import LineRateCache
 from farflung.net.io.monthly_quota import WRITE_BYTES, MonthlyQuota
-from farflung.net.monthly_quota import EMPTY, MonthVolume, QuotaRecord
+from farflung.net.monthly_quota import EMPTY, FORM, MonthVolume, QuotaRecord
 from farflung.net.token_bucket import TokenBucket
 
 NOVEMBER = 1_795_000_000.0  # 2026-11-18
@@ -41,7 +43,7 @@ def test_whatever_the_clock_does_a_months_sum_is_what_was_counted_in_it(
     book = EMPTY
     for up, down, when in events:
         book = monthly_quota.count(book, up, down, when)
-        assert monthly_quota.read_book(encode(book)) == book
+        assert monthly_quota.read_book(file_of(FORM, book)) == book
     month = monthly_quota.month_of(now)
     wanted = sum(up + down for up, down, when in events if monthly_quota.month_of(when) == month)
     assert monthly_quota.used(book, now) == int(wanted * monthly_quota.HEADERS)
@@ -61,28 +63,29 @@ def test_a_book_remembers_a_bounded_number_of_months() -> None:
         book = monthly_quota.count(book, 1, 1, NOVEMBER + year * 366 * DAY)
     assert len(book.sums) == limits.BOOK_MONTHS
     assert monthly_quota.used(book, NOVEMBER + 99 * 366 * DAY) == 2
-    huge = QuotaRecord(1, tuple(MonthVolume(24_000 + n, 1 << 62, 1 << 62) for n in range(limits.BOOK_MONTHS)))
+    huge = QuotaRecord(tuple(MonthVolume(24_000 + n, 1 << 62, 1 << 62) for n in range(limits.BOOK_MONTHS)))
     assert len(encode(huge)) <= limits.BOOK_BYTES
 
 
 @pytest.mark.parametrize(
     "book",
     [
-        QuotaRecord(2, ()),
-        QuotaRecord(1, (MonthVolume(5, 0, 0), MonthVolume(5, 0, 0))),
-        QuotaRecord(1, (MonthVolume(6, 0, 0), MonthVolume(5, 0, 0))),
-        QuotaRecord(1, (MonthVolume(5, -1, 0),)),
-        QuotaRecord(1, (MonthVolume(-5, 1, 0),)),
-        QuotaRecord(1, tuple(MonthVolume(n, 0, 0) for n in range(limits.BOOK_MONTHS + 1))),
+        QuotaRecord((MonthVolume(5, 0, 0), MonthVolume(5, 0, 0))),
+        QuotaRecord((MonthVolume(6, 0, 0), MonthVolume(5, 0, 0))),
+        QuotaRecord((MonthVolume(5, -1, 0),)),
+        QuotaRecord((MonthVolume(-5, 1, 0),)),
+        QuotaRecord(tuple(MonthVolume(n, 0, 0) for n in range(limits.BOOK_MONTHS + 1))),
     ],
 )
 def test_a_book_that_nobody_wrote_is_none(book: QuotaRecord) -> None:
-    assert monthly_quota.read_book(encode(book)) is None
+    assert monthly_quota.read_book(file_of(FORM, book)) is None
 
 
 @given(st.binary(max_size=200))
 def test_a_damaged_book_is_none_and_raises_nothing(data: bytes) -> None:
-    found = monthly_quota.read_book(data)
+    found = None
+    with suppress(VersionError):  # an array of something: what an earlier farflung wrote
+        found = monthly_quota.read_book(data)
     assert found is None or encode(found) == data
 
 

@@ -27,6 +27,7 @@ PROGRAM_LENGTH: Final = 32  # characters of a program's version
 HEAD_BYTES: Final = 128  # the longest header
 _LINE: Final = re.compile(rb"farflung ([a-z-]{1,32}) ([0-9]{1,9}) ([0-9A-Za-z.+!-]{1,32}) ([0-9a-f]{16})\n")
 _MAGIC: Final = b"farflung "
+_ARRAY: Final = re.compile(rb"[\x90-\x9f\xdc\xdd]")
 _NEW_RUN: Final = "begin a new run with `farflung run`"
 
 
@@ -46,6 +47,12 @@ def headed(form: FileFormat, body: bytes) -> bytes:
 def is_headed(data: bytes) -> bool:
     """Whether a file begins with a header, of whatever kind."""
     return data.startswith(_MAGIC)
+
+
+def program_of(data: object) -> str:
+    """Which farflung wrote these bytes, by their header; empty where there is none."""
+    found = _LINE.match(data) if isinstance(data, bytes) else None
+    return found[3].decode() if found else ""
 
 
 def body_of(form: FileFormat, data: bytes) -> bytes:
@@ -117,7 +124,9 @@ def _split(form: FileFormat, data: bytes) -> tuple[str, bytes]:
 
 
 def is_bare(data: bytes) -> bool:
-    """Whether these can be the bytes of a file from before headers: one whole msgpack value, of whatever type."""
+    """Whether these can be the bytes of a file from before headers: one whole array of msgpack, as all of them were."""
+    if not _ARRAY.match(data):
+        return False
     try:
         msgspec.msgpack.decode(data, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):

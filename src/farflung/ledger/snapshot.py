@@ -18,9 +18,10 @@ from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES
-from farflung.ledger.block import BlockHeader, Genesis, is_final, state_root
+from farflung.ledger.block import BlockHeader, Entry, Genesis, is_final, state_root
 from farflung.ledger.ledger_state import LedgerState, LedgerTable
 from farflung.ledger.light_client import TrustedCommittee
+from farflung.ledger.merkle_tree import MerkleTree
 from farflung.ledger.state_transition import law_of
 from farflung.ledger.table_rows import KINDS
 from farflung.ledger.validators import CommitteeRow
@@ -174,6 +175,16 @@ def restored(genesis: Genesis, header: BlockHeader, rows: Mapping[str, Sequence[
     if not set(rows) <= set(KINDS) or state.root != header.state:
         raise _unlike(header, "they do not hash to the state root of its header")
     return state
+
+
+def are_written(header: BlockHeader, rows: Mapping[str, Sequence[bytes]]) -> bool:
+    """Whether these bytes are the rows under the header's state root, whatever they mean."""
+    entries: list[Entry] = []
+    for name in KINDS:
+        held = rows.get(name, ())
+        leaves = {at: merkle.leaf_hash(at, row) for at, row in enumerate(held)}
+        entries.append((name, len(held), MerkleTree().with_leaves(leaves).root))
+    return set(rows) <= set(KINDS) and state_root(tuple(entries)) == header.state
 
 
 def _unlike(header: BlockHeader, cause: str) -> VerificationError:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode
-from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.codec import Wire
+from farflung.core.errors import NetworkError, ProtocolError
+from farflung.core.file_header import FileFormat, value_of
 from farflung.core.units import format_bytes
 
 HEADERS: Final = 1500 / 1448  # of full packets
 WARN_SHARE: Final = 0.8
 GIGABYTE: Final = 1_000_000_000
 _DAY: Final = 86_400
-_BOOK_VERSION: Final = 1
+FORM: Final = FileFormat("quota", 2, "delete it to count from zero")
 
 
 class MonthVolume(Wire, frozen=True):
@@ -32,11 +33,10 @@ class MonthVolume(Wire, frozen=True):
 class QuotaRecord(Wire, frozen=True):
     """What a file holds: at most limits.BOOK_MONTHS sums, the newest months, ascending."""
 
-    version: int
     sums: tuple[MonthVolume, ...]
 
 
-EMPTY: Final = QuotaRecord(_BOOK_VERSION, ())
+EMPTY: Final = QuotaRecord(())
 
 
 def month_of(now: float) -> int:
@@ -58,15 +58,15 @@ def begins(month: int) -> str:
 
 
 def read_book(data: bytes) -> QuotaRecord | None:
-    """The book in a file; None if it is damaged."""
+    """The book in a file; None if it is damaged. Raises VersionError FF-CORE-095."""
     try:
-        book = decode(data, QuotaRecord, limits.BOOK_BYTES)
-    except FarflungError:
+        book = value_of(FORM, data, QuotaRecord, limits.BOOK_BYTES)
+    except ProtocolError:
         return None
     months = [each.month for each in book.sums]
     is_sound = len(months) <= limits.BOOK_MONTHS and months == sorted(set(months))
     is_sound = is_sound and all(0 <= each.month < 12 * 10_000 and min(each.up, each.down) >= 0 for each in book.sums)
-    return book if is_sound and book.version == _BOOK_VERSION else None
+    return book if is_sound else None
 
 
 def count(book: QuotaRecord, up: int, down: int, now: float) -> QuotaRecord:
@@ -76,7 +76,7 @@ def count(book: QuotaRecord, up: int, down: int, now: float) -> QuotaRecord:
     others = [each for each in book.sums if each.month != month]
     kept = sorted(others, key=lambda each: each.month)[-(limits.BOOK_MONTHS - 1) :]
     new = MonthVolume(month, before.up + up, before.down + down)
-    return QuotaRecord(_BOOK_VERSION, tuple(sorted([*kept, new], key=lambda each: each.month)))
+    return QuotaRecord(tuple(sorted([*kept, new], key=lambda each: each.month)))
 
 
 def used(book: QuotaRecord, now: float) -> int:

@@ -23,11 +23,10 @@ from farflung.app.explorer.job_class import read_terms
 from farflung.app.explorer.ledger_export import ChainBuilder, chain_of
 from farflung.app.explorer.schema_check import fault_of
 from farflung.core import limits
-from farflung.core.codec import decode
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError, VersionError
 from farflung.core.ids import Hash
 from farflung.job.spec import JobTerms
-from farflung.ledger import queries
+from farflung.ledger import genesis_file, queries
 from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
@@ -182,7 +181,9 @@ def _genesis_in(path: Path) -> Genesis:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             (data,) = connection.execute("SELECT value FROM meta WHERE name = 'genesis'").fetchone()
-        return decode(bytes(data), Genesis, limits.TX_BYTES)
+        return genesis_file.read(bytes(data))
+    except VersionError:
+        raise
     except (sqlite3.Error, TypeError, FarflungError) as error:
         raise _no_ledger(path, f"it names no genesis: {error}") from error
 

@@ -10,6 +10,7 @@ under a root carries a checksum, looked at when it is read; `audit` looks at all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -21,9 +22,10 @@ from typing import Final, TypeVar
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import ProtocolError, RunError, VerificationError
+from farflung.core.errors import ProtocolError, RunError, VerificationError, VersionError
+from farflung.core.file_header import FileFormat, other_version, program_of
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import light_client
+from farflung.ledger import genesis_file, light_client
 from farflung.ledger.block import Block, BlockHeader, Genesis, is_final, txs_root
 from farflung.ledger.block_execution import ExecutedBlock
 from farflung.ledger.chain import Chain
@@ -31,13 +33,15 @@ from farflung.ledger.history import Place, keyed_by, places_of, step_of
 from farflung.ledger.io.sqlite_file import LedgerFile, damaged, sealed, unsealed
 from farflung.ledger.ledger_state import LedgerState
 from farflung.ledger.row_receipt import LedgerReceipt
-from farflung.ledger.snapshot import restored
+from farflung.ledger.snapshot import are_written, restored
 from farflung.ledger.state_transition import changed_rows, genesis_header, genesis_state
 from farflung.ledger.transactions import SignedTx, tx_id
 from farflung.ledger.tx_results import Outcome, Result
 from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate
 
-_FORMAT: Final = b"farflung-ledger/3"
+_FORM: Final = FileFormat("ledger", 3, "move the file away: a validator fetches the chain anew from the others")
+_FORMAT: Final = b"farflung-ledger/%d"
+_SAID: Final = re.compile(rb"farflung-ledger/([1-9][0-9]{0,8})")
 _SCHEMA: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE headers (height INTEGER PRIMARY KEY, header BLOB NOT NULL)",
@@ -78,7 +82,8 @@ class LedgerStore:
         `keep_ms`: transactions are kept so long by the ledger's time, and at least as long as stakes stay bonded;
         None: for ever.
 
-        Raises RunError FF-LEDG-080 other genesis, -081 damaged, -082 cannot be read or written, -083 in use.
+        Raises RunError FF-LEDG-080 other genesis, -081 damaged, -082 cannot be read or written, -083 in use,
+        VersionError FF-CORE-095.
         """
         file = open_file(path, genesis, "ledger", _genesis_rows)
         try:
@@ -173,8 +178,12 @@ class LedgerStore:
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
             return decode(data, kind, limits.BLOCK_BYTES)
-        except ProtocolError as error:
-            raise damaged(self.path, f"{error.message}: {error.cause}") from error
+        except ProtocolError as error:  # its checksum agrees, so it is what was written
+            raise self._of_another_version() from error
+
+    def _of_another_version(self) -> VersionError:
+        genesis = self._file.one("SELECT value FROM meta WHERE name = 'genesis'")
+        return other_version(_FORM, _FORM.version, program_of(genesis))
 
     def _header(self, height: int) -> tuple[BlockHeader, QuorumCertificate] | None:
         data = self._file.one("SELECT header FROM headers WHERE height = ?", height)
@@ -210,7 +219,13 @@ class LedgerStore:
     def _tip(self) -> tuple[ExecutedBlock, QuorumCertificate]:
         height = self.height
         header, certificate = self._header(height) or (genesis_header(self.genesis), NO_CERTIFICATE)
-        state = restored(self.genesis, header, self._rows())
+        rows = self._rows()
+        try:
+            state = restored(self.genesis, header, rows)
+        except VerificationError:
+            if are_written(header, rows):
+                raise self._of_another_version() from None
+            raise
         if height:
             trust = light_client.follow_steps(light_client.trust_in(self.genesis), self._walk(), header.epoch)
             if trust.epoch != header.epoch or not is_final(header, certificate, trust.committee):
@@ -340,7 +355,7 @@ def began(file: LedgerFile) -> int:
 def _create(genesis: Genesis, first: Callable[[Genesis], Rows], connection: Connection) -> None:
     for statement in _SCHEMA:
         connection.execute(statement)
-    meta = (("format", _FORMAT), ("genesis", encode(genesis)))
+    meta = (("format", _FORMAT % _FORM.version), ("genesis", genesis_file.write(genesis)))
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta)
     connection.executemany(PUT_ROW, first(genesis))
 
@@ -362,14 +377,32 @@ def put_mark(connection: Connection, name: str) -> None:
     connection.execute("INSERT INTO meta VALUES (?, x'01')", (f"mark:{name}",))
 
 
+def _check_version(path: Path, said: object, genesis: object) -> None:
+    found = _SAID.fullmatch(said) if isinstance(said, bytes) else None
+    if found is None:
+        raise damaged(path, "it does not say that it is a ledger")
+    if int(found[1]) != _FORM.version:
+        raise other_version(_FORM, int(found[1]), program_of(genesis))
+
+
+def _genesis_in(path: Path, data: object) -> Genesis:
+    """What the file began with; before headers it was bare. Raises RunError FF-LEDG-081, VersionError FF-CORE-095."""
+    try:
+        return genesis_file.read(data if isinstance(data, bytes) else b"")
+    except ProtocolError as error:
+        raise damaged(path, f"{error.message}: {error.cause}") from error
+
+
 def open_file(path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()) -> LedgerFile:
-    """This ledger's file; made, with the rows `first`, if there is none. Raises RunError as `LedgerStore.open` does."""
+    """This ledger's file; made, with the rows `first`, if there is none.
+
+    Raises RunError as `LedgerStore.open` does, VersionError FF-CORE-095.
+    """
     file = LedgerFile(path, label, partial(_create, genesis, first))
     try:
         meta = dict(file.rows("SELECT name, value FROM meta"))
-        if meta.get("format") != _FORMAT:
-            raise damaged(path, "it is not a ledger of this version")
-        if meta.get("genesis") != encode(genesis):
+        _check_version(path, meta.get("format"), meta.get("genesis"))
+        if _genesis_in(path, meta.get("genesis")) != genesis:
             raise RunError(
                 "FF-LEDG-080",
                 f"{path.name} belongs to another ledger",

@@ -46,7 +46,8 @@ class VoteLog:
     def __init__(self, path: Path) -> None:
         """Opens the log, or makes it; `records` holds what was logged, in order.
 
-        Raises RunError FF-LEDG-320 damaged, -321 too large, -323 cannot be read, FF-CORE-050 not written.
+        Raises RunError FF-LEDG-320 damaged, -321 too large, -323 cannot be read, FF-CORE-050 not written,
+        VersionError FF-CORE-095.
         """
         self.path = path
         self._handle: int | None = None

@@ -1,8 +1,9 @@
 """Encodes and decodes the records of a vote log file, and tells a record torn by a crash from damage. Pure.
 
 A file is frames: number (8 bytes), length of the body (4), check of these (4), body, check of all (16). A frame is one
-`append`: its records come back all or not at all. Frame 0 says how many frames the file began with; those were
-written whole (`write_atomic`), so only what was appended later can be torn.
+`append`: its records come back all or not at all. Frame 0 says the version,
+how many frames the file began with, and the program; those frames were written whole (`write_atomic`), so only what was
+appended later can be torn.
 
 The house's other log (`core.io.durable_files.AppendLog`) drops a last record that does not check: it loses a little
 work. Here that could be a vote which others have seen. So a last frame is *torn*, and dropped, only where that is what
@@ -12,6 +13,7 @@ zeros. Anything else (a flipped bit) is damage, and a validator does not start f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -19,9 +21,14 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_VOTE_LOG, digest
 from farflung.core.errors import ProtocolError, RunError
+from farflung.core.file_header import FileFormat, other_version
+from farflung.core.release import VERSION
 from farflung.core.size_batches import batches
 
-_FORMAT: Final = b"farflung-votes/1"
+_REMEDY: Final = "wait until the epoch is over and join again under a new key; keep the file until then"
+FORM: Final = FileFormat("votes", 1, _REMEDY)
+_FORMAT: Final = b"farflung-votes/%d"
+_SAID: Final = re.compile(rb"farflung-votes/([1-9][0-9]{0,8})")
 _HEAD: Final = 16
 _TAIL: Final = 16
 _SECTOR: Final = 512  # what a disk writes as one piece
@@ -42,7 +49,8 @@ class _VoteLogFrame(NamedTuple):
 def begun(records: Iterable[bytes]) -> tuple[bytes, int]:
     """A whole new log that holds `records`, and the number of its next frame. Raises RunError FF-LEDG-321 too large."""
     frames = [framed(number, batch) for number, batch in enumerate(_batches(records), 1)]
-    return b"".join([framed(0, (_FORMAT, str(len(frames)).encode())), *frames]), len(frames) + 1
+    first = (_FORMAT % FORM.version, str(len(frames)).encode(), VERSION.encode())
+    return b"".join([framed(0, first), *frames]), len(frames) + 1
 
 
 def _batches(records: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
@@ -75,7 +83,10 @@ def too_large(size: int, limit: int) -> RunError:
 
 
 def read_frames(data: bytes) -> VoteLogContents:
-    """What a log holds, without the last frame if a crash tore it; whether anything in it is not what was written."""
+    """What a log holds, without the last frame if a crash tore it; whether anything in it is not what was written.
+
+    Raises VersionError FF-CORE-095.
+    """
     records: list[bytes] = []
     number, place, whole = 0, 0, 1
     while place < len(data):
@@ -95,10 +106,22 @@ def read_frames(data: bytes) -> VoteLogContents:
 
 
 def _begun_with(frame: _VoteLogFrame) -> int | None:
-    """How many frames, with the first, the file was made with; None where it is no vote log."""
-    if len(frame.records) != 2 or frame.records[0] != _FORMAT or not frame.records[1].isdigit():
+    """How many frames, with the first, the file was made with; None where it is no vote log.
+
+    Behind that stands the program that began it, unless it is older. Raises VersionError FF-CORE-095.
+    """
+    said = _SAID.fullmatch(frame.records[0]) if frame.records else None
+    if said is None:
+        return None
+    if int(said[1]) != FORM.version:
+        raise other_version(FORM, int(said[1]), _program(frame))
+    if len(frame.records) not in (2, 3) or not frame.records[1].isdigit():
         return None
     return 1 + int(frame.records[1])
+
+
+def _program(frame: _VoteLogFrame) -> str:
+    return frame.records[2].decode("ascii", "replace") if len(frame.records) == 3 else ""
 
 
 def _length(data: bytes, place: int) -> int | None:

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from farflung.core import limits
 from farflung.core.codec import decode
+from farflung.core.errors import ProtocolError
+from farflung.core.file_header import other_version
 from farflung.ledger.sdbft.replica_messages import BlockProposal, VoteMessage, VoteQuorum
+from farflung.ledger.sdbft.votelog_format import FORM
 
 Record = VoteMessage | VoteQuorum | BlockProposal
 
 
 def read_record(data: bytes) -> Record:
-    """Reads what `encode(record)` wrote; raises ProtocolError FF-CORE-020..023."""
-    record: Record = decode(data, Record, limits.COMMITTEE_BYTES)  # type: ignore[arg-type]
+    """Reads what `encode(record)` wrote; raises VersionError FF-CORE-095, as its frame was sound."""
+    try:
+        record: Record = decode(data, Record, limits.COMMITTEE_BYTES)  # type: ignore[arg-type]
+    except ProtocolError as error:
+        raise other_version(FORM, FORM.version) from error
     return record
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, UsageError
+from farflung.core.file_header import HEAD_BYTES, file_of
 from farflung.core.io.durable_files import write_atomic
 from farflung.net import monthly_quota
 
@@ -36,7 +36,9 @@ class MonthlyQuota:
         clock: Callable[[], float] = time.time,
         on_warning: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_warning(bytes used)` is called once in a month, at 80 %. Raises UsageError FF-NET-151 (damaged book)."""
+        """`on_warning(bytes used)` is called once in a month, at 80 %. Raises UsageError FF-NET-151 (damaged book),
+        VersionError FF-CORE-095.
+        """
         self.path, self.limit = path, limit
         self._clock, self._on_warning = clock, on_warning
         self._up = self._down = 0  # counted and not written
@@ -121,7 +123,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _read(path: Path) -> monthly_quota.QuotaRecord:
     try:
         with open(path, "rb") as file:
-            data = file.read(limits.BOOK_BYTES + 1)
+            data = file.read(limits.BOOK_BYTES + HEAD_BYTES + 1)
     except FileNotFoundError:
         return monthly_quota.EMPTY
     book = monthly_quota.read_book(data)
@@ -145,5 +147,5 @@ def _added(path: Path, known: monthly_quota.QuotaRecord, up: int, down: int, now
         if monthly_quota.used(book, now) < monthly_quota.used(known, now):
             book = known  # somebody deleted it
         book = monthly_quota.count(book, up, down, now)
-        write_atomic(path, encode(book), "net.book", private=True)
+        write_atomic(path, file_of(monthly_quota.FORM, book), "net.book", private=True)
         return book

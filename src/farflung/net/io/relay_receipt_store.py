@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from farflung.core import limits, relay_passes
-from farflung.core.codec import decode, encode
+from farflung.core.codec import Wire
 from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.file_header import HEAD_BYTES, FileFormat, file_of, value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io import durable_files
 from farflung.core.relay_passes import RelayPass, SignedRelayPass, SignedRelayReceipt
@@ -26,9 +27,11 @@ _ENDING: Final = ".pass"
 _OWED: Final = ".owed"
 _OWED_BYTES: Final = 16
 _LABEL: Final = "till"
+_FORM: Final = FileFormat("relay-pass", remedy="delete the file: what it would claim is lost")
+_DEBT: Final = FileFormat("relay-debt", remedy="delete the file: what it says is forgiven")
 
 
-class StoredPass(NamedTuple):
+class StoredPass(Wire, frozen=True):
     """One pass, what its parties signed at last, and the bytes that were carried under it."""
 
     signed: SignedRelayPass
@@ -47,17 +50,17 @@ class ReceiptStore:
         self._turn = asyncio.Lock()
 
     def load(self, relay: PeerId, chain: Hash) -> Iterator[StoredPass]:
-        """What a relay of this key has kept; files that say something else are passed over."""
+        """What a relay of this key has kept; files that say something else are passed over.
+
+        Raises VersionError FF-CORE-095: what another farflung kept is money, too.
+        """
         for path in self._folder.glob("*.tmp"):
             path.unlink(missing_ok=True)
         for path in sorted(self._folder.glob("*" + _ENDING))[: limits.PASSES]:
             with contextlib.suppress(OSError, ProtocolError):
-                if path.stat().st_size > limits.TILL_BYTES:
+                if path.stat().st_size > limits.TILL_BYTES + HEAD_BYTES:
                     continue
-                data = path.read_bytes()
-                kept = StoredPass(
-                    *decode(data, tuple[SignedRelayPass, tuple[SignedRelayReceipt, ...], int], limits.TILL_BYTES)
-                )
+                kept = value_of(_FORM, path.read_bytes(), StoredPass, limits.TILL_BYTES)
                 toll = relay_pass_checks.judge(kept.signed, relay, ())
                 if isinstance(toll, RelayPass) and toll.chain == chain and _are_sound(toll, kept.receipts):
                     yield kept
@@ -69,20 +72,21 @@ class ReceiptStore:
 
     def keep(self, signed: SignedRelayPass, receipts: tuple[SignedRelayReceipt, ...], carried: int) -> None:
         """To be written at the next `write`."""
-        self._waiting[self._path(signed.toll)] = encode((signed, receipts, carried))
+        self._waiting[self._path(signed.toll)] = file_of(_FORM, StoredPass(signed, receipts, carried))
 
     def owe(self, payer: PeerId, size: int) -> None:
         """What this payer has left unsigned under passes that are settled; to be written at the next `write`."""
         path = self._folder / (payer.hex() + _OWED)
         if size or path.exists():
-            self._waiting[path] = encode(size)
+            self._waiting[path] = file_of(_DEBT, size)
 
     def debts(self) -> Iterator[tuple[PeerId, int]]:
-        """What payers owe, as it was kept; files that say something else are passed over."""
+        """What payers owe, as it was kept; files that say something else are passed over. Raises as `load`."""
         for path in sorted(self._folder.glob("*" + _OWED))[: limits.PASSES]:
             with contextlib.suppress(OSError, ProtocolError, ValueError):
-                if path.stat().st_size <= _OWED_BYTES:
-                    yield (PeerId(bytes.fromhex(path.stem)), max(0, decode(path.read_bytes(), int, _OWED_BYTES)))
+                if path.stat().st_size <= _OWED_BYTES + HEAD_BYTES:
+                    owed = value_of(_DEBT, path.read_bytes(), int, _OWED_BYTES)
+                    yield (PeerId(bytes.fromhex(path.stem)), max(0, owed))
 
     async def write(self) -> None:
         """Returns when all that is to be kept lies on the disk. Raises RunError FF-CORE-050; what is left stays due."""

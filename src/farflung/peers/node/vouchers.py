@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.errors import FarflungError, ProtocolError, VersionError
+from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
@@ -22,6 +22,7 @@ from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import Channel
 from farflung.peers.protocol import messages
 
+_FORM: Final = FileFormat("voucher", remedy="delete the file: what it would claim is lost")
 RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
 
 
@@ -40,10 +41,13 @@ class VoucherStore:
     def take(self, requester: PeerId, said: messages.VoucherUpdate) -> None:
         """Keeps a voucher, unless the one that is held says more. Raises VerificationError FF-LEDG-240."""
         check_voucher(said.signed, said.voucher, (self._chain, said.job, requester, self._key))
-        held = self._held(said.job)
+        try:
+            held = self._held(said.job)
+        except VersionError:  # of a requester's vouchers the newest says the most
+            held = None
         if held is None or held.voucher.credit.units < said.voucher.credit.units:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(self._file(said.job), encode(said), "provider.voucher")
+            write_atomic(self._file(said.job), file_of(_FORM, said), "provider.voucher")
         if self._ledger is not None:
             self._tasks.begin(self._watch(self._ledger, said.job))
 
@@ -80,8 +84,9 @@ class VoucherStore:
         return held if is_less else None
 
     def _held(self, job: Hash) -> messages.VoucherUpdate | None:
+        """Raises VersionError FF-CORE-095: money is not passed over in silence."""
         try:
-            return decode(self._file(job).read_bytes(), messages.VoucherUpdate, limits.CONTROL_BYTES)
+            return value_of(_FORM, self._file(job).read_bytes(), messages.VoucherUpdate, limits.CONTROL_BYTES)
         except (OSError, ProtocolError):  # none, or damaged: the next one is whole again
             return None
 
