@@ -134,7 +134,7 @@ def test_what_is_not_this_hook_s_memory_is_refused_by_name() -> None:
             GradientSync(**settings).load_state_dict(state)
     with pytest.raises(FarflungError, match=r"FF-SYNC-004.*rank 1's, and this is rank 0"):
         one[2].load_state_dict({**state, "about": {**state["about"], "rank": 1}})
-    with pytest.raises(FarflungError, match="FF-SYNC-024"):
+    with pytest.raises(FarflungError, match="FF-CORE-095"):
         one[2].load_state_dict({"tag": 3, "channels": {}})
     with pytest.raises(FarflungError, match="FF-SYNC-025"):
         GradientSync().names_of([nn.Parameter(torch.zeros(3))])

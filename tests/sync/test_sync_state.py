@@ -204,7 +204,7 @@ def test_a_state_of_another_version_is_told_so() -> None:
     sync = METHODS["diloco"](net(), None)
     state = sync.state_dict()
     state["about"]["version"] = 2
-    with pytest.raises(FarflungError, match=r"FF-SYNC-024.*form 2"):
+    with pytest.raises(FarflungError, match=r"FF-CORE-095.*form 2"):
         sync.load_state_dict(state)
 
 

@@ -39,6 +39,24 @@ class FileFormat(NamedTuple):
     remedy: str = _NEW_RUN
 
 
+class JsonVersion(msgspec.Struct, frozen=True):
+    """What a JSON object of ours says of itself, in whatever form; 0 and empty: nothing."""
+
+    format: int = 0
+    program: str = ""
+
+
+def check_json(form: FileFormat, data: bytes, *earlier: int) -> JsonVersion:
+    """Whether a JSON object is of this version, or of one of the earlier ones, by its `format`.
+
+    Raises VersionError FF-CORE-095, ValueError and RecursionError (no such object).
+    """
+    said = msgspec.json.decode(data, type=JsonVersion)
+    if said.format not in (form.version, *earlier):
+        raise other_version(form, said.format, said.program)
+    return said
+
+
 def headed(form: FileFormat, body: bytes) -> bytes:
     """The file with this body."""
     return f"farflung {form.name} {form.version} {VERSION} {_checksum(body)}\n".encode() + body
@@ -85,7 +103,7 @@ def value_of(form: FileFormat, data: bytes, kind: type[T], limit: int) -> T:
 def other_version(form: FileFormat, version: int, program: str = "") -> VersionError:
     """The error FF-CORE-095: a file was written in `version` of its form, by that program (empty: it named none)."""
     known = _shown(program)
-    writer = f"farflung {known}" if known else "another farflung"
+    writer = f"farflung {known}" if known else "an earlier farflung" if version < form.version else "another farflung"
     cause = f"it is in form {version}, and this farflung reads form {form.version}"
     if version == form.version:
         cause = f"both call it form {version}, and mean another by it: one of them is no released version"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from farflung.core import limits
+from farflung.core import key_file, limits
 from farflung.core.crypto import SigningKey, local_key
-from farflung.core.errors import UsageError
+from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, PeerId
 
 
@@ -29,20 +29,23 @@ def new_key(path: str | os.PathLike[str]) -> str:
     seed = os.urandom(ID_BYTES)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(seed.hex() + "\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(key_file.write(seed.hex() + "\n"))
     except OSError as error:
         raise _bad_key(path, error.strerror or str(error)) from None
     return SigningKey(seed).public.hex()
 
 
 def load_key(path: str | os.PathLike[str]) -> SigningKey:
-    """Reads what `new_key` wrote. Raises UsageError FF-SYNC-012."""
+    """Reads what `new_key` wrote. Raises UsageError FF-SYNC-012, VersionError FF-CORE-095."""
     try:
         with open(Path(path), "rb") as file:
-            return SigningKey(bytes.fromhex(file.read(2 * ID_BYTES + 2).decode().strip()))
+            text = key_file.read(file.read(2 * ID_BYTES + 2 + key_file.HEAD))
+        return SigningKey(bytes.fromhex(text.strip()))
     except OSError as error:
         raise _bad_key(path, error.strerror or str(error)) from None
+    except ProtocolError as error:
+        raise _bad_key(path, error.cause) from None
     except ValueError:
         raise _bad_key(path, f"it does not hold {2 * ID_BYTES} hex digits") from None
 

@@ -1,6 +1,6 @@
 """Saves and restores a peer: public state, its own private state, and the inner optimizer's.
 
-    {"about": {version, settings, tensors, peers, round, done, in_flight, lr, held}, "public": {...},
+    {"about": {version, farflung, settings, tensors, peers, round, done, in_flight, lr, held}, "public": {...},
      "peer-3": {..., "inner": {...}, "inner names"}}
 
 Vectors are tensors, the rest numbers and text, so that `torch.save` and torch.distributed.checkpoint take it as
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from farflung.core import release
 from farflung.core.tensor_layout import Float32
 from farflung.job.spec import JobSpec
 from farflung.sync import checkpoint_terms
@@ -90,7 +91,7 @@ def save(sync: CheckpointSource) -> dict[str, Any]:
 def load(sync: CheckpointSource, found: dict[str, Any]) -> None:
     """Puts everything back but the model; where it raises, nothing has changed.
 
-    Raises UsageError FF-SYNC-004 (of another run: what differs is named), FF-SYNC-024 (of another version).
+    Raises UsageError FF-SYNC-004 (of another run: what differs is named), VersionError FF-CORE-095.
     """
     about = found.get("about", {})
     checkpoint_terms.compare(about, _about(sync), VERSION)
@@ -146,6 +147,7 @@ def _about(sync: CheckpointSource) -> dict[str, Any]:
         settings["inner_optimizer"] = type(sync.inner_optimizer).__name__
     return {
         "version": VERSION,
+        "farflung": release.VERSION,
         "settings": checkpoint_terms.text(settings),
         "tensors": checkpoint_terms.text({tensor.name: tensor.shape for tensor in sync.weights.layout.tensors}),
         "peers": len(sync.group.ids),

@@ -12,8 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from farflung.core.errors import UsageError
+from farflung.core.file_header import FileFormat, earlier_version, other_version
 from farflung.job.spec import JobSpec
 
+_REMEDY: Final = "begin a new run from the model's own state"
 SHOWN: Final = 4  # differences that an error names
 KEYWORDS: Final = {"steps": "sync_every", "delay": "fragment_sync_delay", "name": "optimizer", "kind": "schedule"}
 
@@ -41,22 +43,27 @@ def listed(value: Any) -> Any:
 
 
 def compare(found: Mapping[str, Any], own: Mapping[str, Any], version: int) -> None:
-    """Raises UsageError FF-SYNC-024 (another version of the form), FF-SYNC-004 with the names of what differs."""
+    """Raises VersionError FF-CORE-095 (another version of the form), UsageError FF-SYNC-004: names what differs."""
     if "version" not in found:
         raise another("it is no state_dict of a farflung method")
-    if found["version"] != version:
-        raise UsageError(
-            "FF-SYNC-024",
-            "this state_dict is of another version of farflung",
-            cause=f"it is in form {found['version']}, and this farflung reads form {version}",
-            hint="finish the run with the farflung that saved it, or begin a new one from the model's own state",
-        )
+    check_version(found, version)
     odd = _odd_settings(found.get("settings"), own["settings"])
     if found.get("peers") != own["peers"]:
         odd.append(f"it is of {found.get('peers')} peers, here are {own['peers']}")
     if "tensors" in own:
         odd += _odd_tensors(listed(found.get("tensors")), listed(own["tensors"]))
     _refuse(odd)
+
+
+def check_version(found: Mapping[str, Any], version: int) -> None:
+    """Whether a state is in this form, by its `version`. Raises VersionError FF-CORE-095."""
+    form = FileFormat("state_dict", version, _REMEDY)
+    if "version" not in found:
+        raise earlier_version(form)
+    if not isinstance(found["version"], int):
+        raise another("its version is no number")
+    if found["version"] != version:
+        raise other_version(form, found["version"], str(found.get("farflung", "")))
 
 
 def compare_settings(found: Any, own: str) -> None:

@@ -156,7 +156,8 @@ class GradientSync:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from `state_dict`, bit for bit, also in a new process.
 
-        Raises UsageError FF-SYNC-004 (of other settings, of another rank, or of another number of them), FF-SYNC-024.
+        Raises UsageError FF-SYNC-004 (of other settings, of another rank, or of another number of them), VersionError
+        FF-CORE-095 (another version).
         """
         about = state.get("about", {"version": 1} if "channels" in state else {})
         checkpoint_terms.compare(about, self._about(), VERSION)
@@ -185,7 +186,7 @@ class GradientSync:
 
     def _about(self) -> dict[str, Any]:
         """What must be the same where it is loaded."""
-        return {"version": VERSION, "settings": self._settings, "peers": len(self._group.ids)}
+        return {"version": VERSION, "farflung": __version__, "settings": self._settings, "peers": len(self._group.ids)}
 
     def _encoded(
         self, name: str, grad: Float32, layout: TensorLayout, about: ContributionKey

@@ -16,7 +16,7 @@ sums in the order of ranks; any shape, at its share of the cost (sync.dct_blocks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from farflung.sync.model_weights import not_finite
 from farflung.train.device_topk import choose
 
 Aggregation = Literal["selectors", "all"]
+
+VERSION: Final = 1  # of the state_dict
 
 
 class DeMo(torch.optim.Optimizer):
@@ -78,6 +80,8 @@ class DeMo(torch.optim.Optimizer):
             "compression_decay": compression_decay,
             "step": 0,
             "chain": ZERO_HASH.hex(),
+            "version": VERSION,
+            "farflung": __version__,
             "settings": checkpoint_terms.text(
                 {
                     "compression_topk": compression_topk,
@@ -137,12 +141,15 @@ class DeMo(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Momentum comes back in float32 whatever the parameters' type (torch's own method would round it).
 
-        Raises UsageError FF-SYNC-004 where another setting chose what was sent.
+        Raises UsageError FF-SYNC-004 where another setting chose what was sent, VersionError FF-CORE-095.
         """
-        checkpoint_terms.compare_settings(
-            state_dict["param_groups"][0].get("settings"), self.param_groups[0]["settings"]
-        )
+        first = state_dict["param_groups"][0]
+        if "settings" in first:
+            checkpoint_terms.check_version(first, VERSION)
+        checkpoint_terms.compare_settings(first.get("settings"), self.param_groups[0]["settings"])
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["farflung"] = __version__
         places = [p for group in self.param_groups for p in group["params"]]
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         for parameter, number in zip(places, numbers, strict=True):

@@ -192,7 +192,9 @@ class Synchroniser:
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004, FF-SYNC-024."""
+        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004,
+        VersionError FF-CORE-095.
+        """
         checkpoint.load(self, state)
 
     def resume(self, gathered: RoundAggregate | None) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, UsageError, VerificationError
+from farflung.core.file_header import check_json
 from farflung.core.ids import ZERO_HASH
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK
@@ -22,7 +23,7 @@ from farflung.peers.rundir import folder
 from farflung.peers.rundir.bounded_read import read_file, unreadable
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import NetworkKeys, chain_of
-from farflung.peers.rundir.inputs import read_terms
+from farflung.peers.rundir.inputs import RESOLVED, read_terms
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.train import model_file
@@ -106,10 +107,11 @@ def _source(path: Path, said: ModelFileHeader, flags: int) -> bytes:
 def settings(run: RunFolder) -> bytes:
     """The resolved configuration for whoever gets the model: of the data and the source the names, not the folders.
 
-    Raises RunError FF-APP-161.
+    Raises RunError FF-APP-161, VersionError FF-CORE-095.
     """
     text = read_file(run.resolved_file, 4 * limits.SPEC_BYTES, os.O_NOFOLLOW)
     try:
+        check_json(RESOLVED, text, 0)
         said = msgspec.json.decode(text)
         model, data = said["spec"]["model"], said["spec"]["data"]
         file, colon, function = model["module"].rpartition(":")

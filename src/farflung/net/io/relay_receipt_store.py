@@ -27,7 +27,7 @@ _ENDING: Final = ".pass"
 _OWED: Final = ".owed"
 _OWED_BYTES: Final = 16
 _LABEL: Final = "till"
-_FORM: Final = FileFormat("relay-pass", remedy="delete the file: what it would claim is lost")
+FORM: Final = FileFormat("relay-pass", remedy="delete the file: what it would claim is lost")
 _DEBT: Final = FileFormat("relay-debt", remedy="delete the file: what it says is forgiven")
 
 
@@ -60,7 +60,7 @@ class ReceiptStore:
             with contextlib.suppress(OSError, ProtocolError):
                 if path.stat().st_size > limits.TILL_BYTES + HEAD_BYTES:
                     continue
-                kept = value_of(_FORM, path.read_bytes(), StoredPass, limits.TILL_BYTES)
+                kept = value_of(FORM, path.read_bytes(), StoredPass, limits.TILL_BYTES)
                 toll = relay_pass_checks.judge(kept.signed, relay, ())
                 if isinstance(toll, RelayPass) and toll.chain == chain and _are_sound(toll, kept.receipts):
                     yield kept
@@ -72,7 +72,7 @@ class ReceiptStore:
 
     def keep(self, signed: SignedRelayPass, receipts: tuple[SignedRelayReceipt, ...], carried: int) -> None:
         """To be written at the next `write`."""
-        self._waiting[self._path(signed.toll)] = file_of(_FORM, StoredPass(signed, receipts, carried))
+        self._waiting[self._path(signed.toll)] = file_of(FORM, StoredPass(signed, receipts, carried))
 
     def owe(self, payer: PeerId, size: int) -> None:
         """What this payer has left unsigned under passes that are settled; to be written at the next `write`."""

@@ -2,6 +2,8 @@
 
 account     one line: the seed, 64 hex digits
 node key    two lines: its seed, and its certificate (net.certificates) in hex; in one file they change at once
+
+Before them stands the header of a key (core.key_file).
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from farflung.core import limits
+from farflung.core import key_file, limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, UsageError
+from farflung.core.errors import FarflungError, ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import open_ordinary
@@ -48,9 +50,10 @@ def read_private(path: Path, most: int) -> bytes:
 
 def _if_read(path: Path, data: bytes) -> str:
     """What else is to be done if others did read it. An account's file is not thrown away: it holds money and stake."""
-    if len(data) < _TEXT_BYTES - 1:
+    lines = key_file.lines_of(data).strip()
+    if len(lines) < _TEXT_BYTES - 1:
         return ""
-    if data.strip().count(b"\n"):
+    if lines.count(b"\n"):
         return f"; if others did read it: farflung key rotate {shlex.quote(str(path))}, and farflung key revoke"
     return "; if others did read it, go over to another account, and keep this file until nothing is left in it"
 
@@ -72,19 +75,22 @@ def seed_in(text: str) -> bytes | None:
 def new_account(path: Path) -> SigningKey:
     """Makes an account's key. Raises RunError FF-CORE-050."""
     seed = secrets.token_bytes(ID_BYTES)
-    write_atomic(path, seed.hex().encode() + b"\n", "relay.key", private=True)
+    write_atomic(path, key_file.write(seed.hex() + "\n"), "relay.key", private=True)
     return SigningKey(seed)
 
 
 def read_own(path: Path) -> Credential:
     """What a file lets a machine prove: an account's own key, or a node key.
 
-    Raises UsageError FF-APP-141 (others may read it), FF-APP-260 (it is neither, or it is not there).
+    Raises UsageError FF-APP-141 (others may read it), FF-APP-260 (it is neither, or it is not there), VersionError
+    FF-CORE-095.
     """
     try:
-        text = read_private(path, _NODE_BYTES + 1).decode("ascii", "replace")
+        text = key_file.read(read_private(path, _NODE_BYTES + key_file.HEAD + 1))
     except OSError as error:
         raise _no_key(path, *_why_not(path, error)) from error
+    except ProtocolError as error:
+        raise _no_key(path, error.cause, RESTORE) from error
     try:
         return credential_in(text)
     except ValueError as error:
@@ -129,11 +135,11 @@ def another_account(path: Path, cause: str) -> UsageError:
 
 def write_own(path: Path, own: Credential) -> None:
     """Replaces a node key and its certificate at once; durable on return. Raises RunError FF-CORE-050."""
-    write_atomic(path, key_text(own).encode(), "node.key", private=True)
+    write_atomic(path, key_file.write(key_text(own)), "node.key", private=True)
 
 
 def key_text(own: Credential) -> str:
-    """The text of a node key's file."""
+    """The text of a node key's file, behind its header."""
     return f"{own.node.seed.hex()}\n{encode(own.certificate).hex()}\n"
 
 

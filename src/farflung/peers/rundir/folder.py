@@ -13,14 +13,14 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import RunError, UsageError, VersionError
-from farflung.core.file_header import FileFormat, earlier_version, other_version
+from farflung.core.file_header import FileFormat, check_json, earlier_version, other_version
 from farflung.core.io.durable_files import is_left, write_atomic
 from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
 from farflung.core.release import VERSION
 
 FORMAT: Final = 2
 _FORM: Final = FileFormat("run.json", FORMAT)
-_READ: Final = (1, FORMAT)  # a folder of form 1 is looked at (status, watch, report, sample, eval), and not worked on
+_EARLIER: Final = (1,)  # a folder of form 1 is looked at (status, watch, report, sample, eval), and not worked on
 IDENTITY_BYTES = 4 * limits.SPEC_BYTES
 COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
 LOOK_SECONDS = 0.1
@@ -43,13 +43,6 @@ class RunIdentity(msgspec.Struct, frozen=True):
     relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
     disputes: bool = False  # whether its ledger has disputes, and who cheats contests
     program: str = ""  # the version of farflung that wrote it; empty in form 1
-
-
-class _Version(msgspec.Struct, frozen=True):
-    """What run.json says of itself in whatever form."""
-
-    format: int
-    program: str = ""
 
 
 class RunFolder:
@@ -263,9 +256,7 @@ class RunFolder:
         try:
             with open_ordinary(self.identity_file, os.O_NOFOLLOW) as file:
                 data = file.read(IDENTITY_BYTES)
-            said = msgspec.json.decode(data, type=_Version)
-            if said.format not in _READ:
-                raise other_version(_FORM, said.format, said.program)
+            check_json(_FORM, data, *_EARLIER)
             return msgspec.json.decode(data, type=RunIdentity)
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError, RunError, VerificationError
+from farflung.core.file_header import FileFormat
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.release import VERSION
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import terms_file
 from farflung.job.gpt_shapes import gpt_shapes
@@ -22,6 +24,7 @@ from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 
 ACCOUNT_BYTES = 64 * limits.KIB
+RESOLVED: Final = FileFormat("resolved.json")  # one without a number is of its first form
 
 
 def module_source(folder: RunFolder) -> bytes:
@@ -88,5 +91,6 @@ def plain(value: Any) -> Any:
 
 def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
     """The resolved configuration with the origin of each value."""
-    text = {"spec": plain(resolved.spec), "origins": resolved.origins}
+    named = {"format": RESOLVED.version, "program": VERSION}
+    text = {**named, "spec": plain(resolved.spec), "origins": resolved.origins}
     write_atomic(folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved")
