@@ -16,6 +16,7 @@ from farflung.app.cli import check_net, check_text
 from farflung.app.cli.job_options import ledger_address
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.ids import PeerId
+from farflung.core.release import VERSION
 from farflung.core.units import format_seconds
 from farflung.host import doctor, machine_readings
 from farflung.host.findings import FindingDetail, FindingState, ProbeFinding
@@ -59,6 +60,7 @@ def _facts(
         "sandbox": None,
         "tiers": [],
         "format": FORMAT,
+        "program": VERSION,
         "can_run": all(one.state != FindingState.FAILS for one in findings if one.name != "port"),
         "default_run_seconds": seconds,
         "findings": findings,

@@ -21,13 +21,16 @@ from farflung.app.netcheck import check
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
+from farflung.core.file_header import FileFormat, check_json
 from farflung.core.ids import ID_BYTES, PeerId
 from farflung.core.limits import MIB
+from farflung.core.release import VERSION
 from farflung.host import doctor_net_report
 from farflung.host.findings import FaultSide, FindingState, ProbeFinding
 from farflung.host.net_readings import NetReadings
 
 FORMAT: Final = 1  # of the JSON object
+_FORM: Final = FileFormat("check-net", FORMAT, "check there once more with this one")
 MOST: Final = 8  # relays at a time
 MOST_BYTES: Final = MIB  # of another check's words
 PORT: Final = click.IntRange(1, 65535)
@@ -85,12 +88,13 @@ def examine(words: NetCheckOptions, as_json: bool) -> list[ProbeFinding]:
 
 
 def read_theirs(path: Path) -> NetReadings:
-    """The readings of a check that was made elsewhere. Raises UsageError FF-APP-182."""
+    """The readings of a check that was made elsewhere. Raises UsageError FF-APP-182, VersionError FF-CORE-095."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+        check_json(_FORM, data)
         told = msgspec.json.decode(data, type=_NetCheckOutput).readings
         doctor_net_report.examine(told)  # so that nothing in it is met later that no check writes
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
@@ -129,6 +133,7 @@ class _StatusLine:
 def _facts(findings: Sequence[ProbeFinding], seen: NetReadings) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "program": VERSION,
         "is_whole": not seen.is_cut,
         "faults": [
             {"fault": one.fault, "line": one.name, "state": one.state, "side": one.side}

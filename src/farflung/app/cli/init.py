@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from farflung.core.errors import RunError, UsageError
+from farflung.core.release import VERSION
 from farflung.job import job_toml
 from farflung.job.io.job_files import read_dataset
 from farflung.job.keys import KEYS
@@ -91,7 +92,7 @@ def document(kind: str = "gpt", data: str | None = None) -> str:
         values |= {"model.kind": "module", "model.module": f"{MODULE}:{NAME}"}
     plan = [f"#     farflung plan {JOB}     what it takes, before anything starts"]  # known for the gpt only
     rows = [
-        "# A job of farflung. Paths start from this file's folder.",
+        f"# A job of farflung {VERSION}. Paths start from this file's folder.",
         "#",
         *(plan if kind == "gpt" else []),
         f"#     farflung run {JOB}",

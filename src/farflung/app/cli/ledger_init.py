@@ -16,6 +16,7 @@ from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import MICRO
+from farflung.core.release import VERSION
 from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
@@ -93,7 +94,8 @@ def _made(folder: Path) -> SigningKey:
 
 def _write(folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]) -> None:
     write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "ledger.init")
-    lines = [f'host = "{host}"', f"port = {port}", "readers = 0", "", "[validators]"]
+    lines = [f"# written by farflung {VERSION}", f'host = "{host}"', f"port = {port}"]
+    lines += ["readers = 0", "", "[validators]"]
     lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]
     write_atomic(folder / "validator.toml", ("\n".join(lines) + "\n").encode(), "ledger.init")
 

@@ -22,6 +22,8 @@ import msgspec
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import ProtocolError, VerificationError
+from farflung.core.file_header import FileFormat, check_json
+from farflung.core.release import VERSION
 from farflung.ledger.block import Block, Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.table_rows import KINDS
@@ -30,13 +32,17 @@ from farflung.ledger.votes import VoteKind
 from farflung.peers.ledger_http.handlers import in_base64
 from farflung.peers.ledger_http.json_schema import plain
 
+_FORM: Final = FileFormat(
+    "ledger-export", 1, "export the ledger once more"
+)  # one without a number is of its first form
 LINE_BYTES: Final = 8 * limits.BLOCK_BYTES  # canonical in base64, and the same in words
 
 
 def lines_of(chain: Chain) -> Iterator[bytes]:
     """The lines of a chain, one at a time; of its blocks no more than a page is held."""
     genesis = chain.genesis
-    yield _line("genesis", id=chain.id.hex(), genesis=plain(genesis), canonical=in_base64(genesis))
+    named = {"format": _FORM.version, "program": VERSION}
+    yield _line("genesis", **named, id=chain.id.hex(), genesis=plain(genesis), canonical=in_base64(genesis))
     for block in chain.kept():
         yield _line(
             "block",
@@ -58,7 +64,9 @@ def _line(kind: str, **fields: Any) -> bytes:
 
 
 def chain_of(path: Path) -> Chain:
-    """The chain that an export leads to, every block executed again. Raises VerificationError FF-APP-281."""
+    """The chain that an export leads to, every block executed again. Raises VerificationError FF-APP-281,
+    VersionError FF-CORE-095.
+    """
     try:
         with path.open("rb") as file:
             return _executed(file)
@@ -77,6 +85,7 @@ def _executed(file: BinaryIO) -> Chain:
         said = msgspec.json.decode(line, type=dict[str, Any])
         match said["type"]:
             case "genesis" if growing is None:
+                check_json(_FORM, line, 0)
                 growing = ChainBuilder(decode(_bytes(said), Genesis, limits.TX_BYTES))
             case "block" if growing is not None:
                 growing.add(read_block(_bytes(said)))
