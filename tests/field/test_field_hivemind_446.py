@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from net_tolls import CHAIN, R, toll
 from torch import nn
 
+from farflung.app.explorer import ledger_export
 from farflung.core import events
 from farflung.core.attestations import Attestation
 from farflung.core.codec import Wire, encode
@@ -37,6 +38,7 @@ from farflung.job import dataset, terms_file
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec
 from farflung.ledger import genesis_file, snapshot
+from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import VoteLog
 from farflung.ledger.sdbft.votelog_format import framed
@@ -225,6 +227,11 @@ FORMS: dict[str, Form] = {
     ),
     "event log, watched": Form(_events, lambda path: list(event_log.read(path)), _later_events, damaged=""),
     "event log, gone on with": Form(_events, lambda path: EventLog(path).close(), _later_events, damaged="FF-CORE-085"),
+    "export of a ledger": Form(
+        _bytes(lambda: b"".join(ledger_export.lines_of(Chain(genesis())))), ledger_export.chain_of,
+        lambda data: data.replace(b'"format":1', b'"format":987').replace(VERSION.encode(), b"9.8.7"),
+        damaged="FF-APP-281",
+    ),
     "vote log": Form(_votes, lambda path: VoteLog(path).close(), _later_votes, damaged="FF-LEDG-320"),
     "model": Form(_bytes(lambda: model_file.write(TERMS, STATE)), _read(model_file.read), _model_version, False, ""),
     "data set": Form(
