@@ -11,7 +11,7 @@ import msgspec
 from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError, RunError, VerificationError
-from farflung.core.file_header import FileFormat
+from farflung.core.file_header import FileFormat, check_json
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.release import VERSION
 from farflung.core.tensor_layout import TensorLayout
@@ -24,7 +24,9 @@ from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
 
 ACCOUNT_BYTES = 64 * limits.KIB
-RESOLVED: Final = FileFormat("resolved.json")  # one without a number is of its first form
+# One without a number is of its first form.
+RESOLVED: Final = FileFormat("resolved.json")
+_ACCOUNT: Final = FileFormat("data-account")
 
 
 def module_source(folder: RunFolder) -> bytes:
@@ -59,15 +61,20 @@ def read_terms(folder: RunFolder, spec: JobSpec) -> JobTerms:
 
 def write_account(folder: RunFolder, account: DataAccount) -> None:
     """What the plan tells of the data set."""
-    write_atomic(folder.account_file, msgspec.json.encode(account), "run.account")
+    named = {"format": _ACCOUNT.version, "program": VERSION, **msgspec.structs.asdict(account)}
+    write_atomic(folder.account_file, msgspec.json.encode(named), "run.account")
 
 
 def read_account(folder: RunFolder) -> DataAccount:
-    """What is to be told of the data set. Raises RunError FF-APP-161, VerificationError FF-APP-023."""
+    """What is to be told of the data set. Raises RunError FF-APP-161, VerificationError FF-APP-023,
+    VersionError FF-CORE-095.
+    """
     if not folder.account_file.exists():
         return DataAccount()
     try:
-        return msgspec.json.decode(read_file(folder.account_file, ACCOUNT_BYTES, os.O_NOFOLLOW), type=DataAccount)
+        data = read_file(folder.account_file, ACCOUNT_BYTES, os.O_NOFOLLOW)
+        check_json(_ACCOUNT, data, 0)
+        return msgspec.json.decode(data, type=DataAccount)
     except (ValueError, RecursionError) as error:
         raise damaged(folder.account_file, str(error)) from error
 
