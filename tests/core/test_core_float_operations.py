@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -69,6 +70,22 @@ BAD_LAYOUTS = [
 def test_a_layout_beyond_its_bounds_is_refused(tensors: tuple[TensorSpec, ...]) -> None:
     with pytest.raises(ProtocolError, match="FF-CORE-040"):
         TensorLayout(tensors).check()
+
+
+def test_what_breaks_a_bound_of_a_layout_is_named() -> None:
+    told = [TensorLayout(tensors).fault() for tensors in BAD_LAYOUTS]
+    assert [re.split(r"[;,]", text)[0] for text in told] == [
+        "it has 0 tensors",
+        "its names are not sorted",
+        "its names are not sorted",
+        "'' has a name of 0 bytes",
+        f"'{'x' * 80}' has a name of 257 bytes",
+        "'a' has the shape (0",
+        "'a' has the shape (-1",
+        "'a' has 9 sides",
+        f"it has {1 << 40} elements",
+    ]
+    assert not TensorLayout.of({"a": (2, 3)}).fault()
 
 
 def test_layout_ids_differ_by_name_shape_and_split() -> None:

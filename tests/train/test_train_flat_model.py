@@ -178,6 +178,18 @@ def test_a_bad_loss_is_named_for_what_it_is(user_job, data, forward, code, says)
             "FF-TRAIN-054",
             "none has no elements (shape (0, 4))",
         ),
+        (
+            "def build():\n    import torch\n    m = torch.nn.Linear(2, 3)\n"
+            "    m.odd = torch.nn.Parameter(torch.ones([1] * 9))\n    return m",
+            "FF-TRAIN-054",
+            "odd has 9 sides",
+        ),
+        (
+            "def build():\n    import torch\n    m = torch.nn.Linear(2, 3)\n"
+            "    m.register_parameter('n' * 2000, torch.nn.Parameter(torch.ones(1)))\n    return m",
+            "FF-TRAIN-054",
+            "a name of 2000 bytes",
+        ),
     ],
 )
 def test_a_source_that_makes_no_model_is_explained(user_job, data, source, code, says):

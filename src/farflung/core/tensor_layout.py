@@ -36,6 +36,16 @@ class TensorSpec(Wire, frozen=True):
         """Number of elements."""
         return math.prod(self.shape)
 
+    def fault(self) -> str:
+        """Why it can be no public tensor, in words; the empty text: it can."""
+        if not 0 < len(self.name.encode()) <= limits.TENSOR_NAME_BYTES:
+            return f"has a name of {len(self.name.encode())} bytes; 1 to {limits.TENSOR_NAME_BYTES} are possible"
+        if len(self.shape) > limits.TENSOR_DIMENSIONS:
+            return f"has {len(self.shape)} sides; at most {limits.TENSOR_DIMENSIONS} are possible"
+        if not all(0 < side <= limits.ELEMENTS for side in self.shape):
+            return f"has the shape {self.shape}; a side is 1 to {limits.ELEMENTS}"
+        return ""
+
 
 class TensorLayout(Wire, frozen=True):
     """The public tensors of a model, sorted by name. Build with `TensorLayout.of`."""
@@ -51,17 +61,22 @@ class TensorLayout(Wire, frozen=True):
 
     def check(self) -> None:
         """Raises ProtocolError FF-CORE-040 when names, shapes or sizes break a bound."""
+        if fault := self.fault():
+            raise ProtocolError("FF-CORE-040", "bad tensor layout", cause=fault)
+
+    def fault(self) -> str:
+        """What breaks a bound, with the name of the tensor, in words; the empty text: nothing."""
         names = [t.name for t in self.tensors]
-        good = (
-            0 < len(names) <= limits.TENSORS
-            and names == sorted(set(names))
-            and all(0 < len(n.encode()) <= limits.TENSOR_NAME_BYTES for n in names)
-            and all(len(t.shape) <= limits.TENSOR_DIMENSIONS for t in self.tensors)
-            and all(0 < side <= limits.ELEMENTS for t in self.tensors for side in t.shape)
-            and self.size <= limits.ELEMENTS
-        )
-        if not good:
-            raise ProtocolError("FF-CORE-040", "bad tensor layout", cause="names unsorted, or a bound is broken")
+        if not 0 < len(names) <= limits.TENSORS:
+            return f"it has {len(names)} tensors; 1 to {limits.TENSORS} are possible"
+        for tensor in self.tensors:
+            if fault := tensor.fault():
+                return f"{tensor.name[:80]!r} {fault}"
+        if names != sorted(set(names)):
+            return "its names are not sorted, or one stands there twice"
+        if self.size > limits.ELEMENTS:
+            return f"it has {self.size} elements; at most {limits.ELEMENTS} are possible"
+        return ""
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ parameters is gone before the next one, at whoever trains and at whoever repeats
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from farflung.core.errors import FarflungError, RunError, SpecError
-from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.core.tensor_layout import Float32, TensorLayout, TensorSpec
 from farflung.job.spec import JobSpec
 from farflung.train import library_marks, process_draws, source_reads, user_module
 from farflung.train.models import gpt
@@ -34,7 +34,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, again: Callable[[], nn.Module] | None = None) -> None:
         """`again` builds the same module once more; None: the module keeps nothing from one pass to the next."""
         named = dict(module.named_parameters())
-        _check_parameters(named)
+        check_parameters(named)
         self.module, self._again = module, again
         self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
         self.params = torch.empty(self.layout.size)
@@ -148,7 +148,7 @@ class FlatModel:
             return
         fresh = self._again().train(self.module.training)
         named = dict(fresh.named_parameters())
-        _check_parameters(named)
+        check_parameters(named)
         if TensorLayout.of({name: tuple(p.shape) for name, p in named.items()}) != self.layout:
             raise _built_otherwise()
         slices = self.layout.slices()
@@ -181,7 +181,7 @@ def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
 def build(spec: JobSpec, module: bytes) -> FlatModel:
     """The model of a job: built-in, or from the user's source `module`.
 
-    Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-053, ProtocolError FF-CORE-040 (names or sizes).
+    Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-054.
     """
     torch.manual_seed(spec.seed & ((1 << 63) - 1))
     if spec.model.kind == "gpt":
@@ -227,15 +227,20 @@ def looked_up(module: nn.Module) -> frozenset[str]:
     return frozenset(names)
 
 
-def _check_parameters(named: dict[str, nn.Parameter]) -> None:
+def check_parameters(named: Mapping[str, nn.Parameter]) -> None:
+    """Raises SpecError FF-TRAIN-054 with the names of parameters that peers cannot share."""
     bad = [
         f"{name} is {p.dtype}" + ("" if p.requires_grad else ", frozen")
         for name, p in named.items()
         if p.dtype != torch.float32 or not p.requires_grad
     ]
     bad += [f"{name} has no elements (shape {tuple(p.shape)})" for name, p in named.items() if not p.numel()]
+    tensors = [TensorSpec(name, tuple(p.shape)) for name, p in sorted(named.items())]
+    bad += [f"{tensor.name[:80]} {fault}" for tensor in tensors if tensor.size and (fault := tensor.fault())]
     if named and not bad:
-        return
+        bad = [fault] if (fault := TensorLayout(tuple(tensors)).fault()) else []
+        if not bad:
+            return
     raise SpecError(
         "FF-TRAIN-054",
         "these parameters cannot be shared",

@@ -53,9 +53,7 @@ class StepMemoryTrace(NamedTuple):
 
 
 def measure(make: Make, rows: int, ways: Sequence[Recomputation] = WAYS) -> StepTrace:
-    """The step of `make(rows)`. Raises what the module raises when it is run with numbers, ProtocolError FF-CORE-040
-    (names or sizes of its parameters).
-    """
+    """The step of `make(rows)`. Raises what the module raises when it is run with numbers, and what `make` does."""
     try:
         return traced(make, rows, ways)
     except Exception:  # whatever it needs numbers for says so in its own way
