@@ -111,7 +111,7 @@ def load(sync: CheckpointSource, found: dict[str, Any]) -> None:
     if sync.inner_optimizer is not None:
         # torch would go on with the very tensors of `found`
         sync.inner_optimizer.load_state_dict(copy.deepcopy(inner))
-    if sync.spec.optimizer.lr != about["lr"]:
+    if sync.inner_optimizer is None and sync.spec.optimizer.lr != about["lr"]:
         sync.set_lr(float(about["lr"]))
     sync.state = PublicState(round, public.pop(PARAMS), public)
     sync.done = int(about["done"])

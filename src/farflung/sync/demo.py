@@ -54,7 +54,8 @@ class DeMo(torch.optim.Optimizer):
     merged the same is compared at every step). `on_device`: whether coefficients are chosen where the model lies, so
     that only these travel; None: where that is no CPU.
 
-    Every peer must have gradients for the same parameters; those without one are skipped.
+    Every peer must have gradients for the same parameters; those without one are skipped. A step that fails can be
+    made again.
     Raises UsageError FF-SYNC-020 (a setting), SpecError FF-COMP-030, FF-COMP-031 (of the codec).
     """
 
@@ -128,13 +129,16 @@ class DeMo(torch.optim.Optimizer):
             return loss
         first = self.param_groups[0]
         blocks = TensorBlocks([tuple(p.shape) for p, _ in own], self._side)
-        coefficients = forward(blocks.gather([self._momentum(p, group) for p, group in own]))
+        momenta = [self._momentum(p, group) for p, group in own]
+        coefficients = forward(blocks.gather(momenta))
         layout = self._layout(own, blocks)
         if not bool(torch.isfinite(coefficients).all()):
             raise _not_finite(own)
         about = ContributionKey(first["step"], 0, self._root(own), self.group.ids[self.group.rank])
         sent, mean = self._exchange(layout, about, self._encoded(layout, about, coefficients))
         first["step"] += 1
+        for (parameter, _), momentum in zip(own, momenta, strict=True):
+            self.state[parameter]["delta"] = momentum
         self._apply(own, blocks, sent, mean)
         return loss
 
@@ -158,12 +162,13 @@ class DeMo(torch.optim.Optimizer):
                 self.state[parameter]["delta"] = saved.to(parameter.device, torch.float32, copy=True)
 
     def _momentum(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
+        """The momentum with this step's gradient, in a place of its own: a step that fails changes nothing."""
         state = self.state[parameter]
         if "delta" not in state:
             state["delta"] = torch.zeros_like(parameter, dtype=torch.float32)
         assert parameter.grad is not None
         delta: Tensor = state["delta"]
-        return delta.mul_(group["compression_decay"]).add_(parameter.grad.float(), alpha=float(group["lr"]))
+        return delta.mul(group["compression_decay"]).add_(parameter.grad.float(), alpha=float(group["lr"]))
 
     def _encoded(self, layout: TensorLayout, about: ContributionKey, coefficients: Tensor) -> bytes:
         """This peer's payload. From another device only those coefficients travel that are chosen there."""

@@ -13,6 +13,7 @@ checkpoints are the bytes of sync.peer_memory's HostMemory.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,6 +95,7 @@ class DeviceMemory:
             change[before] -= self._offset[before]
             self._rest(change, before)
         part, about = sync.fragment(state.round, layout), sync.about(state, layout, peer)
+        self._residual = self._residual.clone()  # the exchange may fail, and all be as before
         held, trained = self._residual[part.place], _trained(part.layout, change[part.place])
         some = TrainedTensors.of(part.layout, trained)
         cut = codec.plan(some.layout)
@@ -118,6 +120,14 @@ class DeviceMemory:
         layout = self._weights.layout
         said = sync.decode(sync.about(state, layout, peer), layout, payload)
         self._residual[sync.fragment(state.round, layout).place] += on_host(said).to(self._device)
+
+    def held(self) -> tuple[Any, ...]:
+        """See `Memory.held`."""
+        return self._residual, self._offset, self._velocity, self._end
+
+    def back(self, held: tuple[Any, ...]) -> None:
+        """See `Memory.back`."""
+        self._residual, self._offset, self._velocity, self._end = held
 
     def drop(self) -> None:
         """See `Memory.drop`."""

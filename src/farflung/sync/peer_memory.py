@@ -10,7 +10,7 @@ On the host the arithmetic is train.sync_arithmetic's; on an accelerator sync.de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,12 @@ class PeerMemory(Protocol):
 
     def unsent(self, sync: Sync, state: PublicState, peer: PeerId, payload: bytes) -> None:
         """What `payload` said did not count, and is unsent again."""
+
+    def held(self) -> tuple[Any, ...]:
+        """All that `end` and `sent` change: neither of them writes into it."""
+
+    def back(self, held: tuple[Any, ...]) -> None:
+        """Goes back to what `held` said: an exchange failed."""
 
     def drop(self) -> None:
         """Forgets what local weights are ahead of public ones."""
@@ -108,6 +114,14 @@ class HostMemory:
         said = sync.method.taken(codec, state, layout, said)
         self._residual = self._residual.copy()
         self._residual[sync.fragment(state.round, layout).place] += said
+
+    def held(self) -> tuple[Any, ...]:
+        """See `Memory.held`."""
+        return self._residual, self._offset, self._velocity, self._end, self._trained
+
+    def back(self, held: tuple[Any, ...]) -> None:
+        """See `Memory.back`."""
+        self._residual, self._offset, self._velocity, self._end, self._trained = held
 
     def drop(self) -> None:
         """See `Memory.drop`."""

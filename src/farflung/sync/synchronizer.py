@@ -48,11 +48,13 @@ from farflung.train.sync_arithmetic import Sync
 
 
 class PendingExchange(NamedTuple):
-    """A round whose exchange is under way: its public state, what was sent, and what will come."""
+    """A round whose exchange is under way: its public state, what was sent, and what will come. `work` exchanges."""
 
     state: PublicState
     payload: bytes  # b"": what becomes of it is settled
     result: Future[RoundAggregate]
+    work: Callable[[], RoundAggregate] | None = None
+    has_failed: bool = False
 
 
 class Synchroniser:
@@ -92,6 +94,7 @@ class Synchroniser:
         self.done = 0  # steps of the open round
         self.tokens: int | None = None  # told in it
         self.flight: PendingExchange | None = None
+        self._failed: list[tuple[torch.Tensor | None, int]] | None = None  # gradients of a step whose exchange failed
         self._executor: ThreadPoolExecutor | None = None
         self.memory.begin(self.state.params)
 
@@ -106,26 +109,42 @@ class Synchroniser:
         `tokens`: what this step trained on; a contribution weighs as many as its round had, and one of a round without
         any is not merged. None at all peers: they weigh the same. The first call compares settings with all peers.
 
+        Where an exchange fails, the same call with the gradients as they are (or none) tries it again, at all peers,
+        and counts nothing twice; with new ones it is the next step, and what local steps made waits for its round.
+
         Raises FF-SYNC-003 (the model changed), FF-SYNC-005 (NaN), FF-SYNC-006 (parameters differ), FF-SYNC-010 and
         FF-SYNC-011 (the group), FF-SYNC-016 (tokens), FF-SYNC-018 (settings differ), FF-SYNC-019 (calls differ).
         """
-        self._begin_step(tokens)
-        if self.inner_optimizer is not None:
+        if self.inner_optimizer is not None and not self._is_again():
+            self._begin_step(tokens)
             self.inner_optimizer.step()
         return self.advance(tokens)
 
     def advance(self, tokens: int | None = None) -> RoundReport | None:
         """`step` for a loop that has called the inner optimizer's own step already (a Trainer does)."""
-        self._begin_step(tokens)
-        if tokens is not None:
-            self.tokens = (self.tokens or 0) + count(tokens)
-        self.done += 1
-        if self.done < self.spec.sync.steps:
-            return None
-        return self._border()
+        is_again = self._is_again()
+        if not is_again:
+            self._begin_step(tokens)
+            if tokens is not None:
+                self.tokens = (self.tokens or 0) + count(tokens)
+            self.done += 1
+            if self.done < self.spec.sync.steps:
+                return None
+        try:
+            report = self._border(is_again)
+        except BaseException:
+            self._failed = self._gradients()
+            raise
+        self._failed = None
+        return report
 
     def set_lr(self, lr: float) -> None:
-        """The rate of a method that is its own optimizer (DGC, PowerSGD) from here on; the same at all peers."""
+        """The rate of a method that is its own optimizer (DGC, PowerSGD) from here on; the same at all peers.
+
+        Raises UsageError FF-SYNC-001 where the inner optimizer has the rate.
+        """
+        if self.inner_optimizer is not None:
+            raise _bad(f"set_lr({lr}): the rate is the inner optimizer's", "set `lr` in its param_groups")
         self.spec = msgspec.structs.replace(self.spec, optimizer=msgspec.structs.replace(self.spec.optimizer, lr=lr))
         check_settings(self.spec)
         self.sync = Sync.of(self.spec)
@@ -176,7 +195,7 @@ class Synchroniser:
             gathered, report = self._land(flight)
             last = msgspec.structs.replace(self.spec, rounds=flight.state.round + 1)
             self.state = Sync.of(last).moved(flight.state, self.weights.layout, gathered.change)
-        self.done, self.tokens = 0, None
+        self.done, self.tokens, self._failed = 0, None, None
         self.memory.drop()
         self.memory.begin(self.state.params)
         return report
@@ -200,6 +219,7 @@ class Synchroniser:
     def resume(self, gathered: RoundAggregate | None) -> None:
         """Goes on from the fields of this object; `gathered` is the exchange that was under way, if one was."""
         self.flight = None if gathered is None else PendingExchange(self.state, b"", done(gathered))
+        self._failed = None
         local = [parameter.detach().clone() for parameter in self.weights.parameters]
         self.memory.begin(self._shown().params)
         if not self.done:
@@ -212,10 +232,11 @@ class Synchroniser:
         """Waits for the exchange under way and takes back what of it does not count; nothing is applied yet."""
         if self.flight is None:
             return None
-        if self.flight.payload:
-            self._take_back(self.flight)
-            self.flight = self.flight._replace(payload=b"")
-        return self.flight.result.result()
+        flight = self._ended(self.flight)
+        if flight.payload:
+            self._take_back(flight)
+            self.flight = flight._replace(payload=b"")
+        return flight.result.result()
 
     def template(self) -> dict[str, Any]:
         """A whole state_dict for torch.distributed.checkpoint.load to fill. The inner optimizer loses its own state."""
@@ -236,21 +257,40 @@ class Synchroniser:
         place = {"round": self.round, "steps of the open round": self.done, "first call": call}
         self.channel.meet(settings(self.spec, self.weights.layout, self.terms) | place, self.terms.quorum)
 
-    def _border(self) -> RoundReport | None:
+    def _is_again(self) -> bool:
+        """Whether the step that is asked for is the one whose exchange failed: with no gradient that is new."""
+        if self._failed is None:
+            return False
+        now = self._gradients()
+        is_none = all(grad is None for grad, _ in now) and not self.sync.is_stepwise
+        both = zip(now, self._failed, strict=True)
+        return is_none or all(grad is old and version == before for (grad, version), (old, before) in both)
+
+    def _gradients(self) -> list[tuple[torch.Tensor | None, int]]:
+        """Each gradient, and how often it was written into."""
+        return [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.weights.parameters]
+
+    def _border(self, is_again: bool) -> RoundReport | None:
         self.weights.check()
         tokens = UNTOLD if self.tokens is None else count(self.tokens) or NOTHING
-        self.memory.end(self.sync)
-        report, before = None, self.flight
-        if before is not None:
-            gathered, report = self._land(before)
-            self.state = self.sync.moved(before.state, self.weights.layout, gathered.change)
-        if self.spec.sync.delay:
-            self.flight = self._sent(tokens)
-        else:
-            report = self._exchanged(tokens)
-            # The same change once more, now in the basis that all agreed on; a step that failed there goes on there.
-            while self.state.round % self.sync.phases:
-                report = report.joined(self._exchanged(tokens))
+        report, before, held = None, self.flight, self.memory.held()
+        try:
+            if not (is_again and self.state.round % self.sync.phases):
+                self.memory.end(self.sync)
+            if before is not None:
+                gathered, report = self._land(before)
+                self.state = self.sync.moved(before.state, self.weights.layout, gathered.change)
+            if self.spec.sync.delay:
+                self.flight = self._sent(tokens)
+            else:
+                report = self._exchanged(tokens)
+                # The same change once more, now in the basis that all agreed on; a step that failed goes on there.
+                while self.state.round % self.sync.phases:
+                    held = self.memory.held()
+                    report = report.joined(self._exchanged(tokens))
+        except BaseException:
+            self.memory.back(held)
+            raise
         self.done, self.tokens = 0, None
         self.memory.begin(self._shown().params)
         return report
@@ -270,7 +310,7 @@ class Synchroniser:
         def work() -> RoundAggregate:
             return gather(self.sync, state, layout, self.channel, payload, self.terms, tokens)
 
-        return PendingExchange(state, payload, self._started(work))
+        return PendingExchange(state, payload, self._started(work), work)
 
     def _shown(self) -> PublicState:
         """The public state that the open round starts from, as far as it is known while an exchange is under way."""
@@ -282,7 +322,8 @@ class Synchroniser:
         """The same once the exchange is over."""
         if self.flight is None:
             return self.state
-        return self.sync.moved(self.flight.state, self.weights.layout, self.flight.result.result().change)
+        flight = self._ended(self.flight)
+        return self.sync.moved(flight.state, self.weights.layout, flight.result.result().change)
 
     def _started(self, work: Callable[[], RoundAggregate]) -> Future[RoundAggregate]:
         if not self.spec.sync.delay:
@@ -294,6 +335,7 @@ class Synchroniser:
     def _land(self, flight: PendingExchange) -> tuple[RoundAggregate, RoundReport]:
         """Waits for an exchange; what was sent and did not count is unsent again."""
         started = time.perf_counter()
+        flight = self._ended(flight)
         gathered = flight.result.result()
         waited = time.perf_counter() - started if self.spec.sync.delay else gathered.seconds
         self.flight = None
@@ -311,6 +353,20 @@ class Synchroniser:
             gathered.left_out,
             gathered.clipped,
         )
+
+    def _ended(self, flight: PendingExchange) -> PendingExchange:
+        """Waits for an exchange; for one that has failed before, the exchange is made again. Raises what it raises."""
+        if flight.has_failed and flight.work is not None:
+            flight = flight._replace(result=self._started(flight.work), has_failed=False)
+        try:
+            flight.result.result()
+        except BaseException:
+            if self.flight is not None:
+                self.flight = flight._replace(has_failed=True)
+            raise
+        if self.flight is not None:
+            self.flight = flight
+        return flight
 
     def _take_back(self, flight: PendingExchange) -> None:
         """What was sent and did not count is unsent again."""
