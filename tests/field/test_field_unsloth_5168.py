@@ -6,8 +6,10 @@ plan counts. Nothing here is timed, and no process is measured.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphOutput
+from farflung.core.errors import RunError
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
@@ -23,6 +27,7 @@ from farflung.host.worker_limits import GIB, WorkerLimits, limits_for, unplanned
 from farflung.job import dataset
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, ScheduleSpec, SyncSpec
+from farflung.peers.node import workspace
 from farflung.peers.program.worker_bounds import bounds_of
 from farflung.plan.worker_memory import PASS_VALUES, PASS_WINDOWS, StepMemory, memory, pass_windows
 from farflung.train import flat_model, heldout, token_sampler, worker_messages
@@ -242,3 +247,34 @@ def test_the_requesters_own_worker_has_the_plans_bound_and_a_module_the_machines
     assert bounds_of(spec_of(MODULE, 3), 5000).data >= WorkerLimits().data
     assert unplanned_limits(1 << 40).data == 1 << 40
     assert unplanned_limits(0, 7) == WorkerLimits(cpu_seconds=7)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ModelSpec(layers=1, width=16, heads=2, context=32, vocabulary=4096),
+        ModelSpec(layers=2, width=16, heads=8, context=128, vocabulary=256),
+    ],
+    ids=["words", "attention"],
+)
+def test_what_is_planned_for_an_agent_covers_a_step_by_the_jobs_graph(model: ModelSpec) -> None:
+    from farflung.verify.canon.execute import peak
+    from farflung.verify.canon.step_graph import traced
+
+    spec = replace(spec_of(model, 2), sync=SyncSpec(method="diloco", codec="dense", steps=2))
+    built = flat_model.build(spec, b"")
+    planned, without = (memory(each, built.layout, 0) for each in (spec, replace(spec, audit=AuditSpec(0, 0.0, 0))))
+    needed = peak(traced(built, spec))
+    assert needed <= planned.trial <= 3 * needed
+    assert without.trial == 0
+    nodes = NetworkSpec(providers=MEMBERS).providers + spec.verifiers
+    assert planned.agents >= nodes * planned.trial
+
+
+def test_a_node_without_memory_for_the_graph_says_so_before_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "memory_bytes", lambda: 1000)
+    graph = CanonicalGraph((GraphInput("params/w", "f32", (1000,)),), (), (GraphOutput("w", 0),))
+    parts: Any = SimpleNamespace(graph=graph, judge=graph)
+    nobody: Any = None
+    with pytest.raises(RunError, match="FF-VERI-103"):
+        asyncio.run(workspace.JobWorkspace.try_graph(nobody, parts, b"", 0))

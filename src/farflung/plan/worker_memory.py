@@ -13,6 +13,7 @@ import msgspec
 from farflung.compress import kernels
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
+from farflung.job import proof_class
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
 
@@ -27,6 +28,10 @@ SHARED_COMPILED: Final = 70_000_000
 # network, no torch. Those that move whole states hold a few of them at a time, and not all at the same one.
 AGENT: Final = 70_000_000
 AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds to seal, store and serve states
+# Of a step in exact arithmetic, beside what a worker's step keeps: its largest value and the work on it in binary64,
+# and softmax and its gradient of each attention, which are not fused there (verify.canon.execute).
+TRIAL_COPIES: Final = 9
+TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
 RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
@@ -64,6 +69,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
     agent: Bytes  # of them, one node's
+    trial: Bytes  # of it, what trying the job's graph takes
     workers: int  # of providers, of verifiers, and the supervisor's own
     verifiers: int  # of them
     shared: Bytes  # of each worker, what all have in common
@@ -131,6 +137,22 @@ def profile_activations(spec: JobSpec) -> Bytes:
     return Bytes((FLOAT + FLOAT // 2) * tokens * spec.model.vocabulary)
 
 
+def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
+    """What a node's agent holds while it tries one step by the job's graph, with the heap's share of it.
+
+    Nothing where no graph can be, as the job's settings alone say. Attention of a user's module is not known here.
+    """
+    if proof_class.known(spec):
+        return Bytes(0)
+    model, tokens = spec.model, spec.batch * spec.model.context
+    heads = model.heads if model.kind == "gpt" else 0
+    scores = FLOAT * tokens * heads * model.context
+    largest = max(scores, FLOAT * tokens * widest(model, layout), *(FLOAT * t.size for t in layout.tensors))
+    states = FLOAT * layout.size * 2 * (2 + inner_vectors(spec))  # at both ends, and as arguments
+    kept = activations + TRIAL_SCORES * model.layers * scores
+    return Bytes(int(HEAP_SLACK * (kept + TRIAL_COPIES * largest + states)))
+
+
 def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
@@ -163,10 +185,11 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
     else:
         is_ours = spec.model.kind == "gpt"
         activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
+    trial = trial_bytes(spec, layout, activations)
     activations = Bytes(max(activations + profile_activations(spec), pass_activations(spec, layout)))
     outer = 1 + outer_vectors(spec.sync)
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(layout.size)
-    agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
+    agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
         baseline=Bytes(BASELINE + (COMPILED if is_compiled else 0)),
@@ -179,8 +202,9 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
         opened=Bytes(state * opened_vectors(spec)),
         dataset=Bytes(DATA_COPIES * dataset_bytes),
         activations=activations,
-        agents=Bytes((nodes + 1) * agent + others * AGENT),
+        agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries no graph
         agent=Bytes(agent),
+        trial=trial,
         workers=nodes + 1,
         verifiers=spec.verifiers,
         shared=Bytes(SHARED + (SHARED_COMPILED if is_compiled else 0)),

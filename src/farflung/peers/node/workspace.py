@@ -11,6 +11,7 @@ from farflung.core import limits
 from farflung.core.crypto import NS_TRIAL, SigningKey
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.cheat_names import HONEST
 from farflung.job.spec import JobTerms
 from farflung.net.messages import MessageKind
@@ -24,6 +25,7 @@ from farflung.train import public_state, segments, worker_messages
 from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
 from farflung.verify.canon import step_check
+from farflung.verify.canon.dispute_execution import check_memory
 from farflung.verify.canon.graph_file import SHIPPED_BYTES
 from farflung.verify.canon.job_program import JobProgramParts
 
@@ -118,11 +120,12 @@ class JobWorkspace:
     async def try_graph(self, parts: JobProgramParts | None, packed: bytes, member: int) -> None:
         """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
 
-        `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), and what the worker raises of
-        training that fails.
+        `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), RunError FF-VERI-103 (this
+        machine has no memory for it), and what the worker raises of training that fails.
         """
         if parts is None:
             return
+        check_memory(parts, memory_bytes())
         terms, spec = self.terms, self.terms.spec
         held = public_state.unpack(packed, terms.layout)
         public = PublicState(int.from_bytes(self._draw, "little") % spec.rounds, held.params, held.vectors)

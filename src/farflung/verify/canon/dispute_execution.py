@@ -86,16 +86,16 @@ def sections(layout: TensorLayout, vectors: Mapping[str, Float32]) -> dict[str, 
 
 
 def check_memory(parts: JobProgramParts, most: int) -> None:
-    """Raises RunError FF-VERI-103 before anybody begins to play what does not fit into `most` bytes."""
+    """Raises RunError FF-VERI-103 before anybody begins to execute what does not fit into `most` bytes."""
     states = 2 * sum(4 * math.prod(each.shape) for each in parts.graph.inputs if "/" in each.name)
     needed = max(peak(parts.graph), peak(parts.judge)) + states
     if needed > most:
         raise RunError(
             "FF-VERI-103",
-            "this dispute needs more memory than there is",
+            "the job's graph needs more memory than there is",
             cause=f"a step with the states at both borders takes {-(-needed // (1 << 20))} MiB, "
             f"of {most >> 20} MiB that may be used",
-            hint="play it on a larger machine: whoever has the opened states can",
+            hint="take part on a larger machine; a dispute can be played by whoever has the opened states",
         )
 
 
