@@ -54,6 +54,8 @@ from farflung.peers.rundir import attestations, folder, inputs
 from farflung.peers.rundir.archive import RunLog, read_entries
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 from farflung.peers.rundir.runs import resolve_again
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import seal
 from farflung.sync import DeMo, GradientSync, LocalSGD
 from farflung.sync.address_book import load_key, new_key
 from farflung.train import inner_state, model_file, public_state
@@ -131,6 +133,23 @@ def _sealed(path: Path) -> None:
 def _open_sealed(path: Path) -> None:
     (path.parent / "one.sealed").write_bytes(path.read_bytes())
     SealedFileStore(path.parent, OWNER.seed).load("one", PrivateCheckpoint)
+
+
+OBJECT, CHUNKS = seal(OWNER.seed, b"what is stored")
+
+
+def _object(path: Path) -> None:
+    DiskObjectStore(path.parent).put(OBJECT, CHUNKS)
+    path.write_bytes((path.parent / f"{OBJECT.id.hex()}.manifest").read_bytes())
+
+
+def _read_object(path: Path) -> None:
+    (path.parent / f"{OBJECT.id.hex()}.manifest").write_bytes(path.read_bytes())
+    try:
+        DiskObjectStore(path.parent).manifest(OBJECT.id)
+    finally:
+        DiskObjectStore(path.parent).put(OBJECT, CHUNKS)  # whatever it was, it is repaired
+        assert DiskObjectStore(path.parent).manifest(OBJECT.id) == OBJECT
 
 
 def _graph(path: Path) -> None:
@@ -216,6 +235,7 @@ FORMS: dict[str, Form] = {
     "graph": Form(_graph, _run_file("graph.bin", trace.graph_bytes)),
     "evidence": Form(_bytes(lambda: evidence.write(encode((1, 2)))), _read(evidence.read), damaged="FF-CORE-096"),
     "sealed": Form(_sealed, _open_sealed, damaged="FF-APP-040"),
+    "object's manifest": Form(_object, _read_object, damaged="FF-STOR-013"),
     "relay's pass": Form(_passes, _read_passes, damaged=""),
     "month's book": Form(_book, lambda path: MonthlyQuota(path, 1 << 40), damaged="FF-NET-151"),
     "account's key": Form(_key, key_files.read_account, damaged="FF-APP-260"),

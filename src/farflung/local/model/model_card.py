@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from farflung.core.events import RunResultEvent
+from farflung.core.release import VERSION
 from farflung.core.units import format_bytes, format_count
 from farflung.job.proof_class import UNPROVEN
 from farflung.job.spec import JobSpec
@@ -202,5 +203,7 @@ def _origin(card: ModelFileHeader, result: RunResultEvent, model_hash: str) -> s
     stands = "".join(f"- stands on the final weights of job `{job}`\n" for job in card.lineage)
     return (
         f"- run `{run}`, job `{card.job}`\n{stands}- model on the ledger `{model_hash}`\n"
-        f"- ledger root `{_plain(result.ledger_root)}`\n- `farflung verify-run {run}` recomputes it from the run's log"
+        f"- ledger root `{_plain(result.ledger_root)}`\n"
+        f"- `farflung verify-run {run}` recomputes it from the run's log\n"
+        f"- this page was written by farflung {VERSION}"
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from farflung.core import limits
-from farflung.core.codec import encode
-from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError, VersionError
+from farflung.core.file_header import HEAD_BYTES, FileFormat, body_of, file_of, other_version, program_of
 from farflung.core.ids import ID_BYTES, Hash, short, text
 from farflung.core.io.durable_files import remove, sync_file, write_at, write_atomic
 from farflung.core.units import Bytes
@@ -28,6 +28,7 @@ from farflung.store.sealed_objects import (
     read_manifest,
 )
 
+_FORM: Final = FileFormat("manifest", remedy="fetch the object again from another peer: beginning it anew repairs it")
 _REMEMBERED: Final = 64  # manifests kept decoded
 _BEGUN: Final = 256  # fetches under way; the oldest must begin again when there are more
 
@@ -67,17 +68,21 @@ class DiskObjectStore:
         return self._path(object_id, "manifest").exists()
 
     def manifest(self, object_id: Hash) -> ObjectManifest:
-        """The manifest; raises RunError FF-STOR-010 (not here), VerificationError FF-STOR-013 (damaged)."""
+        """The manifest; raises RunError FF-STOR-010 (not here), VerificationError FF-STOR-013 (damaged), VersionError
+        FF-CORE-095.
+        """
         if (known := self._known.get(object_id)) is not None and self.has(object_id):
             return known
         path = self._path(object_id, "manifest")
         try:
             with path.open("rb") as file:
-                found = read_manifest(file.read(limits.MANIFEST_BYTES + 1))
+                found = _manifest(file.read(limits.MANIFEST_BYTES + HEAD_BYTES + 1))
         except FileNotFoundError:
             raise _absent(object_id) from None
         except OSError as error:
             raise self._unusable(error) from error
+        except VersionError:
+            raise
         except FarflungError as error:
             raise _damaged("FF-STOR-013", object_id, "its manifest", str(error)) from error
         if found.id != object_id:
@@ -176,7 +181,7 @@ class DiskObjectStore:
         self._known.pop(object_id, None)
         try:
             return self.has(object_id) and self.manifest(object_id).id == object_id
-        except VerificationError:
+        except (VerificationError, VersionError):
             return False
 
     def write_chunk(self, object_id: Hash, index: int, data: bytes | memoryview) -> None:
@@ -213,7 +218,7 @@ class DiskObjectStore:
         if manifest.chunks:
             sync_file(self._path(object_id, "data"), f"{self._label}.chunk")
         path = self._path(object_id, "manifest")
-        write_atomic(path, encode(manifest), f"{self._label}.manifest", private=True)
+        write_atomic(path, file_of(_FORM, manifest), f"{self._label}.manifest", private=True)
         self._partial.pop(object_id, None)
 
     def delete(self, object_id: Hash) -> None:
@@ -222,6 +227,14 @@ class DiskObjectStore:
         self._partial.pop(object_id, None)
         remove(self._path(object_id, "manifest"), f"{self._label}.delete")
         remove(self._path(object_id, "data"), f"{self._label}.delete")
+
+
+def _manifest(data: bytes) -> ObjectManifest:
+    body = body_of(_FORM, data)
+    try:
+        return read_manifest(body)
+    except ProtocolError as error:  # by its checksum it is what was written
+        raise other_version(_FORM, _FORM.version, program_of(data)) from error
 
 
 def _make_room(kept: dict[Hash, Any], most: int) -> None:
