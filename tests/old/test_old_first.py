@@ -92,6 +92,18 @@ def test_model_files_are_loaded_sampled_and_measured(run: Path, said: Callable[.
     assert load.model_hash((run / "model.safetensors").read_bytes()).hex() == MODEL
 
 
+def test_models_of_old_runs_are_fetched_and_exported_as_the_ledger_names_them(
+    run: Path, said: Callable[..., Any], tmp_path: Path
+) -> None:
+    for verb in ("fetch", "export"):
+        told = said(verb, "old", "--out", str(tmp_path / verb), "--json")
+        assert (told["model"], told["on_ledger"]) == (MODEL, True)
+    assert (tmp_path / "fetch" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    (run / "export" / "receipts" / "requester.receipt").write_bytes(RECEIPTS[0].read_bytes())
+    with pytest.raises(SystemExit):
+        said("fetch", "old", "--out", str(tmp_path / "again"))
+
+
 def test_an_export_of_then_holds_the_tensors_of_an_export_of_now(run: Path) -> None:
     held = load.open_model(str(run))
     now = hf_export.weights(held.tensors)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
-from farflung.core.errors import RunError, UsageError, VerificationError
+from farflung.core.errors import RunError, UsageError, VerificationError, VersionError
 from farflung.core.file_header import check_json
-from farflung.core.ids import ZERO_HASH
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK
+from farflung.job.spec import JobSpec
 from farflung.ledger.receipt_file import BYTES, check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.peers.rundir import folder
@@ -141,7 +142,7 @@ def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
     said, spec = model_hash(data), resolve_again(run).spec
     held = read_receipt_file(receipt_bytes(run))
     rows = check_receipt_file(held, chain_of(run, spec))
-    requester, job = NetworkKeys(spec).requester.public, read_terms(run, spec).id
+    requester, job = NetworkKeys(spec).requester.public, _job(run, spec, data)
     row = next((row for row in rows if isinstance(row, JobRow) and row.job == job), None)
     if held.party != requester:
         raise _no_receipt(run, "it is the receipt of another party")
@@ -156,6 +157,14 @@ def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
             hint=f"farflung verify-run {run.name}",
         )
     return ModelRecord(said.hex(), is_recorded)
+
+
+def _job(run: RunFolder, spec: JobSpec, data: bytes) -> Hash:
+    """The job by its terms; where another farflung wrote them by the model's card, which the recorded hash covers."""
+    try:
+        return read_terms(run, spec).id
+    except VersionError:
+        return Hash(bytes.fromhex(model_file.read(data)[0].job))
 
 
 def _no_receipt(run: RunFolder, cause: str) -> VerificationError:
