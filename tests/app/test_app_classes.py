@@ -22,12 +22,11 @@ from farflung.app.explorer.sources import FileLedgerSource
 from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.canon.program import CanonicalProgram
-from farflung.core.codec import encode
 from farflung.core.crypto import digest, local_key
 from farflung.core.events import AnyEvent, from_json, to_json
 from farflung.core.ids import ZERO_HASH
 from farflung.core.tensor_layout import TensorLayout
-from farflung.job import proof_class
+from farflung.job import proof_class, terms_file
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
 from farflung.job.spec import JobTerms
@@ -148,8 +147,8 @@ def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_prov
     chain, party = ledger_of(UNPROVEN), local_key(1, "r").public
     file, own, other = (tmp_path / name for name in ("a.receipt", "own.bin", "other.bin"))
     file.write_bytes(write_receipt_file(chain.genesis, party, party_receipts(chain, party)))
-    own.write_bytes(encode(UNPROVEN))
-    other.write_bytes(encode(PROVEN))
+    own.write_bytes(terms_file.write(UNPROVEN))
+    other.write_bytes(terms_file.write(PROVEN))
 
     def said(*options: str) -> tuple[str, str]:
         with contextlib.suppress(SystemExit):
