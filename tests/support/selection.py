@@ -2,7 +2,8 @@
 
     change  (make test)      all without a mark; of the rest, those that import a file that changed, and `guarantee`
     all     (make test-all)  whatever needs neither root, nor extras, nor a browser, and is no soak
-    rest    (.ci/run)        whatever `change` left out last time, root, browser and small extras included
+    rest    (.ci/run)        whatever `change` left out last time, root, browser and small extras included; but for
+                             what .ci/extras holds, which it runs when its files have changed
 
 A file has changed where it differs from what it was when `change` last passed (.pytest_cache). On a fresh clone: from
 the merge base of HEAD and main. What a test imports is found in the import graph of the package, in which a
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD, CHOSEN = "selection/passed", "selection/chosen"
 APART = {"soak", "netns", "browser", "extra", "quiet"}
 EXTRAS = tomllib.loads((ROOT / ".ci" / "extras.toml").read_text("utf-8"))  # tried when their files change
+HELD = {file for row in EXTRAS.values() for file in row.get("holds", "").split()}
 EVERYTHING = re.compile(r"pyproject\.toml|constraints\.txt|tests/conftest\.py|tests/support/selection\.py")
 MODULE = re.compile(r"\bfarflung(?:\.\w+)+\.?")
 
@@ -140,10 +142,13 @@ class Selection:
 
     def runs(self, item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
+        path = str(item.path.relative_to(ROOT))
+        if self.tier == "rest" and path in HELD and marks & {"whole", "slow", "quiet"}:
+            return False
         if marks & APART:
             parts = {mark.kwargs["name"] for mark in item.iter_markers("extra")}
             return self.tier == "rest" and "soak" not in marks and not parts & EXTRAS.keys()
-        is_asked = str(item.path.relative_to(ROOT)) in self.chosen and "slow" not in marks
+        is_asked = path in self.chosen and "slow" not in marks
         is_quick = "guarantee" in marks or not marks & {"whole", "slow"}
         return self.tier == "all" or (is_quick or is_asked) == (self.tier == "change")
 
