@@ -355,7 +355,7 @@ def model(tmp_path: Path) -> str:
 
 @pytest.mark.whole
 def test_the_table_fits_80_columns_and_names_each_codec(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["bench", "compress", model])
+    main(["bench", "compress", model, "--numbers", "1000"])
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 80
     assert "a stand-in" in " ".join(shown)

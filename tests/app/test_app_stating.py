@@ -28,7 +28,7 @@ SLOW = pytest.mark.slow
 VERBS = (
     ("export",),
     pytest.param(("statement", REQUESTER.public.hex(), "--csv"), marks=SLOW),
-    pytest.param(("statement", REQUESTER.public.hex()), marks=SLOW),
+    pytest.param(("statement", REQUESTER.public.hex()), marks=pytest.mark.soak),  # the rows of --csv, in words
     pytest.param(("statement", REQUESTER.public.hex(), "--json"), marks=SLOW),
 )
 

@@ -73,7 +73,7 @@ def test_all_cuts_of_so_many_rounds_with_a_twin_are_safe_and_live(first: Cuts, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("twin", [0, 2, 3])
+@pytest.mark.parametrize("twin", [0, *(pytest.param(seat, marks=pytest.mark.soak) for seat in (2, 3))])
 def test_it_does_not_matter_which_seat_lives_twice(twin: int) -> None:
     for script in sample(twin, (twin,)):
         play(SEATS, (twin,), script)

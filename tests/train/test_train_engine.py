@@ -73,8 +73,14 @@ def test_another_seed_gives_another_state(net, tiny):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("changes", METHODS)
-@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize(  # each method at one of the stops; at the other in `make soak`
+    ("changes", "stop"),
+    [
+        pytest.param(changes, stop, marks=() if (n % 2) == (stop == 3) else pytest.mark.soak)
+        for n, changes in enumerate(METHODS)
+        for stop in (1, 3)
+    ],
+)
 def test_resume_from_disk_equals_an_undisturbed_run(net, changes, stop):
     undisturbed, first = net(**changes), net(**changes)
     roots = [undisturbed.round(number) for number in range(4)]
