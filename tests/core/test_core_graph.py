@@ -162,14 +162,14 @@ def refusal(of: CanonicalGraph) -> str:
     return caught.value.code
 
 
-@pytest.mark.parametrize("made", GOOD, ids=lambda each: each.op)
-def test_a_node_that_keeps_the_rules_is_taken(made: GraphNode) -> None:
-    check(graph(made, inputs=INPUTS))
+def test_a_node_that_keeps_the_rules_is_taken() -> None:
+    for made in GOOD:
+        check(graph(made, inputs=INPUTS))
 
 
-@pytest.mark.parametrize(("code", "made"), BAD, ids=lambda each: each.op if isinstance(each, GraphNode) else each)
-def test_a_node_that_breaks_a_rule_is_refused(code: str, made: GraphNode) -> None:
-    assert refusal(graph(made, inputs=INPUTS)) == f"FF-CORE-{code}"
+def test_a_node_that_breaks_a_rule_is_refused() -> None:
+    told = [refusal(graph(made, inputs=INPUTS)) for _, made in BAD]
+    assert told == [f"FF-CORE-{code}" for code, _ in BAD]
 
 
 def test_a_graph_is_read_as_it_was_written_and_has_a_name() -> None:

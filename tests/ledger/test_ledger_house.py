@@ -24,9 +24,8 @@ def floats_in(source: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_no_floats_under_ledger(path: Path):
-    assert floats_in(path.read_text()) == []
+def test_no_floats_under_ledger():
+    assert [(path.name, found) for path in FILES if (found := floats_in(path.read_text()))] == []
 
 
 @pytest.mark.parametrize("line", ["x = 1.0", "x = a / b", "x /= 2", "x = float(1)", "x = 1e3", "import numpy\nnumpy.x"])
@@ -34,7 +33,8 @@ def test_the_check_finds_floats(line: str):
     assert floats_in(line)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_law_catches_only_errors_it_names(path: Path):
-    handlers = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)]
-    assert not [node.lineno for node in handlers if node.type is None or ast.unparse(node.type) == "Exception"]
+def test_law_catches_only_errors_it_names():
+    for path in FILES:
+        handlers = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)]
+        wide = [node.lineno for node in handlers if node.type is None or ast.unparse(node.type) == "Exception"]
+        assert not wide, path.name
