@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from app_trees import Ended, Event, Farflung, outcome
+from app_trees import UNAUDITED, Ended, Event, Farflung, outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
 
@@ -25,7 +25,7 @@ SERVANTS = ("ledger", "relay-2", "verifier-0", "requester")  # whose deaths chan
 
 
 # Rounds that last longer than a worker takes to start anew.
-LONG = ("--rounds", "14", "--set", "sync.steps=64")
+LONG = (*UNAUDITED, "--rounds", "14", "--set", "sync.steps=64")
 
 
 def run_with_deaths(

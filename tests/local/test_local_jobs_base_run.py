@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,26 +40,29 @@ def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, 
     assert model_file.read(model)[0].lineage == tuple(said["jobs"])
 
 
-def test_the_second_reader_proves_both_and_the_step_between_them(tiny: tuple[Farflung, Ended], child: Ended) -> None:
-    command, parent = tiny
-    alone = command("verify-run", _out(command))
+def test_the_second_reader_proves_both_and_the_step_between_them(
+    tiny: tuple[Farflung, Ended], child: Ended, command: Callable[..., Ended]
+) -> None:
+    place, parent = tiny
+    out, run = _out(place), str(place.runs / parent.result["run"])
+    alone = command("verify-run", out)
     assert "not checked here" in "\n".join(alone.lines)
     assert alone.lines[-1].endswith("is true, but for what it stands on")
-    both = command("verify-run", _out(command), "--parent", parent.result["run"], "--json")
+    both = command("verify-run", out, "--parent", run, "--json")
     assert both.code == 0, both.errors
     assert (both.events[0]["parents"], len(both.events[0]["lineage"])) == (1, 1)
-    command("verify-run", _out(command), "--parent", _out(command)).refusal("FF-VERI-126", 5)
+    command("verify-run", out, "--parent", out).refusal("FF-VERI-126", 5)
 
 
-def test_a_run_that_cannot_be_stood_on_stops_before_anything_begins(tiny: tuple[Farflung, Ended]) -> None:
-    command, parent = tiny
-    out = command.runs.parent / "refused"
+def test_a_run_that_cannot_be_stood_on_stops_before_anything_begins(
+    tiny: tuple[Farflung, Ended], command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    place, parent = tiny
+    run, out, broken = place.runs / parent.result["run"], tmp_path / "refused", tmp_path / "broken"
     begin = ("run", *SHORT, "--out", str(out), "--set")
     command(*begin, "model.start=nothing").refusal("FF-APP-350", 2)
-    width = ("--set", "model.width=64", "--set", f"model.start={parent.result['run']}")
-    command(*begin[:-1], *width).refusal("FF-APP-352", 2)
-    broken = command.runs.parent / "broken"
-    shutil.copytree(command.runs / parent.result["run"], broken)
+    command(*begin[:-1], "--set", "model.width=64", "--set", f"model.start={run}").refusal("FF-APP-352", 2)
+    shutil.copytree(run, broken)
     payload = next((broken / "export" / "payloads").iterdir())
     payload.write_bytes(payload.read_bytes()[:-1])
     command(*begin, f"model.start={broken}").refusal("FF-APP-351", 5)
