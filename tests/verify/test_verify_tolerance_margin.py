@@ -17,7 +17,7 @@ LIMITS = Tolerance((("params", (1 << 20, 0)), ("mean", (1 << 21, 1 << 22))))
 
 
 def spared(*distances: float, name: str = "drop-row") -> ShortcutDistance:
-    return ShortcutDistance(name, "leaves one row out", 0.125, (("params", distances[:2]), ("mean", distances[2:])))
+    return ShortcutDistance(name, "one row left out", 0.125, (("params", distances[:2]), ("mean", distances[2:])))
 
 
 def test_the_margin_is_that_of_the_tensor_that_stands_out_most() -> None:
@@ -35,7 +35,7 @@ def test_a_shortcut_within_twice_the_tolerance_is_no_job(times: float, is_refuse
     far, near = spared(100 * TAU, 0, 0, 0, name="far"), spared(times * TAU, 0, 0, 0)
     if not is_refused:
         return check_margins(LIMITS, LAYOUT, [far, near])
-    with pytest.raises(PolicyError, match=r"FF-VERI-115.*leaves one row out") as caught:
+    with pytest.raises(PolicyError, match=r"FF-VERI-115.*one row left out") as caught:
         check_margins(LIMITS, LAYOUT, [far, near])
     told = caught.value.cause
     assert f"saves 12% of a segment and lies {times * TAU:.2g} from honest work in params a" in told

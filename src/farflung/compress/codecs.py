@@ -104,7 +104,7 @@ def untrained_places(layout: TensorLayout, trained: Sequence[bool] | None) -> It
 def check_vector(vector: Float32, layout: TensorLayout, what: str) -> None:
     """Raises VerificationError FF-COMP-021 (not the layout's shape, not float32), RunError FF-COMP-020 (not finite)."""
     if vector.shape != (layout.size,) or vector.dtype != np.float32:
-        cause = f"{what} has shape {vector.shape} and type {vector.dtype}; ({layout.size},) float32 is needed"
+        cause = f"they are {vector.dtype} of shape {vector.shape}; float32 of ({layout.size},) is needed"
         raise VerificationError("FF-COMP-021", f"the {what} do not fit the layout", cause=cause)
     finite = np.isfinite(vector)
     if not finite.all():

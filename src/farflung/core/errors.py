@@ -21,6 +21,12 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
+def type_and_text(error: BaseException) -> str:
+    """`ValueError: what it says` of an error that is not ours; its type alone where it says nothing."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class FarflungError(Exception):
     """The root of the tree. `code`, `cause` and `hint` are what a person sees; `exit_code` ends the process."""
 

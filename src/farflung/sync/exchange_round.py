@@ -202,11 +202,12 @@ def check_roots(whole: Mapping[int, bytes], own: Hash) -> None:
     common = max(tally, key=lambda root: (tally[root], root))
     others = sorted(rank for rank, root in whole.items() if root != common)
     who = f"parameters of rank {', '.join(map(str, others))} differ from the others'"
-    cause = f"{tally[common]} of {len(whole)} ranks hold {common[:4].hex()}"
+    held = f"{tally[common]} of {len(whole)} ranks hold {common[:4].hex()}"
+    cause = held
     if not others:  # one's own is not among them
         who = "parameters of this peer differ from those of all payloads that count"
-        cause += f", this peer {bytes(own)[:4].hex()}, and what it sent does not count: it came too late or is of an "
-        cause += "older exchange"
+        late = "what it sent does not count: it came too late or is of an older exchange"
+        cause = f"{held}, this peer {bytes(own)[:4].hex()}, and {late}"
     raise VerificationError(
         "FF-SYNC-006",
         who,

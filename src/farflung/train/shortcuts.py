@@ -298,10 +298,10 @@ def _half(rows: int) -> int:
 
 
 SHORTCUTS: Final[Mapping[str, Shortcut]] = {
-    "skip-one": Shortcut("leaves one step out", lambda _, k: 1 / k, skip_one, is_once=True),
-    "skip": Shortcut("leaves every second step out", lambda _, k: k // 2 / k, skip),
-    "drop-row": Shortcut("leaves one row out of every batch", _of_rows(_but_one), _rows(_but_one)),
-    "wrong-row": Shortcut("one row of every batch is another one", _nothing, _other(_wrong_row)),
+    "skip-one": Shortcut("one step left out", lambda _, k: 1 / k, skip_one, is_once=True),
+    "skip": Shortcut("every second step left out", lambda _, k: k // 2 / k, skip),
+    "drop-row": Shortcut("one row of every batch left out", _of_rows(_but_one), _rows(_but_one)),
+    "wrong-row": Shortcut("another row in place of one of every batch", _nothing, _other(_wrong_row)),
     "half-batch": Shortcut("half of the rows", _of_rows(_half), _rows(_half)),
     "half-context": Shortcut(
         "the first half of every row", lambda spec, _: 1 - _half(spec.model.context) / spec.model.context,
@@ -317,7 +317,7 @@ SHORTCUTS: Final[Mapping[str, Shortcut]] = {
     "few-batches": Shortcut("the same few batches all the time", _nothing, few_batches),
     "other-data": Shortcut("another member's batches", _nothing, other_data),
     "chosen-data": Shortcut("data searched for, so that the end fits", _nothing, chosen_data),
-    "frozen": Shortcut("the first layers stay", lambda *_: BACKWARD * FROZEN, _with(FrozenLayersCheat)),
+    "frozen": Shortcut("the first layers left as they are", lambda *_: BACKWARD * FROZEN, _with(FrozenLayersCheat)),
     "momentum": Shortcut("the optimizer alone, without gradients", _all, _seldom(0)),
     "idle": Shortcut("no update", _all, idle),
     "noise": Shortcut("a random change of the right length", _all, noise),

@@ -16,7 +16,7 @@ from typing import Final
 from torch import nn
 
 from farflung.core import limits
-from farflung.core.errors import FarflungError, RunError, SpecError
+from farflung.core.errors import FarflungError, RunError, SpecError, type_and_text
 
 MODULE_NAME: Final = "farflung_user_model"
 
@@ -81,6 +81,4 @@ def failure(code: str, message: str, error: BaseException) -> RunError:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename.endswith(".py") and "farflung" not in f.filename]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return RunError(
-        code, message, cause=f"{type(error).__name__}: {error}{where}"[:2000], hint="correct the model's source"
-    )
+    return RunError(code, message, cause=f"{type_and_text(error)}{where}"[:2000], hint="correct the model's source")

@@ -52,7 +52,7 @@ def check_margins(tolerance: Tolerance, layout: TensorLayout, shortcuts: Iterabl
         return
     raise PolicyError(
         "FF-VERI-115",
-        f"audits of this job would not find who {least.shortcut.about}",
+        f"audits of this job would not see a shortcut: {least.shortcut.about}",
         cause=f"that saves {least.shortcut.saved:.0%} of a segment and lies {least.distance:.2g} from honest work in "
         f"{least.tensor}, whose tolerance is {least.limit:.2g}: {least.value:.1f} times, and more than 2 are needed",
         hint="lower optimizer.lr, use shorter segments (more audit.segments), or remove what is random",

@@ -132,7 +132,7 @@ def _refused(least: MachineGrade, option: TrainingOption, low: Sequence[HostAdmi
     return InfeasibleOption(
         option.kind, CLASS, 5, 1 - len(low) / len(option.hosts),
         f"{len(low)} of {len(option.hosts)} machines are not of class {least}, as network.machines asks: {why.at}:"
-        f" {why.rule} {why.why}",
+        f" {why.rule}: {why.why}",
         "other machines, or a lower class",
     )  # fmt: skip
 

@@ -74,9 +74,9 @@ def dividing(what: str, whole: int, parts: str, by: int) -> None:
     if whole % by:
         raise UsageError(
             "FF-PLAN-023",
-            f"{what} = {whole} cannot be cut by {parts} = {by}",
+            f"`{what} = {whole}` cannot be cut by `{parts} = {by}`",
             cause=f"{whole % by} are left over",
-            hint=f"choose {parts} so that it divides {what}",
+            hint=f"choose `{parts}` so that it divides `{what}`",
         )
 
 

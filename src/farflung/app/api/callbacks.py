@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from farflung.core import events
-from farflung.core.errors import UsageError
+from farflung.core.errors import UsageError, type_and_text
 from farflung.core.events import AnyEvent
 from farflung.core.io.ordinary_files import open_own
 from farflung.core.units import Bytes, Seconds, Tokens
@@ -185,7 +185,7 @@ class Callbacks:
             call(*arguments)
         except Exception as error:
             self._kept.remove(callback)
-            self._say(f"{_name(callback)} failed and is left out: {type(error).__name__}: {error}", error)
+            self._say(f"{_name(callback)} failed and is left out: {type_and_text(error)}", error)
 
     def _say(self, what: str, error: Exception) -> None:
         text = f"warning[{LEFT_OUT}]: callback {what[:300]}"

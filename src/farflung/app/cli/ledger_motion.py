@@ -58,7 +58,7 @@ def name_in(text: str, what: str) -> bytes:
         raise UsageError(
             "FF-APP-315",
             f"{text[:70]!r} is no {what}",
-            cause=f"a {what} has {2 * ID_BYTES} hexadecimal digits",
+            cause=f"it is written in {2 * ID_BYTES} hexadecimal digits",
             hint="copy it whole: `farflung ledger join`, `motion` and `show` print such names",
         )
     return name

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import farflung
-from farflung.core.errors import FarflungError, RunError, UsageError
+from farflung.core.errors import FarflungError, RunError, UsageError, type_and_text
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.peers.process.user_dirs import choose_kernels
 
@@ -145,10 +145,10 @@ class RootCommandGroup(click.Group):
                 ) from error
             near = difflib.get_close_matches(said.lower(), [*VERBS, *MEANT], 1)
             meant = MEANT.get(near[0], near[0]) if near else "--help"
-            guess = f" Did you mean {meant!r}?" if near else ""
+            guess = f". Did you mean {meant!r}?" if near else ""
             raise UsageError(
                 "FF-APP-001",
-                f"no verb {said!r}.{guess}",
+                f"no verb {said!r}{guess}",
                 cause=f"verbs are {', '.join(VERBS)}" if not near else "it is written farflung VERB [ARGUMENTS]",
                 hint=f"farflung {meant}" + (" --help" if near and meant != "--help" else ""),
             ) from error
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(
             RunError(
                 "FF-APP-099",
-                f"{type(error).__name__}: {error}",
+                type_and_text(error),
                 cause="this is a mistake in farflung itself",
                 hint="the same command with `farflung -v ...`, and report what it prints",
             )

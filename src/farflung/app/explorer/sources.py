@@ -23,7 +23,15 @@ from farflung.app.explorer.job_class import read_terms
 from farflung.app.explorer.ledger_export import ChainBuilder, chain_of
 from farflung.app.explorer.schema_check import fault_of
 from farflung.core import limits
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError, VersionError
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    RunError,
+    UsageError,
+    VersionError,
+    type_and_text,
+)
 from farflung.core.ids import Hash
 from farflung.job.spec import JobTerms
 from farflung.ledger import genesis_file, queries
@@ -118,7 +126,7 @@ class HttpLedgerSource:
             raise NetworkError(
                 "FF-APP-277",
                 f"{self.name} does not answer",
-                cause=f"{type(error).__name__}: {error}",
+                cause=type_and_text(error),
                 hint="see that the validator runs with --api, and that the address is right",
             ) from error
 

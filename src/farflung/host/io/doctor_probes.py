@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from farflung.core.errors import FarflungError
+from farflung.core.errors import FarflungError, type_and_text
 from farflung.host import machine_readings as r
 from farflung.host import sandbox as order
 from farflung.host.io import doctor_sockets as network
@@ -109,7 +109,7 @@ def _lane(lane: Sequence[CheckProbe], stop: float, found: dict[str, r.Reading]) 
         except FarflungError as error:
             found[one.name] = r.ProbeErrorReading(error.code, error.message, error.cause, error.hint)
         except Exception as error:  # the task's boundary: one probe's fault is not the check's
-            found[one.name] = r.MissingReading(f"{type(error).__name__}: {error}"[:200])
+            found[one.name] = r.MissingReading(type_and_text(error)[:200])
 
 
 def python() -> r.PythonReading:

@@ -140,7 +140,7 @@ class SignaturePool:
         self._drop(seat)
 
     def _settle(self, seat: int, chunk: _SignatureBatch) -> None:
-        cause = ""
+        cause = "they ended"
         for _ in range(TRIES):
             try:
                 chunk.answer.set_result(self._worker(seat).judge(chunk))

@@ -231,7 +231,7 @@ async def _chunks(ask: Ask, download: SnapshotDownload, height: int) -> bool:
 async def _asked(ask: Ask, query: queries.Read, kind: type[A]) -> A:
     said = queries.read_reply(await ask(encode(query)))
     if not isinstance(said, kind):
-        told = f": {said.code} {said.message}" if isinstance(said, queries.QueryErrorReply) else ""
+        told = f"; {said.code}: {said.message}" if isinstance(said, queries.QueryErrorReply) else ""
         raise ProtocolError(
             "FF-LEDG-333",
             f"a validator answered {type(said).__name__}",

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from farflung.core.errors import FarflungError, RunError
+from farflung.core.errors import FarflungError, RunError, type_and_text
 from farflung.core.events import ProcessRestartEvent
 from farflung.peers.process.channel import Report
 from farflung.peers.process.child import ChildProcess
@@ -175,7 +175,7 @@ class ProcessSupervisor:
         except FarflungError as error:
             self._fail(error)
         except Exception as error:  # the task's boundary: without this watch nothing would be started again
-            self._fail(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+            self._fail(RunError("FF-APP-099", type_and_text(error)[:300]))
 
     def _fail(self, error: FarflungError) -> None:
         if self._failed is not None and not self._failed.done():
@@ -231,7 +231,7 @@ def _pin_port(process: SupervisedProcess, ready: Report) -> None:
 
 def _why(child: ChildProcess, status: int) -> str:
     if child.failure is not None:
-        return f"{child.failure.code} {child.failure.message}"
+        return f"{child.failure.code}: {child.failure.message}"
     if status < 0:
         return f"its process was ended by {signal.Signals(-status).name}"
     return f"its process ended with status {status}"
@@ -244,7 +244,7 @@ def _count(process: SupervisedProcess, why: str) -> None:
         raise RunError(
             "FF-APP-025",
             f"{process.name} dies again and again",
-            cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time {why}",
+            cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time: {why}",
             hint=f"look into {process.log}, then run `farflung resume`",
         )
     process.deaths.append(_now())

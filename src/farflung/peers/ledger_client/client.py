@@ -118,7 +118,7 @@ class LedgerClient:
         height, code, why = fate[1].height, fate[1].code, fate[1].why
         if code or height is None:
             names = ", ".join(type(op).__name__ for op in ops)
-            raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}")
+            raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}" if why else code)
         return height
 
     async def refresh(self) -> int:
@@ -141,7 +141,7 @@ class LedgerClient:
         raise RunError(
             "FF-APP-320",
             "the ledger takes no transaction of this key",
-            cause=f"{fate.code}: {fate.why}",
+            cause=f"{fate.code}: {fate.why}" if fate.why else fate.code,
             hint="rows are read without `refresh` by whoever cannot pay a fee: proved, and perhaps not the newest",
         )
 

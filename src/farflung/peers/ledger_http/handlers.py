@@ -293,7 +293,7 @@ def wrong(name: str, wanted: str) -> UsageError:
     """What a word of a request is not."""
     return UsageError(
         "FF-APP-272",
-        f"{name} is not what it must be",
+        f"{name!r} is not what it must be",
         cause=f"it is {wanted}",
         hint="/v1/openapi.json says what each path takes",
     )

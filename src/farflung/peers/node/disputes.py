@@ -14,7 +14,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, NetworkError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, VerificationError, type_and_text
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.host.io.machine_probe import memory_bytes
@@ -155,7 +155,7 @@ class DisputeAgent:
             self._warn(error)
         except Exception as error:  # the task's boundary: an execution may raise anything
             self._lost.add(named)
-            text = f"a dispute is not played on: {type(error).__name__}: {error}"
+            text = f"a dispute is not played on: {type_and_text(error)}"
             self._channel.report("warning", code="FF-APP-380", message=text[:300])
 
     async def _contest(self, row: PinpointRow) -> DisputeGame | None:

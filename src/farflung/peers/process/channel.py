@@ -23,7 +23,15 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from farflung.core.codec import describe
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError, VerificationError
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    RunError,
+    UsageError,
+    VerificationError,
+    type_and_text,
+)
 from farflung.core.events import AnyEvent, ProcessUsageEvent, to_json
 from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
@@ -207,7 +215,7 @@ def run_role(main: Callable[[ConfigT, Channel], Coroutine[Any, Any, None]], kind
     except BaseException as error:
         if os.environ.get("FARFLUNG_DEBUG"):
             traceback.print_exc()
-        channel.fail(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+        channel.fail(RunError("FF-APP-099", type_and_text(error)[:300]))
         sys.exit(1)
 
 

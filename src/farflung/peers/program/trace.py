@@ -151,7 +151,7 @@ def _unproven(spec: JobSpec, error: FarflungError) -> str:
     if spec.audit.proof == "proven":
         raise SpecError(
             "FF-APP-341",
-            f"the job asks to be proven, but {error.message}",
+            f"the job asks to be proven, and it cannot be: {error.message}",
             cause=error.cause,
             hint=error.hint or 'leave proof out of [audit], or set proof = "outcome"',
         ) from error

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
-from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError, type_and_text
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.units import Seconds
@@ -247,7 +247,7 @@ class Coordinator:
         except FarflungError as error:
             self._failed(peer, error)
         except Exception as error:  # the task's boundary: the rounds wait for this task
-            self._failed(peer, RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+            self._failed(peer, RunError("FF-APP-099", type_and_text(error)[:300]))
 
     def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
         self._last_error = error

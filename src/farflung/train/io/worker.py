@@ -21,7 +21,7 @@ from typing import Any, cast
 from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
 from farflung.train import worker_messages
 from farflung.train.io.import_without_gc import gc_paused
 
@@ -98,7 +98,7 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
     if isinstance(error, FarflungError):
         words = (error.code, error.message, error.cause, error.hint)
     else:
-        cause = f"{type(error).__name__}: {error}"[:2000]
+        cause = type_and_text(error)[:2000]
         words = ("FF-TRAIN-099", "the worker met an unexpected error", cause, "run again with FARFLUNG_DEBUG=1")
     return worker_messages.WorkerFailure(*(word.encode("utf-8", "replace").decode() for word in words))
 

@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farflung.core.canon.graph import CanonicalGraph, check
-from farflung.core.errors import FarflungError, SpecError
+from farflung.core.errors import FarflungError, SpecError, type_and_text
 from farflung.job.spec import JobSpec, OptimizerSpec
 from farflung.train import optim
 from farflung.train.contribution_trace import PARAMS
@@ -222,6 +222,6 @@ def _recorded(step: _StepFunction, examples: list[Tensor]) -> fx.GraphModule:
         raise SpecError(
             "FF-VERI-086",
             "the model cannot be traced",
-            cause=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
+            cause=type_and_text(error).splitlines()[0][:240],
             hint="forward must do the same operations whatever the numbers are: no .item(), no if on a tensor",
         ) from error
