@@ -18,12 +18,12 @@ from test_peers_ledger_verbs import free_ports
 
 from farflung.app.cli.ledger import ledger
 from farflung.app.cli.ledger_seats import client_of
-from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import encode
 from farflung.core.crypto import NS_EVIDENCE, NS_SPEC, SigningKey, digest
 from farflung.core.errors import RunError, UsageError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.money import MICRO
+from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.transactions import (
     JobCreate,
@@ -71,12 +71,12 @@ class Court:
     def _rewrite(self, dispute_ms: int) -> Genesis:
         """A genesis in which an accusation is a dispute, and both sides have money."""
         files = sorted(self.folder.rglob("genesis.bin"))
-        made = decode(files[0].read_bytes(), Genesis, limits.TX_BYTES)
+        made = genesis_file.read(files[0].read_bytes())
         rich = tuple((key.public, MICRO) for key in (self.node, self.verifier))
         law = msgspec.structs.replace(made.params, dispute_ms=dispute_ms, bond_min=BOND)
         made = msgspec.structs.replace(made, accounts=(*made.accounts, *rich), params=law)
         for file in files:
-            file.write_bytes(encode(made))
+            file.write_bytes(genesis_file.write(made))
         return made
 
     def _start(self, config: Path) -> None:

@@ -37,6 +37,7 @@ from farflung.verify.audit_sample import AuditSample
 from farflung.verify.audit_verdict import EXCESS_CAP
 from farflung.verify.blind_commitment import BlindCommitment, blind
 from farflung.verify.evidence import AuditEvidence, evidence_fault, evidence_hash
+from farflung.verify.evidence import read as read_evidence
 
 replace = msgspec.structs.replace
 
@@ -88,7 +89,7 @@ def verdicts(run: Run) -> list[tuple[PeerId, VerdictFinding]]:
 
 def evidence(run: Run) -> AuditEvidence:
     (path,) = run.evidence.iterdir()
-    return decode(path.read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
+    return read_evidence(path.read_bytes())
 
 
 def caught(run: Run, finding: VerdictFinding) -> None:

@@ -12,9 +12,7 @@ import pytest
 from attack_run import EVE, HONEST, ROUND, Run, ledger_of
 from attack_world import JOB_KEY, REQUESTER, SPEC, TERMS, VERIFIERS, start_order, within
 
-from farflung.core import limits
 from farflung.core.backoff import Backoff
-from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
 from farflung.ledger.transactions import JobSlash, VerdictFinding
 from farflung.net.io.connection import Connection
@@ -26,7 +24,8 @@ from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.ledger_recorder import LedgerRecorder
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord
 from farflung.verify.audit_accounts import AuditAccounts
-from farflung.verify.evidence import AuditEvidence, evidence_fault
+from farflung.verify.evidence import evidence_fault
+from farflung.verify.evidence import read as read_evidence
 
 
 async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> Any:
@@ -123,7 +122,7 @@ def test_who_dies_when_it_is_drawn_and_stays_away_pays_like_one_that_is_silent(s
     assert EVE.public not in {c.peer for c in record(run, AcceptSetRecord).contributions}
     assert verdicts(run) == [VerdictFinding.WITHHELD] * len(VERIFIERS)
     assert run.out == [(EVE.public, True), (EVE.public, False)]  # it might have come back, and did not
-    found = decode(evidence_file(run.evidence, ROUND, EVE.public).read_bytes(), AuditEvidence, limits.CONTROL_BYTES)
+    found = read_evidence(evidence_file(run.evidence, ROUND, EVE.public).read_bytes())
     assert evidence_fault(found, SPEC) == ""
     asyncio.run(_slashed_half(run))
 

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.core.errors import NetworkError
+from farflung.core.file_header import value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.host import sandbox
 from farflung.host.io.code_digest import image_digest
@@ -24,7 +24,7 @@ from farflung.ledger.transactions import Op
 from farflung.market.provider_offer import Capabilities
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import tamper_watch
-from farflung.peers.node.tamper_watch import TamperWatch
+from farflung.peers.node.tamper_watch import FORM, TamperWatch
 from farflung.peers.process.channel import LogChannel
 
 CHAIN, JOB, NODE = Hash(b"c" * 32), Hash(b"j" * 32), PeerId(b"n" * 32)
@@ -151,7 +151,7 @@ def told(folder: Path, ledger: Ledger) -> TamperReport:
 
     asyncio.run(work())
     (kept,) = folder.glob("tampering-*.bin")
-    return decode(kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
+    return value_of(FORM, kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
 
 
 def test_the_ledger_hears_the_hash_of_the_report_that_the_node_keeps(
@@ -189,7 +189,7 @@ def test_code_that_changes_under_a_lease_is_told_of_once_and_ends_no_lease(
     assert not any(watch.look("provider 1", JOB, worker) for _ in range(3))
     assert capsys.readouterr().err.count(CHANGED) == 1
     (kept,) = tmp_path.glob("tampering-*.bin")
-    said = decode(kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
+    said = value_of(FORM, kept.read_bytes(), TamperReport, limits.CONTROL_BYTES)
     assert (said.began, said.now, said.signs) == (first.image, image_digest(package), (CHANGED,))
     assert watch.attest(JOB, FACTS, worker).image == first.image, "the same lease began with the same code"
     assert watch.attest(Hash(b"k" * 32), FACTS, worker).image == said.now

@@ -25,7 +25,7 @@ from farflung.market.provider_offer import Capabilities
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import Channel
 
-_FORM: Final = FileFormat("tampering")
+FORM: Final = FileFormat("tampering")
 IMAGE_SECONDS: Final = 60.0  # between two looks at the code on the disk
 
 
@@ -71,7 +71,7 @@ class TamperWatch:
     def _tell(self, name: str, job: Hash, signs: tuple[str, ...]) -> None:
         """Says so here and on the ledger; the report is kept."""
         said = TamperReport(self._chain, job, self._node, self._began, image_digest(), signs)
-        write_atomic(self._folder / f"tampering-{job.hex()[:16]}.bin", file_of(_FORM, said), "provider.tampering")
+        write_atomic(self._folder / f"tampering-{job.hex()[:16]}.bin", file_of(FORM, said), "provider.tampering")
         self._channel.report("warning", code="FF-APP-372", message=f"{name}: {'; '.join(signs)}"[:300])
         if self._ledger is not None:
             self._tasks.begin(self._record(self._ledger, HostTampered(job, tampering_hash(said))))
