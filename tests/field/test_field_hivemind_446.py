@@ -24,18 +24,20 @@ from msgspec.structs import replace
 from net_tolls import CHAIN, R, toll
 from torch import nn
 
+from farflung.app.cli import init
 from farflung.app.explorer import ledger_export
 from farflung.core import events
 from farflung.core.attestations import Attestation
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import local_key
-from farflung.core.errors import FarflungError, VersionError
+from farflung.core.errors import FarflungError, SpecError, VersionError
 from farflung.core.file_header import file_of
 from farflung.core.ids import ZERO_HASH
 from farflung.core.release import VERSION
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import dataset, terms_file
 from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec
 from farflung.ledger import genesis_file, snapshot
 from farflung.ledger.chain import Chain
@@ -415,3 +417,11 @@ def test_a_run_whose_job_has_keys_of_another_version_is_told(tmp_path: Path) -> 
     made.identity_file.write_text(json.dumps(said))
     with pytest.raises(VersionError, match=r"written by farflung 9\.8\.7"):
         resolve_again(made)
+
+
+def test_a_job_file_that_another_version_began_says_so_where_a_key_is_unknown() -> None:
+    text = init.document()
+    load(text)
+    older = text.replace(f"farflung {VERSION}.", "farflung 9.8.7.", 1).replace("\nrounds", "\nrouds", 1)
+    with pytest.raises(SpecError, match=rf"begun by farflung 9\.8\.7; this is farflung {VERSION}"):
+        load(older)

@@ -7,12 +7,14 @@ where every value came from.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from farflung.core.errors import SpecError
+from farflung.core.release import VERSION
 from farflung.job import toml_parser
 from farflung.job.keys import KEYS, SECTIONS, JobKey, expected, nearest
 from farflung.job.keys import keys as keys
@@ -21,6 +23,8 @@ from farflung.job.methods.sync_method import METHOD
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 from farflung.job.spec_checks import check
+
+_BEGUN: Final = re.compile(r"# A job of farflung ([0-9A-Za-z.+!-]{1,32})\. ")  # what `farflung init` writes
 
 
 class ResolvedJob(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ def load(
     """
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
     origins = dict.fromkeys(KEYS, "default")
-    said = [*_from_file(text, origin_name), *_from_environment(environment or {})]
+    said = [*_from_file(text, origin_name + _version(text or "")), *_from_environment(environment or {})]
     said += [_SourceValue(key, value, f"flag {key}", True) for key, value in sorted((flags or {}).items())]
     for one in [*_from_preset(preset), *_from_method(said), *said]:
         values[one.key] = _typed(_known(one), one)
@@ -62,6 +66,14 @@ def load(
     spec = build(values)
     check(spec, origins)
     return ResolvedJob(spec, origins)
+
+
+def _version(text: str) -> str:
+    """What to add to the name of a file that `farflung init` of another version began; an unknown key says so then."""
+    begun = _BEGUN.match(text)
+    if begun is None or begun[1] == VERSION:
+        return ""
+    return f" (begun by farflung {begun[1]}; this is farflung {VERSION})"
 
 
 def build(values: Mapping[str, Any]) -> JobSpec:
