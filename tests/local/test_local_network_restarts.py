@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
 from farflung.core.events import AnyEvent, ProcessRestartEvent
 from farflung.local.network import restarts
 from farflung.local.network.restarts import ProcessSupervisor, SupervisedProcess
@@ -234,12 +234,47 @@ def test_a_port_that_somebody_took_meanwhile_is_tried_again(kept: Any, monkeypat
     kept(body, "ready port")
 
 
-def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any) -> None:
+@pytest.mark.parametrize("deaths", [1, 3])
+def test_a_process_that_dies_before_it_ever_was_ready_is_started_again(kept: Any, deaths: int) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        assert (await ask(supervisor))["number"] == deaths + 1
+        (event,) = watcher.told
+        assert isinstance(event, ProcessRestartEvent)
+        assert (event.name, event.why) == ("thing", "its process was ended by SIGKILL")
+        assert watcher.ends == []  # nobody knew it yet
+        await next_life(supervisor, watcher)
+        assert (await ask(supervisor))["number"] == deaths + 2
+
+    kept(body, "die " * deaths)
+
+
+@pytest.mark.slow
+def test_a_process_that_never_becomes_ready_ends_the_run(kept: Any) -> None:
     async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
         raise AssertionError("it was never ready")
 
-    with pytest.raises(RunError, match="FF-APP-020"):
-        kept(body, "die")
+    with pytest.raises(RunError, match="FF-APP-025") as caught:
+        kept(body, "die " * (restarts.RESTARTS + 1))
+    assert "SIGKILL" in caught.value.cause
+
+
+def test_a_process_that_says_why_it_cannot_start_is_not_started_again(kept: Any, tmp_path: Path) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        raise AssertionError("it was never ready")
+
+    with pytest.raises(NetworkError, match="FF-NET-040"):
+        kept(body, "port")
+    assert (tmp_path / "lives").read_text() == "1"
+
+
+def test_two_who_ask_for_the_same_report_have_one_each(kept: Any) -> None:
+    async def body(supervisor: ProcessSupervisor, watcher: Watcher, process: SupervisedProcess) -> None:
+        both = await asyncio.gather(ask(supervisor), ask(supervisor))
+        assert [said["number"] for said in both] == [1, 1]
+        asked = [asyncio.ensure_future(ask(supervisor, word)) for word in ("die once", "say")]
+        assert [said["number"] for said in await asyncio.gather(*asked)] == [2, 2]
+
+    kept(body)
 
 
 def test_a_dismissed_process_stays_away(kept: Any) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from farflung.core.errors import ProtocolError
+from farflung.core.value_count import count_values
 
 T = TypeVar("T")
 
@@ -46,19 +47,22 @@ def encode(value: Any) -> bytes:
     return _ENCODER.encode(value)
 
 
-def decode(data: bytes | memoryview, kind: type[T], limit: int) -> T:
+def decode(data: bytes | bytearray | memoryview, kind: type[T], limit: int, values: int | None = None) -> T:
     """Reads canonical bytes of at most `limit` bytes as `kind`.
 
+    `values`: so many numbers, texts and lists it may hold, which are counted before any is made; None: not counted.
     Raises ProtocolError: FF-CORE-020 too long, FF-CORE-021 not of this type, FF-CORE-022 not canonical,
-    FF-CORE-023 a float that is not finite.
+    FF-CORE-023 a float that is not finite, FF-CORE-024 too many values.
     """
     if len(data) > limit:
         raise ProtocolError("FF-CORE-020", f"message of {len(data)} bytes", cause=f"the limit is {limit} bytes")
+    if values is not None and count_values(data, values) > values:
+        raise ProtocolError("FF-CORE-024", "message of too many values", cause=f"the limit is {values}")
     try:
         value = msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise ProtocolError("FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]) from None
-    if encode(value) != bytes(data):
+    if encode(value) != data:
         raise ProtocolError("FF-CORE-022", "message is not canonical", cause="it does not re-encode to itself")
     if _may_hold_floats(cast(Hashable, kind)):
         _refuse_non_finite(value)

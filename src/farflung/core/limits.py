@@ -16,7 +16,11 @@ STREAMS_OPEN: Final = 256  # requests under way on one connection, each way
 HANDSHAKE_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 120.0
 CONNECTIONS: Final = 256  # accepted by one listener at a time
-PIPE_BYTES: Final = 1 << 30  # one message between an agent and its own worker
+PIPE_BYTES: Final = 1 << 30  # one message to a worker; what it replies its job bounds (train.reply_bounds)
+REPLY_BYTES: Final = 64 * KIB  # of a reply in words and figures, and what any reply may have beside its vectors
+REPLY_VALUES: Final = 64  # the same: numbers, texts and lists
+REPLY_SECONDS: Final = 60.0  # for a reply that has begun to come, beside its bytes at REPLY_RATE
+REPLY_RATE: Final = MIB  # bytes a second
 
 # Store
 CHUNK_BYTES: Final = MIB  # plaintext bytes of one STREAM chunk

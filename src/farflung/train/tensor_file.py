@@ -24,6 +24,7 @@ MAGIC_BYTES: Final = 8
 HEAD_BYTES: Final = MAGIC_BYTES + 32 + 8 + 8 + 1
 CHECKSUM_BYTES: Final = 32
 SECTIONS: Final = 8  # vectors in one file
+NAME_BYTES: Final = 256  # of a section, with its length
 COUNTER: Final = 1 << 63
 
 
@@ -41,6 +42,11 @@ class TensorFileContent(NamedTuple):
     round: int
     step: int
     vectors: dict[str, Float32]
+
+
+def largest(layout: TensorLayout) -> int:
+    """The most bytes that a file of this layout may have."""
+    return HEAD_BYTES + SECTIONS * (NAME_BYTES + 4 * layout.size) + CHECKSUM_BYTES
 
 
 def pack(kind: TensorFileKind, layout: TensorLayout, sections: TensorFileContent) -> bytes:

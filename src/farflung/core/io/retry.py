@@ -18,11 +18,13 @@ async def retry(
     backoff: Backoff,
     may_pass: Callable[[FarflungError], bool],
     *,
+    tries: float = math.inf,
     patience: Callable[[], float] = lambda: math.inf,
     stood: float | None = None,
     on_pause: Callable[[FarflungError, float], None] = lambda _error, _waited: None,
 ) -> T:
-    """What `work` returns. Raises its last error: one that may not pass, or when the seconds of `patience` are over.
+    """What `work` returns. Raises its last error: one that may not pass, or when it has failed `tries` times, or when
+    the seconds of `patience` are over.
 
     `stood`: the time counts from the first failure, and anew from one that a try of more than `stood` seconds ends in;
     None: from the begin. `on_pause` hears before each pause of the failure, and of the seconds since the begin.
@@ -38,7 +40,7 @@ async def retry(
             now = loop.time()
             if stood is not None and (not failures or now - tried > stood):
                 counted, failures = now, 0
-            if not may_pass(error) or now - counted >= patience():
+            if failures + 1 >= tries or not may_pass(error) or now - counted >= patience():
                 raise
             on_pause(error, now - began)
         await asyncio.sleep(backoff.pause(failures))

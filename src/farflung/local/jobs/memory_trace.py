@@ -29,6 +29,7 @@ from farflung.plan.worker_memory import StepMemory
 from farflung.train.gauge.request import HeapMemoryRequest, Request, StepMemoryRequest
 from farflung.train.io import memory_process
 from farflung.train.io.worker_pipe import GONE, WorkerPipe
+from farflung.train.reply_bounds import ReplyBound
 
 Answer = TypeVar("Answer", StepTrace, HeapGrowth)
 
@@ -36,6 +37,7 @@ CPU_SECONDS: Final = 600  # of one answer: some five for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
 MOST_FLOP: Final = 4e11  # of a step that is made to see what the heap keeps: three take some ten seconds
 LEAST_BYTES: Final = 64_000_000  # of a step: beside less, what a process takes anyhow is seen and not the heap
+VALUES: Final = 16 * limits.TENSORS  # of an answer: a name and a shape for each tensor, and figures for each block
 SHARE: Final = 0.5  # of this machine's usable memory, what such a step may take
 
 
@@ -119,13 +121,14 @@ async def _or_warned(spec: JobSpec, module: bytes, journal: EventEmitter) -> Ste
 
 async def _answer(request: Request, kind: type[Answer], bounds: WorkerLimits, seconds: float) -> Answer:
     """What a process in the sandbox says; of it only that it has this form. The process is gone when this returns."""
+    bound = ReplyBound(kind, limits.CONTROL_BYTES, VALUES)
     folder = Path(tempfile.mkdtemp(prefix="farflung-gauger-"))
     log = folder / "gauger.log"
     try:
         worker = start_worker(folder / "scratch", log, bounds, command=(*PYTHON, "-m", memory_process.MODULE))
         try:
             async with asyncio.timeout(seconds):
-                answer = await WorkerPipe(worker.socket, kind, limits.CONTROL_BYTES).request(request)
+                answer = await WorkerPipe(worker.socket, lambda _: bound).request(request)
         except TimeoutError:
             raise unanswered("it did not answer in time") from None
         except RunError as error:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import RunError
+from farflung.core.errors import ProtocolError, RunError
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
 from farflung.host.worker_limits import unplanned_limits
@@ -32,15 +32,16 @@ from farflung.train.inference_messages import (
 )
 from farflung.train.io import inference_process
 from farflung.train.io.worker import WorkerChannel
+from farflung.train.reply_bounds import ReplyBound
 from farflung.train.worker_messages import WorkerFailure
 
 TOKENS: Final = 256  # a sampled token is a byte
 NAME: Final = 1024  # characters of a tensor's name
 WORDS: Final = 2000  # characters of what a process says of its failure
-_REPLIES: Final[Mapping[type[Request], type[Answer]]] = {
-    GenerateRequest: GenerateReply,
-    ModelEvaluationRequest: ModelEvaluationReply,
-    ParameterNamesRequest: ParameterNamesReply,
+_REPLIES: Final[Mapping[type[Request], ReplyBound]] = {
+    GenerateRequest: ReplyBound(GenerateReply),
+    ModelEvaluationRequest: ReplyBound(ModelEvaluationReply),
+    ParameterNamesRequest: ReplyBound(ParameterNamesReply, limits.CONTROL_BYTES, 4 * limits.TENSORS),
 }
 _CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
 
@@ -73,22 +74,31 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
 
 
 def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler) -> Iterator[Answer]:
-    kind = cast(type[Any], Answer | WorkerFailure)
     channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
     left = request.count if isinstance(request, GenerateRequest) else 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.write(encode(request))
-        while left and (raw := channel.read()) is not None:
-            answer = decode(raw, kind, limits.PIPE_BYTES)
+        while left and (answer := _next(channel, request)) is not None:
             if isinstance(answer, WorkerFailure):
                 raise _said(answer)
-            if not isinstance(answer, _REPLIES[type(request)]) or not _is_possible(answer):
+            if not _is_possible(answer):
                 raise _ended("it answered what was not asked")
             left -= 1
             yield answer
     if left:
         worker.terminate(0)  # its log is complete then
         raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
+
+
+def _next(channel: WorkerChannel, request: Request) -> Answer | WorkerFailure | None:
+    """The next reply, a few figures or names; None: the process ended. Raises RunError FF-APP-167 of anything else."""
+    bound = _REPLIES[type(request)]
+    try:
+        raw = channel.read(bound.size)
+        kind = cast(type[Any], bound.kind | WorkerFailure)
+        return None if raw is None else cast(Answer, decode(raw, kind, bound.size, bound.values))
+    except ProtocolError as error:
+        raise _ended(f"it answered what was not asked: {error.message}") from error
 
 
 def _said(answer: WorkerFailure) -> RunError:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
-from farflung.core.events import BaselineEvent, BaselineProgressEvent, EvaluationEvent
+from farflung.core.errors import FarflungError
+from farflung.core.events import BaselineEvent, BaselineProgressEvent, EvaluationEvent, WarningEvent
 from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
+
+T = TypeVar("T")
 
 
 class Evaluator:
@@ -18,6 +23,22 @@ class Evaluator:
     def __init__(self, worker: WorkerHandle, terms: JobTerms, journal: EventEmitter) -> None:
         self._worker, self._terms, self._journal = worker, terms, journal
         self._running: asyncio.Task[None] | None = None
+        self._begun: list[asyncio.Task[Any]] = []
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs `work`, which asks this evaluator, beside others; `close` ends it. What it raises is for who awaits it:
+        where the run ends before, of something else, that is what is told.
+        """
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        self._begun = [*(each for each in self._begun if not each.done()), task]
+        return task
+
+    async def close(self) -> None:
+        """Ends what runs."""
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
 
     def offer(self, round: int, stored: Path) -> None:
         """Evaluates the state before `round` in the background, if it is that round's turn and the worker is free.
@@ -31,10 +52,16 @@ class Evaluator:
                 packed = stored.read_bytes()
             except OSError:
                 return
-            self._running = asyncio.create_task(self._score(round, packed))
+            self._running = self.begin(self._score(round, packed))
 
     async def _score(self, round: int, packed: bytes) -> None:
-        score = await self.score(packed, self._terms.spec.evaluate.tokens)
+        """A loss on the way to the last one: the run goes on without it, and says so."""
+        try:
+            score = await self.score(packed, self._terms.spec.evaluate.tokens)
+        except FarflungError as error:
+            text = f"the held-out loss of round {round} was not measured: {error.message}: {error.cause}"
+            self._journal.emit(WarningEvent(code=error.code, message=text[:300], hint=error.hint or ""))
+            return
         self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
 
     async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:

@@ -29,17 +29,19 @@ from farflung.core.events import (
     from_json,
 )
 from farflung.core.ids import PeerId
+from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import sgemm_flops
 from farflung.host.io.worker_process import WorkerProcess, start_worker
+from farflung.local.network import supervisor_worker
 from farflung.local.network.path_counts import PathCounts
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
+from farflung.local.network.supervisor_worker import SupervisorWorker
 from farflung.peers.process.channel import REQUESTER, Report
 from farflung.peers.process.child import ChildProcess
 from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
-from farflung.train.io.worker_pipe import WorkerPipe
 
 OnEvent = Callable[[AnyEvent, bool], None]
 
@@ -63,7 +65,7 @@ class RunProcesses:
         self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
         self._session = journal.timeline.sessions
         self._supervisor = ProcessSupervisor(self, journal)
-        self._own_worker: WorkerProcess | None = None
+        self._own_worker: SupervisorWorker | None = None
         self._starting: asyncio.Task[None] | None = None
         self._ledger: ProcessAddress | None = None
         self._relays: list[ProcessAddress] = []
@@ -89,16 +91,19 @@ class RunProcesses:
         """Where relays listen."""
         return tuple(self._relays)
 
-    def start_own_worker(self) -> WorkerPipe:
+    def start_own_worker(self, layout: TensorLayout | None) -> SupervisorWorker:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
+        self._own_worker = SupervisorWorker(self._worker_life, self._journal, layout)
+        return self._own_worker
+
+    def _worker_life(self) -> WorkerProcess:
         scratch, data_bytes = self._folder.root / "scratch", self._folder.dataset_file.stat().st_size
         # all cores: when the others are done it trains the one machine to compare with
         bounds = msgspec.structs.replace(bounds_of(self._network.spec, data_bytes), cores=0)
-        self._own_worker = start_worker(scratch, self._folder.root / "worker.log", bounds)
-        tier = self._own_worker.tier
-        self._note_tier(tier.name, tier.gaps)
-        self._announce("worker", "requester worker", self._own_worker.pid, b"")
-        return WorkerPipe(self._own_worker.socket)
+        process = start_worker(scratch, self._folder.root / "worker.log", bounds)
+        self._note_tier(process.tier.name, process.tier.gaps)
+        self._announce("worker", supervisor_worker.NAME, process.pid, b"")
+        return process
 
     def start(self) -> asyncio.Task[None]:
         """Starts all processes that need no terms; `stop` ends this too, wherever it is."""
@@ -107,7 +112,7 @@ class RunProcesses:
 
     async def _start(self) -> None:
         network, folder = self._network, self._folder
-        ledger = self._ledger = await self._start_ledger()
+        ledger = await self._start_ledger()
         for index, name in enumerate(network.relays):
             config = network.relay(index, ledger, str(folder.relay_folder(name)))
             await self._supervisor.launch(self._supervised(name, "relay", config, folder.root / f"{name}.log"))
@@ -134,6 +139,7 @@ class RunProcesses:
             await self._supervisor.launch(self._supervised(name, "validator", config, path / "process.log"))
         first, *others = [await self._address_of(name) for name in self._network.validators]
         ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)
+        self._ledger = ledger  # before they are told: one that dies over it is told again
         for name in self._network.validators if others else ():
             self._supervisor.tell(name, _meeting(ledger))
         return ledger
@@ -293,11 +299,7 @@ class RunProcesses:
         await self._supervisor.dismiss(REQUESTER)
         await self._supervisor.stop(last=self._network.validators)
         if self._own_worker is not None:
-            used = self._own_worker.usage()
-            peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
-            self._own_worker.terminate()
-            self._own_worker = None  # nobody is left behind, whatever becomes of the journal
-            self._journal.emit(ProcessUsageEvent(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
+            self._own_worker.stop()
 
 
 def _meeting(ledger: ProcessAddress) -> Report:

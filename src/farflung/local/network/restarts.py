@@ -1,8 +1,10 @@
 """Restarts processes that die (requirement: deaths), each from its folder and on its former port.
 
     launched --(ready)--> up --(it dies)--> vacant --(started, ready)--> up
-                           |                  |--(too many deaths)--> the run fails with FF-APP-025
-                           |--(it said itself why it cannot go on, or nobody wants it back)--> given up
+       |                   |                  |--(too many deaths)--> the run fails with FF-APP-025
+       |                   |--(it said itself why it cannot go on, or nobody wants it back)--> given up
+       |--(it dies before)--> launched, as often as that is allowed later
+       |--(it said why it cannot start)--> the run fails with what it said
 
 A death is an end without a word: killed, out of memory, crashed. Whoever said why would say the same again.
 """
@@ -82,11 +84,26 @@ class ProcessSupervisor:
         process.fill(await self._start(process))
 
     async def ready(self, name: str) -> ChildProcess:
-        """Waits until a launched process is ready; from then on it is kept. Raises what it failed with."""
-        process = self._processes[name]
-        child = process.child
-        assert child is not None
-        _pin_port(process, await child.first)
+        """Waits until a launched process is ready; from then on it is kept. One that dies before is started again.
+
+        Raises what it failed with when it said so, RunError FF-APP-025 when it dies again and again.
+        """
+        process, began, why = self._processes[name], _now(), ""
+        while True:
+            child = process.child
+            assert child is not None
+            try:
+                _pin_port(process, await child.first)
+                break
+            except FarflungError:
+                if child.failure is not None:
+                    raise
+            began = began if why else _now()
+            why = _why(child, await child.gone())
+            _count(process, why)
+            process.fill(await self._start(process))
+        if why:
+            self._emitter.emit(ProcessRestartEvent(name=name, why=why, seconds=round(_now() - began, 3)))
         process.watch = asyncio.create_task(self._watch(process))
         return child
 
@@ -241,13 +258,18 @@ def _count(process: SupervisedProcess, why: str) -> None:
     """Raises RunError FF-APP-025 when a process dies again and again."""
     process.deaths = [at for at in process.deaths if at > _now() - WINDOW_SECONDS]
     if len(process.deaths) >= RESTARTS:
-        raise RunError(
-            "FF-APP-025",
-            f"{process.name} dies again and again",
-            cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time: {why}",
-            hint=f"look into {process.log}, then run `farflung resume`",
-        )
+        raise keeps_dying(process.name, process.log, f"within {WINDOW_SECONDS:.0f} s", why)
     process.deaths.append(_now())
+
+
+def keeps_dying(name: str, log: Path, within: str, why: str) -> RunError:
+    """The error for a process that is not started once more."""
+    return RunError(
+        "FF-APP-025",
+        f"{name} dies again and again",
+        cause=f"{RESTARTS + 1} deaths {within}; the last time: {why}",
+        hint=f"look into {log}, then run `farflung resume`",
+    )
 
 
 async def _end(processes: Iterable[SupervisedProcess]) -> None:

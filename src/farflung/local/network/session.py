@@ -211,7 +211,7 @@ class RunSession:
             self._journal.emit(read_account(self._folder).within(event))
 
     async def _with_network(self, layout: TensorLayout | None) -> events.RunResultEvent:
-        worker = self._processes.start_own_worker()
+        worker = self._processes.start_own_worker(layout)
         started = self._processes.start()
         module = module_source(self._folder)
         async with memory_trace.beside(self._spec, module, self._journal, is_wanted=layout is None) as step:
@@ -220,8 +220,15 @@ class RunSession:
                 self._show_plan(prepared.terms.layout, await step)
         await started
         evaluator = self._evaluator = Evaluator(worker, prepared.terms, self._journal)
+        try:
+            return await self._measured(evaluator, prepared)
+        finally:
+            await evaluator.close()
+
+    async def _measured(self, evaluator: Evaluator, prepared: RunInputs) -> events.RunResultEvent:
+        """The job, from its first round to its result."""
         initial = self._folder.initial_file.read_bytes()
-        before = asyncio.create_task(self._score(evaluator, 0, initial))
+        before = evaluator.begin(self._score(evaluator, 0, initial))
         outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
         await evaluator.idle()
         loss_start = await before
@@ -343,7 +350,7 @@ class RunSession:
         if not self._identity.baseline or not is_whole or self._plan is None:
             return None
         threads = min(self._plan.cores, ALONE_THREADS)
-        single_machine = self._single_machine = asyncio.ensure_future(evaluator.baseline(initial, threads))
+        single_machine = self._single_machine = evaluator.begin(evaluator.baseline(initial, threads))
         try:
             if not self._is_baseline_left_out:
                 await asyncio.wait({single_machine})

@@ -22,6 +22,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import module_source
 from farflung.train import worker_messages
 from farflung.train.io.worker_pipe import WorkerPipe
+from farflung.train.reply_bounds import WorkerReplies
 from farflung.train.run_log import Contribution, accepted_by_round, payload_hash
 from farflung.verify.export_reader import ExportedRun
 from farflung.verify.reexecution import (
@@ -79,7 +80,7 @@ async def _replays(
     scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
     process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
     try:
-        worker = WorkerPipe(process.socket)
+        worker = WorkerPipe(process.socket, WorkerReplies(terms.layout).to)
         for peer, last in until.items():
             replay = await chains.replay(worker, peer, proven.seats.index(peer), last)
             came = "the same bits" if replay.broken is None else f"other bits in round {replay.broken}"

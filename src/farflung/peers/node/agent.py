@@ -53,6 +53,7 @@ from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
 from farflung.peers.protocol.messages import order
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.train.io.worker_pipe import WorkerPipe
+from farflung.train.reply_bounds import WorkerReplies
 
 ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
@@ -248,7 +249,7 @@ class NodeAgent:
         terms, tokens = self._proposal.terms, self._proposal.units_max
         bounds = limits_for(self._proposal.worker_bytes, cpu_bound(terms.layout.size, tokens, self._facts.flops))
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
-        self._pipe = WorkerPipe(self._process.socket)
+        self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)
 
     def _end_worker(self) -> None:
@@ -268,7 +269,7 @@ class NodeAgent:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if self._process is not None and self._process.is_running():
-                over = self._process.over_limit()
+                over = self._process.over_limit() or (self._pipe.fault if self._pipe is not None else "")
                 if over:
                     self._channel.report(
                         "warning", code="FF-APP-086", message=f"{self._config.name}: its worker is ended: {over}"

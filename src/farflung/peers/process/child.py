@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class ChildProcess:
         self.first: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
         self.failure: FarflungError | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._awaited: dict[str, asyncio.Future[Report]] = {}
+        self._awaited: dict[str, deque[asyncio.Future[Report]]] = {}  # by kind of report, who asked first ahead
 
     @property
     def pid(self) -> int:
@@ -107,7 +108,7 @@ class ChildProcess:
             self.failure = error
             raise
         finally:
-            for waiting in (self.first, *self._awaited.values()):
+            for waiting in (self.first, *(each for asked in self._awaited.values() for each in asked)):
                 if not waiting.done():
                     waiting.set_exception(self.failure or self._died())
                     waiting.exception()  # retrieved: nobody may be waiting any more
@@ -117,9 +118,10 @@ class ChildProcess:
             self.failure = as_error(said)
         elif said.get("kind") == "ready" and not self.first.done():
             self.first.set_result(said)
-        waiting = self._awaited.pop(str(said.get("kind")), None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(said)
+        if asked := self._awaited.get(str(said.get("kind"))):
+            waiting = asked.popleft()
+            if not waiting.done():
+                waiting.set_result(said)
         on_report(self, said)
 
     def _died(self) -> RunError:
@@ -143,7 +145,7 @@ class ChildProcess:
         if self._reader is not None and self._reader.done():
             raise self.failure or self._died()
         waiting: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
-        self._awaited[answer] = waiting
+        self._awaited.setdefault(answer, deque()).append(waiting)
         self.order(what)
         return await waiting
 

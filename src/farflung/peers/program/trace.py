@@ -10,6 +10,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.canon.graph import graph_id
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
@@ -17,6 +18,7 @@ from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
 from farflung.core.events import JobClassEvent
 from farflung.core.file_header import FileFormat, body_of, headed
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.retry import retry
 from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import memory_bytes
@@ -29,11 +31,12 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.verify.canon import graph_file
 from farflung.verify.canon.graph_file import GraphFile
 from farflung.verify.canon.job_program import JobProgramParts, assemble, check_program
-from farflung.verify.io.tracer import TracerClient, TraceStepRequest
+from farflung.verify.io.tracer import GONE, TracerClient, TraceStepRequest
 
 MODULE: Final = "farflung.verify.io.tracer"
 CPU_SECONDS: Final = 600  # of one trace: some two for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
+TRIES: Final = 3  # to have one trace: a process that dies over each of them would die over more
 _GRAPH: Final = FileFormat("graph")
 
 
@@ -132,7 +135,14 @@ def parts(terms: JobTerms, data: bytes, shipped: bytes) -> JobProgramParts | Non
 
 
 async def _traced(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
-    """The tracer's answer; its process is gone when this returns."""
+    """The tracer's answer, of the next process when one dies over it: a death says nothing of the model."""
+    return await retry(
+        lambda: _answer(folder, request), Backoff.every(0.0), lambda error: error.code == GONE, tries=TRIES
+    )
+
+
+async def _answer(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
+    """What one process answers; it is gone when this returns."""
     bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
     scratch, log = folder.root / "tracer", folder.root / "tracer.log"
     process = start_worker(scratch, log, bounds, command=(*PYTHON, "-m", MODULE))

@@ -18,7 +18,7 @@ def load() -> one_shot_process.Answers:
     """What answers."""
     from farflung.train import inference
 
-    def answers(raw: bytes) -> Iterator[Any]:
+    def answers(raw: bytearray) -> Iterator[Any]:
         yield from inference.answer(decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES))
 
     return answers

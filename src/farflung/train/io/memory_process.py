@@ -25,7 +25,7 @@ def load() -> one_shot_process.Answers:
     with gc_paused():
         from farflung.train.gauge import job_step
 
-    def answers(raw: bytes) -> Iterator[Any]:
+    def answers(raw: bytearray) -> Iterator[Any]:
         yield job_step.answer(decode(raw, cast(type[Any], Request), limits.PIPE_BYTES))
 
     return answers

@@ -17,7 +17,7 @@ from typing import Any
 from farflung.core.codec import encode
 from farflung.train.io.worker import WorkerChannel, broken
 
-Answers = Callable[[bytes], Iterable[Any]]  # of a request's bytes
+Answers = Callable[[bytearray], Iterable[Any]]  # of a request's bytes
 
 
 def serve(channel: WorkerChannel, load: Callable[[], Answers]) -> None:

@@ -26,6 +26,8 @@ from farflung.train import worker_messages
 from farflung.train.io.import_without_gc import gc_paused
 
 HEAD_BYTES = 8
+PIECE = limits.MIB
+WORD_LENGTH = 4000  # characters of each text of a failure, so that it is no longer than a reply may be
 Wait = Callable[[int, int], None]
 
 
@@ -38,14 +40,17 @@ class WorkerChannel:
         self._poll = select.poll()
         self._poll.register(incoming, select.POLLIN | getattr(select, "POLLRDHUP", 0))
 
-    def read(self) -> bytes | None:
-        """One message, or None when the other end is gone. Raises ProtocolError FF-TRAIN-091 (too long)."""
+    def read(self, most: int = limits.PIPE_BYTES) -> bytearray | None:
+        """One message, or None when the other end is gone. Raises ProtocolError FF-TRAIN-091 (over `most` bytes).
+
+        Memory is taken as bytes come, whatever length is claimed.
+        """
         head = self._exactly(HEAD_BYTES)
         if head is None:
             return None
         size = int.from_bytes(head, "little")
-        if size > limits.PIPE_BYTES:
-            raise too_long(size)
+        if size > most:
+            raise too_long(size, most)
         return self._exactly(size)
 
     def write(self, data: bytes) -> None:
@@ -68,25 +73,24 @@ class WorkerChannel:
         """Whether something was sent that is not read yet; does not wait."""
         return any(event & select.POLLIN for _, event in self._poll.poll(0))
 
-    def _exactly(self, size: int) -> bytes | None:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        while view:
+    def _exactly(self, size: int) -> bytearray | None:
+        data = bytearray()
+        while len(data) < size:
             if self._wait is not None:
                 self._wait(self._incoming, select.POLLIN)
-            count = os.readv(self._incoming, [view])
-            if count == 0:
+            more = os.read(self._incoming, min(PIECE, size - len(data)))
+            if not more:
                 return None
-            view = view[count:]
-        return bytes(buffer)
+            data += more
+        return data
 
 
-def too_long(size: int) -> ProtocolError:
-    """The error for a message over limits.PIPE_BYTES."""
+def too_long(size: int, most: int = limits.PIPE_BYTES) -> ProtocolError:
+    """The error for a message of more than `most` bytes."""
     return ProtocolError(
         "FF-TRAIN-091",
         f"message of {size} bytes between agent and worker",
-        cause=f"the limit is {limits.PIPE_BYTES} bytes",
+        cause=f"the limit is {most} bytes",
         hint="use a smaller model or data set",
     )
 
@@ -100,7 +104,7 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
     else:
         cause = type_and_text(error)[:2000]
         words = ("FF-TRAIN-099", "the worker met an unexpected error", cause, "run again with FARFLUNG_DEBUG=1")
-    return worker_messages.WorkerFailure(*(word.encode("utf-8", "replace").decode() for word in words))
+    return worker_messages.WorkerFailure(*(word[:WORD_LENGTH].encode("utf-8", "replace").decode() for word in words))
 
 
 def serve(channel: WorkerChannel) -> None:

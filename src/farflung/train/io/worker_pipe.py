@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Any, Final
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire, encode
 from farflung.core.errors import ProtocolError, RunError
 from farflung.train import worker_messages
-from farflung.train.io.worker import HEAD_BYTES, too_long
+from farflung.train.io import reply as replies
+from farflung.train.io.worker import too_long
+from farflung.train.reply_bounds import ReplyBound, WorkerReplies
 
 GONE: Final = "FF-TRAIN-090"
 
@@ -19,87 +22,74 @@ GONE: Final = "FF-TRAIN-090"
 class WorkerPipe:
     """One worker behind a connected stream socket, which the pipe owns from then on.
 
-    `replies`: what it may answer beside WorkerFailure, in at most `most` bytes.
+    `fault`: what its process did that no worker does, after which it is of no use; "": nothing.
     """
 
-    def __init__(
-        self, connection: socket.socket, replies: Any = worker_messages.Reply, most: int = limits.PIPE_BYTES
-    ) -> None:
+    def __init__(self, connection: socket.socket, bound: Callable[[Any], ReplyBound] | None = None) -> None:
+        """`bound`: what may be replied to a request; None: as of a job whose layout nobody knows."""
         connection.setblocking(False)
-        self._connection, self._replies, self._most = (connection, replies | worker_messages.WorkerFailure, most)
+        self._connection = connection
+        self._bound: Callable[[Any], ReplyBound] = bound or WorkerReplies().to
         self._turn = asyncio.Lock()
         self._usable = True
         self._is_sent = False  # whole: the worker works on a request
+        self.fault = ""
 
     async def request(self, message: Wire) -> Any:
         """Sends a request and waits for its reply; requests queue.
 
         Raises RunError with the worker's own code when it answers WorkerFailure, RunError FF-TRAIN-090 when it is gone,
-        ProtocolError FF-TRAIN-091 (message too long). A cancelled request leaves the pipe closed.
+        ProtocolError FF-TRAIN-091 (a message too long). A cancelled request leaves the pipe closed.
         """
+        data, bound = encode(message), self._bound(message)
+        if len(data) > limits.PIPE_BYTES:
+            raise too_long(len(data))
         async with self._turn:
             if not self._usable:
-                raise _gone("it was closed")
+                raise gone("it was closed")
             self._usable = False
-            try:
-                await self._send(encode(message))
-                self._is_sent = True
-                reply = await self._receive()
-            except (ConnectionError, EOFError) as error:
-                raise _gone(str(error) or type(error).__name__) from None
-            finally:
-                self._is_sent = False
+            reply = await self._exchange(data, bound)
             self._usable = True
         if isinstance(reply, worker_messages.WorkerFailure):
             raise RunError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
         return reply
+
+    async def _exchange(self, data: bytes, bound: ReplyBound) -> Any:
+        try:
+            await replies.send(self._connection, data)
+            self._is_sent = True
+            return await replies.receive(self._connection, bound)
+        except TimeoutError as error:
+            self.fault = str(error)
+            raise gone(self.fault) from None
+        except (ConnectionError, EOFError) as error:
+            raise gone(str(error) or type(error).__name__) from None
+        except ProtocolError as error:
+            self.fault = f"{error.message}: {error.cause}"
+            if error.code == replies.TOO_LONG:
+                raise
+            raise gone(f"its reply cannot be read: {error.cause}") from error
+        finally:
+            self._is_sent = False
 
     async def abandon(self) -> None:
         """Lets the worker give up what it trains: its request then raises RunError FF-TRAIN-012."""
         if self._is_sent:
             self._is_sent = False
             with contextlib.suppress(ConnectionError):
-                await self._send(encode(worker_messages.AbandonCommand()))
+                await replies.send(self._connection, encode(worker_messages.AbandonCommand()))
 
     def close(self) -> None:
         """Closes the socket: the worker then ends by itself."""
         self._usable = False
         self._connection.close()
 
-    async def _send(self, data: bytes) -> None:
-        if len(data) > limits.PIPE_BYTES:
-            self._usable = True
-            raise too_long(len(data))
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
-        await loop.sock_sendall(self._connection, data)
 
-    async def _receive(self) -> Any:
-        size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
-        if size > self._most:
-            raise too_long(size)
-        raw = await self._exactly(size)
-        try:
-            return decode(raw, self._replies, self._most)
-        except ProtocolError as error:
-            raise _gone(f"its reply cannot be read: {error.cause}") from error
-
-    async def _exactly(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        while view:
-            count = await loop.sock_recv_into(self._connection, view)
-            if count == 0:
-                raise EOFError("it ended")
-            view = view[count:]
-        return bytes(buffer)
-
-
-def _gone(cause: str) -> RunError:
+def gone(cause: str) -> RunError:
+    """The error for a worker that does not answer any more."""
     return RunError(
         GONE,
         "the worker process is gone",
         cause=cause,
-        hint="the agent starts another; if it ends again, look at its memory limit",
+        hint="ask again: another is started; if it ends again, look at its memory limit",
     )

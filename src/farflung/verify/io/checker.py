@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 import sys
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from farflung.compress import kernels
 from farflung.compress.merge import WeightedUpdate
@@ -22,7 +22,9 @@ from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.train.contribution_trace import LoggedStatistics
-from farflung.train.io.worker import HEAD_BYTES, WorkerChannel
+from farflung.train.io import reply as replies
+from farflung.train.io.worker import WorkerChannel
+from farflung.train.reply_bounds import FIGURE, ReplyBound
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify import submission_checks as rules
 from farflung.verify.submission_checks import (
@@ -34,6 +36,8 @@ from farflung.verify.submission_checks import (
     RoundFlagsReply,
     RoundFlagsRequest,
 )
+
+FLAG_BYTES: Final = 128  # of one suspicion: a peer and a reason of one word
 
 
 class CheckerState:
@@ -80,6 +84,7 @@ class CheckerClient:
         self._connection = connection
         self._turn = asyncio.Lock()
         self._usable = True
+        self._tensors = 0  # of the job that it was set up for
 
     async def setup(self, setup: CheckerSetup) -> None:
         """Must come first. Raises RunError FF-VERI-065 when the process is gone, as all the others."""
@@ -104,35 +109,28 @@ class CheckerClient:
             if not self._usable:
                 raise _gone("it was closed")
             self._usable = False
+            bound = self._bound(request)
             try:
-                reply = await self._exchange(encode(request))
-            except (ConnectionError, EOFError, ProtocolError) as error:
+                await replies.send(self._connection, encode(request))
+                reply = await replies.receive(self._connection, bound)
+            except (ConnectionError, TimeoutError, EOFError, ProtocolError) as error:
                 raise _gone(str(error) or type(error).__name__) from None
-            expected = PayloadCheckReply if isinstance(request, PayloadCheckRequest) else RoundFlagsReply
-            if not isinstance(reply, expected):
+            if not isinstance(reply, bound.kind):
                 raise _gone("it answers something else")
             self._usable = True
-            return reply
+            return cast(Reply, reply)
 
-    async def _exchange(self, data: bytes) -> Reply:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
-        await loop.sock_sendall(self._connection, data)
-        size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
-        if size > limits.CONTROL_BYTES:
-            raise EOFError(f"it answers with {size} bytes")
-        raw = await self._exactly(size)
-        return cast(Reply, decode(raw, cast(type[Any], Reply), limits.CONTROL_BYTES))
-
-    async def _exactly(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        data = bytearray()
-        while len(data) < size:
-            more = await loop.sock_recv(self._connection, size - len(data))
-            if not more:
-                raise EOFError("it ended")
-            data += more
-        return bytes(data)
+    def _bound(self, request: Request) -> ReplyBound:
+        """A norm for each tensor, or a reason for each peer."""
+        match request:
+            case CheckerSetup():
+                self._tensors = len(request.layout.tensors)
+                return ReplyBound(RoundFlagsReply)
+            case PayloadCheckRequest():
+                return ReplyBound(PayloadCheckReply).with_more(FIGURE * self._tensors, self._tensors)
+            case RoundFlagsRequest():
+                count = len(request.peers)
+                return ReplyBound(RoundFlagsReply).with_more(FLAG_BYTES * count, 3 * count)
 
 
 def _gone(cause: str) -> RunError:

@@ -9,22 +9,24 @@ initial weights and measures noise. So a trace has bounds of its own, too, and r
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import sys
-from typing import Any, cast
+from typing import Final, cast
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.job.spec import JobSpec
+from farflung.train.io import reply as replies
 from farflung.train.io.import_without_gc import gc_paused
-from farflung.train.io.worker import HEAD_BYTES, WorkerChannel, broken
+from farflung.train.io.worker import WorkerChannel, broken
+from farflung.train.reply_bounds import ReplyBound
 from farflung.train.worker_messages import WorkerFailure
 from farflung.verify.canon.graph_file import SHIPPED_BYTES, GraphFile, pack
 
-REPLY_BYTES = SHIPPED_BYTES + 64 * limits.KIB
+GONE: Final = "FF-VERI-110"
+REPLY_BYTES: Final = SHIPPED_BYTES + limits.REPLY_BYTES
 
 
 class TraceStepRequest(Wire, frozen=True, tag="trace-step"):
@@ -47,38 +49,20 @@ class TracerClient:
         Raises VerificationError with the tracer's own code when the model has no canonical graph, RunError FF-VERI-110
         when the process is gone or answers something else.
         """
+        bound = ReplyBound(GraphFile, REPLY_BYTES, limits.GRAPH_INPUTS + limits.REPLY_VALUES)
         try:
-            reply = await self._exchange(encode(request))
-        except (ConnectionError, EOFError, ProtocolError) as error:
+            await replies.send(self._connection, encode(request))
+            reply = await replies.receive(self._connection, bound)
+        except (ConnectionError, TimeoutError, EOFError, ProtocolError) as error:
             raise RunError(
-                "FF-VERI-110",
+                GONE,
                 "the tracer process is gone",
                 cause=str(error) or type(error).__name__,
                 hint="tracer.log in the run's folder says more; without its graph a job is outcome only",
             ) from None
         if isinstance(reply, WorkerFailure):
             raise VerificationError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
-        return reply
-
-    async def _exchange(self, data: bytes) -> GraphFile | WorkerFailure:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
-        await loop.sock_sendall(self._connection, data)
-        size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
-        if size > REPLY_BYTES:
-            raise EOFError(f"it answers with {size} bytes")
-        raw = await self._exactly(size)
-        return cast(GraphFile | WorkerFailure, decode(raw, cast(type[Any], GraphFile | WorkerFailure), REPLY_BYTES))
-
-    async def _exactly(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        data = bytearray()
-        while len(data) < size:
-            more = await loop.sock_recv(self._connection, min(limits.MIB, size - len(data)))
-            if not more:
-                raise EOFError("it ended")
-            data += more
-        return bytes(data)
+        return cast(GraphFile, reply)
 
 
 def answer(request: TraceStepRequest) -> GraphFile | WorkerFailure:
