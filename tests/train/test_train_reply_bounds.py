@@ -23,7 +23,10 @@ Setup = Callable[..., words.SetupCommand]
 JOBS: dict[str, dict[str, Any]] = {
     "topk": {},
     "dense": {"sync": SyncSpec(steps=3, codec="dense", value_bits=32, outer="adamw")},
-    "low rank": {"sync": SyncSpec(steps=3, codec="low_rank", rank=2)},
+    "low rank": {
+        "sync": SyncSpec(method="powersgd", codec="low_rank", value_bits=32, steps=1, rank=2, outer="adamw"),
+        "optimizer": OptimizerSpec(name="gradient"),
+    },
     "streaming": {"sync": SyncSpec(steps=4, codec="dense", value_bits=4, fragments=2, delay=1)},
     "sgd": {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
     "muon": {"optimizer": OptimizerSpec(name="muon", lr=0.1)},

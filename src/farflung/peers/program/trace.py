@@ -31,7 +31,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.verify.canon import graph_file
 from farflung.verify.canon.graph_file import GraphFile
 from farflung.verify.canon.job_program import JobProgramParts, assemble, check_program
-from farflung.verify.io.tracer import GONE, TracerClient, TraceStepRequest
+from farflung.verify.io.tracer import TRACER_GONE, TracerClient, TraceStepRequest
 
 MODULE: Final = "farflung.verify.io.tracer"
 CPU_SECONDS: Final = 600  # of one trace: some two for a GPT of 4 layers
@@ -137,7 +137,7 @@ def parts(terms: JobTerms, data: bytes, shipped: bytes) -> JobProgramParts | Non
 async def _traced(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
     """The tracer's answer, of the next process when one dies over it: a death says nothing of the model."""
     return await retry(
-        lambda: _answer(folder, request), Backoff.every(0.0), lambda error: error.code == GONE, tries=TRIES
+        lambda: _answer(folder, request), Backoff.every(0.0), lambda error: error.code == TRACER_GONE, tries=TRIES
     )
 
 

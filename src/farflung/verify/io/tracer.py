@@ -25,7 +25,7 @@ from farflung.train.reply_bounds import ReplyBound
 from farflung.train.worker_messages import WorkerFailure
 from farflung.verify.canon.graph_file import SHIPPED_BYTES, GraphFile, pack
 
-GONE: Final = "FF-VERI-110"
+TRACER_GONE: Final = "FF-VERI-110"
 REPLY_BYTES: Final = SHIPPED_BYTES + limits.REPLY_BYTES
 
 
@@ -55,7 +55,7 @@ class TracerClient:
             reply = await replies.receive(self._connection, bound)
         except (ConnectionError, TimeoutError, EOFError, ProtocolError) as error:
             raise RunError(
-                GONE,
+                TRACER_GONE,
                 "the tracer process is gone",
                 cause=str(error) or type(error).__name__,
                 hint="tracer.log in the run's folder says more; without its graph a job is outcome only",
