@@ -72,6 +72,35 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
     return run
 
 
+@pytest.mark.parametrize(
+    ("lie", "code"),
+    [
+        ((64 * limits.MIB).to_bytes(8, "little"), "FF-TRAIN-091"),
+        (b"\x09\0\0\0\0\0\0\0" + bytes(9), "FF-TRAIN-090"),
+        (b"\x09\0\0\0\0\0\0\0" + bytes(3), "FF-TRAIN-090"),
+    ],
+    ids=["too long", "unreadable", "unfinished"],
+)
+def test_a_worker_whose_model_replies_for_it_is_ended_and_the_slot_is_free(
+    against: Any, monkeypatch: pytest.MonkeyPatch, lie: bytes, code: str
+) -> None:
+    monkeypatch.setattr(role, "WATCH_SECONDS", 0.01)
+
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        scene.process.lie = lie
+        monkeypatch.setattr(limits, "REPLY_SECONDS", 0.02)
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 0, 0)) == code
+        monkeypatch.setattr(limits, "REPLY_SECONDS", 60.0)
+        watching = asyncio.create_task(scene.provider.watch())
+        while scene.provider._process is not None:  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.01)
+        watching.cancel()
+        assert scene.provider._slot is None
+
+    against(attack)
+
+
 def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         for method in ORDERS:
