@@ -20,7 +20,12 @@ from farflung.local.model import text_generation
 from farflung.plan.heap import HeapGrowth
 from farflung.plan.step_trace import StepTrace
 from farflung.train import worker_messages as words
-from farflung.train.inference_messages import GenerateReply, GenerateRequest, ModelEvaluationRequest
+from farflung.train.inference_messages import (
+    GenerateReply,
+    GenerateRequest,
+    ModelEvaluationRequest,
+    ParameterNamesRequest,
+)
 from farflung.train.io.worker import WorkerChannel
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.reply_bounds import ReplyBound, WorkerReplies
@@ -86,7 +91,13 @@ async def samples(connection: socket.socket) -> Any:
 async def judges(connection: socket.socket) -> Any:
     connection.setblocking(True)
     channel = WorkerChannel(connection.fileno(), connection.fileno())
-    return await asyncio.to_thread(text_generation._next, channel, ModelEvaluationRequest(b"", b"", b"", 1))
+    return await asyncio.to_thread(text_generation._next, channel, ModelEvaluationRequest(b"", b"", b"", 1, 1))
+
+
+async def names(connection: socket.socket) -> Any:
+    connection.setblocking(True)
+    channel = WorkerChannel(connection.fileno(), connection.fileno())
+    return await asyncio.to_thread(text_generation._next, channel, ParameterNamesRequest(b"", b""))
 
 
 CHANNELS: dict[str, Talk] = {
@@ -97,6 +108,7 @@ CHANNELS: dict[str, Talk] = {
     "checker": checks,
     "sample": samples,
     "eval": judges,
+    "names": names,
 }
 
 
