@@ -258,18 +258,13 @@ def _count(process: SupervisedProcess, why: str) -> None:
     """Raises RunError FF-APP-025 when a process dies again and again."""
     process.deaths = [at for at in process.deaths if at > _now() - WINDOW_SECONDS]
     if len(process.deaths) >= RESTARTS:
-        raise keeps_dying(process.name, process.log, f"within {WINDOW_SECONDS:.0f} s", why)
+        raise RunError(
+            "FF-APP-025",
+            f"{process.name} dies again and again",
+            cause=f"{RESTARTS + 1} deaths within {WINDOW_SECONDS:.0f} s; the last time: {why}",
+            hint=f"look into {process.log}, then run `farflung resume`",
+        )
     process.deaths.append(_now())
-
-
-def keeps_dying(name: str, log: Path, within: str, why: str) -> RunError:
-    """The error for a process that is not started once more."""
-    return RunError(
-        "FF-APP-025",
-        f"{name} dies again and again",
-        cause=f"{RESTARTS + 1} deaths {within}; the last time: {why}",
-        hint=f"look into {log}, then run `farflung resume`",
-    )
 
 
 async def _end(processes: Iterable[SupervisedProcess]) -> None:

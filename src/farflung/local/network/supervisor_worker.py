@@ -18,7 +18,7 @@ from farflung.core.events import ProcessRestartEvent, ProcessUsageEvent
 from farflung.core.io.retry import retry
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.worker_process import WorkerProcess
-from farflung.local.network.restarts import RESTARTS, keeps_dying
+from farflung.local.network.restarts import RESTARTS
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
 from farflung.train.io.worker_pipe import GONE, WorkerPipe, gone
@@ -72,7 +72,12 @@ class SupervisorWorker:
                 why = self._process.terminate()
                 if self._process.over_limit():
                     raise gone(why) from error
-                raise keeps_dying(NAME, self._process.log_path, "over one request", why) from error
+                raise RunError(
+                    "FF-APP-025",
+                    "the supervisor's worker dies again and again",
+                    cause=f"{RESTARTS + 1} deaths over one request; the last time: {why}",
+                    hint=f"look into {self._process.log_path}, then run `farflung resume`",
+                ) from error
 
     async def abandon(self) -> None:
         """Lets it give up what it trains: nobody asks for that here."""
