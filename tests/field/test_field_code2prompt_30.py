@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farflung.app.cli import plan_offers
 from farflung.app.cli.main import main
 from farflung.core import limits
 from farflung.core.errors import FarflungError
@@ -273,3 +274,16 @@ def test_a_run_without_an_account_has_none_and_a_damaged_one_is_told(tmp_path: P
     folder.account_file.write_bytes(b" " * 70_000)
     with pytest.raises(FarflungError, match="FF-APP-161"):
         read_account(folder)
+
+
+def test_a_plan_over_offers_names_what_is_left_out_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_bytes(PLAIN * 9)
+    (tmp_path / "b.bin").write_bytes(bytes(99))
+    (tmp_path / "job.toml").write_text('[data]\npath = "."\n' + "# a comment\n" * 20)
+    offers = Path(__file__).resolve().parents[2] / "examples" / "offers" / "six_hosts.toml"
+    main(["plan", str(tmp_path / "job.toml"), "--offers", str(offers)])
+    told = capsys.readouterr().out
+    assert "left out: b.bin, 99 B: no text" in told
+    assert told.index("left out") < told.index("credits")
+    account = plan_offers.account(JobSpec(data=DataSpec(path=".")), tmp_path)
+    assert reasons(account.left_out) == {"zeros": (1, 99, "b.bin")}

@@ -18,7 +18,7 @@ def size(plan: PlanEvent) -> str:
     return f"{format_bytes(plan.data_bytes)} of data{files}"
 
 
-def lines(plan: PlanEvent) -> list[str]:
+def lines(plan: PlanEvent | text_files.DataAccount) -> list[str]:
     """One line for each reason why files are left out, then one for each that others are told of."""
     left_out = [f"left out: {text_files.told(count)}" for count in plan.left_out]
     return left_out + [f"noted: {text_files.told(count)}" for count in plan.noted]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,13 +30,14 @@ from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli import plan_link
 from farflung.core import limits
-from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.errors import FarflungError, PolicyError, SpecError, UsageError
 from farflung.core.money import MICRO, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds, format_bytes
-from farflung.job.io.job_files import read_dataset, read_module
+from farflung.job.io.job_files import read_data, read_module
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
+from farflung.job.text_files import DataAccount
 from farflung.local.jobs import memory_trace
 from farflung.local.jobs.memory_trace import MeasuredStep
 from farflung.peers.rundir.bounded_read import read_file
@@ -47,6 +49,7 @@ DEFAULT: Final = "default"
 PRESET: Final = "local"  # which is what a job is based on where nothing is said
 
 Loads = Callable[[Mapping[str, str]], JobSpec]
+_ABSENT: Final = "FF-JOB-010"
 
 
 def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool, is_own: bool) -> None:
@@ -89,13 +92,29 @@ def plan(
 
 
 def examples(spec: JobSpec, base: Path) -> int:
-    """Windows of the job's data that do not overlap; 0 where the data are not here, or are what this Python has."""
+    """Windows of the job's data that do not overlap; 0 where the data are not here, or are what this Python has.
+
+    Raises SpecError FF-JOB-011 to -024 where they are here and cannot be used.
+    """
+    return _data(spec, base)[0]
+
+
+def account(spec: JobSpec, base: Path) -> DataAccount:
+    """What is left out of the job's data, where they are here."""
+    return _data(spec, base)[1]
+
+
+@lru_cache(maxsize=1)
+def _data(spec: JobSpec, base: Path) -> tuple[int, DataAccount]:
     if spec.data.path == "stdlib":
-        return 0
+        return 0, DataAccount()
     try:
-        return len(read_dataset(spec.data, spec.model, base).train) // spec.model.context
-    except FarflungError:
-        return 0
+        read = read_data(spec.data, spec.model, base)
+    except SpecError as error:
+        if error.code != _ABSENT:  # data may be elsewhere
+            raise
+        return 0, DataAccount()
+    return len(read.dataset.train) // spec.model.context, read.account
 
 
 def read(file: Path, spec: JobSpec, model: JobModel) -> tuple[JobWork, tuple[OfferedHost, ...]]:
@@ -174,12 +193,14 @@ def _unpaid(spec: JobSpec) -> str:
     return ""
 
 
-def json(work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand) -> str:
+def json(work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand, data: DataAccount) -> str:
     """One line; bytes, seconds, micro-credits, kWh."""
     facts = {
         "parameters": work.parameters,
         "model": work.model.kind,
         "tokens": work.tokens,
+        "left_out": data.left_out,
+        "noted": data.noted,
         "goal": advice.goal,
         "tried": advice.tried,
         "is_for_one": advice.is_for_one,

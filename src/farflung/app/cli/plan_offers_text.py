@@ -22,6 +22,8 @@ from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli.plan_offers import NextCommand
 from farflung.core.money import MICRO
 from farflung.core.units import format_bytes, format_count, format_multiple, format_short
+from farflung.job.text_files import DataAccount
+from farflung.watch import data_text, phrases
 
 STAGE: Final = 9
 PIPELINED: Final = (LayoutKind.PIPELINE, LayoutKind.PIPELINES)
@@ -37,10 +39,18 @@ def columns() -> int:
 
 
 def lines(
-    work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand, *, explains: bool, width: int = USUAL
+    work: JobWork,
+    advice: Advice,
+    terms: EnergyTerms,
+    command: NextCommand,
+    data: DataAccount,
+    *,
+    explains: bool,
+    width: int = USUAL,
 ) -> list[str]:
-    """At most `width` columns. `command`: the next one."""
-    rows = [*_say("Job", _job(work), width), *_say("Offers", _offers(advice.hosts), width)]
+    """At most `width` columns. `command`: the next one; `data`: what is told of the job's."""
+    rows = [*_say("Job", _job(work), width), *_left_out(data, width)]
+    rows += _say("Offers", _offers(advice.hosts), width)
     for number, option in enumerate(advice.best, 1):
         named = f"{number}. {_headline(work, option)}" if len(advice.best) > 1 else _headline(work, option)
         rows += _say("Best" if number == 1 else "", named, width)
@@ -68,6 +78,10 @@ def lines(
 def _say(stage: str, text: str, width: int, deeper: int = 0) -> list[str]:
     rows = wrap(text, width - STAGE - deeper)
     return [f"{'' if at else stage:<{STAGE}}{' ' * deeper}{row}" for at, row in enumerate(rows)]
+
+
+def _left_out(data: DataAccount, width: int) -> list[str]:
+    return [row for text in data_text.lines(data) for row in _say("", phrases.clean(text, 4 * USUAL), width)]
 
 
 def _job(work: JobWork) -> str:
