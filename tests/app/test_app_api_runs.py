@@ -106,7 +106,7 @@ def interrupted(folder: Path, where: str, times: int) -> list[str]:
                 if line == awaited:
                     break
             process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=200)
     except subprocess.TimeoutExpired:
         kill_tree(process)
         raise

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from app_trees import Farflung
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("disputed")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("disputed"), pytest.mark.timeout(500)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from app_trees import Farflung, living, stored_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile"), pytest.mark.timeout(400)]
 
 MODEL = """
 import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from app_trees import Farflung
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SETTINGS = (
     "network.providers=3",

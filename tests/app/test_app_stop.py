@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from app_trees import UNAUDITED, Farflung, stored_events
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def compared(run: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from app_trees import Farflung, outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 TESTED = (
     *("run", "--preset", "tiny", "--json", "--set", "sync.steps=5", "--set", "audit.rate=1"),
