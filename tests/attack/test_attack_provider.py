@@ -35,6 +35,7 @@ from farflung.core.ids import Hash, Signature
 from farflung.core.relay_passes import RelayPass, SignedRelayPass, sign_pass
 from farflung.core.tensor_layout import TensorLayout, TensorSpec
 from farflung.host import lease
+from farflung.host.worker_limits import GIB, WorkerLimits
 from farflung.job.spec import JobTerms
 from farflung.ledger.earnings_tally import SignedEarningsTally, make_tally, sign_tally
 from farflung.net.endpoint_records import EndpointAddress
@@ -264,6 +265,9 @@ def shaped(*shapes: tuple[int, ...]) -> messages.LeaseOfferRequest:
         (replace(PROPOSAL, stake=-1), "FF-APP-073"),
         (replace(PROPOSAL, dataset_bytes=-(1 << 62)), "FF-APP-073"),
         (replace(PROPOSAL, dataset_bytes=1 << 62), "FF-APP-073"),
+        (replace(PROPOSAL, worker_bytes=0), "FF-APP-073"),
+        (replace(PROPOSAL, worker_bytes=1 << 61), "FF-APP-073"),
+        (replace(PROPOSAL, worker_bytes=(1 << 40) + 1), "FF-APP-048"),
         (replace(PROPOSAL, terms=terms(rounds=0)), "FF-JOB-004"),
         (replace(PROPOSAL, terms=terms(batch=-1)), "FF-JOB-004"),
         (replace(PROPOSAL, terms=terms(budget="1e9")), "FF-JOB-004"),
@@ -284,6 +288,20 @@ def test_a_proposal_that_does_not_hold_is_refused_and_takes_no_slot(
     async def attack(scene: Scene) -> None:
         assert await scene.order(messages.PROPOSE, proposal) == code
         assert scene.provider._slot is None
+
+    against(attack)
+
+
+@pytest.mark.parametrize("planned", [1, 1 << 29, 1 << 40])
+def test_a_worker_is_bounded_by_what_its_requester_planned(
+    against: Any, monkeypatch: pytest.MonkeyPatch, planned: int
+) -> None:
+    bounds: list[WorkerLimits] = []
+    monkeypatch.setattr(role, "start_worker", lambda *given: bounds.append(given[2]) or Process(ME))
+
+    async def attack(scene: Scene) -> None:
+        assert await scene.order(messages.PROPOSE, replace(PROPOSAL, worker_bytes=planned)) == "ok"
+        assert [each.data for each in bounds] == [2 * planned + GIB]
 
     against(attack)
 

@@ -118,9 +118,8 @@ class Training:
         losses = []
         with torch.no_grad():
             for number in domains:
-                x_NT, y_NT = inner_steps.tensors(
-                    data_order.windows(domain(number)[:HELDOUT], self.spec.model.context, HELDOUT)
-                )
+                x_NT, y_NT = data_order.windows(domain(number)[:HELDOUT], self.spec.model.context, HELDOUT)
+                x_NT, y_NT = inner_steps.tensors((x_NT.astype(np.int64), y_NT.astype(np.int64)))
                 losses.append(float(self.model.loss(x_NT, y_NT)))
         return float(np.mean(losses))
 

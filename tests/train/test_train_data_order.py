@@ -76,6 +76,8 @@ def test_windows_do_not_overlap_and_stop_at_the_limit():
     assert (x.reshape(-1) == np.arange(48)).all()
     assert (y.reshape(-1) == np.arange(1, 49)).all()
     assert data_order.windows(TOKENS, 8, 1 << 30)[0].shape == (24, 8)
+    assert np.shares_memory(x, TOKENS)
+    assert np.shares_memory(y, TOKENS)
 
 
 def test_members_see_different_tokens():

@@ -102,9 +102,13 @@ def gpt_activations(spec: JobSpec) -> Bytes:
 
 
 def module_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
-    """The same for a user's module, from its shapes alone: each matrix keeps its input and its output."""
-    sides = sum(sum(tensor.shape) for tensor in layout.tensors if len(tensor.shape) >= 2)
-    return Bytes(FLOAT * spec.batch * spec.model.context * sides)
+    """The same for a user's module, from its shapes alone: each matrix keeps its input and its output.
+
+    A head is one matrix, or the embedding once more, and its logits are there as often as in our own.
+    """
+    sides = [side for tensor in layout.tensors if len(tensor.shape) >= 2 for side in tensor.shape]
+    lacking = max(0, LOGIT_COPIES - sides.count(spec.model.vocabulary)) * spec.model.vocabulary
+    return Bytes(FLOAT * spec.batch * spec.model.context * (sum(sides) + lacking))
 
 
 def pass_windows(batch: int, model: ModelSpec, layout: TensorLayout) -> int:

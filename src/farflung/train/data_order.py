@@ -13,6 +13,7 @@ from farflung.job.spec import JobSpec
 
 Int64 = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger]
+Windows = tuple[NDArray[np.integer], NDArray[np.integer]]  # inputs and targets, shape (n, context)
 
 
 def batch(tokens: Tokens, spec: JobSpec, round: int, member: int, step: int) -> tuple[Int64, Int64]:
@@ -38,8 +39,8 @@ def cut(tokens: Tokens, context: int, begin: Sequence[int]) -> tuple[Int64, Int6
     return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
 
-def windows(tokens: Tokens, context: int, limit: int) -> tuple[Int64, Int64]:
-    """The first `limit` held-out tokens as non-overlapping windows: inputs and targets of shape (n, context).
+def windows(tokens: Tokens, context: int, limit: int) -> Windows:
+    """The first `limit` held-out tokens as non-overlapping windows: inputs and targets of shape (n, context), as views.
 
     Raises SpecError FF-TRAIN-061 when there is no whole window.
     """
@@ -51,5 +52,5 @@ def windows(tokens: Tokens, context: int, limit: int) -> tuple[Int64, Int64]:
             cause=f"{len(tokens)} tokens (limit {limit}) hold no window of model.context + 1 = {context + 1}",
             hint="raise data.heldout or evaluate.tokens, or give more data",
         )
-    used = tokens[: count * context + 1].astype(np.int64)
+    used = tokens[: count * context + 1]
     return used[:-1].reshape(count, context), used[1:].reshape(count, context)

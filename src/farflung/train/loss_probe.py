@@ -15,7 +15,7 @@ from farflung.core.errors import RunError
 from farflung.core.tensor_layout import Float32
 from farflung.train import data_order, forward_passes, worker_messages
 from farflung.train.contribution_trace import units
-from farflung.train.data_order import Int64
+from farflung.train.data_order import Int64, Windows
 from farflung.train.inner_steps import Pulse
 from farflung.train.public_state import PublicState
 from farflung.train.round_work import WorkerJob
@@ -24,7 +24,7 @@ from farflung.train.scores import ContributionScore, windows_of
 BROKEN: Final = ("FF-TRAIN-055", "FF-TRAIN-058")  # the forward pass fails, or the loss is no number
 
 
-def loss(job: WorkerJob, params: Float32, rows: tuple[Int64, Int64], pulse: Pulse) -> float:
+def loss(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> float:
     """Mean loss of the model with these weights, nats per token, on inputs and targets of shape (n, context)."""
     job.model.put(params)
     return forward_passes.mean_loss(job.model, job.spec.model, job.spec.batch, rows, pulse)
@@ -53,7 +53,7 @@ def measure(
     return units(loss(job, state.params, held, pulse)), tuple(each)
 
 
-def _after(job: WorkerJob, params: Float32, rows: tuple[Int64, Int64], pulse: Pulse) -> float:
+def _after(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> float:
     """`loss` with a contribution: one that breaks the model is the worst, and keeps no other from being scored."""
     try:
         return loss(job, params, rows, pulse)
@@ -63,7 +63,7 @@ def _after(job: WorkerJob, params: Float32, rows: tuple[Int64, Int64], pulse: Pu
         return math.inf
 
 
-def held_rows(job: WorkerJob, seed: int, count: int) -> tuple[Int64, Int64]:
+def held_rows(job: WorkerJob, seed: int, count: int) -> Windows:
     """Windows of held-out text, shape (count, context): non-overlapping ones, evenly apart."""
     context, tokens = job.spec.model.context, job.data.heldout
     total = (len(tokens) - 1) // context
