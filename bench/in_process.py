@@ -17,7 +17,7 @@ from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32
 from farflung.job.dataset import Dataset, pack
 from farflung.job.spec import JobSpec
-from farflung.train import data_order, flat_model, inner_steps, round_work, worker_messages
+from farflung.train import data_order, flat_model, loss_probe, round_work, worker_messages
 from farflung.train.inner_state import InnerState
 from farflung.train.public_state import PublicState
 from farflung.train.round_work import WorkerJob
@@ -64,21 +64,15 @@ class InProcessRun:
         self.inner[member] = InnerState(self.public.round + 1, end.step, end.vectors, sent.residual, sent.offset)
         return AcceptedPayload(job.setup.peer, job.spec.round_tokens, sent.payload), float(np.mean(made.losses))
 
-    def heldout(self, tokens: int, rows: int = 32) -> float:
+    def heldout(self, tokens: int) -> float:
         """Mean loss in nats per token of the public weights on the first held-out tokens."""
-        return heldout(self.job, self.public.params, tokens, rows)
+        return heldout(self.job, self.public.params, tokens)
 
 
-def heldout(job: WorkerJob, params: Float32, tokens: int, rows: int = 32) -> float:
+def heldout(job: WorkerJob, params: Float32, tokens: int) -> float:
     """Mean loss in nats per token of weights of shape (size,) on the first held-out tokens."""
-    x_NT, y_NT = inner_steps.tensors(data_order.windows(job.data.heldout, job.spec.model.context, tokens))
-    job.model.put(params)
-    total = 0.0
-    with torch.no_grad():
-        for start in range(0, len(x_NT), rows):
-            batch = x_NT[start : start + rows], y_NT[start : start + rows]
-            total += float(job.model.loss(*batch)) * len(batch[0])
-    return total / len(x_NT)
+    rows = data_order.windows(job.data.heldout, job.spec.model.context, tokens)
+    return loss_probe.loss(job, params, rows, _quiet)
 
 
 def _of_member(job: WorkerJob, member: int) -> worker_messages.SetupCommand:

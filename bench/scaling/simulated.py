@@ -16,7 +16,7 @@ from farflung.job import job_loader
 from farflung.job.dataset import Dataset
 from farflung.job.io.job_files import read_dataset
 from farflung.job.spec import JobSpec
-from farflung.train import data_order, flat_model, inner_steps
+from farflung.train import data_order, flat_model, forward_passes, inner_steps
 from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
 from farflung.train.sync_arithmetic import Sync
@@ -87,10 +87,9 @@ class Peers:
 
     def loss(self) -> float:
         """Held-out loss of public state, on up to 32,768 bytes."""
-        x_NT, y_NT = inner_steps.tensors(data_order.windows(self.data.heldout, self.spec.model.context, 1 << 15))
+        rows = data_order.windows(self.data.heldout, self.spec.model.context, 1 << 15)
         self.model.put(self.state.params)
-        with torch.no_grad():
-            return float(self.model.loss(x_NT, y_NT))
+        return forward_passes.mean_loss(self.model, self.spec.model, self.spec.batch, rows, lambda: None)
 
     def all_gather(self) -> Exchange:
         """Everybody decodes everybody's payload."""

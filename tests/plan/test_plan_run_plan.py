@@ -337,10 +337,10 @@ def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
 
 
 def test_activations_of_a_users_module_come_from_its_shapes() -> None:
-    user = spec(model=ModelSpec(kind="module", module="m.py:f", context=200), batch=3)
-    assert memory(user, LAYOUT, 0).activations == 4 * 600 * (128 + 512 + 512 + 128 + 3 * 256) + 6 * 600 * 256
+    user = spec(model=ModelSpec(kind="module", module="m.py:f", context=400), batch=3)
+    assert memory(user, LAYOUT, 0).activations == 4 * 1200 * (128 + 512 + 512 + 128 + 3 * 256) + 6 * 1200 * 256
     tied = TensorLayout.of({"embed.weight": (256, 64)})  # one side of it is logits
-    assert memory(user, tied, 0).activations == 4 * 600 * (256 + 64 + 2 * 256) + 6 * 600 * 256
+    assert memory(user, tied, 0).activations == 4 * 1200 * (256 + 64 + 2 * 256) + 6 * 1200 * 256
 
 
 def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:

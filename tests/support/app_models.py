@@ -15,14 +15,13 @@ from farflung.core.events import AnyEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import dataset
-from farflung.job.spec import JobTerms
+from farflung.job.spec import JobSpec, JobTerms
 from farflung.local.jobs import resolve
 from farflung.local.network import prepare
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import write_resolved
-from farflung.train import data_order as orders
-from farflung.train import flat_model, inner_steps, model_file
+from farflung.train import flat_model, heldout, model_file
 from farflung.train.model_file import model_hash
 from farflung.train.public_state import PublicState
 from farflung.watch.io.event_log import EventLog
@@ -96,16 +95,15 @@ def finished_run(runs: Path, name: str, text: str = JOB, *, source: str = "", is
         packed = model_file.write(terms, state)
         run.model_file.write_bytes(packed)
         built.put(state.params)
-        _write_result(run, built, spec.evaluate.final_tokens, model_hash(packed).hex())
+        _write_result(run, built, spec, model_hash(packed).hex())
     assert run._lock is not None
     os.close(run._lock)  # as when the process that made it ended
     return RunFolder(run.root)
 
 
-def _write_result(run: RunFolder, built: flat_model.FlatModel, tokens: int, named: str) -> None:
-    heldout = dataset.unpack(run.dataset_file.read_bytes()).heldout
-    x, y = inner_steps.tensors(orders.windows(heldout, 24, tokens))
-    loss = float(built.loss(x, y).detach())
+def _write_result(run: RunFolder, built: flat_model.FlatModel, spec: JobSpec, named: str) -> None:
+    text = dataset.unpack(run.dataset_file.read_bytes()).heldout
+    loss = heldout.measure(built, spec.model, spec.batch, text, spec.evaluate.final_tokens).loss
     result = events.RunResultEvent(
         loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000,
         bytes_by=events.SentBytesByKind(500, 100, 300, 50, 50),
