@@ -183,6 +183,7 @@ def least(fleet: Fleet, wish: PlacementGoal, count: int) -> float:
     return best
 
 
+@pytest.mark.whole
 def test_of_five_nodes_none_of_all_grids_is_better(subtests: pytest.Subtests) -> None:
     for by_money in [False, True]:
         for seed in range(6):
@@ -201,6 +202,7 @@ def in_one_place(rate: Floats, price: Floats, network: LinkMatrices | None = Non
     return grid_objective.fleet(here, rate, np.full(count, 3e10), price)
 
 
+@pytest.mark.whole
 def test_most_nodes_are_dropped_where_few_do_the_work() -> None:
     work = StepWork(MODEL, 8, 2048, 4e6, every=100, repair=120.0)
     fast = in_one_place(np.array([4e12] * 4 + [4e9] * 12), np.ones(16))
@@ -240,6 +242,7 @@ def test_what_swaps_say_of_a_grid_is_what_it_is_worth(seed: int, by_money: bool,
     assert said <= begins
 
 
+@pytest.mark.whole
 def test_without_numba_grids_are_swapped_the_same_way() -> None:
     fleet, draws = drawn_fleet(3, 9), np.random.default_rng(3).random((120, 4))
     given = (*grid_objective.arguments(fleet, WORK, ANY_CARD), False, draws, 0.1, 0.001, 0.01)

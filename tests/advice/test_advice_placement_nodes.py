@@ -299,6 +299,7 @@ def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     assert tokens[0] < tokens[1] < tokens[2]
 
 
+@pytest.mark.whole
 def test_state_is_moved_only_where_that_pays_within_the_horizon() -> None:
     """What is left of the room is no reason to fetch anything."""
     fleet = small_fleet(7, 24, memory=np.full(24, 3e10))

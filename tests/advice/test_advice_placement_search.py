@@ -81,6 +81,7 @@ def test_a_tour_of_few_stages_is_the_shortest(seed: int, count: int, kinds: int)
     assert length == pytest.approx(min(long(one) for one in itertools.permutations(range(count))))
 
 
+@pytest.mark.whole
 def test_longer_tours_are_found_where_stages_stand_in_a_line() -> None:
     places = np.random.default_rng(3).permutation(40)
     order, length = open_tsp.shortest(np.abs(places[:, None] - places).astype(float))
@@ -135,6 +136,7 @@ def test_times_count_both_ways_and_the_slowest_of_three_lines() -> None:
     assert of.hop[0, 0] == 0.0
 
 
+@pytest.mark.whole
 @given(SEEDS, st.sampled_from([(2, 2), (2, 3), (3, 2), (2, 4)]))
 @settings(max_examples=20)
 def test_of_few_devices_the_search_finds_the_best_of_all_layouts(seed: int, shape: tuple[int, int]) -> None:
@@ -200,6 +202,7 @@ def plain(name: str) -> types.ModuleType:
     return module
 
 
+@pytest.mark.whole
 def test_without_numba_the_search_goes_the_same_way() -> None:
     of = random_costs(11, 4, 3)
     generator = np.random.default_rng(11)

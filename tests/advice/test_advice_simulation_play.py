@@ -88,6 +88,7 @@ def networks(draw: st.DrawFn) -> SimulationRules:
     )
 
 
+@pytest.mark.whole
 @settings(max_examples=60)
 @given(networks())
 def test_no_money_is_made_or_lost_and_no_account_is_below_zero(rules: SimulationRules) -> None:
@@ -112,6 +113,7 @@ def test_money_is_conserved_where_every_kind_of_it_moves() -> None:
     assert outcome.ended.verifiers == flows.fees + flows.bounties
 
 
+@pytest.mark.whole
 @settings(max_examples=60)
 @given(networks())
 def test_every_round_of_a_member_ends_in_one_way(rules: SimulationRules) -> None:
@@ -123,6 +125,7 @@ def test_every_round_of_a_member_ends_in_one_way(rules: SimulationRules) -> None
     assert (tally >= 0).all()
 
 
+@pytest.mark.whole
 @settings(max_examples=60)
 @given(networks())
 def test_shares_of_hired_nodes_rounds_add_up_to_the_whole(rules: SimulationRules) -> None:
@@ -262,6 +265,7 @@ def test_who_cannot_put_up_its_stake_is_not_hired() -> None:
     assert play(network(opening=399, stake=400, nodes=200, periods=1)).periods[0].funnel[3:] == (0, 0, 0)
 
 
+@pytest.mark.whole
 def test_a_share_of_nodes_has_no_stake_and_is_not_hired() -> None:
     first = play(network(funded=odds(0.25), nodes=2000, periods=1)).periods[0]
     assert first.funnel[3] / first.funnel[2] == pytest.approx(0.25, abs=0.03)
