@@ -196,12 +196,11 @@ def plan(
         most = plan_offers.allowed(resolved, quote.seconds_until(deadline))
         asks, found = plan_offers.plan(offers, goal, resolved.spec, model(), most, base=base, is_own=own)
         after = plan_offers.command(found, job, preset, flags, again)
-        terms, width = plan_offers.terms(offers), plan_offers_text.columns()
-        data = plan_offers.account(resolved.spec, base)
+        told = (asks, found, plan_offers.terms(offers), after, plan_offers.account(resolved.spec, base))
         if as_json:
-            text = [plan_offers.json(asks, found, terms, after, data)]
+            text = [plan_offers.json(*told)]
         else:
-            text = plan_offers_text.lines(asks, found, terms, after, data, explains=explain, width=width)
+            text = plan_offers_text.lines(*told, explains=explain, width=plan_offers_text.columns())
     elif link is not None:
         asked = plan_link.LinkOptions(link, peers, step, fan_out)
         text = _for_links(asked, resolved.spec, model(), again, as_json=as_json)
