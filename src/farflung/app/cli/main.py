@@ -263,8 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:  # the task's boundary: a person gets lines, not a traceback
         _refuse(
             RunError(
-                "FF-APP-099",  # an error that nobody expected, in its own words
-                type_and_text(error),
+                "FF-APP-099",
+                f"an error that nobody foresaw: {type_and_text(error)}",
                 cause="this is a mistake in farflung itself",
                 hint="the same command with `farflung -v ...`, and report what it prints",
             )
