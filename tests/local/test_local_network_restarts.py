@@ -197,7 +197,7 @@ def test_who_said_why_is_not_started_again(kept: Any) -> None:
         with pytest.raises(RunError, match="FF-APP-020"):
             await ask(supervisor)
         assert supervisor.is_given_up("thing")
-        assert watcher.ends == [("thing", "FF-CORE-052 the log is damaged", "FF-CORE-052")]
+        assert watcher.ends == [("thing", "FF-CORE-052: the log is damaged", "FF-CORE-052")]
         assert watcher.told == []
         await supervisor.bring_back("thing")  # only when it is asked for
         assert (await ask(supervisor))["number"] == 2
