@@ -249,3 +249,17 @@ def test_a_checker_that_dies_is_told_by_its_code() -> None:
 def test_the_checker_loads_no_torch() -> None:
     code = "import sys, farflung.verify.io.checker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-7, 1e5, 1e20])
+def test_updates_of_any_size_are_told_apart(size: float) -> None:
+    """Below a unit of fixed point all were zero, and above 64 all were alike."""
+    updates = [change(i, size) for i in range(4)]
+    assert flags(LAYOUT, [part(p, u) for p, u in zip(PEERS, updates, strict=True)]) == {}
+    loud = [*updates[:3], change(3, 6 * size)]
+    assert flags(LAYOUT, [part(p, u) for p, u in zip(PEERS, loud, strict=True)]) == {PEERS[3]: submission_checks.NORM}
+    copied = [*updates[:3], updates[0] * np.float32(1.001)]
+    found = flags(LAYOUT, [part(p, u) for p, u in zip(PEERS, copied, strict=True)])
+    assert found == dict.fromkeys((PEERS[0], PEERS[3]), submission_checks.DUPLICATE)
+    still = [*updates[:3], np.zeros_like(updates[0])]
+    assert flags(LAYOUT, [part(p, u) for p, u in zip(PEERS, still, strict=True)]) == {PEERS[3]: submission_checks.ZERO}
