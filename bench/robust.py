@@ -139,7 +139,7 @@ def cases(quick: bool) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--training", action="store_true", help="whole trainings, in 3 to 5 minutes of a core")
+    parser.add_argument("--training", action="store_true", help="whole trainings, in 7 minutes of a core")
     parser.add_argument("--quick", action="store_true", help="a smaller model, 20 steps")
     parser.add_argument("--out", type=Path, help="a results file to add to")
     asked, before = parser.parse_args(), load()
