@@ -35,28 +35,57 @@ KINDS = (
     Kind(
         "state that is not where it is looked for",
         "pytorch #75666, #79334, #102721; hivemind #417; slime #1546; KempnerForge #51; timm #2003",
-        ("field/test_field_pytorch_75666.py", "sync/test_sync_state.py"),
+        (
+            "field/test_field_pytorch_75666.py",
+            "sync/test_sync_state.py",
+            "sync/test_sync_failed_exchanges.py",
+            "train/test_train_job_state.py",
+        ),
     ),
     Kind(
         "hidden state that convicts honest peers",
         "accelerate #114, composer #12, Megatron-LM #6858",
-        ("attack/test_attack_hidden_state.py", "attack/test_attack_hidden_causes.py"),
+        (
+            "attack/test_attack_hidden_state.py",
+            "attack/test_attack_hidden_causes.py",
+            "verify/test_verify_audit_verdict.py",
+        ),
     ),
     Kind(
         "a tensor that only some peers train",
         "pytorch #41101, #28294; NeMo-Automodel #935; templar #503",
-        ("sync/test_sync_untrained_tensors.py", "compress/test_compress_trained_tensors.py"),
+        (
+            "sync/test_sync_untrained_tensors.py",
+            "compress/test_compress_trained_tensors.py",
+            "train/test_train_unused_tensors.py",
+            "attack/test_attack_abstention.py",
+        ),
     ),
+    Kind("poison in every round", "attack T9", ("attack/test_attack_poisoned_training.py",)),
     Kind(
         "numbers outside a format's range",
         "hivemind #545, #476, #560; knnlm #6; flower #7693, #7708",
-        ("field/test_field_hivemind_545.py", "field/test_field_flower_7693.py"),
+        (
+            "field/test_field_hivemind_545.py",
+            "field/test_field_hivemind_476.py",
+            "field/test_field_flower_7693.py",
+            "compress/test_compress_tensor_range.py",
+        ),
     ),
     Kind(
         "exchanges and settings that do not belong together",
         "apex #46, detectron2 #2486, lightning #450, hivemind #443, prime-diloco #13, pytorch #38174",
         ("sync/test_sync_exchange_channel.py",),
     ),
+    Kind(
+        "files of another version",
+        "hivemind #446, composer #829",
+        ("field/test_field_hivemind_446.py", "core/test_core_file_header.py", "old/test_old_first.py"),
+    ),
+    Kind("input that is left out", "code2prompt #30, files-to-prompt #76", ("field/test_field_code2prompt_30.py",)),
+    Kind("peaks outside the training step", "unsloth #5168, transformers #8476", ("field/test_field_unsloth_5168.py",)),
+    Kind("tied weights", "transformers #38870, gemma #8", ("field/test_field_transformers_38870.py",)),
+    Kind("errors that are no sentences", "FF-VERI-115", ("house/test_house_error_texts.py",)),
     Kind(
         "folders and files from elsewhere",
         "attacks A4, A6, A11, L1 to L3, L6, L7",
@@ -69,6 +98,12 @@ KINDS = (
             "attack/test_attack_open_files.py",
             "attack/test_attack_worker_log.py",
         ),
+    ),
+    Kind("processes killed at a start", "attack A7", ("local/test_local_network_supervisor_worker.py",)),
+    Kind(
+        "replies larger than the job",
+        "attack A3",
+        ("attack/test_attack_replies.py", "core/test_core_value_count.py", "train/test_train_reply_bounds.py"),
     ),
     Kind(
         "a model that outlives its agent, or reads the host",
@@ -94,7 +129,7 @@ def tried(kind: Kind, quick: bool) -> Count:
         marks = ["-m", "not slow and not whole"] if quick else []
         files = [f"tests/{file}" for file in kind.files]
         ended = subprocess.run([*command, *marks, *files], cwd=ROOT, capture_output=True, text=True)
-        cases = list(ET.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314 - pytest's own file
+        cases = list(ET.parse(report).iter("testcase")) if report.exists() else []
     skipped = sum(case.find("skipped") is not None for case in cases)
     wrong = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
     is_broken = not cases or ended.returncode > 1
