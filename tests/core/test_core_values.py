@@ -22,6 +22,7 @@ from farflung.core.errors import (
     UsageError,
     VerificationError,
 )
+from farflung.core.events.plan import FileCount
 from farflung.core.events.work_class import LossProbeCounts
 from farflung.core.ids import short, text
 from farflung.core.money import MAX_CREDITS, Credits, add, checked, format_credits, parse_credits, sub, times
@@ -237,12 +238,13 @@ def _example(kind: type[Any]) -> Any:
         "SentBytesByKind": events.SentBytesByKind(1, 2, 3, 4),
         "LossProbeCounts": LossProbeCounts(5, 6),
     }
-    pairs = {"int": (3, 4), "float": (0.5, -0.25)}
+    pairs, counted = {"int": (3, 4), "float": (0.5, -0.25)}, FileCount("hidden", 2, 9, "a")
     values = {}
     for field in msgspec.structs.fields(kind):
         name = getattr(field.type, "__name__", str(field.type))
         of = str(field.type).removeprefix("tuple[").split(",")[0]
-        values[field.name] = pairs.get(of, ("p", "q")) if "tuple" in str(field.type) else by_type.get(name, 1.5)
+        pair = (counted, counted) if "FileCount" in of else pairs.get(of, ("p", "q"))
+        values[field.name] = pair if "tuple" in str(field.type) else by_type.get(name, 1.5)
     return kind(**values)
 
 

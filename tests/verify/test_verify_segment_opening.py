@@ -261,16 +261,16 @@ def test_a_second_reader_takes_only_the_evidence_that_the_ledger_names() -> None
     accused = {KEY.public: evidence_hash(told)}
     check_evidence((), accused, DRAWN, TERMS, report)  # not handed on: nothing is said
     assert report.evidence == 0
-    check_evidence([encode(told)], accused, DRAWN, TERMS, report)
+    check_evidence([files.write(encode(told))], accused, DRAWN, TERMS, report)
     assert report.evidence == 1
     twice = replace(told, flagged="norm")  # found out twice, slashed once
-    check_evidence([encode(told), encode(twice)], accused, DRAWN, TERMS, report)
+    check_evidence([files.write(encode(each)) for each in (told, twice)], accused, DRAWN, TERMS, report)
     with pytest.raises(VerificationError, match="FF-VERI-046"):
-        check_evidence([encode(twice)], accused, DRAWN, TERMS, report)
+        check_evidence([files.write(encode(twice))], accused, DRAWN, TERMS, report)
 
 
 @pytest.mark.parametrize("changed", [{"segment": 99}, {"job": digest("test/job/2")}, {"block": JOB}])
 def test_a_second_reader_refuses_evidence_that_does_not_hold(changed: dict[str, Any]) -> None:
     told = evidence(**changed)
     with pytest.raises(VerificationError, match="FF-VERI-045"):
-        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, DRAWN, TERMS, ReplayReport())
+        check_evidence([files.write(encode(told))], {KEY.public: evidence_hash(told)}, DRAWN, TERMS, ReplayReport())
