@@ -248,7 +248,7 @@ def test_the_check_of_the_other_side_is_read_and_what_is_none_is_refused(tmp_pat
     assert "ok       pair       both sides can open a direct way" in done.stdout
     whole = json.loads(file.read_text())
     whole["readings"]["relays"][0]["udp"] = {"hops": ["no address"], "seconds": [0.0]}
-    for text in ("", "{}", '{"readings": 3}', json.dumps(whole), "[" * 100_000):
+    for text in ("", '{"format": 1}', '{"format": 1, "readings": 3}', json.dumps(whole), "[" * 100_000):
         file.write_text(text)
         with pytest.raises(UsageError) as told:
             check_net.read_theirs(file)
