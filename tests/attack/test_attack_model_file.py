@@ -284,7 +284,7 @@ def test_a_program_that_answers_by_itself_cannot_choose_the_words_or_the_code(tm
     forged = (
         "import os, sys; from farflung.core.codec import encode;"
         " from farflung.train.worker_messages import WorkerFailure;"
-        " data = encode(WorkerFailure('\\x1b]0;x', 'm' * 100_000, 'c' * 100_000, 'h' * 100_000));"
+        " data = encode(WorkerFailure('\\x1b]0;x', 'm' * 9_000, 'c' * 9_000, 'h' * 9_000));"
         " os.write(int(sys.argv[1]), len(data).to_bytes(8, 'little') + data)"
     )
     with pytest.raises(RunError) as caught:
