@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from core_asks import scheduled
-from test_peers_ledger_verbs import free_ports
+from free_ports import free_ports
 
 from farflung.app.cli.ledger import ledger
 from farflung.app.cli.ledger_seats import client_of
@@ -65,6 +65,8 @@ class Court:
         self.verifier = new_account(self.folder / "verifier.key")
         self.genesis = self._rewrite(dispute_ms)
         self.requester = read_account(self.folder / "treasury.key")
+
+    def open(self) -> None:
         for number in range(1, SEATS + 1):
             self._start(self.folder / f"validator-{number}" / "validator.toml")
 
@@ -139,6 +141,7 @@ class Court:
 def court(tmp_path: Path) -> Iterator[Court]:
     made = Court(tmp_path)
     try:
+        made.open()
         yield made
     finally:
         made.close()
@@ -177,6 +180,7 @@ def test_each_side_says_its_part_and_the_jury_decides(court: Court, verdict: str
 def test_where_nobody_disputes_the_stake_is_taken_and_there_is_nothing_to_look_at(tmp_path: Path) -> None:
     court = Court(tmp_path, dispute_ms=0)
     try:
+        court.open()
         assert court.ask("open", str(court.work()), owner="verifier.key")["state"] == "taken"
         error = ask("dispute", "look", str(court.config), JOB.hex(), court.node.public.hex()).exception
         assert isinstance(error, UsageError)

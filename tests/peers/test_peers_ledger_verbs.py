@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from free_ports import free_ports
 
 from farflung.app.cli.ledger import ledger
 from farflung.app.cli.ledger_motion import _amended
@@ -35,23 +35,6 @@ from farflung.peers.validator.service import ValidatorService
 
 def ask(*words: str) -> Result:
     return CliRunner().invoke(ledger, list(words), catch_exceptions=True)
-
-
-def free_ports(count: int) -> int:
-    """The first of several ports in a row that nobody uses: other processes of these tests look elsewhere."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for first in range(21_000 + 2_000 * (worker % 5), 60_000, 97):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for offset, each in enumerate(sockets):
-                each.bind(("127.0.0.1", first + offset))
-            return first
-        except OSError:
-            continue
-        finally:
-            for each in sockets:
-                each.close()
-    raise AssertionError("no free ports")
 
 
 def test_a_new_ledger_has_a_key_and_a_configuration_for_each_validator(tmp_path: Path) -> None:
@@ -167,8 +150,6 @@ class Network:
         port = free_ports(4)
         assert ask("init", str(self.folder), "--validators", "4", "--port", str(port)).exit_code == 0
         self.processes: dict[int, subprocess.Popen[str]] = {}
-        for number in (1, 2, 3, 4):
-            self.start(number)
 
     def config(self, number: int) -> str:
         return str(self.folder / f"validator-{number}" / "validator.toml")
@@ -200,6 +181,8 @@ class Network:
 def network(tmp_path: Path) -> Iterator[Network]:
     made = Network(tmp_path)
     try:
+        for number in (1, 2, 3, 4):
+            made.start(number)
         yield made
     finally:
         made.close()
