@@ -1,11 +1,12 @@
 """What one card shows of farflung's sync methods: bits, tokens a second, and what travels to the host.
 
-    python bench/gpu.py [--quick] [--out FILE] [--device cuda]
+    python bench/gpu.py [--quick] [--part NAME ...] [--out FILE] [--device cuda]
 
-It wants one card, torch >= 2.11 and loopback, and takes at most eight minutes. Parts: the tests of tests/sync with
-their models on the card; each method stopped and continued from its checkpoint, on the card; a GPT of 124 M parameters
-in bfloat16 by two peers that share the card, against two plain PyTorch loops that share it; and the bytes that one
-round moves over PCIe. `--device cpu --quick` tries the script itself where there is no card; such rows are not kept.
+It needs one card, torch >= 2.11 and loopback, and takes about twelve minutes; `--part` chooses. Parts: the tests of
+tests/sync with their models on the card; each method stopped and continued from its checkpoint, on the card; a GPT of
+124 M parameters in bfloat16 by two peers that share the card, against two plain PyTorch loops that share it; and the
+bytes that one round moves over PCIe. `--device cpu --quick` tries the script itself where there is no card; such rows
+are not kept.
 """
 
 from __future__ import annotations
@@ -295,13 +296,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller models: a minute")
     parser.add_argument("--out", type=Path, help="add the rows to this file")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parts: dict[str, Callable[[], Iterator[Row]]] = {
+        "bits": lambda: bits(asked.device),
+        "speed": lambda: speed(asked.quick, asked.device),
+        "travelled": lambda: travelled(asked.quick, asked.device),
+        "tests": suite,
+    }
+    parser.add_argument("--part", action="append", choices=parts, help="one of the parts; default: all of them")
     asked = parser.parse_args()
     if asked.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no card here that PyTorch sees: nothing was run")
     card = torch.cuda.get_device_name() if asked.device == "cuda" else "no card"
     before = load()
-    for part in (speed(asked.quick, asked.device), travelled(asked.quick, asked.device), bits(asked.device), suite()):
-        for row in part:
+    for part in asked.part or parts:
+        for row in parts[part]():
             seen = row._replace(against=f"{row.against}; {card}, torch {torch.__version__}")
             show("gpu", seen, before, asked.out if asked.device == "cuda" else None)
 
