@@ -111,7 +111,7 @@ def test_a_relay_and_its_check_need_no_library_that_the_container_leaves_out() -
 
 
 def test_a_service_is_installed_with_the_libraries_of_the_container() -> None:
-    page = (ROOT / "docs" / "operate.md").read_text()
+    page = (ROOT / "docs" / "operate" / "relay.md").read_text()
     (shown,) = re.findall(r"/opt/farflung/bin/pip install -c constraints.txt (.*)", page)
     assert shown.split() == re.findall(r"constraints.txt\s+(.*?)\s+&&", runs())[0].split()
     assert "pip install --no-deps ." in page

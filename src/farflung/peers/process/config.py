@@ -109,7 +109,7 @@ def refuse_config(origin: str, cause: str) -> NoReturn:
         "FF-APP-300",
         f"{origin} cannot be used",
         cause=cause,
-        hint="farflung ledger init FOLDER writes files that can; docs/operate.md explains each value",
+        hint="farflung ledger init FOLDER writes files that can; docs/operate/ledger.md explains each value",
     )
 
 
