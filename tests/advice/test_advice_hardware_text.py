@@ -1,8 +1,6 @@
-"""Cards, worth, prices and admissions as lines: within 80 columns, with what is not known said; and the docs' table."""
+"""Cards, worth, prices and admissions as lines: within 80 columns, with what is not known said."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,8 +15,6 @@ from farflung.advice.io.card_files import read
 from farflung.core.units import Bytes, Flop, Seconds, Tokens
 
 TABLE = read()
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "plan" / "cards.md"
-BEGIN, END = "<!-- cards: begin -->\n\n", "\n<!-- cards: end -->"
 RTX3090, M3 = TABLE.find("RTX 3090"), TABLE.find("M3 Max")
 
 
@@ -131,10 +127,3 @@ def test_an_admission_begins_with_what_is_missed() -> None:
 )
 def test_figures_have_three_digits(number: float, shown: str) -> None:
     assert hardware_text.figure(number) == shown
-
-
-def test_the_page_holds_the_table_as_it_is() -> None:
-    """To write it anew: put `text.page(read().cards)` between the two marks."""
-    page = PAGE.read_text(encoding="utf-8")
-    shown = page.split(BEGIN)[1].split(END)[0]
-    assert shown == "\n".join(hardware_text.page(TABLE.cards)) + "\n"

@@ -1,4 +1,4 @@
-"""Formats cards, their value, a run's energy and cost, and an admission as text; and the table of the docs."""
+"""Formats cards, their value, a run's energy and cost, and an admission as text."""
 
 from __future__ import annotations
 
@@ -174,16 +174,6 @@ def admitted(admission: MachineAdmission) -> list[str]:
     order = (RuleState.FAILED, RuleState.UNKNOWN, RuleState.OK)
     ordered = sorted(admission.findings, key=lambda one: (order.index(one.state), not one.is_below_thumb))
     return [f"{_MARKS[one.state]}: {one.at}: {one.rule}: {one.why}" for one in ordered]
-
-
-def page(cards: Iterable[Card]) -> list[str]:
-    """The table as Markdown: a row a card, with year, bus and software; sources stand in the file."""
-    head = ("card", "year", *HEAD[1:], "PCIe", "software")
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(HEAD)) + "---|---|"]
-    for card, row in zip(kept := list(cards), rows(kept), strict=True):
-        bus = NONE if card.is_unified else f"{card.pcie} x{card.lanes}"
-        lines.append("| " + " | ".join((row[0], str(card.year), *row[1:], bus, software(card))) + " |")
-    return lines
 
 
 def figure(number: float) -> str:
