@@ -197,7 +197,7 @@ class Play:
         for d in drawn:
             made = Made(trained[d.peer], *promised[d.peer], opened[d.peer])
             verdicts += self.audited(round, d, made, luck, before)
-        concluded = conclusions(verdicts, quorum_of(len(self.verifiers)))
+        concluded = conclusions(verdicts, quorum_of(len(self.verifiers)), is_proven=True)
         self.findings |= {(round, node): c.finding for node, c in concluded.items()}
         return {node for node, c in concluded.items() if c.is_guilty}
 
@@ -234,7 +234,7 @@ class Play:
             about = (CHAIN, JOB, round, c.peer, drawn.segment, c.trace)
             verdicts.append(Verdict(*about, verifier, found.finding, found.excess, result))
             self.excesses[round, c.peer] = found.excess
-            if not needs_another(verdicts, len(self.verifiers)):
+            if not needs_another(verdicts, len(self.verifiers), is_proven=True):
                 break
         return verdicts
 

@@ -276,7 +276,7 @@ def accused(*findings: VerdictFinding) -> AuditConclusion:
         Verdict(CHAIN, JOB, 0, node, 0, JOB, PeerId(bytes([i]) * 32), finding, 0, ZERO_HASH)
         for i, finding in enumerate(findings)
     ]
-    return conclude(said, 2)
+    return conclude(said, 2, is_proven=True)
 
 
 def test_a_lazy_verifier_that_accuses_is_contradicted_and_loses_its_fee() -> None:

@@ -147,19 +147,19 @@ def test_two_must_agree_and_who_is_contradicted_by_them_is_discredited(subtests:
         with subtests.test(said=said, finding=finding, discredited=discredited):
             verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
             for order in itertools.permutations(verdicts):
-                concluded = conclude(order, 2)
+                concluded = conclude(order, 2, is_proven=True)
                 assert concluded.finding is finding
                 assert len(concluded.discredited) == discredited
                 assert set(concluded.honoured) == {v.verifier for v in verdicts} - set(concluded.discredited)
 
 
 def test_one_verifier_that_speaks_twice_has_one_voice() -> None:
-    assert conclude([verdict(Y, FALSE), verdict(Y, FALSE)], 2).finding is UNPAID
+    assert conclude([verdict(Y, FALSE), verdict(Y, FALSE)], 2, is_proven=True).finding is UNPAID
 
 
 def test_the_only_verifier_of_a_job_decides() -> None:
     assert quorum_of(1) == 1
-    assert conclude([verdict(Y, FALSE)], quorum_of(1)).is_guilty
+    assert conclude([verdict(Y, FALSE)], quorum_of(1), is_proven=True).is_guilty
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_only_an_open_accusation_needs_another_verifier(subtests: pytest.Subtest
     ]:
         with subtests.test(said=said, hired=hired, another=another):
             for order in itertools.permutations(said):
-                assert needs_another([verdict(Y, f) for f in order], hired) is another
+                assert needs_another([verdict(Y, f) for f in order], hired, is_proven=True) is another
 
 
 # The tally

@@ -78,7 +78,7 @@ class Probed(Story):
         if isinstance(record, AuditsRecord):
             record = replace(record, canaries=self.tests(record))
             verdicts = [signed.verdict for signed in record.verdicts]
-            self.disqualified.note(record, conclusions(verdicts, min(2, len(self.asked(record.round)))))
+            self.disqualified.note(record, conclusions(verdicts, min(2, len(self.asked(record.round))), is_proven=True))
         super().say(point, record, *about)
 
     def tests(self, record: AuditsRecord) -> tuple[Canary, ...]:

@@ -244,10 +244,10 @@ def test_the_chance_to_be_convicted_is_counted_out_with_the_rules_of_judging(hir
         said: list[Verdict] = []
         for number, is_looking in enumerate(looks):
             said.append(verdict_of(number, VerdictFinding.FALSE if is_looking else VerdictFinding.HOLDS))
-            if not needs_another(said, hired):
+            if not needs_another(said, hired, is_proven=True):
                 break
         chance = math.prod(1 - absent if each else absent for each in looks)
-        convicted += chance * conclude(said, quorum_of(hired)).is_guilty
+        convicted += chance * conclude(said, quorum_of(hired), is_proven=True).is_guilty
     audits = of_job(JobSpec(audit=AuditSpec(4, 1.0, 0), network=NetworkSpec(verifiers=hired)), absent)
     assert caught(audits, 4) == convicted
 
@@ -260,9 +260,9 @@ def test_one_colluding_verifier_of_two_ends_every_accusation_and_of_three_one_in
             said: list[Verdict] = []
             for number in order:
                 said.append(verdict_of(number, VerdictFinding.HOLDS if number == 0 else VerdictFinding.FALSE))
-                if not needs_another(said, hired):
+                if not needs_another(said, hired, is_proven=True):
                     break
-            guilty += conclude(said, quorum_of(hired)).is_guilty
+            guilty += conclude(said, quorum_of(hired), is_proven=True).is_guilty
         assert guilty == convicted  # of 2, and of 6
 
 

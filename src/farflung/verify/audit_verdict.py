@@ -98,7 +98,7 @@ def is_distance(finding: VerdictFinding, excess: int) -> bool:
     return finding is VerdictFinding.FALSE and excess < EXCESS_CAP
 
 
-def needs_another(verdicts: Sequence[Verdict], hired: int, *, is_proven: bool = True) -> bool:
+def needs_another(verdicts: Sequence[Verdict], hired: int, *, is_proven: bool) -> bool:
     """Whether the next verifier of the order must be asked, of `hired` that the job has.
 
     An accusation is open until a quorum of the panel makes it alike, or denies it, or nobody is left to ask.
@@ -119,7 +119,7 @@ def _agreed(verdicts: Sequence[Verdict], quorum: int, is_proven: bool) -> Verdic
     return None
 
 
-def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool = True) -> AuditConclusion:
+def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool) -> AuditConclusion:
     """The verdicts on one contribution, in any order, at least one.
 
     A quorum that accuses of one thing is believed, and who found false work good is discredited. Short of that, whoever
@@ -141,7 +141,7 @@ def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool = True
     return AuditConclusion(finding, tuple(sorted(said.keys() - set(outvoted))), outvoted)
 
 
-def conclusions(verdicts: Iterable[Verdict], quorum: int, *, is_proven: bool = True) -> dict[PeerId, AuditConclusion]:
+def conclusions(verdicts: Iterable[Verdict], quorum: int, *, is_proven: bool) -> dict[PeerId, AuditConclusion]:
     """`conclude` for each node that a round's verdicts are about."""
     about: dict[PeerId, list[Verdict]] = {}
     for verdict in verdicts:
