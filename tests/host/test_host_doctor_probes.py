@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib.machinery
+import importlib.util
 import os
 import re
 import socket
@@ -22,12 +24,21 @@ from hypothesis import strategies as st
 
 from farflung.app.cli import check, check_text
 from farflung.core.errors import RunError
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import format_bytes
 from farflung.host import doctor, sandbox
 from farflung.host import machine_readings as r
 from farflung.host.findings import MISSED, FindingState, ProbeFinding
 from farflung.host.io import doctor_probes as probing
-from farflung.host.io import doctor_sockets, doctor_storage, doctor_torch
+from farflung.host.io import doctor_sockets, doctor_storage, doctor_torch, machine_probe
 from farflung.host.io.doctor_probes import CheckProbe
+from farflung.host.worker_limits import GIB
+from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.job_loader import load
+from farflung.peers.program.worker_bounds import bounds_of
+from farflung.plan.machine import CPU_BUILD, GPU_BUILD, MachineMeasurements, TorchBuild
+from farflung.plan.run_plan import advise
+from farflung.plan.worker_memory import memory
 
 TIERS = tuple(r.TierReading(sandbox.SandboxTier(name, ("a gap",)), "", "") for name in sandbox.ORDER)
 GB = 10**9
@@ -212,6 +223,44 @@ def test_too_little_memory_names_a_run_that_fits() -> None:
     assert changed("memory", usable=int(5.5 * GB)).step == "farflung run --set network.providers=2"
     assert "--preset tiny" in changed("memory", usable=int(2.2 * GB)).step
     assert "end other programs" in changed("memory", usable=GB).step
+
+
+@pytest.mark.parametrize(
+    ("told", "build"),
+    [
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", CPU_BUILD),
+        ("__version__ = '2.13.0'\nfrom typing import Optional\ncuda = None\nhip = None\n", CPU_BUILD),  # macOS
+        ("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", GPU_BUILD),
+        ("__version__ = '2.13.0'\ncuda = '13.0'\n", GPU_BUILD),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '7.0'\nrocm: Optional[str] = None\n", GPU_BUILD),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = '20250101'\n", GPU_BUILD),
+        (None, CPU_BUILD),
+    ],
+)
+def test_a_plan_and_the_check_count_the_build_of_torch_that_is_installed(
+    told: str | None, build: TorchBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that loads one for CUDA took 592 MB where 293 MB were planned."""
+    if told is not None:
+        (tmp_path / "version.py").write_text(told)
+    there = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there)
+    machine_probe.torch_build.cache_clear()
+    try:
+        found = machine_probe.torch_build()
+        assert found == build
+        here = probing.memory()
+        assert here.torch == build
+        told_by_check = doctor.judge("memory", msgspec.structs.replace(here, usable=1 << 62), 10_000_000).measured
+        spec = load(None).spec
+        machine = MachineMeasurements(1, 1e9, 1 << 62, found)
+        planned = advise(spec, TensorLayout.of(gpt_shapes(spec.model)), 10_000_000, machine).memory
+        assert f"the default run takes {format_bytes(planned.network)}" in told_by_check
+        lean = memory(spec, TensorLayout.of(gpt_shapes(spec.model)), 10_000_000)
+        assert planned.worker - lean.worker == build.resident
+        assert bounds_of(spec, 10_000_000).data == 2 * planned.worker + GIB
+    finally:
+        machine_probe.torch_build.cache_clear()
 
 
 def test_a_limit_is_raised_only_as_far_as_it_may_be() -> None:

@@ -14,7 +14,7 @@ from farflung.host import machine_readings as r
 from farflung.host.findings import FindingState, ProbeFinding
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
-from farflung.plan.machine import MachineMeasurements
+from farflung.plan.machine import CPU_BUILD, MachineMeasurements, TorchBuild
 from farflung.plan.run_plan import HEADROOM, RunPlan, advise
 
 PYTHON: Final = (3, 11)  # StrEnum, tomllib, exception groups
@@ -30,16 +30,17 @@ FEW_PROCESSES: Final = 400
 MOST: Final = "no limit on"
 
 
-def default_plan(size: int, flops: float, cores: int) -> RunPlan:
+def default_plan(size: int, flops: float, cores: int, torch: TorchBuild = CPU_BUILD) -> RunPlan:
     """The default run on such a machine: `size` bytes of data. Memory is judged by `judge`, so none is refused here."""
-    return plan_of("local", size, flops, cores)
+    return plan_of("local", size, flops, cores, torch)
 
 
-def plan_of(preset: str, size: int, flops: float, cores: int) -> RunPlan:
+def plan_of(preset: str, size: int, flops: float, cores: int, torch: TorchBuild = CPU_BUILD) -> RunPlan:
     """A preset's run on such a machine, whose memory is judged by `memory` and so refused nowhere else."""
     spec = load(None, preset=preset).spec
     size = min(size, spec.data.limit or size)
-    return advise(spec, TensorLayout.of(gpt_shapes(spec.model)), size, MachineMeasurements(cores, flops, 1 << 62))
+    machine = MachineMeasurements(cores, flops, 1 << 62, torch)
+    return advise(spec, TensorLayout.of(gpt_shapes(spec.model)), size, machine)
 
 
 def python(reading: r.PythonReading) -> ProbeFinding:
@@ -130,7 +131,7 @@ def cores(reading: r.CoresReading) -> ProbeFinding:
 
 def memory(reading: r.MemoryReading, size: int) -> ProbeFinding:
     """What can be used now against what the default run takes, and what fits where that does not."""
-    plan = default_plan(size, 1e9, 1)
+    plan = default_plan(size, 1e9, 1, reading.torch)
     need, providers = plan.memory, plan.spec.network.providers
     bound = f", the container allows {format_bytes(reading.bound)}" if reading.bound else ""
     measured = f"{format_bytes(reading.usable)} of {format_bytes(reading.total)} to use{bound};"
@@ -141,7 +142,7 @@ def memory(reading: r.MemoryReading, size: int) -> ProbeFinding:
     fit = need.members_in(usable, providers)
     if fit >= 1:
         step = f"farflung run --set network.providers={fit}"
-    elif plan_of("tiny", size, 1e9, 1).memory.network <= usable:
+    elif plan_of("tiny", size, 1e9, 1, reading.torch).memory.network <= usable:
         step = "farflung run --preset tiny, or end other programs"
     else:
         step = "end other programs, or take a computer with more memory: `free -h` shows what is taken"

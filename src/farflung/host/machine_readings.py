@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from farflung.host.sandbox import SandboxTier
+from farflung.plan.machine import CPU_BUILD, TorchBuild
 
 
 class MissingReading(msgspec.Struct, frozen=True):
@@ -75,11 +76,14 @@ class CoresReading(msgspec.Struct, frozen=True):
 
 
 class MemoryReading(msgspec.Struct, frozen=True):
-    """Memory of the machine, what a run may take of it now, and the container's bound (0: none)."""
+    """Memory of the machine, what a run may take of it now, the container's bound (0: none), and the build of PyTorch
+    that its workers load.
+    """
 
     total: int
     usable: int
     bound: int
+    torch: TorchBuild = CPU_BUILD
 
 
 class DiskReading(msgspec.Struct, frozen=True):

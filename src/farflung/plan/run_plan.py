@@ -124,7 +124,7 @@ def advise(
     FF-PLAN-002 (memory).
     """
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
-    need = memory(spec, layout, dataset_bytes, step)
+    need = memory(spec, layout, dataset_bytes, step, machine.torch)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
     took = duration(spec, layout, sent, machine, network)

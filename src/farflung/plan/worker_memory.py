@@ -15,6 +15,7 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job import proof_class
 from farflung.job.spec import JobSpec, ModelSpec
+from farflung.plan.machine import CPU_BUILD, TorchBuild
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
 
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
@@ -176,11 +177,18 @@ def opened_vectors(spec: JobSpec) -> int:
     return (held + carried) + held + (1 + carried) if spec.is_audited else 0
 
 
-def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMemory | None = None) -> WorkerMemory:
+def memory(
+    spec: JobSpec,
+    layout: TensorLayout,
+    dataset_bytes: int,
+    step: StepMemory | None = None,
+    torch: TorchBuild = CPU_BUILD,
+) -> WorkerMemory:
     """Peak memory by purpose; what an exact dense codec or plain averaging does not keep is not counted.
 
     With a traced `step` its activations are what is alive at its peak beside parameters, gradients and optimizer;
     without one, they are a closed form's. No pass of a worker holds more (train.forward_passes), or it is counted here.
+    `torch`: the build that workers load.
     """
     state = FLOAT * layout.size
     if step is not None:
@@ -196,7 +204,7 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
-        baseline=Bytes(BASELINE + (COMPILED if is_compiled else 0)),
+        baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0)),
         parameters=Bytes(state),
         gradients=Bytes(state),
         optimizer=Bytes(state * inner_vectors(spec)),
@@ -211,6 +219,6 @@ def memory(spec: JobSpec, layout: TensorLayout, dataset_bytes: int, step: StepMe
         trial=trial,
         workers=nodes + 1,
         verifiers=spec.verifiers,
-        shared=Bytes(SHARED + (SHARED_COMPILED if is_compiled else 0)),
+        shared=Bytes(SHARED + torch.shared + (SHARED_COMPILED if is_compiled else 0)),
         heap=step.heap if step is not None else HEAP_SLACK,
     )

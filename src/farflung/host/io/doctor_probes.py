@@ -185,7 +185,7 @@ def memory() -> r.MemoryReading:
     usable = machine_probe.memory_bytes()
     if bound >= 0:
         usable = min(usable, max(0, bound - used))
-    return r.MemoryReading(int(psutil.virtual_memory().total), usable, max(0, bound))
+    return r.MemoryReading(int(psutil.virtual_memory().total), usable, max(0, bound), machine_probe.torch_build())
 
 
 def files() -> r.OpenFilesReading:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import importlib.util
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +22,12 @@ import psutil
 
 from farflung.core.errors import RunError
 from farflung.host.worker_limits import THREAD_VARIABLES
-from farflung.plan.machine import Capabilities, MachineMeasurements
+from farflung.plan.machine import CPU_BUILD, GPU_BUILD, Capabilities, MachineMeasurements, TorchBuild
 
 SIDE: Final = 384  # matrices of this side fit a core's cache and reach the library's full rate
 BENCH_SECONDS: Final = 0.1
 CGROUP: Final = Path("/sys/fs/cgroup")
+_ACCELERATOR: Final = re.compile(r"^(?:cuda|hip|rocm|xpu)\b[^=\n]*=\s*['\"]", re.MULTILINE)
 
 
 def _cgroup(name: str) -> list[str]:
@@ -94,7 +98,25 @@ def _measure_sgemm(seconds: float) -> float:
 
 def machine() -> MachineMeasurements:
     """This machine as a plan reckons with it."""
-    return MachineMeasurements(cores=cores(), flops_per_core=sgemm_flops(), memory_bytes=memory_bytes())
+    return MachineMeasurements(
+        cores=cores(), flops_per_core=sgemm_flops(), memory_bytes=memory_bytes(), torch=torch_build()
+    )
+
+
+@functools.cache
+def torch_build() -> TorchBuild:
+    """Which build of PyTorch is installed, by its own version.py, without loading it.
+
+    Those for ROCm and XPU were not measured and count as those for CUDA.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return CPU_BUILD
+    try:
+        told = Path(found.origin).with_name("version.py").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return CPU_BUILD
+    return GPU_BUILD if _ACCELERATOR.search(told) else CPU_BUILD
 
 
 def _torch_version() -> str:

@@ -10,6 +10,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.relay_passes import SignedRelayPass
 from farflung.core.tensor_layout import TensorLayout
+from farflung.host.io.machine_probe import torch_build
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec_checks import check
@@ -82,7 +83,8 @@ def needs(proposal: messages.LeaseOfferRequest) -> int:
 
     The worker is bounded by what was planned alone (host.worker_limits): who plans too little has it ended.
     """
-    formed = memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+    terms = proposal.terms
+    formed = memory(terms.spec, terms.layout, proposal.dataset_bytes, torch=torch_build()).worker
     return max(formed, proposal.worker_bytes)
 
 

@@ -7,7 +7,7 @@ Nodes take the plan's figure from the proposal instead (peers.node.policy).
 
 from __future__ import annotations
 
-from farflung.host.io.machine_probe import memory_bytes
+from farflung.host.io.machine_probe import memory_bytes, torch_build
 from farflung.host.worker_limits import WorkerLimits, limits_for, unplanned_limits
 from farflung.job.spec import JobSpec
 from farflung.peers.rundir.inputs import known_layout
@@ -19,4 +19,4 @@ def bounds_of(spec: JobSpec, dataset_bytes: int, cpu_seconds: int = 0) -> Worker
     layout = known_layout(spec)
     if layout is None:
         return unplanned_limits(memory_bytes(), cpu_seconds)
-    return limits_for(memory(spec, layout, dataset_bytes).worker, cpu_seconds)
+    return limits_for(memory(spec, layout, dataset_bytes, torch=torch_build()).worker, cpu_seconds)
