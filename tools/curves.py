@@ -131,7 +131,7 @@ def _losses_axis(scale: Scale, right: float) -> Iterable[str]:
         y = scale(value)
         yield path([(LEFT, y), (right, y)], "grid")
         yield text(LEFT - 8, y, f"{value:.2f}", "quiet", "end")
-    yield text(20, TOP - 14, "held-out loss, nats a byte", "quiet")
+    yield text(20, TOP - 14, "validation loss, nats a byte", "quiet")
 
 
 def _goals(found: Sequence[Method], scale: Scale, right: float, kind: str) -> Iterable[str]:

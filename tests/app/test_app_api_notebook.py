@@ -61,7 +61,7 @@ def test_key_figures_name_their_units_and_what_they_are_compared_with() -> None:
     figures = dict(notebook.figures(timeline))
     assert figures["rounds"] == "2 of 4"
     assert figures["trained"] == "2 k tokens in 3.00 s"
-    assert figures["held-out loss"] == "3.750 nats a token, 5.500 at the start"
+    assert figures["validation loss"] == "3.750 nats a token, 5.500 at the start"
     assert figures["one machine, same tokens"] == "3.500 nats a token"
     assert figures["audits"].endswith("caught: nobody")
     assert "model" not in figures

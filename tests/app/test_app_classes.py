@@ -73,13 +73,13 @@ def test_the_plan_says_which_class_is_foreseen() -> None:
     for spec in (SPEC, load(None, flags={"audit.proof": "outcome"}).spec):
         foreseen = replace(planned, proof=proof_class.foreseen(spec))
         said = "\n".join(event_lines.lines(foreseen, RunTimeline()))
-        assert "outcome only: not proven" in said
-        assert "outcome only: not proven" in rows(fold(RunTimeline(), foreseen))
+        assert "outcome only: not verifiable step by step" in said
+        assert "outcome only: not verifiable step by step" in rows(fold(RunTimeline(), foreseen))
 
 
 def test_the_lines_of_a_run_say_it() -> None:
     said = "\n".join(event_lines.lines(trace.told(UNPROVEN), RunTimeline()))
-    assert "outcome only: not proven" in said
+    assert "outcome only: not verifiable step by step" in said
     assert "aten.sort.default" in said
     assert "model.py, line 17" in said
     (line,) = event_lines.lines(trace.told(PROVEN), RunTimeline())
@@ -88,7 +88,7 @@ def test_the_lines_of_a_run_say_it() -> None:
 
 @pytest.mark.parametrize("lines", [24, 8])
 def test_the_screen_of_run_and_watch_says_it_also_where_there_is_little_room(lines: int) -> None:
-    assert "outcome only: not proven" in rows(told(UNPROVEN), lines)
+    assert "outcome only: not verifiable step by step" in rows(told(UNPROVEN), lines)
     assert "outcome only" not in rows(told(PROVEN), lines)
 
 
@@ -98,7 +98,10 @@ def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(status, "resolve_again", lambda _: Known)
     run = RunFolder(tmp_path)
-    for terms, words in ((UNPROVEN, f"outcome only: not proven ({WHY})"), (PROVEN, proof_class.PROVEN)):
+    for terms, words in (
+        (UNPROVEN, f"outcome only: not verifiable step by step ({WHY})"),
+        (PROVEN, proof_class.PROVEN),
+    ):
         facts = status._more(run, told(terms), status._row(run, told(terms)))
         assert facts["class"] == words
         assert f"Work     {words}" in status._details(facts)
@@ -112,7 +115,7 @@ def test_the_report_says_it_at_the_plan_and_above_the_audits() -> None:
     plan, _, rest = page.partition('id="network"')
     _, _, verify = rest.partition('id="verify"')
     for part in (plan, verify):
-        assert "outcome only: not proven (aten.sort.default" in part
+        assert "outcome only: not verifiable step by step (aten.sort.default" in part
     page = report_page.render(told(PROVEN), "run", 0.0, is_owned=False)
     assert proof_class.PROVEN in page
     assert "outcome only" not in page
@@ -135,10 +138,10 @@ def shown(terms: JobTerms, known: JobTerms | None) -> str:
 
 
 def test_the_explorer_says_it_where_the_terms_are_at_hand_and_else_calls_nothing_proven() -> None:
-    assert f"outcome only: not proven ({WHY})" in shown(UNPROVEN, UNPROVEN)
+    assert f"outcome only: not verifiable step by step ({WHY})" in shown(UNPROVEN, UNPROVEN)
     assert proof_class.PROVEN in shown(PROVEN, PROVEN)
     for other in (None, UNPROVEN):
-        assert "outcome only: not proven, as far as is known here" in shown(PROVEN, other)
+        assert "outcome only: not verifiable step by step, as far as is known here" in shown(PROVEN, other)
 
 
 def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_proven(
@@ -155,16 +158,16 @@ def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_prov
             main(["receipt", "verify", str(file), *options])
         return capsys.readouterr()
 
-    assert f"Work     outcome only: not proven ({WHY})" in said("--terms", str(own))[0]
-    assert "Work     outcome only: not proven, as far as is known here" in said()[0]
+    assert f"Work     outcome only: not verifiable step by step ({WHY})" in said("--terms", str(own))[0]
+    assert "Work     outcome only: not verifiable step by step, as far as is known here" in said()[0]
     facts = json.loads(said("--terms", str(own), "--json")[0])
-    assert facts["jobs"][0]["work"] == f"outcome only: not proven ({WHY})"
+    assert facts["jobs"][0]["work"] == f"outcome only: not verifiable step by step ({WHY})"
     assert "FF-APP-346" in said("--terms", str(other))[1]
     assert "FF-APP-345" in said("--terms", str(file))[1]
 
 
 def test_a_second_reading_says_it() -> None:
-    assert f"Result   the work is outcome only: not proven ({WHY[:20]}" in "\n".join(
+    assert f"Result   the work is outcome only: not verifiable step by step ({WHY[:20]}" in "\n".join(
         verify_run.words(ReplayReport(work=proof_class.label(UNPROVEN)))
     )
 
@@ -183,4 +186,4 @@ def test_the_model_file_and_its_card_say_it(terms: JobTerms) -> None:
 def test_a_model_file_that_says_nothing_of_its_class_is_not_called_proven() -> None:
     silent = replace(model_file.of(PROVEN, 1), proof="")
     said = model_card.readme(silent, SPEC, RESULT, "ab" * 32, "out", model_card.TensorNames())
-    assert "- the work is outcome only: not proven" in said
+    assert "- the work is outcome only: not verifiable step by step" in said

@@ -169,7 +169,7 @@ def test_a_wrong_key_fails_and_the_line_has_code_cause_step_and_side() -> None:
     assert f"fails    relay      FF-HOST-092: {place} has another key than you named" in done.stdout
     assert "\n         try        ask who runs the relay for its key" in done.stdout
     assert "\n         side       this computer\n" in done.stdout
-    assert "to be mended at this computer" in " ".join(done.stdout.split())
+    assert "fix on this computer" in " ".join(done.stdout.split())
 
 
 @pytest.mark.whole

@@ -111,7 +111,7 @@ RUNS = [
     Mistake("sample small --tokens 0", "FF-APP-001", USAGE, "--tokens"),
     Mistake("sample small --seed -1", "FF-APP-001", USAGE, "--seed"),
     Mistake("sample small --prompt " + "x" * 70_000, "FF-APP-171", USAGE, "the prompt is too long"),
-    Mistake("sample numbers --prompt hello", "FF-APP-172", REFUSED, "numbers, not text"),
+    Mistake("sample numbers --prompt hello", "FF-APP-172", REFUSED, "token IDs, not text"),
     Mistake("sample own", "FF-TRAIN-105", FAILED, "logits(self, x_BT)"),
     Mistake("export own", "FF-APP-170", REFUSED, "--format safetensors"),
     Mistake("eval small --data nowhere.txt", "FF-JOB-010", USAGE, "is not there"),
@@ -206,6 +206,40 @@ def test_a_mistake_is_answered_with_what_was_meant(
     assert left.value.code == mistake.exit_code
     assert not re.search("Traceback", told.out)
     assert sorted(path.name for path in (place / "runs").iterdir()) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "words", ["run --gpu", "plan --set network.ledger=3", "plan --set model.tokenizer=3", "xyzzy", "plan --preset gpt2"]
+)
+def test_what_resembles_no_name_gets_no_guess(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert "did you mean" not in capsys.readouterr().err.lower()
+
+
+def test_a_mistyped_option_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--prest", "tiny"])
+    assert "No such option '--prest'. Did you mean --preset?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "said"), [(13, "permission denied: {path} (owner: "), (28, "No space left")])
+def test_an_error_of_the_operating_system_names_path_and_owner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    path = str(tmp_path / "gone" / "run.json")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr("farflung.app.cli.init.init.callback", refuse)
+    with pytest.raises(SystemExit) as left:
+        main(["init"])
+    told = capsys.readouterr().err
+    assert said.format(path=path) in told
+    assert path in told
+    assert ("owner" in told) is (number == 13)
+    assert left.value.code == FAILED
 
 
 def test_a_job_file_with_a_byte_order_mark_or_windows_line_ends_is_read(

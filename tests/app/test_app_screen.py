@@ -40,7 +40,7 @@ def test_an_old_run_fits_the_terminal_and_stays_in_its_place(tmp_path: Path, col
     assert terminal.scrolled == 0
     assert terminal.most_rows <= min(24, height - 1)
     assert "04040404 is caught" in terminal.text
-    assert "held-out loss 3.125" in terminal.text
+    assert "validation loss 3.125" in terminal.text
     at_once, _ = on_terminal(tmp_path, "watch", "old", "--speed", "max", columns=columns, height=height)
     told, again = terminal.text.splitlines(), at_once.text.splitlines()
     assert told == again  # the end is the same, however one came there
@@ -173,7 +173,7 @@ def test_a_running_run_is_followed_until_it_ends_or_its_process_is_gone(farflung
         working.end()
     assert ended.code == 0, ended.errors
     text = first + "\n".join(ended.lines)
-    assert ("held-out loss 3.125" in text) == is_finished
+    assert ("validation loss 3.125" in text) == is_finished
     assert text.startswith("farflung 0.1.0")
 
 
@@ -225,11 +225,11 @@ def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: F
     assert terminal.scrolled == 0
     assert terminal.most_rows <= 24
     result = farflung("watch", "--json").result
-    assert f"held-out loss {result['loss']:.3f} nats a token" in terminal.text
+    assert f"validation loss {result['loss']:.3f} nats a token" in terminal.text
     assert f"model {result['model_hash'][:12]}" in terminal.text
-    assert "sum 0: money is conserved" in terminal.text
+    assert "ledger balanced (sum 0)" in terminal.text
     lines = farflung("watch").lines
-    assert any(f"held-out loss {result['loss']:.3f} nats a token" in line for line in lines)
+    assert any(f"validation loss {result['loss']:.3f} nats a token" in line for line in lines)
     again, _ = on_terminal(farflung.runs, "watch", "--speed", "max", columns=100, height=30)
     assert again.text == terminal.text
 

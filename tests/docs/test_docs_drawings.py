@@ -73,7 +73,7 @@ def test_the_readmes_picture_asks_nobody_and_is_of_the_run_whose_figures_stand_b
     assert not re.search(r"<(script|image|foreignObject)\b|@import|url\((?!#)", picture)
     shown = re.sub(r"\s+", " ", "".join(ET.fromstring(picture).itertext()).replace("\u00a0", " "))
     table = readme.partition("<!-- figures -->")[2].partition("<!-- /figures -->")[0]
-    for row in ("held-out loss, nats a byte", "gap to one machine", "bytes to agree"):
+    for row in ("validation loss, nats a byte", "gap to one machine", "bytes to agree"):
         value = re.search(rf"\| {row} \| ([^|]+) \|", table)
         assert value is not None, row
         assert value[1].strip() in shown, row

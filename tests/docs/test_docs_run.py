@@ -89,7 +89,7 @@ def test_the_start_ends_with_a_text_and_a_checked_run(tmp_path: Path) -> None:
     assert (run / "model.safetensors").is_file()
     assert (run / "report.html").is_file()
     assert any("def main" in text for text in said)  # the text begins with its prompt
-    assert "everything that this run says of itself is true" in said[-1]
+    assert "verified: the log is consistent (it does not say who made it)" in said[-1]
 
 
 @pytest.mark.extra(name="pages")

@@ -112,7 +112,7 @@ def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     assert re.search(r"^round 2/2: \d+ tokens, \d+ bytes to agree", out, re.MULTILINE)
     assert "holds" in out
     assert "stored model.safetensors after 2 rounds" in out
-    assert "best held-out loss" in out
+    assert "best validation loss" in out
     (run,) = (tmp_path / "runs").iterdir()
     has_tensorboard = importlib.util.find_spec("tensorboard") is not None
     assert bool(list(run.glob("tensorboard/events.*"))) is has_tensorboard

@@ -136,10 +136,13 @@ def test_the_class_is_said_in_words_with_its_reason() -> None:
     said = proof_class.label(
         changed({"program": CanonicalProgram(), "unproven": "aten.sort has no form (m.py, line 3)"})
     )
-    assert said == "outcome only: not proven (aten.sort has no form (m.py, line 3))"
+    assert said == "outcome only: not verifiable step by step (aten.sort has no form (m.py, line 3))"
     unaudited = load(None, flags={"audit.rate": "0", "audit.probation": "0"}).spec
-    assert proof_class.foreseen(unaudited) == "outcome only: not proven (none of its work is audited)"
-    assert proof_class.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
+    assert proof_class.foreseen(unaudited) == "outcome only: not verifiable step by step (none of its work is audited)"
+    assert (
+        proof_class.foreseen(JobSpec())
+        == "proven if its model can be traced, else outcome only: not verifiable step by step"
+    )
     assert proof_class.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
 
 

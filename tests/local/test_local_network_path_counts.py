@@ -34,13 +34,11 @@ def test_what_is_no_way_is_not_counted() -> None:
         ways.hear(A, said(B, way))
     ways.hear(A, said(A, "lan"))
     assert ways.event() == PathCountsEvent()
-    assert phrases.ways(ways.event()) == "no pair talked"
+    assert phrases.ways(ways.event()) == "no connections"
 
 
 def test_a_person_reads_how_pairs_talked() -> None:
     told = PathCountsEvent(direct=2, opened=3, relay=1)
     assert events.from_json(events.to_json(told)) == told
     assert fold(RunTimeline(), told).ways == told
-    assert phrases.ways(told) == (
-        "pairs that talked: 2 directly, 3 by an opening through both routers, 1 through a relay"
-    )
+    assert phrases.ways(told) == ("connections: 2 directly, 3 by an opening through both routers, 1 through a relay")

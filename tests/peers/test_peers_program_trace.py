@@ -157,7 +157,7 @@ def test_what_is_not_proven_may_not_cost_more_than_that(tmp_path: Path, monkeypa
     with pytest.raises(FarflungError, match="FF-APP-342") as refused:
         found(tmp_path, monkeypatch, SORTS, unit_price="0.000011", budget="50")
     assert "model.py, line 17" in refused.value.cause
-    assert "outcome only: not proven" in refused.value.message
+    assert "outcome only: not verifiable step by step" in refused.value.message
     assert found(tmp_path, monkeypatch, step(), unit_price="0.000011", budget="50").unproven == ""
 
 

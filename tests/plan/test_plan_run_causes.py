@@ -120,9 +120,7 @@ def test_where_no_part_explains_half_they_add_up_and_the_largest_is_named_as_suc
         "starting": AS_PLANNED.starting + 4.0, "training": TOOK.compute + 3.0, "agreeing": AGREEING + 3.0,
         "checking": CHECKING + 1.0,
     }  # fmt: skip
-    assert cause("time", 1 + 11 / TOOK.total, **changed).startswith(
-        "several parts add up, the largest: the first round began"
-    )
+    assert cause("time", 1 + 11 / TOOK.total, **changed).startswith("mostly: the first round began")
 
 
 def test_a_count_that_explains_a_small_part_is_no_cause() -> None:
@@ -218,8 +216,8 @@ def test_whatever_a_run_shows_a_cause_explains_half_or_is_one_of_several(
     more = (ratio - 1) * PLANNED[quantity]
     said = likely(quantity, more, PLAN, seen)
     found = [sign for sign in SIGNS[quantity](PLAN, seen) if sign.explains * more > 0]
-    if said.startswith("several parts add up, the largest: "):
-        named = said.removeprefix("several parts add up, the largest: ")
+    if said.startswith("mostly: "):
+        named = said.removeprefix("mostly: ")
         assert sum(abs(sign.explains) for sign in found) >= ENOUGH * abs(more)
         assert named == max(found, key=lambda sign: abs(sign.explains)).words
     elif said:

@@ -113,7 +113,7 @@ class Training:
         return at.params
 
     def loss(self, params: np.ndarray, domains: Iterable[int]) -> float:
-        """Mean held-out loss in nats a byte over these domains."""
+        """Mean validation loss in nats a byte over these domains."""
         self.model.put(params)
         losses = []
         with torch.no_grad():

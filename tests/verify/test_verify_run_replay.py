@@ -116,7 +116,7 @@ def test_terms_that_nobody_could_have_written_are_refused() -> None:
 
 def test_terms_say_their_class_and_claim_no_other() -> None:
     story = Story()
-    assert verify_run(story.export()).work == "outcome only: not proven (no step was traced)"
+    assert verify_run(story.export()).work == "outcome only: not verifiable step by step (no step was traced)"
     for lie in ({"unproven": ""}, {"program": CanonicalProgram(graph=digest("test/graph"))}):
         with pytest.raises(VerificationError, match="FF-VERI-112"):
             verify_run(replace(story.export(), terms=terms_file.write(replace(story.terms, **lie))))

@@ -255,7 +255,7 @@ def shown(result: events.RunResultEvent) -> str:
 def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
     text = shown(RESULT)
     for words in (
-        "held-out loss 2.500 nats a token, 5.550 at the start",
+        "validation loss 2.500 nats a token, 5.550 at the start",
         "below the unigram entropy of 3.260",
         "sent 100 B (sync 50 B, audit 0 B, join 30 B, control 10 B, relay 10 B)",
         "60 B to agree; a bf16 ring all-reduce: 7 kB, 117 times as much (computed, not run)",
@@ -275,7 +275,7 @@ def test_the_result_block_does_not_flatter() -> None:
     text = shown(worse)
     assert "not below the unigram entropy" in text
     assert "one machine on the same tokens 2.200 (gap +1.100)" in text
-    assert "sum 5: money is not conserved" in text
+    assert "ledger NOT balanced (sum 5)" in text
     assert "7 segments audited; caught: 01010101" in text
 
 

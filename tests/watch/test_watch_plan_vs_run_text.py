@@ -13,7 +13,7 @@ from farflung.watch import event_lines, plan_vs_run_text, screen_result
 from farflung.watch.fold import RunTimeline, fold
 
 CAUSE = (
-    "several parts add up, the largest: the first round began after 7 min 21 s, not 9.00 s, and what was in its way"
+    "mostly: the first round began after 7 min 21 s, not 9.00 s, and what was in its way"
     " was that this computer had others to serve; the end of the cause"
 )
 OFF = PlanComparisonEvent(quantity="time", unit="s", planned=10.0, measured=20.0, cause=CAUSE)

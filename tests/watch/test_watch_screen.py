@@ -35,9 +35,9 @@ def test_the_screen_says_that_a_run_goes_through_simulated_homes() -> None:
 
 def test_the_screen_says_how_pairs_talked_once_that_is_known() -> None:
     up = events.ProcessStartEvent(role="provider", name="provider-0", pid=7, peer=PEERS[0])
-    said = "pairs that talked: 9 directly, 1 through a relay"
+    said = "connections: 9 directly, 1 through a relay"
     assert said in shown(told(PLANNED, up, events.PathCountsEvent(direct=9, relay=1)))
-    assert "pairs that talked" not in shown(told(PLANNED, up))
+    assert "connections:" not in shown(told(PLANNED, up))
 
 
 def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundStartEvent:
@@ -108,7 +108,7 @@ def test_blocks_stand_in_the_order_of_a_run() -> None:
 
 def test_nothing_that_is_missing_looks_like_a_result() -> None:
     text = shown(RunTimeline())
-    for part in ("reading the job", "waits for the plan", "waits for the network", "after settlement"):
+    for part in ("reading the job", "waits for the plan", "starting nodes", "after settlement"):
         assert part in text
     assert "0.000" not in text
     assert "loss" not in text
@@ -148,10 +148,10 @@ def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_pr
     assert "slashed 2.000000" in text
 
 
-def test_money_says_that_it_is_conserved_or_that_it_is_not() -> None:
+def test_the_ledger_is_said_to_be_balanced_or_not() -> None:
     paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5)
-    assert "sum 0: money is conserved" in shown(told(paid, RESULT))
-    assert "sum 3: money is not conserved" in shown(told(paid, msgspec.structs.replace(RESULT, sum=3)))
+    assert "ledger balanced (sum 0)" in shown(told(paid, RESULT))
+    assert "ledger NOT balanced (sum 3)" in shown(told(paid, msgspec.structs.replace(RESULT, sum=3)))
 
 
 def test_the_one_for_whom_all_wait_is_named_and_the_clock_moves_on() -> None:
@@ -223,7 +223,7 @@ def test_one_machine_is_shown_while_it_trains() -> None:
     scored = events.BaselineProgressEvent(at=60.0, step=90, steps=360, tokens=9, loss=3.0, seconds=10.0)
     text = shown(told(*story, scored), now=65.0)
     assert "one machine on the same tokens: step 90/360, loss 3.000   about 0:25 left" in text
-    assert "Ctrl-C leaves out the one machine" in text.splitlines()[0]
+    assert "Ctrl-C skips the single-machine baseline" in text.splitlines()[0]
     asked = events.WarningEvent(at=66.0, code="FF-APP-133", message="the one machine is left out")
     assert "when the one machine is done" not in shown(told(*story, scored, asked))
     assert "one machine was left out, as asked" in shown(told(*story, scored, asked, RESULT))
@@ -295,7 +295,7 @@ def test_the_least_important_rows_go_first_where_there_are_few() -> None:
     drawn = events.AuditDrawEvent(round=0, peer=PEERS[3], segment=2)
     story = told(BEGAN, *STORY[:10], drawn, AUDIT, CAUGHT, *STORY[12:-2], RESULT)
     text = shown(story, rows=10)
-    for part in ("is caught", "held-out loss 2.500 nats", "sum 0"):
+    for part in ("is caught", "validation loss 2.500 nats", "sum 0"):
         assert part in text
     assert "in escrow" not in text
 

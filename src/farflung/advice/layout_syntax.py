@@ -27,7 +27,7 @@ from farflung.advice.traffic.data_parallel import ReplicaSharding
 from farflung.advice.traffic.hybrid_parallel import ParallelMesh, TrainingStep
 from farflung.advice.traffic.transformer_shapes import TransformerShape
 from farflung.core.errors import UsageError
-from farflung.job.keys import nearest
+from farflung.core.similar_name import similar_name
 from farflung.plan.step_trace import Recomputation
 
 AXES: Final = MappingProxyType(
@@ -104,7 +104,7 @@ def _said(text: str) -> dict[str, str]:
             cause = "it is named twice" if name in said else "it is no NAME=VALUE"
             raise UsageError("FF-PLAN-063", f"{part[:40]!r} in --layout cannot be read", cause=cause, hint=_HINT)
         if name not in NAMES:
-            guess = nearest(name, NAMES)
+            guess = similar_name(name, NAMES)
             raise UsageError(
                 "FF-PLAN-064",
                 f"a layout has no {name[:40]!r}",
@@ -130,7 +130,7 @@ def _whole(name: str, value: float) -> int:
 
 def _model(name: str) -> Transformer:
     if name not in MODELS:
-        guess = nearest(name, MODELS)
+        guess = similar_name(name, MODELS)
         raise UsageError(
             "FF-PLAN-064",
             f"no model is called {name[:40]!r}",

@@ -1,7 +1,7 @@
 """Lists the loss that methods were measured to cost: figures of bench/train.py, for those settings and no
 others.
 
-`above` is how many per cent the held-out loss ended above that of the best dense run, on the same tokens, each method
+`above` is how many per cent the validation loss ended above that of the best dense run, on the same tokens, each method
 at its own best learning rate. A test holds the table to bench/results/train.jsonl, and writes it from there:
 tests/advice/test_advice_method_loss_table.py.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Final
 
@@ -15,6 +14,7 @@ from farflung.compress.sparse import TopKCodec
 from farflung.compress.transform import check_chunk
 from farflung.compress.values import alphabet
 from farflung.core.errors import SpecError
+from farflung.core.similar_name import similar_name
 
 NAMES: Final = KINDS
 
@@ -26,12 +26,12 @@ def make(name: str, *, value_bits: int, topk: int, chunk: int, transform: str, r
     (a chunk that has no transform), FF-COMP-033 (value bits), FF-COMP-045 (the rank).
     """
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
+        near = similar_name(name, NAMES)
         raise SpecError(
             "FF-COMP-030",
             f"unknown codec {name[:40]!r}",
             cause=f"there are {', '.join(NAMES)}",
-            hint=f'write sync.codec = "{near}"',
+            hint=f'write sync.codec = "{near}"' if near else "choose one of them",
         )
     if not 1 <= topk <= chunk <= SLAB:
         raise SpecError(

@@ -147,7 +147,7 @@ def ports(reading: r.PortRangeReading) -> ProbeFinding:
     """Ports that the system hands out: every listener of a run takes one, and every connection."""
     count = reading.last - reading.first + 1 if reading.last else 0
     span = f"{reading.first} to {reading.last}" if count else "a range that the system does not tell"
-    measured = f"{reading.bound} of {reading.asked} had at once, from {span}"
+    measured = f"{reading.bound} of {reading.asked} ports free, from {span}"
     step = "as root, sysctl -w net.ipv4.ip_local_port_range='32768 60999'"
     if reading.bound < reading.asked:
         cause = "none are left: connections that were closed keep theirs for a minute"

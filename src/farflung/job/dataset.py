@@ -1,4 +1,4 @@
-"""Splits tokens into training and held-out parts, packs both into one object, and refuses malformed ones.
+"""Splits tokens into training and validation parts, packs both into one object, and refuses malformed ones.
 
 Text is taken byte by byte: a token is a byte, and files are joined by one zero byte, of which text holds hardly any.
 Packed form, little-endian: magic, version, dtype code, tokens of both parts, then the tokens themselves.
@@ -82,7 +82,7 @@ def _malformed(cause: str) -> ProtocolError:
 
 def check_dataset(dataset: Dataset, model: ModelSpec) -> None:
     """Raises SpecError FF-JOB-022 (a part is too short), FF-JOB-023 (a token outside the vocabulary)."""
-    for name, part in (("training", dataset.train), ("held-out", dataset.heldout)):
+    for name, part in (("training", dataset.train), ("validation", dataset.heldout)):
         if part.size <= model.context:
             raise SpecError(
                 "FF-JOB-022",
@@ -156,7 +156,7 @@ def split_tokens(tokens: Tokens, heldout: float) -> Dataset:
 
 
 def unigram_entropy(train: Tokens, heldout: Tokens, vocabulary: int = 256) -> float:
-    """Nats per token of the held-out part under the training part's frequencies, each count plus one.
+    """Nats per token of the validation part under the training part's frequencies, each count plus one.
 
     What a model that knows no context reaches. Both parts are non-empty.
     """

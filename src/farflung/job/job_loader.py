@@ -6,7 +6,6 @@ where every value came from.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, get_args
@@ -15,8 +14,9 @@ import msgspec
 
 from farflung.core.errors import SpecError
 from farflung.core.release import VERSION
+from farflung.core.similar_name import similar_name
 from farflung.job import toml_parser
-from farflung.job.keys import KEYS, SECTIONS, JobKey, expected, nearest
+from farflung.job.keys import KEYS, SECTIONS, JobKey, expected
 from farflung.job.keys import keys as keys
 from farflung.job.methods.registry import METHODS
 from farflung.job.methods.sync_method import METHOD
@@ -87,7 +87,7 @@ def build(values: Mapping[str, Any]) -> JobSpec:
 
 def _from_preset(preset: str) -> Iterator[_SourceValue]:
     if preset not in PRESETS:
-        guess = nearest(preset, PRESETS)
+        guess = similar_name(preset, PRESETS)
         raise SpecError(
             "FF-JOB-005",
             f'unknown preset "{preset[:60]}"',
@@ -135,8 +135,8 @@ def _meant(variable: str, named: Iterable[str]) -> str:
     if not variable.startswith(head):
         return ""
     ours = [name.removeprefix(head) for name in named]
-    found = difflib.get_close_matches(variable.removeprefix(head)[:100], ours, 1, 0.7)
-    return head + found[0] if found else ""
+    found = similar_name(variable.removeprefix(head), ours)
+    return head + found if found else ""
 
 
 def _known(said: _SourceValue) -> JobKey:
@@ -148,7 +148,7 @@ def _known(said: _SourceValue) -> JobKey:
     if not dot or said.key.startswith('"'):
         section, name = (said.key, "") if isinstance(said.value, dict) else ("", said.key)
     if section and section not in SECTIONS:
-        message, guess = f"unknown section [{section[:60]}]", nearest(section, SECTIONS)
+        message, guess = f"unknown section [{section[:60]}]", similar_name(section, SECTIONS)
         guess = f"[{guess}]" if guess else ""
     else:
         place = f"in [{section}]" if section else "at the top level"
@@ -165,9 +165,9 @@ def _nearest_key(section: str, name: str) -> str:
     """The key that was meant: the same name elsewhere, then a similar one among its neighbours, then any similar."""
     neighbours = [key.name for key in KEYS.values() if key.section == section]
     elsewhere = {key.name: key for key in reversed(list(KEYS.values()))}
-    if name not in elsewhere and (guess := nearest(name, neighbours)):
+    if name not in elsewhere and (guess := similar_name(name, neighbours)):
         return f'"{guess}"'
-    guess = nearest(name, elsewhere)
+    guess = similar_name(name, elsewhere)
     if not guess:
         return ""
     home = elsewhere[guess].section
@@ -181,7 +181,7 @@ def _typed(key: JobKey, said: _SourceValue) -> Any:
         shown = str(said.value)[:60]
         wanted = expected(key.kind)
         words = [choice for choice in get_args(key.kind) if isinstance(choice, str)]
-        guess = nearest(shown, words)
+        guess = similar_name(shown, words)
         hint = f'did you mean "{guess}"?' if guess else f"give {key.dotted} {wanted}"
         if key.kind is str:
             hint = f'put it in quotes: {key.name} = "{shown}"'

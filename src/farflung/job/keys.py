@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -79,9 +78,3 @@ def value_of(spec: JobSpec, dotted: str) -> Any:
     """The value of a key in a spec."""
     key = KEYS[dotted]
     return getattr(getattr(spec, key.section) if key.section else spec, key.name)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The most similar of `names`, or ''."""
-    found = difflib.get_close_matches(name[:100], list(names), n=1, cutoff=0.5)
-    return found[0] if found else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job.keys import nearest
+from farflung.core.similar_name import similar_name
 
 
 def parse_name(module: str) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def check_source(source: bytes, path: str, function: str) -> None:
         )
     names = set(_top_names(_parsed(source, path)))
     if function not in names and "*" not in names:
-        guess = nearest(function, names)
+        guess = similar_name(function, names)
         raise SpecError(
             "FF-JOB-043",
             f"{path} has no function {function!r}",
@@ -57,7 +57,7 @@ def _parsed(source: bytes, path: str) -> ast.Module:
 
 
 def _not_python(path: str, cause: str) -> SpecError:
-    return SpecError("FF-JOB-042", f"{path} is not Python", cause=cause[:200], hint=f"try: python {path}")
+    return SpecError("FF-JOB-042", f"{path} is not Python", cause=cause[:200], hint=f"python {path}")
 
 
 def _top_names(body: ast.AST) -> Iterator[str]:

@@ -27,7 +27,7 @@ PROBE_WINDOWS: Final = 8
 PROBE_SHARE: Final = 16
 ODDS: Final = 1 << 32  # a round is scored in so many of them
 PROVEN: Final = "proven: each step can be checked down to one operation"
-UNPROVEN: Final = "outcome only: not proven"
+UNPROVEN: Final = "outcome only: not verifiable step by step"
 ASKED: Final = "the job asks for no more"
 NOT_AUDITED: Final = "none of its work is audited"
 

@@ -159,7 +159,7 @@ class ChurnSpec(Wire, frozen=True):
 
 
 class EvaluateSpec(Wire, frozen=True):
-    """Held-out loss: every `every` rounds on `tokens` tokens, and at the end on `final_tokens`."""
+    """Validation loss: every `every` rounds on `tokens` tokens, and at the end on `final_tokens`."""
 
     every: int = 4
     tokens: int = 16384

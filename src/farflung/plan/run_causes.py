@@ -27,7 +27,7 @@ def likely(quantity: str, more: float, plan: RunPlan, seen: RunObservations) -> 
     if abs(first.explains) >= ENOUGH * abs(more):
         return first.words
     together = sum(abs(sign.explains) for sign in shown)
-    return f"several parts add up, the largest: {first.words}" if together >= ENOUGH * abs(more) else ""
+    return f"mostly: {first.words}" if together >= ENOUGH * abs(more) else ""
 
 
 SIGNS: Final[Mapping[str, Callable[[RunPlan, RunObservations], Signs]]] = {

@@ -116,7 +116,7 @@ def step_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasuremen
 
 
 def evaluated_tokens(spec: JobSpec) -> int:
-    """Held-out tokens judged: before the first round, every `every` rounds, and at the end."""
+    """Validation tokens judged: before the first round, every `every` rounds, and at the end."""
     every = spec.evaluate.every
     return spec.evaluate.tokens * (1 + (spec.rounds // every if every > 0 else 0)) + spec.evaluate.final_tokens
 

@@ -19,7 +19,6 @@ repeated gives the same bytes.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.core.errors import SpecError
+from farflung.core.similar_name import similar_name
 from farflung.core.tensor_layout import Float32
 from farflung.job.cheat_names import HONEST, KINDS
 from farflung.train import round_work, segments, shortcuts, worker_messages
@@ -201,11 +201,11 @@ def worker(job: WorkerJob) -> RoundWorker:
     """Who does the work of this job's setup; raises SpecError FF-TRAIN-064 (unknown cheat)."""
     kind = job.setup.cheat
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.0)[0]
+        near = similar_name(kind, KINDS)
         raise SpecError(
             "FF-TRAIN-064",
             f"unknown cheat {kind[:40]!r}",
             cause=f"there are {', '.join(KINDS)}",
-            hint=f"write {near!r}",
+            hint=f"write {near!r}" if near else "choose one of them",
         )
     return _WORKERS[kind](job)

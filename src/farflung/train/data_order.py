@@ -40,7 +40,8 @@ def cut(tokens: Tokens, context: int, begin: Sequence[int]) -> tuple[Int64, Int6
 
 
 def windows(tokens: Tokens, context: int, limit: int) -> Windows:
-    """The first `limit` held-out tokens as non-overlapping windows: inputs and targets of shape (n, context), as views.
+    """The first `limit` validation tokens as non-overlapping windows: inputs and targets of shape (n, context), as
+    views.
 
     Raises SpecError FF-TRAIN-061 when there is no whole window.
     """
@@ -48,7 +49,7 @@ def windows(tokens: Tokens, context: int, limit: int) -> Windows:
     if count < 1:
         raise SpecError(
             "FF-TRAIN-061",
-            "too little held-out data",
+            "too little validation data",
             cause=f"{len(tokens)} tokens (limit {limit}) hold no window of model.context + 1 = {context + 1}",
             hint="raise data.heldout or evaluate.tokens, or give more data",
         )

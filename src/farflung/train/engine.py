@@ -245,7 +245,7 @@ class WorkerEngine:
         return worker_messages.ProfileResult(*found, tuple(noise_profile.CLASSES), self._clock() - began)
 
     def evaluate(self, request: worker_messages.EvaluateCommand) -> worker_messages.LossResult:
-        """Mean loss, in nats per token, of the given snapshot on the first held-out tokens."""
+        """Mean loss, in nats per token, of the given snapshot on the first validation tokens."""
         job = self._setup_done()
         began = self._clock()
         state = public_state.unpack(request.snapshot, job.model.layout)

@@ -243,7 +243,7 @@ def check_parameters(named: Mapping[str, nn.Parameter]) -> None:
             return
     raise SpecError(
         "FF-TRAIN-054",
-        "these parameters cannot be shared",
+        "unsupported parameters: they must be float32 and trainable",
         cause="; ".join(bad[:3]) or "the module has none",
         hint="every parameter must be float32 (module.float()), with an element at least, and require a gradient; "
         "make constants non-persistent buffers",

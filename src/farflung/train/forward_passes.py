@@ -1,9 +1,9 @@
 """Measures a loss by forward passes without gradient, none of which holds more than the plan counts.
 
-Held-out loss, loss probes and `farflung eval` all measure here. A pass takes as many windows as a training step, which
-holds more of each; only small models are measured on more at once (plan.worker_memory.pass_windows). The mean over
-passes is weighted by their windows and summed in double precision. How the windows are cut shows in a loss' last bits
-alone, as a module gives the mean of a pass in single precision: whoever names the batch that the model was trained
+Validation loss, loss probes and `farflung eval` all measure here. A pass takes as many windows as a training step,
+which holds more of each; only small models are measured on more at once (plan.worker_memory.pass_windows). The mean
+over passes is weighted by their windows and summed in double precision. How the windows are cut shows in a loss' last
+bits alone, as a module gives the mean of a pass in single precision: whoever names the batch that the model was trained
 with cuts them alike.
 """
 

@@ -33,7 +33,7 @@ def loss(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> float:
 def measure(
     job: WorkerJob, state: PublicState, asked: worker_messages.LossProbeCommand, pulse: Pulse
 ) -> tuple[int, tuple[ContributionScore, ...]]:
-    """The held-out loss before the round, and each part's losses in the parts' order; units of 2^-20.
+    """The validation loss before the round, and each part's losses in the parts' order; units of 2^-20.
 
     Raises RunError FF-TRAIN-106 for a probe of nothing, SpecError FF-TRAIN-060, -061 where there is no window, and
     ProtocolError for a payload that nobody could have merged.
@@ -64,7 +64,7 @@ def _after(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> floa
 
 
 def held_rows(job: WorkerJob, seed: int, count: int) -> Windows:
-    """Windows of held-out text, shape (count, context): non-overlapping ones, evenly apart."""
+    """Windows of validation text, shape (count, context): non-overlapping ones, evenly apart."""
     context, tokens = job.spec.model.context, job.data.heldout
     total = (len(tokens) - 1) // context
     if total < 1:

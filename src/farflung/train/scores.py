@@ -1,12 +1,12 @@
 """Defines loss probes: what one contribution does to the loss, signed by a verifier (V2: a filter only).
 
 All losses are of the public state before the round, and of that state with one contribution merged alone
-(train.sync_arithmetic.Sync.alone), in units of 2^-20 nats per token (train.contribution_trace): on windows of held-out
-text, the same ones for everybody, and on windows of the contribution's own assigned data. Which windows follows from
-the round's beacon, so nobody knew them when the contributions were committed to.
+(train.sync_arithmetic.Sync.alone), in units of 2^-20 nats per token (train.contribution_trace): on windows of
+validation text, the same ones for everybody, and on windows of the contribution's own assigned data. Which windows
+follows from the round's beacon, so nobody knew them when the contributions were committed to.
 
     gain       loss before - loss with the contribution: above 0 is better
-    held-out   what the contribution is worth to others; own: what it is worth on what it should have been made from
+    validation what the contribution is worth to others; own: what it is worth on what it should have been made from
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from farflung.core.ids import Hash, PeerId, Signature
 
 
 class ContributionScore(Wire, frozen=True):
-    """One contribution's losses: held-out with it, and on its own data before and with it."""
+    """One contribution's losses: on validation data with it, and on its own data before and with it."""
 
     peer: PeerId
     held: int
@@ -27,12 +27,13 @@ class ContributionScore(Wire, frozen=True):
     own: int
 
     def gains(self, held_before: int) -> tuple[int, int]:
-        """On held-out data, and on its own."""
+        """On validation data, and on its own."""
         return held_before - self.held, self.before - self.own
 
 
 class RoundScores(Wire, frozen=True):
-    """One verifier's losses of a round: held-out before it, and of each accepted contribution, ascending by peer.
+    """One verifier's losses of a round: on validation data before it, and of each accepted contribution, ascending by
+    peer.
 
     `contributions` is the root of the accept set (roundlog.contributions_root), `beacon` that of the round.
     """
@@ -86,5 +87,5 @@ def order_of(beacon: Hash, verifiers: Collection[PeerId]) -> tuple[PeerId, ...]:
 
 
 def by_peer(scores: RoundScores) -> Mapping[PeerId, tuple[int, int]]:
-    """Each contribution's gains, held-out and own."""
+    """Each contribution's gains, on validation data and on its own."""
     return {score.peer: score.gains(scores.held_before) for score in scores.each}

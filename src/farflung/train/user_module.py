@@ -19,6 +19,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, SpecError, type_and_text
 
 MODULE_NAME: Final = "farflung_user_model"
+CONTRACT: Final = "a module needs forward(x, y) that returns one scalar loss; see examples/own_module.py"
 
 
 def build(module: str, source: bytes) -> nn.Module:
@@ -81,4 +82,4 @@ def failure(code: str, message: str, error: BaseException) -> RunError:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename.endswith(".py") and "farflung" not in f.filename]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return RunError(code, message, cause=f"{type_and_text(error)}{where}"[:2000], hint="correct the model's source")
+    return RunError(code, message, cause=f"{type_and_text(error)}{where}"[:2000], hint=CONTRACT)

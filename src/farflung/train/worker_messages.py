@@ -119,7 +119,7 @@ class MergeCommand(Wire, frozen=True, tag="merge"):
 
 
 class EvaluateCommand(Wire, frozen=True, tag="evaluate"):
-    """Held-out loss of a public state given as snapshot, on the first `tokens` held-out tokens."""
+    """Validation loss of a public state given as snapshot, on the first `tokens` validation tokens."""
 
     snapshot: bytes
     tokens: int
@@ -259,7 +259,7 @@ class LossResult(Wire, frozen=True, tag="score"):
 
 
 class LossProbeResult(Wire, frozen=True, tag="probed"):
-    """Reply to LossProbeCommand: the held-out loss before the round, and each part's losses, in units of 2^-20."""
+    """Reply to LossProbeCommand: the validation loss before the round, and each part's losses, in units of 2^-20."""
 
     held_before: int
     each: tuple[ScoreOf, ...]

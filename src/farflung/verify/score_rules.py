@@ -1,7 +1,7 @@
 """Decides what a round's scores (train.scores) do to pay and to later draws: a pure rule over the log, in
 integers.
 
-    unpaid     outcome-only jobs. The contribution alone makes the held-out loss worse by more than 1/MARGIN of it, is
+    unpaid     outcome-only jobs. The contribution alone makes the validation loss worse by more than 1/MARGIN of it, is
                by more than that worse than the better median of its round, and gains nothing on its own data; or it is
                worse by more than 1/GROSS, whatever it gains. And PANEL verifiers say so, where the job has them. It
                loses its pay of the round, and nothing else.
@@ -59,7 +59,7 @@ def unpaid(signed_scores: Sequence[SignedRoundScores], hired: int) -> frozenset[
 
 
 class LossStreaks:
-    """How often in a row each peer gained no more on its own data than on held-out data, folded over the log."""
+    """How often in a row each peer gained no more on its own data than on validation data, folded over the log."""
 
     def __init__(self) -> None:
         self._lengths: dict[PeerId, int] = {}
@@ -131,5 +131,5 @@ def check_scores(
 
 
 def gains_of(signed_scores: Sequence[SignedRoundScores]) -> Mapping[PeerId, tuple[int, int]]:
-    """What is shown of a round: the gains that the first of its verifiers states, held-out and own."""
+    """What is shown of a round: the gains that the first of its verifiers states, on validation data and on its own."""
     return by_peer(signed_scores[0].scores) if signed_scores else {}

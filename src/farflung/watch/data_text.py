@@ -30,7 +30,7 @@ def summary(plan: PlanEvent) -> str:
         return ""
     files, total = sum(count.files for count in plan.left_out), sum(count.bytes for count in plan.left_out)
     why = ", ".join(count.reason for count in plan.left_out)
-    return f"left out of the data: {phrases.many(files, 'file')}, {format_bytes(total)} ({why})"
+    return f"left out of the data: {phrases.many(files, 'file')}, {format_bytes(total)} ({phrases.clean(why, 80)})"
 
 
 def is_unasked(plan: PlanEvent) -> bool:

@@ -77,7 +77,7 @@ def round_rows(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     ]
     rows = block("Round", head, columns)
     held = t.losses.get(number + 1)
-    loss = f"held-out loss {held:.3f} after it" if held is not None else ""
+    loss = f"validation loss {held:.3f} after it" if held is not None else ""
     rows += block("", [plain(loss), plain(waited)], columns) if loss or waited else []
     rows += block("", [plain(phrases.exchange(closed))], columns) if closed.way else []
     rows += block("", [plain(phrases.clipped(closed))], columns) if closed.clipped else []

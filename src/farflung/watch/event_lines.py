@@ -173,7 +173,7 @@ def _train(event: AnyEvent, timeline: RunTimeline) -> list[str]:
             return _round(event, timeline)
         case events.EvaluationEvent():
             seen = format_count(event.tokens)
-            return say("Train", f"held-out loss {event.loss:.3f} before round {event.round} ({seen} tokens)")
+            return say("Train", f"validation loss {event.loss:.3f} before round {event.round} ({seen} tokens)")
         case events.ReexecutionEvent():
             return say("Train", f"{phrases.peer(event.peer)} computed its part of round {event.round} again")
         case events.ProcessExitEvent():
@@ -225,7 +225,7 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
         case events.PerjuryEvent():
             return [*say("Verify", canary_text.claim(event)), *say("Verify", canary_text.price(event))]
         case events.LossScoreEvent() if event.unpaid:
-            harm = f"round {event.round} is not paid: alone it makes the held-out loss worse"
+            harm = f"round {event.round} is not paid: alone it makes the validation loss worse"
             said = len(event.verifiers)
             told = [(f"{phrases.peer(peer)}'s {harm}", phrases.many(said, "verifier")) for peer in event.unpaid[:8]]
             return [line for each in told for line in say("Verify", *each)]
@@ -284,7 +284,7 @@ def _verified(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
 
 
 def _losses(event: events.RunResultEvent) -> tuple[str, ...]:
-    loss = f"held-out loss {event.loss:.3f} nats a token, {event.loss_start:.3f} at the start"
+    loss = f"validation loss {event.loss:.3f} nats a token, {event.loss_start:.3f} at the start"
     return (loss, phrases.unigram(event), phrases.gap(event))
 
 

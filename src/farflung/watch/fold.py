@@ -88,7 +88,7 @@ class RunTimeline(Struct, frozen=True):
     # By round, then peer and phase.
     arrivals: Mapping[int, Mapping[tuple[str, str], events.ArrivalEvent]] = _NOTHING
     sent_at: Mapping[int, SentBytesByKind] = _NOTHING  # sent by all so far, when the round closed
-    losses: Mapping[int, float] = _NOTHING  # held-out loss by round
+    losses: Mapping[int, float] = _NOTHING  # validation loss by round
     traffic: Mapping[tuple[int, str], SentBytesByKind] = _NOTHING  # most that was seen, by session and process
     sent: SentBytesByKind = SentBytesByKind()  # all of `traffic` together
     received: Mapping[tuple[int, str], int] = _NOTHING  # most that was seen to agree, as `traffic`

@@ -21,10 +21,7 @@ from farflung.watch.fold import RoundWait, RunTimeline
 HOLDS: Final = "holds"  # the finding of an audit of honest work
 FALSE: Final = "false"
 SHORT: Final = 8  # digits of a key or hash that are enough for the eye
-WHERE: Final = (
-    "a network of strangers on this computer; nothing leaves it",
-    "strangers on this computer; nothing leaves it",
-)
+WHERE: Final = ("local network on this computer; nothing leaves it", "local network; nothing leaves it")
 TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
 OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
 DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"}
@@ -348,7 +345,7 @@ def settled(event: events.LeasePaymentEvent, t: RunTimeline) -> str:
 
 def conserved(sum: int) -> str:
     """Whether money was made or lost."""
-    return "sum 0: money is conserved" if sum == 0 else f"sum {sum}: money is not conserved"
+    return "ledger balanced (sum 0)" if sum == 0 else f"ledger NOT balanced (sum {sum})"
 
 
 def gap(result: events.RunResultEvent) -> str:
@@ -401,4 +398,4 @@ def warned(event: events.WarningEvent) -> str:
 def ways(event: events.PathCountsEvent) -> str:
     """How the pairs of a run talked."""
     known = ", ".join(f"{count} {how}" for name, how in WAYS.items() if (count := getattr(event, name)))
-    return f"pairs that talked: {known}" if known else "no pair talked"
+    return f"connections: {known}" if known else "no connections"

@@ -22,7 +22,7 @@ LEAST_COLUMNS: Final = LABEL + 11
 
 LIVE: Final = ("Ctrl-C finishes the round", "Ctrl-C: finish")
 EARLY: Final = ("Ctrl-C stops; resume goes on", "Ctrl-C stops")
-COMPARING: Final = ("Ctrl-C leaves out the one machine", "Ctrl-C: no more of it")
+COMPARING: Final = ("Ctrl-C skips the single-machine baseline", "Ctrl-C: skip it")
 FINISHING: Final = ("Ctrl-C once more stops now", "Ctrl-C stops")
 
 

@@ -107,7 +107,7 @@ def _starting(t: RunTimeline, is_over: bool) -> list[TextSpan]:
     if here < wanted:
         return [TextSpan(f"starting providers: {here} of {wanted} …", SpanStyle.QUIET)]
     if not _of_role(t, "requester"):
-        return [TextSpan("preparing terms and noise profile …", SpanStyle.QUIET)]
+        return [TextSpan("measuring the numerical noise of one step (30 s usual) …", SpanStyle.QUIET)]
     if t.matched is None:
         return [TextSpan("hiring …", SpanStyle.QUIET)]
     hired = len(t.matched.peers)
@@ -163,7 +163,7 @@ def bar(done: float, columns: int) -> list[TextSpan]:
 def train(t: RunTimeline, now: float, columns: int, is_over: bool) -> list[ScreenRow]:
     """How far it is, how good, how fast, and why it is not faster."""
     if t.opened is None and not t.rounds:
-        text = "no round was opened" if is_over else "waits for the network …"
+        text = "no round was opened" if is_over else "starting nodes …"
         return [*_not_yet("Train", text, columns), *_incidents(t, columns, is_over)]
     rows = [_progress(t, now, columns, is_over)]
     rows += block("", _quality(t), columns, rank=FACT)
@@ -209,7 +209,7 @@ def _quality(t: RunTimeline) -> list[TextSpan]:
     parts = []
     if held is not None:
         since = f" (start {start:.3f})" if start is not None and len(t.losses) > 1 else ""
-        parts.append(plain(f"held-out loss {held:.3f}{since}"))
+        parts.append(plain(f"validation loss {held:.3f}{since}"))
     if last is None:
         return parts or [TextSpan("the first round is not closed yet", SpanStyle.QUIET)]
     parts.append(plain(f"training {last.loss:.3f}" if parts else f"training loss {last.loss:.3f}"))

@@ -105,7 +105,7 @@ def _counts(t: RunTimeline, is_over: bool) -> list[TextSpan]:
 
 
 def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
-    """Who was paid; what was slashed and came back; that money is conserved."""
+    """Who was paid; what was slashed and came back; whether the ledger is balanced."""
     if not t.settled:
         text = "nobody was paid yet" if is_over else "when all rounds are closed and checked"
         return block("Settle", [_quiet(text)], columns, rank=FACT)
@@ -154,7 +154,7 @@ def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: s
     r = t.result
     if r is None:
         return _no_result(t, columns, is_over, run)
-    loss = [TextSpan(f"held-out loss {r.loss:.3f} nats a token", SpanStyle.STRONG), plain(phrases.gap(r))]
+    loss = [TextSpan(f"validation loss {r.loss:.3f} nats a token", SpanStyle.STRONG), plain(phrases.gap(r))]
     if phrases.is_left_out(t):
         loss.append(_quiet("compared with nothing: one machine was left out, as asked"))
     own, ring = traffic_ratios.sent_and_ring(r)

@@ -29,7 +29,6 @@ An unknown key is refused with the nearest one, for a misspelt bound would be no
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
@@ -45,6 +44,7 @@ from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.core import bounded_toml, limits
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
+from farflung.core.similar_name import similar_name
 from farflung.core.units import Bytes, Seconds
 from farflung.plan import link_syntax
 from farflung.plan.link_syntax import Link
@@ -177,8 +177,8 @@ class _OfferFileRow:
     def host(self, table: CardTable, read: Callable[[str], str]) -> OfferedHost:
         for key in self.fields:
             if key not in KEYS:
-                near = difflib.get_close_matches(key[:40], KEYS, 1, 0.5)
-                self.refuse(key[:40], "no host has that", f'did you mean "{near[0]}"?' if near else "")
+                near = similar_name(key, KEYS)
+                self.refuse(key[:40], "no host has that", f'did you mean "{near}"?' if near else "")
         name = self.text("name")
         memory, disk = self.number("memory_gb"), self.number("disk_gb")
         churn = self.number("churn_hours")

@@ -78,7 +78,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def heldout_round(self) -> int:
-        """After how many rounds the state was made whose held-out loss was measured last."""
+        """After how many rounds the state was made whose validation loss was measured last."""
         return max(self.timeline.losses, default=0)
 
     @property

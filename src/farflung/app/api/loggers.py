@@ -81,7 +81,7 @@ class TensorBoard(Callback):
         self._write(state, state.sync_bytes, {"by_bytes/train_loss": values["train/loss"]})
 
     def on_evaluate(self, state: State) -> None:
-        """The held-out loss, where its state belongs."""
+        """The validation loss, where its state belongs."""
         assert state.heldout_loss is not None
         self._write(state, state.tokens_before(state.heldout_round), {"heldout/loss": state.heldout_loss})
         before = state.timeline.rounds.get(state.heldout_round - 1)
@@ -141,7 +141,7 @@ class WandB(Callback):
         self._log({"tokens": state.tokens, **_of_round(state)})
 
     def on_evaluate(self, state: State) -> None:
-        """The held-out loss, where its state belongs."""
+        """The validation loss, where its state belongs."""
         self._log({"tokens": state.tokens_before(state.heldout_round), "heldout/loss": state.heldout_loss})
 
     def on_caught(self, caught: events.SlashEvent, state: State) -> None:

@@ -86,7 +86,7 @@ def figures(timeline: RunTimeline) -> list[tuple[str, str]]:
     if curve.held_out:
         first, last = curve.held_out[0], curve.held_out[-1]
         since = f", {first.loss:.3f} at the start" if first.round < last.round else ""
-        found.append(("held-out loss", f"{last.loss:.3f} nats a token{since}"))
+        found.append(("validation loss", f"{last.loss:.3f} nats a token{since}"))
     if timeline.baseline is not None:
         found.append(("one machine, same tokens", f"{timeline.baseline.loss:.3f} nats a token"))
     ring = f"; a bf16 ring all-reduce would send {format_bytes(sent.ring)}" if sent.ring else ""
@@ -107,7 +107,7 @@ def _rounds(timeline: RunTimeline) -> int:
 
 
 def sparkline(timeline: RunTimeline) -> str:
-    """Training loss (thin) and held-out loss (thick) over tokens; empty before there are two points."""
+    """Training loss (thin) and validation loss (thick) over tokens; empty before there are two points."""
     curve = report_series.losses(timeline)
     lines = [(curve.train, 1.0, 0.6), (curve.held_out, 2.0, 1.0)]
     points = [p for line, _, _ in lines for p in line if math.isfinite(p.loss)]

@@ -154,7 +154,7 @@ def _summary(findings: Sequence[ProbeFinding], seen: NetReadings) -> str:
         sides = list(
             dict.fromkeys(one.side.value for one in failing if one.side not in (FaultSide.NONE, FaultSide.UNKNOWN))
         )
-        return f"{counted}: to be mended at {', '.join(sides)}" if sides else counted
+        return f"{counted}: fix on {', '.join(sides)}" if sides else counted
     if not any(one.is_met for one in seen.relays):
         return f"{counted}: more is known with a relay"
     return f"{counted}: this computer can take part"

@@ -27,7 +27,7 @@ def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | N
 
 JOB = click.argument("job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files)
 PRESET = click.option(
-    "--preset", default="local", show_default=True, shell_complete=presets, help="Base of unnamed values."
+    "--preset", default="local", show_default=True, shell_complete=presets, help="Preset to start from."
 )
 SET = click.option(
     "--set",
@@ -38,7 +38,7 @@ SET = click.option(
     help="Set one value of the job.",
 )
 SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
-ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
+ROUNDS = click.option("--rounds", type=int, help="Number of sync rounds.")
 
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:,\[\]]{1,253})):(\d{1,5})(?:,([0-9a-fA-F]{64}))?")

@@ -49,4 +49,4 @@ class LedgerCommandGroup(click.Group):
 
 @click.group(cls=LedgerCommandGroup, epilog="Example: farflung ledger show head")
 def ledger() -> None:
-    """Run a ledger, look into it, check its proofs, and keep books by it."""
+    """Run and inspect a ledger, and check its proofs."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+import errno
 import importlib
 import io
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import click
@@ -16,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 import farflung
 from farflung.core.errors import FarflungError, RunError, UsageError, type_and_text
+from farflung.core.similar_name import similar_name
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.peers.process.user_dirs import choose_kernels
 
@@ -37,7 +39,7 @@ VERBS: Mapping[str, CommandInfo] = {
     "init": CommandInfo("Start", "init:init", "Write an example job that runs as it is"),
     "plan": CommandInfo("", "run:plan", "Say what a job will take; `quote`: what a market asks"),
     "quote": CommandInfo("", "quote:quote", ""),  # the line above names it
-    "simulate": CommandInfo("", "simulate:simulate", "Play a network of up to a million nodes"),
+    "simulate": CommandInfo("", "simulate:simulate", "Simulate a network of up to a million nodes"),
     "run": CommandInfo("", "run:run", "Train a job on a network of processes on this computer"),
     "status": CommandInfo("Follow", "status:status", "Show all runs, or one"),
     "watch": CommandInfo("", "watch:watch", "Watch a run, live or again"),
@@ -51,7 +53,7 @@ VERBS: Mapping[str, CommandInfo] = {
     "audit-plan": CommandInfo("Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"),
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
-    "ledger": CommandInfo("", "ledger:ledger", "Look into a ledger, and keep books by it"),
+    "ledger": CommandInfo("", "ledger:ledger", "Run and inspect a ledger"),
     "check": CommandInfo("Machine", "check:check", "Show what this computer can do, and what it lacks"),
     "bench": CommandInfo("", "bench:bench", "Measure codecs on your own tensors"),
     "key": CommandInfo("", "key:key", "Make, replace or revoke the key of a machine"),
@@ -141,10 +143,10 @@ class RootCommandGroup(click.Group):
             said = args[0][:60]
             if said in LATER:
                 raise UsageError(
-                    "FF-APP-002", f"{said!r} is no verb yet", cause=LATER[said], hint="farflung --help"
+                    "FF-APP-002", "lending is not available in this version", cause=LATER[said], hint="farflung --help"
                 ) from error
-            near = difflib.get_close_matches(said.lower(), [*VERBS, *MEANT], 1)
-            meant = MEANT.get(near[0], near[0]) if near else "--help"
+            near = similar_name(said, [*VERBS, *MEANT])
+            meant = MEANT.get(near, near) if near else "--help"
             guess = f". Did you mean {meant!r}?" if near else ""
             raise UsageError(
                 "FF-APP-001",
@@ -187,6 +189,10 @@ def _misread(error: click.UsageError, words: Sequence[str]) -> UsageError:
     verb = context.command_path if context is not None else "farflung"
     usage = context.get_usage().removeprefix("Usage: ") if context is not None else "farflung VERB"
     message = " ".join(error.format_message().rstrip(".").split())
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        names = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
+        near = similar_name(error.option_name.lstrip("-"), (name.lstrip("-") for name in names if name[:2] == "--"))
+        message = f"No such option {error.option_name[:60]!r}" + (f". Did you mean --{near}?" if near else "")
     return UsageError("FF-APP-001", message[:300], cause=f"it is written {usage}", hint=f"{verb} --help")
 
 
@@ -199,15 +205,35 @@ def _context(words: Sequence[str]) -> click.Context | None:
 
 
 def _not_possible(error: OSError) -> RunError:
-    """What the system refused and nobody nearer to it had words for: a full disk, a folder without permission."""
-    reason = error.strerror or str(error) or type(error).__name__
-    where = f"{error.filename}: " if error.filename else ""
+    """An error of the operating system that no other code explained: a full disk, a folder without permission."""
+    if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM):
+        path = Path(os.fsdecode(error.filename))
+        return RunError(
+            "FF-APP-003",
+            f"permission denied: {path} (owner: {_owner(path)})",
+            cause=type(error).__name__,
+            hint="choose a folder that is yours, or let its owner change who may use it",
+        )
+    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
     return RunError(
         "FF-APP-003",
-        f"the system refuses: {reason}",
-        cause=f"{where}{type(error).__name__}",
-        hint="see that the folder is yours and that there is room: farflung check",
+        f"the operating system reports: {error.strerror or str(error) or 'an error'}{where}",
+        cause=type(error).__name__,
+        hint="choose a folder that is yours and has room; farflung check shows both",
     )
+
+
+def _owner(path: Path) -> str:
+    """Whose file or folder it is, or that of the nearest folder above it that can be seen."""
+    place = path.absolute()
+    for each in (place, *place.parents):
+        try:
+            return each.owner()
+        except KeyError:
+            return f"user {each.stat().st_uid}"
+        except OSError:
+            continue
+    return "unknown"
 
 
 def _refuse(error: FarflungError) -> NoReturn:

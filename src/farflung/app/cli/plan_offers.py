@@ -319,7 +319,7 @@ def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
     if layout is not None and not traces:
         return JobModel(layout)
     source = read_module(spec.model.module, base)[0] if layout is None else b""
-    sys.stderr.write("goes through one step of the model without numbers, in the sandbox ...\n")
+    sys.stderr.write("tracing one training step in the sandbox (no data) ...\n")
     sys.stderr.flush()
     traced = asyncio.run(memory_trace.gauge(spec, source))
     return JobModel(traced.layout, traced, source)
@@ -328,7 +328,7 @@ def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
 def traced_lines(found: MeasuredStep) -> list[str]:
     """What was found, in the words of `farflung plan`."""
     traced, risen = found.traced, found.risen
-    how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without numbers"
+    how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without data"
     many = f"{traced.rows} sequence{'s' * (traced.rows > 1)}"
     text = (
         f"one step of {many}, {how}: {format_bytes(traced.resident)} between steps,"
@@ -337,5 +337,5 @@ def traced_lines(found: MeasuredStep) -> list[str]:
     if risen is not None:
         text += f"a process here holds {risen.factor:.2f} times that, measured on {risen.rows} sequences"
     else:
-        text += f"what the heap adds was not measured: {found.unseen}"
+        text += f"allocator overhead not measured: {found.unseen}"
     return plan_link.say("Memory", text)

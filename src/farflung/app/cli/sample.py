@@ -92,7 +92,7 @@ def _write(prompt: str, stream: Iterator[int]) -> None:
 
 @click.command("eval", epilog="Example: farflung eval --data other.txt")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
-@click.option("--data", type=click.Path(path_type=Path), help="Another text. Default: the run's own held-out part.")
+@click.option("--data", type=click.Path(path_type=Path), help="Another text. Default: the run's own validation part.")
 @click.option("--tokens", type=click.IntRange(2), help="How many at most. Default: as many as the run measured.")
 @_JSON
 def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: bool) -> None:
@@ -107,7 +107,7 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
         measured_on, (ours, account) = str(data), read_tokens(data, held.card.model)
     else:
         packed = read_file(run.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
-        measured_on, ours, account = "the run's held-out part", dataset.unpack(packed).heldout, DataAccount()
+        measured_on, ours, account = "the run's validation part", dataset.unpack(packed).heldout, DataAccount()
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], inference_messages.PACKED).tobytes()

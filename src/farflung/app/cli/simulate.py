@@ -54,7 +54,7 @@ STAGE: Final = 10
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def simulate(file: Path | None, settings: tuple[str, ...], seed: int, html: Path | None, as_json: bool) -> None:
-    """Play a network of many nodes: churn, market, audits, pay, relays.
+    """Simulate a network of many nodes: churn, market, audits, pay, relays.
 
     SCENARIO: a TOML file; what it does not name is as for home computers. Seconds for 100,000 nodes and 30 days; the
     same seed gives the same hash on every machine.

@@ -117,7 +117,7 @@ def _details(facts: dict[str, Any]) -> list[str]:
         f"Round    {facts['round']} of {facts['rounds']}",
     ]
     if facts["loss"] is not None:
-        lines.append(f"Loss     {facts['loss']:.4f} nats per held-out token")
+        lines.append(f"Loss     {facts['loss']:.4f} nats per validation token")
     lines.append(f"Sent     {format_bytes(facts['sent'])}; paid {format_credits(facts['paid'])} credits")
     if facts["error"]:
         lines.append(f"Error    {facts['error']}")

@@ -88,7 +88,7 @@ def words(report: ReplayReport) -> list[str]:
         f"Result   model  {report.model_hash}",
         f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
         *say("Result", f"the work is {report.work}"),
-        "Result   everything that this run says of itself is true" + _but(report),
+        "Result   verified: the log is consistent (it does not say who made it)" + _but(report),
     ]
 
 

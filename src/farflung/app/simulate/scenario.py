@@ -14,8 +14,9 @@ import msgspec
 from farflung.advice.simulation.simulation_rules import FASTEST, KINDS
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.core.similar_name import similar_name
 from farflung.job import toml_parser
-from farflung.job.keys import expected, nearest
+from farflung.job.keys import expected
 
 DAY_MS: Final = 86_400_000
 MOST: Final = 1 << 62  # of any number that a period adds up
@@ -125,7 +126,9 @@ def _known(said: _ScenarioEntry) -> str:
         return said.key
     if said.key in SECTIONS:
         raise _table(said)
-    guess = nearest(said.key, KEYS) or nearest(said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS])
+    guess = similar_name(said.key, KEYS) or similar_name(
+        said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS]
+    )
     raise UsageError(
         "FF-APP-430",
         f"a scenario has no key {said.key[:60]!r}",

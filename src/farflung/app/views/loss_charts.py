@@ -96,7 +96,7 @@ def _title(sheet: ChartCanvas, text: str) -> None:
 def _curves(axes: Any, curves: LossCurves, axis: str, of: Callable[[LossPoint], float]) -> None:
     lines = (
         (curves.train, "training, mean of all", S2, (0, (4, 2)), "", 1.8),
-        (curves.held_out, "held-out", S1, "solid", "o", 2.4),
+        (curves.held_out, "validation", S1, "solid", "o", 2.4),
     )
     for points, text, colour, dash, marker, width in lines:
         if points:
@@ -118,7 +118,7 @@ def _curves(axes: Any, curves: LossCurves, axis: str, of: Callable[[LossPoint], 
     alone = _thinned(curves.baseline)
     if not alone:
         return
-    look = {"color": S3, "label": "one machine, held-out", "linewidth": 1.8, "linestyle": (0, (6, 2, 1, 2))}
+    look = {"color": S3, "label": "single-machine baseline", "linewidth": 1.8, "linestyle": (0, (6, 2, 1, 2))}
     if axis == "bytes":  # it sends nothing: its end is a level to compare with
         axes.axhline(alone[-1].loss, **look)
     else:

@@ -256,7 +256,7 @@ def _loss(t: RunTimeline) -> KeyFigure | None:
     last = t.losses[max(t.losses)]
     start = t.losses.get(0)
     note = f"nats per token; {start:.3f} at the start" if start is not None else "nats per token"
-    return KeyFigure("Held-out loss", f"{last:.3f}", note)
+    return KeyFigure("Validation loss", f"{last:.3f}", note)
 
 
 def _gap(t: RunTimeline) -> KeyFigure | None:

@@ -84,9 +84,9 @@ def _learned(t: RunTimeline, curves: LossCurves) -> str:
         return ""
     first, last = held[0].loss, held[-1].loss
     if len(held) == 1:
-        return f"The held-out loss at the start is {first:.3f} nats per token."
+        return f"The validation loss at the start is {first:.3f} nats per token."
     verb = "fell" if last < first else "rose" if last > first else "stayed"
-    said = f"The held-out loss {verb} from {first:.3f} to {last:.3f} nats per token"
+    said = f"The validation loss {verb} from {first:.3f} to {last:.3f} nats per token"
     if t.baseline is None:
         return said + "."
     gap = last - t.baseline.loss
@@ -253,7 +253,7 @@ def _price(t: RunTimeline, caught: events.SlashEvent) -> str:
 def loss_described(curves: LossCurves, over: str) -> str:
     """The loss chart in words."""
     parts = []
-    for name, points in (("training", curves.train), ("held-out", curves.held_out), ("one machine", curves.baseline)):
+    for name, points in (("training", curves.train), ("validation", curves.held_out), ("one machine", curves.baseline)):
         if points:
             parts.append(f"{name} from {points[0].loss:.3f} to {points[-1].loss:.3f}")
     return f"Loss in nats per token over {over}: {'; '.join(parts) or 'no points yet'}. All points are in the tables."

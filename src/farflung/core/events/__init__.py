@@ -155,7 +155,7 @@ class RoundEndEvent(Event, frozen=True, tag="round"):
 
 
 class EvaluationEvent(Event, frozen=True, tag="evaluated"):
-    """Held-out loss of the public state of a round, nats per token."""
+    """Validation loss of the public state of a round, nats per token."""
 
     round: int
     loss: float
@@ -294,7 +294,7 @@ class BaselineEvent(Event, frozen=True, tag="baseline"):
 
 
 class BaselineProgressEvent(Event, frozen=True, tag="baseline-scored"):
-    """One machine on the same tokens is under way: held-out loss after `step` of `steps`, `tokens` trained so far."""
+    """One machine on the same tokens is under way: validation loss after `step` of `steps`, `tokens` trained so far."""
 
     step: int
     steps: int

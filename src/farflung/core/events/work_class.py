@@ -18,8 +18,8 @@ class JobClassEvent(Event, frozen=True, tag="class"):
 class LossScoreEvent(Event, frozen=True, tag="scored"):
     """What each accepted contribution of a round does to the loss, as the round's verifiers state it.
 
-    `gains`: how much better held-out loss was with it alone, and `own` the same on its own data, nats per token, by the
-    first verifier; in the order of `peers`. `unpaid`: who is not paid for the round because of it.
+    `gains`: how much better validation loss was with it alone, and `own` the same on its own data, nats per token, by
+    the first verifier; in the order of `peers`. `unpaid`: who is not paid for the round because of it.
     """
 
     round: int

@@ -6,7 +6,6 @@ the nodes and the verifiers. What a job names and nobody registered is refused b
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from itertools import product
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from farflung.core.errors import SpecError
+from farflung.core.similar_name import similar_name
 from farflung.job.methods.demo import DEMO
 from farflung.job.methods.dense import DENSE
 from farflung.job.methods.dgc import DGC
@@ -36,12 +36,12 @@ def method_of(name: str) -> SyncMethod:
     """The method of that name. Raises SpecError FF-JOB-044."""
     if name in _FOUND:
         return _FOUND[name]
-    near = difflib.get_close_matches(name[:100], list(_FOUND), n=1, cutoff=0.5)
+    near = similar_name(name, _FOUND)
     raise SpecError(
         "FF-JOB-044",
         f"unknown sync method {name[:40]!r}",
         cause=f"there are {', '.join(_FOUND)}",
-        hint=f'write {METHOD} = "{near[0]}"' if near else "install what registers it, with each peer",
+        hint=f'write {METHOD} = "{near}"' if near else "install what registers it, with each peer",
     )
 
 

@@ -68,7 +68,7 @@ def resolve(
     elif cheat not in cheat_names.KINDS:
         raise UsageError(
             "FF-APP-019",
-            f"nobody knows how to cheat by {cheat[:40]!r}",
+            f"unknown --cheat {cheat[:40]!r}",
             cause=f"there are {', '.join(cheat_names.KINDS)}",
             hint=f"farflung run --cheat {cheat_names.DEFAULT}",
         )

@@ -37,7 +37,7 @@ def check(card: ModelFileHeader) -> None:
     if card.kind != "gpt":
         raise PolicyError(
             "FF-APP-170",
-            "a model of your own is no GPT-2",
+            "custom modules cannot be exported as a transformers model",
             cause=f"{card.module} is a program that transformers does not know",
             hint="farflung export --format safetensors",
         )

@@ -174,7 +174,7 @@ def _figures(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> st
     if result.loss_baseline is not None:
         rows.insert(1, ("one machine on the same tokens", result.loss_baseline))
     lines = [
-        f"On at most {format_count(spec.evaluate.final_tokens)} held-out tokens; less is better.",
+        f"On at most {format_count(spec.evaluate.final_tokens)} validation tokens; less is better.",
         "",
         f"| | nats per token | bits per {unit} |",
         "|---|---|---|",
@@ -187,7 +187,7 @@ def _figures(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> st
 
 def _limits() -> str:
     return (
-        "It was evaluated on a held-out part of its own data and on nothing else. It continues text like the text"
+        "It was evaluated on a validation part of its own data and on nothing else. It continues text like the text"
         " that it saw; it follows no instructions, knows no facts reliably, and nothing was filtered."
         " What it may be used for is decided by the licence of its data, which farflung does not know."
     )

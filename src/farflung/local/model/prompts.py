@@ -44,8 +44,8 @@ def prompt_tokens(text: str, held: SavedModel) -> tuple[int, ...]:
     if held.card.tokens != "bytes":
         raise PolicyError(
             "FF-APP-172",
-            "this model writes numbers, not text",
-            cause="it was trained on tokens from a .npy or .safetensors file; what they mean is not known here",
+            "this model outputs token IDs, not text",
+            cause="it was trained on token IDs from a .npy or .safetensors file; decode them with your tokenizer",
             hint="farflung export --format hf, and use it with the tokenizer that made the tokens",
         )
     data = (text or START).encode("utf-8", "surrogateescape")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import StrEnum
 
 from farflung.core.errors import UsageError
+from farflung.core.similar_name import similar_name
 
 MAX_HOMES = 199  # a home's number is a byte of its addresses; carriers have the numbers from 200 on
 MAX_CARRIERS = 50
@@ -101,9 +101,11 @@ def parse_home(text: str) -> EmulatedHome:
     for part in filter(None, map(str.strip, text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
         if not sign or key not in _KINDS or key in given:
-            near = get_close_matches(key, _KINDS, 1) or list(_KINDS)
+            near = similar_name(key, _KINDS)
             why = "twice" if key in given else "key=value, with one of the known keys"
-            raise UsageError("FF-LAB-001", f'"{part}" says nothing about a home', cause=why, hint=", ".join(near))
+            raise UsageError(
+                "FF-LAB-001", f'"{part}" says nothing about a home', cause=why, hint=near or ", ".join(_KINDS)
+            )
         try:
             given[key] = _KINDS[key](value)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Evaluates held-out loss during the run: the requester's own worker scores public states in the background."""
+"""Evaluates validation loss during the run: the requester's own worker scores public states in the background."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class Evaluator:
         try:
             score = await self.score(packed, self._terms.spec.evaluate.tokens)
         except FarflungError as error:
-            text = f"the held-out loss of round {round} was not measured: {error.message}: {error.cause}"
+            text = f"the validation loss of round {round} was not measured: {error.message}: {error.cause}"
             self._journal.emit(WarningEvent(code=error.code, message=text[:300], hint=error.hint or ""))
             return
         self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
 
     async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:
-        """Held-out loss of a state (train.public_state form) on the first `tokens` held-out tokens."""
+        """Validation loss of a state (train.public_state form) on the first `tokens` validation tokens."""
         return await ask(self._worker, worker_messages.EvaluateCommand(packed, tokens), worker_messages.LossResult)
 
     async def baseline(self, initial: bytes, threads: int) -> float:
-        """Held-out loss of one machine on the same tokens, from public state in train.public_state form.
+        """Validation loss of a single machine on the same tokens, from public state in train.public_state form.
 
         Every few rounds' worth of steps it tells how far that is, with the loss on as many tokens as in a run.
         """

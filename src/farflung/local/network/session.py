@@ -64,7 +64,7 @@ class RunStoppedError(FarflungError):
 
 
 class RunLosses(msgspec.Struct, frozen=True):
-    """Held-out losses of a run, nats per token."""
+    """Validation losses of a run, nats per token."""
 
     end: float
     start: float
@@ -176,7 +176,7 @@ class RunSession:
             self._main.cancel()
 
     def _hear(self, event: AnyEvent, durable: bool) -> None:
-        """What the requester's process tells. It sees no other process's bytes, and no held-out loss."""
+        """What the requester's process tells. It sees no other process's bytes, and no validation loss."""
         if isinstance(event, events.RoundEndEvent):
             sync = self._journal.timeline.bytes_by().sync
             event = msgspec.structs.replace(event, sync_bytes=sync)

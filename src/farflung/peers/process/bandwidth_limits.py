@@ -6,7 +6,6 @@ FARFLUNG_MONTH_GB and FARFLUNG_LAN, which win. It belongs to a line and not to a
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final
 from farflung.core import bounded_toml, limits
 from farflung.core.errors import UsageError
 from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.similar_name import similar_name
 from farflung.core.units import format_bytes
 from farflung.net.io.line_rate_cache import LineRateCache
 from farflung.net.io.monthly_quota import MonthlyQuota
@@ -86,8 +86,8 @@ def _switch(value: Any, origin: str) -> bool:
 
 def _checked(key: str, value: Any, origin: str) -> float:
     if key not in KEYS:
-        near = difflib.get_close_matches(key, [*KEYS, LAN], 1)
-        raise _wrong(origin, f"there is no such key{f'; did you mean {near[0]}?' if near else ''}")
+        near = similar_name(key, [*KEYS, LAN])
+        raise _wrong(origin, f"there is no such key{f'; did you mean {near}?' if near else ''}")
     try:
         number = float(value) if not isinstance(value, bool) else -1.0
     except (TypeError, ValueError):

@@ -12,7 +12,6 @@ A pipe carries what files contain, so that no secret of a run lies on a disk. A 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -26,6 +25,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.similar_name import similar_name
 from farflung.ledger import genesis_file
 from farflung.net.certificates import Credential
 from farflung.peers.keys.files import credential_in, read_account, read_own
@@ -116,8 +116,8 @@ def refuse_config(origin: str, cause: str) -> NoReturn:
 def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folder: Path | None) -> ConfigT:
     for name in table:
         if name not in kind.__struct_fields__:
-            near = difflib.get_close_matches(name, kind.__struct_fields__, 1)
-            refuse_config(origin, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = similar_name(name, kind.__struct_fields__)
+            refuse_config(origin, f"it sets {name!r}" + (f"; did you mean {near!r}?" if near else ""))
     try:
         return msgspec.convert(table, kind, dec_hook=partial(_decoded, folder))
     except msgspec.ValidationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import fcntl
 import os
 from pathlib import Path
@@ -17,6 +16,7 @@ from farflung.core.file_header import FileFormat, check_json, earlier_version, o
 from farflung.core.io.durable_files import is_left, write_atomic
 from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
 from farflung.core.release import VERSION
+from farflung.core.similar_name import similar_name
 
 FORMAT: Final = 2
 _FORM: Final = FileFormat("run.json", FORMAT)
@@ -345,12 +345,12 @@ def find(base: Path, name: str | None) -> RunFolder:
             if (root / "run.json").is_file():
                 return RunFolder(root)
     known = ", ".join(r.name for r in runs[-3:]) or "none"
-    near = difflib.get_close_matches(name or "", [r.name for r in runs], 1, 0.5)
+    near = similar_name(name or "", [r.name for r in runs])
     raise UsageError(
         "FF-APP-014",
         f"no run {name[:100]!r}" if name else "no run yet",
         cause=f"runs in {base}: {'' if len(runs) <= 3 else '..., '}{known}",
-        hint=f"did you mean {near[0]}? `farflung status` lists all"
+        hint=f"did you mean {near}? `farflung status` lists all"
         if near
         else "`farflung status` lists all"
         if runs
