@@ -32,11 +32,10 @@ EXAMPLES_IN_WORDS = {"FARFLUNG_KEY", "FARFLUNG_SECTION_KEY"}  # stand for any of
 HEAD = """\
 # All settings
 
-Every key of a job file, with what it is when you do not name it. The same list for your own job, with where each value
-came from: `farflung plan --show-config`; as a file to begin with: `farflung init`.
+Every key of a job file with its default. `farflung plan --show-config` shows your job's values and where each came
+from; `farflung init` writes a file to start with.
 
-One value for one run: `--set sync.steps=20`. From the environment: `FARFLUNG_SYNC_STEPS=20`, and so on: the key in
-capitals, with `_` for the dot. A flag wins over the environment, the environment over the file, the file over
+Precedence: flag (`--set sync.steps=20`), environment (`FARFLUNG_SYNC_STEPS=20`: the key in capitals, `_` for the dot), file,
 `--preset`.
 """
 
