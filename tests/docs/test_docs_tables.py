@@ -35,8 +35,8 @@ HEAD = """\
 Every key of a job file with its default. `farflung plan --show-config` shows your job's values and where each came
 from; `farflung init` writes a file to start with.
 
-Precedence: flag (`--set sync.steps=20`), environment (`FARFLUNG_SYNC_STEPS=20`: the key in capitals, `_` for the dot), file,
-`--preset`.
+Precedence: flag (`--set sync.steps=20`), environment (`FARFLUNG_SYNC_STEPS=20`: the key in capitals, `_` for the
+dot), file, `--preset`.
 """
 
 
