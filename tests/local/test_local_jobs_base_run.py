@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +19,23 @@ SHORT = ("--preset", "tiny", "--set", "rounds=1", "--set", "evaluate.every=1", "
 
 @pytest.fixture(scope="module")
 def child(tiny: tuple[Farflung, Ended]) -> Ended:
-    """A run of one round that begins where the tiny one ended."""
-    command, parent = tiny
-    ended = command("run", *SHORT, "--set", f"model.start={parent.result['run']}", "--out", _out(command))
+    """A run of one round that `farflung resume` makes of a copy of the finished one, beside that copy."""
+    command, _ = tiny
+    copied = _copy(command)
+    shutil.copytree(command.runs / copied.name, copied)
+    ended = command("resume", str(copied), "--rounds", "+1", "--json")
     assert ended.code == 0, ended.errors
     return ended
 
 
+def _copy(command: Farflung) -> Path:
+    newest = command.newest()
+    assert newest is not None
+    return command.runs.parent / "children" / newest.name  # `tiny` stays the newest of its folder
+
+
 def _out(command: Farflung) -> str:
-    return str(command.runs.parent / "children" / "child")  # `tiny` stays the newest of its folder
+    return f"{_copy(command)}-more"
 
 
 def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, Ended], child: Ended) -> None:
@@ -34,6 +43,9 @@ def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, 
     (said,) = [e for e in child.events if e["event"] == "stands-on"]
     assert (said["run"], said["rounds"], said["merges"]) == (parent.result["run"], 3, 3)
     assert child.result["loss_start"] == parent.result["loss"]
+    assert f"run {parent.result['run']} has settled" in child.errors
+    spec = json.loads((Path(_out(command)) / "resolved.json").read_bytes())["spec"]
+    assert (spec["rounds"], spec["schedule"]["begin"], child.result["rounds"]) == (1, 9, 1)
     model = (Path(_out(command)) / "model.safetensors").read_bytes()
     shown = command("status", _out(command), "--json").events[0]["runs"][0]
     assert shown["stands_on"] == list(said["jobs"])

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -81,6 +82,14 @@ def test_schedule_warms_up_and_falls_to_its_end():
     assert rates[55] == pytest.approx(0.55)
     assert rates[100] == pytest.approx(0.1)
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+
+
+@pytest.mark.parametrize("kind", ["cosine", "constant"])
+def test_a_run_that_goes_on_has_the_rates_of_one_that_never_stopped(kind):
+    whole = ScheduleSpec(kind, warmup=10, final=0.1)
+    rest = msgspec.structs.replace(whole, begin=40)
+    rates = [learning_rate(step, 100, 1.0, whole) for step in range(40, 100)]
+    assert [learning_rate(step, 60, 1.0, rest) for step in range(60)] == rates
 
 
 @pytest.mark.parametrize("schedule", [ScheduleSpec(warmup=0), ScheduleSpec(warmup=500), ScheduleSpec("constant", 5)])

@@ -20,12 +20,12 @@ from farflung.core.errors import VerificationError
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import terms_file
 from farflung.job.gpt_shapes import gpt_shapes
-from farflung.job.spec import ModelSpec
+from farflung.job.spec import EvaluateSpec, ModelSpec
 from farflung.ledger.table_rows import JobRow
 from farflung.ledger.transactions import JobCancel
 from farflung.train import public_state
 from farflung.train.public_state import PublicState
-from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
+from farflung.train.rounds import REASON_COMPLETE, REASON_DIVERGED, REASON_STOPPED
 from farflung.train.run_log import (
     AcceptSetRecord,
     CommitmentsRecord,
@@ -216,6 +216,13 @@ def test_an_altered_log_is_refused(alter: Callable[[Story], None], code: str) ->
 def test_a_run_that_says_complete_too_early_is_refused() -> None:
     lie = {"finished": lambda record: replace(record, reason=REASON_COMPLETE)}
     refused(Story(lie, done=2), "FF-VERI-008")
+
+
+def test_a_run_ends_for_its_loss_only_where_the_terms_say_so() -> None:
+    said = {"finished": lambda record: replace(record, reason=REASON_DIVERGED)}
+    verify_run(Story(said, done=2).export())
+    never = msgspec.structs.replace(SPEC, evaluate=EvaluateSpec(stop_loss=0.0))
+    refused(Story(said, spec=never, done=2), "FF-VERI-008")
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,8 @@ def test_ctrl_c_changes_what_the_next_one_does() -> None:
     asked = events.WarningEvent(code="FF-APP-131", message="the round that is open will be finished and settled")
     requester = events.ProcessStartEvent(role="requester", name="requester", pid=7, peer=PEERS[0])
     assert "Ctrl-C stops; resume goes on" in shown(told(PLANNED))  # nobody could finish a round yet
-    assert "Ctrl-C finishes the round" in shown(told(PLANNED, requester))
+    assert "Ctrl-C stops; resume goes on" in shown(told(PLANNED, requester))
+    assert "Ctrl-C finishes the round; resume goes on" in shown(told(PLANNED, requester, opened(0)))
     story = (PLANNED, requester, opened(0), asked)
     text = shown(told(*story))
     assert FINISHING[0] in text

@@ -6,9 +6,9 @@ method) is in here and hashed into the job's id (V2: "spec before work").
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.codec import Wire, encode
@@ -64,11 +64,15 @@ class OptimizerSpec(Wire, frozen=True):
 
 
 class ScheduleSpec(Wire, frozen=True):
-    """Learning rate over all steps of the run: linear warm-up, then cosine down to `final` of the peak."""
+    """Learning rate over all steps of the run: linear warm-up, then cosine down to `final` of the peak.
+
+    `begin`: steps that runs before this one made (`model.start`): the schedule goes on behind them, to this run's end.
+    """
 
     kind: Literal["cosine", "constant"] = "cosine"
     warmup: int = 30
     final: float = 0.1
+    begin: int = 0
 
 
 class SyncSpec(Wire, frozen=True):
@@ -159,11 +163,16 @@ class ChurnSpec(Wire, frozen=True):
 
 
 class EvaluateSpec(Wire, frozen=True):
-    """Validation loss: every `every` rounds on `tokens` tokens, and at the end on `final_tokens`."""
+    """Validation loss: every `every` rounds on `tokens` tokens, and at the end on `final_tokens`.
+
+    `stop_loss`: the run ends after the open round when a measured loss is above so many times the one at its start, or
+    is no finite number: what was checked is paid, the rest of the escrow returns. 0: never.
+    """
 
     every: int = 4
     tokens: int = 16384
     final_tokens: int = 65536
+    stop_loss: float = 2.0
 
 
 class JobSpec(Wire, frozen=True):
@@ -287,4 +296,17 @@ class JobTerms(Wire, frozen=True):
     @property
     def rest(self) -> Hash:
         """The hash of all that the terms say but for the program: of the terms with `CanonicalProgram()`."""
-        return digest(NS_TERMS, encode(replace(self, program=CanonicalProgram())))
+        said = astuple(replace(self, program=CanonicalProgram(), spec=JobSpec()))[1:]
+        return digest(NS_TERMS, encode((_hashed(self.spec), *said)))
+
+
+def _hashed(spec: JobSpec) -> tuple[Any, ...]:
+    """The spec as its hash takes it: the last key of [schedule] and of [evaluate] came later and is left out at its
+    default, so that a job without them has the id that it always had.
+    """
+    schedule, evaluate = astuple(spec.schedule), astuple(spec.evaluate)
+    short = {
+        "schedule": schedule if spec.schedule.begin else schedule[:-1],
+        "evaluate": evaluate if spec.evaluate.stop_loss != EvaluateSpec().stop_loss else evaluate[:-1],
+    }
+    return tuple(short.get(name, getattr(spec, name)) for name in spec.__struct_fields__)

@@ -76,6 +76,7 @@ RANGES: Final[Mapping[str, ValueRange]] = {
     "optimizer.clip": ValueRange(0, math.inf),
     "schedule.warmup": ValueRange(0, 1 << 40),
     "schedule.final": ValueRange(0, 1),
+    "schedule.begin": ValueRange(0, 1 << 40),
     "sync.steps": ValueRange(1, limits.WEIGHT),
     "sync.topk": ValueRange(1, 1 << 16),
     "sync.chunk": ValueRange(2, 1 << 16),
@@ -103,6 +104,7 @@ RANGES: Final[Mapping[str, ValueRange]] = {
     "evaluate.every": ValueRange(1, limits.ROUNDS),
     "evaluate.tokens": ValueRange(2, 1 << 40),
     "evaluate.final_tokens": ValueRange(2, 1 << 40),
+    "evaluate.stop_loss": ValueRange(0, 1 << 20),
 }
 
 
@@ -126,6 +128,8 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     for key in ("evaluate.tokens", "evaluate.final_tokens"):
         if value_of(spec, key) < spec.model.context:
             raise _refused(spec, told, key, f"at least model.context = {spec.model.context}")
+    if 0 < spec.evaluate.stop_loss <= 1:
+        raise _refused(spec, told, "evaluate.stop_loss", "0 (the run never stops for its loss), or above 1")
 
 
 def _refused(spec: JobSpec, origins: Origins, key: str, allowed: str, hint: str = "") -> SpecError:

@@ -8,7 +8,7 @@ from farflung.core import limits
 from farflung.core.file_header import HEAD_BYTES, FileFormat, file_of, value_of
 from farflung.job.spec import JobTerms
 
-FORMAT: Final = FileFormat("terms")
+FORMAT: Final = FileFormat("terms", 2)
 BYTES: Final = limits.LOG_RECORD_BYTES + HEAD_BYTES  # of a file, at most
 
 

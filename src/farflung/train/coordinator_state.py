@@ -55,7 +55,7 @@ class CoordinatorState(msgspec.Struct, frozen=True):
     accepted: tuple[Contribution, ...] = ()
     own_root: Hash | None = None
     roots: Mapping[PeerId, tuple[Hash, Signature]] = {}
-    is_stopping: bool = False
+    stopping: str = ""  # why the run ends before its last round; "" while it does not
     finished: RunEndRecord | None = None
     is_audited: bool = False
     audited: int = 0  # rounds whose audits are in the log
@@ -153,7 +153,9 @@ class StepAssignmentInput(msgspec.Struct, frozen=True):
 
 
 class StopInput(msgspec.Struct, frozen=True):
-    """Finish the round that is open, then end."""
+    """Finish the round that is open, then end, for a reason that the log states."""
+
+    reason: str = "stopped"
 
 
 Event = (

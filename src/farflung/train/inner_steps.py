@@ -82,7 +82,7 @@ def run_steps(
         largest = max(largest, norm)
     params = model.take()
     if not np.isfinite(params).all():
-        raise _diverged(at.round, "the parameters became NaN or infinite")
+        raise _diverged(spec, at.round, "the parameters became NaN or infinite")
     vectors = tuple(v.numpy() for v in optimizer.vectors)
     end = BorderState(at.round, optimizer.step, params, vectors, at.residual, at.offset)
     return StepRange(end, tuple(losses), largest)
@@ -131,7 +131,13 @@ def baseline(
 def _step(
     model: FlatModel, spec: JobSpec, batch: tuple[Tensor, Tensor], state: OptimState, done: int
 ) -> tuple[float, float, OptimState]:
-    return _stepped(model, spec, model.gradient(*batch), state, done)
+    try:
+        loss = model.gradient(*batch)
+    except RunError as error:
+        if error.code != "FF-TRAIN-058" or (spec.model.kind == "module" and not done):
+            raise
+        raise _diverged(spec, done // spec.sync.steps, f"the loss of step {done} is NaN or infinite") from error
+    return _stepped(model, spec, loss, state, done)
 
 
 def _stepped(
@@ -141,7 +147,9 @@ def _stepped(
     with torch.no_grad():
         grad, norm = optim.clip(model.grads, clip_limit(spec))
         if not math.isfinite(norm):
-            raise _diverged(done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}")
+            raise _diverged(
+                spec, done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
+            )
         lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
         params, after = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
         optim.hold(model.unused, (model.params, *state.vectors), (params, *after.vectors))
@@ -160,10 +168,11 @@ def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
     return OptimState(at.step, tuple(torch.from_numpy(v) for v in at.vectors))  # optim never writes into them
 
 
-def _diverged(round: int, cause: str) -> RunError:
+def _diverged(spec: JobSpec, round: int, cause: str) -> RunError:
+    others = "raise schedule.warmup" if spec.optimizer.clip else "raise schedule.warmup, or set optimizer.clip"
     return RunError(
         "FF-TRAIN-062",
         f"training diverged in round {round}",
         cause=cause,
-        hint="lower optimizer.lr, raise schedule.warmup, or set optimizer.clip",
+        hint=f"lower optimizer.lr, which is {spec.optimizer.lr:g}, or {others}",
     )

@@ -85,6 +85,7 @@ from farflung.train.run_log import (
 __all__ = [
     "REASON_ALONE",
     "REASON_COMPLETE",
+    "REASON_DIVERGED",
     "REASON_STOPPED",
     "AuditRound",
     "BeaconInput",
@@ -122,7 +123,8 @@ __all__ = [
 ]  # fmt: skip
 
 REASON_COMPLETE: Final = "complete"
-REASON_STOPPED: Final = "stopped"
+REASON_STOPPED: Final = "stopped"  # a person asked for it
+REASON_DIVERGED: Final = "diverged"  # evaluate.stop_loss
 REASON_ALONE: Final = "no member is left"
 
 
@@ -163,8 +165,8 @@ def step(state: CoordinatorState, event: Event) -> Step:
         case StepAssignmentInput(steps, weight, weights) if 1 <= steps <= weight:
             light = {peer: max(1, min(weight, each)) for peer, each in weights.items()}
             return _replace(state, steps=steps, weight=weight, pace=light), []
-        case StopInput():
-            state = _replace(state, is_stopping=True)
+        case StopInput(reason):
+            state = _replace(state, stopping=state.stopping or reason)
             return _advance(state, []) if state.phase is RoundPhase.AUDIT else (state, [])
     return state, []
 
@@ -269,7 +271,7 @@ def _close_merge(state: CoordinatorState, effects: list[Effect]) -> Step:
 
 def _settle_audits(state: CoordinatorState, effects: list[Effect]) -> Step:
     """Writes the audits that are due; opens the next round when none is missing."""
-    is_over = state.round >= state.rounds or state.is_stopping
+    is_over = state.round >= state.rounds or bool(state.stopping)
     due = state.round if is_over else state.round - 1
     while state.is_audited and state.audited < due:
         found = state.verdicts.get(state.audited)
@@ -304,8 +306,8 @@ def _open(state: CoordinatorState, effects: list[Effect]) -> Step:
     """Opens the next round, or ends the run."""
     if state.round >= state.rounds:
         return _end(state, effects, REASON_COMPLETE)
-    if state.is_stopping:
-        return _end(state, effects, REASON_STOPPED)
+    if state.stopping:
+        return _end(state, effects, state.stopping)
     if not state.members:
         return _end(state, effects, REASON_ALONE)
     members = tuple(RoundMember(p, state.pace.get(p, state.weight)) for p in sorted(state.members))

@@ -7,7 +7,11 @@ from farflung.job.spec import ScheduleSpec
 
 
 def learning_rate(step: int, total: int, peak: float, schedule: ScheduleSpec) -> float:
-    """The rate of step `step` of `total`: linear warm-up, then cosine down to `final` times the peak."""
+    """The rate of step `step` of `total`: linear warm-up, then cosine down to `final` times the peak.
+
+    Both count behind the steps of earlier runs (`schedule.begin`).
+    """
+    step, total = step + schedule.begin, total + schedule.begin
     if step < schedule.warmup:
         return peak * (step + 1) / schedule.warmup
     if schedule.kind == "constant":

@@ -16,7 +16,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.job.spec import JobTerms
 from farflung.train import public_state, worker_messages
 from farflung.train.public_state import PublicState
-from farflung.train.rounds import REASON_COMPLETE
+from farflung.train.rounds import REASON_COMPLETE, REASON_DIVERGED
 from farflung.train.run_log import (
     AcceptSetRecord,
     AuditsRecord,
@@ -109,6 +109,7 @@ class LogReplay:
                 self._root(rounds, root)
                 is_complete = rounds == self._terms.spec.rounds
                 is_said = (reason == REASON_COMPLETE) == is_complete
+                is_said = is_said and (reason != REASON_DIVERGED or self._terms.spec.evaluate.stop_loss > 0)
                 require(is_said, "FF-VERI-008", "the log ends for another reason than it says")
 
     def _in_turn(self, round: int) -> None:

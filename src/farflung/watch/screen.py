@@ -20,7 +20,7 @@ ROWS: Final = 24
 COLUMNS: Final = 100
 LEAST_COLUMNS: Final = LABEL + 11
 
-LIVE: Final = ("Ctrl-C finishes the round", "Ctrl-C: finish")
+LIVE: Final = ("Ctrl-C finishes the round; resume goes on", "Ctrl-C finishes the round", "Ctrl-C: finish")
 EARLY: Final = ("Ctrl-C stops; resume goes on", "Ctrl-C stops")
 COMPARING: Final = ("Ctrl-C skips the single-machine baseline", "Ctrl-C: skip it")
 FINISHING: Final = ("Ctrl-C once more stops now", "Ctrl-C stops")
@@ -67,7 +67,7 @@ def _note(t: RunTimeline, view: ScreenView) -> tuple[str, ...]:
     if any(w.code == phrases.ASKED_TO_STOP for w in phrases.warnings(t, view.is_over)):
         return FINISHING
     at_work = any(p.role == "requester" and p.at >= t.session_at for p in t.processes.values())
-    return LIVE if at_work else EARLY
+    return LIVE if at_work and t.opened is not None else EARLY
 
 
 def _header(t: RunTimeline, view: ScreenView, columns: int) -> ScreenRow:

@@ -25,7 +25,7 @@ from farflung.job import cheat_names, dataset, job_toml
 from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.local.jobs import memory_trace, resolve
+from farflung.local.jobs import continued_run, memory_trace, resolve
 from farflung.local.network import session
 from farflung.local.network.placement import MOST_VALIDATORS
 from farflung.peers.requester import relay_fees
@@ -33,7 +33,7 @@ from farflung.peers.rundir import folder
 from farflung.peers.rundir.genesis import MOST_RELAYS
 from farflung.peers.rundir.inputs import plain
 from farflung.peers.rundir.journal import read_timeline
-from farflung.peers.rundir.runs import new_root, resolve_again, runs_folder
+from farflung.peers.rundir.runs import command_name, new_root, resolve_again, runs_folder
 from farflung.plan.run_plan import advise
 from farflung.watch.event_lines import lines
 from farflung.watch.fold import RunTimeline
@@ -99,21 +99,35 @@ def run(
         session.start(root, resolved, identity, [see], report_page.keep)
 
 
-@click.command(epilog="Example: farflung resume")
+@click.command(epilog="Example: farflung resume j1 --rounds +12 --set optimizer.lr=0.001")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
+@click.option("--rounds", metavar="[+]N", help="Of a settled run: N more rounds, or until N in all.")
+@SET
 @_JSON
-def resume(name: str | None, as_json: bool) -> None:
-    """Go on with a run that was stopped or killed.
+def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """Go on with a run that was stopped or killed, or train a finished one further.
 
-    RUN: its name or folder; the newest by default. Nothing that was logged is computed again.
+    RUN: its name or folder; the newest by default. Nothing that was logged is computed again. A run that has settled
+    is closed: a new run beside it starts with its weights, at its place in the learning rate's schedule.
     """
-    found = folder.find(runs_folder(), name)
+    found, flags = folder.find(runs_folder(), name), flags_of(settings)
     done = read_timeline(found)
-    if done.result is not None:  # said before the screen is there, which others must not write into
-        sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
+    ended = done.result
+    if ended is None and (rounds is not None or flags):
+        raise continued_run.not_settled(found)
+    if ended is not None and (rounds is not None or flags or continued_run.is_early(found, ended)):
+        more = continued_run.continued(found, ended, rounds, flags)
+        sys.stderr.write(f"run {found.name} has settled; {more.what}\n")
+        with watcher(as_json, more.root) as see:
+            session.start(more.root, more.resolved, more.identity, [see], report_page.keep, more.inputs)
+        return
+    if ended is not None:  # said before the screen is there, which others must not write into
+        name = command_name(found)
+        sys.stderr.write(f"run {found.name} is finished; this is how it ended. To train on: ")
+        sys.stderr.write(f"farflung resume {name} --rounds +{ended.rounds}\n")
     with watcher(as_json, found.root) as see:
-        if done.result is not None:
-            see(done.result, done)
+        if ended is not None:
+            see(ended, done)
             return
         session.resume(found, resolve_again(found), [see], report_page.keep)
 

@@ -363,6 +363,7 @@ class RunResultEvent(Event, frozen=True, tag="result"):
     burnt: int = 0
     bounty: int = 0
     probed: LossProbeCounts = LossProbeCounts()
+    reason: str = ""  # why the rounds ended: complete, stopped, diverged; empty in logs of 0.1.0 and before
 
 
 AnyEvent = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import math
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from farflung.core.errors import FarflungError
 from farflung.core.events import BaselineEvent, BaselineProgressEvent, EvaluationEvent, WarningEvent
-from farflung.job.spec import JobTerms
+from farflung.job.spec import JobSpec, JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
@@ -17,11 +18,29 @@ from farflung.train import worker_messages
 T = TypeVar("T")
 
 
+def has_diverged(spec: JobSpec, start: float | None, loss: float) -> bool:
+    """Whether `evaluate.stop_loss` ends a run whose validation loss was `start` and is `loss`.
+
+    A loss that began at zero or below has no multiple: only what is no finite number ends such a run.
+    """
+    most = spec.evaluate.stop_loss
+    if not most:
+        return False
+    return not math.isfinite(loss) or (start is not None and 0 < most * start < loss)
+
+
 class Evaluator:
     """At most one evaluation at a time; a state that comes while one runs is left out."""
 
-    def __init__(self, worker: WorkerHandle, terms: JobTerms, journal: EventEmitter) -> None:
-        self._worker, self._terms, self._journal = worker, terms, journal
+    def __init__(
+        self,
+        worker: WorkerHandle,
+        terms: JobTerms,
+        journal: EventEmitter,
+        hear: Callable[[int, float], None] = lambda _, __: None,
+    ) -> None:
+        """`hear`: told of each loss on the way, by its round; NaN where the model gives no finite one."""
+        self._worker, self._terms, self._journal, self._hear = worker, terms, journal, hear
         self._running: asyncio.Task[None] | None = None
         self._begun: list[asyncio.Task[Any]] = []
 
@@ -61,8 +80,11 @@ class Evaluator:
         except FarflungError as error:
             text = f"the validation loss of round {round} was not measured: {error.message}: {error.cause}"
             self._journal.emit(WarningEvent(code=error.code, message=text[:300], hint=error.hint or ""))
+            if error.code == "FF-TRAIN-058":
+                self._hear(round, math.nan)
             return
         self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
+        self._hear(round, score.loss)
 
     async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:
         """Validation loss of a state (train.public_state form) on the first `tokens` validation tokens."""

@@ -70,7 +70,7 @@ class RunProcesses:
         self._ledger: ProcessAddress | None = None
         self._relays: list[ProcessAddress] = []
         self._outcome: asyncio.Future[Report] | None = None
-        self._stop_asked = False
+        self._stop_reason = ""
         self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
         self._before: dict[str, dict[str, int]] = {}  # by those that died before them
         keys = network.keys
@@ -172,18 +172,18 @@ class RunProcesses:
         config = {**self._network.requester(str(self._folder.root), self._ledger, self._relays), **plan}
         process = self._supervised(REQUESTER, "requester", config, self._folder.root / "requester.log")
         await self._first(process)
-        if self._stop_asked:
-            self._supervisor.tell(REQUESTER, {"do": "stop"})
+        if self._stop_reason:
+            self._supervisor.tell(REQUESTER, {"do": "stop", "reason": self._stop_reason})
         outcome = await self._outcome
         await self._supervisor.dismiss(REQUESTER)
         return outcome
 
-    def ask_to_stop(self) -> bool:
+    def ask_to_stop(self, reason: str) -> bool:
         """Lets the requester finish the open round and settle; False when it is not at work, or was asked before."""
-        if self._stop_asked or self._outcome is None:
+        if self._stop_reason or self._outcome is None:
             return False
-        self._stop_asked = True
-        self._supervisor.tell(REQUESTER, {"do": "stop"})
+        self._stop_reason = reason
+        self._supervisor.tell(REQUESTER, {"do": "stop", "reason": reason})
         return True
 
     def kill(self, name: str) -> bool:
@@ -258,8 +258,8 @@ class RunProcesses:
             # A verifier is dialled when there is work for it, who was caught has a dispute left and no work.
             if child.name in self._providers and peer.hex() not in self._journal.timeline.caught:
                 self._supervisor.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
-        elif child.name == REQUESTER and self._stop_asked:
-            child.order({"do": "stop"})
+        elif child.name == REQUESTER and self._stop_reason:
+            child.order({"do": "stop", "reason": self._stop_reason})
 
     # What is told
 

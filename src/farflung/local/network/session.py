@@ -27,9 +27,10 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
 from farflung.local.jobs import memory_trace
+from farflung.local.jobs.continued_run import take_inputs
 from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, staged_configs
-from farflung.local.network.evaluation import Evaluator
+from farflung.local.network.evaluation import Evaluator, has_diverged
 from farflung.local.network.forecast import RunForecast, repeated_run, run_start
 from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
@@ -52,7 +53,7 @@ from farflung.plan.run_duration import ALONE_THREADS
 from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import ring_bytes
 from farflung.plan.worker_memory import StepMemory
-from farflung.train.rounds import REASON_STOPPED
+from farflung.train.rounds import REASON_DIVERGED, REASON_STOPPED
 
 OnEnd = Callable[[RunFolder, Journal], None]
 
@@ -61,6 +62,12 @@ class RunStoppedError(FarflungError):
     """The person stopped the run; it can be resumed."""
 
     exit_code = 130
+
+
+class RunDivergedError(RunStoppedError):
+    """The job's evaluate.stop_loss ended the run: it is settled, and its model is worse than it began."""
+
+    exit_code = 1
 
 
 class RunLosses(msgspec.Struct, frozen=True):
@@ -148,7 +155,7 @@ class RunSession:
             loop.add_signal_handler(signal.SIGTERM, self.cancel)
 
     def interrupt(self) -> None:
-        """The open round is finished and settled; where none is open, or asked again: stops now.
+        """The open round is finished and settled; before the first one, or asked again: stops now.
 
         When all is settled, only the one machine to compare with is left out.
         """
@@ -158,7 +165,7 @@ class RunSession:
             if self._single_machine is not None:
                 self._single_machine.cancel()
             return
-        if not self._processes.ask_to_stop():
+        if self._journal.timeline.opened is None or not self._processes.ask_to_stop(REASON_STOPPED):
             self.cancel()
             return
         self._is_baseline_left_out = True
@@ -184,6 +191,15 @@ class RunSession:
         self._demonstration.observe(event)
         if isinstance(event, events.RoundEndEvent) and self._evaluator is not None:
             self._evaluator.offer(event.round + 1, self._folder.snapshot(event.round + 1))
+
+    def _judge(self, round: int, loss: float) -> None:
+        """Stops a run whose validation loss rose too far (evaluate.stop_loss)."""
+        start = self._journal.timeline.losses.get(0)
+        if not has_diverged(self._spec, start, loss) or not self._processes.ask_to_stop(REASON_DIVERGED):
+            return
+        said = f"validation loss {loss:.3f} after {round} rounds" + (f", {start:.3f} at the start" if start else "")
+        text = f"training diverges: {said}; the open round is finished and settled"
+        self._journal.emit(events.WarningEvent(code="FF-APP-484", message=text, hint="evaluate.stop_loss = 0 goes on"))
 
     async def _through(self) -> events.RunResultEvent:
         if not self._folder.resolved_file.exists():
@@ -219,7 +235,7 @@ class RunSession:
             if layout is None:
                 self._show_plan(prepared.terms.layout, await step)
         await started
-        evaluator = self._evaluator = Evaluator(worker, prepared.terms, self._journal)
+        evaluator = self._evaluator = Evaluator(worker, prepared.terms, self._journal, self._judge)
         try:
             return await self._measured(evaluator, prepared)
         finally:
@@ -250,6 +266,8 @@ class RunSession:
         self._journal.emit(result, durable=True)
         if outcome.reason == REASON_STOPPED:
             raise self._stopped(outcome)
+        if outcome.reason == REASON_DIVERGED:
+            raise self._diverged(outcome, losses)
         return result
 
     def _allowed(self) -> dict[str, Any]:
@@ -334,14 +352,26 @@ class RunSession:
             rounds=rounds,
             tokens=sum(r.tokens for r in timeline.rounds.values()),
             reexecuted=sum(timeline.reexecuted.values()),
+            reason=outcome.reason,
         )
 
     def _stopped(self, outcome: JobEndReport) -> RunStoppedError:
+        name = command_name(self._folder)
         return RunStoppedError(
             "FF-APP-132",
             f"run {self._folder.name} was stopped after {outcome.rounds} of {self._spec.rounds} rounds",
-            cause="all that was trained is paid, so it cannot go on; the model so far is in its folder",
-            hint=f"farflung sample {command_name(self._folder)}",
+            cause="all that was trained is paid; the model so far is in its folder",
+            hint=f"train on: farflung resume {name}; use the model: farflung sample {name}",
+        )
+
+    def _diverged(self, outcome: JobEndReport, losses: RunLosses) -> RunDivergedError:
+        name, most, lower = command_name(self._folder), self._spec.evaluate.stop_loss, self._spec.optimizer.lr / 10
+        return RunDivergedError(
+            "FF-APP-485",
+            f"training diverged: run {self._folder.name} ended after {outcome.rounds} of {self._spec.rounds} rounds",
+            cause=f"its validation loss is {losses.end:.4g}, more than evaluate.stop_loss = {most:g} times the"
+            f" {losses.start:.4g} of its start; what was checked is paid, the rest of the escrow returned",
+            hint=f"begin again with a lower rate: farflung resume {name} --set optimizer.lr={lower:g}",
         )
 
     async def _baseline(self, evaluator: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
@@ -365,11 +395,21 @@ class RunSession:
 
 
 def start(
-    root: Path, resolved: ResolvedJob, identity: RunIdentity, watchers: Sequence[Watcher], on_end: OnEnd
+    root: Path,
+    resolved: ResolvedJob,
+    identity: RunIdentity,
+    watchers: Sequence[Watcher],
+    on_end: OnEnd,
+    parent: RunFolder | None = None,
 ) -> events.RunResultEvent:
-    """Creates a run's folder and runs it to its end; `on_end` is called when the run is over."""
+    """Creates a run's folder and runs it to its end; `on_end` is called when the run is over.
+
+    `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes.
+    """
     folder = folders.create(root, identity)
     try:
+        if parent is not None:
+            take_inputs(folder, parent, resolved.spec)
         return _to_end(folder, identity, resolved, watchers, on_end)
     except (SpecError, PolicyError, VerificationError):
         if not folder.terms_file.exists():

@@ -146,7 +146,7 @@ async def follow(channel: Channel, requester: Requester) -> None:
     while (order := await channel.next()) is not None:
         match order.get("do"):
             case "stop":
-                requester.stop()
+                requester.stop(str(order["reason"]))
             case "lost":
                 requester.lost(PeerId(bytes.fromhex(order["peer"])), str(order["reason"]))
             case "back":

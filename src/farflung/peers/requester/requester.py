@@ -104,7 +104,7 @@ class Requester:
         self._coordinator: Coordinator | None = None
         self._recording: LedgerRecorder | None = None
         self._asks: StandingAsks | None = None
-        self._stop_asked = False
+        self._stop_reason = ""
         self.counter = ByteCounter()
         self.endpoint = Endpoint(machine, self._serve, self.counter, listen=listen, pacer=bandwidth_limits.line_pacer())
         self._fanout = PayloadFanout(self.endpoint, self._objects, job.archive.disk)
@@ -130,11 +130,11 @@ class Requester:
         await self.endpoint.close()
         self._job.log.close()
 
-    def stop(self) -> None:
-        """Lets the round that is open finish, then settles."""
-        self._stop_asked = True
+    def stop(self, reason: str) -> None:
+        """Lets the round that is open finish, then settles; the log says why."""
+        self._stop_reason = reason
         if self._coordinator is not None:
-            self._coordinator.post(rounds.StopInput())
+            self._coordinator.post(rounds.StopInput(reason))
 
     def lost(self, peer: PeerId, reason: str) -> None:
         """Evidence from outside the network that a provider is gone: its process ended."""
@@ -302,8 +302,8 @@ class Requester:
         tasks = RoundTasks(job, members, audits, self._checker, exchange, closed)
         coordinator = self._coordinator = Coordinator(state, job.log, tasks)
         self._members.follow(coordinator)
-        if self._stop_asked:
-            coordinator.post(rounds.StopInput())
+        if self._stop_reason:
+            coordinator.post(rounds.StopInput(self._stop_reason))
         recorder.wake()
         recording = asyncio.create_task(recorder.run(coordinator.fail))
         try:
