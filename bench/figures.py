@@ -1,105 +1,149 @@
-"""The figures of one run as the README's table, from the run's own events: `bench/figures.py RUN [--write README.md]`.
+"""The figures of one run on the pages that show them, from the run's own events: `bench/figures.py RUN [--write]`.
 
-With `--write` the table between the two marks in that file is replaced. Figures are the run's, never better; they
-carry the machine that this is called on, so call it where the run was made.
+With `--write` it replaces the figures in README.md and the screen in docs/start.md, both between marks, and draws
+docs/pictures/run.svg, so that all three are of one run. Figures are the run's, never better; they carry the machine
+that this is called on, so call it where the run was made. Run with `--baseline`, or there is no gap to show.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from pathlib import Path
 
 from reporting import machine
 
-from farflung.core.events import RunResultEvent
+from farflung.core.events import PlanEvent, RunResultEvent
 from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_count, format_seconds
+from farflung.core.units import format_bytes, format_count, format_multiple, format_seconds
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
 from farflung.plan.run_duration import ALONE_THREADS
 from farflung.watch.fold import RunTimeline
+from farflung.watch.screen import ScreenView, screen
 
-START, END = "<!-- figures -->", "<!-- /figures -->"
+ROOT = Path(__file__).resolve().parents[1]
+README, START, PICTURE = ROOT / "README.md", ROOT / "docs" / "start.md", ROOT / "docs" / "pictures" / "run.svg"
 
 
-def rows(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, str]]:
-    """What, how much, against what."""
-    by, ring = result.bytes_by, result.bytes_ring_bf16
-    agreed = by.sync + by.control
-    table = [
-        (
-            "held-out loss, nats a byte",
-            f"{result.loss:.3f}",
-            f"{result.loss_start:.3f} at the start; {result.loss_unigram:.3f} knowing byte frequencies only",
-        )
-    ]
+def bits(nats: float) -> str:
+    """A loss per byte with its unit; the built-in tokens are bytes."""
+    return f"{nats:.3f} nats/token ({nats / math.log(2):.2f} bits/byte)"
+
+
+def headline(timeline: RunTimeline, result: RunResultEvent) -> str:
+    """All bytes first, then those of synchronization; the loss beside the baseline's."""
+    plan, ring = timeline.plan, result.bytes_ring_bf16
+    sync = result.bytes_by.sync + result.bytes_by.control
+    said = (
+        f"**{format_bytes(result.bytes_sent)} sent in all, {format_multiple(ring / result.bytes_sent)} times less than "
+        f"a bf16 ring all-reduce for the same steps ({format_bytes(ring)}, calculated); sync traffic alone is "
+        f"{format_bytes(sync)}, {format_multiple(ring / sync)} times less. Validation loss {bits(result.loss)}"
+    )
     if result.loss_baseline is not None:
-        gap = result.loss - result.loss_baseline
-        against = f"{result.loss_baseline:.3f}, one machine on the same tokens in the same command"
-        table.append(("gap to one machine", f"{gap:+.3f}", against))
-    table.append(
+        gap = f"{result.loss - result.loss_baseline:+.3f}"
+        said += f", {gap} against the single-machine baseline on the same tokens ({result.loss_baseline:.3f})"
+    return f"One run on one computer{_size(plan)}: {said}.**"
+
+
+def _size(plan: PlanEvent | None) -> str:
+    if plan is None:
+        return ""
+    rounds = f"{plan.rounds} rounds of {plan.steps // plan.rounds} steps"
+    return f" ({format_count(plan.parameters)} parameters, {plan.peers} providers, {rounds})"
+
+
+def details(timeline: RunTimeline, result: RunResultEvent) -> str:
+    """What else the run shows, a sentence each."""
+    by = result.bytes_by
+    balance = "balanced" if result.sum == 0 else "NOT balanced"
+    bytes_sent = (
+        f"model updates {format_bytes(by.sync)}, audits {format_bytes(by.audit)}, joining {format_bytes(by.join)}, "
+        f"relayed {format_bytes(by.relay)}, control {format_bytes(by.control)}"
+    )
+    losses = f"{result.loss_start:.3f} at the start, {result.loss_unigram:.3f} with byte frequencies alone"
+    money = (
+        f"paid {format_credits(result.paid)}, slashed {format_credits(result.slashed)}, "
+        f"refunded {format_credits(result.refunded)} credits (1 credit = 1 M tokens)"
+    )
+    return "\n".join(
         (
-            "bytes to agree",
-            format_bytes(agreed),
-            f"{format_bytes(ring)}, a bf16 ring all-reduce for the same steps (computed): {ring / agreed:.0f} times",
+            f"Bytes: {bytes_sent}. Loss: {losses}.",
+            f"Audits: {_audits(timeline, result)}. Ledger {balance} (sum {result.sum}): {money}.",
+            f"Time: {_time(timeline, result)}.",
         )
     )
-    exchanged = [c for c in timeline.compared if c.quantity == "sync"]
-    if exchanged:
-        most = f", at most {format_bytes(exchanged[0].most)} if rounds choose otherwise" if exchanged[0].most else ""
-        foreseen = f" by {timeline.plan.way}" if timeline.plan is not None and timeline.plan.way else ""
-        planned = f"planned {format_bytes(exchanged[0].planned)}{foreseen}{most}"
-        table.append(("of it payloads", format_bytes(by.sync), planned))
-    sent = f"join {format_bytes(by.join)}, audits {format_bytes(by.audit)}, relayed {format_bytes(by.relay)}"
-    table.append(("all bytes sent", format_bytes(result.bytes_sent), f"of it {sent}"))
+
+
+def _audits(timeline: RunTimeline, result: RunResultEvent) -> str:
+    told = [f"{result.segments_audited} segments trained again"]
     for peer, caught in timeline.caught.items():
         audit = timeline.audits.get((caught.round, peer, caught.segment))
         excess = f", {audit.excess:,.0f} times the tolerance" if audit is not None else ""
-        cost = f"it loses {format_credits(caught.slashed)} credits and all its pay"
-        table.append(("cheater found", f"round {caught.round}{excess}", cost))
-    money = f"paid {format_credits(result.paid)}, slashed {format_credits(result.slashed)}"
-    table.append(("money", f"sum {result.sum}", f"{money}, refunded {format_credits(result.refunded)} credits"))
-    return [*table, *_time(timeline, result)]
+        lost = f"{format_credits(caught.slashed)} credits of stake and its pay"
+        told.append(f"the cheater was found in round {caught.round}{excess}; it lost {lost}")
+    return ", ".join(told if timeline.caught else [*told, "no cheater was found"])
 
 
-def _time(timeline: RunTimeline, result: RunResultEvent) -> list[tuple[str, str, str]]:
+def _time(timeline: RunTimeline, result: RunResultEvent) -> str:
     alone = timeline.baseline.seconds if timeline.baseline is not None else 0.0
-    planned = [c for c in timeline.compared if c.quantity == "time"]
-    told = f"planned {format_seconds(planned[0].planned)}" if planned else "not planned"
-    job = ("the job", format_seconds(result.seconds - alone), f"{told}; {format_count(result.tokens)} tokens")
+    job = f"{format_seconds(result.seconds - alone)} for {format_count(result.tokens)} tokens"
     if not alone:
-        return [job]
+        return job
     threads = min(timeline.plan.cores if timeline.plan is not None else 1, ALONE_THREADS)
-    said = f"{threads} threads, nothing else running: for the comparison only"
-    return [job, ("one machine, after it", format_seconds(alone), said)]
+    return f"{job}; the baseline, alone afterwards on {threads} threads, {format_seconds(alone)}"
 
 
-def table(run: Path) -> str:
-    """The table in Markdown; raises SystemExit where the run has no result."""
+def figures(run: Path) -> str:
+    """Headline and details in Markdown; raises SystemExit where the run has no result."""
     timeline = read_timeline(RunFolder(run))
     result, began = timeline.result, timeline.began
     if result is None or began is None:
         raise SystemExit(f"{run} has no result: finish it first")
-    lines = ["| of that run | value | against |", "|---|---|---|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows(timeline, result)]
     where = f"{machine()}, torch {began.torch}; one run, seed {began.seed}"
-    return "\n".join([*lines, "", f"Made by `farflung run` and [bench/figures.py](bench/figures.py) on {where}."])
+    made = f"From `farflung run` by [bench/figures.py](bench/figures.py): {where}."
+    return "\n".join([headline(timeline, result), "", f"{details(timeline, result)} {made}"])
+
+
+def shown(run: Path) -> str:
+    """The last screen of the run as a block of text."""
+    timeline = read_timeline(RunFolder(run))
+    drawn = screen(timeline, ScreenView(now=timeline.at, is_over=True))
+    lines = ("".join(span.text for span in row.spans).rstrip() for row in drawn)
+    return "\n".join(["```text", *(line for line in lines if line), "```"])
+
+
+def replace(page: Path, mark: str, text: str) -> None:
+    """Puts a text between the two marks of a page."""
+    before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->")
+    _, end, after = rest.partition(f"<!-- /{mark} -->")
+    if not (start and end):
+        raise SystemExit(f"{page} has no marks for {mark}")
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def draw(run: Path) -> None:
+    """Draws the picture of the README."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import picture
+
+    PICTURE.write_text(picture.picture(picture.timeline_of(run), "farflung run"), encoding="utf-8")
 
 
 def main() -> None:
-    """Prints the table, or puts it into a file."""
+    """Prints the figures, or puts them into the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", action="store_true", help="into README.md, docs/start.md and docs/pictures/run.svg")
     asked = parser.parse_args()
-    text = table(asked.run)
-    if asked.write is None:
+    text = figures(asked.run)
+    if not asked.write:
         print(text)
         return
-    page = asked.write.read_text(encoding="utf-8")
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    asked.write.write_text(f"{before}{START}\n{text}\n{END}{after}", encoding="utf-8")
+    replace(README, "figures", text)
+    replace(START, "screen", shown(asked.run))
+    draw(asked.run)
 
 
 if __name__ == "__main__":

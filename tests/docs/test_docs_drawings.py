@@ -72,8 +72,14 @@ def test_the_readmes_picture_asks_nobody_and_is_of_the_run_whose_figures_stand_b
     assert set(re.findall(r"https?://[^\s\"'<)]+", picture)) <= MAY_LINK
     assert not re.search(r"<(script|image|foreignObject)\b|@import|url\((?!#)", picture)
     shown = re.sub(r"\s+", " ", "".join(ET.fromstring(picture).itertext()).replace("\u00a0", " "))
-    table = readme.partition("<!-- figures -->")[2].partition("<!-- /figures -->")[0]
-    for row in ("validation loss, nats a byte", "gap to one machine", "bytes to agree"):
-        value = re.search(rf"\| {row} \| ([^|]+) \|", table)
-        assert value is not None, row
-        assert value[1].strip() in shown, row
+    figures = readme.partition("<!-- figures -->")[2].partition("<!-- /figures -->")[0]
+    for what in (
+        r"sync traffic alone is ([\d.,]+ \w+)",
+        r"Validation loss ([\d.]+)",
+        r"([+-][\d.]+) against the single",
+    ):
+        value = re.search(what, figures)
+        assert value is not None, what
+        assert value[1] in shown, what
+    assert figures.index("sent in all") < figures.index("sync traffic"), "all traffic comes first"
+    assert figures.count("times less") == 2, "one multiple each"

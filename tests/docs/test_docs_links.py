@@ -32,7 +32,7 @@ LINK = re.compile(r"(?<!\!)\[[^\]\[]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 CODE = re.compile(r"FF-[A-Z]+-\d{3}")
-README_LINES = 120
+README_LINES = 90
 
 
 def name(page: Path) -> str:

@@ -1,4 +1,4 @@
-"""Every example runs as it is written, with smaller settings; and so do the README's commands and its Python.
+"""Every example runs as it is written, with smaller settings; and so do the README's commands.
 
 Those beside a module of one's own, the API and the README's commands are run when a page or an example has changed
 (.ci/extras pages).
@@ -123,16 +123,6 @@ def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
 def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "kill_and_resume.py"), "--rounds", "2", "--set", "sync.steps=2")
     assert "the same model, ledger and pay" in out.splitlines()
-
-
-@PAGES
-@pytest.mark.slow
-def test_the_readmes_python_runs_as_written(tmp_path: Path) -> None:
-    """Only sizes come from the environment."""
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    python(tmp_path, "-c", code, **ENVIRONMENT)
-    (model,) = (tmp_path / "runs").glob("*/model.safetensors")
-    assert model.stat().st_size > 0
 
 
 @pytest.mark.slow

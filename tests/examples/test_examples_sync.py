@@ -1,16 +1,20 @@
-"""The examples of farflung.sync run as they are written."""
+"""The examples of farflung.sync run as they are written, and so does the loop of the README."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import farflung
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.timeout(300)
@@ -140,3 +144,45 @@ def test_lightning_goes_on_from_a_checkpoint_bit_for_bit(
     strategy.file(checkpoint).unlink()
     with pytest.raises(FileNotFoundError):
         trained(2 * stop, checkpoint)
+
+
+PEER = """
+import json, sys, torch, farflung
+rank = int(sys.argv[1])
+peers = [tuple(peer) for peer in json.load(open("../peers.json"))]
+tokens = [(torch.arange(16) * (rank + 1) + n) % 64 for n in range(40)]
+batches = [{"input_ids": x[None], "labels": x[None]} for x in tokens]
+CODE
+sync.check()  # raises where the peers differ
+print(sync.round, sum(p.numel() for p in model.parameters() if p.requires_grad))
+group.close()
+"""
+
+
+@pytest.mark.extra(name="lora")
+@pytest.mark.slow
+def test_the_loop_of_the_readme_tunes_an_adapter_at_two_peers(tmp_path: Path) -> None:
+    """As it is written, but for the checkpoint: a folder of that name with random weights, the same at both."""
+    pytest.importorskip("peft", reason="needs peft: pip install peft")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf: pip install 'farflung[hf]'")
+    (code,) = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
+    assert len(code.split("\n\n")[1].splitlines()) <= 10  # lines behind the imports
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    book = []
+    for rank in range(2):
+        folder = tmp_path / str(rank)
+        model.save_pretrained(folder / "gpt2")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            book.append((farflung.sync.new_key(folder / "peer.key"), *free.getsockname()))
+    (tmp_path / "peers.json").write_text(json.dumps(book))
+    words = [sys.executable, "-c", PEER.replace("CODE", code)]
+    peers = [
+        subprocess.Popen([*words, str(rank)], cwd=tmp_path / str(rank), stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [peer.communicate(timeout=240)[0] for peer in peers]
+    assert [peer.returncode for peer in peers] == [0, 0]
+    assert said == ["2 1024\n"] * 2

@@ -174,6 +174,7 @@ def test_burnt_money_backs_nothing_when_the_node_registers_again():
     assert (world.node(A).free, world.node(A).burnt, world.balance(A)) == (300, 50, RICH - 400)
 
 
+@pytest.mark.guarantee
 def test_the_clock_alone_returns_all_that_is_not_burnt():
     world = World().watched()
     world.do(REQUESTER, world.accuse(A))

@@ -131,6 +131,7 @@ def is_refused(epoch: int, now: float = NOW) -> Callable[[Keyring], bool]:
     return lambda keyring: not keyring.counts(own(epoch).identity, now)
 
 
+@pytest.mark.guarantee
 def test_a_revocation_cuts_an_open_connection_and_an_open_circuit_and_lets_none_be_opened(within: Within) -> None:
     async def test(world: World) -> None:
         client = world.client(world.owner)

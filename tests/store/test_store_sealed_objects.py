@@ -63,6 +63,7 @@ def test_other_content_or_another_job_key_never_shares_a_chunk():
     assert len(set(seen)) == len(seen)
 
 
+@pytest.mark.guarantee
 def test_another_jobs_key_opens_nothing():
     manifest, chunks = seal(KEY, content(100))
     assert code_of(open_object, bytes(32), manifest, chunks) == "FF-STOR-005"
