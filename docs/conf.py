@@ -24,6 +24,13 @@ nitpicky = True
 # Types of the standard library and of others: their documentation is elsewhere, and nothing is fetched.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
+outside_links_pages = {
+    "README.md": "project/readme",
+    "CONTRIBUTING.md": "project/contributing",
+    "SECURITY.md": "project/security",
+    "examples/README.md": "project/examples",
+}
+
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 default_role = "literal"  # docstrings are Markdown-like: `name` is a name

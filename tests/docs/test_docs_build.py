@@ -100,6 +100,19 @@ def test_links_to_the_source_name_the_file(built: Path) -> None:
     assert 'href="../src' not in page
 
 
+def test_front_pages_of_the_repository_are_linked_and_their_links_lead_to_pages(built: Path) -> None:
+    """README, CONTRIBUTING, SECURITY and the examples: `project/`, each including one file."""
+    names = ("readme", "contributing", "security", "examples")
+    index = (built / "index.html").read_text(encoding="utf-8").partition("<article")[2]
+    assert [name for name in names if f'href="project/{name}.html"' not in index] == []
+    for name in names:
+        page = built / "project" / f"{name}.html"
+        places = [attributes.get("href") or "" for tag, attributes in Tags(page).found if tag == "a"]
+        inside = {place.partition("#")[0] for place in places if not re.match(r"https?:", place)} - {""}
+        assert {place for place in inside if not (page.parent / place).is_file()} == set(), name
+    assert 'href="../train.html"' in (built / "project" / "readme.html").read_text(encoding="utf-8")
+
+
 def test_a_request_to_another_host_would_be_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(
