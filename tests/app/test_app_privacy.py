@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from app_trees import Farflung, kill_tree
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from farflung.core.crypto import NS_JOB_KEY, local_key
+from farflung.core.crypto import NS_JOB_KEY, NS_OBJECT_KEY, derive, local_key
 from farflung.job import terms_file
+from farflung.store.io.disk_store import DiskObjectStore
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("bad input")]
 
@@ -61,6 +63,7 @@ def test_a_stolen_disk_of_a_lender_holds_nothing_readable_and_no_key(stolen: Pat
     secrets = secrets_of(stolen)
     assert_reader_finds_what_is_readable(stolen, secrets, tmp_path)
     assert_no_key(stolen)
+    assert_the_jobs_key_is_what_opens_it(stolen)
     lenders = [p for p in stolen.iterdir() if p.name in ("providers", "verifiers")]
     stored = [p for folder in lenders for p in folder.rglob("*") if p.is_file() and p.stat().st_size > RUN_BYTES]
     assert len(lenders) == 2
@@ -74,10 +77,26 @@ def assert_reader_finds_what_is_readable(stolen: Path, secrets: set[bytes], tmp_
     assert list(leaks(tmp_path, secrets)) == ["leak"]
 
 
+def key_of(stolen: Path) -> bytes:
+    """The job's key, which the requester alone can make."""
+    terms = terms_file.read((stolen / "terms.bin").read_bytes())
+    return local_key(terms.spec.seed, "requester").secret(NS_JOB_KEY, terms.id)
+
+
+def assert_the_jobs_key_is_what_opens_it(stolen: Path) -> None:
+    """What is not readable may still be sealed under a key that everybody has: it is under one that is not here."""
+    stores = [DiskObjectStore(place) for place in sorted(stolen.glob("*/*/store"))]
+    held = [(store, store.manifest(id)) for store in stores for id in store.ids() if store.manifest(id).size]
+    assert len(held) > 8
+    for store, manifest in held:
+        nonce = bytes(11) + bytes([len(manifest.chunks) == 1])
+        cipher = AESGCM(derive(NS_OBJECT_KEY, key_of(stolen), manifest.content))
+        assert cipher.decrypt(nonce, store.chunk(manifest.id, 0), None)
+
+
 def assert_no_key(stolen: Path) -> None:
     """It is wrapped for a key that lives in memory alone: neither as bytes nor as text is it stored."""
-    terms = terms_file.read((stolen / "terms.bin").read_bytes())
-    key = local_key(terms.spec.seed, "requester").secret(NS_JOB_KEY, terms.id)
+    key = key_of(stolen)
     for folder in ("providers", "verifiers"):
         for path in (stolen / folder).rglob("*"):
             if path.is_file():

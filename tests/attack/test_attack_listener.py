@@ -151,6 +151,12 @@ def test_garbage_is_cut_off(data: bytes) -> None:
     survives(throwing(data))
 
 
+def test_a_handshake_that_never_ends_is_cut_off_at_16_kib() -> None:
+    """By its size: the time for a handshake is none here."""
+    record = b"\x16\x03\x01\x40\x00" + bytes(limits.HANDSHAKE_BYTES - 100)  # it says that it has 16 KiB
+    survives(throwing(hello(OWN.certificate) + record), handshake_seconds=1000.0)
+
+
 def test_a_hello_cut_anywhere_leaves_nothing_behind() -> None:
     whole = hello(OWN.certificate) + TlsSession.client(OWN, SERVER.public).outgoing()
 

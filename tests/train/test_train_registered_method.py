@@ -1,12 +1,14 @@
-"""A sync method of a package of one's own: registered, a job names it, and everything else asks its row.
-
-It is signSGD with majority vote (Bernstein et al. 2018, arXiv 1802.04434) on the largest of each chunk, with error
-feedback: a bit for each, and an outer step by the sign of a running vote, a vector that no other method shares.
-"""
+"""A sync method of another package: it is installed, a job names it, and everything else asks its row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,26 +16,29 @@ import numpy as np
 import pytest
 import torch
 from app_sync import flat, loss, net
+from attack_world import TERMS
+from train_sign_vote import VOTES
 
 from farflung.advice.method_choice import choose
 from farflung.advice.method_costs import MethodSetting
-from farflung.compress.codecs import Codec
 from farflung.compress.sparse import TopKCodec
 from farflung.core import limits
-from farflung.core.canon.float_operations import apply_sign
 from farflung.core.codec import decode, encode
 from farflung.core.errors import SpecError
-from farflung.core.ids import PeerId
-from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
+from farflung.host.io.code_digest import image_digest
 from farflung.job import proof_class
 from farflung.job.job_loader import load
 from farflung.job.methods.muloco import MULOCO
-from farflung.job.methods.outer_steps import OuterSetting, OuterStep
-from farflung.job.methods.registry import METHODS, method_of, register, unregister
-from farflung.job.methods.sync_method import FixedSetting, LinkRole, SyncMethod
-from farflung.job.spec import JobSpec, SyncSpec
+from farflung.job.methods.registry import BUILT_IN, GROUP, METHODS, installed, method_of, register, unregister
+from farflung.job.methods.sync_method import SyncMethod
+from farflung.job.spec import JobSpec
 from farflung.job.spec_checks import check
+from farflung.ledger.transactions import LeaseRole
+from farflung.peers.node.policy import LeasePolicy
+from farflung.peers.protocol import messages
 from farflung.plan.link_syntax import Link
 from farflung.plan.run_plan import describe_sync
 from farflung.plan.run_traffic import snapshot_bytes
@@ -44,53 +49,35 @@ from farflung.train.engine import WorkerEngine
 from farflung.train.sync_arithmetic import Sync
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
-VOTES = "votes"
-
-
-def vote(setting: OuterSetting, params: Float32, change: Float32, kept: Mapping[str, Float32]) -> Float32:
-    kept[VOTES][:] = np.float32(0.5) * kept[VOTES] + np.sign(change)
-    return apply_sign(params, kept[VOTES], setting.rate)
-
-
-class MajorityVote(SyncMethod):
-    def codec(self, sync: SyncSpec, density: int) -> Codec:
-        return TopKCodec(1, density, sync.chunk, "raw", sync.error_decay)
-
-    def has_residual(self, sync: SyncSpec) -> bool:
-        return True
-
-    def describe(self, sync: SyncSpec) -> str:
-        return f"{sync.topk} signs of {sync.chunk}"
-
-    def outer(self, sync: SyncSpec) -> OuterStep:
-        return OuterStep(lambda sync: (VOTES,), vote)
-
-    def clip_limit(self, limit: float, peers: int) -> float:
-        return 0.0
-
-
-SIGN_VOTE = MajorityVote(
-    "sign_vote",
-    source="Bernstein et al. 2018",
-    sends="8 signs of 4096",
-    optimizers=("gradient",),
-    codecs=("topk",),
-    outers=("sign",),
-    is_stepwise=True,
-    fixed=(FixedSetting("sync.value_bits", 1, "a vote is a bit"),),
-    unproven="is tried here for the first time",
-    role=LinkRole.LOCAL,
-    own={"optimizer.lr": 1e-3, "optimizer.momentum": 0.0, "sync.value_bits": 1, "sync.topk": 8, "sync.chunk": 4096},
-)
 LAYOUT = TensorLayout.of({"w": (64, 40), "b": (64,)})
 FLAGS = {"sync.method": "sign_vote", "optimizer.clip": "1.0"}
 
 
+def install(place: Path, points: str, name: str = "votes", version: str = "1.0") -> None:
+    """What an installer leaves of a package whose modules are there already."""
+    about = place / f"{name}-{version}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\n{points}\n")
+
+
+def forget() -> None:
+    """As in a new process."""
+    for name in [name for name in METHODS if name not in {one.name for one in BUILT_IN}]:
+        unregister(name)
+    installed.cache_clear()
+
+
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    register(SIGN_VOTE)
-    yield
-    unregister("sign_vote")
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which the package lies; it is found without anybody's call."""
+    found = tmp_path_factory.mktemp("site")
+    install(found, "sign_vote = train_sign_vote:SIGN_VOTE")
+    monkeypatch.syspath_prepend(found)
+    forget()
+    yield found
+    monkeypatch.undo()
+    forget()
 
 
 def job(**flags: str) -> JobSpec:
@@ -192,20 +179,70 @@ def test_the_library_takes_it_and_goes_on_from_a_saved_state() -> None:
     assert torch.equal(flat(model), flat(other))
 
 
-def test_a_method_that_nobody_registered_is_refused_by_name() -> None:
+def test_a_process_of_a_run_finds_it_without_a_call(place: Path) -> None:
+    """As each role and each worker is started; the test's own processes are told where the package lies."""
+    path = os.pathsep.join([str(place), str(Path(__file__).parent)])
+    code = "from farflung.job.methods.registry import method_of; print(method_of('sign_vote').sends)"
+    done = subprocess.run(
+        [sys.executable, "-s", "-P", "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "8 signs of 4096\n"
+
+
+def test_a_computer_without_its_package_refuses_the_job_by_name(place: Path) -> None:
     spec = job()
-    data = encode(spec)
-    unregister("sign_vote")
+    data, with_it = encode(spec), image_digest()
+    shutil.rmtree(place / "votes-1.0.dist-info")
+    forget()
     unregister("sparse_loco")  # one of our own stays
     assert "sparse_loco" in METHODS
     with pytest.raises(SpecError, match=r"FF-JOB-002.*must be one of .*not sign_vote"):
         job()
     foreign = decode(data, JobSpec, limits.LOG_RECORD_BYTES)
+    terms = msgspec.structs.replace(TERMS, spec=foreign)
+    offer = messages.LeaseOfferRequest(ZERO_HASH, terms, 100, 1 << 29, 1, terms.stake, 1, 10**9)
+    policy = LeasePolicy(ZERO_HASH, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: ZERO_HASH)
     for refuses in (check, Sync.of, proof_class.hidden_start, describe_sync):
         with pytest.raises(SpecError, match=r"FF-JOB-044.*unknown sync method 'sign_vote'"):
             refuses(foreign)
+    with pytest.raises(SpecError, match=r"FF-JOB-044.*unknown sync method 'sign_vote'"):
+        policy.judge(terms.requester, offer)
     with pytest.raises(SpecError, match="FF-JOB-044"):
         method_of("x" * 100_000)
+    images = {with_it, image_digest()}
+    install(place, "sign_vote = train_sign_vote:SIGN_VOTE", version="1.1")
+    forget()
+    assert len(images | {image_digest()}) == 3  # network.image = "mine" compares the package's version, too
+
+
+@pytest.mark.parametrize(
+    ("points", "why"),
+    [
+        ("sign_vote = nowhere_at_all:METHOD", "votes 2.0 registers it, and ModuleNotFoundError"),
+        ("sign_vote = train_sign_vote:NOBODY", "AttributeError"),
+        ("sign_vote = train_sign_vote:VOTES", "TypeError: train_sign_vote:VOTES is no SyncMethod of the name"),
+        ("another = train_sign_vote:SIGN_VOTE", "is no SyncMethod of the name another"),
+        ("muloco = farflung.job.methods.muloco:MULOCO", ""),  # ours stays
+    ],
+)
+def test_a_package_that_does_not_load_stops_its_own_method_alone(place: Path, points: str, why: str) -> None:
+    shutil.rmtree(place / "votes-1.0.dist-info")
+    install(place, points, version="2.0")
+    forget()
+    assert set(METHODS) == {one.name for one in BUILT_IN}
+    assert method_of("muloco") is MULOCO
+    name = points.partition(" ")[0]
+    if why:
+        for refuses in (lambda: method_of(name), lambda: load(None, flags={"sync.method": name})):
+            with pytest.raises(SpecError, match=f"FF-JOB-046.*{re.escape(name)}.*{re.escape(why)}"):
+                refuses()
+
+
+def test_two_packages_that_have_one_name_are_both_refused(place: Path) -> None:
+    install(place, "sign_vote = train_sign_vote:SIGN_VOTE", name="others")
+    forget()
+    with pytest.raises(SpecError, match=r"FF-JOB-046.*sign_vote.*more than one package"):
+        method_of("sign_vote")
 
 
 @pytest.mark.parametrize("name", ["muloco", "", "Sign", "a b", "9lives", "a" * 33])

@@ -18,7 +18,7 @@ from farflung.core.similar_name import similar_name
 from farflung.job import toml_parser
 from farflung.job.keys import KEYS, SECTIONS, JobKey, expected
 from farflung.job.keys import keys as keys
-from farflung.job.methods.registry import METHODS
+from farflung.job.methods.registry import METHODS, check_loaded
 from farflung.job.methods.sync_method import METHOD
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
@@ -101,8 +101,13 @@ def _from_preset(preset: str) -> Iterator[_SourceValue]:
 
 
 def _from_method(said: Iterable[_SourceValue]) -> Iterator[_SourceValue]:
-    """What the sync method that a person named sets; an unknown one is refused when its own turn comes."""
+    """What the sync method that a person named sets; an unknown one is refused when its own turn comes.
+
+    Raises SpecError FF-JOB-046.
+    """
     named = [one.value for one in said if one.key == METHOD]
+    if named:
+        check_loaded(str(named[-1]))
     method = METHODS.get(str(named[-1])) if named else None
     for key, value in method.defaults.items() if method else ():
         yield _SourceValue(key, value, f'default of {METHOD} = "{named[-1]}"', False)
