@@ -372,3 +372,12 @@ def test_lines_say_which_run_a_run_starts_from_and_how_far_the_chain_goes() -> N
     assert "it stands on 2 runs itself" in said
     alone = msgspec.structs.replace(event, jobs=jobs[:1])
     assert "itself" not in " ".join(lines(alone, told(BEGAN, alone)))
+
+
+def test_a_planted_cheater_that_got_away_is_told_under_the_audits() -> None:
+    away = events.WarningEvent(
+        code="FF-APP-486", message="planted cheater provider-1 (33c98439): NOT caught; as it was"
+    )
+    text = shown(told(PLANNED, opened(0), closed(0), away, RESULT))
+    assert "planted cheater provider-1 (33c98439): NOT caught" in text
+    assert [line.split()[0] for line in lines(away, told(PLANNED))] == ["Verify", "Verify"]

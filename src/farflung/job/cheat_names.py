@@ -6,5 +6,6 @@ from typing import Final
 
 HONEST: Final = "none"
 DEFAULT: Final = "skip"
+FIRST: Final = 1  # the first round that a cheat spoils; its work before that is honest
 
 KINDS: Final = (HONEST, "skip", "stale", "copy", "noise", "half-batch", "wrong-data", "poison-encoding")

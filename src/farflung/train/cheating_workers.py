@@ -29,7 +29,7 @@ import numpy as np
 from farflung.core.errors import SpecError
 from farflung.core.similar_name import similar_name
 from farflung.core.tensor_layout import Float32
-from farflung.job.cheat_names import HONEST, KINDS
+from farflung.job.cheat_names import FIRST, HONEST, KINDS
 from farflung.train import round_work, segments, shortcuts, worker_messages
 from farflung.train.inner_state import VECTORS, InnerState
 from farflung.train.inner_steps import Pulse
@@ -38,7 +38,6 @@ from farflung.train.round_work import RoundWorker, TrainedRound, WorkerJob
 from farflung.train.segments import BorderState
 from farflung.train.sync_arithmetic import EncodedUpdate
 
-FIRST: Final = 1  # the first round that a cheat spoils
 POISON: Final = -4.0
 
 

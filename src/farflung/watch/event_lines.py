@@ -88,6 +88,8 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
             return _compared(event)
         case events.RepeatedRunEvent():
             return say("Result", phrases.repeated(event))
+        case events.WarningEvent(code=phrases.ESCAPED):
+            return [row for part in event.message.split("; ") for row in say("Verify", part)]
         case events.WarningEvent():
             return say(timeline.stage, phrases.warned(event), _try(event.hint))
         case events.RunFailureEvent():

@@ -28,6 +28,7 @@ DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"
 ALSO: Final = "also: report, eval, watch, verify-run"  # further verbs that take a run
 UNFINISHED: Final = "none yet: the run was stopped before its end"
 LEFT_OUT: Final = "FF-APP-133"  # the warning that the one machine is not waited for
+ESCAPED: Final = "FF-APP-486"  # the warning that nobody caught the planted cheater
 ASKED_TO_STOP: Final = "FF-APP-131"  # the warning that the first Ctrl-C was heard
 # By the fields of events.PathCountsEvent, best first.
 WAYS: Final = {

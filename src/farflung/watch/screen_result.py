@@ -32,6 +32,9 @@ def verify(t: RunTimeline, columns: int, is_over: bool, run: str = "") -> list[S
         by = phrases.repeated_by(audit) if audit is not None else ""
         price = [plain(by), plain(phrases.caught_price(each))]
         rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
+    for warning in t.warnings:
+        if warning.code == phrases.ESCAPED:
+            rows += block("", [TextSpan(phrases.clean(warning.message, 200), SpanStyle.CARE)], columns, rank=STORY)
     return rows + _guessers(t, columns) + _played(t, columns)
 
 

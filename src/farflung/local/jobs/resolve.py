@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.job import cheat_names, job_toml
@@ -61,7 +63,6 @@ def resolve(
     start = job.parent if isinstance(job, Path) else base or Path()
     environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
     resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
-    whole = "\n".join(job_toml.lines(resolved)) + "\n"
     is_shown = job is None and preset == SHOWN
     if cheat is None:
         cheat = cheat_names.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheat_names.HONEST
@@ -74,11 +75,27 @@ def resolve(
         )
     if disputes:
         _check_dispute(resolved.spec, cheat)
+    if job is None and cheat != cheat_names.HONEST:
+        resolved = _shows(resolved)
     compares = is_shown if baseline is None else baseline
     fare = _fare(resolved.spec, relay_price)
+    whole = "\n".join(job_toml.lines(resolved)) + "\n"
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
     most = _most(relay_most)
     return resolved, RunIdentity(*begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes)
+
+
+def _shows(resolved: ResolvedJob) -> ResolvedJob:
+    """A demonstration of a cheater in which no segment of its first false round is honest, unless somebody set how work
+    is audited: each then has two steps at least, of which `skip` leaves one out.
+    """
+    spec, key = resolved.spec, "audit.segments"
+    segments = max(1, spec.sync.steps // 2)
+    is_set = any(not resolved.origins[each].startswith(("default", "preset")) for each in (key, "audit.canaries"))
+    if is_set or spec.segments <= segments:
+        return resolved
+    shown = replace(spec, audit=replace(spec.audit, segments=segments))
+    return ResolvedJob(shown, {**resolved.origins, key: "the demonstration of a cheater"})
 
 
 def _check_dispute(spec: JobSpec, cheat: str) -> None:

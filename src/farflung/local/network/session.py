@@ -29,7 +29,7 @@ from farflung.job.job_loader import ResolvedJob
 from farflung.local.jobs import memory_trace
 from farflung.local.jobs.continued_run import take_inputs
 from farflung.local.network import background, prepare, run_end
-from farflung.local.network.demonstration import Demonstration, staged_configs
+from farflung.local.network.demonstration import Demonstration, escaped, staged_configs
 from farflung.local.network.evaluation import Evaluator, has_diverged
 from farflung.local.network.forecast import RunForecast, repeated_run, run_start
 from farflung.local.network.placement import homes_event, placement_of
@@ -45,7 +45,7 @@ from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import by_name, report_usage
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
-from farflung.peers.rundir.genesis import machine_of
+from farflung.peers.rundir.genesis import cheater_of, machine_of
 from farflung.peers.rundir.inputs import known_layout, module_source, read_account, write_resolved
 from farflung.peers.rundir.journal import Journal, Watcher
 from farflung.peers.rundir.runs import command_name
@@ -255,6 +255,10 @@ class RunSession:
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
+        cheater = self._network.keys.providers[cheater_of(self._spec)].public.hex()
+        planted = escaped(self._spec, self._identity, cheater, self._journal.timeline)
+        if planted is not None:
+            self._journal.emit(planted)
         assert self._forecast is not None
         for row in self._forecast.compared(self._journal.timeline, outcome, took):
             self._journal.emit(row)
