@@ -36,7 +36,7 @@ Every key of a job file with its default. `farflung plan --show-config` shows yo
 from; `farflung init` writes a file to start with.
 
 Precedence: flag (`--set sync.steps=20`), environment (`FARFLUNG_SYNC_STEPS=20`: the key in capitals, `_` for the
-dot), file, `--preset`.
+dot), file, `--preset`. Accepted ranges are wider than what was run: [sizes](plan/memory.md#how-well-it-holds).
 """
 
 
