@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,9 +105,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture
-def farflung(tmp_path: Path) -> Farflung:
-    """The command, with a folder of runs of its own."""
-    return Farflung(tmp_path / "runs")
+def farflung(tmp_path: Path) -> Iterator[Farflung]:
+    """The command, with a folder of runs of its own; nothing that it started is left."""
+    command = Farflung(tmp_path / "runs")
+    yield command
+    command.close()
 
 
 @pytest.fixture

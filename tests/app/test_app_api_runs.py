@@ -116,7 +116,7 @@ def interrupted(folder: Path, where: str, times: int) -> list[str]:
     return rest.splitlines()
 
 
-@pytest.mark.whole
+@pytest.mark.extra(name="pages")
 @pytest.mark.parametrize("where", ["script", pytest.param("loop", marks=pytest.mark.soak)])
 @pytest.mark.slow
 def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path) -> None:

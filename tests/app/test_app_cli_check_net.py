@@ -56,7 +56,7 @@ def threaded(serve: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[N
     thread = threading.Thread(target=lambda: loop.run_until_complete(whole()))
     thread.start()
     try:
-        assert is_there.wait(30)
+        assert is_there.wait(100)
         yield told[0]
     finally:
         loop.call_soon_threadsafe(over.set)

@@ -20,7 +20,7 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
 
 SHORT = 300  # blocks: more than a page, and than opening a file looks back
-TIMES = 4  # so many times as long is the other ledger
+TIMES = 3  # so many times as long is the other ledger
 # Bytes that a peak may move by itself (seen: 12 kB); the other ledger's blocks more take many times that.
 ROOM = 96 << 10
 OFTEN = 50, 2, 2  # new objects that begin a search for garbage, and how many searches a wider one

@@ -39,6 +39,13 @@ def page_of(said: list[AnyEvent], name: str = "tale", *, is_owned: bool = False)
     return report_page.render(told(said), name, CREATED, is_owned=is_owned)
 
 
+def undrawn(said: list[AnyEvent], name: str = "tale") -> str:
+    """The page without its charts, which take nearly all of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_page, "_charts", lambda *_: {})
+        return page_of(said, name)
+
+
 class Reader(HTMLParser):
     """What is in a page: tags with attributes, identifiers, and the words outside the style."""
 
@@ -186,7 +193,7 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
         at=15.0, verifier=verifier, round=1, peer=member, slashed=51_200, bounty=25_600, burnt=25_600
     )
     before, t = told(app_told.whole()), told([*app_told.whole(), canary, guessed])
-    text = read(page_of([*app_told.whole(), canary, guessed])).text
+    text = read(undrawn([*app_told.whole(), canary, guessed])).text
     assert "verifier-0 (5e5e5e5e) guessed" in text
     assert "It lost 0.051200 credits of its stake: 0.025600 went to who showed it, 0.025600 were burnt." in text
     assert "0 of 1 canary found" in text
@@ -205,7 +212,7 @@ def test_the_loss_is_compared_even_when_the_gap_is_bad(pages: dict[str, str]) ->
 
 def ways_of(said: list[AnyEvent]) -> str:
     """The text of the part on ways; empty where there is none."""
-    found = re.search("<h3>Ways</h3>(.*?)<h3>", page_of(said), re.DOTALL)
+    found = re.search("<h3>Ways</h3>(.*?)<h3>", undrawn(said), re.DOTALL)
     return " ".join(html.unescape(re.sub("<[^>]+>", " ", found[1])).split()) if found else ""
 
 
@@ -243,7 +250,7 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
     within = events.PlanComparisonEvent(
         quantity="sync", unit="B", planned=1.0, measured=2.0, most=3.0, cause="within the most"
     )
-    page = page_of([*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]])
+    page = undrawn([*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]])
     assert "◆ off</strong>: within the most" in page
     assert "Compared with the plan of 3 of 8 rounds." in page
     assert "Time is not compared: nobody knows how long a run that is resumed lay." in page
@@ -325,14 +332,14 @@ def test_text_from_elsewhere_stays_text(ends: bool) -> None:
 
 
 def test_a_name_in_a_command_is_quoted_for_the_shell() -> None:
-    assert "farflung verify-run &#39;two words; rm x&#39;" in page_of(app_told.whole(), name="two words; rm x")
+    assert "farflung verify-run &#39;two words; rm x&#39;" in undrawn(app_told.whole(), name="two words; rm x")
 
 
 def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    run = app_told.folder(tmp_path / "tale", app_told.running())
+    run = app_told.folder(tmp_path / "tale", app_told.planned())
     before = report_page.write(run).read_bytes()
     (run.root / "events.jsonl").unlink()
-    run = app_told.folder(tmp_path / "again" / "tale", app_told.whole())
+    run = app_told.folder(tmp_path / "again" / "tale", app_told.begun())
     written = report_page.write(run)
     assert written == run.root / "report.html"
     assert written.read_bytes() != before
@@ -347,7 +354,7 @@ def test_a_page_that_cannot_be_written_is_an_error_with_a_next_step(tmp_path: Pa
 
 
 def test_a_report_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> None:
-    run = app_told.folder(tmp_path / "tale", app_told.whole())
+    run = app_told.folder(tmp_path / "tale", app_told.begun())
     (run.root / "report.html").mkdir()  # in the way
     journal = Journal(run.events_file, CREATED)
     report_page.keep(run, journal)

@@ -145,7 +145,7 @@ class Scene:
 
     async def call(self, party: Party, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL) -> bytes:
         connection = await party.endpoint.dial(self.key.public, *self.provider.endpoint.address)
-        return await connection.call(method, body, kind=kind, timeout=10)
+        return await connection.call(method, body, kind=kind, timeout=60)
 
     async def refused(self, party: Party, method: str, message: Any, kind: MessageKind = MessageKind.CONTROL) -> str:
         body = message if isinstance(message, bytes) else encode(message)

@@ -81,7 +81,7 @@ class Scene:
         return await self.clients[key.public].dial(VALIDATOR.public, *self.server.address)
 
     async def refused(self, key: SigningKey, method: str, body: bytes, kind: MessageKind = MessageKind.CONTROL) -> str:
-        return await refusal((await self.reach(key)).call(method, body, kind=kind, timeout=10))
+        return await refusal((await self.reach(key)).call(method, body, kind=kind, timeout=60))
 
     async def ask(self, query: queries.Query) -> Any:
         reply = await (await self.reach(EVE)).call(QUERY, encode(query))

@@ -88,7 +88,7 @@ def test_a_record_that_is_repeated_or_left_out_or_late_ends_the_circuit(directio
 async def ask_twice(connection: Connection) -> None:
     """What comes back of the first question may be the last that is whole."""
     for said in (b"asked 0", b"asked 1"):
-        assert await connection.call("a", said, timeout=10) == said
+        assert await connection.call("a", said, timeout=60) == said
 
 
 def quiet(direction: int, damage):  # type: ignore[no-untyped-def]

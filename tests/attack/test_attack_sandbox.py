@@ -268,7 +268,7 @@ if why is not None:
     else:
         assert 10 < len(children) < SMALL.threads
     worker.socket.sendall(b"x")
-    assert worker.wait(30) == 1
+    assert worker.wait(100) == 1
     expected = exit_reason.REFUSED if tier in CLOSED else exit_reason.PROCESSES
     assert worker.reason().startswith(expected)
     for child in children:
@@ -315,14 +315,14 @@ channel.recv(1)
         assert worker.terminate().startswith(exit_reason.DISK)
     else:
         assert said == ""
-        assert worker.wait(30) == 1
+        assert worker.wait(100) == 1
         assert worker.over_limit() == ""
         assert worker.reason().startswith(f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 28]")
 
 
 def test_one_large_file_is_refused(tmp_path: Path, tier: str) -> None:
     worker = start(tmp_path, tier, "open('large', 'wb').write(bytes(5 << 20))")
-    assert worker.wait(30) == 1
+    assert worker.wait(100) == 1
     assert worker.reason().startswith(f"{exit_reason.DISK}; exit status 1; its last words: OSError: [Errno 27]")
 
 
@@ -361,5 +361,5 @@ def test_killing_its_pid_ends_the_worker_and_the_real_one_is_counted(tmp_path: P
     assert worker.over_limit() == ""
     os.kill(worker.pid, signal.SIGKILL)
     assert worker.socket.recv(1) == b""  # the last holder of the other end is gone
-    assert worker.wait(30) == -signal.SIGKILL
+    assert worker.wait(100) == -signal.SIGKILL
     worker.socket.close()

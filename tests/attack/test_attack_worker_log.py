@@ -60,7 +60,7 @@ def says(folder: Path, tier: str, more: str = "") -> WorkerProcess:
 @pytest.mark.parametrize("tier", sandbox.ORDER)
 def test_the_log_of_a_worker_is_text_once_it_has_ended_and_while_it_runs(tmp_path: Path, tier: str) -> None:
     ended = says(tmp_path, tier)
-    ended.wait(30)
+    ended.wait(100)
     assert (tmp_path / "worker.log").read_bytes() == TEXT
     ended.terminate(0)
     runs = says(tmp_path, tier, "; import time; time.sleep(60)")

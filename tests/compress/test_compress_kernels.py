@@ -154,7 +154,7 @@ def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> N
     assert same(*found), name
 
 
-@pytest.mark.slow
+@pytest.mark.extra(name="kernels")
 @given(st.lists(st.integers(0, 14), min_size=1, max_size=700), st.sampled_from([15, 255]))
 @settings(max_examples=40)
 def test_streams_of_values_are_the_same(symbols, alphabet):
@@ -211,7 +211,7 @@ SIZES = [1, 2, 64, 65, 4096, 4097, 8191, (1 << 15) + 1]
 SHAPES = ["normal", "tiny", "huge", "equal", "zero", "up", "down", "sparse"]
 
 
-@pytest.mark.whole
+@pytest.mark.extra(name="kernels")
 @pytest.mark.parametrize(("size", "shape"), [(SIZES[i], SHAPES[(i + by) % 8]) for i in range(8) for by in (0, 3)])
 def test_adversarial_sizes_and_values_are_the_same(size, shape):
     ramp = np.arange(size, dtype=np.float32)
@@ -308,7 +308,7 @@ def test_in_numpy_mode_nothing_is_compiled():
     assert run(WORK.format(before="kernels.use('numpy'); kernels.PAYS = 0")) == "552 False"
 
 
-@pytest.mark.whole
+@pytest.mark.extra(name="kernels")
 def test_in_auto_mode_compiling_waits_until_it_pays():
     assert run(WORK.format(before="")) == "552 False"
     assert run(WORK.format(before="kernels.PAYS = 1")) == "552 True"

@@ -1,7 +1,6 @@
 """Every example runs as it is written, with smaller settings; and so do the README's commands.
 
-Those beside a module of one's own, the API and the README's commands are run when a page or an example has changed
-(.ci/extras pages).
+They are run when a page, an example or the Python API has changed (.ci/extras pages).
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ JOBS = sorted(path.name for path in EXAMPLES.glob("*.toml"))
 PAGES = pytest.mark.extra(name="pages")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "own_module.toml" else PAGES) for n in JOBS])
+@PAGES
+@pytest.mark.parametrize("name", JOBS)
 @pytest.mark.slow
 def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
     result = job(tmp_path, EXAMPLES / name)
@@ -96,6 +96,8 @@ def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
     assert text.startswith("def ")
 
 
+@PAGES
+@pytest.mark.slow
 def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "api.py"), "rounds=2", "sync.steps=2")
     assert re.search(r"^round 2 of 2: loss \d", out, re.MULTILINE)
@@ -125,6 +127,7 @@ def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> 
     assert "the same model, ledger and pay" in out.splitlines()
 
 
+@PAGES
 @pytest.mark.slow
 def test_the_readmes_commands_run_in_their_order_as_written(tmp_path: Path) -> None:
     """From a job that `init` wrote to a text, an export and a second reader; only sizes come from the environment."""

@@ -66,7 +66,7 @@ def line(worker: WorkerProcess) -> bytes:
 
 
 def finish(worker: WorkerProcess) -> int:
-    status = worker.wait(30)
+    status = worker.wait(100)
     worker.socket.close()
     return status
 
@@ -143,7 +143,7 @@ while True: time.sleep(60)
 
 def test_a_worker_that_has_ended_is_never_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = start(tmp_path, "raise SystemExit(3)")
-    assert worker.wait(30) == 3
+    assert worker.wait(100) == 3
     for name in ("kill", "killpg"):
         monkeypatch.setattr(os, name, lambda *_: pytest.fail("a pid that may be another's was signalled"))
     assert worker.terminate() == "exit status 3"
@@ -153,7 +153,7 @@ def test_closing_the_agents_end_reaches_the_worker(tmp_path: Path) -> None:
     worker = start(tmp_path, "import socket,sys; socket.socket(fileno=int(sys.argv[1])).recv(1)")
     assert worker.is_running()
     worker.socket.close()
-    assert worker.wait(30) == 0
+    assert worker.wait(100) == 0
 
 
 def test_a_worker_that_cannot_start_is_a_run_error(tmp_path: Path) -> None:

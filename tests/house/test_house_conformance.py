@@ -29,6 +29,8 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS, Credits
 
+pytestmark = pytest.mark.xdist_group("wire types")  # they are found once
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 FROZEN = ROOT / "tests" / "conformance.toml"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("house rules")  # the source is read once
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "farflung"
 ERRORS = ROOT / "docs" / "errors.md"

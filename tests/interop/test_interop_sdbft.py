@@ -158,7 +158,7 @@ def test_a_run_of_blocks_that_only_its_end_proves_final_goes_both_ways(seconds: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 20, 40])
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (20, 40))])
 def test_schedules_of_faults_end_in_one_chain(first: int) -> None:
     for seed in range(first, first + 20):
         print(f"seed {seed}")

@@ -87,10 +87,10 @@ def test_a_crash_at_any_failpoint_loses_nothing_and_votes_once(tmp_path: Path, m
     assert crash_everywhere(tmp_path, monkeypatch, 2) >= 2 * 9
 
 
-# A block's failpoints are those of the block before it: a chain of twenty for .ci/run, longer ones for `make soak`.
+# A block's failpoints are those of the block before it: a chain of eight for .ci/run, longer ones for `make soak`.
 @pytest.mark.parametrize(
     "blocks",
-    [pytest.param(20, marks=pytest.mark.slow), pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
+    [pytest.param(8, marks=pytest.mark.slow), pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
 )
 def test_a_crash_at_any_failpoint_of_many_blocks_loses_nothing_and_votes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
@@ -123,7 +123,7 @@ def test_a_kill_inside_any_write_of_a_block_loses_nothing_and_votes_once(tmp_pat
 
 @pytest.mark.parametrize(
     "blocks",
-    [pytest.param(5, marks=pytest.mark.slow), pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
 def test_a_kill_inside_any_write_of_many_blocks_loses_nothing_and_votes_once(tmp_path: Path, blocks: int):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from ledger_committee import (
     COUNCIL,
     OWNERS,
@@ -97,10 +96,10 @@ def test_a_motion_lapses_at_its_deadline():
     assert world.state.params == COUNCIL
 
 
-@pytest.mark.parametrize("after", [-1000, 0, 30_001])
-def test_a_deadline_lies_ahead_and_not_too_far(after: int):
+def test_a_deadline_lies_ahead_and_not_too_far():
     world = council()
-    assert world.do(SEATS[0], move(world, AmendParams(AMENDED), after)) == "FF-LEDG-265"
+    for after in (-1000, 0, 30_001):
+        assert world.do(SEATS[0], move(world, AmendParams(AMENDED), after)) == "FF-LEDG-265", after
     assert world.do(SEATS[0], move(world, AmendParams(AMENDED), 30_000)) == "ok"
 
 
@@ -112,12 +111,10 @@ def test_a_motion_is_made_once():
     assert world.do(SEATS[1], motion) == "ok"
 
 
-@pytest.mark.parametrize(
-    "what", [AdmitValidator(FIVE.public), RemoveValidator(FIVE.public), AdmitValidator(SEATS[0].public)]
-)
-def test_what_cannot_be_done_cannot_be_moved(what: What):
+def test_what_cannot_be_done_cannot_be_moved():
     world = council()
-    assert world.do(SEATS[0], move(world, what)) == "FF-LEDG-267"
+    for what in (AdmitValidator(FIVE.public), RemoveValidator(FIVE.public), AdmitValidator(SEATS[0].public)):
+        assert world.do(SEATS[0], move(world, what)) == "FF-LEDG-267", what
 
 
 def test_what_has_become_impossible_is_not_voted_for():
@@ -208,12 +205,12 @@ BAD: list[dict[str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("change", BAD, ids=lambda change: next(iter(change)))
-def test_no_committee_can_vote_for_numbers_that_freeze_money(change: dict[str, int]):
-    bad = replace(COUNCIL, **change)
-    assert fault_of_params(bad)
+def test_no_committee_can_vote_for_numbers_that_freeze_money():
     world = council()
-    assert world.do(SEATS[0], move(world, AmendParams(bad))) == "FF-LEDG-267"
+    for change in BAD:
+        bad = replace(COUNCIL, **change)
+        assert fault_of_params(bad), change
+        assert world.do(SEATS[0], move(world, AmendParams(bad))) == "FF-LEDG-267", change
     assert not fault_of_params(COUNCIL)
     assert not fault_of_params(LedgerParams())
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from app_trees import Ended, Farflung
+from app_trees import UNAUDITED, Ended, Farflung
 
 from farflung.train import model_file
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
-SHORT = ("--preset", "tiny", "--set", "rounds=1", "--set", "evaluate.every=1", "--json")
+SHORT = ("--preset", "tiny", "--set", "rounds=1", "--set", "evaluate.every=1", *UNAUDITED, "--json")
 
 
 @pytest.fixture(scope="module")

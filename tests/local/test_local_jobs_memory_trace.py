@@ -112,7 +112,7 @@ def test_a_process_that_sleeps_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RunError, match="did not answer in time"):
         gauge(SPEC, b"", seconds=0.05)
     assert started[0].ended
-    assert over.wait(10)
+    assert over.wait(100)
 
 
 def test_words_that_are_no_trace_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_a_run_that_is_over_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
 
     asyncio.run(cancelled())
     assert started[0].ended
-    assert over.wait(10)
+    assert over.wait(100)
 
 
 @pytest.mark.whole

@@ -269,4 +269,4 @@ def test_a_process_forwards_both_ways_counts_obeys_and_ends_with_its_input(
     assert upstream.recv(99) == b"again"
     assert emulator.stdin is not None
     emulator.stdin.close()
-    assert emulator.wait(30) == 0
+    assert emulator.wait(100) == 0

@@ -23,7 +23,7 @@ from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, namespaces,
 from farflung.local.netlab.link_emulator import PacketCounters
 from farflung.local.netlab.self_check import nat_kind, prove, prove_home
 
-pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("lab"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.whole, pytest.mark.xdist_group("lab"), pytest.mark.timeout(300)]
 
 KINDS = list(NatType)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
@@ -306,7 +306,7 @@ def test_programs_run_inside_and_end_with_the_laboratory() -> None:
         left = laboratory.start("h1", ["sleep", "600"])
         names = spaces_of(os.getpid()) - before
         assert len(names) == len(laboratory.everybody)
-    assert left.wait(10) == -signal.SIGKILL
+    assert left.wait(100) == -signal.SIGKILL
     assert spaces_of(os.getpid()) == before
 
 

@@ -193,7 +193,7 @@ class Scene:
         for process in self.processes:
             if process is not None:
                 process.kill()
-                process.wait(30)
+                process.wait(100)
         for spot in self.spots:
             spot.end()
 

@@ -13,6 +13,7 @@ LINKS = Path(__file__).resolve().parents[2] / "bench" / "links.py"
 
 
 @pytest.mark.netns
+@pytest.mark.whole  # held by .ci/extras methods
 @pytest.mark.timeout(500)
 def test_the_bytes_of_a_round_report_agree_with_each_workers_link_within_five_percent(tmp_path: Path) -> None:
     method = "SparseLoCo"

@@ -169,6 +169,7 @@ def started(inside: list[str], code: str, *words: str) -> Iterator[subprocess.Po
 
 
 @pytest.mark.netns
+@pytest.mark.whole
 def test_peers_and_both_legs_of_a_relay_get_bbr_and_the_relay_keeps_to_its_line() -> None:
     with two_machines() as (here, there):
         if "bbr" not in names("available"):
@@ -192,6 +193,7 @@ def test_peers_and_both_legs_of_a_relay_get_bbr_and_the_relay_keeps_to_its_line(
 
 
 @pytest.mark.netns
+@pytest.mark.whole
 def test_who_may_not_choose_keeps_the_connection_and_is_told_what_root_can_do() -> None:
     with two_machines() as (here, there):
         allowed = names("allowed")

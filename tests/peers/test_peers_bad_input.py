@@ -100,8 +100,8 @@ def test_data_that_is_missing_empty_or_binary_is_refused(
     assert {event["event"] for event in ended.events} <= {"began", "error"}  # no process
 
 
-def test_a_budget_below_the_price_is_refused_before_anything_starts(farflung: Farflung) -> None:
-    ended = farflung(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1", "--set", "audit.rate=0.25")
+def test_a_budget_below_the_price_is_refused_before_anything_starts(command: Callable[..., Ended]) -> None:
+    ended = command(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1", "--set", "audit.rate=0.25")
     assert 'set budget = "0.001344"' in ended.refusal("FF-PLAN-001", POLICY)
     assert {event["event"] for event in ended.events} <= {"began", "error"}
 
@@ -172,7 +172,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> None:
 def test_a_port_that_is_taken_is_said(farflung: Farflung) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = farflung(*TINY, "--set", f"network.port={port}").refusal("FF-NET-040", NETWORK)
+        told = farflung(*TINY, *UNAUDITED, "--set", f"network.port={port}").refusal("FF-NET-040", NETWORK)
     assert str(port) in told
 
 
@@ -309,10 +309,10 @@ def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_pa
 
 
 @pytest.mark.slow
-def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farflung) -> None:
+def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, command: Callable[..., Ended]) -> None:
     log = broken / "rounds.log"
     damaged = flip(log)
-    assert "rounds.log is damaged" in farflung("resume").refusal("FF-CORE-052", VERIFICATION)
+    assert "rounds.log is damaged" in command("resume").refusal("FF-CORE-052", VERIFICATION)
     assert log.read_bytes() == damaged
 
 
@@ -358,7 +358,7 @@ def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
 
 @pytest.mark.parametrize("delay", [0.2, *(pytest.param(delay, marks=pytest.mark.soak) for delay in (0.0, 0.7))])
 def test_a_stop_while_processes_are_being_started_leaves_none(farflung: Farflung, delay: float) -> None:
-    process = farflung.start(*TINY)
+    process = farflung.start(*TINY, *UNAUDITED)
     _read_until(process, '"event":"process"')
     time.sleep(delay)  # spreads the stop over the start of the network; any moment is as good
     process.terminate()

@@ -99,7 +99,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Referen
 
 
 NEVER_LEFT_OUT = {"run.module.rename", "ledger.create.commit", "run.log.write"}
-STRIDE = 4
+STRIDE = 8
 
 
 def told_apart(points: Sequence[str]) -> list[str]:
@@ -119,7 +119,7 @@ def told_apart(points: Sequence[str]) -> list[str]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("is_each", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_kill_at_failpoints_ends_with_the_same_bits(reference: Any, farflung: Farflung, is_each: bool) -> None:
-    """At every fourth of those that leave something else; in `make soak` at each of all, with audits.
+    """At every eighth of those that leave something else; in `make soak` at each of all, with audits.
 
     Of a kill beside audits: test_peers_requester_canaries_tree.
     """

@@ -173,8 +173,12 @@ class Network:
     def close(self) -> None:
         for process in self.processes.values():
             os.kill(process.pid, signal.SIGTERM)
-        for process in self.processes.values():
-            process.communicate(timeout=30)
+        try:
+            for process in self.processes.values():
+                process.communicate(timeout=100)
+        finally:
+            for process in self.processes.values():
+                process.kill()
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def url() -> Iterator[str]:
 
 def sent(url: str, asked: bytes) -> bytes:
     """All that comes back to these bytes; nothing when the listener hangs up without a word."""
-    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=20) as link:
+    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=60) as link:
         link.sendall(asked)
         return b"".join(iter(lambda: link.recv(1 << 16), b""))
 

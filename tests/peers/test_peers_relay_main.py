@@ -6,7 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -150,13 +150,29 @@ def test_a_relay_serves_only_the_keys_that_it_was_given(tmp_path: Path) -> None:
 # For people
 
 
+RELAYS: list["subprocess.Popen[str]"] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Ends the relays of a test that failed."""
+    yield
+    while RELAYS:
+        relay = RELAYS.pop()
+        if relay.poll() is None:
+            relay.kill()
+            relay.communicate()
+
+
 def command(*words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "farflung.app.cli.main", "relay", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    RELAYS.append(process)
+    return process
 
 
 def started(key: Path, *words: str) -> tuple["subprocess.Popen[str]", str]:
@@ -183,7 +199,7 @@ def test_the_verb_prints_its_address_forwards_and_says_how_much(tmp_path: Path) 
 
     run(test)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, "")
     assert msgspec.json.decode(out)["forwarded"] > 2 * SIZE
 
@@ -194,7 +210,7 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     for _ in range(2):
         process, line = started(key)
         process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=100)
         assert (process.returncode, errors) == (0, "")
         assert "forwarded 0" in out
         heads.append(line)
@@ -219,7 +235,7 @@ def test_a_taken_port_ends_the_verb_with_a_code(tmp_path: Path) -> None:
 def test_a_relay_says_what_it_leaves_of_its_line(tmp_path: Path) -> None:
     process, line = started(tmp_path / "relay.key", "--json", "--uplink", "20")
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, "")
     assert msgspec.json.decode(line)["bytes_per_second"] == 2_375_000  # 95 % of 20 Mbit/s
 

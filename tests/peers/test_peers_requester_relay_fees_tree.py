@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from app_trees import Ended, Event, Farflung, kill_tree
+from app_trees import UNAUDITED, Ended, Event, Farflung, kill_tree
 
 from farflung.core import limits
 from farflung.core.money import format_credits
@@ -67,8 +67,9 @@ def run(farflung: Farflung, *, kills: bool) -> Ended:
     return Ended(rest.code, lines + rest.lines, rest.errors)
 
 
-# With the whole network dies its requester, too: that test is below.
-@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.soak)])
+# With the whole network dies its requester, too: the test below pays for all that was carried, in CI.
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [False, True])
 def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, kills: bool) -> None:
     ended = run(farflung, kills=kills)
     result = ended.result
@@ -101,7 +102,7 @@ def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, k
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_as_a_whole_pays_for_both_of_its_sessions(farflung: Farflung) -> None:
-    process = farflung.start(*JOB)
+    process = farflung.start(*JOB, *UNAUDITED)
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -114,10 +115,21 @@ def test_a_run_that_was_killed_as_a_whole_pays_for_both_of_its_sessions(farflung
     rest = farflung("resume", found.name, "--json")
     assert rest.result["sum"] == 0
     ended = Ended(rest.code, lines + rest.lines, rest.errors)
-    paid = of(ended, "relay-paid")
-    assert [event["held"] for event in paid] == [0, 0]
+    names = {event["peer"]: event["name"] for event in of(ended, "process") if event["role"] == "relay"}
+    paid = {names[event["peer"]]: event for event in of(ended, "relay-paid")}
+    assert sorted(paid) == ["relay", "relay-2"]
     later, whole = sum(forwarded(rest).values()), sum(forwarded(ended).values())
-    assert later - 2 * GOODBYES < sum(event["bytes"] for event in paid) <= whole
+    assert later - 2 * GOODBYES < sum(event["bytes"] for event in paid.values()) <= whole
+    for name, event in paid.items():
+        assert event["held"] == 0
+        _, opened = channels(farflung, found.name, name)
+        assert {(channel["price"], channel["open"]) for channel in opened} == {(PRICE, False)}
+        assert sum(channel["carried"] for channel in opened) == event["bytes"]
+        assert sum(channel["paid"] for channel in opened) == event["paid"]
+        assert event["paid"] == sum(cost(channel["carried"], PRICE) for channel in opened)
+    assert sum(event["paid"] for event in paid.values()) < of(ended, "plan")[0]["relay_funds"]
+    assert of(ended, "round")[0]["way"] == "fan-out"  # a group was paid for
+    _is_told(farflung, found.name, max(event["paid"] for event in paid.values()))
     assert farflung("verify-run", found.name).code == 0
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -227,6 +227,7 @@ ALL = ("relay1", "relay2", "a", "b")
 
 
 @pytest.mark.whole
-def test_whatever_breaks_on_the_way_two_homes_find_another_way() -> None:
-    for seed in (*range(6), 85, 95):
+@pytest.mark.parametrize("seeds", [(0, 1, 2, 85, 95), pytest.param(range(3, 20), marks=pytest.mark.soak)], ids=str)
+def test_whatever_breaks_on_the_way_two_homes_find_another_way(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         wander(seed)

@@ -10,11 +10,13 @@ from sim_net import PeerNode
 from sim_net_story import tell
 
 HERE = Path(__file__).parent
-TOGETHER = 20
+TOGETHER = 10
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 100, TOGETHER))])
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(TOGETHER, 100, TOGETHER))]
+)
 def test_whatever_breaks_calls_end_once_and_peers_meet_again(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         tell(seed)

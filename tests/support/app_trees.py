@@ -65,10 +65,11 @@ class Farflung:
 
     def __init__(self, runs: Path, limit: float = LIMIT_SECONDS) -> None:
         self.runs, self.limit = runs, limit
+        self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("FARFLUNG_")}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "farflung.app.cli.main", *words],
             env={**clean, "FARFLUNG_RUNS": str(self.runs), **environment},
             stdout=subprocess.PIPE,
@@ -76,6 +77,8 @@ class Farflung:
             text=True,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
 
     def finish(self, process: subprocess.Popen[str]) -> Ended:
         try:
@@ -85,6 +88,12 @@ class Farflung:
             raise
         expect_gone(process.pid)
         return Ended(process.returncode, out.splitlines(), errors)
+
+    def close(self) -> None:
+        """Ends what a test that failed has left behind."""
+        for process in self._started:
+            if process.poll() is None:
+                kill_tree(process)
 
     def __call__(self, *words: str, **environment: str) -> Ended:
         return self.finish(self.start(*words, **environment))

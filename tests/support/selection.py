@@ -143,7 +143,7 @@ class Selection:
     def runs(self, item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
         path = str(item.path.relative_to(ROOT))
-        if self.tier == "rest" and path in HELD and marks & {"whole", "slow", "quiet"}:
+        if self.tier == "rest" and path in HELD and marks & {"whole", "slow", "quiet", "browser"}:
             return False
         if marks & APART:
             parts = {mark.kwargs["name"] for mark in item.iter_markers("extra")}

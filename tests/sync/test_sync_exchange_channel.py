@@ -274,12 +274,12 @@ def test_who_missed_an_exchange_and_is_gone_is_not_waited_for_again() -> None:
     both, dead = threading.Barrier(2), threading.Event()
 
     def work(mesh: Mesh) -> list[str]:
-        both.wait(20)  # each has joined: one that closes earlier is lost to the other's join
+        both.wait(100)  # each has joined: one that closes earlier is lost to the other's join
         if mesh.rank == 1:
             mesh._do(mesh._endpoint.close())
             dead.set()
             return []
-        assert dead.wait(20)
+        assert dead.wait(100)
         first = 1 << CHANNEL_BITS
         return [mesh.exchange(first + number, b"x", 1, 1).missing[1] for number in range(3)]
 

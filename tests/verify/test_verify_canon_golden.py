@@ -132,10 +132,8 @@ def test_numbers_of_threads_and_vectors_change_no_bit_of_numpy(threads, left):
     assert in_a_process("numpy", **environment) == f"{FIRST} {FIFTH} False"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "processor", ["", *(pytest.param(name, marks=pytest.mark.extra(name="kernels")) for name in ("generic", "haswell"))]
-)
+@pytest.mark.extra(name="kernels")
+@pytest.mark.parametrize("processor", ["", "generic", "haswell"])
 def test_compiled_loops_give_the_same_bits(processor):
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     if processor == "haswell" and "fma" not in Path("/proc/cpuinfo").read_text().split():

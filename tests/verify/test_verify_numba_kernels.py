@@ -67,7 +67,7 @@ def test_rows_are_added_alike(seed, count, width, height):
     agree("put_add", floats(seed, (count, width)), index, height)
 
 
-@pytest.mark.slow
+@pytest.mark.extra(name="kernels")
 @pytest.mark.parametrize("name", ["exp", "log", "erf", "tanh"])
 def test_functions_have_the_same_values(name):
     """Everywhere: hostile values, each exponent, and where a function changes its series or its sign."""
