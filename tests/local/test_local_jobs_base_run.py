@@ -59,7 +59,7 @@ def test_the_second_reader_proves_both_and_the_step_between_them(
     out, run = _out(place), str(place.runs / parent.result["run"])
     alone = command("verify-run", out)
     assert "not checked here" in "\n".join(alone.lines)
-    assert alone.lines[-1].endswith("is true, but for what it stands on")
+    assert alone.lines[-1].endswith(", but for what it stands on")
     both = command("verify-run", out, "--parent", run, "--json")
     assert both.code == 0, both.errors
     assert (both.events[0]["parents"], len(both.events[0]["lineage"])) == (1, 1)
