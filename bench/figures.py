@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import textwrap
 from pathlib import Path
 
 from reporting import machine
 
 from farflung.core.events import PlanEvent, RunResultEvent
-from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_multiple, format_seconds
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
@@ -24,6 +24,7 @@ from farflung.watch.fold import RunTimeline
 from farflung.watch.screen import ScreenView, screen
 
 ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 120  # columns of a page
 README, START, PICTURE = ROOT / "README.md", ROOT / "docs" / "start.md", ROOT / "docs" / "pictures" / "run.svg"
 
 
@@ -43,7 +44,7 @@ def headline(timeline: RunTimeline, result: RunResultEvent) -> str:
     )
     if result.loss_baseline is not None:
         gap = f"{result.loss - result.loss_baseline:+.3f}"
-        said += f", {gap} against the single-machine baseline on the same tokens ({result.loss_baseline:.3f})"
+        said += f", {gap} against the single-machine baseline ({result.loss_baseline:.3f})"
     return f"One run on one computer{_size(plan)}: {said}.**"
 
 
@@ -55,35 +56,22 @@ def _size(plan: PlanEvent | None) -> str:
 
 
 def details(timeline: RunTimeline, result: RunResultEvent) -> str:
-    """What else the run shows, a sentence each."""
+    """Where the bytes went, what audits found, and how long it took."""
     by = result.bytes_by
-    balance = "balanced" if result.sum == 0 else "NOT balanced"
     bytes_sent = (
-        f"model updates {format_bytes(by.sync)}, audits {format_bytes(by.audit)}, joining {format_bytes(by.join)}, "
-        f"relayed {format_bytes(by.relay)}, control {format_bytes(by.control)}"
+        f"audits {format_bytes(by.audit)}, joining {format_bytes(by.join)}, relayed {format_bytes(by.relay)}, "
+        f"model updates {format_bytes(by.sync)}"
     )
-    losses = f"{result.loss_start:.3f} at the start, {result.loss_unigram:.3f} with byte frequencies alone"
-    money = (
-        f"paid {format_credits(result.paid)}, slashed {format_credits(result.slashed)}, "
-        f"refunded {format_credits(result.refunded)} credits (1 credit = 1 M tokens)"
-    )
-    return "\n".join(
-        (
-            f"Bytes: {bytes_sent}. Loss: {losses}.",
-            f"Audits: {_audits(timeline, result)}. Ledger {balance} (sum {result.sum}): {money}.",
-            f"Time: {_time(timeline, result)}.",
-        )
-    )
+    return f"Bytes: {bytes_sent}. Audits: {_audits(timeline, result)}. Time: {_time(timeline, result)}."
 
 
 def _audits(timeline: RunTimeline, result: RunResultEvent) -> str:
-    told = [f"{result.segments_audited} segments trained again"]
+    told = [f"{result.segments_audited} segments repeated"]
     for peer, caught in timeline.caught.items():
         audit = timeline.audits.get((caught.round, peer, caught.segment))
-        excess = f", {audit.excess:,.0f} times the tolerance" if audit is not None else ""
-        lost = f"{format_credits(caught.slashed)} credits of stake and its pay"
-        told.append(f"the cheater was found in round {caught.round}{excess}; it lost {lost}")
-    return ", ".join(told if timeline.caught else [*told, "no cheater was found"])
+        excess = f" ({audit.excess:,.0f} times the tolerance)" if audit is not None else ""
+        told.append(f"a cheater found in round {caught.round}{excess} that lost its stake")
+    return ", ".join(told if timeline.caught else [*told, "no cheater found"])
 
 
 def _time(timeline: RunTimeline, result: RunResultEvent) -> str:
@@ -92,7 +80,7 @@ def _time(timeline: RunTimeline, result: RunResultEvent) -> str:
     if not alone:
         return job
     threads = min(timeline.plan.cores if timeline.plan is not None else 1, ALONE_THREADS)
-    return f"{job}; the baseline, alone afterwards on {threads} threads, {format_seconds(alone)}"
+    return f"{job}; baseline, alone on {threads} threads: {format_seconds(alone)}"
 
 
 def figures(run: Path) -> str:
@@ -102,8 +90,9 @@ def figures(run: Path) -> str:
     if result is None or began is None:
         raise SystemExit(f"{run} has no result: finish it first")
     where = f"{machine()}, torch {began.torch}; one run, seed {began.seed}"
-    made = f"From `farflung run` by [bench/figures.py](bench/figures.py): {where}."
-    return "\n".join([headline(timeline, result), "", f"{details(timeline, result)} {made}"])
+    made = f"By [bench/figures.py](bench/figures.py): {where}."
+    paragraphs = headline(timeline, result), f"{details(timeline, result)} {made}"
+    return "\n\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in paragraphs)
 
 
 def shown(run: Path) -> str:
