@@ -50,11 +50,10 @@ class Size(NamedTuple):
     segments: int
 
 
-ALONE: Final = "--no-baseline"  # what one machine takes, to compare with, is no part of a run
-FULL: Final = Size((ALONE,), 6, 5, 120, 10_000)
+FULL: Final = Size((), 6, 5, 120, 10_000)
 QUICK: Final = Size(
     (
-        ALONE, "--rounds", "4", "--cheat", "none", "--set", "data.limit=2000000",
+        "--rounds", "4", "--cheat", "none", "--set", "data.limit=2000000",
         "--set", "evaluate.final_tokens=16384",
         "--set", "network.providers=2", "--set", "network.verifiers=1", "--set", "network.hidden=1",
     ),

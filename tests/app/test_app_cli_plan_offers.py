@@ -25,7 +25,8 @@ OFFERS = Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml"
 
 def sizes(layers: int, width: int, heads: int, context: int) -> tuple[str, ...]:
     model = {"layers": layers, "width": width, "heads": heads, "context": context}
-    return tuple(word for name, value in model.items() for word in ("--set", f"model.{name}={value}"))
+    named = {f"model.{name}": value for name, value in model.items()} | {"batch": 8}
+    return tuple(word for name, value in named.items() for word in ("--set", f"{name}={value}"))
 
 
 LARGE, HUGE = sizes(32, 4096, 32, 1024), sizes(80, 8192, 64, 1024)

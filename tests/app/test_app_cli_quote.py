@@ -28,7 +28,8 @@ from farflung.plan import run_price as prices
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers"
 STREET = OFFERS / "two_dozen_hosts.toml"
-SIZES = {"model.layers": 12, "model.width": 768, "model.heads": 12, "model.context": 1024, "sync.steps": 100}
+SIZES = {"model.layers": 12, "model.width": 768, "model.heads": 12, "model.context": 1024}
+SIZES |= {"batch": 8, "sync.steps": 100}
 JOB = [word for key, value in (SIZES | {"rounds": 20}).items() for word in ("--set", f"{key}={value}")]
 NOW = Millis(1_700_000_000_000)
 

@@ -98,4 +98,4 @@ def test_transformers_writes_what_we_write(loaded: tuple[Any, Any, flat_model.Fl
     found = theirs.generate(**start, do_sample=False, max_new_tokens=12)[0, 4:].tolist()
     random = torch.Generator()
     assert found == list(stream(ours.module.logits, list(b"ten "), 12, 24, SamplingOptions(temperature=0), random))
-    assert theirs.generate(**start).shape == (1, 4 + 12)  # its own settings: half of the context
+    assert theirs.generate(**start).shape == (1, 24)  # its own settings: prompt and answer fill the context

@@ -220,7 +220,7 @@ Run = tuple[JobSpec, int, SentBytesByKind, tuple[tuple[int, str], ...], int]
 
 RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audited segments; snapshots fetched
     "sparse": (
-        JobSpec(rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2), network=peers()),
+        msgspec.structs.replace(spec(rounds=20, audit=AuditSpec(4, 0.125, 2)), batch=8, model=ModelSpec(context=64)),
         10_011_809,
         SentBytesByKind(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
         (

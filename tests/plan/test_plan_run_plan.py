@@ -15,6 +15,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
+from farflung.job.codec_cost import codec_cost
 from farflung.job.spec import (
     AuditSpec,
     DataSpec,
@@ -78,7 +79,7 @@ def peers(**said: int) -> NetworkSpec:
 def spec(**changes: object) -> JobSpec:
     model, sync, audit = ModelSpec(context=128), sparse(steps=15, topk=256), AuditSpec(4, 0.25, 1)
     return msgspec.structs.replace(
-        JobSpec(rounds=24, model=model, optimizer=ADAMW, sync=sync, audit=audit, network=peers()), **changes
+        JobSpec(rounds=24, batch=8, model=model, optimizer=ADAMW, sync=sync, audit=audit, network=peers()), **changes
     )
 
 
@@ -280,11 +281,12 @@ def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:
 
 
 def test_compiled_codecs_take_memory_where_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = TensorLayout.of({"a.weight": (1024, kernels.WORTH // 1024)})
+    short, long = spec(rounds=1), spec(rounds=2000)  # of the same model: compiling takes as long in both
+    assert codec_cost(short, LAYOUT.size) < kernels.WORTH <= codec_cost(long, LAYOUT.size)
     found = {}
     for is_there in (True, False):
         monkeypatch.setattr(kernels, "installed", lambda is_there=is_there: is_there)
-        found[is_there] = [memory(spec(), layout, 0).baseline for layout in (LAYOUT, large)]
+        found[is_there] = [memory(job, LAYOUT, 0).baseline for job in (short, long)]
     assert found[False] == [BASELINE, BASELINE]
     assert found[True] == [BASELINE, BASELINE + COMPILED]
 

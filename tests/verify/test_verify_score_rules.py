@@ -129,12 +129,12 @@ def test_windows_lot_and_order_follow_from_the_beacon() -> None:
 
 
 def test_scoring_costs_no_more_than_its_share_and_small_rounds_are_drawn_for_it() -> None:
-    small = probe_of(JobSpec(batch=2, audit=AuditSpec(proof="outcome")), is_proven=False)
-    usual = probe_of(JobSpec(), is_proven=False)
+    spec, whole = JobSpec(batch=2, model=ModelSpec(context=64)), JobSpec(batch=8, model=ModelSpec(context=64))
+    small = probe_of(replace(spec, audit=AuditSpec(proof="outcome")), is_proven=False)
+    usual = probe_of(whole, is_proven=False)
     assert small is not None
     assert usual is not None
     assert (usual.windows, usual.odds) == (PROBE_WINDOWS, ODDS)
-    spec = JobSpec(batch=2)
     looked_at = small.windows * spec.model.context * small.odds / ODDS
     assert looked_at <= spec.round_tokens / PROBE_SHARE < looked_at + 1
     beacons = [digest("test/beacon/1", i.to_bytes(4, "little")) for i in range(400)]

@@ -33,7 +33,7 @@ ROUNDS = (
 
 
 def recorded(way: str = "aggregating peer") -> Iterator[AnyEvent]:
-    """`farflung run --preset tiny --cheat none --no-baseline` on a busy computer: slow to start."""
+    """`farflung run --preset tiny --cheat none` on a busy computer: slow to start."""
     yield events.RunStartEvent(at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13")
     yield events.ProviderMatchEvent(at=9.0, peers=PEERS, offers=2, unit_price=1)
     for peer in PEERS:

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
 from farflung.core.errors import UsageError
 
 Mode = Literal["auto", "numpy", "numba"]
-WORTH: Final = 1 << 19  # elements of a job's vectors from which a process compiles before its first round
+WORTH: Final = 5_000_000_000  # nanoseconds of a job's twins from which a process compiles before its first round
 PAYS: Final = 8_000_000_000  # nanoseconds: about what compiling all that a codec needs takes (bench/codec.py)
 COSTS: Final = {  # nanoseconds of a twin for each element of its first array, or of its work; 2 where none is told
     "largest": 4, "accumulate": 1, "plane_shares": 15, "plane_stream": 120, "support_shares": 3000,
@@ -175,18 +175,18 @@ def use(mode: str, cache: str = "") -> None:
         registry.settled, registry.spent = None, 0
 
 
-def settle(elements: int) -> None:
-    """In `auto`, decides for the codecs of a job whose vectors have so many elements: others wait for whoever compiles
-    in the middle of a round, and a process that trains or checks for hours meets the threshold some time.
+def settle(cost: int) -> None:
+    """In `auto`, decides for the codecs of a job: `cost` is the nanoseconds that their twins take in this process, all
+    rounds together. Others wait for whoever compiles in the middle of a round.
     """
     if _settings.asked == "auto":
-        CODECS.settled = "numba" if compiles(elements) else "numpy"
+        CODECS.settled = "numba" if compiles(cost) else "numpy"
 
 
-def compiles(elements: int) -> bool:
-    """Whether processes like this one compile before the first round of a job with vectors of so many elements."""
+def compiles(cost: int) -> bool:
+    """Whether processes like this one compile before the first round of a job, as `settle` decides."""
     if _settings.asked == "auto":
-        return elements >= WORTH and installed()
+        return cost >= WORTH and installed()
     return _settings.asked == "numba"
 
 

@@ -14,6 +14,7 @@ from farflung.compress import kernels
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job import proof_class
+from farflung.job.codec_cost import codec_cost
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.plan.machine import CPU_BUILD, TorchBuild
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
@@ -200,7 +201,7 @@ def memory(
     trial = trial_bytes(spec, layout, activations)
     activations = Bytes(max(activations + profile_activations(spec), pass_activations(spec, layout)))
     outer = 1 + outer_vectors(spec.sync)
-    nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(layout.size)
+    nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(

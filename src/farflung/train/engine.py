@@ -17,6 +17,7 @@ from farflung.compress import kernels
 from farflung.core.errors import RunError, SpecError
 from farflung.core.tensor_layout import Float32
 from farflung.job import dataset
+from farflung.job.codec_cost import codec_cost
 from farflung.train import (
     cheating_workers,
     data_order,
@@ -120,7 +121,7 @@ class WorkerEngine:
         data = dataset.unpack(request.dataset)
         dataset.check_dataset(data, spec.model)
         built = flat_model.build(spec, request.module)
-        kernels.settle(built.layout.size)
+        kernels.settle(codec_cost(spec, built.layout.size))
         job = WorkerJob(request, data, built, Sync.of(spec), flat_model.initial(spec, built))
         built.put(job.start)
         flat_model.check_source(spec, request.module)

@@ -242,7 +242,7 @@ def run(
     out: str | Path | None = None,
     cheat: str | None = None,
     dispute: bool = False,
-    baseline: bool | None = None,
+    baseline: bool = False,
     relay_price: int | None = None,
     relay_most: int | None = None,
     display: bool = True,
@@ -258,7 +258,7 @@ def run(
         but the preset "local" is asked for, and nobody cheats otherwise.
     dispute: whether who is found guilty contests it, on a ledger where a dispute is played down to one element; then
         the drawn provider cheats, whatever else is asked for.
-    baseline: whether one machine trains on the same tokens, to compare with. None: as for `cheat`.
+    baseline: whether a single machine trains on the same tokens after the run, to compare with.
     relay_price: micro-credits that relays are paid for a GiB; 0: nothing; None: a small price.
     relay_most: micro-credits that all relays together may cost; None: what the plan puts aside.
     display: whether a notebook shows the run as it goes on. Elsewhere nothing is shown: print what you want to see.
@@ -293,7 +293,7 @@ def plan(
     *,
     preset: str = "local",
     set: Mapping[str, object] | None = None,
-    baseline: bool | None = None,
+    baseline: bool = False,
     relay_price: int | None = None,
     relay_most: int | None = None,
 ) -> Plan:
@@ -328,7 +328,7 @@ def _resolved(
     values: Mapping[str, object] | None,
     *,
     cheat: str | None = None,
-    baseline: bool | None = None,
+    baseline: bool = False,
     relay_price: int | None = None,
     relay_most: int | None = None,
     disputes: bool = False,

@@ -42,7 +42,7 @@ def resolve(
     flags: Mapping[str, str],
     base: Path | None = None,
     cheat: str | None = None,
-    baseline: bool | None = None,
+    baseline: bool = False,
     relay_price: int | None = None,
     relay_most: int | None = None,
     disputes: bool = False,
@@ -53,7 +53,7 @@ def resolve(
     Relative paths in the job start from the file's folder, else from `base`. `cheat` names what one of the providers
     does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for,
     and nobody cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to
-    compare with; None: only in that first run.
+    compare with, after the result.
     `relay_price`: micro-credits a GiB for relays; None: relay_fees.PRICE, or 0 for more nodes than a pass can name.
     `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
     guilty contests it; then somebody cheats, unless `cheat` names nobody.
@@ -77,12 +77,11 @@ def resolve(
         _check_dispute(resolved.spec, cheat)
     if job is None and cheat != cheat_names.HONEST:
         resolved = _shows(resolved)
-    compares = is_shown if baseline is None else baseline
     fare = _fare(resolved.spec, relay_price)
     whole = "\n".join(job_toml.lines(resolved)) + "\n"
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
     most = _most(relay_most)
-    return resolved, RunIdentity(*begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes)
+    return resolved, RunIdentity(*begun, cheat, baseline, relay_price=fare, relay_most=most, disputes=disputes)
 
 
 def _shows(resolved: ResolvedJob) -> ResolvedJob:

@@ -94,13 +94,13 @@ def _config(card: ModelFileHeader) -> dict[str, Any]:
 
 
 def _generation(card: ModelFileHeader) -> dict[str, Any]:
-    """Positions end at the context: by default the answer takes half of it."""
+    """Positions end at the context, and so does a text: prompt and answer together."""
     return {
         "do_sample": True,
         "temperature": 0.8,
         "top_k": 0,
         "top_p": 0.95,
-        "max_new_tokens": max(1, card.context // 2),
+        "max_length": card.context,
         "bos_token_id": None,
         "eos_token_id": None,
     }

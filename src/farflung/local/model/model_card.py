@@ -43,11 +43,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained({folder})
 model = AutoModelForCausalLM.from_pretrained({folder})
 start = tokenizer("def ", return_tensors="pt")
-print(tokenizer.decode(model.generate(**start, max_new_tokens={half})[0]))
+print(tokenizer.decode(model.generate(**start)[0]))
 ```
 
-A token is one byte of UTF-8 text, its id the byte's value. The model sees at most {context} tokens: prompt and
-answer together must not be longer.
+A token is one byte of UTF-8 text, its id the byte's value. The model sees at most {context} tokens, prompt and answer
+together; without other settings `generate` stops there.
 
 """
 
@@ -85,8 +85,7 @@ def readme(
 def _for_transformers(card: ModelFileHeader, folder: str) -> str:
     if card.tokens != "bytes":
         return _TIED_HEAD
-    half = max(1, card.context // 2)
-    return _USE.format(folder=json.dumps(folder), context=card.context, half=half) + _TIED_HEAD
+    return _USE.format(folder=json.dumps(folder), context=card.context) + _TIED_HEAD
 
 
 def _for_torch(card: ModelFileHeader, folder: str, names: TensorNames) -> str:

@@ -21,6 +21,7 @@ from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import EscrowEvent, LeasePaymentEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
+from farflung.job.codec_cost import codec_cost
 from farflung.ledger.table_rows import JobState
 from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
 from farflung.net.certificates import Credential
@@ -98,7 +99,7 @@ class Requester:
         """
         self._job, self._key, self._terms, self._journal = job, job.key, job.terms, job.journal
         self._machine, self._assumptions, self._on_closed = machine, assumptions, on_closed
-        kernels.settle(job.terms.layout.size)
+        kernels.settle(codec_cost(job.terms.spec, job.terms.layout.size))
         self._objects = objects.ObjectServer(job.archive.disk, job.payload_bytes)
         self._checker = CheckerSupervisor(job.folder.root, job.terms)
         self._coordinator: Coordinator | None = None

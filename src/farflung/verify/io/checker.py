@@ -21,6 +21,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
+from farflung.job.codec_cost import codec_cost
 from farflung.train.contribution_trace import LoggedStatistics
 from farflung.train.io import reply as replies
 from farflung.train.io.worker import WorkerChannel
@@ -51,7 +52,7 @@ class CheckerState:
         """Answers one request. Raises RunError FF-VERI-064 when nothing was set up."""
         if isinstance(request, CheckerSetup):
             self._setup, self._seen = request, {}
-            kernels.settle(request.layout.size)
+            kernels.settle(codec_cost(request.spec, request.layout.size))
             return RoundFlagsReply(())
         if self._setup is None:
             raise RunError("FF-VERI-064", "the checker was asked before it knew the job")
