@@ -45,7 +45,7 @@ from farflung.plan.run_duration import (
 from farflung.plan.run_plan import advise, describe_sync
 from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
-from farflung.plan.worker_memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, SHARED, StepMemory, memory
+from farflung.plan.worker_memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, StepMemory, memory
 from farflung.watch import plan_vs_run_text
 
 LAYOUT = TensorLayout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
@@ -243,7 +243,7 @@ def test_free_work_has_no_price_and_needs_no_budget() -> None:
 
 
 def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
-    small = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=3_000_000_000)
+    small = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=5_000_000_000)
     with pytest.raises(PolicyError) as error:
         advise(spec(), LAYOUT, 12_000_000, small)
     assert error.value.code == "FF-PLAN-002"
@@ -251,6 +251,20 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
     advise(spec(network=peers(providers=fit)), LAYOUT, 12_000_000, small)
     with pytest.raises(PolicyError):
         advise(spec(network=peers(providers=fit + 1)), LAYOUT, 12_000_000, small)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("verifiers", [0, 2])
+@pytest.mark.parametrize("memory_bytes", range(500_000_000, 3_750_000_000, 250_000_000))
+def test_what_is_advised_against_too_little_memory_is_possible(batch: int, verifiers: int, memory_bytes: int) -> None:
+    small = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=memory_bytes)
+    job = spec(batch=batch, network=peers(verifiers=verifiers), audit=AuditSpec(4, 0.25 * bool(verifiers), 0))
+    with pytest.raises(PolicyError) as error:
+        advise(msgspec.structs.replace(job, budget="100"), LAYOUT, 12_000_000, small)
+    hint = error.value.hint
+    assert "network.providers = " not in hint or int(hint.split("network.providers = ")[1].split(",")[0]) >= 2
+    assert ("fewer network.verifiers" in hint) <= bool(verifiers)
+    assert ("batch below" in hint) == (batch > 1)
 
 
 def test_memory_counts_states_by_optimizer_and_codec() -> None:
@@ -261,10 +275,10 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
     lacking = adamw.verifiers * int(HEAP_SLACK * (adamw.borders - adamw.opened))  # a verifier keeps no borders
-    assert adamw.network == 8 * (adamw.worker - SHARED) + SHARED + adamw.agents - lacking
+    assert adamw.network == 8 * (adamw.worker - adamw.shared) + adamw.shared + adamw.agents - lacking
     assert 0 < adamw.opened < adamw.borders
     unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
-    assert unchecked.network == 6 * (unchecked.worker - SHARED) + SHARED + unchecked.agents
+    assert unchecked.network == 6 * (unchecked.worker - unchecked.shared) + unchecked.shared + unchecked.agents
 
 
 def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:

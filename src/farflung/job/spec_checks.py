@@ -170,6 +170,8 @@ def _check_proof(spec: JobSpec, origins: Origins) -> None:
     if spec.audit.proof == "proven" and not spec.is_audited:
         hint = "audit some of the work, or leave proof out"
         raise _refused(spec, origins, "audit.proof", '"auto" or "outcome" while nothing is audited', hint)
+    if spec.audit.proof == "proven" and (why := proof_class.known(spec)):
+        raise _refused(spec, origins, "audit.proof", f'"auto" or "outcome", as {why}')
     if proof_class.known(spec) and parse_credits(spec.unit_price) > proof_class.OUTCOME_PRICE:
         allowed = f'at most "{format_credits(proof_class.OUTCOME_PRICE)}" for work that is {proof_class.UNPROVEN}'
         raise _refused(spec, origins, "unit_price", allowed)

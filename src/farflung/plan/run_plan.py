@@ -13,6 +13,7 @@ from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job import proof_class
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, SyncSpec
+from farflung.job.spec_checks import RANGES
 from farflung.plan.committee_traffic import committee_bytes
 from farflung.plan.exchange_paths import HERE, RunLinks
 from farflung.plan.machine import MachineMeasurements
@@ -125,7 +126,7 @@ def advise(
     """
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
     need = memory(spec, layout, dataset_bytes, step, machine.torch)
-    _refuse_too_little_memory(need, spec.network.providers, machine)
+    _refuse_too_little_memory(need, spec, machine)
     cost = price(spec)
     took = duration(spec, layout, sent, machine, network)
     sent = lasting(sent, spec, took.total, is_apart=network.is_apart)
@@ -149,16 +150,21 @@ def advise(
     )
 
 
-def _refuse_too_little_memory(need: WorkerMemory, members: int, machine: MachineMeasurements) -> None:
+def _refuse_too_little_memory(need: WorkerMemory, spec: JobSpec, machine: MachineMeasurements) -> None:
     usable = int(machine.memory_bytes * HEADROOM)
     if need.network <= usable:
         return
-    fit = need.members_in(usable, members)
-    change = f"set network.providers = {fit}" if fit >= 1 else "set fewer network.verifiers, or a smaller model"
+    fit = need.members_in(usable, spec.network.providers)
+    if fit >= RANGES["network.providers"].low:
+        changes = [f"set network.providers = {fit}"]
+    else:
+        changes = ["set fewer network.verifiers"] * bool(need.verifiers) + ["take a smaller model"]
+    if spec.batch > 1:
+        less = f"batch below its present value ({format_bytes(need.activations)} of a worker are activations)"
+        changes.append(less)
     raise PolicyError(
         "FF-PLAN-002",
         f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",
         cause=f"{need.workers} workers of {format_bytes(need.worker)}, and {format_bytes(need.agents)} for agents",
-        hint=f"{change}, or batch below its present value"
-        f" ({format_bytes(need.activations)} of a worker are activations)",
+        hint=", or ".join(changes),
     )

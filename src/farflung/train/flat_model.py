@@ -125,6 +125,21 @@ class FlatModel:
     def scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """The same, whatever its value is: tensors without numbers have none. Raises FF-TRAIN-055 to FF-TRAIN-057."""
         self._renew()
+        return self._scalar(x_BT, y_BT)
+
+    def traced_scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """The same where tensors have no numbers: a buffer that is written to is refused as `probe` refuses one that
+        changes. Raises SpecError FF-TRAIN-054 besides.
+        """
+        self._renew()
+        before = {name: (id(b), b._version) for name, b in self.module.named_buffers()}
+        loss = self._scalar(x_BT, y_BT)
+        for name, buffer in self.module.named_buffers():
+            if before.get(name) != (id(buffer), buffer._version):
+                raise _bad_buffer(name)
+        return loss
+
+    def _scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         try:
             with self._watched():
                 loss = self.module(x_BT, y_BT)

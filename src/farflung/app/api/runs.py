@@ -17,7 +17,7 @@ from farflung.job import dataset
 from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.local.jobs import resolve
+from farflung.local.jobs import preflight_checks, resolve
 from farflung.local.model import load as model_load
 from farflung.local.model.load import SavedModel
 from farflung.local.network import session
@@ -307,7 +307,9 @@ def plan(
     if layout is None:
         raise SpecError("FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first")
     read = read_data(resolved.spec.data, resolved.spec.model, Path(identity.base))
-    said = advise(resolved.spec, layout, len(dataset.pack(read.dataset)), machine())
+    size = len(dataset.pack(read.dataset))
+    said = advise(resolved.spec, layout, size, machine())
+    preflight_checks.check(resolved.spec, Path(identity.base), runs_folder(), layout, size)
     event = read.account.within(said.event("", baseline=identity.baseline))
     relays = identity.relays if resolved.spec.hidden else 0
     event = relay_fees.planned(event, said.traffic, identity.relay_price, relays, identity.relay_most)

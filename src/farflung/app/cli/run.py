@@ -25,7 +25,7 @@ from farflung.job import cheat_names, dataset, job_toml
 from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.local.jobs import continued_run, memory_trace, resolve
+from farflung.local.jobs import continued_run, memory_trace, preflight_checks, resolve
 from farflung.local.network import session
 from farflung.local.network.placement import MOST_VALIDATORS
 from farflung.peers.requester import relay_fees
@@ -247,6 +247,7 @@ def _here(resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, 
     read = read_data(spec.data, spec.model, Path(identity.base))
     size = len(dataset.pack(read.dataset))
     plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
+    preflight_checks.check(spec, Path(identity.base), runs_folder(), model.layout, size)
     relays = identity.relays if spec.hidden else 0
     event = relay_fees.planned(plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most)
     event = read.account.within(event)

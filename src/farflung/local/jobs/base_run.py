@@ -101,8 +101,15 @@ def kept_base(folder: RunFolder) -> BaseWeights | None:
 
 def first_state(base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> PublicState:
     """Round 0's public state: the weights of `base`, all else fresh. Raises SpecError FF-APP-352: another layout."""
-    if base.layout != layout:
-        here, there = ({t.name: t.shape for t in each.tensors} for each in (layout, base.layout))
+    check_layout(layout, base.layout)
+    params = np.frombuffer(base.params, np.float32)
+    return Sync.of(spec).initial(params)
+
+
+def check_layout(layout: TensorLayout, start: TensorLayout) -> None:
+    """Raises SpecError FF-APP-352: a model of `layout` cannot take tensors of `start`."""
+    if layout != start:
+        here, there = ({t.name: t.shape for t in each.tensors} for each in (layout, start))
         odd = sorted(set(here.items()) ^ set(there.items()))[:1]
         raise SpecError(
             "FF-APP-352",
@@ -110,5 +117,3 @@ def first_state(base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> Publi
             cause=f"{odd[0][0]} is in one of them only, or of another shape there",
             hint="give [model] the sizes that it had there, or leave model.start out",
         )
-    params = np.frombuffer(base.params, np.float32)
-    return Sync.of(spec).initial(params)

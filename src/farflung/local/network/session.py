@@ -21,12 +21,12 @@ import msgspec
 
 from farflung.core import events
 from farflung.core.codec import describe
-from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
-from farflung.local.jobs import memory_trace
+from farflung.local.jobs import memory_trace, preflight_checks
 from farflung.local.jobs.continued_run import take_inputs
 from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, escaped, staged_configs
@@ -208,6 +208,9 @@ class RunSession:
         layout = known_layout(self._spec)
         if layout is not None:
             self._show_plan(layout)
+        if not self._journal.timeline.processes:
+            size = self._folder.dataset_file.stat().st_size
+            preflight_checks.check(self._spec, Path(self._identity.base), self._folder.root, layout, size)
         homes = homes_event(self._placement.homes)
         if homes is not None:
             self._journal.emit(homes)
@@ -415,7 +418,7 @@ def start(
         if parent is not None:
             take_inputs(folder, parent, resolved.spec)
         return _to_end(folder, identity, resolved, watchers, on_end)
-    except (SpecError, PolicyError, VerificationError):
+    except (SpecError, PolicyError, VerificationError, NetworkError):
         if not folder.terms_file.exists():
             shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
         raise

@@ -15,13 +15,15 @@ from farflung.train.inner_steps import clip_limit
 
 
 def answer(request: Request) -> StepTrace | HeapGrowth:
-    """The trace of a job's step, or what its steps raise this process by. Raises what train.flat_model.build raises,
-    RunError FF-TRAIN-055 to -057, FF-PLAN-058.
+    """The trace of a job's step, or what its steps raise this process by. Raises what train.flat_model.build and
+    check_source raise, SpecError FF-TRAIN-054 (a buffer changes), RunError FF-TRAIN-055 to -057, FF-PLAN-058.
     """
     make = step_of(request.spec, request.module)
     if isinstance(request, HeapMemoryRequest):
         return risen(make, request.rows)
-    return measure(make, request.spec.batch)
+    found = measure(make, request.spec.batch)
+    flat_model.check_source(request.spec, request.module)
+    return found
 
 
 def step_of(spec: JobSpec, source: bytes) -> Make:
@@ -44,6 +46,6 @@ def step_of(spec: JobSpec, source: bytes) -> Make:
                 del moved, grad
                 built.grads.zero_()
 
-        return StepSubject(built.module, (x_BT, y_BT), lambda: built.scalar(x_BT, y_BT), update)
+        return StepSubject(built.module, (x_BT, y_BT), lambda: built.traced_scalar(x_BT, y_BT), update)
 
     return make

@@ -1,0 +1,24 @@
+"""States the least that a run holds on disk at once; what grows with its rounds comes on top of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import Bytes
+from farflung.job.spec import JobSpec
+from farflung.plan.state_vectors import carried_vectors, inner_vectors, outer_vectors
+
+FLOAT: Final = 4
+SNAPSHOTS: Final = 3  # round 0 and the last two
+
+
+def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes:
+    """The data twice, public states, and of each provider its private state and, where work is audited, the states at
+    the borders of a round.
+    """
+    state = FLOAT * layout.size
+    private = 1 + inner_vectors(spec) + carried_vectors(spec.sync)
+    borders = spec.segments * (1 + inner_vectors(spec)) if spec.is_audited else 0
+    states = SNAPSHOTS * (1 + outer_vectors(spec.sync)) + spec.network.providers * (private + borders)
+    return Bytes(2 * dataset_bytes + state * states)
