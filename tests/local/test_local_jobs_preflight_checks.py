@@ -80,8 +80,8 @@ def test_a_plan_and_a_run_refuse_the_same_before_anything_is_started(
             assert refused(api.plan, set=SMALL | said) == code
             assert refused(api.run, set=SMALL | said, out=parent / "out", display=False) == code
     monkeypatch.setattr(preflight_checks, "disk_bytes", lambda _: 1000)
-    assert refused(api.plan, set=SMALL) == "FF-PLAN-069"
-    assert refused(api.run, set=SMALL, out=parent / "full", display=False) == "FF-PLAN-069"
+    assert refused(api.plan, set=SMALL) == "FF-APP-495"
+    assert refused(api.run, set=SMALL, out=parent / "full", display=False) == "FF-APP-495"
 
 
 def test_a_run_to_start_from_must_have_the_tensors_of_the_model(parent: Path) -> None:

@@ -28,7 +28,7 @@ def check(spec: JobSpec, base: Path, root: Path, layout: TensorLayout | None, da
     unknown.
 
     Raises SpecError FF-APP-350 (no run to start from), FF-APP-352 (its tensors do not fit), VersionError FF-CORE-095
-    (another farflung wrote it), NetworkError FF-NET-040, FF-NET-041 (port), PolicyError FF-PLAN-069 (disk).
+    (another farflung wrote it), NetworkError FF-NET-040, FF-NET-041 (port), PolicyError FF-APP-495 (disk).
     """
     if spec.model.start:
         check_start(spec, base, layout)
@@ -62,7 +62,7 @@ def check_disk(root: Path, need: Bytes) -> None:
     free = disk_bytes(root.absolute())
     if free < need:
         raise PolicyError(
-            "FF-PLAN-069",
+            "FF-APP-495",
             f"the run needs {format_bytes(need)} of disk at least, {format_bytes(free)} are free in {root}",
             cause="the data, public states and what providers keep until a lease ends lie in the run's folder",
             hint="farflung run --out FOLDER, on a disk with more room; or a smaller model, or less data",
