@@ -17,7 +17,8 @@ def shortest(between: Floats) -> tuple[Indices, float]:
     """The order of all stages, and its length; `between` [W, W] is symmetric.
 
     To 12 stages by dynamic programming over subsets (Held & Karp 1962). Beyond, from the nearest neighbour of every
-    stage by 2-opt and Or-opt, then the best order of every 8 consecutive stages, again and again until nothing gains.
+    stage by 2-opt (Croes 1958) and Or-opt (Or 1976), then the best order of every 8 consecutive stages, again and again
+    until nothing gains.
     """
     count = len(between)
     if count <= EXACT:
