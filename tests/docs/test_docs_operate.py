@@ -11,7 +11,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operate.md"
 PAGES = sorted((ROOT / "docs" / "operate").glob("*.md"))
 LISTENS = re.compile(r"ListenConfig\([^)]|allow_remote=(?!False)|start_server\(|\.listen\(")
-LOOPBACK_ONLY = {"net/io/tcp_listener.py", "peers/ledger_http/server.py", "host/io/doctor_sockets.py"}
+LOOPBACK_ONLY = {  # but for what they are told by those below
+    "host/io/doctor_sockets.py",
+    "local/jobs/preflight_checks.py",
+    "net/io/tcp_listener.py",
+    "peers/ledger_http/server.py",
+}
 NAMED = {  # what opens a port that other computers may reach → how the page calls it
     "app/netcheck/check.py": "`--listen`",
     "net/io/hole_punch.py": "direct path through two routers",
