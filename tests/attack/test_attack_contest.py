@@ -7,7 +7,22 @@ from pathlib import Path
 
 import dispute_match as match
 import pytest
-from app_court import FRIEND, JOB_KEY, STAKE, TERMS, A, B, Court, Work, _hasty, at_work, in_court, slander, until
+from app_court import (
+    FRIEND,
+    JOB_KEY,
+    STAKE,
+    A,
+    B,
+    Court,
+    _hasty,
+    at_work,
+    honest,
+    in_court,
+    job_terms,
+    lying,
+    slander,
+    until,
+)
 from core_tiny_program import SEGMENT
 from dispute_match import Liar
 from ledger_world import NODES, REQUESTER, VERIFIERS
@@ -19,15 +34,20 @@ from farflung.ledger.pinpoint_game import FirstMove, PinpointStage, ShowTile
 from farflung.peers.node.dispute_files import DisputeJob
 
 _ = _hasty  # a fixture
-HONEST, FALSE = Work(is_false=False), Work(is_false=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _traced() -> None:
+    """Before any clock runs, and not while tests are found: it takes seconds."""
+    job_terms(), honest(), lying()
 
 
 def test_a_requester_that_ends_the_lease_and_then_accuses_does_not_take_the_defence_away(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        await court.accused(HONEST)
+        await court.accused(honest())
         for object_id in court.disk.ids():
             court.disk.delete(object_id)  # as the end of a lease does
-        await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+        await court.do(REQUESTER, honest().slash(court.genesis.chain))
         async with at_work(court.reborn(A)):
             await slander(court, Liar(match.segment(), 900), B)
         assert court.dispute().state == DisputeState.OVERTURNED
@@ -42,10 +62,10 @@ def test_a_node_takes_no_lease_with_another_seats_batches(tmp_path: Path) -> Non
         for member in (0, 2, -1, 1 << 40):
             start = replace(court.start, member=member)
             with pytest.raises(VerificationError, match="FF-APP-383"):
-                await court.unattended(A).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
+                await court.unattended(A).attend(DisputeJob(job_terms(), JOB_KEY, start), court.disk)
         await court.agent(A)
         start = replace(court.start, member=7)  # says nothing to a verifier: it has no seat
-        await court.unattended(VERIFIERS[1]).attend(DisputeJob(TERMS, JOB_KEY, start), court.disk)
+        await court.unattended(VERIFIERS[1]).attend(DisputeJob(job_terms(), JOB_KEY, start), court.disk)
 
     in_court(tmp_path, play)
 
@@ -54,17 +74,17 @@ def test_tiles_that_others_write_into_blocks_are_not_taken_for_the_players(tmp_p
     """Refused operations stand in blocks, too: a stranger names the same leaf, an opponent another tile first."""
 
     async def play(court: Court) -> None:
-        accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)
+        accused, accuser = await court.accused(lying(), contests=True), await court.accuser(lying())
 
         async def noise() -> None:
             await until(lambda: court.row().stage == PinpointStage.SHOW)
             while court.dispute().is_pending:
-                said = ShowTile(TERMS.id, A.public, court.row().first, bytes(64))
+                said = ShowTile(job_terms().id, A.public, court.row().first, bytes(64))
                 for key in (FRIEND, NODES[0]):
                     with pytest.raises(RunError):
                         await court.do(key, said)
 
-        await court.do(REQUESTER, FALSE.slash(court.genesis.chain))
+        await court.do(REQUESTER, lying().slash(court.genesis.chain))
         async with at_work(accused, accuser):
             await asyncio.gather(court.ended(), noise())
         assert court.dispute().state == DisputeState.UPHELD
@@ -77,11 +97,11 @@ def test_an_opponent_that_begins_and_says_no_more_loses_by_the_clock(tmp_path: P
     async def play(court: Court) -> None:
         before = await court.balance(A)
         liar = Liar(match.segment(), 40).execution.tree
-        async with at_work(await court.accused(HONEST)):
-            await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+        async with at_work(await court.accused(honest())):
+            await court.do(REQUESTER, honest().slash(court.genesis.chain))
             await until(lambda: court.row().stage == PinpointStage.FIRST)
             children = liar.children(liar.depth, 0)
-            await court.do(B, FirstMove(TERMS.id, A.public, 0, (), children))
+            await court.do(B, FirstMove(job_terms().id, A.public, 0, (), children))
             await asyncio.gather(court.ended(), court.pass_time((PinpointStage.FIRST, PinpointStage.DESCEND)))
         assert court.dispute().state == DisputeState.OVERTURNED
         assert await court.balance(A) == before + STAKE + STAKE // 2
@@ -94,9 +114,9 @@ def test_a_claim_that_is_not_the_kept_one_is_not_answered_with_another(tmp_path:
 
     async def play(court: Court) -> None:
         accused = await court.agent(A)
-        accused.own(TERMS.id, (3, SEGMENT), FALSE.trace, FALSE.opened())
+        accused.own(job_terms().id, (3, SEGMENT), lying().trace, lying().opened())
         async with at_work(accused):
-            await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+            await court.do(REQUESTER, honest().slash(court.genesis.chain))
             await until(lambda: accused._lost)
         assert court.row().stage == PinpointStage.OFFERED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,24 +208,25 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
 @pytest.mark.parametrize(
     "lie",
     [
-        {"terms": replace(TERMS, unproven="")},
-        {"terms": replace(named(step()), unproven="but it is")},
-        {"terms": replace(TERMS, program=replace(named(step()).program, leaves=0), unproven="")},
-        {"terms": replace(TERMS, program=CanonicalProgram(), unproven="x" * (limits.REASON_LENGTH + 1))},
-        {"terms": replace(TERMS, program=CanonicalProgram(), unproven="no form"), "unit_price": 11},
-        {"stake": 499},
-        {"terms": replace(TERMS, stake=501)},
+        lambda: {"terms": replace(TERMS, unproven="")},
+        lambda: {"terms": replace(named(step()), unproven="but it is")},
+        lambda: {"terms": replace(TERMS, program=replace(named(step()).program, leaves=0), unproven="")},
+        lambda: {"terms": replace(TERMS, program=CanonicalProgram(), unproven="x" * (limits.REASON_LENGTH + 1))},
+        lambda: {"terms": replace(TERMS, program=CanonicalProgram(), unproven="no form"), "unit_price": 11},
+        lambda: {"stake": 499},
+        lambda: {"terms": replace(TERMS, stake=501)},
     ],
     ids=["no graph", "proven and not", "no leaves", "a long story", "dear", "less stake", "more stake"],
 )
 def test_terms_that_claim_another_class_or_stake_than_theirs_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Callable[[], dict[str, Any]]
 ) -> None:
     monkeypatch.setattr(agent, "capabilities", lambda *_: FACTS)
+    told = replace(PROPOSAL, **lie())
 
     async def attack() -> None:
         async with Scene(tmp_path).open() as scene:
-            assert await scene.order(protocol_messages.PROPOSE, replace(PROPOSAL, **lie)) == "FF-APP-073"
+            assert await scene.order(protocol_messages.PROPOSE, told) == "FF-APP-073"
             cheap = replace(TERMS, program=CanonicalProgram(), unproven="no form")
             assert await scene.order(protocol_messages.PROPOSE, replace(PROPOSAL, terms=cheap)) == "ok"
 

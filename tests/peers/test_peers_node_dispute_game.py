@@ -16,14 +16,16 @@ from app_court import (
     JOB_KEY,
     LAW,
     STAKE,
-    TERMS,
     A,
     B,
     Court,
     Work,
     _hasty,
     at_work,
+    honest,
     in_court,
+    job_terms,
+    lying,
     slander,
     told,
     until,
@@ -46,7 +48,12 @@ from farflung.peers.node.disputes import DisputeAgent
 from farflung.verify.canon import dispute_execution
 
 _ = _hasty, told  # fixtures
-HONEST, FALSE = Work(is_false=False), Work(is_false=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _traced() -> None:
+    """Before any clock runs, and not while tests are found: it takes seconds."""
+    job_terms(), honest(), lying()
 
 
 async def accuse(court: Court, work: Work) -> None:
@@ -56,9 +63,9 @@ async def accuse(court: Court, work: Work) -> None:
 def test_an_honest_node_that_is_accused_plays_and_has_its_stake_back(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
-        accused, accuser = await court.accused(HONEST), await court.accuser(HONEST)
+        accused, accuser = await court.accused(honest()), await court.accuser(honest())
         async with at_work(accused, accuser):
-            await accuse(court, HONEST)
+            await accuse(court, honest())
             await asyncio.gather(
                 court.ended(), court.pass_time((PinpointStage.FIRST,))
             )  # its accuser has nothing to say
@@ -73,9 +80,9 @@ def test_an_honest_node_that_is_accused_plays_and_has_its_stake_back(tmp_path: P
 def test_a_guilty_node_is_silent_and_loses_by_the_clock(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
-        accused, accuser = await court.accused(FALSE), await court.accuser(FALSE)
+        accused, accuser = await court.accused(lying()), await court.accuser(lying())
         async with at_work(accused, accuser):
-            await accuse(court, FALSE)
+            await accuse(court, lying())
             await asyncio.gather(court.ended(), court.pass_time((PinpointStage.FIRST,)))
         assert court.dispute().state == DisputeState.UPHELD
         assert await court.balance(A) == before  # no bond was put up
@@ -86,9 +93,9 @@ def test_a_guilty_node_is_silent_and_loses_by_the_clock(tmp_path: Path) -> None:
 def test_a_guilty_node_that_denies_it_loses_by_one_element(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
-        accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)
+        accused, accuser = await court.accused(lying(), contests=True), await court.accuser(lying())
         async with at_work(accused, accuser):
-            await accuse(court, FALSE)
+            await accuse(court, lying())
             await court.ended()
         assert court.dispute().state == DisputeState.UPHELD
         assert await court.balance(A) == before - BOND
@@ -120,9 +127,9 @@ STAGES = {PinpointStage.FIRST, PinpointStage.DESCEND, PinpointStage.SHOW, Pinpoi
 @pytest.mark.slow
 def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_tree(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        before, accused = await court.balance(A), await court.accused(HONEST)
+        before, accused = await court.balance(A), await court.accused(honest())
         liar = slander(court, Liar(match.segment(), 40), B)
-        await accuse(court, HONEST)
+        await accuse(court, honest())
         deaths, _ = await asyncio.gather(die_at_every_stage(court, A, accused), liar)
         assert set(deaths) == STAGES
         assert court.dispute().state == DisputeState.OVERTURNED
@@ -134,8 +141,8 @@ def test_an_honest_node_that_dies_at_every_stage_wins_against_who_plays_a_wrong_
 @pytest.mark.slow
 def test_an_accuser_that_dies_at_every_stage_wins_against_who_denies(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)
-        await accuse(court, FALSE)
+        accused, accuser = await court.accused(lying(), contests=True), await court.accuser(lying())
+        await accuse(court, lying())
         async with at_work(accused):
             deaths = await die_at_every_stage(court, B, accuser)
         assert set(deaths) == STAGES
@@ -146,9 +153,9 @@ def test_an_accuser_that_dies_at_every_stage_wins_against_who_denies(tmp_path: P
 
 def test_of_two_accusers_one_plays_and_the_other_only_ends_it(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        counsels = [await court.accuser(FALSE, key) for key in VERIFIERS]
-        async with at_work(await court.accused(FALSE, contests=True), *counsels):
-            await accuse(court, FALSE)
+        counsels = [await court.accuser(lying(), key) for key in VERIFIERS]
+        async with at_work(await court.accused(lying(), contests=True), *counsels):
+            await accuse(court, lying())
             await court.ended()
         assert court.dispute().state == DisputeState.UPHELD
         assert {court.stake(key) for key in VERIFIERS} == {500}
@@ -159,12 +166,12 @@ def test_of_two_accusers_one_plays_and_the_other_only_ends_it(tmp_path: Path) ->
 def test_whoever_puts_up_a_bond_against_honest_work_loses_it(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
-        async with at_work(await court.accused(HONEST)):
-            await court.do(FRIEND, HONEST.challenge())
+        async with at_work(await court.accused(honest())):
+            await court.do(FRIEND, honest().challenge())
             await slander(court, Liar(match.segment(), 700), FRIEND)
         assert court.dispute().state == DisputeState.OVERTURNED
         assert await court.balance(A) > before + STAKE
-        assert await court.balance(FRIEND) == RICH - HONEST.challenge().bond
+        assert await court.balance(FRIEND) == RICH - honest().challenge().bond
 
     in_court(tmp_path, play)
 
@@ -172,9 +179,9 @@ def test_whoever_puts_up_a_bond_against_honest_work_loses_it(tmp_path: Path) -> 
 def test_the_first_segment_of_a_fresh_peer_is_played_from_the_public_weights(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         agent = await court.agent(A)
-        agent.own(TERMS.id, (ROUND, 0), HONEST.trace, HONEST.opened(0))
+        agent.own(job_terms().id, (ROUND, 0), honest().trace, honest().opened(0))
         async with at_work(agent):
-            await court.do(REQUESTER, HONEST.slash(court.genesis.chain, 0))
+            await court.do(REQUESTER, honest().slash(court.genesis.chain, 0))
             about = match.segment(match.border(1), 0)
             await slander(court, Liar(about, 40), B)
         assert court.dispute().state == DisputeState.OVERTURNED
@@ -186,9 +193,9 @@ def test_who_is_asked_about_what_it_has_not_kept_says_so_and_goes_on(
     tmp_path: Path, told: list[dict[str, Any]]
 ) -> None:
     async def play(court: Court) -> None:
-        accused = await court.accused(HONEST)
+        accused = await court.accused(honest())
         async with at_work(accused):
-            await court.do(FRIEND, HONEST.challenge(0))
+            await court.do(FRIEND, honest().challenge(0))
             await until(lambda: told)
             await asyncio.sleep(0.2)
         assert [each["code"] for each in told] == ["FF-APP-382"]
@@ -201,9 +208,9 @@ def test_an_execution_that_fails_is_told_and_ends_nothing_else(
     tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play(court: Court) -> None:
-        accused, work = await court.accused(HONEST), asyncio.create_task(asyncio.sleep(60))
+        accused, work = await court.accused(honest()), asyncio.create_task(asyncio.sleep(60))
         async with at_work(accused):
-            await accuse(court, HONEST)
+            await accuse(court, honest())
             await until(lambda: told)
             await asyncio.sleep(0.2)
             assert not work.done()
@@ -224,11 +231,11 @@ def test_an_execution_that_fails_is_told_and_ends_nothing_else(
 
 def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        for terms in (TERMS, replace(TERMS, program=CanonicalProgram(), unproven="asked")):
+        for terms in (job_terms(), replace(job_terms(), program=CanonicalProgram(), unproven="asked")):
             made = court.unattended(A)
             await made.attend(DisputeJob(terms, JOB_KEY, court.start), court.disk)
-            made.own(terms.id, (ROUND, SEGMENT), HONEST.trace, HONEST.opened())
-            is_due = court.genesis.params.dispute_ms > 0 and terms is TERMS
+            made.own(terms.id, (ROUND, SEGMENT), honest().trace, honest().opened())
+            is_due = court.genesis.params.dispute_ms > 0 and terms is job_terms()
             assert any(job == terms.id for job, _ in made._files.accusable) is is_due
 
     in_court(tmp_path / "1", play, replace(LAW, dispute_ms=0))
@@ -237,23 +244,26 @@ def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(
 
 def test_what_is_kept_goes_with_the_game_the_job_and_its_rounds(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
-        accused = await court.accused(HONEST)
+        accused = await court.accused(honest())
         objects = accused._files.disk.ids()
         assert len(objects) == 3
-        case, brief = (accused._files.case(TERMS.id), accused._files.find(TERMS.id, A.public, ROUND, SEGMENT))
+        case, brief = (
+            accused._files.case(job_terms().id),
+            accused._files.find(job_terms().id, A.public, ROUND, SEGMENT),
+        )
         assert case is not None
         assert brief is not None
         accused._files.keep(case, replace(brief, round=ROUND - 1), court.disk)
         async with at_work(accused):
             await court.record(ROUND + ACCUSABLE_ROUNDS, ROUND + 1)
-            await until(lambda: accused._files.find(TERMS.id, A.public, ROUND - 1, SEGMENT) is None)
-            assert accused._files.find(TERMS.id, A.public, ROUND, SEGMENT) is not None
-            await court.do(REQUESTER, JobCancel(TERMS.id))
+            await until(lambda: accused._files.find(job_terms().id, A.public, ROUND - 1, SEGMENT) is None)
+            assert accused._files.find(job_terms().id, A.public, ROUND, SEGMENT) is not None
+            await court.do(REQUESTER, JobCancel(job_terms().id))
             while not court.is_over():
                 with contextlib.suppress(RunError):  # its window is open
-                    await court.do(REQUESTER, JobCancel(TERMS.id))
+                    await court.do(REQUESTER, JobCancel(job_terms().id))
             await accused.clear()
-        assert accused._files.case(TERMS.id) is None
+        assert accused._files.case(job_terms().id) is None
         assert accused._files.disk.ids() == ()
         assert accused._files._vault.names() == []
 
@@ -267,17 +277,17 @@ def sealed(folder: Path) -> bytes:
 def test_a_brief_outlives_what_the_lease_deletes_and_is_sealed(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         court.disk.delete(court.start.module.id)  # it is empty, as a state was that an audit has forgotten since
-        await court.accused(HONEST)
+        await court.accused(honest())
         for object_id in court.disk.ids():
             court.disk.delete(object_id)
         again = court.reborn(A)._files
-        assert again.accusable == ((TERMS.id, A.public),)
-        case, brief = again.case(TERMS.id), again.find(TERMS.id, A.public, ROUND, SEGMENT)
+        assert again.accusable == ((job_terms().id, A.public),)
+        case, brief = again.case(job_terms().id), again.find(job_terms().id, A.public, ROUND, SEGMENT)
         assert case is not None
         assert brief is not None
         assert all(again.disk.has(each.id) for each in (case.start.dataset, case.start.graph))
         assert not any(each in sealed(tmp_path) for each in (JOB_KEY, brief.start[100:200]))
         stranger = DisputeFileStore(court._folder(A), B)
-        assert stranger.case(TERMS.id) is None
+        assert stranger.case(job_terms().id) is None
 
     in_court(tmp_path, play)

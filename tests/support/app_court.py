@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,14 +66,12 @@ SPEC, OPTIMIZER = match.SPEC, match.SPEC.optimizer
 Change = Callable[[int], BorderState]
 
 
-def terms() -> JobTerms:
-    """The job's: its program is that of the small GPT."""
+@functools.cache
+def job_terms() -> JobTerms:
+    """The job's: its program is that of the small GPT. Traced when it is first used, and not while tests are found."""
     layout = match.job().model.layout
     fixed = digest(NS_OBJECT, DATA), ZERO_HASH, layout, REQUESTER.public, ROOTS[0], match.tolerance()
     return JobTerms(SPEC, *fixed, program=match.parts().program, unproven="", stake=STAKE)
-
-
-TERMS = terms()
 
 
 def claimed(index: int, *, is_false: bool) -> BorderState:
@@ -90,11 +89,11 @@ class Work:
         self.trace = ContributionTrace(self.borders, said, PAYLOAD)
 
     def _border(self, index: int) -> BorderRoots:
-        return segments.border(TERMS.layout, OPTIMIZER, index, self.states[index], ZERO_HASH)
+        return segments.border(job_terms().layout, OPTIMIZER, index, self.states[index], ZERO_HASH)
 
     def opened(self, segment: int = SEGMENT) -> worker_messages.OpenSegmentResult:
         begin, end = segments.start(self.states, segment), segments.end(self.states, segment)
-        start, ended = (segments.pack(each, OPTIMIZER, TERMS.layout) for each in (begin, end))
+        start, ended = (segments.pack(each, OPTIMIZER, job_terms().layout) for each in (begin, end))
         public = b"" if segment else segments.weights(self.states[0])
         return worker_messages.OpenSegmentResult(start, ended, b"", public)
 
@@ -105,26 +104,26 @@ class Work:
 
     def signature(self) -> Any:
         c = self.contribution
-        promise = commitment_digest(TERMS.id, A.public, ROUND, PAYLOAD, c.weight, c.trace, NONCE)
-        return A.sign(NS_ACK, TERMS.id, number(ROUND), promise)
+        promise = commitment_digest(job_terms().id, A.public, ROUND, PAYLOAD, c.weight, c.trace, NONCE)
+        return A.sign(NS_ACK, job_terms().id, number(ROUND), promise)
 
     def audit(self, segment: int = SEGMENT) -> SegmentAudit:
         """As a verifier has it that found the segment false."""
         place = OpenedSegment(SPEC, ROUND, segment, self.contribution, self.borders[0].params)
         base = segments.begin(self.states[segment], match.job().start)
         rerun = worker_messages.RerunResult(self.borders[segment + 1], b"", (), 0.0)
-        return SegmentAudit(place, TERMS.layout, TERMS.tolerance, self.borders[segment], base, rerun)
+        return SegmentAudit(place, job_terms().layout, job_terms().tolerance, self.borders[segment], base, rerun)
 
     def slash(self, chain: Hash, segment: int = SEGMENT) -> transactions.JobSlash:
         c = self.contribution
-        about = chain, TERMS.id, ROUND, A.public, segment, c.trace
+        about = chain, job_terms().id, ROUND, A.public, segment, c.trace
         said = [
             transactions.Verdict(*about, key.public, transactions.VerdictFinding.FALSE, 3000, ROOTS[1])
             for key in VERIFIERS
         ]
         verdicts = tuple(map(transactions.sign_verdict, VERIFIERS, said))
         return transactions.JobSlash(
-            TERMS.id,
+            job_terms().id,
             A.public,
             transactions.CommitmentOpening(PAYLOAD, c.weight, NONCE, self.signature()),
             verdicts,
@@ -134,7 +133,19 @@ class Work:
     def challenge(self, segment: int = SEGMENT, bond: int = 3 * PRICE * UNITS) -> Challenge:
         c = self.contribution
         claim = ROUND, segment, c.trace, PAYLOAD, c.weight, NONCE, self.signature()
-        return Challenge(TERMS.id, A.public, *claim, TERMS.rest, TERMS.program, bond)
+        return Challenge(job_terms().id, A.public, *claim, job_terms().rest, job_terms().program, bond)
+
+
+@functools.cache
+def honest() -> Work:
+    """What an honest node holds."""
+    return Work(is_false=False)
+
+
+@functools.cache
+def lying() -> Work:
+    """What one that left a step out holds."""
+    return Work(is_false=True)
 
 
 async def _deaf(_connection: Connection, _method: str, _body: bytes) -> bytes:
@@ -165,7 +176,7 @@ class Court:
 
         data, none = put(DATA), put(b"")
         return protocol_messages.LeaseStartRequest(
-            TERMS.id, b"", match.SEAT, (), (), data, none, put(b"a graph"), none, 0, ()
+            job_terms().id, b"", match.SEAT, (), (), data, none, put(b"a graph"), none, 0, ()
         )
 
     @asynccontextmanager
@@ -193,38 +204,39 @@ class Court:
         """The job runs, and its round is the newest that is recorded."""
         for key in (*NODES[:2], *VERIFIERS):
             await self.do(key, transactions.NodeRegister(CAPS, PRICE, 500, START + 10**8))
-        create = transactions.JobCreate(TERMS.id, 400_000, PRICE, 40, START + 10**8)
+        create = transactions.JobCreate(job_terms().id, 400_000, PRICE, 40, START + 10**8)
         offers = [self._offer(key, UNITS, transactions.LeaseRole.TRAIN) for key in NODES[:2]]
         offers += [self._offer(key, 20, transactions.LeaseRole.AUDIT) for key in VERIFIERS]
-        await self.do(REQUESTER, create, scheduled(TERMS.id, offers))
+        await self.do(REQUESTER, create, scheduled(job_terms().id, offers))
         await self.record(ROUND + 1)
 
     def _offer(self, key: SigningKey, units: int, role: transactions.LeaseRole) -> transactions.SignedLeaseOffer:
         chain, until = self.genesis.chain, START + 10**7
         return transactions.sign_offer(
-            key, transactions.LeaseOffer(chain, TERMS.id, key.public, PRICE, STAKE, units, until, role)
+            key, transactions.LeaseOffer(chain, job_terms().id, key.public, PRICE, STAKE, units, until, role)
         )
 
     async def record(self, rounds: int, first: int = 0) -> None:
         said = [
-            transactions.Progress(TERMS.id, each, ROOTS[0], CAPS, ((B.public, 0),)) for each in range(first, rounds)
+            transactions.Progress(job_terms().id, each, ROOTS[0], CAPS, ((B.public, 0),))
+            for each in range(first, rounds)
         ]
         await self.do(REQUESTER, *said)
 
     # What it says
 
     def row(self) -> PinpointRow:
-        found = self.chain.state.find(PinpointRow, lease_key(TERMS.id, A.public))
+        found = self.chain.state.find(PinpointRow, lease_key(job_terms().id, A.public))
         assert found is not None
         return found
 
     def is_over(self) -> bool:
         """Whether the job has ended for good."""
-        found = self.chain.state.find(JobRow, TERMS.id)
+        found = self.chain.state.find(JobRow, job_terms().id)
         return found is not None and found.state is JobState.CANCELLED
 
     def dispute(self) -> DisputeRow:
-        found = self.chain.state.find(DisputeRow, lease_key(TERMS.id, A.public))
+        found = self.chain.state.find(DisputeRow, lease_key(job_terms().id, A.public))
         assert found is not None
         return found
 
@@ -241,7 +253,7 @@ class Court:
     async def agent(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
         """A node's process, with what lies in its folder; its lease has begun."""
         made = self.unattended(key, contests=contests)
-        await made.attend(DisputeJob(TERMS, JOB_KEY, self.start), self.disk)
+        await made.attend(DisputeJob(job_terms(), JOB_KEY, self.start), self.disk)
         return made
 
     def unattended(self, key: SigningKey, *, contests: bool = False) -> DisputeAgent:
@@ -262,12 +274,12 @@ class Court:
 
     async def accused(self, work: Work, *, contests: bool = False) -> DisputeAgent:
         made = await self.agent(A, contests=contests)
-        made.own(TERMS.id, (ROUND, SEGMENT), work.trace, work.opened())
+        made.own(job_terms().id, (ROUND, SEGMENT), work.trace, work.opened())
         return made
 
     async def accuser(self, work: Work, key: SigningKey = B) -> DisputeAgent:
         made, opened = await self.agent(key), work.opened()
-        made.found(TERMS.id, match.SEAT, work.audit(), opened.start, opened.end)
+        made.found(job_terms().id, match.SEAT, work.audit(), opened.start, opened.end)
         return made
 
     async def ended(self) -> DisputeRow:
@@ -307,7 +319,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 async def slander(court: Court, liar: match.Liar, key: SigningKey) -> None:
     """Plays a wrong tree against the accused, to the end."""
-    player = liar.player(DisputeRole.CHALLENGER)._replace(terms=TERMS.rest)
+    player = liar.player(DisputeRole.CHALLENGER)._replace(terms=job_terms().rest)
     while court.dispute().is_pending:
         move = next_move(player, court.row())
         if move is not None:
