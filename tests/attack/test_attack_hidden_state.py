@@ -20,7 +20,7 @@ from farflung.verify.canon import accusation_check
 from farflung.verify.segment_opening import OpenedSegment
 
 ACCUSED = AuditFinding(VerdictFinding.FALSE, 734_000)
-SPEC, SEGMENT, PARTS = match.SPEC, match.SEGMENT, match.parts()
+SPEC, SEGMENT = match.SPEC, match.SEGMENT
 
 
 def said(claimed: BorderState) -> AuditFinding:
@@ -34,7 +34,7 @@ def said(claimed: BorderState) -> AuditFinding:
     begin = match.shown(match.border(SEGMENT), SEGMENT)
     audit = segment_audit.begin(place, layout, match.tolerance(), begin, start, match.job().start, mine)
     end = segments.pack(claimed, SPEC.optimizer, layout)
-    return accusation_check.confirmed(PARTS, audit, match.SEAT, match.job().start, (start, end), ACCUSED)
+    return accusation_check.confirmed(match.parts(), audit, match.SEAT, match.job().start, (start, end), ACCUSED)
 
 
 def test_work_that_the_graph_makes_is_not_convicted_whatever_a_worker_repeats() -> None:
