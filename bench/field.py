@@ -46,8 +46,8 @@ KINDS = (
         "hidden state that convicts honest peers",
         "accelerate #114, composer #12, Megatron-LM #6858",
         (
+            "field/test_field_accelerate_114.py",
             "attack/test_attack_hidden_state.py",
-            "attack/test_attack_hidden_causes.py",
             "verify/test_verify_audit_verdict.py",
         ),
     ),

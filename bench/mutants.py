@@ -27,24 +27,36 @@ from reporting import Row, load, show
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "bench" / "mutants.toml"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "guarantees.md")
-HEAD = re.compile(r"^\| *\w[^|]*\| *shown by *\|$", re.MULTILINE | re.IGNORECASE)
+PAGE = ROOT / "docs" / "guarantees.md"
+THREATS = ROOT / "docs" / "threats.md"
+NAMED = re.compile(r"tests/([\w/]+\.py(?:::\w+)?)")
 PASSED, FAILED = 0, 1  # of pytest: all else is no verdict
 
 
 class Mutant(NamedTuple):
-    """One check taken away: `old` stands once in `file` and becomes `new`; `test` is what must notice."""
+    """One check taken away: `old` stands once in `file` and becomes `new`, and so does each pair of `also`; `test` is
+    what must notice.
+    """
 
     gone: str
     test: str
     file: str
     old: str
     new: str
+    also: list[list[str]] = []  # noqa: RUF012 - a tuple's default
 
     @property
     def test_file(self) -> str:
         """The test's file, from the root."""
         return "tests/" + self.test.partition("::")[0]
+
+    def change(self, text: str) -> str | None:
+        """The file without the check; None where what is to change does not stand there once."""
+        for old, new in [(self.old, self.new), *self.also]:
+            if text.count(old) != 1 or old == new:
+                return None
+            text = text.replace(old, new)
+        return text
 
 
 def mutants() -> list[Mutant]:
@@ -53,19 +65,10 @@ def mutants() -> list[Mutant]:
 
 
 def promises() -> list[tuple[str, set[str]]]:
-    """Each row of the table of guarantees: what it claims, and the test files that it names."""
-    found = []
-    for page in (page for page in PAGES if page.exists()):
-        text = page.read_text("utf-8")
-        for head in HEAD.finditer(text):
-            for line in text[head.end() :].strip().splitlines()[1:]:
-                if not line.startswith("|"):
-                    break
-                claim, _, shown = line.strip("|").partition("|")
-                found.append(
-                    (claim.strip(), {f"tests/{path}" for path in re.findall(r"\([./]*tests/([^)#]*)\)", shown)})
-                )
-    return found
+    """Each row of the page of guarantees: what it claims, and the tests that it names, by file or by name."""
+    rows = re.findall(r"^\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    found = [(claim, set(NAMED.findall(shown))) for claim, _, shown in (row.partition(" | ") for row in rows)]
+    return [(claim, named) for claim, named in found if named]
 
 
 def linked(source: str, target: str) -> None:
@@ -111,11 +114,12 @@ def tried(python: Path, place: Path, mutant: Mutant) -> Row:
     """One change in the copy, and what its test says."""
     file, began = place / mutant.file, time.monotonic()
     whole = file.read_text("utf-8")
-    if whole.count(mutant.old) != 1:
+    changed = mutant.change(whole)
+    if changed is None:
         return Row(mutant.gone, 1, "missed", 0, False, f"its text is not once in {mutant.file}")
     before, said = verdict(python, place, mutant.test)
     if before == PASSED:
-        file.write_text(whole.replace(mutant.old, mutant.new), "utf-8")
+        file.write_text(changed, "utf-8")
         try:
             after, said = verdict(python, place, mutant.test)
         finally:

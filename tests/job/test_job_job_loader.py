@@ -353,9 +353,10 @@ def test_canaries_need_audits_and_a_border_that_no_audit_shows(flags):
 @pytest.mark.parametrize(
     ("flags", "key", "helps"),
     [
-        ({"sync.steps": "100000"}, "sync.steps", "sync.steps = 2048 or less"),
-        ({"batch": "20000"}, "batch", "batch = 4096 or less"),
-        ({"batch": "1000", "model.context": "4096"}, "batch", "batch = 256 or less"),
+        ({"sync.steps": "100000", "batch": "8", "model.context": "64"}, "sync.steps", "sync.steps = 2048 or less"),
+        ({"batch": "20000", "model.context": "64", "sync.steps": "15"}, "batch", "batch = 1092 or less"),
+        ({"batch": "1000", "model.context": "4096", "sync.steps": "15"}, "batch", "batch = 17 or less"),
+        ({"batch": "3", "model.context": "524288", "sync.steps": "15"}, "batch", "batch = 1, sync.steps = 2 or less"),
         ({"optimizer.lr": "1e-14"}, "optimizer.lr", "sync.value_bits = 8"),
         ({"optimizer.lr": "1e-14", "sync.value_bits": "1"}, "optimizer.lr", "sync.value_bits = 8"),
     ],

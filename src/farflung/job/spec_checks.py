@@ -235,8 +235,9 @@ def _check_tokens(spec: JobSpec, origins: Origins) -> None:
         return
     allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
     if spec.step_tokens > limits.WEIGHT:
-        most = limits.WEIGHT // spec.model.context
-        raise _refused(spec, origins, "batch", allowed, f"set batch = {most} or less, or a shorter model.context")
+        most = limits.WEIGHT // (spec.model.context * spec.sync.steps)
+        batch = f"batch = {most}" if most else f"batch = 1, sync.steps = {limits.WEIGHT // spec.model.context}"
+        raise _refused(spec, origins, "batch", allowed, f"set {batch} or less, or a shorter model.context")
     most = limits.WEIGHT // spec.step_tokens
     raise _refused(spec, origins, "sync.steps", allowed, f"set sync.steps = {most} or less, and more rounds")
 

@@ -1,13 +1,22 @@
-"""State that a user's module keeps beside its parameters decides nothing, or is refused."""
+"""accelerate #114, composer #12, Megatron-LM #6858: what decided a step was not all in the state that is saved.
+
+Modules of a user that keep something beside their parameters (counters, caches, generators, what they read of the
+machine): it decides nothing, for each pass is the first call of a fresh module, or the job is refused before anybody is
+paid. What a verifier may conclude of the rest: tests/attack/test_attack_hidden_state.
+"""
 
 import numpy as np
 import pytest
 import torch
 
 from farflung.core.errors import FarflungError
+from farflung.core.ids import PeerId
+from farflung.job import dataset
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.train import data_order, flat_model, inner_steps
+from farflung.train.engine import WorkerEngine
 from farflung.train.segments import BorderState
+from farflung.train.worker_messages import SetupCommand
 
 SPEC = JobSpec(batch=2, model=ModelSpec(kind="module", context=8, module="mine.py:build"))
 TOKENS = np.tile(np.arange(256, dtype=np.int64), 8)
@@ -161,9 +170,10 @@ def test_what_is_gone_with_the_module_passes_the_probe(body):
     built(body).probe(*inner_steps.tensors(batches(0)))
 
 
-def test_a_worker_refuses_it_when_it_is_set_up_before_anybody_is_paid(engine):
+def test_a_worker_refuses_it_when_it_is_set_up_before_anybody_is_paid():
+    data = dataset.pack(dataset.Dataset(TOKENS.astype(np.uint8), TOKENS[:256].astype(np.uint8)))
     with pytest.raises(FarflungError) as caught:
-        engine(SPEC, module=source("return time.time()"))
+        WorkerEngine(lambda: 0.0).handle(SetupCommand(SPEC, data, source("return time.time()"), 0, PeerId(bytes(32))))
     assert caught.value.code == "FF-TRAIN-067"
 
 
