@@ -71,9 +71,9 @@ def data() -> bytes:
 
 
 @cache
-def tolerance(spec: JobSpec = SPEC) -> Tolerance:
+def tolerance(spec: JobSpec = SPEC, module: bytes = b"") -> Tolerance:
     """What the profile run measures on this machine; another seed makes another model of the same shapes."""
-    engine = Worker(spec, local_key(0, "profile"), 0).engine
+    engine = Worker(spec, local_key(0, "profile"), 0, module=module).engine
     start = engine.handle(worker_messages.InitializeCommand())
     profiled = engine.handle(worker_messages.ProfileCommand(start.snapshot))
     return tolerance_of(profiled.noise)
@@ -87,10 +87,12 @@ def loosened(limits: Tolerance, factor: int) -> Tolerance:
 class Worker:
     """A peer: its key, and the engine that its worker process would hold."""
 
-    def __init__(self, spec: JobSpec, key: SigningKey, member: int, cheat: str = "none", threads: int = 1) -> None:
+    def __init__(
+        self, spec: JobSpec, key: SigningKey, member: int, cheat: str = "none", threads: int = 1, module: bytes = b""
+    ) -> None:
         self.key, self.member = key, member
         self.engine = WorkerEngine(lambda: 0.0)
-        self.ask(worker_messages.SetupCommand(spec, data(), b"", member, key.public, threads, cheat))
+        self.ask(worker_messages.SetupCommand(spec, data(), module, member, key.public, threads, cheat))
 
     def ask(self, request: worker_messages.Request) -> Any:
         """The reply to a request."""
@@ -115,7 +117,7 @@ class Ran(NamedTuple):
 
 @dataclass
 class Setting:
-    """Who plays: `cheat` is what the cheater does, `own` the job as each peer runs it."""
+    """Who plays: `cheat` is what the cheater does; `module`: the source of the job's model, empty: a built-in one."""
 
     cheat: str = "none"
     peers: int = 3
@@ -124,6 +126,7 @@ class Setting:
     spec: JobSpec = SPEC
     limits: Tolerance | None = None
     twisted: OptimizerSpec | None = None  # the cheater's own optimizer
+    module: bytes = b""
 
 
 class Play:
@@ -132,14 +135,15 @@ class Play:
     def __init__(self, seed: int, setting: Setting | None = None) -> None:
         self.setting = setting or Setting()
         self.spec = replace(self.setting.spec, seed=seed)
-        self.limits = self.setting.limits or tolerance(self.setting.spec)
+        self.limits = self.setting.limits or tolerance(self.setting.spec, self.setting.module)
         count = self.setting.peers
         keys = sorted((local_key(seed, "peer", i) for i in range(count)), key=lambda key: key.public)
         self.cheater = keys[digest("test/cheater/1", bytes([seed]))[0] % count].public
         self.peers = {key.public: self.worker(key, i) for i, key in enumerate(keys)}
         self.verifiers = {key.public: key for key in (local_key(seed, "verifier", i) for i in range(2))}
         self.verifiers = dict(list(self.verifiers.items())[: self.setting.verifiers])
-        self.bench = Worker(self.spec, local_key(seed, "bench"), count)  # both verifiers' engine
+        bench = Worker(self.spec, local_key(seed, "bench"), count, module=self.setting.module)
+        self.bench = bench  # both verifiers' engine
         self.public = self.bench.ask(worker_messages.InitializeCommand())
         self.sync, self.layout = Sync.of(self.spec), TensorLayout.of(dict(self.public.shapes))
         for peer in self.peers.values():
@@ -157,7 +161,7 @@ class Play:
         twisted = is_cheater and s.twisted is not None
         spec = replace(self.spec, optimizer=s.twisted) if twisted else self.spec
         threads = s.threads[member % len(s.threads)]
-        return Worker(spec, key, member, s.cheat if is_cheater else "none", threads)
+        return Worker(spec, key, member, s.cheat if is_cheater else "none", threads, s.module)
 
     @property
     def guilty(self) -> set[PeerId]:

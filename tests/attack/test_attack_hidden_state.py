@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import dispute_match as match
+import msgspec
 import numpy as np
 import pytest
+from cheat_play import SHORT, play
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.job.spec import ModelSpec
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train import segments, worker_messages
@@ -19,6 +22,26 @@ from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.canon import accusation_check
 from farflung.verify.segment_opening import OpenedSegment
 
+COUNTING = b"""
+from torch import nn
+
+class Annealed(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+
+    def forward(self, x, y):
+        Annealed.calls += 1
+        self.calls += 1
+        scale = 1.0 if self.calls < 5 else 0.5
+        logits = self.head(self.table(x) * scale)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+def build():
+    return Annealed()
+"""
 ACCUSED = AuditFinding(VerdictFinding.FALSE, 734_000)
 SPEC, SEGMENT = match.SPEC, match.SEGMENT
 
@@ -35,6 +58,15 @@ def said(claimed: BorderState) -> AuditFinding:
     audit = segment_audit.begin(place, layout, match.tolerance(), begin, start, match.job().start, mine)
     end = segments.pack(claimed, SPEC.optimizer, layout)
     return accusation_check.confirmed(match.parts(), audit, match.SEAT, match.job().start, (start, end), ACCUSED)
+
+
+def test_a_requester_that_counts_calls_in_its_module_and_audits_all_of_it_convicts_nobody() -> None:
+    """A provider has made other calls than a verifier that repeats its segment: all of its work is paid."""
+    spec = msgspec.structs.replace(SHORT, model=ModelSpec(kind="module", context=8, module="mine.py:build"))
+    run = play(3, peers=2, spec=spec, module=COUNTING)
+    assert set(run.findings.values()) == {VerdictFinding.HOLDS}
+    assert len(run.findings) == 4
+    assert run.guilty == set()
 
 
 def test_work_that_the_graph_makes_is_not_convicted_whatever_a_worker_repeats() -> None:
