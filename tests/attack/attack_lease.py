@@ -107,7 +107,7 @@ class Process:
         return ""
 
     def usage(self) -> dict[str, float]:
-        return {}
+        return {"cpu_seconds": 0.0}
 
     def terminate(self) -> str:
         self.socket.close()

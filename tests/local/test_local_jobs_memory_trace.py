@@ -58,6 +58,9 @@ class Played:
                 self.asked = decode(raw, cast(Any, Request), len(raw))
                 say(channel)
 
+    def usage(self) -> dict[str, float]:
+        return {"cpu_seconds": 0.0}
+
     def terminate(self, grace: float) -> None:
         self.ended = True
         self.socket.close()

@@ -321,8 +321,13 @@ def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
     source = read_module(spec.model.module, base)[0] if layout is None else b""
     sys.stderr.write("tracing one training step in the sandbox (no data) ...\n")
     sys.stderr.flush()
-    traced = asyncio.run(memory_trace.gauge(spec, source))
+    traced = asyncio.run(memory_trace.gauge(spec, source, tell=_so_far))
     return JobModel(traced.layout, traced, source)
+
+
+def _so_far(seconds: int) -> None:
+    sys.stderr.write(f"the model's first step takes {seconds} s so far; Ctrl-C stops\n")
+    sys.stderr.flush()
 
 
 def traced_lines(found: MeasuredStep) -> list[str]:

@@ -21,6 +21,7 @@ from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, start_worker, tail
 from farflung.host.worker_limits import WorkerLimits, limits_for, unplanned_limits
 from farflung.job.spec import JobSpec
+from farflung.peers.program.stall_watch import Tell, watched
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.plan.heap import HeapGrowth, unmeasured
 from farflung.plan.heap import check as check_risen
@@ -55,14 +56,16 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         return StepMemory(peak) if self.risen is None else StepMemory(peak, self.risen.factor)
 
 
-async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS) -> StepTrace:
-    """The trace of a job's step; `module` is the source of its model, empty for a built-in one.
+async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS, tell: Tell = lambda _: None) -> StepTrace:
+    """The trace of a job's step; `module` is the source of its model, empty for a built-in one. `tell` hears now and
+    then how many seconds it has taken.
 
-    Raises RunError with the process' own code, or FF-PLAN-057 (it ended, or did not answer within `seconds`),
-    UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker raises.
+    Raises RunError FF-APP-488 (it stalled) or with the process' own code, or FF-PLAN-057 (it ended, or did not answer
+    within `seconds`), UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker
+    raises.
     """
     bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
-    found = await _answer(StepMemoryRequest(spec, module), StepTrace, bounds, seconds)
+    found = await _answer(StepMemoryRequest(spec, module), StepTrace, bounds, seconds, tell)
     check(found)
     return found
 
@@ -119,7 +122,9 @@ async def _or_warned(spec: JobSpec, module: bytes, journal: EventEmitter) -> Ste
         return None
 
 
-async def _answer(request: Request, kind: type[Answer], bounds: WorkerLimits, seconds: float) -> Answer:
+async def _answer(
+    request: Request, kind: type[Answer], bounds: WorkerLimits, seconds: float, tell: Tell = lambda _: None
+) -> Answer:
     """What a process in the sandbox says; of it only that it has this form. The process is gone when this returns."""
     bound = ReplyBound(kind, limits.CONTROL_BYTES, VALUES)
     folder = Path(tempfile.mkdtemp(prefix="farflung-gauger-"))
@@ -128,7 +133,7 @@ async def _answer(request: Request, kind: type[Answer], bounds: WorkerLimits, se
         worker = start_worker(folder / "scratch", log, bounds, command=(*PYTHON, "-m", memory_process.MODULE))
         try:
             async with asyncio.timeout(seconds):
-                answer = await WorkerPipe(worker.socket, lambda _: bound).request(request)
+                answer = await watched(worker, WorkerPipe(worker.socket, lambda _: bound).request(request), tell)
         except TimeoutError:
             raise unanswered("it did not answer in time") from None
         except RunError as error:

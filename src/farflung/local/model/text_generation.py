@@ -7,8 +7,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,6 +23,7 @@ from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker,
 from farflung.host.worker_limits import unplanned_limits
 from farflung.local.model.load import SavedModel
 from farflung.peers.process.interrupts import InterruptHandler
+from farflung.peers.program.stall_watch import StallWatch, look
 from farflung.train.inference_messages import (
     Answer,
     GenerateReply,
@@ -74,7 +78,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
 
 
 def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: InterruptHandler) -> Iterator[Answer]:
-    channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
+    channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), partial(_wait, worker, interrupts))
     left = request.count if isinstance(request, GenerateRequest) else 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.write(encode(request))
@@ -88,6 +92,17 @@ def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: Int
     if left:
         worker.terminate(0)  # its log is complete then
         raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
+
+
+def _wait(worker: WorkerProcess, interrupts: InterruptHandler, descriptor: int, events: int) -> None:
+    """Waits for the process, which is given up where its model never returns. Raises RunError FF-APP-488."""
+    watch = StallWatch(time.monotonic(), worker.usage()["cpu_seconds"])
+    interrupts.wait(descriptor, events, partial(look, watch, worker, _so_far))
+
+
+def _so_far(seconds: int) -> None:
+    sys.stderr.write(f"the model's answer takes {seconds} s so far; Ctrl-C stops\n")
+    sys.stderr.flush()
 
 
 def _next(channel: WorkerChannel, request: Request) -> Answer | WorkerFailure | None:

@@ -7,24 +7,31 @@ asked before, but for the job and for where one machine alone began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from farflung.core.backoff import Backoff
 from farflung.core.errors import FarflungError, RunError
-from farflung.core.events import ProcessRestartEvent, ProcessUsageEvent
+from farflung.core.events import ProcessRestartEvent, ProcessUsageEvent, WarningEvent
 from farflung.core.io.retry import retry
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.worker_process import WorkerProcess
 from farflung.local.network.restarts import RESTARTS
+from farflung.peers.program.stall_watch import watched
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
 from farflung.train.io.worker_pipe import GONE, WorkerPipe, gone
 from farflung.train.reply_bounds import WorkerReplies
 
 NAME: Final = "requester worker"
+_WORK: Final[Mapping[type[worker_messages.Request], str]] = {  # by what it is asked for; the rest tells of itself
+    worker_messages.SetupCommand: "building the model",
+    worker_messages.InitializeCommand: "making the first weights",
+    worker_messages.ProfileCommand: "measuring the numerical noise of one step",
+    worker_messages.EvaluateCommand: "measuring the validation loss",
+}
 
 
 class SupervisorWorker:
@@ -85,16 +92,27 @@ class SupervisorWorker:
 
     async def _reply(self, message: worker_messages.Request) -> worker_messages.Reply:
         if not self._knows_job and self._setup is not None and message is not self._setup:
-            await self._pipe.request(self._setup)
+            await self._asked(self._setup)
         self._knows_job = True
         is_alone = isinstance(message, worker_messages.BaselineCommand)
         if isinstance(message, worker_messages.BaselineCommand) and not self._trains_alone:
             message = replace(message, snapshot=self._began)
-        reply: worker_messages.Reply = await self._pipe.request(message)
+        reply: worker_messages.Reply = await self._asked(message)
         self._trains_alone = self._trains_alone or is_alone
         if isinstance(reply, worker_messages.StateResult):
             self._replies.layout = TensorLayout.of(dict(reply.shapes))
         return reply
+
+    async def _asked(self, message: worker_messages.Request) -> Any:
+        """The reply of this process, which is ended if it stalls. Raises RunError FF-APP-488."""
+
+        def tell(seconds: int) -> None:
+            work = _WORK.get(type(message))
+            if work is not None:
+                said = f"{work} takes {seconds} s so far"
+                self._emitter.emit(WarningEvent(code="FF-APP-487", message=said, hint="nothing, or Ctrl-C to stop"))
+
+        return await watched(self._process, self._pipe.request(message), tell)
 
     def _may_pass(self, error: FarflungError) -> bool:
         """A death passes; not that of a process which would break its own limit again."""

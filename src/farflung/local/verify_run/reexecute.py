@@ -13,9 +13,10 @@ from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.host.io.worker_process import start_worker
+from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
+from farflung.peers.program.stall_watch import watched
 from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.folder import RunFolder
@@ -80,7 +81,7 @@ async def _replays(
     scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
     process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
     try:
-        worker = WorkerPipe(process.socket, WorkerReplies(terms.layout).to)
+        worker = _WatchedWorker(process, WorkerPipe(process.socket, WorkerReplies(terms.layout).to))
         for peer, last in until.items():
             replay = await chains.replay(worker, peer, proven.seats.index(peer), last)
             came = "the same bits" if replay.broken is None else f"other bits in round {replay.broken}"
@@ -90,6 +91,22 @@ async def _replays(
         process.terminate(0)
         shutil.rmtree(scratch, ignore_errors=True)
     return replays
+
+
+class _WatchedWorker:
+    """A worker (peers.node.workspace.WorkerHandle) whose requests end where its model never returns."""
+
+    def __init__(self, process: WorkerProcess, pipe: WorkerPipe) -> None:
+        self._process, self._pipe = process, pipe
+
+    async def request(self, message: worker_messages.Request) -> worker_messages.Reply:
+        """The reply. Raises what the pipe raises, RunError FF-APP-488 (it stalled)."""
+        reply: worker_messages.Reply = await watched(self._process, self._pipe.request(message))
+        return reply
+
+    async def abandon(self) -> None:
+        """Lets it give up what it trains."""
+        await self._pipe.abandon()
 
 
 class RunReexecution:

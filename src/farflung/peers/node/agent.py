@@ -46,6 +46,7 @@ from farflung.peers.node.training_lease import TrainingLease
 from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.process.channel import Channel, ChannelEmitter, by_name, report_end
+from farflung.peers.program.stall_watch import STALLED, StallWatch
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import reach
 from farflung.peers.protocol.directory import DirectoryPublisher
@@ -84,6 +85,7 @@ class NodeAgent:
         self._slot: slots.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
+        self._stall: StallWatch | None = None  # of the request under way
         self._orders = OwnedTasks()  # under way
         self._facts = capabilities(self._folder, config.flops or None)
         self._policy = LeasePolicy(
@@ -261,7 +263,7 @@ class NodeAgent:
         if self._process is not None:
             self._channel.report("usage", process=f"{self._config.name} worker", **self._process.usage())
             why = self._process.terminate()
-        self._process = self._pipe = None
+        self._process = self._pipe = self._stall = None
         self._happened(slots.WorkerExitEvent(self._slot.job, why))
 
     async def watch(self) -> None:
@@ -270,6 +272,7 @@ class NodeAgent:
             await asyncio.sleep(WATCH_SECONDS)
             if self._process is not None and self._process.is_running():
                 over = self._process.over_limit() or (self._pipe.fault if self._pipe is not None else "")
+                over = over or self._stalled(self._process)
                 if over:
                     self._channel.report(
                         "warning", code="FF-APP-086", message=f"{self._config.name}: its worker is ended: {over}"
@@ -282,6 +285,15 @@ class NodeAgent:
                 self._end_worker()
             elif self._slot is not None:
                 self._happened(slots.LeaseTickEvent())
+
+    def _stalled(self, process: WorkerProcess) -> str:
+        """Why a worker that was asked for something must be ended: its model never returns."""
+        if self._pipe is None or not self._pipe.is_busy:
+            self._stall = None
+            return ""
+        now, used = time.monotonic(), process.usage()["cpu_seconds"]
+        self._stall = self._stall or StallWatch(now, used)
+        return STALLED if self._stall.is_stalled(now, used) else ""
 
     def _is_tampered(self, process: WorkerProcess) -> bool:
         """Whether somebody reached into the work: then the lease ends, and the ledger hears why."""

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -62,16 +62,18 @@ class InterruptHandler:
         if self._is_asked:
             raise KeyboardInterrupt
 
-    def wait(self, descriptor: int, events: int = select.POLLIN) -> None:
-        """Until it can be read (or whatever `events` say). Raises KeyboardInterrupt."""
+    def wait(self, descriptor: int, events: int = select.POLLIN, look: Callable[[], None] | None = None) -> None:
+        """Until it can be read (or whatever `events` say); `look` is called each second. Raises KeyboardInterrupt."""
         poll = select.poll()
         poll.register(descriptor, events)
         if self._woken is not None:
             poll.register(self._woken, select.POLLIN)
         while True:
             self.check()
-            if descriptor in dict(poll.poll()):
+            if descriptor in dict(poll.poll(1000 if look is not None else None)):
                 return
+            if look is not None:
+                look()
             with contextlib.suppress(BlockingIOError):
                 while self._woken is not None and self._woken.recv(64):
                     pass

@@ -27,6 +27,7 @@ from farflung.host.worker_limits import unplanned_limits
 from farflung.job import dataset, proof_class
 from farflung.job.spec import JobSpec, JobTerms, NetworkSpec, Tolerance
 from farflung.peers.program import cache
+from farflung.peers.program.stall_watch import watched
 from farflung.peers.rundir.folder import RunFolder
 from farflung.verify.canon import graph_file
 from farflung.verify.canon.graph_file import GraphFile
@@ -148,7 +149,7 @@ async def _answer(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
     process = start_worker(scratch, log, bounds, command=(*PYTHON, "-m", MODULE))
     try:
         async with asyncio.timeout(SECONDS):
-            return await TracerClient(process.socket).trace(request)
+            return await watched(process, TracerClient(process.socket).trace(request))
     except TimeoutError:
         raise RunError("FF-APP-344", f"the model was not traced within {SECONDS:.0f} s") from None
     finally:

@@ -35,6 +35,11 @@ class WorkerPipe:
         self._is_sent = False  # whole: the worker works on a request
         self.fault = ""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its reply."""
+        return self._turn.locked()
+
     async def request(self, message: Wire) -> Any:
         """Sends a request and waits for its reply; requests queue.
 
