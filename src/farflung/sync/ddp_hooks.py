@@ -15,6 +15,7 @@ the order of ranks.
 from __future__ import annotations
 
 import gc
+import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -37,7 +38,7 @@ from farflung.sync.group import GroupExchange, SyncGroup, too_few
 from farflung.sync.group_choice import resolve
 from farflung.sync.parameter_names import bare_path, named_parameters
 
-VERSION: Final = 2  # of the state_dict
+VERSION: Final = 3  # of the state_dict
 _CHUNK = 4096
 _LENGTH: Final = struct.Struct("<I")
 
@@ -257,14 +258,47 @@ def compress_islands(
             hint="call fully_shard(module, mesh=...) first, with the mesh of one island",
         )
     for name, module in sharded:
-        module.set_all_reduce_hook(_islands(state, bare_path(model, name) or "root"))
+        reduced = ReducedParameters(model.get_submodule(name))
+        module.set_all_reduce_hook(_islands(state, bare_path(model, name) or "root", reduced))
     return state
 
 
-def _islands(state: GradientSync, name: str) -> Any:
+class ReducedParameters:
+    """The parameters that the next reduction of a sharded module is of: FSDP leaves out those without a gradient, and
+    tells the all-reduce hook no names.
+
+    While a forward pass goes through the module it holds its whole parameters; each is watched from the first on.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        inner = tuple(f"{name}." for name, one in module.named_modules() if name and isinstance(one, FSDPModule))
+        self._own = [name for name, _ in module.named_parameters() if not name.startswith(inner)]
+        self._watched, self._with_gradient = WeakTensorKeyDictionary(), set[str]()
+        module.register_forward_pre_hook(self._watch)
+
+    def _watch(self, module: nn.Module, _: Any) -> None:
+        for name in self._own:
+            parameter = module.get_parameter(name)
+            if parameter.requires_grad and parameter not in self._watched:
+                self._watched[parameter] = True
+                path = bare_path(module, name)
+                if parameter.is_leaf and not hasattr(parameter, "full_tensor"):  # not sharded now
+                    parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        lambda _, path=path: self._with_gradient.add(path)
+                    )
+
+    def taken(self) -> str:
+        """A short word for those that have got a gradient since the last reduction."""
+        names = "\0".join(sorted(self._with_gradient))
+        self._with_gradient.clear()
+        return hashlib.blake2s(names.encode(), digest_size=8).hexdigest()
+
+
+def _islands(state: GradientSync, name: str, reduces: ReducedParameters) -> Any:
     def hook(reduced: Tensor) -> None:
-        # FSDP leaves out parameters without a gradient: what it then reduces is another vector.
-        reduced.copy_(state.mean(f"{name}, {reduced.numel()} elements", reduced))
+        reduced.copy_(state.mean(f"{name}, {reduced.numel()} elements of {reduces.taken()}", reduced))
 
     return hook
 
