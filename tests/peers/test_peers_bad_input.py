@@ -56,7 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "code", "told"),
     [
         (("rnu",), "FF-APP-001", "Did you mean 'run'?"),
-        (("run", "--roundz", "3"), "FF-APP-001", "'--rounds'"),
+        (("run", "--roundz", "3"), "FF-APP-001", "Did you mean --rounds?"),
         (("run", "--seed", "many"), "FF-APP-001", "'many' is not a valid integer"),
         (("run", "--set", "rounds"), "FF-APP-001", "key=value"),
         (("run", "--preset", "tinny"), "FF-JOB-005", 'did you mean "tiny"?'),
@@ -207,13 +207,12 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the_run_goes_on(
     six: Any, farflung: Farflung, small_disk: Callable[[str], Path]
 ) -> None:
-    """Full before the network is up; then, on a larger disk, in the middle of training."""
-    run = small_disk("1400k") / "run"
-    told = farflung(*SIX, "--out", str(run)).refusal("FF-CORE-050", 1)
-    assert "No space left on device" in told
-    assert "farflung resume" in told
-    filler = small_disk("24m") / "filler"
-    process = farflung.start("resume", str(run), "--json")
+    """Too small for the run, which then does not begin; then, on a larger disk, full in the middle of training."""
+    place = small_disk("1400k")
+    told = farflung(*SIX, "--out", str(place / "none")).refusal("FF-APP-495", POLICY)
+    assert "farflung run --out FOLDER" in told
+    filler, run = small_disk("24m") / "filler", place / "run"
+    process = farflung.start(*SIX, "--out", str(run))
     _read_until(process, '"event":"round"')
     _fill(filler)
     ended = farflung.finish(process)
