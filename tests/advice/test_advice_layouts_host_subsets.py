@@ -102,7 +102,7 @@ def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
 
 @pytest.mark.slow
 def test_one_host_is_no_pipeline() -> None:
-    """Whoever trains all layers sooner than another one of them is reckoned as one host alone."""
+    """Whoever trains all layers sooner than another one of them is calculated as one host alone."""
     one = pipeline_layouts.pipeline(
         MIDDLE, (host("fast", "H100 SXM", cards=8), host("slow", "GTX 1660")), layout_search.USUAL
     )

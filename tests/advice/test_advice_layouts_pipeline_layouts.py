@@ -185,7 +185,7 @@ def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
 @given(st.sampled_from([BIG, TINY]), st.sampled_from([2e6, 2e7, 1e12]), st.integers(1, 2), st.sampled_from([0, 0.2]))
 @example(TINY, 1e12, 1, 0.0)
 def test_what_is_not_timed_would_not_have_been_faster(work: JobWork, rate: float, ways: int, trip: float) -> None:
-    """Micro-batches that a bound rules out, timed all the same."""
+    """Micro-batches that a bound rules out, timed anyway."""
     subset = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
     grid = tuple(subset[at * 4 : (at + 1) * 4] for at in range(ways))
     found = pipeline_layouts._laid(work, grid, LayoutKind.PIPELINE, USUAL)

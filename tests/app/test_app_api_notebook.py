@@ -61,8 +61,8 @@ def test_key_figures_name_their_units_and_what_they_are_compared_with() -> None:
     figures = dict(notebook.figures(timeline))
     assert figures["rounds"] == "2 of 4"
     assert figures["trained"] == "2 k tokens in 3.00 s"
-    assert figures["validation loss"] == "3.750 nats a token, 5.500 at the start"
-    assert figures["one machine, same tokens"] == "3.500 nats a token"
+    assert figures["validation loss"] == "3.750 nats/token, 5.500 at the start"
+    assert figures["single-machine baseline"] == "3.500 nats/token"
     assert figures["audits"].endswith("caught: nobody")
     assert "model" not in figures
 
@@ -80,7 +80,7 @@ def test_a_curve_is_a_drawing_of_its_own_that_stays_inside_its_frame(losses: tup
     drawing = notebook.sparkline(timeline)
     svg = ET.fromstring(drawing)
     assert svg.attrib["role"] == "img"
-    assert "nats a token" in svg.attrib["aria-label"]
+    assert "nats/token" in svg.attrib["aria-label"]
     places = re.findall(r"([-\d.]+),([-\d.]+)", " ".join(line.attrib["points"] for line in svg.iter("polyline")))
     assert len(places) >= 3
     assert all(0 <= float(x) <= notebook.WIDTH and 0 <= float(y) <= notebook.HEIGHT for x, y in places)

@@ -233,7 +233,7 @@ def test_a_plan_starts_nothing_and_says_what_it_takes() -> None:
     assert "credits" in repr(planned)
     page = planned._repr_html_()
     assert page.startswith("<pre")
-    assert "to agree" in page
+    assert "sync traffic" in page
     assert ff.plan(preset="tiny", baseline=True).baseline_seconds > 0
 
 

@@ -141,7 +141,7 @@ def test_the_explorer_says_it_where_the_terms_are_at_hand_and_else_calls_nothing
     assert f"outcome only: not verifiable step by step ({WHY})" in shown(UNPROVEN, UNPROVEN)
     assert proof_class.PROVEN in shown(PROVEN, PROVEN)
     for other in (None, UNPROVEN):
-        assert "outcome only: not verifiable step by step, as far as is known here" in shown(PROVEN, other)
+        assert "outcome only: not verifiable step by step, by what is known here" in shown(PROVEN, other)
 
 
 def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_proven(
@@ -159,7 +159,7 @@ def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_prov
         return capsys.readouterr()
 
     assert f"Work     outcome only: not verifiable step by step ({WHY})" in said("--terms", str(own))[0]
-    assert "Work     outcome only: not verifiable step by step, as far as is known here" in said()[0]
+    assert "Work     outcome only: not verifiable step by step, by what is known here" in said()[0]
     facts = json.loads(said("--terms", str(own), "--json")[0])
     assert facts["jobs"][0]["work"] == f"outcome only: not verifiable step by step ({WHY})"
     assert "FF-APP-346" in said("--terms", str(other))[1]

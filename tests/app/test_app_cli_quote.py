@@ -73,7 +73,7 @@ def test_price_winners_and_setter_are_told_and_belong_together() -> None:
     assert told["price_of_round"] == -(-told["ask"] * told["unit_flop"] // 10**15)
     assert told["total"] == 4 * 20 * told["price_of_round"]
     assert f"0.{told['ask']:06d} credits for 10^15 FLOP, the ask of {told['setter']}, who is not hired" in text
-    assert f"Hired {', '.join(told['hired'])} (who of them begins" in text
+    assert f"Hired {', '.join(told['hired'])} (which of them begin" in text
     for key in ("price_of_round", "price_of_million", "total"):
         assert f"{told[key] / 1e6:.6f} for" in text
 

@@ -48,4 +48,4 @@ def test_whom_a_dispute_freed_is_told_as_right_and_not_as_caught() -> None:
     assert story.title == "9ae58a6e was accused, and freed"
     text = " ".join(story.sentences)
     assert "the challenger's number is not the one that the law computed" in text
-    assert "Its accusers lose 0.000960 credits: 0.000480 to the accused, 0.000480 burnt." in text
+    assert "Its accusers lose 0.00096 credits: 0.00048 to the accused, 0.00048 burnt." in text

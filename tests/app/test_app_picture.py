@@ -23,7 +23,7 @@ def test_a_picture_stands_alone_and_says_what_the_screen_says(tmp_path: Path) ->
     text = drawn(run, tmp_path / "a.svg")
     root = ElementTree.fromstring(text)
     said = "".join(root.itertext()).replace("\xa0", " ")
-    for part in ("04040404 is caught", "validation loss 3.125 nats a token", "ledger balanced (sum 0)"):
+    for part in ("(04040404) caught cheating", "validation loss 3.125 nats/token", "ledger balanced (sum 0)"):
         assert part in said
     assert set(re.findall(r"https?://[^\"')\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "@font-face" not in text

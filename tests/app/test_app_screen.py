@@ -39,7 +39,7 @@ def test_an_old_run_fits_the_terminal_and_stays_in_its_place(tmp_path: Path, col
     terminal, _ = on_terminal(tmp_path, "watch", "--speed", "40", columns=columns, height=height)
     assert terminal.scrolled == 0
     assert terminal.most_rows <= min(24, height - 1)
-    assert "04040404 is caught" in terminal.text
+    assert "(04040404) caught cheating" in terminal.text
     assert "validation loss 3.125" in terminal.text
     at_once, _ = on_terminal(tmp_path, "watch", "old", "--speed", "max", columns=columns, height=height)
     told, again = terminal.text.splitlines(), at_once.text.splitlines()
@@ -90,7 +90,7 @@ def test_lines_and_json_on_a_pipe_tell_the_same_facts(farflung: Farflung) -> Non
     as_json = farflung("watch", "--json")
     assert as_json.lines == [to_json(event) for event in told]
     text = "\n".join(farflung("watch").lines)
-    for fact in ("3.125", "02020202", "cd" * 32, "ef" * 32, "sum 0", "04040404 is caught", "3/3 rounds"):
+    for fact in ("3.125", "02020202", "cd" * 32, "ef" * 32, "sum 0", "(04040404) caught cheating", "3/3 rounds"):
         assert fact in text
 
 
@@ -103,7 +103,7 @@ def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
     assert [lane["peer"] for lane in facts["lanes"]] == list(PEERS[:3])
     assert len(facts["audits"]) == 2
     text = "\n".join(farflung("watch", "--dispute", "1").lines)
-    assert "the claim is off by 900 times the tolerance" in text
+    assert "the claim is off by 900x the tolerance" in text
     assert "its file is not in the run's folder" in text
     assert json.loads("".join(farflung("watch", "--dispute", "1", "--json").lines))["audit"]["peer"] == PEERS[3]
 
@@ -225,11 +225,11 @@ def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: F
     assert terminal.scrolled == 0
     assert terminal.most_rows <= 24
     result = farflung("watch", "--json").result
-    assert f"validation loss {result['loss']:.3f} nats a token" in terminal.text
+    assert f"validation loss {result['loss']:.3f} nats/token" in terminal.text
     assert f"model {result['model_hash'][:12]}" in terminal.text
     assert "ledger balanced (sum 0)" in terminal.text
     lines = farflung("watch").lines
-    assert any(f"validation loss {result['loss']:.3f} nats a token" in line for line in lines)
+    assert any(f"validation loss {result['loss']:.3f} nats/token" in line for line in lines)
     again, _ = on_terminal(farflung.runs, "watch", "--speed", "max", columns=100, height=30)
     assert again.text == terminal.text
 

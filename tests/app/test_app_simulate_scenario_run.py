@@ -280,7 +280,7 @@ def test_the_rest_of_the_day_of_who_is_caught_is_told_as_caught() -> None:
 
 
 def test_audits_are_told_of_all_that_was_handed_in() -> None:
-    """Where all are caught at once nothing is accepted, and what was audited was a contribution all the same."""
+    """Where all are caught at once nothing is accepted, and what was audited was a contribution anyway."""
     asked = made(audit__verifiers=1, audit__cheaters=1.0, market__members=2)
     outcome = scenario_run.simulate(asked, 1)
     audited = outcome.of(kinds.AUDITED)

@@ -206,7 +206,7 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
 
 def test_the_loss_is_compared_even_when_the_gap_is_bad(pages: dict[str, str]) -> None:
     text = read(pages["whole"]).text
-    assert "one machine that trained on the same tokens reached 1.997, and this run is 0.328 above it" in text
+    assert "the single-machine baseline reached 1.997 on the same tokens, and this run is 0.328 above it" in text
     assert "+0.328" in text
 
 
@@ -221,9 +221,9 @@ def test_how_pairs_reached_each_other_and_what_the_exchange_took_is_told() -> No
     assert "15 pairs of nodes talked" in text
     for row in (
         "on the LAN 2",
-        "directly 9",
-        "by an opening through both routers 3",
-        "through a relay 1",
+        "direct 9",
+        "hole-punched 3",
+        "relayed 1",
         "all-gather 1 0.50 s 0.75 s",
         "fan-out 7 0.25 s 0.24 s",
         "2 relays carried 152 MB that both ends signed for, and got 0.015200 credits",
@@ -235,7 +235,7 @@ def test_of_ways_the_page_says_no_more_than_is_known() -> None:
     assert "is told at the end of the run" in ways_of(app_told.running())
     homes = events.SimulatedHomeEvent(names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0)
     assert "2 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 cone." in ways_of([*app_told.begun(), homes])
-    assert "No pair of nodes talked" in ways_of([*app_told.begun(), homes, events.PathCountsEvent()])
+    assert "No nodes were connected" in ways_of([*app_told.begun(), homes, events.PathCountsEvent()])
     assert ways_of(app_told.begun()) == ""
 
 
@@ -253,7 +253,7 @@ def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_comp
     page = undrawn([*app_told.stopped(), events.RunResumeEvent(round=2, session=2), within, app_told.stopped()[-1]])
     assert "◆ off</strong>: within the most" in page
     assert "Compared with the plan of 3 of 8 rounds." in page
-    assert "Time is not compared: nobody knows how long a run that is resumed lay." in page
+    assert "Time is not compared: how long the run was stopped is unknown." in page
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What strangers and traitors can do to one seat of a committee: nothing is believed, kept or answered unbounded."""
+"""What strangers and traitors can do to one seat of a committee: nothing is trusted, kept or answered unbounded."""
 
 from __future__ import annotations
 

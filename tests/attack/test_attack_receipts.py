@@ -1,4 +1,4 @@
-"""Receipt files that somebody altered: no change of a genuine file, however small, is believed."""
+"""Receipt files that somebody altered: no change of a genuine file, however small, is trusted."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def genuine(chain: Chain) -> bytes:
 
 
 def believe(data: bytes, genesis: Any) -> str:
-    """The code with which a file is refused, empty where it is believed."""
+    """The code with which a file is refused, empty where it is trusted."""
     try:
         check_receipt_file(read_receipt_file(data), genesis)
     except VerificationError as refusal:

@@ -62,7 +62,7 @@ def test_the_example_notebook_runs_from_the_first_cell_to_the_last(small: Path) 
     client.execute()
 
     (plan,) = outputs(notebook, "plan")
-    assert "to agree" in plan["text/html"]
+    assert "sync traffic" in plan["text/html"]
     (live,) = outputs(notebook, "run")  # one block, kept up to date; nothing else is said
     assert "2/2 rounds" in live["text/plain"]
     assert "Result" in live["text/html"]

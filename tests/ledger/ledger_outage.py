@@ -2,7 +2,7 @@
 
 POSIX promises this much. What was written is there after the file's own `fsync`; before it each sector of 512 bytes is
 there or is not, in any order, and the file is as long as before, as after, or between. Names that were given, taken
-over or deleted are so after the folder's `fsync`; before it each may be or not. SQLite is believed: with
+over or deleted are so after the folder's `fsync`; before it each may be or not. SQLite is trusted: with
 `synchronous=FULL` a transaction is on the disk, whole, when COMMIT returns ("Atomic Commit In SQLite", its own
 documentation), so what it writes in between is not recorded.
 """

@@ -1,4 +1,4 @@
-"""Receipts: every row can be proved, and no altered proof is believed."""
+"""Receipts: every row can be proved, and no altered proof is trusted."""
 
 from __future__ import annotations
 

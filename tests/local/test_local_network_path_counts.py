@@ -41,4 +41,4 @@ def test_a_person_reads_how_pairs_talked() -> None:
     told = PathCountsEvent(direct=2, opened=3, relay=1)
     assert events.from_json(events.to_json(told)) == told
     assert fold(RunTimeline(), told).ways == told
-    assert phrases.ways(told) == ("connections: 2 directly, 3 by an opening through both routers, 1 through a relay")
+    assert phrases.ways(told) == ("connections: 2 direct, 3 hole-punched, 1 relayed")

@@ -166,7 +166,7 @@ def test_a_relay_that_shines_when_it_is_measured_and_is_slow_in_use_is_left() ->
         play.wait(2)
     play.wait(3 * REST_SECONDS)
     assert set(play.state.attached) == {R[1], R[2]}
-    play.wait(2 * FRESH_SECONDS, 20)  # it shines again, and is believed no more
+    play.wait(2 * FRESH_SECONDS, 20)  # it shines again, and is trusted no more
     assert set(play.state.attached) == {R[1], R[2]}
 
 

@@ -271,7 +271,7 @@ def test_a_validator_that_was_away_begins_from_a_snapshot_of_the_others(
         assert (await begin(late, places)).height == 0
         await service.close()
         status = await begin(late, places)
-        assert (status.height, status.silent) == (0, 1), "nobody answers: it begins all the same"
+        assert (status.height, status.silent) == (0, 1), "nobody answers: it begins anyway"
 
     asyncio.run(play())
     store = LedgerStore.open(late.folder / "chain.db", setting.genesis)

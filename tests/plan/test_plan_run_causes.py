@@ -51,7 +51,7 @@ AS_PLANNED = RunObservations(
     training=TOOK.compute,
     agreeing=AGREEING,
     exchange=1.0,
-    exchange_foretold=1.0,
+    exchange_predicted=1.0,
     checking=CHECKING,
     lasted=TOOK.total,
 )
@@ -203,7 +203,7 @@ RUNS = st.builds(
     training=st.floats(0.0, 200.0),
     agreeing=st.floats(0.0, 60.0),
     exchange=st.floats(0.0, 60.0),
-    exchange_foretold=st.floats(0.0, 60.0),
+    exchange_predicted=st.floats(0.0, 60.0),
     checking=st.floats(0.0, 60.0),
     lasted=st.floats(0.0, 400.0),
 )

@@ -287,7 +287,7 @@ def test_an_empty_parameter_is_left_alone(name: str) -> None:
 
 
 def test_a_step_that_one_peer_s_optimizer_skipped_is_a_step_of_the_round() -> None:
-    """A gradient scaler leaves a step out at one peer; its loop calls `advance` all the same."""
+    """A gradient scaler leaves a step out at one peer; its loop calls `advance` anyway."""
 
     def work(rank: int) -> torch.Tensor:
         model = net()

@@ -210,7 +210,7 @@ def test_in_a_proven_job_harm_is_paid_since_its_work_is_checked() -> None:
 
 
 def test_who_is_suspected_must_be_drawn() -> None:
-    """The requester leaves out who its scores would have drawn: the reader draws it all the same."""
+    """The requester leaves out who its scores would have drawn: the reader draws it anyway."""
     spec = replace(WIDE, rounds=RUN + 2, audit=AuditSpec(rate=1e-9, probation=1))
     odd = {"gains": lambda truth, place, peer, round: (9, 9) if peer == A else truth}
     story = Story(odd, spec=spec, done=RUN + 2)

@@ -82,7 +82,7 @@ def test_the_element_is_named_with_all_three_values_and_what_it_cost() -> None:
     )
     assert "accused 0.0312, challenger 0.0297, the law 0.0297" in text
     assert "the accused loses: its number is not the one that the law computed" in text
-    assert "the accused loses 0.005760 credits, stake and bond: 0.002880 to its accusers, 0.002880 burnt" in text
+    assert "the accused loses 0.00576 credits, stake and bond: 0.00288 to its accusers, 0.00288 burnt" in text
     assert "8 blocks, 6.4 kB of hashes, 21 kB shown to the law" in text
 
 
@@ -125,7 +125,7 @@ def test_who_was_right_is_no_longer_caught_and_the_screen_says_why() -> None:
     text = whole([row.text for row in verify(t, 100, is_over=True)])
     assert "is caught" not in text
     assert "the accused was right" in text
-    assert "its accusers lose 0.000960 credits: 0.000480 to the accused, 0.000480 burnt" in whole(shown(t))
+    assert "its accusers lose 0.00096 credits: 0.00048 to the accused, 0.00048 burnt" in whole(shown(t))
     assert t.lost == (960, 0, 480)
 
 

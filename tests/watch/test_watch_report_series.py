@@ -121,12 +121,11 @@ def test_the_ring_is_counted_for_the_rounds_that_closed_and_at_the_end_as_the_re
     ended = report_series.sent(told(plan, RESULT))
     assert (ended.total, ended.ring, ended.agreeing) == (1500, 95_000, 950)
     assert ended.times == 100.0
-    assert ended.times_all == pytest.approx(95_000 / 1500)
 
 
 def test_nothing_sent_has_no_ratio() -> None:
     empty = report_series.sent(RunTimeline())
-    assert (empty.times, empty.times_all, empty.total) == (None, None, 0)
+    assert (empty.times, empty.total) == (None, 0)
 
 
 def test_lanes_name_the_one_that_all_waited_for_and_leave_the_time_between_rounds_out() -> None:

@@ -73,8 +73,8 @@ def test_a_payload_that_a_relay_copied_was_sent_once_and_counts_once() -> None:
 def test_a_plan_promises_no_more_than_what_it_takes_at_most() -> None:
     plan = msgspec.structs.replace(PLAN, sync_bytes=1_000_000, sync_most=4_000_000, way="fan-out")
     own, ring = traffic_ratios.planned_traffic(plan)
-    assert own == "at most 4 MB to agree, 1 MB by fan-out"
-    assert f"{RING / 4_000_000:,.0f} times" in ring
+    assert own == "sync traffic: 1 MB expected (fan-out), 4 MB at most"
+    assert f"{RING / 1_000_000:,.0f}x less" in ring
 
 
 @pytest.mark.parametrize("rounds", [1, 7])

@@ -40,7 +40,7 @@ class Codec(Protocol):
 
     @property
     def form(self) -> CodecParameters:
-        """The codec and its parameters, as they stand in the header."""
+        """The codec and its parameters, as they are in the header."""
 
     def __hash__(self) -> int:
         """Plans remember what a codec's payloads take."""

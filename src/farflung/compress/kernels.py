@@ -8,7 +8,7 @@ The loops of another craft (verify/canon) are a KernelRegistry of their own: dec
 
 numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
 the twins run until they have cost about as much (the ski rental rule: never more than twice the best choice made with
-foresight); what they cost is reckoned from COSTS, for nothing here reads a clock. Where numba is missing or does not
+foresight); what they cost is estimated from COSTS, for nothing here reads a clock. Where numba is missing or does not
 work (a sandbox that forbids it), the twins go on. Who knows how much is to come says so before
 (`KernelRegistry.foresee`). Nothing here reads the environment either; a process calls `use`.
 """

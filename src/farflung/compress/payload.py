@@ -49,7 +49,7 @@ class CodecParameters(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The fields as they stand in a header."""
+        """The fields as they are in a header."""
         kind, transform = KINDS.index(self.kind) + 1, TRANSFORMS.index(self.transform)
         return (kind, self.value_bits, transform, self.chunk, self.topk, self.rank)
 

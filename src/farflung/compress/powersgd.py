@@ -88,7 +88,7 @@ class LowRankCodec:
 
     @property
     def form(self) -> CodecParameters:
-        """What stands in the header."""
+        """What is in the header."""
         return CodecParameters(self.name, rank=self.rank)
 
     def starting(self, public: Float32) -> LowRankCodec:

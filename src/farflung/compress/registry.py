@@ -20,7 +20,7 @@ NAMES: Final = KINDS
 
 
 def make(name: str, *, value_bits: int, topk: int, chunk: int, transform: str, rank: int, error_decay: float) -> Codec:
-    """The codec `name`. Parameters that it does not use are checked all the same.
+    """The codec `name`. Parameters that it does not use are checked anyway.
 
     Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range), FF-COMP-032
     (a chunk that has no transform), FF-COMP-033 (value bits), FF-COMP-045 (the rank).

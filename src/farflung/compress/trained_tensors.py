@@ -1,7 +1,7 @@
 """Says which tensors of a layout a sparse payload is about: those that its maker trained.
 
 A tensor that was not trained takes no place among the largest of a chunk, and a small one that was trained, of which
-nothing is sent, is told from it. The plane, one bit a tensor in layout order, lowest bit first, stands at the start of
+nothing is sent, is told from it. The plane, one bit a tensor in layout order, lowest bit first, is at the start of
 the body of a payload whose header has the flag PARTIAL; without the flag all tensors were trained.
 """
 

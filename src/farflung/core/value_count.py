@@ -20,7 +20,7 @@ _STEPS: Final = tuple(
 
 
 def count_values(data: bytes | bytearray | memoryview, most: int) -> int:
-    """How many values stand in well-formed bytes, lists and maps among them; of more than `most`, `most + 1`.
+    """How many values are in well-formed bytes, lists and maps among them; of more than `most`, `most + 1`.
 
     What is not well-formed gives some number of no more than its bytes: the decoder says what it is.
     """

@@ -53,7 +53,7 @@ class NetworkFault(StrEnum):
 
 
 class FaultSide(StrEnum):
-    """Where a fault is to be mended."""
+    """Where a fault is to be fixed."""
 
     NONE = ""
     HERE = "this computer"

@@ -130,7 +130,7 @@ class LoopbackReading(msgspec.Struct, frozen=True):
 
 
 class PortRangeReading(msgspec.Struct, frozen=True):
-    """Ports that the system hands out by itself (first and last; 0, 0: it does not say); how many were had at once."""
+    """Ports that the system hands out by itself (first and last; 0, 0: it does not say); how many were free."""
 
     first: int
     last: int

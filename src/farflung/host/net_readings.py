@@ -77,7 +77,7 @@ class ObservedAddress(msgspec.Struct, frozen=True):
 
 
 class RelayReading(msgspec.Struct, frozen=True):
-    """All about one relay. `named`: the key that the user named; `key`: that it has, as far as is known."""
+    """All about one relay. `named`: the key that the user named; `key`: that it has, where it is known."""
 
     place: str  # host:port, as it was named
     host: str

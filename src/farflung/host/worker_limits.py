@@ -19,7 +19,7 @@ from farflung.core.limits import MIB
 GIB: Final = 1 << 30
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 KERNELS: Final = ("numpy", "numba", "auto")  # what FARFLUNG_KERNELS may say
-CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
+CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is counted
 MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
 LOG_BYTES: Final = 16 * MIB  # what its log may grow to: `file_bytes` bounds every file, this one too
 

@@ -84,7 +84,7 @@ def probe_of(spec: JobSpec, *, is_proven: bool) -> LossProbeConfig | None:
 
 
 def may_be_outcome(spec: JobSpec) -> bool:
-    """Whether a job can still turn out to be outcome only when its model is traced: a plan reckons with it."""
+    """Whether a job can still turn out to be outcome only when its model is traced: a plan assumes it."""
     return bool(known(spec)) or (spec.audit.proof == "auto" and spec.model.kind == "module")
 
 

@@ -1,4 +1,4 @@
-"""Implements a light client: it holds a trusted committee, and believes what that committee certified.
+"""Implements a light client: it holds a trusted committee, and trusts what that committee certified.
 
 From one epoch to the next it takes one receipt: the row of the next committee, under a header of the epoch it trusts.
 Nothing is skipped. A committee whose seats ended long ago has no stake left to lose, so that it could sign a second

@@ -89,7 +89,7 @@ class PersistentVector(Sequence[T], Generic[T]):
 
 
 class PersistentMap:
-    """The index of each key. Keys are only ever added, so each stands in one of the layers, the largest first."""
+    """The index of each key. Keys are only ever added, so each is in one of the layers, the largest first."""
 
     __slots__ = ("layers",)
 

@@ -192,7 +192,7 @@ class TxReply(Wire, frozen=True, tag="tx"):
 
 
 class KeysReply(Wire, frozen=True, tag="keys"):
-    """Rows as they stand at the head, of all accounts that changed theirs in blocks up to `height`: ask on from there.
+    """Rows as they are at the head, of all accounts that changed theirs in blocks up to `height`: ask on from there.
 
     `head` is the newest height; when both are the same, nothing is left to ask.
     """

@@ -1,7 +1,7 @@
 """Builds receipts from a chain, and verifies them for a reader who knows its genesis.
 
 The genesis names the first committee; each later one is reached by one step (ledger.light_client), so that a receipt of
-epoch e is believed with the e steps before it.
+epoch e is trusted with the e steps before it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def committee_of(file: ReceiptFile) -> tuple[PeerId, ...]:
 
 
 def _place(receipt: LedgerReceipt) -> tuple[int, int]:
-    """Where a receipt stands in a file; an unknown table comes last."""
+    """Where a receipt is in a file; an unknown table comes last."""
     table = _TABLES.index(receipt.table) if receipt.table in KINDS else len(_TABLES)
     return table, receipt.index
 

@@ -42,7 +42,7 @@ class LedgerReceipt(Wire, frozen=True):
 def prove_row(
     state: LedgerState, header: BlockHeader, certificate: QuorumCertificate, table: str, key: bytes
 ) -> LedgerReceipt:
-    """The receipt of the row under `key` (see ledger.table_rows), as it stands in the state of a certified header.
+    """The receipt of the row under `key` (see ledger.table_rows), as it is in the state of a certified header.
 
     Raises PolicyError FF-LEDG-070 when there is no such table or row.
     """

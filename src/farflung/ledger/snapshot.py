@@ -2,7 +2,7 @@
 
 It serves nodes that join late or were offline for long.
 
-A table's rows stand in chunks of 2^k by index, k fixed for each table so that a chunk has at most a mebibyte. The hash
+A table's rows are in chunks of 2^k by index, k fixed for each table so that a chunk has at most a mebibyte. The hash
 of a chunk is a node of the table's own Merkle tree (level k), so a manifest needs nobody's word but the certificate's:
 the chunks' hashes fold to the tables' roots, these to the header's `state`, and a committee that the reader trusts
 finalized the header (ledger.light_client). Hence the first wrong chunk shows who sent it. States are never changed
@@ -160,7 +160,7 @@ def check_chunk(listing: TableListing, number: int, rows: Rows) -> None:
 
 
 def restored(genesis: Genesis, header: BlockHeader, rows: Mapping[str, Sequence[bytes]]) -> LedgerState:
-    """The state after the block of a header that one believes, from all encoded rows of each table.
+    """The state after the block of a header that one trusts, from all encoded rows of each table.
 
     Raises VerificationError FF-LEDG-329: the rows are not those under the header's state root.
     """

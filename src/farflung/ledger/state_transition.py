@@ -155,7 +155,8 @@ def apply_block(
     The owner of `proposer`'s seat earns the fees. `judged`: the stamps of transactions whose form and signature are
     known to hold; those of all others are looked at here. Of a block that is final they are TRUSTED: a quorum judged
     them, and two libraries that differ must not split the chain. `see` is told of each step with the sheet as it stands
-    after it. A RejectedResult has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
+    after it. A RejectedResult has no effect at all. Raises only RunError FF-LEDG-099: the ledger is not balanced, a
+    bug.
     """
     draft = StateDraft(state, time_ms, validators.owner_of(state, proposer))
     settlement.expire(draft)

@@ -8,7 +8,7 @@ than what waits, verdicts are in the pool's memory. The rules:
                  under load, limits.JUDGE_TXS of limits.JUDGE_BYTES together at most
     bounded      beyond limits.DOCKET_TXS or DOCKET_BYTES what is handed in is not taken, and is judged by who asked;
                  blocks are bounded by the replica, which keeps few proposals
-    no answer    means a verdict all the same: it is found here
+    no answer    means a verdict anyway: it is found here
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def excludes(first: Vote, second: Vote) -> bool:
 
 
 def certificate_of(votes: Iterable[SignedVote], seats: int) -> QuorumCertificate:
-    """Votes for the same, put together. They are believed to be signed; one of each seat, at least one."""
+    """Votes for the same, put together. They are taken to be signed; one of each seat, at least one."""
     by_seat = {signed.seat: signed for signed in votes}
     vote = next(iter(by_seat.values())).vote
     bits = sum(1 << seat for seat in by_seat).to_bytes(_width(seats), "little")

@@ -3,7 +3,7 @@
     n + s winners of one window, all paid the (n+s+1)-th ask: members and spares alike, and nobody its own ask
 
 Spares are winners, because they are paid when they work; would the first loser be called up at its own ask, it had
-better ask more. Who of the winners begins is drawn by the beacon of the block that opened the asks and not by what they
+better ask more. Which winners begin is drawn by the beacon of the block that opened the asks and not by what they
 ask: an ask that could move a spare to a member's seat would be worth lowering. (docs/concepts/market.md has the proofs,
 and where they end: several slots of one owner, several bids of one epoch, names that nobody stands behind.)
 
@@ -32,7 +32,7 @@ from farflung.market.work_units import unit_price
 class Bundle(msgspec.Struct, frozen=True):
     """Who was hired for a job. `ask` is the price of a calibrated unit, that of `setter`; `price` of one of the job's.
 
-    Members and spares stand in the order in which the beacon drew them.
+    Members and spares are in the order in which the beacon drew them.
     """
 
     job: Hash

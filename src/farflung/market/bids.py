@@ -32,7 +32,7 @@ from farflung.market.work_units import MemberWork, UnitBounds, ask_within, unit_
 MEGA: Final = 10**6
 HOUR_MS: Final = 3_600_000
 HOURS: Final = 24
-HALF: Final = 12  # hours whose sums stand in one table
+HALF: Final = 12  # hours whose sums are in one table
 HALF_DAY: Final = (1 << HALF) - 1
 LONGEST_MS: Final = 1000 << 30  # from start to deadline: 34 years
 
@@ -133,7 +133,7 @@ def rules(bid: Bid, market: Market) -> tuple[OfferConstraint, ...]:
     reserve = f"{format_credits(bid.reserve)} credits for 10^15 FLOP"
     return (
         OfferConstraint("card", " or ".join(bid.cards) or "any", known[facts["card"]]),
-        OfferConstraint("standing", "an ask that stands at the start", facts["until"] > bid.start),
+        OfferConstraint("standing", "an ask that holds at the start", facts["until"] > bid.start),
         *(OfferConstraint(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
         OfferConstraint("speed", f"{format_count(bid.speed)}FLOP/s", market.asks.speeds >= bid.speed),
         OfferConstraint("unit", "its bounds", _takes(bid.work.each, facts)),

@@ -1,12 +1,12 @@
 """Selects the window of asks of similar speed whose last needed ask comes earliest in the order of prices.
 
-Asks stand in one order, by (ask, peer id); a *place* is a number in it, and all that clearing knows of a price. A
+Asks are in one order, by (ask, peer id); a *place* is a number in it, and all that clearing knows of a price. A
 window is a span of measured speed [p, percent/100 p]; of each owner it counts the first `cap` asks. Of n winners at the
 (n+1)-th price, n + 1 asks are needed, and the last of them sets the price. A window of which so many asks lie before
 place t exists or does not; the least t is found by doubling and halving, each time for all windows at once.
 
 Why one seller with one slot cannot gain (Vickrey 1961 for one window; the choice between windows is ours): let the
-setter stand at place t. The winner of a window cannot move t while it wins: the set of asks before t stays as it is,
+setter are at place t. The winner of a window cannot move t while it wins: the set of asks before t stays as it is,
 and windows with the same setter are told apart by speed. Whoever asks more than the setter has the window it left
 full at its own place or before, so it does not win. Whoever stands behind t and asks less wins at a setter before t
 only, which is less than it costs him. An owner's asks beyond the cap are left out *before* the setter is sought:
@@ -49,7 +49,7 @@ def reach(speed: int, percent: int) -> int:
 def best(speeds: Whole, owners: Whole, needed: int, rule: SimilarityRule) -> SpeedWindow | None:
     """The window whose `needed`-th ask has the least place, or None.
 
-    `speeds` (FLOP/s, at most FASTEST) and `owners` (a number for each; ALONE: an owner of one card) stand in the order
+    `speeds` (FLOP/s, at most FASTEST) and `owners` (a number for each; ALONE: an owner of one card) are in the order
     of asks. Of several windows with that ask the fastest is taken.
     """
     if needed < 1:

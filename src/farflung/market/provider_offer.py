@@ -1,6 +1,6 @@
 """Defines a provider's offer: its capabilities, hashed into its node's row on the ledger, and its ask.
 
-Capabilities are a node's own word. What stands in its row is a hash of those that no run changes (system, cores,
+Capabilities are a node's own word. What is in its row is a hash of those that no run changes (system, cores,
 version of torch): measured ones enter no root. Hiring leaves out who advertises others than its row names.
 """
 

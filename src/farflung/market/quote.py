@@ -45,7 +45,7 @@ class ConstraintLoss(msgspec.Struct, frozen=True):
 class Quote(msgspec.Struct, frozen=True):
     """The answer. `ask`: micro-credits for a calibrated unit; `price`: for one of the job's; `total`: for all of them.
 
-    `hired`: the winners, cheapest first; who of them begins is drawn later. `setter`: whose ask they are all paid.
+    `hired`: the winners, cheapest first; which of them begin is drawn later. `setter`: whose ask they are all paid.
     None of these where no bundle can be had: `hint` says what to relax, and `beyond` what a calibrated unit would cost
     if money were no constraint.
     """
@@ -94,7 +94,7 @@ def quote(market: Market, bid: Bid, tape: PriceHistory, now: Millis, also: Seque
 
 def _hint(market: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint], beyond: Credits | None) -> str:
     """What to relax. Where money would not do it and those who meet all would be enough but for whose they are, no
-    constraint on hosts is named: it is the owner's share that stands in the way.
+    constraint on hosts is named: it is the owner's share that is in the way.
     """
     alike = market.asks.widest(left, SimilarityRule(bid.similarity))
     if beyond is not None or alike <= bid.seats:

@@ -134,7 +134,7 @@ class ReceiptTally:
             self._has_lived = any(self._before)
 
     def take_over(self, sent: int, received: int) -> bool:
-        """Believes what the relay counted of an earlier life; whether a receipt is due for it.
+        """Trusts what the relay counted of an earlier life; whether a receipt is due for it.
 
         Nothing while connections of this process stand and others have ended: who knows which bytes are in the count?
         """

@@ -20,7 +20,7 @@ class TokenBucket:
     at: float = 0.0  # seconds, of the clock that `take` is given
 
     def take(self, size: int, now: float) -> float:
-        """`size` bytes went through; seconds until more may. A clock that goes back stands still here."""
+        """`size` bytes went through; seconds until more may. A clock that goes back stops here."""
         depth = _DEPTH_SECONDS * self.rate
         self.level = min(depth, self.level + self.rate * max(0.0, now - self.at)) - size
         self.at = max(self.at, now)

@@ -9,7 +9,7 @@ segments, each as likely. With N providers, V verifiers and the probability q_r 
                offset: plan.state_vectors); nothing is carried in round 0
     last     = (K - 1)/K x (weights + carried): after the last segment the verifier has them itself
 
-An honest network is foretold in which nobody leaves: no accusation, hence no second verifier, no end that differs and
+An honest network is assumed in which nobody leaves: no accusation, hence no second verifier, no end that differs and
 is fetched, and no probation but the first.
 """
 
@@ -89,7 +89,7 @@ class ExpectedProbes(msgspec.Struct, frozen=True):
 
 
 def scores(spec: JobSpec) -> ExpectedProbes:
-    """Whether a job that may be outcome only will be is not known: it is reckoned with."""
+    """Whether a job that may be outcome only will be is not known: it is assumed."""
     probe = probe_of(spec, is_proven=not may_be_outcome(spec))
     if probe is None:
         return ExpectedProbes(Fraction(0), 0)

@@ -3,7 +3,7 @@
 
 Each sign says how much it explains (plan.run_signs). The one that explains most is named where it explains ENOUGH
 of what was measured beyond the plan, or below it; where none does alone but all in that direction do together,
-several parts add up, and the largest is named as such. Else nothing is named: a guess would look like a finding.
+the largest is named, after "mostly". Else nothing is named: a guess would look like a finding.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import msgspec
 
 from farflung.core.errors import PolicyError
 from farflung.core.events import PlanEvent
+from farflung.core.money import parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job import proof_class
@@ -37,7 +38,7 @@ class PlannedFees(msgspec.Struct, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """All that is foretold of a run. `event` is how screens and the event log see it."""
+    """All estimates of a run. `event` is how screens and the event log see it."""
 
     spec: JobSpec
     parameters: int
@@ -89,6 +90,7 @@ class RunPlan(msgspec.Struct, frozen=True):
             validators=self.validators,
             committee_bytes=self.committee,
             proof=proof_class.foreseen(spec),
+            unit_price=parse_credits(spec.unit_price),
         )
 
 

@@ -51,7 +51,7 @@ class RunObservations(msgspec.Struct, frozen=True):
     training: float = 0.0
     agreeing: float = 0.0  # the rest of rounds, without the wait for audits
     exchange: float = 0.0  # of that, in rounds whose way was told
-    exchange_foretold: float = 0.0  # by what was known of the lines in each of them
+    exchange_predicted: float = 0.0  # by what was known of the lines in each of them
     checking: float = 0.0  # the wait for audits, and from the last round to the end
     lasted: float = 0.0  # from the command to the end; 0: not known
 
@@ -152,7 +152,7 @@ def of_time(plan: RunPlan, seen: RunObservations) -> Signs:
     agreeing, checking = took.sync + took.exchanging, took.audit + took.evaluate + took.opening
     yield _part("the first round began after", took.start + took.arriving, seen.starting)
     yield _part("training, at this machine's measured rate, took", took.compute, seen.training, _died(seen))
-    more, foretold = seen.agreeing - agreeing, seen.exchange_foretold
+    more, foretold = seen.agreeing - agreeing, seen.exchange_predicted
     if foretold and (seen.exchange - foretold) * more > 0 and abs(seen.exchange - foretold) > abs(more) / 2:
         times = seen.exchange / foretold
         yield RunSign(more, f"exchanges took {times:.2f} times what the lines were taken for{_died(seen)}")

@@ -57,7 +57,7 @@ class RecomputeTrace(Wire, frozen=True):
 
 
 class StepTrace(Wire, frozen=True, tag="traced"):
-    """A module's step. `ran_rows` 0: traced without numbers; else it was run, on at most so many rows, since its shapes
+    """A module's step. `ran_rows` 0: traced without data; else it was run, on at most so many rows, since its shapes
     depend on values, and what is told is extrapolated to `rows`.
     """
 

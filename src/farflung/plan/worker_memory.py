@@ -162,7 +162,7 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
 def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
-    Weights and optimizer at each of K borders: those of border 0 are held anyhow. With a delay the same once more, for
+    Weights and optimizer at each of K borders: those of border 0 are held anyway. With a delay the same once more, for
     the round that is trained ahead, and the weights that it begins with. Where work is audited also the opened states
     of one segment, packed: its start with what is carried (residual, offset), its end, and weights and what is carried
     of the round's end.

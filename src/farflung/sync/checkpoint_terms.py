@@ -1,6 +1,6 @@
 """Decides whether a saved state belongs to a method as it is built here, and names what differs.
 
-Settings and tensors stand in a state as JSON text: one value for torch.distributed.checkpoint, readable by people.
+Settings and tensors are in a state as JSON text: one value for torch.distributed.checkpoint, readable by people.
 """
 
 from __future__ import annotations

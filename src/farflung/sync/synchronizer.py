@@ -313,7 +313,7 @@ class Synchroniser:
         return PendingExchange(state, payload, self._started(work), work)
 
     def _shown(self) -> PublicState:
-        """The public state that the open round starts from, as far as it is known while an exchange is under way."""
+        """The public state that the open round starts from, what is known of it while an exchange is under way."""
         if self.flight is None:
             return self.state
         return self.sync.moved(self.flight.state, self.weights.layout, None)

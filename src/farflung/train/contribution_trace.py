@@ -5,7 +5,7 @@ local weights, optimizer, residual. The leaves are, in this order,
 
     border 0 | border 1 | ... | border K | statistics | payload hash
 
-What stands at border k of round r:
+What is at border k of round r:
 
     params      local weights after the segments before k; at border 0 those of P_r
     optimizer   the optimizer's vectors at that place, and `steps`, which it has counted over all rounds
@@ -43,7 +43,7 @@ class TrainingStatistics(Wire, frozen=True):
 
     @property
     def stated(self) -> LoggedStatistics:
-        """What of it stands in the log, whatever the numbers are."""
+        """What of it is in the log, whatever the numbers are."""
         each = [units(loss) for loss in self.losses]
         return LoggedStatistics(sum(each) // max(1, len(each)), units(self.grad_norm))
 

@@ -179,7 +179,7 @@ class WorkerEngine:
         return begun.finished(self._pulse), prefetched.seconds
 
     def rewind(self, request: worker_messages.RewindCommand) -> worker_messages.StateResult:
-        """Takes inner state from before the round that public state stands at."""
+        """Takes inner state from before the round that public state is at."""
         job, state = self._at(request.round)
         held = _inner_state(job, request.inner)
         if held.round > state.round:

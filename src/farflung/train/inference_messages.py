@@ -55,7 +55,7 @@ class ModelEvaluationReply(Wire, frozen=True, tag="judged"):
 
 class ParameterNamesReply(Wire, frozen=True, tag="named"):
     """What a model's `state_dict` holds beside the file's tensors: second names of a tied one, each with the name that
-    stands in the file; and what the module makes itself, as buffers.
+    is in the file; and what the module makes itself, as buffers.
     """
 
     tied: tuple[tuple[str, str], ...] = ()

@@ -24,7 +24,7 @@ Marks = dict[tuple[str, str], object]  # of owner and attribute
 
 
 def taken(module: nn.Module) -> Marks:
-    """What stands in the classes of a model's layers, and in the modules that its file imports."""
+    """What is in the classes of a model's layers, and in the modules that its file imports."""
     return {(owner, name): _mark(value) for owner, held in _owners(module) for name, value in list(held.items())}
 
 

@@ -100,7 +100,7 @@ def of(terms: JobTerms, rounds: int) -> ModelFileHeader:
 
 
 def text(header: ModelFileHeader) -> str:
-    """The card as it stands in the file."""
+    """The card as it is in the file."""
     return msgspec.json.encode(header, order="sorted").decode()
 
 
@@ -111,7 +111,7 @@ def write(terms: JobTerms, public: PublicState) -> bytes:
 
 
 def read_text(data: bytes) -> str | None:
-    """The text of the card as it stands in a file's head, if there is one. Raises UsageError FF-TRAIN-100."""
+    """The text of the card as it is in a file's head, if there is one. Raises UsageError FF-TRAIN-100."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(HEAD_BYTES, len(data) - 8):
         raise _no_model("it does not begin like a safetensors file")

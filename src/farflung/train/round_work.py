@@ -115,12 +115,12 @@ class RoundWorker:
 
 
 def fresh(state: PublicState, inner: InnerState) -> BorderState:
-    """What stands at border 0 of the round that `inner` goes into."""
+    """What is at border 0 of the round that `inner` goes into."""
     return BorderState(state.round, inner.step, state.params, inner.vectors, inner.residual, inner.offset)
 
 
 class PartialRound:
-    """A round that is being trained: what stands at the borders that it has passed, and what was seen so far.
+    """A round that is being trained: what is at the borders that it has passed, and what was seen so far.
 
     It may rest after any step: what comes out depends on nothing that happens in between (inner_steps.run_steps).
     """
@@ -214,7 +214,7 @@ def rerun(
 ) -> SegmentRerun:
     """Trains one segment of `member`'s round (of so many steps) from its opened state, as that peer should have.
 
-    Raises RunError: FF-TRAIN-082 when the job has no such segment or `start` cannot stand at its first border,
+    Raises RunError: FF-TRAIN-082 when the job has no such segment or `start` cannot be at its first border,
     FF-TRAIN-058 or FF-TRAIN-062 when training from there loses the numbers: no honest peer went on from it.
     """
     first, after = job.check_segment(segment, steps)

@@ -406,7 +406,7 @@ def _replayed(state: CoordinatorState, record: Record) -> CoordinatorState:
     raise VerificationError(
         "FF-TRAIN-011",
         f"the run log does not fit together at a record {record.__struct_config__.tag!r}",
-        cause=f"it stands in round {state.round}, phase {state.phase.value}",
+        cause=f"it is in round {state.round}, phase {state.phase.value}",
         hint="restore the run's folder from a copy",
     )
 

@@ -106,17 +106,17 @@ def weights(state: BorderState) -> bytes:
 
 
 def params_root(layout: TensorLayout, params: Float32) -> Hash:
-    """Root of local weights, as it stands in a border."""
+    """Root of local weights, as it is in a border."""
     return state_root(layout, {PARAMS: params})
 
 
 def optimizer_root(layout: TensorLayout, optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> Hash:
-    """Root of the optimizer's vectors, as it stands in a border; ZERO_HASH when it is fresh."""
+    """Root of the optimizer's vectors, as it is in a border; ZERO_HASH when it is fresh."""
     return state_root(layout, inner_state.named(optimizer, vectors)) if vectors else ZERO_HASH
 
 
 def unsent_root(layout: TensorLayout, residual: Float32 | None, offset: Float32 | None) -> Hash:
-    """Root of what was not sent, as it stands in a border; ZERO_HASH when there is nothing."""
+    """Root of what was not sent, as it is in a border; ZERO_HASH when there is nothing."""
     held = inner_state.unsent(residual, offset)
     return state_root(layout, held) if held else ZERO_HASH
 
@@ -154,7 +154,7 @@ def borders(
     offset: Float32 | None,
 ) -> tuple[BorderRoots, ...]:
     """All borders of a round. `states[0]` holds what was unsent before it; `residual` and `offset`, which its encoding
-    left, stand at the last border.
+    left, are at the last border.
     """
     before = unsent_root(layout, states[0].residual, states[0].offset)
     after = unsent_root(layout, residual, offset)

@@ -84,7 +84,7 @@ class AuditAccounts:
     ) -> dict[PeerId, int]:
         """Units of a round, ascending by peer. Rounds are added in order; of a job without audits, with no verdicts.
 
-        `promised`: all that was committed to. What was not accepted is not paid, and audited all the same.
+        `promised`: all that was committed to. What was not accepted is not paid, and audited anyway.
         """
         verdicts = [signed.verdict for signed in audited.verdicts]
         weights = {c.peer: c.weight for c in promised}

@@ -32,7 +32,7 @@ PANEL: Final = 3  # verifiers of one contribution at most: of three that contrad
 
 
 class AuditFinding(NamedTuple):
-    """A finding, and the excess in thousandths of the tolerance that stands in its verdict."""
+    """A finding, and the excess in thousandths of the tolerance that is in its verdict."""
 
     finding: VerdictFinding
     excess: int
@@ -122,11 +122,11 @@ def _agreed(verdicts: Sequence[Verdict], quorum: int, is_proven: bool) -> Verdic
 def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool) -> AuditConclusion:
     """The verdicts on one contribution, in any order, at least one.
 
-    A quorum that accuses of one thing is believed, and who found false work good is discredited. Short of that, whoever
+    A quorum that accuses of one thing is trusted, and who found false work good is discredited. Short of that, whoever
     accuses what another finds good is discredited, and the claim stands, unless more accuse than do not. Accusations
     that too few confirm, or of different things, take the pay and nothing else. One verifier, one voice.
 
-    `is_proven`: whether the job has a graph; a distance that no graph confirms is believed of two verifiers alone.
+    `is_proven`: whether the job has a graph; a distance that no graph confirms is trusted of two verifiers alone.
     """
     last = {v.verifier: v for v in verdicts}
     said = {verifier: v.finding for verifier, v in last.items()}

@@ -29,7 +29,7 @@ def _about(job: Hash, round: int, node: PeerId, segment: int) -> tuple[bytes, ..
 def result_digest(
     job: Hash, round: int, node: PeerId, segment: int, verifier: PeerId, border: BorderRoots, nonce: Hash
 ) -> Hash:
-    """What a verifier commits to; it stands in its verdict as `result`."""
+    """What a verifier commits to; it is in its verdict as `result`."""
     return digest(NS_AUDIT, *_about(job, round, node, segment), verifier, encode(border), nonce)
 
 

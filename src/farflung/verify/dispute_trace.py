@@ -45,7 +45,7 @@ NOBODY: Final = (ZERO_HASH, ZERO_HASH)
 
 
 class DisputeOperation(NamedTuple):
-    """One operation about a dispute, and the block that it stands in. Whether the law took it, is not said here."""
+    """One operation about a dispute, and the block that it is in. Whether the law took it, is not said here."""
 
     height: int
     sender: PeerId

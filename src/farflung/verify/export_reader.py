@@ -13,7 +13,7 @@ class ExportedRun(msgspec.Struct, frozen=True):
     """The bytes of an exported run. `payload` finds one payload by its content hash.
 
     `evidence`: of each contribution that was found false or withheld; none where it was not handed on.
-    `receipt_files`: what the parties keep, by name, as far as it is there.
+    `receipt_files`: what the parties keep, by name, where it is there.
     """
 
     genesis: bytes

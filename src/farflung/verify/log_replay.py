@@ -3,7 +3,7 @@
     opened ── round ── committed ── (beaconed) ── accepted ── closed ── (audited) ── round ... ── finished
 
 These are the tags of train.run_log. What is not derived from the terms is signed by the peer whose doing it is.
-Lists of peers ascend strictly, so that one round has one form and nobody stands in it twice.
+Lists of peers ascend strictly, so that one round has one form and nobody is in it twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains sampled segments of a finished run again (V4): draws them, and decides what may be concluded about
 them.
 
-A run keeps no private state. What it keeps is enough all the same: a peer begins fresh, its rounds chain, and all
+A run keeps no private state. What it keeps is enough anyway: a peer begins fresh, its rounds chain, and all
 else is public, so a peer's contributions are trained again from its first one on, each under its committed trace.
 
     the whole trace is equal   every segment of the contribution is: weights, optimizer, residual, losses, payload

@@ -67,7 +67,7 @@ def is_start(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, da
 
 
 def is_opened_as(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, data: bytes) -> bool:
-    """Whether a state in train.segments form is the one that stands at `border`; at border 0 the weights are P_r's."""
+    """Whether a state in train.segments form is the one that is at `border`; at border 0 the weights are P_r's."""
     spec = place.spec
     try:
         state = segments.unpack(data, spec.optimizer, layout, border.round)

@@ -47,7 +47,7 @@ def is_timed(spec: JobSpec, committed: CommitmentsRecord) -> bool:
 def suspected(
     spec: JobSpec, committed: CommitmentsRecord, accepted: Sequence[Contribution], found: Mapping[PeerId, str]
 ) -> dict[PeerId, str]:
-    """Whom the submission checks have `found`, and who of the accepted was too fast; ascending by peer."""
+    """Whom the submission checks have `found`, and which of the accepted were too fast; ascending by peer."""
     timed = {c.peer: t for c, t in zip(committed.commitments, committed.timed, strict=bool(committed.timed))}
     fast = {c.peer: SPEED for c in accepted if c.peer in timed and is_too_fast(spec, timed[c.peer], c.weight)}
     return dict(sorted({**fast, **found}.items()))

@@ -25,7 +25,7 @@ NORM_FLOOR: Final = 4
 
 
 def odd_peers(stated: Mapping[PeerId, LoggedStatistics]) -> tuple[PeerId, ...]:
-    """Who of a round's accepted peers states a loss or a gradient norm that lies apart from the others', ascending."""
+    """Which accepted peers of a round state a loss or a gradient norm apart from the others', ascending."""
     peers = sorted(stated)
     if len(peers) < PEERS:
         return ()

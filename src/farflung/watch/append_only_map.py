@@ -32,7 +32,7 @@ class AppendOnlyMap(Mapping[K, V]):
         self._shared, self._state, self._size = _MapCells(cells, 0), 0, len(cells)
 
     def having(self, key: K, value: V) -> AppendOnlyMap[K, V]:
-        """The next state, in which `value` stands at `key`."""
+        """The next state, in which `value` is at `key`."""
         shared = self._shared
         if shared.newest != self._state:
             return AppendOnlyMap(self).having(key, value)

@@ -15,9 +15,9 @@ def summary(t: RunTimeline) -> str:
     return f"{found} of {len(t.canaries)} {'canary' if len(t.canaries) == 1 else 'canaries'} found"
 
 
-def claim(event: events.PerjuryEvent) -> str:
+def claim(event: events.PerjuryEvent, t: RunTimeline) -> str:
     """Which verifier was found to guess."""
-    return f"verifier {phrases.peer(event.verifier)} said that a false segment holds"
+    return f"{phrases.named(event.verifier, t)} said that a false segment holds"
 
 
 def price(event: events.PerjuryEvent) -> str:

@@ -80,13 +80,13 @@ def round_rows(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     loss = f"validation loss {held:.3f} after it" if held is not None else ""
     rows += block("", [plain(loss), plain(waited)], columns) if loss or waited else []
     rows += block("", [plain(phrases.exchange(closed))], columns) if closed.way else []
-    rows += block("", [plain(phrases.clipped(closed))], columns) if closed.clipped else []
+    rows += block("", [plain(phrases.clipped(closed, t))], columns) if closed.clipped else []
     rows += _lanes(t, number, columns)
     drawn = [d for d in t.drawn.values() if d.round == number]
     rows += block("Verify", [plain(_drawn(len(drawn)))], columns)
     for audit in _audits(t, number):
         style = SpanStyle.PLAIN if audit.finding == phrases.HOLDS else SpanStyle.BAD
-        rows += block("", [TextSpan(_told(audit), style)], columns)
+        rows += block("", [TextSpan(_told(audit, t), style)], columns)
     rows += block("Root", [plain(phrases.clean(closed.root, 64))], columns)
     sent = _sent(t, number)
     if sent is not None:
@@ -99,11 +99,11 @@ def _drawn(count: int) -> str:
     return f"{phrases.many(count, 'segment')} drawn" if count else "no segment drawn"
 
 
-def _told(audit: AuditEndEvent) -> str:
+def _told(audit: AuditEndEvent, t: RunTimeline) -> str:
     off = phrases.excess(audit)
     return (
-        f"{phrases.peer(audit.peer)} segment {audit.segment} {phrases.clean(audit.finding, 12)}"
-        f"{', off by ' + off if off else ''}; {phrases.repeated_by(audit)} in {format_seconds(audit.seconds)}"
+        f"{phrases.named(audit.peer, t)} segment {audit.segment} {phrases.clean(audit.finding, 12)}"
+        f"{', off by ' + off if off else ''}; {phrases.repeated_by(audit, t)} in {format_seconds(audit.seconds)}"
     )
 
 
@@ -129,7 +129,7 @@ def _lanes(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     for lane in lanes:
         if lane.trained is None:
             rows += block(
-                "", [plain(phrases.peer(lane.peer)), TextSpan("left before its work came", SpanStyle.CARE)], columns
+                "", [plain(phrases.named(lane.peer, t)), TextSpan("left before its work came", SpanStyle.CARE)], columns
             )
             continue
         bar = lane_bar(lane, size)
@@ -159,7 +159,7 @@ def dispute_rows(t: RunTimeline, number: int, columns: int, *, evidence: str, ru
     drawn = t.drawn.get((audit.round, audit.peer, audit.segment))
     caught = t.caught.get(audit.peer)
     is_caught = caught is not None and (caught.round, caught.segment) == (audit.round, audit.segment)
-    place = f"segment {audit.segment} of round {audit.round} by {phrases.peer(audit.peer)}"
+    place = f"segment {audit.segment} of round {audit.round} by {phrases.named(audit.peer, t)}"
     head = f"{number} of {len(phrases.disputes(t))}: {place}"
     rows = block("Dispute", [TextSpan(head, SpanStyle.STRONG)], columns)
     rows += block("Peer", [plain(phrases.clean(audit.peer, 64))], columns)
@@ -174,7 +174,7 @@ def dispute_rows(t: RunTimeline, number: int, columns: int, *, evidence: str, ru
     rows += block(
         "First", [plain(f"{phrases.clean(first, 64)} trained the segment again, before it saw the claim")], columns
     )
-    second = f"{phrases.peers(others)} did the same, blind as well" if others else "none was asked for"
+    second = f"{phrases.peers(others, t)} did the same, blind as well" if others else "none was asked for"
     rows += block("Second", [plain(second)], columns)
     took = f"{format_count(audit.tokens)} tokens trained again in {format_seconds(audit.seconds)}"
     rows += block("Cost", [plain(took)], columns)

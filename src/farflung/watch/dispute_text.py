@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from farflung.core.events import DisputeEndEvent, DisputeStageEvent
-from farflung.core.money import format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
 from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
@@ -160,12 +159,13 @@ def money(event: DisputeEndEvent) -> tuple[str, ...]:
     """Who lost what to whom."""
     said = []
     if event.slashed:
-        split = f"{format_credits(event.bounty)} to its accusers, {format_credits(event.burnt)} burnt"
+        split = f"{phrases.short_credits(event.bounty)} to its accusers, {phrases.short_credits(event.burnt)} burnt"
         said.append(f"the accused loses {phrases.credits_of(event.slashed)}, stake and bond: {split}")
     else:
         said.append("the accused has its stake and its bond back")
     if event.lost:
-        split = f"{format_credits(event.gained)} to the accused, {format_credits(event.lost - event.gained)} burnt"
+        gained, burnt = phrases.short_credits(event.gained), phrases.short_credits(event.lost - event.gained)
+        split = f"{gained} to the accused, {burnt} burnt"
         said.append(f"its accusers lose {phrases.credits_of(event.lost)}: {split}")
     return tuple(said)
 
@@ -187,10 +187,10 @@ def now(t: RunTimeline, peer: str) -> str:
     """One line for the screen: where the game of `peer` stands, or how it ended; empty where there is none."""
     ruled, played = t.ruled.get(peer), t.games.get(peer, ())
     if ruled is not None:
-        return f"in {phrases.peer(peer)}'s dispute {end(ruled)}"
+        return f"in {phrases.named(peer, t)}'s dispute {end(ruled)}"
     if not played:
         return ""
-    return f"{phrases.peer(peer)}'s dispute is played: {dispute_step(played[-1])}"
+    return f"{phrases.named(peer, t)}'s dispute is played: {dispute_step(played[-1])}"
 
 
 def event_text(event: DisputeStageEvent | DisputeEndEvent) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.ProviderMatchEvent():
             return _matched(event)
         case events.EscrowEvent():
-            escrow, stakes = phrases.credits_of(event.escrow), format_credits(event.stakes)
+            escrow, stakes = phrases.credits_of(event.escrow), phrases.short_credits(event.stakes)
             return say("Network", f"job {phrases.peer(event.job)}: {escrow} in escrow, {stakes} at stake")
         case events.RunResumeEvent():
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
@@ -101,7 +101,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
 
 
 def _compared(event: events.PlanComparisonEvent) -> list[str]:
-    """Broken between words and not cut: how far it is off, and why, stand at the end."""
+    """Broken between words and not cut: how far it is off, and why, are at the end."""
     room = COLUMNS - STAGE_COLUMNS
     said, why = plan_vs_run_text.comparison(event)
     pieces = [*wrap(said, room), *(INDENT + piece for piece in wrap(why, room - len(INDENT)))]
@@ -109,7 +109,7 @@ def _compared(event: events.PlanComparisonEvent) -> list[str]:
 
 
 def _data(event: events.PlanEvent) -> list[str]:
-    """Broken between words and not cut: why files are left out stands at the end."""
+    """Broken between words and not cut: why files are left out is at the end."""
     texts = [clean(text, 4 * COLUMNS) for text in data_text.lines(event)]
     pieces = [piece for text in texts for piece in wrap(text, COLUMNS - STAGE_COLUMNS, subsequent_indent=INDENT)]
     return [line for piece in pieces for line in say("Plan", piece)]
@@ -128,15 +128,15 @@ def _began(event: events.RunStartEvent) -> list[str]:
 
 
 def _planned(event: events.PlanEvent) -> list[str]:
-    room = f"{format_bytes(event.memory_bytes)} a worker, {data_text.size(event)}"
-    alone = f"then one machine {format_seconds(event.baseline_seconds)}" if event.baseline_seconds else ""
+    room = f"RAM {format_bytes(event.memory_bytes)} per worker, {data_text.size(event)}"
+    alone = f"then the baseline {format_seconds(event.baseline_seconds)}" if event.baseline_seconds else ""
     return [
         *say("Plan", phrases.shape(event), phrases.schedule(event)),
         *say("Plan", *phrases.agreement(event)),
         *say("Plan", *traffic_ratios.planned_traffic(event)),
         *say("Plan", *plan_vs_run_text.assumed_lines(event)),
         *say("Plan", phrases.committee(event)),
-        *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
+        *say("Plan", room, f"time about {format_seconds(event.seconds)}", alone),
         *_data(event),
         *say("Plan", phrases.price(event), relay_fee_text.planned_fees(event)),
         *say("Plan", job_class_text.planned_class(event)),
@@ -163,21 +163,23 @@ def _train(event: AnyEvent, timeline: RunTimeline) -> list[str]:
         case events.PeerJoinEvent():
             replayed = f", {event.replayed} rounds replayed" if event.replayed else ""
             took = format_seconds(event.seconds)
-            return say("Network", f"{phrases.peer(event.peer)} joined at round {event.round} in {took}{replayed}")
+            return say(
+                "Network", f"{phrases.named(event.peer, timeline)} joined at round {event.round} in {took}{replayed}"
+            )
         case events.RoundStartEvent() if event.round - 1 in timeline.rounds:
             is_long = event.waited >= phrases.TELLING_SECONDS
             return say("Train", _waited(event)) if is_long else []
         case events.ArrivalEvent():
             return _late(event, timeline)
         case events.SkippedMemberEvent():
-            return say("Train", _passed_over(event))
+            return say("Train", _passed_over(event, timeline))
         case events.RoundEndEvent():
             return _round(event, timeline)
         case events.EvaluationEvent():
             seen = format_count(event.tokens)
             return say("Train", f"validation loss {event.loss:.3f} before round {event.round} ({seen} tokens)")
         case events.ReexecutionEvent():
-            return say("Train", f"{phrases.peer(event.peer)} computed its part of round {event.round} again")
+            return say("Train", f"{phrases.named(event.peer, timeline)} computed its part of round {event.round} again")
         case events.ProcessExitEvent():
             return say(timeline.stage, phrases.left(event, timeline))
         case events.BaselineEvent():
@@ -192,8 +194,8 @@ def _waited(event: events.RoundStartEvent) -> str:
     return f"round {event.round} opened after {format_seconds(event.waited)} of waiting for {audits}"
 
 
-def _passed_over(event: events.SkippedMemberEvent) -> str:
-    slow = f"{phrases.peer(event.peer)} was too slow after {format_seconds(event.seconds)}"
+def _passed_over(event: events.SkippedMemberEvent, timeline: RunTimeline) -> str:
+    slow = f"{phrases.named(event.peer, timeline)} was too slow after {format_seconds(event.seconds)}"
     return f"{slow}: round {event.round} goes on without it, and it takes part in the next one"
 
 
@@ -210,26 +212,31 @@ def _late(event: events.ArrivalEvent, timeline: RunTimeline) -> list[str]:
     if behind < phrases.TELLING_SECONDS or event.phase not in PHASES:
         return []
     did = phrases.DID[event.phase]
-    return say("Train", f"{phrases.peer(event.peer)} {did} {format_seconds(behind)} after the others")
+    return say("Train", f"{phrases.named(event.peer, timeline)} {did} {format_seconds(behind)} after the others")
 
 
 def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
     """Audits make no noise while the work holds."""
     match event:
         case events.AuditDrawEvent() if event.flagged:
-            whose = f"{phrases.peer(event.peer)}'s part of round {event.round}"
+            whose = f"{phrases.named(event.peer, timeline)}'s part of round {event.round}"
             return say("Verify", f"{whose} is audited: {event.flagged}")
         case events.AuditEndEvent() if event.finding != phrases.HOLDS:
-            what = f"{phrases.peer(event.peer)}, round {event.round}, segment {event.segment}: {event.finding}"
-            return say("Verify", what, phrases.excess(event), phrases.repeated_by(event))
+            what = (
+                f"{phrases.named(event.peer, timeline)}, round {event.round}, segment {event.segment}: {event.finding}"
+            )
+            return say("Verify", what, phrases.excess(event), phrases.repeated_by(event, timeline))
         case events.CanaryEndEvent() if event.finding == phrases.FALSE:
-            return say("Verify", f"canary: verifier {phrases.peer(event.verifier)} found it")
+            return say("Verify", f"canary: {phrases.named(event.verifier, timeline)} found it")
         case events.PerjuryEvent():
-            return [*say("Verify", canary_text.claim(event)), *say("Verify", canary_text.price(event))]
+            return [*say("Verify", canary_text.claim(event, timeline)), *say("Verify", canary_text.price(event))]
         case events.LossScoreEvent() if event.unpaid:
             harm = f"round {event.round} is not paid: alone it makes the validation loss worse"
             said = len(event.verifiers)
-            told = [(f"{phrases.peer(peer)}'s {harm}", phrases.many(said, "verifier")) for peer in event.unpaid[:8]]
+            told = [
+                (f"{phrases.named(peer, timeline)}'s {harm}", phrases.many(said, "verifier"))
+                for peer in event.unpaid[:8]
+            ]
             return [line for each in told for line in say("Verify", *each)]
         case events.SlashEvent():
             evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
@@ -250,7 +257,7 @@ def _round(event: events.RoundEndEvent, timeline: RunTimeline) -> list[str]:
         phrases.speed(event),
         f"sync {format_bytes(event.sync_bytes)}",
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
-        f"{phrases.clock(left)} left" if left is not None else "",
+        phrases.span_left(left) if left is not None else "",
     )
     before = timeline.rounds.get(event.round - 1)
     is_new = event.way and (before is None or before.way != event.way)
@@ -263,7 +270,7 @@ def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> li
     took = f"{event.rounds} rounds, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
     return [
         *_verified(event, timeline),
-        *say("Result", *_losses(event)),
+        *say("Result", *_losses(event, timeline)),
         *_sent(event, timeline),
         *say("Result", *_money(event)),
         *say("Result", *plan_vs_run_text.basis(timeline)),
@@ -281,23 +288,24 @@ def _verified(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
         audited += f" by {phrases.many(len(timeline.verifiers), 'verifier')}"
     found = [timeline.caught.get(peer) for peer in event.caught[:8]]
     why = [f" ({clean(each.why, WHY_COLUMNS)})" if each is not None else "" for each in found]
-    caught = [f"caught: {peer[:8]}{each}" for peer, each in zip(event.caught, why, strict=False)]
+    caught = [f"caught: {phrases.named(peer, timeline)}{each}" for peer, each in zip(event.caught, why, strict=False)]
     return say("Verify", audited, *(caught or ["nobody was caught"]))
 
 
-def _losses(event: events.RunResultEvent) -> tuple[str, ...]:
-    loss = f"validation loss {event.loss:.3f} nats a token, {event.loss_start:.3f} at the start"
+def _losses(event: events.RunResultEvent, timeline: RunTimeline) -> tuple[str, ...]:
+    loss = f"validation loss {phrases.loss_text(event.loss, timeline)}, {event.loss_start:.3f} at the start"
     return (loss, phrases.unigram(event), phrases.gap(event))
 
 
 def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
-    own, ring = traffic_ratios.sent_and_ring(event)
-    whole = f"sent {format_bytes(event.bytes_sent)} ({phrases.kinds(event.bytes_by)})"
-    return [*say("Result", whole), *say("Result", own, ring), *say("Result", *traffic_ratios.ratio_lines(timeline))]
+    all_sent, sync = traffic_ratios.sent_and_ring(event)
+    kinds = f"by kind: {phrases.kinds(event.bytes_by)}"
+    ratios = traffic_ratios.ratio_lines(timeline)
+    return [*say("Result", all_sent, sync), *say("Result", kinds), *say("Result", *ratios)]
 
 
 def _money(event: events.RunResultEvent) -> tuple[str, ...]:
     parts = (("paid", event.paid), ("slashed", event.slashed), ("returned", event.refunded))
-    text = ", ".join(f"{name} {format_credits(value)}" for name, value in parts)
+    text = ", ".join(f"{name} {phrases.short_credits(value)}" for name, value in parts)
     slashed = f"of what was slashed {phrases.bounties(event.bounty, event.burnt)}" if event.slashed else ""
     return (f"{text} credits", slashed, phrases.conserved(event.sum))

@@ -25,6 +25,7 @@ _V = TypeVar("_V")
 
 Segment = tuple[int, str, int]  # round, peer, segment: what one audit is about
 LISTED: Final = 1024
+SPREAD: Final = 0.1  # of a round's seconds, either way: less is not known of the rounds to come
 PHASES: Final = ("train", "reveal", "merge")  # of a round, in order (core.events.Arrived)
 
 
@@ -78,6 +79,7 @@ class RunTimeline(Struct, frozen=True):
     plan: events.PlanEvent | None = None
     classed: events.JobClassEvent | None = None
     processes: Mapping[str, events.ProcessStartEvent] = _NOTHING  # by name
+    names: Mapping[str, str] = _NOTHING  # of a local network's processes, by the key of each
     matched: events.ProviderMatchEvent | None = None
     funded: events.EscrowEvent | None = None
     joined: Mapping[str, int] = _NOTHING  # round at which each peer joined last
@@ -205,13 +207,17 @@ class RunTimeline(Struct, frozen=True):
         return tuple(sorted({verifier for audit in self.audits.values() for verifier in audit.verifiers}))
 
     @property
-    def seconds_left(self) -> float | None:
-        """Mean of the last eight rounds times the rounds to go; None before the first round."""
+    def seconds_left(self) -> tuple[float, float] | None:
+        """The least and the most that the rounds to go may take; None before the first round.
+
+        The shortest and the longest of the last eight rounds, and at least SPREAD around their mean.
+        """
         last = self.last_round
         if last is None:
             return None
         recent = [self.rounds[r].seconds for r in range(last.round - 7, last.round + 1) if r in self.rounds]
-        return sum(recent) / len(recent) * max(0, last.rounds - last.round - 1)
+        mean, rest = sum(recent) / len(recent), max(0, last.rounds - last.round - 1)
+        return rest * min(*recent, mean * (1 - SPREAD)), rest * max(*recent, mean * (1 + SPREAD))
 
 
 def _with(mapping: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
@@ -261,7 +267,8 @@ def fold(timeline: RunTimeline, event: AnyEvent) -> RunTimeline:
             return replace(t, classed=event)
         case events.ProcessStartEvent():
             started = RunStage.NETWORK if t.stage is RunStage.PLAN else t.stage
-            return replace(t, processes=_with(t.processes, event.name, event), stage=started)
+            names = _with(t.names, event.peer, event.name) if event.peer else t.names
+            return replace(t, processes=_with(t.processes, event.name, event), names=names, stage=started)
         case events.ProviderMatchEvent():
             return replace(t, matched=event, stage=RunStage.NETWORK)
         case events.EscrowEvent():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from farflung.core import events
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
-from farflung.plan.plan_comparison import is_off, ratio
+from farflung.plan.plan_comparison import ratio
 from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
 
@@ -16,7 +15,7 @@ CAUSE: Final = 300  # characters of one
 
 
 def assumed_lines(plan: events.PlanEvent) -> tuple[str, str]:
-    """What a round's exchange moves over the busiest member's line, and which lines the plan reckons with."""
+    """What a round's exchange moves over the busiest member's line, and which lines the plan assumes."""
     if not plan.lines:
         return "", ""
     moved = f"a round {format_bytes(plan.up_round)} up and {format_bytes(plan.down_round)} down a provider's line"
@@ -39,7 +38,7 @@ def basis(t: RunTimeline) -> tuple[str, str]:
         return "", ""
     whole = t.plan.rounds if t.plan is not None else t.result.rounds
     part = f"compared with the plan of {t.result.rounds} of {phrases.many(whole, 'round')}"
-    again = "time is not compared: nobody knows how long a run that is resumed lay"
+    again = "time is not compared: how long the run was stopped is unknown"
     return part if t.result.rounds < whole else "", again if t.sessions > 1 else ""
 
 
@@ -53,16 +52,3 @@ def short_comparison(row: events.PlanComparisonEvent) -> str:
         measured, planned = phrases.amount(row.measured, row.unit), phrases.amount(row.planned, row.unit)
     most = f" (at most {phrases.amount(row.most, row.unit)})" if row.most else ""
     return f"{phrases.clean(row.quantity, 14)} {measured} of {planned}{most}: {multiple}"
-
-
-def off_plan(rows: Sequence[events.PlanComparisonEvent]) -> list[str]:
-    """What lies off the plan by more than a quarter, in multiples of it, with its likeliest cause."""
-    multiple = []
-    for row in rows:
-        if is_off(row):
-            share, name = ratio(row), phrases.clean(row.quantity, 20)
-            why = f": {phrases.clean(row.cause, CAUSE)}" if row.cause else ""
-            multiple.append(
-                f"{name} {share:.2f} x the plan{why}" if share is not None else f"{name} was not planned{why}"
-            )
-    return multiple

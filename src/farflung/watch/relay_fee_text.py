@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from farflung.core import events
-from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
@@ -13,8 +12,8 @@ def planned_fees(plan: events.PlanEvent) -> str:
     """What relays may cost beside the job; empty where they carry for nothing."""
     if not plan.relay_price:
         return ""
-    each = f"{format_credits(plan.relay_price)} a GiB"
-    return f"relays at {each}: at most {format_credits(plan.relay_funds)} more"
+    each = f"{phrases.short_credits(plan.relay_price)} a GiB"
+    return f"relays at {each}: at most {phrases.short_credits(plan.relay_funds)} more"
 
 
 def payment(event: events.RelayPaymentEvent) -> str:
@@ -30,4 +29,4 @@ def summary(t: RunTimeline) -> str:
         return ""
     money, carried = sum(r.paid for r in t.relays.values()), sum(r.bytes for r in t.relays.values())
     whom = "the relay" if len(t.relays) == 1 else phrases.many(len(t.relays), "relay")
-    return f"{format_credits(money)} to {whom} for {format_bytes(carried)}"
+    return f"{phrases.short_credits(money)} to {whom} for {format_bytes(carried)}"

@@ -40,7 +40,7 @@ class LossPoint(Struct, frozen=True):
 
 
 class LossCurves(Struct, frozen=True):
-    """Loss curves. `baseline`: one machine on the same tokens; it sends nothing, its seconds are its own."""
+    """Loss curves. `baseline`: of the single machine; it sends nothing, its seconds are its own."""
 
     train: tuple[LossPoint, ...]
     held_out: tuple[LossPoint, ...]
@@ -57,18 +57,18 @@ class SentBytesSeries(Struct, frozen=True):
 
     @property
     def agreeing(self) -> int:
-        """What it took to agree: sync and control, the counterpart of the ring."""
+        """Sync traffic: updates and control, the counterpart of the ring."""
         return self.by.sync + self.by.control
 
     @property
     def times(self) -> float | None:
-        """How many times as much the ring sends as it took to agree here."""
+        """How many times as much the ring sends as sync traffic did here."""
         return self.ring / self.agreeing if self.ring and self.agreeing else None
 
-    @property
-    def times_all(self) -> float | None:
-        """How many times as much the ring sends as was sent here for everything."""
-        return self.ring / self.total if self.ring and self.total else None
+
+def between_rounds(t: RunTimeline) -> float:
+    """Seconds in which all members waited for the audits of one round before the next one opened."""
+    return sum(t.openings[round].waited for round in t.rounds if round in t.openings)
 
 
 class TimelineBlock(Struct, frozen=True):

@@ -117,7 +117,7 @@ def block(
 ) -> list[ScreenRow]:
     """Rows that start with `label` and hold the non-empty parts in order; none where nothing is to be said.
 
-    `right`: what stands at the right end where there is room, else on a line of its own; the first that fits.
+    `right`: what is at the right end where there is room, else on a line of its own; the first that fits.
     A continued row matters less than the one before.
     """
     head = f"{clean(label, LABEL - 1):<{LABEL}}"

@@ -61,7 +61,7 @@ def observations(t: RunTimeline, took: float) -> RunObservations:
         training=training,
         agreeing=max(0.0, rounds - waited - training),
         exchange=sum(each.way_taken for each in exchanged),
-        exchange_foretold=sum(each.way_predicted for each in exchanged),
+        exchange_predicted=sum(each.way_predicted for each in exchanged),
         checking=max(0.0, took - starting - rounds) + waited,
         lasted=0.0 if t.sessions > 1 else took,
     )

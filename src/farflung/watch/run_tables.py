@@ -28,7 +28,7 @@ ROUNDS: Final[Mapping[str, str]] = {
     "round_seconds": "s, this round alone",
     "loss": "nats per token, mean over the members' training batches",
     "heldout_loss": "nats per token after this round; NaN where it was not measured",
-    "sync_bytes": "B sent so far to agree on weights, by all together",
+    "sync_bytes": "B of sync traffic so far, by all together",
     "sent_bytes": "B sent so far for everything, counted at the sockets",
     "peers": "accepted contributions",
     "waited_for": "public key of the member that came last",

@@ -1,4 +1,4 @@
-"""Renders a run for a person: its timeline at one moment as at most 24 rows, from the plan down to the result.
+"""Renders a run for a person: its timeline at one moment as at most 24 rows, progress first once training runs.
 
 A function of its arguments: live, replayed, as a picture or in a test, the same timeline gives the same rows. What is
 not finished is said to be so; a number has a unit, a comparison names what it is compared with.
@@ -44,12 +44,15 @@ def screen(t: RunTimeline, view: ScreenView) -> tuple[ScreenRow, ...]:
     """The rows: at most `view.rows` and at most 24, none wider than `view.columns` and than 100."""
     columns = max(LEAST_COLUMNS, min(COLUMNS, view.columns))
     rows = [_header(t, view, columns), ScreenRow((TextSpan(""),), 9)]
-    rows += screen_progress.plan(t, columns, view.is_over)
-    rows += screen_progress.network(t, columns, view.is_over)
-    rows += screen_progress.train(t, view.now, columns, view.is_over)
+    network = screen_progress.network(t, view.now, columns, view.is_over)
+    train = screen_progress.train(t, view.now, columns, view.is_over)
+    if screen_progress.is_training(t) and not view.verbose:
+        rows += [*train, *screen_progress.folded_plan(t, columns), *network]
+    else:
+        rows += [*screen_progress.plan(t, view.now, columns, view.is_over), *network, *train]
     rows += screen_result.verify(t, columns, view.is_over, view.run)
     rows += screen_result.settle(t, columns, view.is_over)
-    rows += screen_result.result(t, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
+    rows += screen_result.result(t, view.now, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
     shown = fit(rows, min(ROWS, view.rows))
     return tuple(ScreenRow(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from farflung.core.events import PlanEvent, RunResumeEvent
-from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
 from farflung.watch import (
     committee_text,
@@ -20,6 +19,7 @@ from farflung.watch.fold import RunStage, RunTimeline
 from farflung.watch.row_layout import LABEL, ScreenRow, SpanStyle, TextSpan, block, plain
 
 BAR: Final = 40
+WAITING: Final = "…"  # at the end of what is waited for; a clock follows
 NARROW: Final = 50  # below: no time beside the bar
 DONE, OPEN = "━", "─"  # of a bar; they differ without colour too
 
@@ -33,15 +33,16 @@ def _not_yet(label: str, text: str, columns: int) -> list[ScreenRow]:
     return block(label, [TextSpan(text, SpanStyle.QUIET)], columns, rank=FACT)
 
 
-def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]:
+def plan(t: RunTimeline, now: float, columns: int, is_over: bool = False) -> list[ScreenRow]:
     """What will be done, and what it takes."""
     p = t.plan
     if p is None:
-        return _not_yet("Plan", "was not made" if is_over else "reading the job and its data …", columns)
+        said = "was not made" if is_over else f"reading the job and its data … {phrases.clock(now - t.session_at)}"
+        return _not_yet("Plan", said, columns)
     each = phrases.schedule(p)
     sync, ring = traffic_ratios.planned_traffic(p)
-    alone = f", one machine {format_seconds(p.baseline_seconds)}" if p.baseline_seconds else ""
-    takes = (f"{format_bytes(p.memory_bytes)} a worker", f"about {format_seconds(p.seconds)}{alone}")
+    alone = f", baseline {format_seconds(p.baseline_seconds)}" if p.baseline_seconds else ""
+    takes = (f"RAM {format_bytes(p.memory_bytes)} per worker", f"time {phrases.planned_span(p.seconds)}{alone}")
     return [
         *block("Plan", [plain(phrases.shape(p)), plain(each)], columns, rank=FACT),
         *block("", [plain(text) for text in phrases.agreement(p)], columns, rank=DETAIL),
@@ -56,6 +57,25 @@ def plan(t: RunTimeline, columns: int, is_over: bool = False) -> list[ScreenRow]
     ]
 
 
+def folded_plan(t: RunTimeline, columns: int) -> list[ScreenRow]:
+    """The plan once training runs: what is trained and for how much, and what must not be overlooked."""
+    p = t.plan
+    if p is None:
+        return []
+    cells = (phrases.shape(p), phrases.schedule(p), phrases.many(p.peers, "provider"), phrases.price(p))
+    left_out = [plain(data_text.summary(p))] if data_text.is_unasked(p) else []
+    return [
+        *block("Plan", [plain(text) for text in cells], columns, rank=DETAIL),
+        *block("", left_out, columns, rank=FACT),
+        *_class(t, p, columns),
+    ]
+
+
+def is_training(t: RunTimeline) -> bool:
+    """Whether a round was opened: then loss and progress come first, and the plan is folded."""
+    return t.opened is not None or bool(t.rounds)
+
+
 def _class(t: RunTimeline, p: PlanEvent, columns: int) -> list[ScreenRow]:
     """Foreseen, then found. What is not proven says so as long as anything is said."""
     spans = job_class_text.spans(t) or [TextSpan(job_class_text.planned_class(p), SpanStyle.QUIET)]
@@ -63,11 +83,16 @@ def _class(t: RunTimeline, p: PlanEvent, columns: int) -> list[ScreenRow]:
     return block("", spans, columns, rank=STORY if is_unproven else DETAIL) if spans[0].text else []
 
 
-def network(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
+def network(t: RunTimeline, now: float, columns: int, is_over: bool) -> list[ScreenRow]:
     """Who is up, who is still starting, where workers run."""
     if not t.processes:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
-    rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
+    starting = _starting(t, is_over)
+    if starting and starting[0].text.endswith(WAITING):
+        since = phrases.clock(now - max(each.at for each in t.processes.values()))
+        starting = [TextSpan(f"{starting[0].text} {since}", starting[0].style)]
+    rank = MORE if is_training(t) and not t.is_starting_again else FACT
+    rows = block("Network", [plain(_up(t)), *starting], columns, rank=rank)
     cells = [
         plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee_text.summary(t))
     ]
@@ -107,7 +132,7 @@ def _starting(t: RunTimeline, is_over: bool) -> list[TextSpan]:
     if here < wanted:
         return [TextSpan(f"starting providers: {here} of {wanted} …", SpanStyle.QUIET)]
     if not _of_role(t, "requester"):
-        return [TextSpan("measuring the numerical noise of one step (30 s usual) …", SpanStyle.QUIET)]
+        return [TextSpan("measuring the numerical noise of one step (30 s is usual) …", SpanStyle.QUIET)]
     if t.matched is None:
         return [TextSpan("hiring …", SpanStyle.QUIET)]
     hired = len(t.matched.peers)
@@ -149,7 +174,7 @@ def _ways(t: RunTimeline) -> str:
 
 def _hired(t: RunTimeline) -> str:
     if t.funded is not None:
-        return f"{phrases.credits_of(t.funded.escrow)} in escrow, {format_credits(t.funded.stakes)} at stake"
+        return f"{phrases.credits_of(t.funded.escrow)} in escrow, {phrases.short_credits(t.funded.stakes)} at stake"
     return ""
 
 
@@ -162,11 +187,11 @@ def bar(done: float, columns: int) -> list[TextSpan]:
 
 def train(t: RunTimeline, now: float, columns: int, is_over: bool) -> list[ScreenRow]:
     """How far it is, how good, how fast, and why it is not faster."""
-    if t.opened is None and not t.rounds:
+    if not is_training(t):
         text = "no round was opened" if is_over else "starting nodes …"
         return [*_not_yet("Train", text, columns), *_incidents(t, columns, is_over)]
     rows = [_progress(t, now, columns, is_over)]
-    rows += block("", _quality(t), columns, rank=FACT)
+    rows += block("", _quality(t), columns, rank=STORY)
     if not is_over and t.result is None:
         rows += _slow(t, now, columns)
     return [*rows, *_incidents(t, columns, is_over), *_baseline(t, now, columns)]
@@ -190,8 +215,8 @@ def _progress(t: RunTimeline, now: float, columns: int, is_over: bool) -> Screen
 def _left(t: RunTimeline, now: float) -> str:
     left, last = t.seconds_left, t.last_round
     if left is None or last is None:
-        return f"about {phrases.clock(t.plan.seconds)} planned" if t.plan is not None else ""
-    return f"{phrases.clock(left - max(0.0, now - last.at))} left"
+        return f"{phrases.planned_span(t.plan.seconds)} planned" if t.plan is not None else ""
+    return phrases.span_left(left, max(0.0, now - last.at))
 
 
 def _took(t: RunTimeline) -> str:
@@ -208,8 +233,8 @@ def _quality(t: RunTimeline) -> list[TextSpan]:
     start = t.losses.get(0)
     parts = []
     if held is not None:
-        since = f" (start {start:.3f})" if start is not None and len(t.losses) > 1 else ""
-        parts.append(plain(f"validation loss {held:.3f}{since}"))
+        since = f", start {start:.3f}" if start is not None and len(t.losses) > 1 else ""
+        parts.append(plain(f"validation loss {phrases.loss_text(held, t)}{since}"))
     if last is None:
         return parts or [TextSpan("the first round is not closed yet", SpanStyle.QUIET)]
     parts.append(plain(f"training {last.loss:.3f}" if parts else f"training loss {last.loss:.3f}"))
@@ -219,11 +244,11 @@ def _quality(t: RunTimeline) -> list[TextSpan]:
 def _slow(t: RunTimeline, now: float, columns: int) -> list[ScreenRow]:
     """Why it is not faster: whom the open round waits for, or the audits of the one before."""
     waiting = t.waiting
-    cores = t.plan.cores if t.plan is not None else 0
-    if waiting is not None:
+    if waiting is not None and t.opened is not None:
         late = waiting.since is not None and now - waiting.since >= 1.0
         style = SpanStyle.CARE if late else SpanStyle.QUIET
-        return block("", [TextSpan(phrases.wait(waiting, now, cores), style)], columns, rank=STORY)
+        said = f"{phrases.wait(waiting, now, t)}; round {t.opened.round} for {phrases.clock(now - t.opened.at)}"
+        return block("", [TextSpan(said, style)], columns, rank=STORY)
     last = t.last_round
     open_rounds = phrases.open_audits(t)
     if t.stage is not RunStage.TRAIN or last is None:
@@ -234,7 +259,7 @@ def _slow(t: RunTimeline, now: float, columns: int) -> list[ScreenRow]:
         said, rank = "all rounds are closed and checked; the ledger pays next …", MORE
     else:
         said, rank = "the next round opens …", DETAIL
-    return block("", [TextSpan(said, SpanStyle.QUIET)], columns, rank=rank)
+    return block("", [TextSpan(f"{said} {phrases.clock(now - last.at)}", SpanStyle.QUIET)], columns, rank=rank)
 
 
 def _incidents(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
@@ -253,18 +278,17 @@ def _incidents(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
 
 
 def _baseline(t: RunTimeline, now: float, columns: int) -> list[ScreenRow]:
-    """One machine on the same tokens, while it is under way; the gap is the result's business."""
+    """The single-machine baseline, while it is under way; the gap is the result's business."""
     if t.result is not None:
         return []
     if t.baseline is not None:
         return block("", [plain(phrases.baseline_end(t.baseline))], columns, rank=MORE)
     if not t.baseline_scores:
         planned = t.plan.baseline_seconds if t.plan is not None and t.stage is RunStage.SETTLE else 0.0
-        said = f"one machine trains on the same tokens, about {phrases.clock(planned)} planned" if planned else ""
+        said = f"single-machine baseline: {phrases.planned_span(planned)} planned" if planned else ""
         return block("", [TextSpan(said, SpanStyle.QUIET)], columns, rank=MORE) if said else []
     last = t.baseline_scores[-1]
     each = last.seconds / last.step if last.step else 0.0
-    left = each * (last.steps - last.step) - max(0.0, now - last.at)
-    return block(
-        "", [plain(phrases.baseline_step(last)), plain(f"about {phrases.clock(left)} left")], columns, rank=MORE
-    )
+    left, since = each * (last.steps - last.step), max(0.0, now - last.at)
+    more = f"about {phrases.clock(left - since)} left" if since < left else f"{phrases.clock(since)} since that step"
+    return block("", [plain(phrases.baseline_step(last)), plain(more)], columns, rank=MORE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from farflung.core.events import SlashEvent
-from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.plan_comparison import is_off
 from farflung.watch import canary_text, dispute_text, phrases, plan_vs_run_text, relay_fee_text, traffic_ratios
@@ -29,7 +28,7 @@ def verify(t: RunTimeline, columns: int, is_over: bool, run: str = "") -> list[S
         rank = STORY if number == 0 else DETAIL
         rows += block("", [TextSpan(phrases.caught_claim(each, t), SpanStyle.BAD)], columns, rank=rank)
         audit = phrases.audit_of(each, t)
-        by = phrases.repeated_by(audit) if audit is not None else ""
+        by = phrases.repeated_by(audit, t) if audit is not None else ""
         price = [plain(by), plain(phrases.caught_price(each))]
         rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
     for warning in t.warnings:
@@ -42,7 +41,7 @@ def _guessers(t: RunTimeline, columns: int) -> list[ScreenRow]:
     """Verifiers that lost their stakes to a canary: a line each."""
     rows: list[ScreenRow] = []
     for each in sorted(t.perjured.values(), key=lambda p: (p.round, p.verifier)):
-        parts = [TextSpan(canary_text.claim(each), SpanStyle.BAD), plain(canary_text.price(each))]
+        parts = [TextSpan(canary_text.claim(each, t), SpanStyle.BAD), plain(canary_text.price(each))]
         rows += block("", parts, columns, rank=STORY if not rows else DETAIL)
     return rows
 
@@ -112,17 +111,18 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
     if not t.settled:
         text = "nobody was paid yet" if is_over else "when all rounds are closed and checked"
         return block("Settle", [_quiet(text)], columns, rank=FACT)
-    parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier"))]
+    price = t.matched.unit_price if t.matched is not None else 0
+    parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier")), _quiet(phrases.anchor(price))]
     parts.append(plain(relay_fee_text.summary(t)))
     if t.result is None:
         slashed, _, _ = t.lost
         parts += [
-            plain(f"slashed {format_credits(slashed)}" if slashed else ""),
+            plain(f"slashed {phrases.short_credits(slashed)}" if slashed else ""),
             plain(_pending(t)),
             _quiet("the sum is not proved yet" if is_over else "the sum is proved at the end …"),
         ]
         return block("Settle", parts, columns, rank=FACT)
-    money = f"slashed {format_credits(t.result.slashed)}, returned {phrases.credits_of(t.result.refunded)}"
+    money = f"slashed {phrases.short_credits(t.result.slashed)}, returned {phrases.credits_of(t.result.refunded)}"
     style = SpanStyle.GOOD if t.result.sum == 0 else SpanStyle.BAD
     return [
         *block("Settle", parts, columns, rank=FACT),
@@ -138,7 +138,7 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
 def _pending(t: RunTimeline) -> str:
     """What disputes still hold; empty where they hold nothing."""
     held = sum(c.pending for c in t.caught.values())
-    return f"{format_credits(held)} wait for a dispute" if held else ""
+    return f"{phrases.short_credits(held)} wait for a dispute" if held else ""
 
 
 def _paid(t: RunTimeline, role: str) -> str:
@@ -152,26 +152,25 @@ def _paid(t: RunTimeline, role: str) -> str:
     return f"paid {phrases.credits_of(sum(paid))} to {whom}"
 
 
-def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: str = "") -> list[ScreenRow]:
+def result(t: RunTimeline, now: float, columns: int, *, verbose: bool, is_over: bool, run: str = "") -> list[ScreenRow]:
     """What came out, against what, and what one can do with it."""
     r = t.result
     if r is None:
-        return _no_result(t, columns, is_over, run)
-    loss = [TextSpan(f"validation loss {r.loss:.3f} nats a token", SpanStyle.STRONG), plain(phrases.gap(r))]
+        return _no_result(t, now, columns, is_over, run)
+    loss = [TextSpan(f"validation loss {phrases.loss_text(r.loss, t)}", SpanStyle.STRONG), plain(phrases.gap(r))]
     if phrases.is_left_out(t):
-        loss.append(_quiet("compared with nothing: one machine was left out, as asked"))
-    own, ring = traffic_ratios.sent_and_ring(r)
-    all_sent = f"sent {format_bytes(r.bytes_sent)} in all"
+        loss.append(_quiet("no baseline: it was skipped, as asked"))
+    all_sent, sync = traffic_ratios.sent_and_ring(r)
+    ratios = [plain(text) for text in traffic_ratios.ratio_lines(t)] if verbose else []
     hashes = f"model {phrases.clean(r.model_hash[:HASH], HASH)}, ledger {phrases.clean(r.ledger_root[:HASH], HASH)}"
     return [
         *block("Result", loss, columns, rank=0),
         *block(
             "", [plain(f"{r.loss_start:.3f} at the start"), plain(phrases.unigram(r)), _trained(t)], columns, rank=MORE
         ),
-        *block("", [plain(own), plain(ring)], columns, rank=FACT),
-        *block("", [plain(text) for text in traffic_ratios.ratio_lines(t)], columns, rank=DETAIL),
-        *block("", [plain(all_sent), _quiet(_largest(t))], columns, rank=DETAIL),
-        *_against_plan(t, columns, verbose),
+        *block("", [plain(all_sent), plain(sync), _quiet(_largest(t))], columns, rank=FACT),
+        *block("", ratios, columns, rank=DETAIL),
+        *_against_plan(t, columns, verbose, run),
         *block("", [plain(hashes), *_again(t)], columns, rank=FACT),
         *_next(t, columns, run),
     ]
@@ -179,7 +178,7 @@ def result(t: RunTimeline, columns: int, *, verbose: bool, is_over: bool, run: s
 
 def _trained(t: RunTimeline) -> TextSpan:
     r = t.result
-    return plain(f"{r.rounds} rounds, {format_count(r.tokens)} tokens" if r is not None else "")
+    return plain(f"{phrases.many(r.rounds, 'round')}, {format_count(r.tokens)} tokens" if r is not None else "")
 
 
 def _largest(t: RunTimeline) -> str:
@@ -191,7 +190,7 @@ def _largest(t: RunTimeline) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in rest if size)
 
 
-def _no_result(t: RunTimeline, columns: int, is_over: bool, run: str) -> list[ScreenRow]:
+def _no_result(t: RunTimeline, now: float, columns: int, is_over: bool, run: str) -> list[ScreenRow]:
     go_on = _commands(t, run, "resume")
     if t.failed is not None:
         said = [TextSpan(phrases.failed(t.failed), SpanStyle.BAD)]
@@ -199,26 +198,27 @@ def _no_result(t: RunTimeline, columns: int, is_over: bool, run: str) -> list[Sc
     if is_over:
         return block("Result", [_quiet(phrases.UNFINISHED)], columns, rank=0, right=go_on)
     later = (
-        "when the one machine is done"
+        "after the single-machine baseline"
         if phrases.is_comparing(t)
-        else "is being added up …"
+        else f"is being added up … {phrases.clock(now - t.at)}"
         if t.settled
         else "after settlement"
     )
     return block("Result", [_quiet(later)], columns, rank=FACT)
 
 
-def _against_plan(t: RunTimeline, columns: int, verbose: bool) -> list[ScreenRow]:
-    """The whole table when it was asked for, else only what lies outside 0.8 to 1.25 of the plan."""
+def _against_plan(t: RunTimeline, columns: int, verbose: bool, run: str) -> list[ScreenRow]:
+    """The whole table when it was asked for, else how many estimates were off: the report says which."""
     if not t.compared:
         return []
     if not verbose:
-        off, basis = (plan_vs_run_text.off_plan(t.compared), [_quiet(each) for each in plan_vs_run_text.basis(t)])
+        off, basis = sum(is_off(row) for row in t.compared), [_quiet(each) for each in plan_vs_run_text.basis(t)]
         if off:
-            off[0] = f"not as planned: {off[0]}"
-            return block("", [*[TextSpan(each, SpanStyle.CARE) for each in off], *basis], columns, rank=FACT)
-        good = TextSpan("all within 0.8 to 1.25 of the plan", SpanStyle.GOOD)
-        return block("", [good, *basis], columns, rank=DETAIL)
+            where = _commands(t, run, "report")[0]
+            said = _quiet(f"{off} of {len(t.compared)} estimates were off by over a quarter: {where}")
+        else:
+            said = TextSpan("all within 0.8 to 1.25 of the plan", SpanStyle.GOOD)
+        return block("", [said, *basis], columns, rank=DETAIL)
     width = CELL if columns >= WIDE else 0
     cells = [
         TextSpan(
@@ -242,4 +242,4 @@ def _next(t: RunTimeline, columns: int, run: str) -> list[ScreenRow]:
     if not (run or phrases.run_name(t)):
         return []
     do = TextSpan(_commands(t, run, "sample")[0], SpanStyle.MARK)
-    return block("Next", [do, _quiet(phrases.ALSO)], columns, rank=FACT)
+    return block("Next", [do, _quiet(phrases.ALSO)], columns, rank=0)

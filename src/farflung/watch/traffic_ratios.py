@@ -15,7 +15,7 @@ from farflung.core import events
 from farflung.core.units import format_bytes, format_multiple
 from farflung.plan.exchange_choice import ExchangeWay
 from farflung.watch.fold import RunTimeline
-from farflung.watch.phrases import clean, times
+from farflung.watch.phrases import clean, less_than
 
 PROVIDER: Final = "provider"
 FLOAT: Final = 4
@@ -36,25 +36,20 @@ class RatioPerPeer(NamedTuple):
 
 
 def planned_traffic(plan: events.PlanEvent) -> tuple[str, str]:
-    """The bytes to agree, at most and by the way that is foreseen, and the yardstick: computed, never run."""
-    most = max(plan.sync_bytes, plan.sync_most)
-    ring = _ring(plan.ring_bytes, most)
+    """Sync traffic as expected and at most, and how much less that is than the yardstick, which is never run."""
+    most, ring = max(plan.sync_bytes, plan.sync_most), less_than(plan.ring_bytes, plan.sync_bytes)
     if most == plan.sync_bytes:
-        return f"{format_bytes(plan.sync_bytes)} to agree", ring
-    foreseen = f"{format_bytes(plan.sync_bytes)} by {clean(plan.way, 30)}"
-    return f"at most {format_bytes(most)} to agree, {foreseen}", ring
+        return f"sync traffic: {format_bytes(plan.sync_bytes)}", ring
+    expected = f"{format_bytes(plan.sync_bytes)} expected ({clean(plan.way, 30)})"
+    return f"sync traffic: {expected}, {format_bytes(most)} at most", ring
 
 
 def sent_and_ring(result: events.RunResultEvent) -> tuple[str, str]:
-    """The bytes of agreement (sync and control), and the yardstick beside them."""
-    own = result.bytes_by.sync + result.bytes_by.control
-    return f"{format_bytes(own)} to agree", _ring(result.bytes_ring_bf16, own)
-
-
-def _ring(ring: int, own: int) -> str:
-    if not ring:
-        return ""
-    return f"a bf16 ring all-reduce: {format_bytes(ring)}, {times(ring, own)} as much (computed, not run)"
+    """All traffic against the yardstick, and how much of it is for sync (updates and control)."""
+    sync = result.bytes_by.sync + result.bytes_by.control
+    against = less_than(result.bytes_ring_bf16, result.bytes_sent)
+    whole = f"all traffic {format_bytes(result.bytes_sent)}"
+    return f"{whole}, {against}" if against else whole, f"sync traffic alone {format_bytes(sync)}"
 
 
 def ratio_per_peer(t: RunTimeline) -> RatioPerPeer | None:

@@ -145,7 +145,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def is_below_thumb(self) -> bool:
-        """Whether the rule of thumb is missed, or nobody knows, whatever decides."""
+        """Whether the rule of thumb is missed, or unknown, whatever decides."""
         return self.thumb is not None and (self.have is None or self.have < self.thumb)
 
 

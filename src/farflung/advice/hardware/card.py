@@ -130,7 +130,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     def rate(self, precision: FactorPrecision) -> CardRate:
         """The best dense rate: what was measured, else the matrix units', else the shaders'.
 
-        Matrix units that are not known are not reckoned with, so the answer may be too low and is never too high.
+        Matrix units that are not known are not counted, so the answer may be too low and is never too high.
         Without bfloat16 in hardware it is computed as float32: at that rate.
         """
         own = self.measured.rate(precision.value) if self.measured else None

@@ -114,7 +114,7 @@ def worth(values: Sequence[CardValue]) -> list[str]:
 
 
 def at_prices(found: CardValue, reference: ReferenceCard) -> list[str]:
-    """What a row of `worth` was reckoned with, and what follows for whoever owns the card."""
+    """What a row of `worth` was calculated with, and what follows for whoever owns the card."""
     claimed = "the source article's claim" if found.loss == CLAIMED_LOSS else "as said"
     said = [
         f"beside {reference.name} at {figure(reference.hour)} an hour, {month_price(reference.hour):,.2f} a month;"

@@ -7,7 +7,7 @@
                 RAM or on disk
 
 Fewer bits are never slower, so time alone would always take the fewest: a code is taken where it saves more than
-methods.ENOUGH of a step of the one before. What it costs in quality is not reckoned: their authors report none that
+methods.ENOUGH of a step of the one before. What it costs in quality is not estimated: their authors report none that
 matters, and direct quantisation biases gradients where AQ-SGD's does not (section 3); nothing of it was measured here.
 
 AQ-SGD needs the same examples in every epoch. It is tried where the number of windows is known and the job has more
@@ -29,7 +29,7 @@ AQ: Final = f"{CHANGES}: no loss, say its authors; not measured here"
 
 
 class ActivationCode(msgspec.Struct, frozen=True):
-    """Shares of plain bytes forward and backward; `first`: the share of steps that are plain all the same; `kept`:
+    """Shares of plain bytes forward and backward; `first`: the share of steps that are plain anyway; `kept`:
     bytes at either end of a cut.
     """
 

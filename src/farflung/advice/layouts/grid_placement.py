@@ -40,7 +40,7 @@ CHOSEN: Final = 16  # hosts of which it is cheap to look at other numbers of sta
 def line(hosts: Sequence[OfferedHost], handed: float) -> tuple[OfferedHost, ...]:
     """All hosts, near ones side by side, for `handed` bytes from each to the next; the end with more memory first.
 
-    Whoever has a weak line stands at an end, where one neighbour wants it and not two: a tour passes each inner host
+    Whoever has a weak line is at an end, where one neighbour wants it and not two: a tour passes each inner host
     twice. To 8 hosts the shortest; of more that of their regions, and inside one by the slower way of their own lines.
     """
     if len(hosts) <= TOGETHER:

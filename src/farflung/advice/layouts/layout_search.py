@@ -133,7 +133,7 @@ def search(
 
 
 def _is_allowed(work: JobWork, option: TrainingOption, user_limits: UserLimits) -> bool:
-    """Other hosts may be of a lower class, dearer or slower than those that were looked at before."""
+    """Other hosts may be of a lower class, more expensive or slower than those that were looked at before."""
     return max(user_limits.needs(option)) <= 1.0 and (
         work.least is None or not machine_admission.below(work.least, option)
     )
@@ -178,7 +178,7 @@ class _LayoutBound(msgspec.Struct, frozen=True):
 
 
 class _LayoutTrial(msgspec.Struct):
-    """Of one layout: how many ways were reckoned; those that are possible, or the nearest that is not."""
+    """Of one layout: how many ways were calculated; those that are possible, or the nearest that is not."""
 
     count: int = 0
     options: list[TrainingOption] = []

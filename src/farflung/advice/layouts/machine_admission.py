@@ -48,7 +48,7 @@ NOBODY = SharedLineLoad()
 
 
 def admitted(option: TrainingOption) -> tuple[HostAdmission, ...]:
-    """Each host's class for this way. What crosses a bus is what `speed.crossing` reckons."""
+    """Each host's class for this way. What crosses a bus is what `speed.crossing` calculates."""
     computes = option.step - option.exchange
     pairs = list(zip(option.hosts, option.shares, strict=True))
     cards, up, down = Counter[str](), Counter[str](), Counter[str]()
@@ -122,7 +122,7 @@ def refusal(binding: InfeasibleOption) -> PolicyError:
 
 
 def below(least: MachineGrade, option: TrainingOption) -> list[HostAdmission]:
-    """Who of a way does not reach a class."""
+    """Who in a way does not reach a class."""
     return [one for one in admitted(option) if not met(one.admission, least)]
 
 

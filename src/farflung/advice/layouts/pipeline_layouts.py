@@ -308,7 +308,7 @@ def _pace(stages: Sequence[StageTimes], between: Sequence[CutTimes]) -> float:
 
 
 def _alone(grid: Grid) -> InfeasibleOption:
-    """One host is no pipeline: what it comes to, buses and all, is reckoned as one host alone."""
+    """One host is no pipeline: what it comes to, buses and all, is calculated as one host alone."""
     kind, name = (LayoutKind.PIPELINE if len(grid) == 1 else LayoutKind.PIPELINES), grid[0][0].name
     return InfeasibleOption(
         kind, "similarity", 1, 0.0, f"{name} trains all layers sooner than another host of its pipeline one of them",

@@ -168,7 +168,7 @@ def _sent(timed: TimedPipelines) -> tuple[tuple[float, float], ...]:
 
 
 def _coded(work: JobWork, timed: TimedPipelines) -> tuple[DerivedFact, ...]:
-    """What of plain bytes is sent, what is plain all the same, and what a code keeps for it."""
+    """What of plain bytes is sent, what is plain anyway, and what a code keeps for it."""
     code = timed.code
     if not code.words:
         return ()

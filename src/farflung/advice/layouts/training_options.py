@@ -81,7 +81,7 @@ class TrainingOption(msgspec.Struct, frozen=True, kw_only=True):
     worst: WorstStage
     tokens: int
     facts: tuple[DerivedFact, ...]
-    shares: tuple[HostLoad, ...]  # of each host, as they stand in `hosts`
+    shares: tuple[HostLoad, ...]  # of each host, as they are in `hosts`
     sequences: int  # of a step of all hosts together
     tail: Seconds = Seconds(0.0)  # behind the last step: an exchange that has no next round to hide behind
     ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`

@@ -150,7 +150,7 @@ def _tree(text: str) -> dict[str, Any]:
 
 
 def _shared(hosts: tuple[OfferedHost, ...]) -> tuple[OfferedHost, ...]:
-    """Hosts of one site have equal parts of its line: who of them trains is not known yet, so all are taken to."""
+    """Hosts of one site have equal parts of its line: which of them trains is not known yet, so all are taken to."""
     count = Counter(host.site for host in hosts)
     lines = {host.site: host.link for host in hosts}
     found = []

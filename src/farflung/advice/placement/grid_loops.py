@@ -305,7 +305,7 @@ def settle_grid(
 
 @loop
 def _fetched(grid, a, b, home, chain, nodes, starts, seconds):
-    """Bytes of state that who stands at two places lacks; in `seconds` how long their own lines take for it."""
+    """Bytes of state that who is at two places lacks; in `seconds` how long their own lines take for it."""
     stages, ways = grid.shape
     size, seconds[0] = 0.0, 0.0
     for at in (a, b):

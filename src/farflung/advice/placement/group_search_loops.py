@@ -180,7 +180,7 @@ def _move_one(between, order):
 
 @loop
 def tour(between, order):
-    """The tour that a search reckons with: exact for few stages, else `order` improved."""
+    """The tour that a search uses: exact for few stages, else `order` improved."""
     if order.shape[0] <= HELD_KARP:
         return exact_tour(between, order)
     return improve_tour(between, order)

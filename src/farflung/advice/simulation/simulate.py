@@ -167,7 +167,7 @@ def _settlement(rules: SimulationRules, market: _SimulatedMarket, totals: list[i
 
 
 def _moved(accounts: SimulatedAccounts, flows: MoneyFlows, nodes: SimulatedNodes) -> SimulatedAccounts:
-    """After a period. What nodes hold is counted, not reckoned: so what went astray would be seen."""
+    """After a period. What nodes hold is counted, not estimated: so what went astray would be seen."""
     return SimulatedAccounts(
         accounts.requesters - flows.escrow + flows.refunded,
         total(nodes.balance),

@@ -1,6 +1,6 @@
 """Reproduces the source article's figures for Llama3-70B on C4, each with its error and the right figure (P1).
 
-The article (Asterfusion, on networks for parallel training) reckons 8 cards: P parameters, L layers of width H, T
+The article (Asterfusion, on networks for parallel training) assumes 8 cards: P parameters, L layers of width H, T
 tokens an epoch in N steps. Its formulas, as its own table follows from them; `ring` gives what a ring moves, all
 cards together:
 

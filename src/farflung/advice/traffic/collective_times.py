@@ -6,7 +6,7 @@ that several flows share.
                     before has come; 2 (n - 1) alpha + 2 (n - 1)/n S beta on even links, more on uneven ones
     tree            2 ceil(log2 n) alpha + 2 S beta of the slowest line; two trees, pipelined
     direct          2 (alpha + (n - 1)/n S beta): all chunks at once, each rank's own line carries them;
-                    in turn, as DT-FM reckons (Yuan et al. 2022, section 3.1): the largest over i of the sum over
+                    in turn, as DT-FM assumes (Yuan et al. 2022, section 3.1): the largest over i of the sum over
                     j of 2 (alpha_ij + S beta_ij/n)
     star            up to a hub and down again: n S through its line
     fan-out         k up each line, a relay gives (n - 1) k to each: the busiest line and two ways

@@ -48,7 +48,7 @@ def goodput(
         return line
     reno = math.sqrt(1.5 / loss)
     window = reno
-    if congestion is not LossResponse.RENO:  # beyond its limit BBR is reckoned like cubic
+    if congestion is not LossResponse.RENO:  # beyond its limit BBR is modelled like cubic
         factor = (CUBIC_C * (3 + CUBIC_BETA) / (4 * (1 - CUBIC_BETA))) ** 0.25
         window = max(reno, factor * (trip / loss) ** 0.75)
     return min(line, 8.0 * segment(mtu) * window / trip)

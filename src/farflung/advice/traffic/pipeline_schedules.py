@@ -5,7 +5,7 @@ stage i of p runs min(m, p - 1 - i) forward passes ahead, then one of each in tu
 micro-batches are alive. Interleaved (section 2.2.2): each rank holds v parts of the model, micro-batches go in
 groups of p through one part after another, and v times as much crosses the cuts. Where stages are even and cuts
 free the time lost is (p - 1)/m of the work, (p - 1)/(v m) interleaved; zero-bubble schedules (Qi et al. 2023) are
-not reckoned.
+not modelled.
 
 An operation begins when its rank is free and what it needs has come. A cut passes one transfer at a time each way,
 in order, while ranks go on; `Cut.seconds` occupies it, `Cut.delay` is the way.
@@ -296,7 +296,7 @@ def _check(
         if backend is CollectiveBackend.GLOO:
             raise UsageError(
                 "FF-PLAN-027",
-                "an interleaved pipeline over gloo is not reckoned",
+                "an interleaved pipeline over gloo is not modelled",
                 cause="what its ranks wait for there was not measured",
                 hint="take gpipe or 1f1b, or leave the backend ideal",
             )

@@ -88,7 +88,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def sync_bytes(self) -> Bytes:
-        """Sent by all together to agree on weights, when the last round closed."""
+        """Sync traffic of all together, when the last round closed."""
         last = self.timeline.last_round
         return Bytes(last.sync_bytes if last is not None else 0)
 

@@ -63,7 +63,7 @@ class TensorBoard(Callback):
     """Writes event files that `tensorboard --logdir DIR` shows. Needs `pip install 'farflung[tensorboard]'`.
 
     `log_dir`: each run gets a folder of its name below it; None: the folder `tensorboard` in the run's own folder.
-    Steps are trained tokens; tags below `by_bytes/` have bytes sent to agree on weights as their steps.
+    Steps are trained tokens; tags below `by_bytes/` have bytes of sync traffic as their steps.
     Raises UsageError FF-APP-187 at once where TensorBoard is not installed.
     """
 

@@ -63,7 +63,7 @@ def text(rows: Sequence[ScreenRow]) -> str:
 
 def plan_rows(timeline: RunTimeline) -> list[ScreenRow]:
     """What a plan says, as on the screen."""
-    return screen_progress.plan(timeline, COLUMNS)
+    return screen_progress.plan(timeline, timeline.at, COLUMNS)
 
 
 def run_html(name: str, timeline: RunTimeline) -> str:
@@ -86,13 +86,13 @@ def figures(timeline: RunTimeline) -> list[tuple[str, str]]:
     if curve.held_out:
         first, last = curve.held_out[0], curve.held_out[-1]
         since = f", {first.loss:.3f} at the start" if first.round < last.round else ""
-        found.append(("validation loss", f"{last.loss:.3f} nats a token{since}"))
+        found.append(("validation loss", f"{phrases.loss_text(last.loss, timeline)}{since}"))
     if timeline.baseline is not None:
-        found.append(("one machine, same tokens", f"{timeline.baseline.loss:.3f} nats a token"))
+        found.append(("single-machine baseline", phrases.loss_text(timeline.baseline.loss, timeline)))
     ring = f"; a bf16 ring all-reduce would send {format_bytes(sent.ring)}" if sent.ring else ""
-    found.append(("sent", f"{format_bytes(sent.total)}, {format_bytes(sent.agreeing)} to agree{ring}"))
+    found.append(("traffic", f"{format_bytes(sent.total)}, {format_bytes(sent.agreeing)} sync traffic{ring}"))
     audited = report_series.audits(timeline)
-    caught = ", ".join(phrases.peer(peer) for peer in timeline.caught) or "nobody"
+    caught = phrases.peers(tuple(timeline.caught), timeline) or "nobody"
     found.append(("audits", f"{phrases.many(audited.concluded, 'segment')} repeated; caught: {caught}"))
     balance = f"; sum {money.sum}" if money.sum is not None else ""
     found.append(("paid", f"{phrases.credits_of(money.paid)}{balance}"))
@@ -124,7 +124,7 @@ def sparkline(timeline: RunTimeline) -> str:
         )
         style = f'stroke-width="{thick}" opacity="{strength}"'
         drawn.append(f'<polyline points="{places}" fill="none" stroke="currentColor" {style}/>')
-    said = f"loss over tokens, {high:.3f} to {low:.3f} nats a token: held-out thick, training thin"
+    said = f"loss over tokens, {high:.3f} to {low:.3f} nats/token: validation thick, training thin"
     return (
         f'<svg role="img" aria-label="{said}" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' style="display:block;margin:4px 0"><title>{said}</title>{"".join(drawn)}</svg>'

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Plan(events.PlanEvent, frozen=True, tag="plan"):
     """What a run will take. Bytes are of all members together; money is in micro-credits, time in seconds.
 
-    `sync_bytes` to agree on weights, against `ring_bytes` that a bf16 ring all-reduce of the same steps would send;
+    `sync_bytes`: sync traffic, against `ring_bytes` that a bf16 ring all-reduce of the same steps would send;
     `memory_bytes` is one worker's peak; `price` is the most that is paid, `escrow` what is locked for it.
     """
 

@@ -45,7 +45,7 @@ def _summary(findings: Sequence[ProbeFinding], seconds: float | None) -> str:
     if failing == {"port"}:
         end = "this computer can run farflung, but not on that port"
     elif failing:
-        end = "`farflung run` will not work here until that is mended"
+        end = "`farflung run` will not work here until that is fixed"
     else:
         end = "this computer can run farflung"
         end += f"; the default run would take about {format_seconds(seconds)}" if seconds is not None else ""
@@ -126,7 +126,8 @@ def check(
     """Look whether this computer can run farflung, within 10 seconds: all that a run needs is tried.
 
     What is slow or fails says why, and what to do next; which sandbox other people's code gets here, and what it does
-    not stop, is told too. Nobody is asked but whom you name, with --net. Exit status 1 when something fails.
+    not stop, is told too. Other computers are contacted only with --net, and only those you name. Exit status 1 when
+    something fails.
     """
     if net:
         findings = check_net.examine(check_net.NetCheckOptions(relays, listen, peer, ledger, theirs, own), as_json)

@@ -34,7 +34,7 @@ def lines(*, as_json: bool) -> list[str]:
         rows += [" " * NOTE + row for row in wrap(own.note, width - NOTE)]
     told = (
         f"Its own 85 EB take {article_figures.unslipped():.1f} days on its switch when bits are bits."
-        " `farflung plan` reckons with rings; docs/plan/traffic.md has the formulas"
+        " `farflung plan` assumes rings; docs/plan/traffic.md has the formulas"
     )
     return [*rows, "", *wrap(told, width)]
 

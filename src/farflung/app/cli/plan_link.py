@@ -170,7 +170,7 @@ def _head() -> tuple[str, ...]:
 
 
 def _measured() -> list[str]:
-    """All settings whose loss was measured, the best first: the table above holds those that stand in it."""
+    """All settings whose loss was measured, the best first: the table above holds those that are in it."""
     found = sorted(method_loss_table.ABOVE.items(), key=lambda one: one[1])
     said = [f"{one.method} H={one.steps} {one.codec} {loss:+.1f}{UNBROKEN}%" for one, loss in found]
     return [row.replace(UNBROKEN, " ") for row in say("Measured", "; ".join(said))] if said else []

@@ -271,7 +271,7 @@ def refuse_two_names(name: str, job: Path | None) -> None:
         raise UsageError(
             "FF-APP-438",
             f"--cards takes one name and no job, and here are {name!r} and {str(job)!r}",
-            cause="a name of several words stands in quotes",
+            cause="a name of several words needs quotes",
             hint=f'farflung plan --cards "{name} {job}"',
         )
 

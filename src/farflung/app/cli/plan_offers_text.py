@@ -224,7 +224,7 @@ def _assumed(advice: Advice) -> str:
         f"cards reach {usual.utilisation:.0%} of their dense bfloat16 rate, and launch a kernel in"
         f" {1e6 * host_speed.LAUNCH:g} us at best; a host that does not say leaves after {CHURN / 3600:g} hours on the"
         f" average; of three hosts and more nobody lends more than a third. {advice.tried}"
-        f" way{'s' * (advice.tried != 1)} reckoned for the least {advice.goal};"
+        f" way{'s' * (advice.tried != 1)} estimated for the least {advice.goal};"
         " verifiers' pay is not in these prices (farflung audit-plan)"
     )
 

@@ -179,7 +179,7 @@ def _hired(told: JobQuote) -> str:
     names = _named([host.name for host in told.hired])
     counted = Counter(pace.admission.grade for pace in told.paces)
     classes = ", ".join(f"{counted[grade]} of class {grade}" for grade in sorted(counted))
-    draw = " (who of them begins and who stands by is drawn)" if told.found.order.spares else ""
+    draw = " (which of them begin and which are spares is drawn)" if told.found.order.spares else ""
     return f"{names}{draw}; {classes}{_reason(told)}"
 
 

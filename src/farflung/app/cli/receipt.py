@@ -100,7 +100,7 @@ def _old(held: ReceiptFile, block: Hash | None, now_ms: int) -> PolicyError | No
             "FF-APP-336",
             "the receipt file is of another block",
             cause=f"its block {header.height} is {header.id.hex()}",
-            hint="do not believe it, if the hash that you gave is that of this height: somebody signed twice",
+            hint="do not trust it, if the hash that you gave is that of this height: somebody signed twice",
         )
     if block is None and held.genesis.time:
         try:

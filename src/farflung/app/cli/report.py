@@ -23,7 +23,7 @@ from farflung.peers.rundir.runs import runs_folder
 def report(name: str | None, out: Path | None, shows: bool, as_json: bool) -> None:
     """Write a run's report.html: one file without scripts that asks nothing of any network.
 
-    RUN: its name or folder; the newest by default. A run that still goes on is shown as far as it is.
+    RUN: its name or folder; the newest by default. A run that still goes on is shown so far.
     """
     run = folder.find(runs_folder(), name)
     written = page.write(run, out)

@@ -13,7 +13,7 @@ from farflung.job.spec import JobTerms
 from farflung.watch.phrases import clean
 
 # A ledger holds the hash of a job's terms alone. Who has not got them is to take nothing for proven.
-UNKNOWN: Final = f"{proof_class.UNPROVEN}, as far as is known here: a ledger has the hash of its terms alone"
+UNKNOWN: Final = f"{proof_class.UNPROVEN}, by what is known here: a ledger has the hash of its terms alone"
 COLUMNS: Final = 300  # of a class with its reason
 
 

@@ -29,7 +29,7 @@ STEPS: Final = 10_000  # of a rate, from 0 to 1: four decimals are named
 
 
 class AuditAssumptions(msgspec.Struct, frozen=True):
-    """What one reckons with. Shares of 1; `stake` in rounds' pay."""
+    """The assumptions. Shares of 1; `stake` in rounds' pay."""
 
     stake: Fraction
     cost: Fraction = Fraction(1)  # of honest work, as a share of its pay: more than all of it nobody can save

@@ -119,7 +119,7 @@ def _is_covered(draw: AuditDrawTerms, verifiers: int, draws: np.random.Generator
 
 
 def _agreed(draw: AuditDrawTerms, looks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rounds in which enough find what is false; `looks`: of each round, who of those that may be asked looks."""
+    """Rounds in which enough find what is false; `looks`: of each round, which of those that may be asked looks."""
     found: NDArray[np.bool_] = looks[:, 0] & (looks[:, 1:].sum(axis=1) >= draw.voices - 1)
     return found
 
@@ -146,7 +146,7 @@ def lines(played: AuditMarketResult, columns: int) -> list[str]:
     rows = [f"{head:<{width}}{'mean':>10}{'error':>10}"]
     rows += [f"  {one.who:<{width - 2}}{one.mean:>10.3f}{one.error:>10.3f}" for one in played.incomes]
     cheats = f"cheats in {played.cheated} of {played.segments} segments" if played.cheated else "does not cheat"
-    rows.append(f"  A worker that reckons {cheats}.")
+    rows.append(f"  A worker that weighs gain against risk {cheats}.")
     rows += ["", f"{'Where it comes to rest, and is checking stable?':<{width}}{'checking':>10}{'honest':>10}"]
     rows += [_rest(one, width) for one in played.settled]
     return rows

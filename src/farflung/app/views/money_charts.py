@@ -33,7 +33,7 @@ SLOT: Final = 23  # px that a flow's words need
 BAND: Final = 190  # px for all money together
 SHOWN: Final = 12  # payments that have a line of their own
 QUANTITIES: Final = 32  # compared ones that have a line
-RATIOS: Final = (0.25, 4.0)  # what the axis shows; what lies beyond stands at its end
+RATIOS: Final = (0.25, 4.0)  # what the axis shows; what lies beyond is at its end
 
 
 class MoneyFlowItem(Struct, frozen=True):

@@ -28,8 +28,16 @@ from farflung.plan.plan_comparison import HIGH, LOW
 from farflung.watch import canary_text, job_class_text, plan_vs_run_text, report_series
 from farflung.watch.fold import RunTimeline
 from farflung.watch.peer_paths import path_summary
+from farflung.watch.phrases import anchor, less_than, loss_text
 from farflung.watch.redaction import redact
-from farflung.watch.report_series import AuditGrid, AuditRow, LossCurves, MemberRow, PlannedVsMeasuredRow
+from farflung.watch.report_series import (
+    AuditGrid,
+    AuditRow,
+    LossCurves,
+    MemberRow,
+    MemberTimeShare,
+    PlannedVsMeasuredRow,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -59,9 +67,9 @@ class KeyFigure(Struct, frozen=True):
     tone: str = ""
 
 
-FINISHED: Final = RunStatus("finished", "●", "good", "All rounds are done, and everybody is paid.")
+FINISHED: Final = RunStatus("finished", "●", "good", "All rounds are done, and the work that passed is paid.")
 STOPPED: Final = RunStatus(
-    "stopped", "■", "warn", "A person ended it: the open round was finished, and everybody is paid."
+    "stopped", "■", "warn", "A person ended it: the open round was finished, and the work that passed is paid."
 )
 FAILED: Final = RunStatus("failed", "▲", "bad", "It ended in an error.")
 RUNNING: Final = RunStatus("still running", "◌", "info", "This page shows how far it was when it was written.")
@@ -169,13 +177,15 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
         "version": t.began.version if t.began is not None else "",
         "short": report_text.short(t, curves, sent, found),
         "tiles": tiles(t),
+        "against": less_than(sent.ring, sent.total),
+        "buys": anchor(t.matched.unit_price if t.matched is not None else 0),
         "work": job_class_text.fact(t),
         "names": names,
         "curves": curves,
         "sent": sent,
         "strips": charts_rounds(strips),
         "shares": tuple(sorted(rows, key=lambda row: order.index(row.peer))),
-        "waiting": report_text.waiting(report_series.slowest(rows), rows, names) if rows else "",
+        "waiting": _waiting(t, rows, names) if rows else "",
         "audits": found,
         "stories": report_text.stories(t, names),
         "money": money,
@@ -195,6 +205,10 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
         "grid_rounds": member_charts.GRID_ROUNDS,
         "css": (_HERE / "report.css").read_text(),
     }
+
+
+def _waiting(t: RunTimeline, rows: tuple[MemberTimeShare, ...], names: dict[str, str]) -> str:
+    return report_text.waiting(report_series.slowest(rows), rows, names, report_series.between_rounds(t))
 
 
 def charts_rounds(strips: tuple[MemberRow, ...]) -> list[MemberRow]:
@@ -255,7 +269,8 @@ def _loss(t: RunTimeline) -> KeyFigure | None:
         return None
     last = t.losses[max(t.losses)]
     start = t.losses.get(0)
-    note = f"nats per token; {start:.3f} at the start" if start is not None else "nats per token"
+    unit = loss_text(last, t).partition(" ")[2]
+    note = f"{unit}; {start:.3f} at the start" if start is not None else unit
     return KeyFigure("Validation loss", f"{last:.3f}", note)
 
 
@@ -263,17 +278,15 @@ def _gap(t: RunTimeline) -> KeyFigure | None:
     if t.baseline is None or not t.losses:
         return None
     gap = t.losses[max(t.losses)] - t.baseline.loss
-    return KeyFigure("Against one machine", f"{gap:+.3f}", f"it reached {t.baseline.loss:.3f} on the same tokens")
+    return KeyFigure("Against the baseline", f"{gap:+.3f}", f"a single machine came to {t.baseline.loss:.3f}")
 
 
 def _bytes(t: RunTimeline) -> KeyFigure | None:
     sent = report_series.sent(t)
     if sent.times is None:
         return None
-    note = f"{format_bytes(sent.total)} with everything; a bf16 ring all-reduce would send {format_bytes(sent.ring)}"
-    return KeyFigure(
-        "Sent to agree", format_bytes(sent.agreeing), f"{note}, {report_text.times(sent.times)} as much (computed)"
-    )
+    note = f"{less_than(sent.ring, sent.total)}; sync traffic alone {format_bytes(sent.agreeing)}"
+    return KeyFigure("All traffic", format_bytes(sent.total), note)
 
 
 def _audited(t: RunTimeline) -> KeyFigure | None:
@@ -301,8 +314,8 @@ def _paid(t: RunTimeline) -> KeyFigure | None:
 def _sum(t: RunTimeline) -> KeyFigure | None:
     if t.result is None:
         return None
-    note = "no money was made or lost" if t.result.sum == 0 else "micro-credits: money is not conserved"
-    return KeyFigure("Sum of all money", f"{t.result.sum}", note, "" if t.result.sum == 0 else "bad")
+    note = "no money was made or lost" if t.result.sum == 0 else "micro-credits: the ledger is not balanced"
+    return KeyFigure("Ledger balance", f"{t.result.sum}", note, "" if t.result.sum == 0 else "bad")
 
 
 def amount(row: PlannedVsMeasuredRow, value: float) -> str:
@@ -338,7 +351,6 @@ def environment() -> jinja2.Environment:
         redact=redact,
         told=text_files.told,
         many=report_text.many,
-        times=report_text.times,
         excess=report_text.excess,
         drawn=lambda piece: Markup(piece),  # noqa: S704 - made by app.views.svg, which escapes what it writes
     )

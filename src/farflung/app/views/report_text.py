@@ -16,6 +16,7 @@ from farflung.core.units import format_bytes, format_count, format_multiple, for
 from farflung.plan.plan_comparison import HIGH, LOW
 from farflung.watch import dispute_text, report_series, traffic_ratios
 from farflung.watch.fold import RunTimeline
+from farflung.watch.phrases import less_than
 from farflung.watch.redaction import redact
 from farflung.watch.report_series import (
     AuditGrid,
@@ -54,11 +55,6 @@ def person(names: Mapping[str, str], peer: str) -> str:
     return f"{redact(names[peer], 40)} ({short})" if peer in names else short
 
 
-def times(value: float) -> str:
-    """A multiple, to three digits."""
-    return f"{value:,.0f} times" if value >= 100 else f"{value:.3g} times"
-
-
 def short(t: RunTimeline, curves: LossCurves, sent: SentBytesSeries, found: AuditGrid) -> tuple[str, ...]:
     """The run in a few sentences."""
     told = (_work(t), _learned(t, curves), _traffic(sent), _each(t), _clipped(t), _checked(t, found), _settled(t))
@@ -91,19 +87,15 @@ def _learned(t: RunTimeline, curves: LossCurves) -> str:
         return said + "."
     gap = last - t.baseline.loss
     side = f"{abs(gap):.3f} {'above' if gap > 0 else 'below'} it" if round(gap, 3) else "the same"
-    return f"{said}; one machine that trained on the same tokens reached {t.baseline.loss:.3f}, and this run is {side}."
+    baseline = f"the single-machine baseline reached {t.baseline.loss:.3f} on the same tokens"
+    return f"{said}; {baseline}, and this run is {side}."
 
 
 def _traffic(sent: SentBytesSeries) -> str:
     if not sent.agreeing or sent.times is None:
         return ""
-    own, ring = format_bytes(sent.agreeing), format_bytes(sent.ring)
-    if sent.times < 1:
-        return f"To agree, they sent {own}; a bf16 ring all-reduce over the same steps would send {ring}."
-    return (
-        f"To agree, they sent {own}. A bf16 ring all-reduce over the same steps would send {ring}, "
-        f"{times(sent.times)} as much; that is computed, not run."
-    )
+    whole, own = format_bytes(sent.total), format_bytes(sent.agreeing)
+    return f"All traffic was {whole}, {less_than(sent.ring, sent.total)}; sync traffic alone was {own}."
 
 
 def _clipped(t: RunTimeline) -> str:
@@ -253,7 +245,7 @@ def _price(t: RunTimeline, caught: events.SlashEvent) -> str:
 def loss_described(curves: LossCurves, over: str) -> str:
     """The loss chart in words."""
     parts = []
-    for name, points in (("training", curves.train), ("validation", curves.held_out), ("one machine", curves.baseline)):
+    for name, points in (("training", curves.train), ("validation", curves.held_out), ("baseline", curves.baseline)):
         if points:
             parts.append(f"{name} from {points[0].loss:.3f} to {points[-1].loss:.3f}")
     return f"Loss in nats per token over {over}: {'; '.join(parts) or 'no points yet'}. All points are in the tables."
@@ -292,13 +284,19 @@ def plan_described(rows: tuple[PlannedVsMeasuredRow, ...]) -> str:
     return f"{len(rows)} quantities compared; outside {LOW} to {HIGH}: {', '.join(off) or 'none'}."
 
 
-def waiting(late: MemberTimeShare | None, rows: tuple[MemberTimeShare, ...], names: Mapping[str, str]) -> str:
-    """Whom everybody waited for, and how long, in a sentence."""
+def waiting(
+    late: MemberTimeShare | None, rows: tuple[MemberTimeShare, ...], names: Mapping[str, str], between: float = 0.0
+) -> str:
+    """Whom everybody waited for, and how long, in a sentence. `between`: seconds in which all waited for audits."""
+    pause = between * len(rows)
+    audits = f", {format_seconds(between)} each for audits before a round opened" if between >= 0.1 else ""
     if late is None:
         return "Nobody had to be waited for." if len(rows) > 1 else "One provider alone waits for nobody."
     rounds = max(row.rounds for row in rows)
-    waited = sum(row.wait for row in rows) / max(1, sum(row.wait + row.compute + row.send + row.merge for row in rows))
+    spent = sum(row.wait + row.compute + row.send + row.merge for row in rows) + pause
+    waited = (sum(row.wait for row in rows) + pause) / max(1, spent)
     return (
         f"Everybody waited most often for {person(names, late.peer)}: it was the last to finish training in "
-        f"{late.last} of {many(rounds, 'round')}. All members together spent {waited:.0%} of their time waiting."
+        f"{late.last} of {many(rounds, 'round')}. All members together spent {waited:.0%} of their time waiting"
+        f"{audits}."
     )

@@ -97,7 +97,7 @@ def short(told: SimulationReport) -> tuple[str, ...]:
         f" node is away, {format_share(losses['left'])} are lost because it leaves before the end,"
         f" {format_share(losses['late'])} come too late, in {format_share(losses['joining'])} it has joined and has not"
         f" the public state in time, and {format_share(losses['caught'])} are of who was caught, to the next auction.",
-        "Money is conserved to the last micro-credit." if made == 0 else f"{made} micro-credits were made or lost.",
+        "The ledger is balanced to the last micro-credit." if made == 0 else f"{made} micro-credits were made or lost.",
     )
 
 

@@ -160,7 +160,7 @@ def entry_index(program: CanonicalProgram, value: int, *, is_judged: bool) -> in
 
 
 def tile_at(program: CanonicalProgram, index: int, entry: ProgramEntry, place: LeafPosition) -> int:
-    """Which tile of the value, whose entry stands at `index`, lies at this place.
+    """Which tile of the value, whose entry is at `index`, lies at this place.
 
     Raises ProtocolError FF-CORE-073: none does; the entry is of another value.
     """

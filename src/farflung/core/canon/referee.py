@@ -218,7 +218,7 @@ class _ElementReferee:
             and any(tile_tree.holds(r, self._total, leaf, shown.data, shown.path) for r in self._case.roots)
         )
         if shown is None or not is_proved:
-            raise input_roots.unproved(f"leaf {leaf} is not shown, or stands in neither tree before the disputed one")
+            raise input_roots.unproved(f"leaf {leaf} is not shown, or is in neither tree before the disputed one")
         raw = np.frombuffer(shown.data, np.uint8 if dtype == np.bool_ else dtype).astype(dtype)
         return raw.reshape(box.shape)
 

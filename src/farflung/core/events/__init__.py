@@ -294,7 +294,7 @@ class BaselineEvent(Event, frozen=True, tag="baseline"):
 
 
 class BaselineProgressEvent(Event, frozen=True, tag="baseline-scored"):
-    """One machine on the same tokens is under way: validation loss after `step` of `steps`, `tokens` trained so far."""
+    """The single-machine baseline is under way: validation loss after `step` of `steps`, `tokens` trained so far."""
 
     step: int
     steps: int

@@ -38,10 +38,10 @@ class PlanEvent(Event, frozen=True, tag="plan"):
     cores: int = 0  # of this computer, which all local workers share; 0: not told
     baseline_seconds: float = 0.0  # that one machine will take on the same tokens; 0: none will
     sync_most: int = 0  # if rounds choose another way than the one that is foreseen; 0: not told
-    way: str = ""  # how a round's payloads go, as far as it is foreseen
+    way: str = ""  # how a round's payloads go, if it is known before
     up_round: int = 0  # of these, up the line of the member that sends most
     down_round: int = 0
-    lines: str = ""  # which lines the plan reckons with
+    lines: str = ""  # which lines the plan assumes
     relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
     relay_funds: int = 0  # micro-credits that are put aside for them
     validators: int = 1  # of the ledger
@@ -50,6 +50,7 @@ class PlanEvent(Event, frozen=True, tag="plan"):
     data_files: int = 0  # text files that the data are made of; 0: they came as tokens, or it is not told
     left_out: tuple[FileCount, ...] = ()  # files of the data that are in no part of them
     noted: tuple[FileCount, ...] = ()  # files that are in them, and of which something is to be known
+    unit_price: int = 0  # micro-credits a trained token; 0: not told
 
 
 class PlanComparisonEvent(Event, frozen=True, tag="compared"):

@@ -97,7 +97,7 @@ def _measure_sgemm(seconds: float) -> float:
 
 
 def machine() -> MachineMeasurements:
-    """This machine as a plan reckons with it."""
+    """This machine as a plan assumes it."""
     return MachineMeasurements(
         cores=cores(), flops_per_core=sgemm_flops(), memory_bytes=memory_bytes(), torch=torch_build()
     )

@@ -2,7 +2,7 @@
 
 Once complete, that file replaces the ledger's.
 
-Nothing is believed before it was checked (ledger.snapshot), one chunk is in memory at a time, and a process that is
+Nothing is trusted before it was checked (ledger.snapshot), one chunk is in memory at a time, and a process that is
 killed goes on with the chunks that it has: those that the manifest of a later block names as well are kept, too.
 """
 

@@ -4,7 +4,7 @@ It starts from any server's snapshot, and trusts no server.
 
 Two things make one necessary: blocks behind one's own that are no longer kept by anybody who answers, or a certified
 state so far ahead that it is there sooner. Neither is taken on one server's word, because a snapshot costs the blocks
-before it: who says that blocks are gone is believed only while no other server shows the next one, and how far ahead
+before it: who says that blocks are gone is trusted only while no other server shows the next one, and how far ahead
 a ledger is shows its certificate. A server that sends one wrong piece, fails, or does not end is left for the next one,
 which goes on where it stopped; what was wrong with each is told.
 """

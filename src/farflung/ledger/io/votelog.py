@@ -32,7 +32,7 @@ def open_votes(store: LedgerStore, key: PeerId) -> VoteLog:
         raise RunError(
             "FF-LEDG-332",
             f"{path.name} is gone",
-            cause="this key has voted, and nobody knows any more for what",
+            cause="this key has voted, and what for is no longer known",
             hint="put the file back if you moved it (never an older copy), or join again under a new key",
         )
     log = VoteLog(path)
@@ -64,7 +64,7 @@ class VoteLog:
         """Adds records, all or none; durable on return: only then may a vote leave.
 
         Raises RunError FF-LEDG-321 too large, FF-CORE-050 not written; after that the log must be opened again,
-        for nobody knows what of it the disk holds: FF-LEDG-322.
+        for what the disk holds is unknown: FF-LEDG-322.
         """
         if self._handle is None:
             raise RunError(

@@ -1,13 +1,13 @@
 """Checks that the price of a schedule is one that the market may have set (docs/concepts/market.md).
 
-For each role among the offers, over the asks that stand in the nodes' rows at this block:
+For each role among the offers, over the asks that are in the nodes' rows at this block:
 
     one price for all that are hired; it is the ask of one node, the setter;
     the setter stands behind all of them in the order (ask, turn), or is the last of them itself.
 
 So nobody is paid less than it asks, nobody is paid its own word where somebody is left over to set the price, and no
 price is made up. Whether a cheaper setter was passed by is not asked: that would be optimality, and a search among all
-asks at each replica. Of similarity and owners nothing stands in a row: speeds are measured, and no measured quantity
+asks at each replica. Of similarity and owners nothing is in a row: speeds are measured, and no measured quantity
 enters a root.
 """
 

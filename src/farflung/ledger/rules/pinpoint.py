@@ -166,7 +166,7 @@ def first_move(draft: StateDraft, sender: PeerId, op: FirstMove) -> None:
 
 
 def _with_borders(game: PinpointRow, shown: Sequence[BorderProof]) -> PinpointRow:
-    """The accused's own borders. Code: FF-LEDG-358: they do not stand in what it had committed to."""
+    """The accused's own borders. Code: FF-LEDG-358: they are not in what it had committed to."""
     count = leaf_count(game.program.segments)
     places = [(each.border.round, each.border.index) for each in shown]
     if places != [(game.round, game.segment), (game.round, game.segment + 1)] or not all(

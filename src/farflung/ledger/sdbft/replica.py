@@ -3,7 +3,7 @@
 It is SDBFT as a function from events to effects (docs/protocol/sdbft.md).
 
 The rules are numbered as on that page. All of them are taken up in `_step`, one after another, until none has anything
-to do; what the rest of the class does is believe or disbelieve messages (`ReplicaInbox`), and keep within bounds.
+to do; what the rest of the class does is trust or refuse messages (`ReplicaInbox`), and keep within bounds.
 A replica lives for one epoch. Times are whole milliseconds of any clock that does not go back.
 
     replica = Replica(reign, head, key)             at the beginning of an epoch: head = FinalHead(root, 0)

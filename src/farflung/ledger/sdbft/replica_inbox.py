@@ -1,6 +1,6 @@
 """Checks a replica's incoming messages, and requests what it notices to be missing.
 
-Signatures alone make a message believed, whoever brings it. Nothing is kept but for the views just ahead, one proposal
+Signatures alone make a message trusted, whoever brings it. Nothing is kept but for the views just ahead, one proposal
 a view, two votes a seat, view and kind; all else is a hint at most that the sender is ahead (docs/protocol/sdbft.md,
 "Catching up" and "Bounds").
 """

@@ -78,7 +78,7 @@ async def heap(spec: JobSpec, module: bytes, traced: StepTrace, usable: int, sec
     each = traced.mode().flop / traced.rows
     rows = min(max(min(traced.rows, 2), math.ceil(traced.rows / 2)), int(MOST_FLOP / max(1.0, each)))
     if traced.peak() < LEAST_BYTES:
-        raise unmeasured("a step this small is not seen beside what a process takes anyhow")
+        raise unmeasured("a step this small is below what a process takes anyway")
     if rows < 1 or traced.peak() > SHARE * usable:
         raise unmeasured("a step of this model is too much for this machine")
     bounds = limits_for(traced.peak(), CPU_SECONDS)

@@ -19,7 +19,7 @@ from farflung.watch.redaction import redact
 
 _LISTED: Final = 32  # names of tensors that are told
 _TIED_HEAD: Final = """\
-`lm_head.weight` is the same tensor as `transformer.wte.weight`, and stands in the file once: `from_pretrained` ties it.
+`lm_head.weight` is the same tensor as `transformer.wte.weight`, and is in the file once: `from_pretrained` ties it.
 `load_state_dict` of the file alone would say that it is missing; with `strict=False` it loads the same.
 
 """
@@ -115,7 +115,7 @@ def _explained(names: TensorNames) -> list[str]:
     if names.tied:
         pairs = [f"`{_plain(name)}` is the same tensor as `{_plain(kept)}`" for name, kept in names.tied]
         rows.append(
-            f"{_listed(pairs)}. It stands in the file once: `load_model` knows that, and `load_state_dict` with"
+            f"{_listed(pairs)}. It is in the file once: `load_model` knows that, and `load_state_dict` with"
             " `strict=False` loads the same; with `strict=True` it would say that the second name is missing."
         )
     if names.made:
@@ -126,7 +126,7 @@ def _explained(names: TensorNames) -> list[str]:
         )
     if not names.is_known:
         rows.append(
-            "Names that `missing` gives are second names of a tensor that stands in the file once (a tied weight), or"
+            "Names that `missing` gives are second names of a tensor that is in the file once (a tied weight), or"
             " buffers that the module makes itself. They could not be listed here: the module could not be built."
         )
     return rows
@@ -171,7 +171,7 @@ def _figures(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> st
         (f"a table of how often each {unit} comes", result.loss_unigram),
     ]
     if result.loss_baseline is not None:
-        rows.insert(1, ("one machine on the same tokens", result.loss_baseline))
+        rows.insert(1, ("single-machine baseline", result.loss_baseline))
     lines = [
         f"On at most {format_count(spec.evaluate.final_tokens)} validation tokens; less is better.",
         "",

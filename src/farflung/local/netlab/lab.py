@@ -44,7 +44,7 @@ class NetworkLab:
     """`homes`, numbered from 1, `servers` on the backbone, and one NAT of its kind for each of `carriers`.
 
     `engine`: the line emulator, "c", "python", or "auto": C where there is a compiler. It is a context manager;
-    entering raises RunError FF-LAB-003 where the machine cannot make it, and FF-LAB-004 where the system refuses.
+    entering raises RunError FF-LAB-003 where the machine cannot make it, and FF-LAB-004 where permission is denied.
     Raises UsageError FF-LAB-005 for what does not fit together, and for a name that nobody here has.
     """
 

@@ -87,7 +87,7 @@ class Demonstration:
         self._victim = validator_names(validators)[-1] if faults(validators) else None
 
     def observe(self, event: AnyEvent) -> None:
-        """What the requester told, after it stands in the journal."""
+        """What the requester told, after it is in the journal."""
         if not isinstance(event, RoundEndEvent) or event.round + 1 != self._half or self._victim is None:
             return
         if self._processes.kill(self._victim):

@@ -77,7 +77,7 @@ class RunForecast(NamedTuple):
         return relay_fees.planned(said, plan.traffic, network.relay_price, len(network.relays), most)
 
     def compared(self, timeline: RunTimeline, outcome: JobEndReport, took: float) -> tuple[PlanComparisonEvent, ...]:
-        """What the rounds that were done were foretold to take, against what they took in all sessions.
+        """What the rounds that were done were estimated to take, against what they took in all sessions.
 
         `took`: seconds of this session. Nothing where no round was done.
         """

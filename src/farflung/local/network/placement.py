@@ -113,7 +113,7 @@ class NetlabPlacement(LoopbackPlacement):
     def open(self) -> Iterator[None]:
         """Builds all, and removes all with whoever is still in it.
 
-        Raises RunError FF-LAB-004 where the system refuses.
+        Raises RunError FF-LAB-004 where permission is denied.
         """
         with self._laboratory, self._laboratory.inside(self._servers[REQUESTER]):
             yield

@@ -98,7 +98,7 @@ class RunProcesses:
 
     def _worker_life(self) -> WorkerProcess:
         scratch, data_bytes = self._folder.root / "scratch", self._folder.dataset_file.stat().st_size
-        # all cores: when the others are done it trains the one machine to compare with
+        # all cores: when the others are done it trains the single-machine baseline
         bounds = msgspec.structs.replace(bounds_of(self._network.spec, data_bytes), cores=0)
         process = start_worker(scratch, self._folder.root / "worker.log", bounds)
         self._note_tier(process.tier.name, process.tier.gaps)

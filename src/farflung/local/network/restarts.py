@@ -135,7 +135,7 @@ class ProcessSupervisor:
                 await process.change()
 
     def child(self, name: str) -> ChildProcess | None:
-        """Who stands at a post now."""
+        """Who is at a post now."""
         process = self._processes.get(name)
         return process.child if process is not None else None
 

@@ -103,7 +103,7 @@ class RunSession:
         self._demonstration = Demonstration(self._spec, identity.validators, self._processes, self._journal)
         self._evaluator: Evaluator | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._single_machine: asyncio.Future[float] | None = None  # one machine on the same tokens
+        self._single_machine: asyncio.Future[float] | None = None  # the baseline
         self._is_baseline_left_out = False
         self._began = time.monotonic()
         self._forecast: RunForecast | None = None
@@ -157,7 +157,7 @@ class RunSession:
     def interrupt(self) -> None:
         """The open round is finished and settled; before the first one, or asked again: stops now.
 
-        When all is settled, only the one machine to compare with is left out.
+        When all is settled, only the single-machine baseline is skipped.
         """
         is_settling = self._identity.baseline and bool(self._journal.timeline.settled)
         if is_settling and not self._is_baseline_left_out:
@@ -396,7 +396,7 @@ class RunSession:
         finally:
             single_machine.cancel()
             self._single_machine = None
-        said = "the one machine to compare with is left out, as was asked"
+        said = "the single-machine baseline is skipped, as was asked"
         self._journal.emit(events.WarningEvent(code="FF-APP-133", message=said))
         return None
 

@@ -168,7 +168,7 @@ def _check_payload(trained: worker_messages.TrainResult, own: Contribution) -> N
             "FF-APP-353",
             f"a payload of {own.peer[:4].hex()} is not what its committed work encodes to",
             cause=f"round {trained.round} came out again under its trace, with another payload",
-            hint="do not believe this contribution: no audit of it can have held",
+            hint="do not trust this contribution: no audit of it can have held",
         )
 
 

@@ -152,5 +152,5 @@ def _impossible(cause: str) -> NetworkError:
         "FF-NET-153",
         "peers on this LAN cannot be found",
         cause=cause,
-        hint="they are reached through the registry and relays all the same",
+        hint="they are reached through the registry and relays anyway",
     )

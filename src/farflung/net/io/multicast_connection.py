@@ -1,6 +1,6 @@
 """Serves one member's connection to its group at a relay: takes its whole frames, and gives it the others'.
 
-Nothing here looks into a frame beyond its head. What waits for the member stands in a queue of frames that it shares
+Nothing here looks into a frame beyond its head. What waits for the member is in a queue of frames that it shares
 with the other members; the group bounds them all together.
 """
 
@@ -25,7 +25,7 @@ _BUFFERS: Final = 64  # frames given to the kernel at once
 
 @dataclass(slots=True, eq=False)
 class QueuedFrame:
-    """One frame, and how many queues it stands in."""
+    """One frame, and how many queues it is in."""
 
     data: bytearray | bytes
     left: int = 1

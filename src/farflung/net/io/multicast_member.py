@@ -308,7 +308,7 @@ class GroupMember:
             sock.shutdown(socket.SHUT_RDWR)
 
     def _leave(self, sock: socket.socket | None) -> None:
-        """The relay hangs, unless this connection to it is over anyhow."""
+        """The relay hangs, unless this connection to it is over anyway."""
         if sock is not None and sock is self._socket and self._meeting is not None:
             self._backoff.hung(self._meeting.relay, time.monotonic())
             self._shut(sock)

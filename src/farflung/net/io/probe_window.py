@@ -21,7 +21,7 @@ async def move(
 ) -> None:
     """Asks by `ask(bytes)` for `most` bytes or for so long, and adds each piece: seconds since the start, and bytes.
 
-    `first`: the size of the first pieces. Raises what `ask` raises; what came before it is told all the same.
+    `first`: the size of the first pieces. Raises what `ask` raises; what came before it is told anyway.
     """
     loop = asyncio.get_running_loop()
     began, left = loop.time(), most

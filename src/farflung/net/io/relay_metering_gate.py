@@ -401,7 +401,7 @@ class RelayMeteringGate:
         """
         if self._payers.find(payer) is None and await self._payers.ask(payer) is None:
             return  # a stranger
-        # It may have used nothing: its money goes back all the same.
+        # It may have used nothing: its money goes back anyway.
         known = self._payers.of(payer)
         async with known.ending:
             if self._payers.find(payer) is not known:

@@ -55,9 +55,9 @@ class LedgerClient:
     when f + 1 of them say that the ledger is past that time, or has used the nonce for something else, without it.
     Whoever gave up waiting and submits the same again sends the same bytes again.
 
-    A row is believed of any single validator, because it comes with its proof: checked under the committee that follows
+    A row is trusted of any single validator, because it comes with its proof: checked under the committee that follows
     from the genesis, epoch by epoch (ledger.light_client). Nobody can prove that there is *no* row, nor that it is
-    the newest; but nothing is believed of a block below one that this client has seen or has a transaction in, and
+    the newest; but nothing is trusted of a block below one that this client has seen or has a transaction in, and
     after `refresh` rows are the newest.
     """
 

@@ -46,7 +46,7 @@ def client_in_run(
 ) -> LedgerClient:
     """A client of a run's ledger, whose validators are started again whenever they die: it waits for them, and says so.
 
-    A ledger of which a third is away stands still, and goes on by itself; so does whoever waits for it.
+    A ledger of which a third is away makes no blocks, and goes on by itself; so does whoever waits for it.
     """
     least = next(count for count in range(1, len(reaches) + 1) if is_quorum(count, len(reaches)))
 
@@ -55,7 +55,7 @@ def client_in_run(
         if is_over:
             tell(WarningEvent(code="FF-APP-335", message=f"the ledger answers again, after {span}"))
             return
-        text = f"the ledger stands still for {span}: {least} of {len(reaches)} validators must be up"
+        text = f"the ledger has made no block for {span}: {least} of {len(reaches)} validators must be up"
         hint = "nothing: it goes on when they are back"
         tell(WarningEvent(code="FF-APP-334", message=text, hint=hint))
 

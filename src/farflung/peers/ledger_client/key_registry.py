@@ -45,7 +45,7 @@ class KeyRegistryFollower:
             try:
                 await self.look()
             except FarflungError:
-                self._recheck()  # an overlap may have ended all the same
+                self._recheck()  # an overlap may have ended anyway
             await asyncio.sleep(pause)
 
     async def look(self) -> None:

@@ -88,7 +88,7 @@ async def revoked(account: SigningKey, ledger: LedgerClient, epoch: int | None, 
     """Revokes all epochs up to this one for ever; returns it.
 
     None: up to the registered one, or that of the key in the file `path` if it is higher. Keys that were never
-    registered may have higher epochs than the ledger knows, and count all the same.
+    registered may have higher epochs than the ledger knows, and count anyway.
     Raises UsageError FF-APP-262 where the file is another account's, RunError FF-APP-070.
     """
     if epoch is None:

@@ -55,7 +55,7 @@ class QuorumReader:
         """What `need` validators say alike, of all that `read` takes.
 
         `read` raises ProtocolError or VerificationError for what is no answer, RunError for a refusal. Raises the last
-        error when nobody can be reached for `patience` seconds, and at once when all answered and none was believed.
+        error when nobody can be reached for `patience` seconds, and at once when all answered and none was trusted.
         """
         loop = asyncio.get_running_loop()
         began, is_told = loop.time(), False

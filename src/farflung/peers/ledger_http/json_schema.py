@@ -45,7 +45,7 @@ DECIMAL: Final = {"type": "string", "pattern": r"^-?[0-9]+\.[0-9]{6}$"}
 
 
 def plain(value: Any) -> Any:
-    """A struct of the ledger, or what stands in one, as JSON."""
+    """A struct of the ledger, or what is in one, as JSON."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         found: dict[str, Any] = {"kind": tag} if isinstance(tag, str) else {}

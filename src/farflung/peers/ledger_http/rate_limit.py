@@ -22,7 +22,7 @@ class AddressRateLimiter:
     def take(self, address: str, cost: int, now: float) -> int:
         """Spends `cost` tokens of an address; 0, or the whole seconds until it has them (then nothing is spent).
 
-        A clock that goes back stands still here.
+        A clock that goes back stops here.
         """
         key = block_of(address)
         level, at = self._levels.get(key, (self.burst, now))

@@ -1,7 +1,7 @@
 """Stores the newest voucher of each job that a node works on, and claims by it what the ledger does not say.
 
 What a node has earned it holds under the requester's mark (ledger.earnings_tally). When the ledger does not say as
-much a moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
+much a moment later, the node lets the ledger know by itself: who takes work and does not record it pays anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connects a role's process with who started it: a supervisor by its pipes, or a person by signals and the log.
 
 A supervisor's pipe carries JSON lines in both directions. Orders come in on standard input (the first one is the role's
-configuration, keys included, so that no secret stands in an argument list or an environment); reports go out on
+configuration, keys included, so that no secret is in an argument list or an environment); reports go out on
 standard output. When standard input ends, the supervisor is gone and the process ends too: a killed run leaves nobody
 behind. With `--config FILE` there is no supervisor: reports are lines on standard error, and a signal ends the process.
 """

@@ -86,7 +86,7 @@ def classify(
     in the run's folder.
 
     Raises SpecError FF-APP-341 (asked to be proven, and the model is outside the whitelist: the operation and the
-    model's line are named), PolicyError FF-APP-342 (outcome only, and dearer than that may be).
+    model's line are named), PolicyError FF-APP-342 (outcome only, and more expensive than that may be).
     """
     if traced.why:
         return JobProgramResult(CanonicalProgram(), traced.why[: limits.REASON_LENGTH])

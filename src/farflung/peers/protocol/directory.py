@@ -72,7 +72,7 @@ def read_directory(path: Path, size: int, now: float) -> tuple[Advertisement, ..
 
 
 def sound(listing: DirectoryListing, now: float) -> Iterator[Advertisement]:
-    """Those that can be believed at `now` (seconds since 1970): one bad advertisement takes no other with it."""
+    """Those that can be trusted at `now` (seconds since 1970): one bad advertisement takes no other with it."""
     for advertisement in listing.advertisements:
         with contextlib.suppress(FarflungError):
             check_advertisement(advertisement, advertisement.endpoint.peer, now)

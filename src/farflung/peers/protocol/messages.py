@@ -178,7 +178,7 @@ class TrainReply(Wire, frozen=True):
     """A commitment, and the round's statistics as the provider states them, with their path to the trace's root.
 
     `payload`, `trace` and `nonce` open the commitment to the coordinator alone: were its maker to show nothing more, it
-    owes what is drawn all the same. `seconds` are no statistics: they are measured, and stand nowhere else.
+    owes what is drawn anyway. `seconds` are no statistics: they are measured, and stand nowhere else.
     """
 
     commitment: Commitment

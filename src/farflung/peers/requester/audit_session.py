@@ -92,7 +92,7 @@ class AuditSession:
     """How verifiers of one job are asked."""
 
     def __init__(self, job: JobContext, dial: Dial, patience: Seconds) -> None:
-        """`patience` is had with their answers."""
+        """`patience` bounds the wait for their answers."""
         self._chain, self._terms = job.chain, job.terms
         self._dial, self._patience = dial, patience
 

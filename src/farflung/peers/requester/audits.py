@@ -66,7 +66,7 @@ class AuditCoordinator:
     """The audits of one job."""
 
     def __init__(self, job: JobContext, members: Membership, anchors: CommitmentAnchors, patience: Seconds) -> None:
-        """`patience` is had with each answer of a verifier."""
+        """`patience` bounds the wait for each answer of a verifier."""
         self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
         self._members, self._anchors = members, anchors
         self._verifiers = members.verifiers

@@ -17,7 +17,7 @@ SECONDS: Final = 1e9  # of one round
 
 
 def is_possible(promise: messages.TrainReply, steps: int) -> bool:
-    """Whether what a peer states about its round can be shown and averaged; that it is true nobody knows."""
+    """Whether what a peer states about its round can be shown and averaged; whether it is true is unknown."""
     said = promise.statistics
     are_losses = len(said.losses) <= steps and all(abs(loss) < LOSS for loss in said.losses)
     return are_losses and 0 <= promise.seconds < SECONDS

@@ -166,7 +166,7 @@ def _schedule(job: Hash, taken: dict[LeaseRole, RoleOffers]) -> JobSchedule:
 
 
 def _unchanged(known: dict[LeaseRole, list[Ask]], rows: Iterable[NodeRow], stake: int) -> dict[LeaseRole, list[Ask]]:
-    """The asks that stand in the rows as they were read, with stake enough."""
+    """The asks that are in the rows as they were read, with stake enough."""
     now = {row.node: row for row in rows}
     return {
         role: [

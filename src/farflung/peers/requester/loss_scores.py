@@ -34,7 +34,7 @@ class LossProbes:
     """The loss probes of one job, as its coordinator sees them through."""
 
     def __init__(self, job: JobContext, members: Membership, patience: Seconds) -> None:
-        """`patience` is had with each answer."""
+        """`patience` bounds the wait for each answer."""
         self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
         self._members, self._patience = members, patience
         self._draws = AuditDraws(job.terms, job.log)

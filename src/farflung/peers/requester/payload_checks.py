@@ -56,7 +56,7 @@ class CheckerSupervisor:
                 await self._bounded((await self._ready()).conclude(request.round, ()))
 
     async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
-        """Who of the accepted peers is suspicious, and why. Every one of them was checked before."""
+        """Which accepted peers are suspicious, and why. Every one of them was checked before."""
         async with self._turn:
             try:
                 found = await self._bounded((await self._ready()).conclude(round, peers), len(peers))

@@ -1,6 +1,6 @@
 """Does over the network what `train.rounds` asks for: trains, reveals, checks, merges and audits, a task for each.
 
-A member's answer is believed in nothing that can be checked: its signature, its weight, what it had committed to, and
+A member's answer is trusted in nothing that can be checked: its signature, its weight, what it had committed to, and
 what its trace opens. Who says what cannot be is refused by an error of this task (peers.requester.coordinator).
 """
 

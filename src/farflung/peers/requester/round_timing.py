@@ -64,7 +64,7 @@ class RoundClock:
     def arrived(self, state: rounds.CoordinatorState, peer: PeerId, seconds: float = 0.0) -> None:
         """A member's part of the open phase is here; `seconds` is what it states that training took.
 
-        That is believed where rounds are trained ahead, before they are opened (train.prefetched_round), and only
+        That is trusted where rounds are trained ahead, before they are opened (train.prefetched_round), and only
         where it is more than was seen: who overstates it is assigned less.
         """
         took = self._clock() - self._opened
@@ -75,7 +75,7 @@ class RoundClock:
     def timed(self, peer: PeerId, *, is_resumed: bool) -> CommitmentTiming | None:
         """What the log says of the time until a commitment that is here now; None where the job does not judge it.
 
-        `is_resumed`: the round was opened in another session, nobody knows when.
+        `is_resumed`: the round was opened in another session, it is unknown when.
         """
         if not self._spec.audit.speed:
             return None
@@ -83,7 +83,7 @@ class RoundClock:
         return CommitmentTiming(took, self._benchmarks.get(peer, 0))
 
     def passed_over(self, state: rounds.CoordinatorState, peer: PeerId) -> None:
-        """A member has not trained in time. How long it would have taken nobody knows: it is tried with half."""
+        """A member has not trained in time. How long it would have taken is unknown: it is tried with half."""
         self._steps.pop(peer, None)  # what was measured before is disproved
         self._measured(state, peer, step_assignment.CHANGE * (self._clock() - self._opened))
 

@@ -34,7 +34,7 @@ class ObjectServer:
     def __init__(self, disk: DiskObjectStore, object_bytes: int) -> None:
         self._disk, self._object_bytes = disk, object_bytes
         self._left: dict[PeerId, set[Hash]] = {}
-        self._unfinished: set[Hash] = set()  # begun by a peer: their chunks lie here all the same
+        self._unfinished: set[Hash] = set()  # begun by a peer: their chunks lie here anyway
 
     def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         """Answers one request; whether the peer may ask at all is the caller's business."""

@@ -1,6 +1,6 @@
 """Starts a validator that is new or was away from a snapshot, where blocks are pruned or too many.
 
-It restarts one by itself that has fallen behind all blocks that the others still keep. While its head stands still it
+It restarts one by itself that has fallen behind all blocks that the others still keep. While its head does not move it
 asks the others for the block behind it. Blocks that come are its replica's to judge. Where they are gone, it fetches a
 snapshot beside its own file while it still runs, with the checks of its start (ledger.io.state_sync); only a whole one,
 certified behind its own head, makes it end, put the snapshot in place and begin again: so nobody's word alone can stop
@@ -100,7 +100,7 @@ def untaken(status: JoinStatus) -> FarflungError:
 
 
 def status_of(places: Places, joined: StateSyncResult, genesis: Genesis) -> JoinStatus:
-    """The same for a person, with a warning where a committee is believed that has nothing to lose any more.
+    """The same for a person, with a warning where a committee is trusted that has nothing to lose any more.
 
     Weak subjectivity (docs/protocol/sdbft.md): a ledger that counts blocks instead of time knows no such age.
     """

@@ -38,7 +38,7 @@ class HttpReaders:
     ) -> None:
         """`committee`: this validator's part in one, if it has any; `clock` gives seconds since 1970.
 
-        `is_logical`: blocks have no clock's time, so that nobody knows how long they took.
+        `is_logical`: blocks have no clock's time, so how long they took is unknown.
         """
         self._chain, self._committee, self._clock = chain, committee, clock
         self._is_logical, self._height = is_logical, chain.head.height

@@ -2,7 +2,7 @@
 
 An object is there if and only if its manifest is: the manifest is written last, atomically, once the chunks are
 durable. Chunks without a manifest are a fetch that was cut off; `begin` finds the good ones by their hashes and
-the fetch goes on. Nothing read is believed: each chunk is checked against its hash, and a damaged object is
+the fetch goes on. Nothing read is trusted: each chunk is checked against its hash, and a damaged object is
 repaired by beginning it again.
 """
 

@@ -1,7 +1,7 @@
 """Finds a module's repeated blocks: where they are, which of them runs, and how they are computed again (T6,
 P2).
 
-Blocks are what stands in an nn.ModuleList or nn.Sequential with others of its class, outermost first. Recomputed in
+Blocks are what is in an nn.ModuleList or nn.Sequential with others of its class, outermost first. Recomputed in
 full, a block keeps its inputs (Chen et al. 2016, section 4.2). Selectively, it keeps what matrix products with weights,
 convolutions and fused attention gave, and computes the rest again: element-wise steps, norms, softmax, products of two
 activations. The thought is Korthikanti et al.'s (2022, section 5: repeat what is large to keep and cheap), the rule is

@@ -1,7 +1,7 @@
 """Measures how much a process' resident memory rises during training, beside the tensors that are alive (P2).
 
 glibc keeps freed blocks of up to 32 MiB and cannot always use them again, so a process on a CPU holds 1.1 to 1.8 times
-what its tensors take, as its blocks come and go (docs/plan/memory). No rule that was tried foretells it; a few steps on
+what its tensors take, as its blocks come and go (docs/plan/memory). No rule that was tried predicts it; a few steps on
 half of the rows show it. The process must be a fresh one: what was freed before would be used again unseen, and a high-
 water mark above that of the steps would hide theirs.
 """

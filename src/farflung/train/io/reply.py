@@ -1,4 +1,4 @@
-"""Asks a process behind a stream socket for one reply, and believes nothing of it (train.io.worker has the format).
+"""Asks a process behind a stream socket for one reply, and trusts nothing of it (train.io.worker has the format).
 
 The process may run a stranger's program. What it says of a reply's length is held against the bound before anything is
 read, memory is taken as bytes come, and values are counted before they become objects. The work takes as long as it

@@ -26,7 +26,7 @@ class WorkerPipe:
     """
 
     def __init__(self, connection: socket.socket, bound: Callable[[Any], ReplyBound] | None = None) -> None:
-        """`bound`: what may be replied to a request; None: as of a job whose layout nobody knows."""
+        """`bound`: what may be replied to a request; None: as of a job whose layout is unknown."""
         connection.setblocking(False)
         self._connection = connection
         self._bound: Callable[[Any], ReplyBound] = bound or WorkerReplies().to

@@ -94,7 +94,7 @@ def _taken(graph: CanonicalGraph, inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def _fitting(stated: GraphInput, array: Array) -> Array:
-    """An input as it stands in memory, if it is what the graph says."""
+    """An input as it is in memory, if it is what the graph says."""
     if array.dtype != DTYPES[stated.kind] or array.shape != stated.shape:
         raise UsageError(
             "FF-VERI-071",

@@ -2,7 +2,7 @@
 reads.
 
 All else of a job's program follows from terms and data (verify.canon.job_program), so this is all that a node has to be
-sent. The tracer answers with it, a run's folder keeps it, and what stands in it is looked at before it is used.
+sent. The tracer answers with it, a run's folder keeps it, and what is in it is looked at before it is used.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from farflung.verify.canon.graph_builder import GraphBuilder, GraphTensor
 from farflung.verify.canon.pointwise import OutputSpec, RefusedError
 
 KINDS: Final = {torch.float32: F32, torch.int64: I64, torch.bool: BOOL}
-# What torch says about storage, and the kind of the result, which stands in `OutputSpec`.
+# What torch says about storage, and the kind of the result, which is in `OutputSpec`.
 ASIDE: Final = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
 _FRAME: Final = re.compile(r'File "([^"]*)", line (\d+)')
 _TORCH: Final = os.path.dirname(torch.__file__)

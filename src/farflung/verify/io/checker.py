@@ -96,7 +96,7 @@ class CheckerClient:
         return cast(PayloadCheckReply, await self._ask(request))
 
     async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
-        """Who of `peers`, whose contributions of `round` are accepted, is suspicious, and why."""
+        """Which of `peers`, whose contributions of `round` are accepted, is suspicious, and why."""
         reply = await self._ask(RoundFlagsRequest(round, peers))
         return dict(cast(RoundFlagsReply, reply).flags)
 

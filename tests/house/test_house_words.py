@@ -1,0 +1,89 @@
+"""Words that people read are the field's: none of the old ones is left in strings and docstrings of the source.
+
+The glossary (docs/glossary.md) has the words in their place.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+# As a regular expression, then what is said now.
+OLD = {
+    r"held-out (loss|losses|data|text|tokens?|part)": "validation loss, validation data",
+    r"nats a token": "nats/token",
+    r"foreto(ld|lds?)|foretells?": "estimated, predicts",
+    r"reckon(s|ed|ing)?": "calculates, assumes",
+    r"the one machine|one machine on the same tokens|leaves out the one machine": "single-machine baseline",
+    r"dearer|dearest": "more expensive",
+    r"(is|are) had (with|at once)|had at once": "needs, free",
+    r"(is|are|was|were) believed|believes?": "trusted",
+    r"money is (not )?conserved": "ledger balanced (sum 0)",
+    r"so many are hired|as far as it (goes|is)|as far as is known": "in plain words",
+    r"all the same": "anyway",
+    r"nobody (knows|is asked)": "unknown",
+    r"the system refuses": "permission denied, with path and owner",
+    r"who of (them|the|those|us|a)": "which of them",
+    r"mended": "fixed",
+    r"stands? still": "has stopped",
+    r"anyhow": "anyway",
+    r"of it payloads": "model updates only",
+    r"bytes to agree|sent to agree|[a-z] to agree,|peers agree by": "sync traffic",
+    r"as much \(computed, not run\)": "less than a bf16 ring all-reduce (calculated)",
+    r"(not )?below the unigram entropy": "has (not) learned more than byte frequencies",
+    r"noise profile …|waits for the network": "measuring numerical noise, starting nodes",
+    r"several parts add up": "mostly",
+    r"outcome only: not proven": "not verifiable step by step",
+    r"without numbers, in the sandbox|traced without numbers": "tracing one training step (no data)",
+    r"what the heap adds": "allocator overhead",
+    r"these parameters cannot be shared": "unsupported parameters",
+    r"writes numbers, not text": "outputs token IDs",
+    r"is no GPT-2|is no verb yet": "cannot be exported, not available",
+    r"all that was trained is paid": "stopped and settled",
+    r"One cheats so|Base of unnamed values": "make one provider misbehave, preset to start from",
+    r"numbers that describe one token|how often the peers agree": "embedding size, number of sync rounds",
+    r"keep books by it|Play a network": "run and inspect a ledger, simulate a network",
+    r"pairs that talked|no pair talked": "connections",
+    r"is caught: ": "caught cheating",
+    r"says of itself is true": "the log is consistent",
+    r"strangers on this computer": "local network",
+}
+PATTERNS = [(re.compile(rf"\b{old}" if old[0].isalpha() else old, re.IGNORECASE), new) for old, new in OLD.items()]
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Strings and docstrings with their lines, each in one line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, " ".join(node.value.split())
+
+
+def found(text: str) -> list[str]:
+    return [f"{match.group()!r} is now: {new}" for old, new in PATTERNS for match in old.finditer(text)]
+
+
+@pytest.mark.parametrize("text", ["validation loss 1.9 nats/token", "a baseline that is trained on the same tokens"])
+def test_words_of_the_field_are_no_old_words(text: str) -> None:
+    assert not found(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["held-out loss 1.9 nats a token", "the system refuses: no", "who of the hired begins"]
+)
+def test_an_old_word_is_found(text: str) -> None:
+    assert found(text)
+
+
+def test_no_old_word_is_in_strings_and_docstrings_of_the_source() -> None:
+    left = [
+        f"{path.relative_to(SOURCE)}:{line}: {each}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, text in texts(path.read_text(encoding="utf-8"))
+        for each in found(text)
+    ]
+    assert not left, "\n".join(left)
