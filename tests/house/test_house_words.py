@@ -44,7 +44,7 @@ OLD = {
     r"these parameters cannot be shared": "unsupported parameters",
     r"writes numbers, not text": "outputs token IDs",
     r"is no GPT-2|is no verb yet": "cannot be exported, not available",
-    r"all that was trained is paid": "stopped and settled",
+    r"is paid, so it cannot go on": "stopped and settled",
     r"One cheats so|Base of unnamed values": "make one provider misbehave, preset to start from",
     r"numbers that describe one token|how often the peers agree": "embedding size, number of sync rounds",
     r"keep books by it|Play a network": "run and inspect a ledger, simulate a network",

@@ -126,8 +126,7 @@ def check(
     """Look whether this computer can run farflung, within 10 seconds: all that a run needs is tried.
 
     What is slow or fails says why, and what to do next; which sandbox other people's code gets here, and what it does
-    not stop, is told too. Other computers are contacted only with --net, and only those you name. Exit status 1 when
-    something fails.
+    not stop, is told too. Only --net contacts other computers, those you name. Exit status 1 when something fails.
     """
     if net:
         findings = check_net.examine(check_net.NetCheckOptions(relays, listen, peer, ledger, theirs, own), as_json)

@@ -32,7 +32,7 @@ def open_votes(store: LedgerStore, key: PeerId) -> VoteLog:
         raise RunError(
             "FF-LEDG-332",
             f"{path.name} is gone",
-            cause="this key has voted, and what for is no longer known",
+            cause="this key has voted, and the record of its votes is lost",
             hint="put the file back if you moved it (never an older copy), or join again under a new key",
         )
     log = VoteLog(path)

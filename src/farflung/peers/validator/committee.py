@@ -217,7 +217,7 @@ class CommitteeMember:
             return await self._endpoint.dial(peer, *place)
         standing = self._endpoint.connection(peer)
         if standing is None:
-            raise NetworkError("FF-APP-296", "where this validator is is unknown")
+            raise NetworkError("FF-APP-296", "the address of this validator is unknown")
         return standing
 
     def _met(self, peer: PeerId) -> None:
