@@ -141,7 +141,7 @@ def test_a_peer_is_shown_by_its_name_and_its_key() -> None:
 
 
 def test_a_loss_is_in_bits_a_byte_where_a_token_is_a_byte() -> None:
-    text = msgspec.structs.replace(PLANNED, data_files=3)
+    text = msgspec.structs.replace(PLANNED, is_text=True)
     assert "validation loss 2.500 nats/token (3.61 bits/byte)" in shown(told(text, RESULT))
     assert "bits/byte" not in shown(told(PLANNED, RESULT))
 

@@ -6,7 +6,7 @@ method) is in here and hashed into the job's id (V2: "spec before work").
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import astuple, replace
 
@@ -15,6 +15,8 @@ from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_TERMS, digest
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
+
+TOKEN_FILES: Final = (".npy", ".safetensors")  # data that are tokens already
 
 
 class ModelSpec(Wire, frozen=True):
@@ -43,6 +45,11 @@ class DataSpec(Wire, frozen=True):
     path: str = "stdlib"
     heldout: float = 0.05
     limit: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether tokens are the bytes of text, not numbers that only their maker can read."""
+        return not self.path.endswith(TOKEN_FILES)
 
 
 class OptimizerSpec(Wire, frozen=True):

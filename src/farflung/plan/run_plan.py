@@ -91,6 +91,7 @@ class RunPlan(msgspec.Struct, frozen=True):
             committee_bytes=self.committee,
             proof=proof_class.foreseen(spec),
             unit_price=parse_credits(spec.unit_price),
+            is_text=spec.data.is_text,
         )
 
 

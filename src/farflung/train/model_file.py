@@ -36,7 +36,6 @@ _MODULE: Final = re.compile(r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}")
 FORMAT: Final = 1
 _FORM: Final = FileFormat("model", FORMAT, "export it there: `farflung export` writes what other programs read")
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
-_TOKEN_FILES: Final = (".npy", ".safetensors")  # data that came as numbers (job.io.job_files)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -86,7 +85,7 @@ def of(terms: JobTerms, rounds: int) -> ModelFileHeader:
         "kind": model.kind,
         "context": model.context,
         "vocabulary": model.vocabulary,
-        "tokens": "ids" if spec.data.path.endswith(_TOKEN_FILES) else "bytes",
+        "tokens": "bytes" if spec.data.is_text else "ids",
         "name": spec.name,
         "job": terms.id.hex(),
         "rounds": rounds,

@@ -108,7 +108,7 @@ def anchor(unit_price: int) -> str:
 
 def loss_text(loss: float, t: RunTimeline) -> str:
     """A loss with its unit, and in bits a byte where a token is a byte: `1.935 nats/token (2.79 bits/byte)`."""
-    is_bytes = t.plan is not None and t.plan.data_files > 0
+    is_bytes = t.plan is not None and t.plan.is_text
     return f"{loss:.3f} nats/token" + (f" ({loss / math.log(2):.3g} bits/byte)" if is_bytes else "")
 
 

@@ -125,8 +125,8 @@ def check(
 ) -> None:
     """Look whether this computer can run farflung, within 10 seconds: all that a run needs is tried.
 
-    What is slow or fails says why, and what to do next; which sandbox other people's code gets here, and what it does
-    not stop, is told too. Only --net contacts other computers, those you name. Exit status 1 when something fails.
+    What is slow or fails says why, and what to do next. The sandbox of other people's code and its gaps are shown.
+    Only --net contacts other computers, those you name. Exit status 1 when something fails.
     """
     if net:
         findings = check_net.examine(check_net.NetCheckOptions(relays, listen, peer, ledger, theirs, own), as_json)

@@ -51,6 +51,7 @@ class PlanEvent(Event, frozen=True, tag="plan"):
     left_out: tuple[FileCount, ...] = ()  # files of the data that are in no part of them
     noted: tuple[FileCount, ...] = ()  # files that are in them, and of which something is to be known
     unit_price: int = 0  # micro-credits a trained token; 0: not told
+    is_text: bool = False  # a token is a byte of text
 
 
 class PlanComparisonEvent(Event, frozen=True, tag="compared"):

@@ -20,7 +20,7 @@ from farflung.job.io.input_files import check_input, read_input, too_large, unre
 from farflung.job.io.text_folders import folder_files, stdlib_files
 from farflung.job.model_source import check_source, parse_name
 from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
-from farflung.job.spec import DataSpec, ModelSpec
+from farflung.job.spec import TOKEN_FILES, DataSpec, ModelSpec
 from farflung.job.text_files import DataAccount, FileCounts, Selection, check_text, decoded, no_data, select
 
 _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and why it is none
@@ -29,7 +29,6 @@ _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and w
     ".yaml": "a job is written in TOML, not in YAML",
     ".yml": "a job is written in TOML, not in YAML",
 }
-_TOKEN_FILES: Final = (".npy", ".safetensors")
 
 
 def read_job(path: Path) -> str:
@@ -69,7 +68,7 @@ def read_data(data: DataSpec, model: ModelSpec, base: Path) -> DataReading:
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
     path = _at(base, data.path)
-    if data.path != "stdlib" and path.suffix in _TOKEN_FILES:
+    if data.path != "stdlib" and path.suffix in TOKEN_FILES:
         dataset = split_tokens(_tokens(path, model), data.heldout)
         noted = FileCounts()
         if data.limit:
@@ -89,7 +88,7 @@ def read_tokens(path: Path, model: ModelSpec) -> tuple[NDArray[Any], DataAccount
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
-    if path.suffix in _TOKEN_FILES:
+    if path.suffix in TOKEN_FILES:
         return _tokens(path, model), DataAccount()
     selection = text_selection(path)
     return narrowed(path.name, joined_files(selection.files), model.vocabulary), selection.account
