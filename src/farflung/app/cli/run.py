@@ -50,7 +50,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
 @click.option("--cheat", type=click.Choice(cheat_names.KINDS), help="Make one provider misbehave (demo).")
 @click.option("--dispute", is_flag=True, help="Who cheats contests it, down to one element.")
-@click.option("--baseline", is_flag=True, help="After it, train on a single machine to compare with.")
+@click.option("--baseline", is_flag=True, help="Then train on one machine, to compare.")
 @click.option("--lab", is_flag=True, help="Through simulated homes. Linux, as root.")
 @click.option(
     "--relays", type=click.IntRange(1, MOST_RELAYS), default=2, metavar="N", help="For hidden peers. Default: 2."
