@@ -75,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
             kernels.CODECS.pays = sys.maxsize
 
 
+@pytest.fixture(autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds the runs of another one, or of whoever runs the tests (peers.rundir.known_runs)."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / os.urandom(8).hex()))
+
+
 def _patience(item: pytest.Item) -> float:
     """How long a test may last, in seconds; 0 where it does not say."""
     mark = item.get_closest_marker("timeout")

@@ -159,7 +159,9 @@ def test_status_of_one_run_says_where_it_lies_what_it_is_and_what_to_do(
         assert wanted in told
     main(["status", "small", "--json"])
     (said,) = json.loads(capsys.readouterr().out)["runs"]
-    assert said["next"] == [f"farflung {verb} small" for verb in cli_status.NEXT["finished"]]
+    *others, last = said["next"]
+    assert others == [f"farflung {verb} small" for verb in cli_status.NEXT["finished"]]
+    assert last == "farflung resume small --rounds +3"
 
 
 def test_no_run_is_said_and_is_no_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

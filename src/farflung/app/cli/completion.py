@@ -24,7 +24,7 @@ def run_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     from farflung.peers.rundir.runs import runs_folder
 
     try:
-        names = [run.name for run in reversed(folder.all_runs(runs_folder()))]
+        names = [run.name for run in reversed(folder.all_known(runs_folder()))]
     except Exception:  # a shell that completes must never see an error
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -19,7 +19,7 @@ from farflung.core.units import format_bytes, format_count
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
-from farflung.peers.rundir.runs import resolve_again, runs_folder
+from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
 from farflung.watch import job_class_text
 from farflung.watch.fold import RunTimeline
 from farflung.watch.phrases import clean
@@ -88,6 +88,15 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+def _next(run: RunFolder, timeline: RunTimeline, state: str) -> list[str]:
+    word = command_name(run)
+    more = []
+    if timeline.result is not None and state == "finished":
+        is_early = timeline.result.rounds < resolve_again(run).spec.rounds
+        more = [f"resume {word}" if is_early else f"resume {word} --rounds +{timeline.result.rounds}"]
+    return [*(f"{verb} {word}" for verb in NEXT[state]), *more]
+
+
 def _more(run: RunFolder, timeline: RunTimeline, row: dict[str, Any]) -> dict[str, Any]:
     """What is said of one run alone: where it lies, its model, its hashes, and what can be done next."""
     model, result, failed = resolve_again(run).spec.model, timeline.result, timeline.failed
@@ -102,7 +111,7 @@ def _more(run: RunFolder, timeline: RunTimeline, row: dict[str, Any]) -> dict[st
         "model_hash": result.model_hash if result else None,
         "ledger_root": result.ledger_root if result else None,
         "error": f"{failed.code}: {failed.message}" if failed and not result else None,
-        "next": [f"farflung {verb} {run.name}" for verb in NEXT[row["state"]]],
+        "next": [f"farflung {step}" for step in _next(run, timeline, row["state"])],
     }
 
 
@@ -130,7 +139,9 @@ def _details(facts: dict[str, Any]) -> list[str]:
 @_RUN
 @_JSON
 def status(name: str | None, as_json: bool) -> None:
-    """Show all runs: where each stands, what it sent and paid.
+    """Show all runs of yours: where each stands, what it sent and paid.
+
+    Those in `runs` or FARFLUNG_RUNS; without FARFLUNG_RUNS also those made elsewhere.
 
     With RUN, a name or folder, also where it lies, its model, its hashes, and what can be done next.
     """
@@ -141,11 +152,13 @@ def status(name: str | None, as_json: bool) -> None:
         one = _more(run, timeline, _row(run, timeline))
         _say(as_json, {"runs": [one]}, _details(one))
         return
-    rows = [_listed(run) for run in folder.all_runs(base)]
+    runs = folder.all_known(base)
+    rows = [_listed(run) for run in runs]
     if not rows:
         _say(as_json, {"runs": []}, [f"no runs in {base}; start one with `farflung run`"])
         return
-    _say(as_json, {"runs": rows}, _table(rows))
+    away = [f"{run.name} is in {run.root}" for run in runs if run.root.parent.resolve() != base.resolve()]
+    _say(as_json, {"runs": rows}, [*_table(rows), *away])
 
 
 @click.command(epilog="Example: farflung stop")
@@ -158,7 +171,7 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
     RUN: its name or folder; by default the one that runs. --now is the second Ctrl-C.
     """
     base = runs_folder()
-    running = [r for r in folder.all_runs(base) if r.owner() is not None] if name is None else []
+    running = [r for r in folder.all_known(base) if r.owner() is not None] if name is None else []
     run = running[-1] if running else folder.find(base, name)
     owner = run.owner()
     if owner is None:
@@ -167,7 +180,7 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
             "FF-APP-015",
             f"run {run.name} is not running",
             cause=f"it is {state}: no process holds it",
-            hint=f"farflung {NEXT[state][0]} {run.name}",
+            hint=f"farflung {NEXT[state][0]} {command_name(run)}",
         )
     os.kill(owner, signal.SIGTERM if now else signal.SIGINT)
     how = "stops now" if now else "finishes its round and settles"

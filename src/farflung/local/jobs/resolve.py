@@ -146,7 +146,7 @@ def _most(asked: int | None) -> int:
 def must_be_named(run: RunFolder) -> str:
     """How commands name the run, where one without a name would take another, or its name would not find it."""
     word = command_name(run)
-    others = [other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()]
+    others = [other for other in folders.all_known(runs_folder()) if other.root.resolve() != run.root.resolve()]
     is_newest = not run.identity_file.exists() or not any(
         other.identity_file.stat().st_mtime > run.identity_file.stat().st_mtime for other in others
     )

@@ -26,7 +26,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import NetworkKeys, chain_of
 from farflung.peers.rundir.inputs import RESOLVED, read_terms
 from farflung.peers.rundir.journal import read_timeline
-from farflung.peers.rundir.runs import resolve_again, runs_folder
+from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
 from farflung.train import model_file
 from farflung.train.model_file import ModelFileHeader, model_hash
 
@@ -65,7 +65,7 @@ def finished(name: str | None) -> RunFolder:
     """A finished run; without a name the newest. Raises UsageError FF-APP-014, RunError FF-APP-160."""
     base = runs_folder()
     if name is None:
-        done = [run for run in folder.all_runs(base) if run.model_file.is_file() and run.owner() is None]
+        done = [run for run in folder.all_known(base) if run.model_file.is_file() and run.owner() is None]
         if done:
             return done[-1]
     run = folder.find(base, name)
@@ -75,7 +75,7 @@ def finished(name: str | None) -> RunFolder:
             "FF-APP-160",
             f"run {run.name} has no model yet",
             cause="it is running" if is_running else "it was stopped before its end",
-            hint=f"farflung {'watch' if is_running else 'resume'} {run.name}",
+            hint=f"farflung {'watch' if is_running else 'resume'} {command_name(run)}",
         )
     return run
 

@@ -17,6 +17,7 @@ from farflung.core.io.durable_files import is_left, write_atomic
 from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
 from farflung.core.release import VERSION
 from farflung.core.similar_name import similar_name
+from farflung.peers.rundir import known_runs
 
 FORMAT: Final = 2
 _FORM: Final = FileFormat("run.json", FORMAT)
@@ -295,13 +296,7 @@ def _foreign(run: RunFolder, error: OSError) -> RunError:
 def create(root: Path, identity: RunIdentity) -> RunFolder:
     """Makes a new run's folder and locks it; raises RunError FF-APP-012 when the place is taken."""
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        go_on = f", or go on with `farflung resume {root}`" if (root / "run.json").is_file() else ""
-        raise RunError(
-            "FF-APP-012",
-            f"the folder {root} is in use",
-            cause="it exists and is not empty",
-            hint=f"choose another with --out{go_on}",
-        )
+        raise _taken(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)  # the seed of all keys and the user's data lie here in clear
@@ -315,7 +310,25 @@ def create(root: Path, identity: RunIdentity) -> RunFolder:
     folder.lock()
     named = msgspec.structs.replace(identity, program=VERSION)
     write_atomic(folder.identity_file, msgspec.json.encode(named), "run.identity")
+    known_runs.note(root)
     return folder
+
+
+def _taken(root: Path) -> RunError:
+    """The error FF-APP-012, which says what is there."""
+    run, other = RunFolder(root), "choose another with --out"
+    if not root.is_dir():
+        cause, hint = "it is a file", other
+    elif not run.identity_file.is_file():
+        cause, hint = "it holds other files, and no run", other
+    elif (owner := run.owner()) is not None:
+        cause = f"process {owner} is working on the run in it"
+        hint = f"{other}, or `farflung watch {root}`; `farflung stop {root}` ends it, `farflung resume {root}` goes on"
+    elif run.model_file.exists():
+        cause, hint = "it holds a finished run", f"{other}, or train that run on: `farflung resume {root} --rounds +N`"
+    else:
+        cause, hint = "it holds a run that has not ended", f"{other}, or go on with `farflung resume {root}`"
+    return RunError("FF-APP-012", f"the folder {root} is in use", cause=cause, hint=hint)
 
 
 def new_root(base: Path, day: str, name: str) -> Path:
@@ -335,13 +348,23 @@ def all_runs(base: Path) -> list[RunFolder]:
     return sorted(found, key=lambda f: f.identity_file.stat().st_mtime)
 
 
+def all_known(base: Path) -> list[RunFolder]:
+    """The runs below `base` and those that this user made elsewhere (known_runs), oldest first."""
+    runs = {run.root.resolve(): run for run in (*map(RunFolder, known_runs.elsewhere()), *all_runs(base))}
+    return sorted(runs.values(), key=lambda run: run.identity_file.stat().st_mtime)
+
+
 def find(base: Path, name: str | None) -> RunFolder:
-    """A run by name or path; the newest when no name is given. Raises UsageError FF-APP-014."""
-    runs = all_runs(base)
+    """A run by name or path, also of those made elsewhere; the newest when no name is given.
+
+    Raises UsageError FF-APP-014.
+    """
+    runs = all_known(base)
     if name is None and runs:
         return runs[-1]
     if name is not None:
-        for root in (base / name, Path(name)):
+        places = (base / name, Path(name), *(run.root for run in reversed(runs) if run.name == name))
+        for root in places:
             if (root / "run.json").is_file():
                 return RunFolder(root)
     known = ", ".join(r.name for r in runs[-3:]) or "none"
@@ -349,10 +372,25 @@ def find(base: Path, name: str | None) -> RunFolder:
     raise UsageError(
         "FF-APP-014",
         f"no run {name[:100]!r}" if name else "no run yet",
-        cause=f"runs in {base}: {'' if len(runs) <= 3 else '..., '}{known}",
+        cause=f"{_what_is(name)}runs in {base}{_beyond(base, runs)}: {'' if len(runs) <= 3 else '..., '}{known}",
         hint=f"did you mean {near}? `farflung status` lists all"
         if near
         else "`farflung status` lists all"
         if runs
         else "start one with `farflung run`",
     )
+
+
+def _beyond(base: Path, runs: list[RunFolder]) -> str:
+    return " and elsewhere" if any(run.root.parent.resolve() != base.resolve() for run in runs) else ""
+
+
+def _what_is(name: str | None) -> str:
+    """What lies where a name that is no run's leads to; "" for nothing."""
+    try:
+        if name is None or not Path(name).exists():
+            return ""
+        is_folder = Path(name).is_dir()
+    except (OSError, ValueError):
+        return ""
+    return f"{name[:100]} is a folder without a run.json, so no run's; " if is_folder else f"{name[:100]} is a file; "
