@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DRAWINGS = sorted((DOCS / "_static").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
+YELLOW = "#e3b341"  # of tools/picture.py: something to look after
 MAY_LINK = {"http://www.w3.org/2000/svg"}  # a name, not a request
 WIDTH = 480  # readable on a telephone: text keeps 9 px and more at 360 px
 
@@ -83,3 +84,19 @@ def test_the_readmes_picture_asks_nobody_and_is_of_the_run_whose_figures_stand_b
         assert value[1] in shown, what
     assert figures.index("sent in all") < figures.index("sync traffic"), "all traffic comes first"
     assert figures.count("times less") == 2, "one multiple each"
+
+
+def test_the_readmes_picture_has_no_yellow_line_and_one_multiple() -> None:
+    picture = (DOCS / "pictures" / "run.svg").read_text(encoding="utf-8")
+    shown = "".join(ET.fromstring(picture).itertext()).replace("\u00a0", " ")
+    assert not re.search(YELLOW, picture, re.IGNORECASE)
+    assert len(re.findall(r"[\d.,]+ ?(?:x|times) (?:less|as much)", shown)) == 1
+
+
+def test_the_quickstarts_screen_is_of_the_run_of_the_picture() -> None:
+    picture = (DOCS / "pictures" / "run.svg").read_text(encoding="utf-8")
+    shown = re.sub(r"\s+", " ", "".join(ET.fromstring(picture).itertext()).replace("\u00a0", " "))
+    screen = (DOCS / "start.md").read_text(encoding="utf-8").partition("<!-- screen -->")[2]
+    lines = [" ".join(line.split()) for line in screen.partition("<!-- /screen -->")[0].splitlines()[2:-1]]
+    assert len(lines) > 10
+    assert [line for line in lines if line not in shown] == []
