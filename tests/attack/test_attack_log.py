@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from farflung.app.cli.main import main
-from farflung.app.views import loss_charts, member_charts, report_page
+from farflung.app.views import loss_charts, member_charts, money_charts, report_page, svg
 from farflung.core import events, limits
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, SentBytesByKind, to_json
@@ -218,6 +218,14 @@ def test_a_log_that_is_cut_off_under_its_reader_is_an_error_unless_only_its_torn
         follower.new()
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without its charts, which take nearly all of its time."""
+    for module in (loss_charts, member_charts, money_charts):
+        monkeypatch.setattr(module, "draw", lambda key, title, *_: svg.Chart(key, title, "", ""))
+
+
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.whole
 @pytest.mark.parametrize("created", [1e308, -1e18, 1e12])
 def test_a_run_of_no_date_has_a_report(tmp_path: Path, created: float) -> None:
@@ -333,6 +341,7 @@ def test_of_too_many_audits_those_that_do_not_hold_are_listed() -> None:
     assert report_page.listed(rows[:5]) == list(rows[:5])
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
@@ -345,6 +354,7 @@ def test_a_report_follows_no_link_that_lies_in_the_run_folder(tmp_path: Path) ->
     assert not written.is_symlink()
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
 def test_a_report_takes_the_place_of_ordinary_files_only(tmp_path: Path, kind: str) -> None:
