@@ -4,7 +4,7 @@ After Bengio et al. 2003, "A neural probabilistic language model": embeddings of
 layer, one prediction. What farflung asks of a module:
 
 - a function without arguments returns it; its file needs no other file,
-- `module(x_BT, y_BT)` takes int64 tokens and returns one finite scalar: the loss,
+- `module(x_BT, y_BT)` takes int64 tokens and returns one finite scalar, the loss; or `module(x_BT)` returns logits,
 - parameters are float32 and are all trained; buffers stay constant (LayerNorm is fine, BatchNorm is not),
 - a method `logits(x_BT)` where it is to write text (`farflung sample`).
 

@@ -22,7 +22,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "model.heads": "attention heads; a divisor of width",
     "model.context": "tokens of one sequence",
     "model.vocabulary": "number of different tokens; 256 for text",
-    "model.module": 'your own: "file.py:function" that returns an nn.Module (needs kind = "module")',
+    "model.module": 'your own nn.Module: "file.py:function" or "package:function" returns it (needs kind = "module")',
     "model.start": 'a finished run whose final weights this one begins with; "" for weights from the seed',
     "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
     "data.heldout": "share kept out of training, for validation",

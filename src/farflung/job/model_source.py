@@ -1,4 +1,4 @@
-"""Parses a user's model source: its name `file.py:function`, and whether the function can exist in it.
+"""Parses a user's model source: its name, `file.py:function` or `package:function`, and whether it has the function.
 
 The source is never run here; it runs in the worker's sandbox.
 """
@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from farflung.core import limits
 from farflung.core.errors import SpecError
 from farflung.core.similar_name import similar_name
+from farflung.job.module_package import INIT, parts_of
 
 
 def parse_name(module: str) -> tuple[str, str]:
-    """`dir/file.py:function` → path and function; raises SpecError FF-JOB-040."""
+    """`dir/file.py:function` or `dir/package:function` → path and function; raises SpecError FF-JOB-040."""
     path, _, function = module.rpartition(":")
     if not path or not function.isidentifier():
         raise SpecError(
@@ -35,7 +36,9 @@ def check_source(source: bytes, path: str, function: str) -> None:
             cause=f"a model's source has at most {limits.MODULE_BYTES} bytes",
             hint="keep the model alone in its file, and data in data files",
         )
-    names = set(_top_names(_parsed(source, path)))
+    parts = parts_of(path, source)
+    trees = {name: _parsed(text, name) for name, text in parts.items()}
+    names = set(_top_names(trees.get(f"{path}/{INIT}") or trees[path]))
     if function not in names and "*" not in names:
         guess = similar_name(function, names)
         raise SpecError(

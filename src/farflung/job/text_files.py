@@ -17,6 +17,7 @@ from farflung.core.crypto import NS_DATA_SPLIT, digest
 from farflung.core.errors import SpecError
 from farflung.core.events import FileCount, PlanEvent
 from farflung.core.units import format_bytes
+from farflung.job import data_formats
 
 File = tuple[str, bytes]
 
@@ -42,6 +43,7 @@ REASONS: Final[Mapping[str, str]] = {  # why files are left out, and what is to 
     "zeros": "no text, as more than 1 byte of 1,000 is zero (binary, or UTF-16 without its mark)",
     "encoding": "no text, as more than 10 % is not UTF-8 (binary, or another encoding)",
     "mark": "no text, as its byte-order mark says UTF-16 or UTF-32, and it is not",
+    "records": "JSON, a record a line: take its text out first (jq -r .text), or rename it to .txt",
     "limit": "over data.limit",
     "decoded": "UTF-16 or UTF-32, taken as UTF-8",
     "with zeros": "zero bytes here and there, which are kept",
@@ -130,6 +132,8 @@ def select(files: Iterable[File], limit: int, left_out: FileCounts | None = None
     for name, raw in files:
         data = decoded(raw)
         reason = why_not_text(data) if data else "empty"
+        if not reason and data_formats.is_json_lines(name, data):
+            reason = "records"
         if reason:
             left_out.add(reason, name, len(raw))
             continue
@@ -147,8 +151,16 @@ def select(files: Iterable[File], limit: int, left_out: FileCounts | None = None
 
 
 def check_text(name: str, data: bytes) -> None:
-    """Raises SpecError FF-JOB-021 for a file that is not text."""
+    """Raises SpecError FF-JOB-021 for a file that is not text, FF-JOB-025 for records whose text is a column."""
     reason = why_not_text(data)
+    known = data_formats.of_bytes(data) if reason else None
+    if known is not None:
+        raise SpecError(
+            "FF-JOB-021",
+            f"{name[:_NAME]} is not text",
+            cause=f"it is {known.name}",
+            hint=data_formats.hint_of(known, name),
+        )
     if reason:
         raise SpecError(
             "FF-JOB-021",
@@ -156,6 +168,13 @@ def check_text(name: str, data: bytes) -> None:
             cause=REASONS[reason].removeprefix("no text, as "),
             hint="name a text file in UTF-8 (iconv -t UTF-8 makes one), or give tokens as a 1-D integer array in a .npy"
             " or .safetensors file",
+        )
+    if data_formats.is_json_lines(name, data):
+        raise SpecError(
+            "FF-JOB-025",
+            f"{name[:_NAME]} is JSON, a record a line",
+            cause="a model would learn its brackets, keys and escapes with the text",
+            hint=data_formats.json_lines_hint(name, data),
         )
 
 

@@ -25,6 +25,7 @@ from farflung.train import library_marks, process_draws, source_reads, user_modu
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 
+FINITE: Final = "forward(x, y) must return one finite scalar tensor that depends on the parameters"
 HEADS: Final = ("head", "lm_head", "unembed")
 
 
@@ -284,9 +285,5 @@ def _built_otherwise() -> RunError:
 
 
 def _bad_loss(code: str, what: str, cause: str) -> RunError:
-    return RunError(
-        code,
-        f"the model's loss {what}",
-        cause=cause,
-        hint="forward(x_BT, y_BT) must return one finite scalar tensor that depends on the parameters",
-    )
+    hint = FINITE if code == "FF-TRAIN-058" else user_module.CONTRACT
+    return RunError(code, f"the model's loss {what}", cause=cause, hint=hint)

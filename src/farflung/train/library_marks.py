@@ -15,6 +15,7 @@ from typing import Final
 from torch import nn
 
 from farflung.core.errors import SpecError
+from farflung.train.package_import import is_packed
 from farflung.train.user_module import MODULE_NAME
 
 SCALARS: Final = (bool, int, float, str, bytes, type(None))
@@ -42,11 +43,12 @@ def check(before: Marks, after: Marks) -> None:
 
 def _owners(module: nn.Module) -> Iterator[tuple[str, dict[str, object]]]:
     classes = {kind for layer in module.modules() for kind in type(layer).__mro__}
+    own = {name: each for name, each in list(sys.modules.items()) if name == MODULE_NAME or is_packed(each)}
     for kind in classes:
-        if kind.__module__ != MODULE_NAME:
+        if kind.__module__ not in own:
             yield f"{kind.__module__}.{kind.__qualname__}", dict(vars(kind))
-    for value in vars(sys.modules[MODULE_NAME]).values():
-        if isinstance(value, ModuleType) and value.__name__ != MODULE_NAME:
+    for value in [value for each in own.values() for value in vars(each).values()]:
+        if isinstance(value, ModuleType) and value.__name__ not in own:
             yield value.__name__, vars(value)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from farflung.core.errors import SpecError
+from farflung.job.module_package import parts_of
 
 MODULES: Final = frozenset({
     "_thread", "asyncio", "atexit", "builtins", "concurrent", "ctypes", "datetime", "gc", "getpass", "glob",
@@ -36,10 +37,14 @@ class Place(NamedTuple):
 
 def check(file: str, source: bytes) -> None:
     """Raises SpecError FF-TRAIN-067 for the first place in the source that depends on more than a job's state."""
-    found = min(_Reader(ast.parse(source, file)).places(), default=None)
-    if found is None:
-        return
-    raise SpecError(
+    for name, text in parts_of(file, source).items():
+        found = min(_Reader(ast.parse(text, name)).places(), default=None)
+        if found is not None:
+            raise _depends(name, found)
+
+
+def _depends(file: str, found: Place) -> SpecError:
+    return SpecError(
         "FF-TRAIN-067",
         f"the model depends on {found.name}",
         cause=f"{file}, line {found.line}: it differs between machines or from pass to pass, and is no part of the job",

@@ -7,7 +7,6 @@ global, class or cache of that file.
 
 from __future__ import annotations
 
-import functools
 import sys
 import traceback
 import types
@@ -17,16 +16,19 @@ from torch import nn
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, SpecError, type_and_text
+from farflung.job.module_package import unpack
+from farflung.train.logits_loss import with_loss
+from farflung.train.package_import import compiled, import_package
 
 MODULE_NAME: Final = "farflung_user_model"
-CONTRACT: Final = "a module needs forward(x, y) that returns one scalar loss; see examples/own_module.py"
+CONTRACT: Final = "a module needs forward(x, y) -> scalar loss, or forward(x) -> logits; see examples/own_module.py"
 
 
 def build(module: str, source: bytes) -> nn.Module:
-    """Runs `source` and calls the function that `module` ("file.py:function") names, without arguments.
+    """Runs `source` and calls the function of "file.py:function" or "package:function", without arguments.
 
-    Raises SpecError FF-TRAIN-051 (no such function) or FF-TRAIN-053 (not an nn.Module), RunError FF-TRAIN-052
-    (the source raised).
+    Raises SpecError FF-TRAIN-051 (no such function) or FF-TRAIN-053 (not an nn.Module), FF-TRAIN-107 (another forward),
+    RunError FF-TRAIN-052 (the source raised).
     """
     file, _, function = module.partition(":")
     if not file or not function.isidentifier() or len(source) > limits.MODULE_BYTES:
@@ -42,18 +44,14 @@ def build(module: str, source: bytes) -> nn.Module:
             "FF-TRAIN-053",
             f"{module} did not return a model",
             cause=f"it returned {type(built).__name__}, not a torch.nn.Module",
-            hint="return the module itself; it is called as module(x_BT, y_BT) and returns the loss",
+            hint=CONTRACT,
         )
-    return built
+    return with_loss(built, CONTRACT)
 
 
 def _run(file: str, function: str, source: bytes) -> object:
-    fresh = types.ModuleType(MODULE_NAME)
-    fresh.__file__ = file
-    sys.modules[MODULE_NAME] = fresh  # dataclasses and typing look a class's module up by name
     try:
-        exec(_compiled(file, source), fresh.__dict__)  # noqa: S102 - the user's model is a program
-        make = getattr(fresh, function, None)
+        make = getattr(_loaded(file, source), function, None)
         if not callable(make):
             raise _missing(file, function)
         return make()
@@ -63,9 +61,15 @@ def _run(file: str, function: str, source: bytes) -> object:
         raise failure("FF-TRAIN-052", f"{file}:{function} failed", error) from error
 
 
-@functools.lru_cache(2)
-def _compiled(file: str, source: bytes) -> types.CodeType:
-    return compile(source, file, "exec")
+def _loaded(file: str, source: bytes) -> types.ModuleType:
+    files = unpack(source)
+    if files:
+        return import_package(file.rpartition("/")[2], files)
+    fresh = types.ModuleType(MODULE_NAME)
+    fresh.__file__ = file
+    sys.modules[MODULE_NAME] = fresh  # dataclasses and typing look a class's module up by name
+    exec(compiled(file, source), fresh.__dict__)  # noqa: S102 - the user's model is a program
+    return fresh
 
 
 def _missing(file: str, function: str) -> SpecError:

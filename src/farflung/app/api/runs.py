@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farflung.app.api import notebook
 from farflung.app.api.callbacks import Callback, Callbacks, Watch
+from farflung.app.api.module_source import source_of
 from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError, SpecError
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from farflung.verify.replay_report import ReplayReport
+
+    Module = nn.Module | Callable[[], nn.Module]
 
 
 class Plan(events.PlanEvent, frozen=True, tag="plan"):
@@ -234,8 +237,9 @@ class Run:
 
 
 def run(
-    spec: str | Path | None = None,
+    spec: str | Path | Module | None = None,
     *,
+    module: Module | None = None,
     preset: str = "local",
     set: Mapping[str, object] | None = None,
     callbacks: Sequence[Callback | Watch] = (),
@@ -250,6 +254,9 @@ def run(
     """Trains a job on a network of processes on this computer, settles it, and returns the finished run.
 
     spec: path of a job file (Path, or text that ends in `.toml`), a job file's text, or None for the preset alone.
+    module: a model of your own: a torch.nn.Module, its class, or a function without arguments that builds it. Its
+        source is taken, with what of yours it uses, and runs in workers; it is built anew there, so weights that
+        it has now are not. forward(x, y) returns the loss, or forward(x) returns logits.
     preset: what unnamed values start from: "local" or "tiny".
     set: single values by dotted key, over all else: `{"sync.steps": 20}`.
     callbacks: objects of `farflung.callbacks.Callback`, or functions that get every event; called in this thread.
@@ -267,10 +274,14 @@ def run(
     way RunStoppedError is raised, and `farflung.load()` opens what there is.
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
+    if spec is not None and not isinstance(spec, str | Path):
+        spec, module = None, spec
+    own = source_of(module) if module is not None else None
+    named = {} if own is None else {"model.kind": "module", "model.module": own.name}
     resolved, identity = _resolved(
         spec,
         preset,
-        set,
+        {**named, **(set or {})},
         cheat=cheat,
         baseline=baseline,
         relay_price=relay_price,
@@ -282,7 +293,8 @@ def run(
     if display and notebook.kernel() is not None:
         hooks.add(notebook.NotebookDisplay(identity.created))
     try:
-        session.start(root, resolved, identity, [hooks], report_page.keep)
+        source = own.source if own is not None else b""
+        session.start(root, resolved, identity, [hooks], report_page.keep, module=source)
     finally:
         hooks.close()
     return Run(root)

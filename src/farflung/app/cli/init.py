@@ -43,7 +43,7 @@ SOURCE: Final = '''\
 What farflung asks of a module:
 
 - a function without arguments returns it; its file needs no other file,
-- module(x_BT, y_BT) takes int64 tokens and returns one finite scalar: the loss,
+- module(x_BT, y_BT) takes int64 tokens and returns one finite scalar, the loss; or module(x_BT) returns logits,
 - parameters are float32 and are all trained; buffers stay constant (LayerNorm is fine, BatchNorm is not),
 - logits(x_BT), if it is there, lets `farflung sample` write text with the model.
 

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
+from farflung.job import data_formats
 from farflung.job.dataset import Dataset, check_dataset, joined_files, split_files, split_tokens
 from farflung.job.io.input_files import check_input, read_input, too_large, unreadable
 from farflung.job.io.text_folders import folder_files, stdlib_files
 from farflung.job.model_source import check_source, parse_name
+from farflung.job.module_package import INIT, is_name, pack
 from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
 from farflung.job.spec import TOKEN_FILES, DataSpec, ModelSpec
 from farflung.job.text_files import DataAccount, FileCounts, Selection, check_text, decoded, no_data, select
@@ -67,6 +69,7 @@ def read_data(data: DataSpec, model: ModelSpec, base: Path) -> DataReading:
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
+    _check_is_here(data.path, base)
     path = _at(base, data.path)
     if data.path != "stdlib" and path.suffix in TOKEN_FILES:
         dataset = split_tokens(_tokens(path, model), data.heldout)
@@ -81,6 +84,16 @@ def read_data(data: DataSpec, model: ModelSpec, base: Path) -> DataReading:
         found = DataReading(dataset, selection.account)
     check_dataset(found.dataset, model)
     return found
+
+
+def _check_is_here(name: str, base: Path) -> None:
+    """Raises SpecError FF-JOB-010 for an address, and for a name of a data set that is no path here."""
+    hint = data_formats.elsewhere_hint(name)
+    if not hint and not _at(base, name).exists():
+        hint = data_formats.hub_hint(name)
+    if hint:
+        cause = "nothing is downloaded: data is a file or a folder of this computer"
+        raise SpecError("FF-JOB-010", f"{name[:200]} is not here", cause=cause, hint=hint)
 
 
 def read_tokens(path: Path, model: ModelSpec) -> tuple[NDArray[Any], DataAccount]:
@@ -122,11 +135,30 @@ def _checked(found: Selection, path: Path) -> Selection:
 
 
 def read_module(module: str, base: Path) -> tuple[bytes, str]:
-    """`file.py:function` → the file's source and the function's name; raises SpecError FF-JOB-01x, FF-JOB-04x."""
+    """`file.py:function` → the source and the function's name; of a package's folder its Python files, packed.
+
+    Raises SpecError FF-JOB-01x, FF-JOB-04x.
+    """
     name, function = parse_name(module)
-    source = read_input(_at(base, name), limits.MODULE_BYTES)
+    path = _at(base, name)
+    source = _package(path) if path.is_dir() else read_input(path, limits.MODULE_BYTES)
     check_source(source, name, function)
     return source, function
+
+
+def _package(folder: Path) -> bytes:
+    """The Python files below a folder, packed. Raises SpecError FF-JOB-049: it is no package."""
+    paths = sorted(path for path in folder.rglob("*.py") if path.is_file() and not path.is_symlink())
+    named = {path.relative_to(folder).as_posix(): path for path in paths}
+    strange = [name for name in named if not is_name(name)]
+    if INIT not in named or strange or not folder.name.isidentifier():
+        raise SpecError(
+            "FF-JOB-049",
+            f"{folder.name} is no package",
+            cause=f"{strange[0]} cannot be imported" if strange else f"a model's folder has a file {INIT}",
+            hint='name its files as Python imports them, or one file: module = "model.py:build"',
+        )
+    return pack({name: read_input(path, limits.MODULE_BYTES) for name, path in named.items()})
 
 
 def _at(base: Path, name: str) -> Path:

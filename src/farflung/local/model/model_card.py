@@ -96,7 +96,7 @@ def _for_torch(card: ModelFileHeader, folder: str, names: TensorNames) -> str:
         sizes = f"layers={card.layers}, width={card.width}, heads={card.heads}, context={card.context}"
         imports = "from farflung.job.spec import ModelSpec\nfrom farflung.train.models.gpt import build"
         call = f"build(ModelSpec({sizes}, vocabulary={card.vocabulary}))"
-    elif stem.isidentifier() and not keyword.iskeyword(stem) and file.endswith(".py"):
+    elif stem.isidentifier() and not keyword.iskeyword(stem) and PurePath(file).suffix in (".py", ""):
         imports, call = f"from {stem} import {function}", f"{function}()"
     else:
         imports, call = "import runpy", f"runpy.run_path({json.dumps(file)})[{json.dumps(function)}]()"

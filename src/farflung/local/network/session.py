@@ -23,6 +23,7 @@ from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
+from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
@@ -408,13 +409,17 @@ def start(
     watchers: Sequence[Watcher],
     on_end: OnEnd,
     parent: RunFolder | None = None,
+    module: bytes = b"",
 ) -> events.RunResultEvent:
     """Creates a run's folder and runs it to its end; `on_end` is called when the run is over.
 
-    `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes.
+    `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes. `module`: the source
+    of its model, where no file has it.
     """
     folder = folders.create(root, identity)
     try:
+        if module:
+            write_atomic(folder.module_file, module, "run.module")
         if parent is not None:
             take_inputs(folder, parent, resolved.spec)
         return _to_end(folder, identity, resolved, watchers, on_end)
