@@ -174,7 +174,7 @@ def test_dense_two_bit_is_taken_from_20_mbit_up_and_sparse_below() -> None:
 
 
 def test_sparse_is_taken_where_dense_does_not_fit_and_says_so() -> None:
-    choice = choose(at("20/100/30ms", 16, step=0.3))
+    choice = choose(at("20/100/30ms", 32, step=0.3))
     assert choice.chosen.method == SPARSE
     assert "muloco would spend" in why(choice)
 

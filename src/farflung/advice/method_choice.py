@@ -2,11 +2,13 @@
 
     on a local network                dense, else demo: every step agrees, nothing drifts
     else, upload of 20 Mbit/s and up  muloco, dense 2-bit: the best loss at its bytes
-    else, or where that does not fit  sparse_loco, as dense as what is left allows
+    or, where that does not fit       muloco still, unless sparse_loco is cheaper when the loss of both is priced
+    else                              sparse_loco, as dense as what is left allows
     where that does not fit either    the same two a round late (sync.delay): hidden behind the next round's compute
 
 H is the smallest of methods.STEPS that a round may have whose exchange takes at most methods.ENOUGH of a round. Where
-nothing fits the least bad is named, with what binds and what would help.
+nothing fits the least bad is named, with what binds and what would help. Loss is priced in time: a method whose loss
+is expected x % above the best dense run's counts as x % slower (method_loss_table.expected).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from farflung.advice.method_costs import (
     least,
     shortest,
 )
+from farflung.advice.method_loss_table import expected
 from farflung.core.units import format_bytes, format_multiple, format_rate, format_seconds
 from farflung.job.methods.registry import with_role
 from farflung.job.methods.sync_method import LinkRole
@@ -38,26 +41,23 @@ SPARSE: Final = with_role(LinkRole.NARROW)[0].name
 
 
 class MethodChoice(msgspec.Struct, frozen=True):
-    """All methods on these links, the one that suits them, and why, in sentences. `fits`: the chosen one does."""
+    """All methods on these links, the one that suits them, and why, in sentences. `fits`: one does."""
 
     setting: MethodSetting
     methods: tuple[MethodEstimate, ...]
     chosen: MethodEstimate
     reasons: tuple[str, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether any method does."""
-        return self.chosen.fits
+    fits: bool
 
 
 def choose(setting: MethodSetting) -> MethodChoice:
     """The method for these links. Pure: the same setting gives the same choice."""
     rows = {row.method: row for row in estimates(setting)}
-    first = _on_lan(setting, rows) or _dense(setting, rows) or _sparse(setting, rows)
-    chosen, reasons = first or _late(setting) or _least_bad(setting)
+    first = _on_lan(setting, rows) or _dense(setting, rows) or _worth_it(setting, rows) or _sparse(setting, rows)
+    found = first or _late(setting)
+    chosen, reasons = found or _least_bad(setting)
     shown = tuple(chosen if name == chosen.method else row for name, row in rows.items())
-    return MethodChoice(setting, shown, chosen, (*reasons, *_paying(chosen)))
+    return MethodChoice(setting, shown, chosen, (*reasons, *_paying(chosen)), found is not None)
 
 
 _Found = tuple[MethodEstimate, tuple[str, ...]]
@@ -79,6 +79,32 @@ def _dense(setting: MethodSetting, rows: dict[str, MethodEstimate]) -> _Found | 
         return None
     why = f"{DENSE} loses least at its bytes, and fits where the upload is {format_rate(NARROW)} or more"
     return found, (why, _steps(setting, found))
+
+
+def _worth_it(setting: MethodSetting, rows: dict[str, MethodEstimate]) -> _Found | None:
+    """Dense payloads that take more of a round, where what they save in loss is worth more than their time."""
+    if setting.link.up < NARROW or not rows[SPARSE].fits:
+        return None
+    sparse = _densest(setting, rows[SPARSE])
+    tried = [estimate(setting, msgspec.structs.replace(rows[DENSE].sync, steps=steps)) for steps in setting.steps]
+    dense = min(tried, key=_priced)
+    if _priced(sparse) <= _priced(dense):
+        return None
+    why = (
+        f"{DENSE}: its exchange takes {_percent(dense.share)} of a round at H = {dense.sync.steps}, {SPARSE}'s"
+        f" {_percent(sparse.share)} at H = {sparse.sync.steps}; but its loss is expected {expected(dense.sync):.0f} %"
+        f" above the best dense run's, and {SPARSE}'s {expected(sparse.sync):.0f} %"
+    )
+    priced = (
+        f"where 1 % of loss counts as 1 % of time a step costs {_priced(dense):.3g} s with {DENSE}, and"
+        f" {_priced(sparse):.3g} s with {SPARSE}"
+    )
+    return dense, (why, priced)
+
+
+def _priced(row: MethodEstimate) -> float:
+    """Seconds a step, with its expected loss as time."""
+    return row.step * (1 + expected(row.sync) / 100)
 
 
 def _sparse(setting: MethodSetting, rows: dict[str, MethodEstimate]) -> _Found | None:

@@ -76,3 +76,20 @@ def told(sync: SyncSpec) -> str:
         return f"not measured, nor was {sync.method} at any settings"
     said = f"{near.method} H={near.steps} {near.codec}"
     return f"not measured at these settings; {said}: {ABOVE[near]:g} % above the best dense run's"
+
+
+SLOPE: Final = 0.06  # per cent of loss for each local step away from a measured one: muloco's, from 12 to 20
+
+
+def expected(sync: SyncSpec) -> float:
+    """Per cent of loss above the best dense run that a [sync] is taken to cost: that of its method's nearest measured
+    setting, of the same codec if there is one, and SLOPE for each local step beyond. Of a method that was not measured:
+    the most that any one lost.
+    """
+    wanted = setting_of(sync)
+    own = {one: loss for one, loss in ABOVE.items() if one.method == wanted.method}
+    alike = {one: loss for one, loss in own.items() if one.codec == wanted.codec} or own
+    if not alike:
+        return max(ABOVE.values(), default=0.0)
+    _, steps, loss = min((abs(one.steps - sync.steps), one.steps, loss) for one, loss in alike.items())
+    return loss + SLOPE * max(0, sync.steps - steps)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 
 from farflung.job.module_package import INIT
 
-
-@functools.lru_cache(256)
-def compiled(file: str, source: bytes) -> types.CodeType:
-    """The code of one file."""
-    return compile(source, file, "exec")
+Execute = Callable[[str, bytes, types.ModuleType], None]  # runs the source of a file as a module
 
 
-def import_package(name: str, files: Mapping[str, bytes]) -> types.ModuleType:
+def import_package(name: str, files: Mapping[str, bytes], execute: Execute) -> types.ModuleType:
     """The package of that name, run anew with all that it imports of itself. Raises what its files raise."""
     for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
         del sys.modules[loaded]
-    finder = _PackageFinder(name, files)
+    finder = _PackageFinder(name, files, execute)
     sys.meta_path.insert(0, finder)
     try:
         return importlib.import_module(name)
@@ -37,8 +32,8 @@ def is_packed(module: types.ModuleType) -> bool:
 
 
 class _PackageFinder(MetaPathFinder, Loader):
-    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        self._name, self._files = name, files
+    def __init__(self, name: str, files: Mapping[str, bytes], execute: Execute) -> None:
+        self._name, self._files, self._execute = name, files, execute
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -57,5 +52,4 @@ class _PackageFinder(MetaPathFinder, Loader):
         assert module.__spec__ is not None
         where = str(module.__spec__.origin)
         module.__file__ = where
-        source = self._files[where.removeprefix(f"{self._name}/")]
-        exec(compiled(where, source), module.__dict__)  # noqa: S102 - the user's model is a program
+        self._execute(where, self._files[where.removeprefix(f"{self._name}/")], module)

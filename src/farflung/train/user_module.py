@@ -7,6 +7,7 @@ global, class or cache of that file.
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 import types
@@ -18,7 +19,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, SpecError, type_and_text
 from farflung.job.module_package import unpack
 from farflung.train.logits_loss import with_loss
-from farflung.train.package_import import compiled, import_package
+from farflung.train.package_import import import_package
 
 MODULE_NAME: Final = "farflung_user_model"
 CONTRACT: Final = "a module needs forward(x, y) -> scalar loss, or forward(x) -> logits; see examples/own_module.py"
@@ -64,12 +65,21 @@ def _run(file: str, function: str, source: bytes) -> object:
 def _loaded(file: str, source: bytes) -> types.ModuleType:
     files = unpack(source)
     if files:
-        return import_package(file.rpartition("/")[2], files)
+        return import_package(file.rpartition("/")[2], files, _execute)
     fresh = types.ModuleType(MODULE_NAME)
     fresh.__file__ = file
     sys.modules[MODULE_NAME] = fresh  # dataclasses and typing look a class's module up by name
-    exec(compiled(file, source), fresh.__dict__)  # noqa: S102 - the user's model is a program
+    _execute(file, source, fresh)
     return fresh
+
+
+def _execute(file: str, source: bytes, module: types.ModuleType) -> None:
+    exec(_compiled(file, source), module.__dict__)  # noqa: S102 - the user's model is a program
+
+
+@functools.lru_cache(256)
+def _compiled(file: str, source: bytes) -> types.CodeType:
+    return compile(source, file, "exec")
 
 
 def _missing(file: str, function: str) -> SpecError:

@@ -53,17 +53,19 @@ def _check_built(module: Any, made: Callable[[], Any]) -> None:
     try:
         again = made()
     except TypeError as error:
-        raise _refused(
+        raise SpecError(
+            "FF-APP-496",
             f"{type(module).__name__} cannot be built anew",
-            f"its class needs arguments: {error}",
-            "give a function that builds it: farflung.run(module=build), with def build(): return Net(64)",
+            cause=f"its class needs arguments: {error}",
+            hint="give a function that builds it: farflung.run(module=build), with def build(): return Net(64)",
         ) from error
     shapes = [[(n, tuple(p.shape)) for n, p in each.named_parameters()] for each in (module, again)]
     if shapes[0] != shapes[1]:
-        raise _refused(
+        raise SpecError(
+            "FF-APP-496",
             f"{type(module).__name__}() is another model than the one that was given",
-            "its parameters differ from those of the class without arguments",
-            "give a function that builds it: farflung.run(module=build), with def build(): return Net(64)",
+            cause="its parameters differ from those of the class without arguments",
+            hint="give a function that builds it: farflung.run(module=build), with def build(): return Net(64)",
         )
 
 
@@ -79,7 +81,12 @@ class _Sources:
         """One name, with all that it uses."""
         if name in self._seen:
             if self._seen[name] is not found:
-                raise _refused(f"two things are called {name}", "a model's source is one file", "rename one of them")
+                raise SpecError(
+                    "FF-APP-496",
+                    f"two things are called {name}",
+                    cause="a model's source is one file",
+                    hint="rename one of them",
+                )
             return
         self._seen[name] = found
         if isinstance(found, ModuleType):
@@ -90,7 +97,12 @@ class _Sources:
             self.parts.append(f"{name} = {found!r}")
         else:
             what = type(found).__name__
-            raise _refused(f"{name} cannot be written down", f"it is a {what}, and is no part of a source", _HINT)
+            raise SpecError(
+                "FF-APP-496",
+                f"{name} cannot be written into a source",
+                cause=f"it is a {what}: only plain constants, functions, classes and imports can",
+                hint=_HINT,
+            )
 
     def _add_code(self, name: str, found: Any) -> None:
         if not _is_own(found.__module__):
@@ -100,9 +112,9 @@ class _Sources:
             text = textwrap.dedent(inspect.getsource(found))
             tree = ast.parse(text)
         except (OSError, TypeError, SyntaxError) as error:
-            raise _refused(f"the source of {name} cannot be had", str(error)[:200], _HINT) from error
+            raise SpecError("FF-APP-496", f"{name} has no source", cause=str(error)[:200], hint=_HINT) from error
         if found.__name__ != name or not isinstance(tree.body[0], ast.ClassDef | ast.FunctionDef):
-            raise _refused(f"the source of {name} cannot be had", "it is a lambda, or has another name", _HINT)
+            raise SpecError("FF-APP-496", f"{name} has no source", cause="it is a lambda, or has two names", hint=_HINT)
         for used, value in _used(found, tree):
             self.add(used, value)
         self.parts += ["", "", text.rstrip()]
@@ -138,7 +150,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(each) for pair in value.items() for each in pair)
     return type(value) in _PLAIN
-
-
-def _refused(message: str, cause: str, hint: str) -> SpecError:
-    return SpecError("FF-APP-496", message, cause=cause, hint=hint)

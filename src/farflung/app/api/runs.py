@@ -254,9 +254,8 @@ def run(
     """Trains a job on a network of processes on this computer, settles it, and returns the finished run.
 
     spec: path of a job file (Path, or text that ends in `.toml`), a job file's text, or None for the preset alone.
-    module: a model of your own: a torch.nn.Module, its class, or a function without arguments that builds it. Its
-        source is taken, with what of yours it uses, and runs in workers; it is built anew there, so weights that
-        it has now are not. forward(x, y) returns the loss, or forward(x) returns logits.
+    module: your own torch.nn.Module, its class, or a function that builds it (app.api.module_source). Workers build it
+        anew from its source. Its forward(x, y) returns the loss, or forward(x) returns logits.
     preset: what unnamed values start from: "local" or "tiny".
     set: single values by dotted key, over all else: `{"sync.steps": 20}`.
     callbacks: objects of `farflung.callbacks.Callback`, or functions that get every event; called in this thread.
