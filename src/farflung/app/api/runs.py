@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from farflung.app.api import notebook
 from farflung.app.api.callbacks import Callback, Callbacks, Watch
-from farflung.app.api.module_source import source_of
+from farflung.app.api.module_source import ModuleSource, source_of
 from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError, SpecError
@@ -275,8 +275,8 @@ def run(
     """
     if spec is not None and not isinstance(spec, str | Path):
         spec, module = None, spec
-    own = source_of(module) if module is not None else None
-    named = {} if own is None else {"model.kind": "module", "model.module": own.name}
+    own = source_of(module) if module is not None else ModuleSource("", b"")
+    named = {"model.kind": "module", "model.module": own.name} if own.name else {}
     resolved, identity = _resolved(
         spec,
         preset,
@@ -292,8 +292,7 @@ def run(
     if display and notebook.kernel() is not None:
         hooks.add(notebook.NotebookDisplay(identity.created))
     try:
-        source = own.source if own is not None else b""
-        session.start(root, resolved, identity, [hooks], report_page.keep, module=source)
+        session.start(root, resolved, identity, [hooks], report_page.keep, module=own.source)
     finally:
         hooks.close()
     return Run(root)
