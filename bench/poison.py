@@ -2,7 +2,7 @@
 
 The built-in GPT at a small size, 8 peers, rounds of inner steps, without network and audits. Each peer trains from the
 public weights and encodes its change with error feedback (train.round_work, train.sync_arithmetic); an attacker trains
-as well, and encodes something else in its place, in every round. `Training.run` gives the held-out loss at the end.
+as well, and encodes something else in its place, in every round. `Training.run` gives the validation loss at the end.
 
     flip    -1 x its own change                x10, x100    -10, -100 x its own change
     small   the mean of the honest changes less 1.5 deviations, element by element, the same at each attacker: as large
@@ -85,12 +85,12 @@ class Training:
         return bytes([index + 1]) * 32
 
     def loss(self, params: Float32) -> float:
-        """Held-out loss, nats a token."""
+        """Validation loss, nats/token."""
         rows = data_order.windows(self.job.data.heldout, self.spec.model.context, self.heldout)
         return loss_probe.loss(self.job, params, rows, lambda: None)
 
     def run(self, rule: Rule, attack: Attack | None = None, attackers: int = 0) -> float:
-        """The held-out loss after all rounds; infinite where the numbers are lost. The last peers are the attackers."""
+        """The validation loss after all rounds; infinite where it diverged. The last peers attack."""
         try:
             return self.loss(self.trained(rule, attack, attackers).params)
         except Exception as error:
@@ -151,8 +151,8 @@ def of_method(
     """The cases of one method."""
     training, bounds = Training.of(rounds, method, **flags), BOUNDS[method]
     begun, plain = training.loss(training.job.start), training.run("mean")
-    yield told(f"training, {method}, start", begun, "nats", "held-out loss")
-    yield told(f"training, {method}, mean, honest", plain, "nats", "held-out loss of 8 honest peers")
+    yield told(f"training, {method}, start", begun, "nats", "validation loss")
+    yield told(f"training, {method}, mean, honest", plain, "nats", "validation loss of 8 honest peers")
     for rule in rules:
         honest, case = plain, f"training, {method}, {rule}"
         if rule != "mean":

@@ -98,7 +98,7 @@ def measures(first: float, events: list[dict[str, Any]], alone: float) -> list[R
         ),
         at_most("bytes sync + control", thin, "ratio", 1 / 50, "bf16 ring all-reduce, same steps and N"),
         at_most("held-out loss", result["loss"], "nats/token", 2.9, "goal of the default job"),
-        at_most("loss gap", gap, "nats/token", 0.4, f"one machine, same tokens: {baseline['loss']:.3f}"),
+        at_most("loss gap", gap, "nats/token", 0.4, f"single-machine baseline: {baseline['loss']:.3f}"),
     ]
     for usage in by["usage"]:
         share = usage["peak_bytes"] / plan["memory_bytes"]

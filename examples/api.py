@@ -24,14 +24,14 @@ def main() -> None:
     """Trains the tiny preset, with what the command line changes."""
     changes: dict[str, object] = dict(word.split("=", 1) for word in sys.argv[1:])
     plan = farflung.plan(preset="tiny", set=changes)
-    print(f"planned: {plan.sync_bytes} bytes to agree, at most {plan.price} micro-credits")
+    print(f"planned: {plan.sync_bytes} bytes of sync traffic, at most {plan.price} micro-credits")
 
     run = farflung.run(preset="tiny", set=changes, callbacks=[show])
 
     print(run.metrics)  # pandas.DataFrame(run.metrics) takes it as it is
     model = run.model()  # a torch.nn.Module, with the weights that were handed over
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{parameters} parameters, held-out loss {run.result.loss:.3f} nats a token")
+    print(f"{parameters} parameters, validation loss {run.result.loss:.3f} nats/token")
     print(f"it writes: {run.sample('def ', tokens=20)!r}")
     print(f"paid {run.result.paid}, refunded {run.result.refunded}, sum {run.result.sum}")
     found = run.verify()  # recomputes the run from its log; raises at the first thing that is not true

@@ -16,14 +16,14 @@ from farflung.core.events import AuditEndEvent, RunResultEvent
 
 
 class Best(Callback):
-    """Remembers the state with the lowest held-out loss, and says how each round went."""
+    """Remembers the state with the lowest validation loss, and says how each round went."""
 
     def __init__(self) -> None:
         self.loss = float("inf")
         self.tokens = 0
 
     def on_round_end(self, state: State) -> None:
-        print(f"round {state.closed}/{state.rounds}: {state.tokens} tokens, {state.sync_bytes} bytes to agree")
+        print(f"round {state.closed}/{state.rounds}: {state.tokens} tokens, {state.sync_bytes} bytes of sync traffic")
 
     def on_evaluate(self, state: State) -> None:
         if state.heldout_loss is not None and state.heldout_loss < self.loss:
@@ -36,7 +36,7 @@ class Best(Callback):
         print(f"stored {path.name} after {state.closed} rounds")
 
     def on_end(self, result: RunResultEvent) -> None:
-        print(f"best held-out loss {self.loss:.3f} nats a token, after {self.tokens} tokens")
+        print(f"best validation loss {self.loss:.3f} nats/token, after {self.tokens} tokens")
 
 
 def main() -> None:

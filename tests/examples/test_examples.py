@@ -111,7 +111,7 @@ def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Pat
 @pytest.mark.slow
 def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "callbacks.py"), "rounds=2", "sync.steps=2")
-    assert re.search(r"^round 2/2: \d+ tokens, \d+ bytes to agree", out, re.MULTILINE)
+    assert re.search(r"^round 2/2: \d+ tokens, \d+ bytes of sync traffic", out, re.MULTILINE)
     assert "holds" in out
     assert "stored model.safetensors after 2 rounds" in out
     assert "best validation loss" in out

@@ -84,6 +84,6 @@ def test_the_plan_counts_and_tells_it() -> None:
     assert four.traffic.control == one.traffic.control + more
     assert more > 2 * transactions(job) * view_bytes(4)
     told = " ".join(" ".join(lines(four.event("r"), RunTimeline())).split())
-    assert f"4 validators agree by {format_bytes(more)} more, and 1 may be down" in told
+    assert f"4 validators send {format_bytes(more)} more, and 1 may be down" in told
     assert "none may be down" in phrases.committee(advise(job, layout, 1, machine, validators=3).event("r"))
     assert "validators" not in " ".join(lines(one.event("r"), RunTimeline()))

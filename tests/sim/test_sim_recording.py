@@ -246,7 +246,7 @@ def test_a_stake_that_a_dispute_holds_is_told_as_pending_and_not_as_slashed(tmp_
     story.record()
     (caught,) = [event for event in story.events if isinstance(event, SlashEvent)]
     assert (caught.slashed, caught.bounty, caught.burnt, caught.pending) == (0, 0, 0, STAKE)
-    assert phrases.caught_price(caught) == f"{phrases.credits_of(STAKE)} of its stake wait for a dispute"
+    assert phrases.caught_price(caught) == f"{phrases.shown_credits(STAKE)} of its stake wait for a dispute"
     told = " ".join(" ".join(lines(caught, RunTimeline())).split())
     assert "wait for a dispute" in told
     assert "burnt" not in told

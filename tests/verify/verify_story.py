@@ -88,7 +88,7 @@ EXCESS = {
     VerdictFinding.FALSE: EXCESS_CAP,
     VerdictFinding.WITHHELD: 0,
 }
-LOSS = 3 << 20  # nats a token, in units of 2^-20
+LOSS = 3 << 20  # nats/token, in units of 2^-20
 LOST_IN = 1  # the round in which the last peer commits and does not show; it is no member afterwards
 
 Lies = Mapping[str, Callable[..., Any]]

@@ -22,4 +22,4 @@ def claim(event: events.PerjuryEvent, t: RunTimeline) -> str:
 
 def price(event: events.PerjuryEvent) -> str:
     """What that cost it."""
-    return f"{phrases.credits_of(event.slashed)} of its stake taken"
+    return f"{phrases.shown_credits(event.slashed)} of its stake taken"

@@ -160,13 +160,13 @@ def money(event: DisputeEndEvent) -> tuple[str, ...]:
     said = []
     if event.slashed:
         split = f"{phrases.short_credits(event.bounty)} to its accusers, {phrases.short_credits(event.burnt)} burnt"
-        said.append(f"the accused loses {phrases.credits_of(event.slashed)}, stake and bond: {split}")
+        said.append(f"the accused loses {phrases.shown_credits(event.slashed)}, stake and bond: {split}")
     else:
         said.append("the accused has its stake and its bond back")
     if event.lost:
         gained, burnt = phrases.short_credits(event.gained), phrases.short_credits(event.lost - event.gained)
         split = f"{gained} to the accused, {burnt} burnt"
-        said.append(f"its accusers lose {phrases.credits_of(event.lost)}: {split}")
+        said.append(f"its accusers lose {phrases.shown_credits(event.lost)}: {split}")
     return tuple(said)
 
 

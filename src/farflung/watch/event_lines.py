@@ -62,7 +62,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.ProviderMatchEvent():
             return _matched(event)
         case events.EscrowEvent():
-            escrow, stakes = phrases.credits_of(event.escrow), phrases.short_credits(event.stakes)
+            escrow, stakes = phrases.shown_credits(event.escrow), phrases.short_credits(event.stakes)
             return say("Network", f"job {phrases.peer(event.job)}: {escrow} in escrow, {stakes} at stake")
         case events.RunResumeEvent():
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
@@ -161,7 +161,7 @@ def _matched(event: events.ProviderMatchEvent) -> list[str]:
 def _train(event: AnyEvent, timeline: RunTimeline) -> list[str]:
     match event:
         case events.PeerJoinEvent():
-            replayed = f", {event.replayed} rounds replayed" if event.replayed else ""
+            replayed = f", {phrases.many(event.replayed, 'round')} replayed" if event.replayed else ""
             took = format_seconds(event.seconds)
             return say(
                 "Network", f"{phrases.named(event.peer, timeline)} joined at round {event.round} in {took}{replayed}"
@@ -266,8 +266,10 @@ def _round(event: events.RoundEndEvent, timeline: RunTimeline) -> list[str]:
 
 
 def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> list[str]:
-    again = f"{event.reexecuted} contributions computed again" if event.reexecuted else ""
-    took = f"{event.rounds} rounds, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
+    again = f"{phrases.many(event.reexecuted, 'contribution')} computed again" if event.reexecuted else ""
+    took = (
+        f"{phrases.many(event.rounds, 'round')}, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
+    )
     return [
         *_verified(event, timeline),
         *say("Result", *_losses(event, timeline)),

@@ -90,7 +90,12 @@ def many(count: int, noun: str) -> str:
 
 
 def credits_of(amount: int) -> str:
-    """An amount with its unit."""
+    """An amount with its unit, to the last micro-credit, as ledger verbs say it."""
+    return f"{format_credits(amount)} credits"
+
+
+def shown_credits(amount: int) -> str:
+    """An amount with its unit, for the eye."""
     return f"{short_credits(amount)} credits"
 
 
@@ -147,7 +152,7 @@ def amount(value: float, unit: str) -> str:
         case "s":
             return format_seconds(value)
         case "micro-credits":
-            return credits_of(round(value))
+            return shown_credits(round(value))
     return f"{value:.4g} {clean(unit, 20)}".rstrip()
 
 
@@ -204,7 +209,7 @@ def committee(plan: events.PlanEvent) -> str:
 def price(plan: events.PlanEvent) -> str:
     """What the job may cost, and what is locked for it."""
     buys = f" ({known})" if (known := anchor(plan.unit_price)) else ""
-    return f"at most {credits_of(plan.price)}, {short_credits(plan.escrow)} locked{buys}"
+    return f"at most {shown_credits(plan.price)}, {short_credits(plan.escrow)} locked{buys}"
 
 
 # Train
@@ -364,8 +369,8 @@ def caught_claim(caught: events.SlashEvent, t: RunTimeline) -> str:
 def caught_price(caught: events.SlashEvent) -> str:
     """What it cost, or may cost."""
     if caught.pending:
-        return f"{credits_of(caught.pending)} of its stake wait for a dispute"
-    return f"it loses {credits_of(caught.slashed)}"
+        return f"{shown_credits(caught.pending)} of its stake wait for a dispute"
+    return f"it loses {shown_credits(caught.slashed)}"
 
 
 def bounties(bounty: int, burnt: int) -> str:
@@ -381,7 +386,7 @@ def settled(event: events.LeasePaymentEvent, t: RunTimeline) -> str:
     work = f"{event.units} accepted tokens"
     if not event.paid and event.peer in t.caught:
         return f"{named(event.peer, t)} is paid nothing: its pay for {work} is forfeited"
-    return f"{named(event.peer, t)} is paid {credits_of(event.paid)} for {work}"
+    return f"{named(event.peer, t)} is paid {shown_credits(event.paid)} for {work}"
 
 
 def conserved(sum: int) -> str:

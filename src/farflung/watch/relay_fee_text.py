@@ -19,8 +19,8 @@ def planned_fees(plan: events.PlanEvent) -> str:
 def payment(event: events.RelayPaymentEvent) -> str:
     """What a relay got, and for what."""
     work = f"{format_bytes(event.bytes)} that both ends signed for"
-    rest = f"; {phrases.credits_of(event.held)} still in its channel" if event.held else ""
-    return f"relay {phrases.peer(event.peer)} is paid {phrases.credits_of(event.paid)} for {work}{rest}"
+    rest = f"; {phrases.shown_credits(event.held)} still in its channel" if event.held else ""
+    return f"relay {phrases.peer(event.peer)} is paid {phrases.shown_credits(event.paid)} for {work}{rest}"
 
 
 def summary(t: RunTimeline) -> str:

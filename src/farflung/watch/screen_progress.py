@@ -136,7 +136,11 @@ def _starting(t: RunTimeline, is_over: bool) -> list[TextSpan]:
     if t.matched is None:
         return [TextSpan("hiring …", SpanStyle.QUIET)]
     hired = len(t.matched.peers)
-    return [TextSpan(f"bringing data and model: {len(t.joined)} of {hired} providers have both …", SpanStyle.QUIET)]
+    return [
+        TextSpan(
+            f"bringing data and model: {len(t.joined)} of {phrases.many(hired, 'provider')} ready …", SpanStyle.QUIET
+        )
+    ]
 
 
 def _again(t: RunTimeline, resumed: RunResumeEvent, is_over: bool) -> list[TextSpan]:
@@ -174,7 +178,7 @@ def _ways(t: RunTimeline) -> str:
 
 def _hired(t: RunTimeline) -> str:
     if t.funded is not None:
-        return f"{phrases.credits_of(t.funded.escrow)} in escrow, {phrases.short_credits(t.funded.stakes)} at stake"
+        return f"{phrases.shown_credits(t.funded.escrow)} in escrow, {phrases.short_credits(t.funded.stakes)} at stake"
     return ""
 
 

@@ -122,7 +122,7 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
             _quiet("the sum is not proved yet" if is_over else "the sum is proved at the end …"),
         ]
         return block("Settle", parts, columns, rank=FACT)
-    money = f"slashed {phrases.short_credits(t.result.slashed)}, returned {phrases.credits_of(t.result.refunded)}"
+    money = f"slashed {phrases.short_credits(t.result.slashed)}, returned {phrases.shown_credits(t.result.refunded)}"
     style = SpanStyle.GOOD if t.result.sum == 0 else SpanStyle.BAD
     return [
         *block("Settle", parts, columns, rank=FACT),
@@ -149,7 +149,7 @@ def _paid(t: RunTimeline, role: str) -> str:
     if not got:
         return ""
     whom = phrases.many(len(paid), role) if len(paid) == len(got) else f"{len(paid)} of {phrases.many(len(got), role)}"
-    return f"paid {phrases.credits_of(sum(paid))} to {whom}"
+    return f"paid {phrases.shown_credits(sum(paid))} to {whom}"
 
 
 def result(t: RunTimeline, now: float, columns: int, *, verbose: bool, is_over: bool, run: str = "") -> list[ScreenRow]:

@@ -95,7 +95,7 @@ def figures(timeline: RunTimeline) -> list[tuple[str, str]]:
     caught = phrases.peers(tuple(timeline.caught), timeline) or "nobody"
     found.append(("audits", f"{phrases.many(audited.concluded, 'segment')} repeated; caught: {caught}"))
     balance = f"; sum {money.sum}" if money.sum is not None else ""
-    found.append(("paid", f"{phrases.credits_of(money.paid)}{balance}"))
+    found.append(("paid", f"{phrases.shown_credits(money.paid)}{balance}"))
     if timeline.result is not None:
         found.append(("model", timeline.result.model_hash))
     return found

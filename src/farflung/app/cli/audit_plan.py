@@ -25,6 +25,7 @@ from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
 from farflung.peers.rundir.genesis import STAKE_ROUNDS
 from farflung.verify.economics import CheatMargin, griefing
+from farflung.watch.phrases import many
 
 COLUMNS: Final = 80
 STAGE: Final = 10
@@ -121,7 +122,7 @@ def _lines(spec: JobSpec, found: AuditPlanResult) -> list[tuple[str, str]]:
     who = f"{draw.voices} verifiers must agree" if draw.voices > 1 else "one verifier's word counts"
     who += "; where two contradict each other a third decides" if draw.spare else ""
     return [
-        ("Job", f"{spec.name}: {spec.rounds} rounds; a provider's round is paid {_credits(money.pay)}"),
+        ("Job", f"{spec.name}: {many(spec.rounds, 'round')}; a provider's round is paid {_credits(money.pay)}"),
         (
             "Audits",
             f"1 of {draw.segments} segments of {format_share(draw.rate)} of contributions; the first"

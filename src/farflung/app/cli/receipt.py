@@ -21,6 +21,7 @@ from farflung.ledger.light_client import check_age
 from farflung.ledger.receipt_file import BYTES, ReceiptFile, check_receipt_file, committee_of, read_receipt_file
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.transactions import LeaseRole
+from farflung.watch.phrases import many
 
 R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, ChannelRow)
 
@@ -231,7 +232,7 @@ def _channel_words(held: ReceiptFile, row: ChannelRow) -> str:
 
 
 def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: JobTerms | None) -> list[str]:
-    ended = f"{job.state.name.lower()} after {job.round} of {job.rounds} rounds"
+    ended = f"{job.state.name.lower()} after {job.round} of {many(job.rounds, 'round')}"
     lines = [f"Job      {job.job.hex()}: {ended}", f"Work     {work(job.job, terms)}"]
     if job.requester == held.party:
         lines.append(

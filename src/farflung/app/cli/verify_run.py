@@ -16,6 +16,7 @@ from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.verify.replay_report import ReexecutionReport, ReplayReport, RetrialReport
 from farflung.watch.event_lines import say
+from farflung.watch.phrases import many
 
 
 @click.command("verify-run", epilog="Example: farflung verify-run runs/2026-01-31-local")
@@ -73,12 +74,13 @@ def _tested(report: ReplayReport) -> list[str]:
 
 def words(report: ReplayReport) -> list[str]:
     """What was found true, for people."""
+    payloads, roots = many(report.commitments, "payload"), many(report.roots, "root")
     return [
-        f"Verify   {report.rounds} rounds: {report.merges} merges and {report.roots} roots recomputed",
-        f"Verify   {report.commitments} payloads match their commitments; {report.signatures} signatures hold",
-        f"Verify   {report.attested} of {report.commitments} payloads name their node's attestation: {NOT_A_PROOF}",
-        f"Verify   {report.blocks} blocks with {report.transactions} transactions executed again",
-        f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
+        f"Verify   {many(report.rounds, 'round')}: {many(report.merges, 'merge')} and {roots} recomputed",
+        f"Verify   {payloads} equal to the commitment, {many(report.signatures, 'signature')} valid",
+        f"Verify   {report.attested} of {payloads} with an attestation of the node: {NOT_A_PROOF}",
+        f"Verify   {many(report.blocks, 'block')} with {many(report.transactions, 'transaction')} executed again",
+        f"Verify   {many(report.receipts, 'receipt')} valid: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
         *_tested(report),
         *_scored(report),
@@ -101,7 +103,9 @@ def _scored(report: ReplayReport) -> list[str]:
     """What verifiers stated of losses: that it stands under their signatures, and what follows from it."""
     if not report.scores:
         return []
-    return [f"Verify   {report.scores} scores are signed; {report.unpaid} contributions are not paid for them"]
+    return [
+        f"Verify   {many(report.scores, 'score')} signed; {many(report.unpaid, 'contribution')} unpaid because of them"
+    ]
 
 
 def _again(found: ReexecutionReport | None) -> list[str]:
@@ -109,9 +113,9 @@ def _again(found: ReexecutionReport | None) -> list[str]:
     if found is None:
         return []
     told = [
-        f"Again    {found.drawn} of {found.segments} segments drawn (rate {found.rate:g}, seed {found.seed}):"
+        f"Again    {found.drawn} of {many(found.segments, 'segment')} drawn (rate {found.rate:g}, seed {found.seed}):"
         f" {found.equal} came to the same bits, payload included",
-        f"Again    {found.trained} of {found.contributions} contributions were trained for it",
+        f"Again    trained for it: {found.trained} of {many(found.contributions, 'contribution')}",
     ]
     if found.untold:
         told.append(

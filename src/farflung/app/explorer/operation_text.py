@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from farflung.core.money import format_credits
+from farflung.core.units import format_seconds
 from farflung.ledger import transactions as ops
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.earnings_tally import JobAttest, SettleMany
@@ -17,6 +19,8 @@ from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, Validator
 from farflung.peers.ledger_http.json_schema import MONEY
 from farflung.watch.phrases import credits_of, many
 
+LOGICAL_MS: Final = 10**11  # ms; clocks of real ledgers are above it since 1973
+
 
 def short(name: bytes) -> str:
     """A name's first digits, as people compare them on a screen."""
@@ -24,7 +28,9 @@ def short(name: bytes) -> str:
 
 
 def moment(ledger_ms: int) -> str:
-    """Ledger time as UTC; a local ledger counts from 1970."""
+    """Ledger time as UTC; the ledger of a local run counts from its first block, and has no date."""
+    if ledger_ms < LOGICAL_MS:
+        return f"{format_seconds(ledger_ms / 1000)} after the ledger began (logical clock)"
     try:
         at = datetime.datetime.fromtimestamp(ledger_ms // 1000, datetime.UTC)
     except (ValueError, OverflowError, OSError):

@@ -29,6 +29,7 @@ from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 from farflung.peers.rundir.runs import command_name, resolve_again
 from farflung.train.rounds import REASON_DIVERGED
+from farflung.watch.phrases import many
 
 _ROUNDS: Final = re.compile(r"(\+?)([0-9]{1,9})")
 _MORE: Final = re.compile(r"-more(-[0-9]+)?$")
@@ -77,7 +78,7 @@ def continued(parent: RunFolder, ended: RunResultEvent, rounds: str | None, flag
     )
     root = _beside(parent.root)
     what = f"{root.name} begins again where it began" if is_new else f"{root.name} trains on from round {ended.rounds}"
-    return ContinuedRun(resolved, begun, root, parent, f"{what}, {more} rounds")
+    return ContinuedRun(resolved, begun, root, parent, f"{what}, {many(more, 'round')}")
 
 
 def is_early(run: RunFolder, ended: RunResultEvent) -> bool:

@@ -15,6 +15,7 @@ from farflung.job.proof_class import UNPROVEN
 from farflung.job.spec import JobSpec
 from farflung.train.model_file import ModelFileHeader
 from farflung.watch import job_class_text
+from farflung.watch.phrases import many
 from farflung.watch.redaction import redact
 
 _LISTED: Final = 32  # names of tensors that are told
@@ -151,12 +152,12 @@ def _what(card: ModelFileHeader) -> str:
 def _how(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> str:
     rows = [
         f"- data: `{_plain(PurePath(spec.data.path).name)}`, of which {spec.data.heldout:.3g} was held out",
-        f"- {result.rounds} of {spec.rounds} rounds of {spec.sync.steps} local steps"
-        f" by {spec.network.providers} providers; {format_count(result.tokens)} tokens, seed {spec.seed}",
-        f"- agreed by `{spec.sync.method}` with `{spec.sync.codec}`,"
+        f"- {result.rounds} of {many(spec.rounds, 'round')} of {many(spec.sync.steps, 'local step')}"
+        f" by {many(spec.network.providers, 'provider')}; {format_count(result.tokens)} tokens, seed {spec.seed}",
+        f"- synced by `{spec.sync.method}` with `{spec.sync.codec}`,"
         f" {format_bytes(result.bytes_by.sync)} of updates sent",
-        f"- {result.segments_audited} segments of the work were repeated by verifiers;"
-        f" {len(result.caught)} providers were caught cheating",
+        f"- repeated by verifiers: {many(result.segments_audited, 'segment')} of the work;"
+        f" caught cheating: {many(len(result.caught), 'provider')}",
         f"- the work is {card.proof or UNPROVEN}",
         *[f"- {said}" for said in [job_class_text.loss_probes(result.probed)] if said],
     ]

@@ -55,6 +55,7 @@ from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import ring_bytes
 from farflung.plan.worker_memory import StepMemory
 from farflung.train.rounds import REASON_DIVERGED, REASON_STOPPED
+from farflung.watch.phrases import many
 
 OnEnd = Callable[[RunFolder, Journal], None]
 
@@ -198,7 +199,9 @@ class RunSession:
         start = self._journal.timeline.losses.get(0)
         if not has_diverged(self._spec, start, loss) or not self._processes.ask_to_stop(REASON_DIVERGED):
             return
-        said = f"validation loss {loss:.3f} after {round} rounds" + (f", {start:.3f} at the start" if start else "")
+        said = f"validation loss {loss:.3f} after {many(round, 'round')}" + (
+            f", {start:.3f} at the start" if start else ""
+        )
         text = f"training diverges: {said}; the open round is finished and settled"
         self._journal.emit(events.WarningEvent(code="FF-APP-484", message=text, hint="evaluate.stop_loss = 0 goes on"))
 
@@ -367,7 +370,7 @@ class RunSession:
         name = command_name(self._folder)
         return RunStoppedError(
             "FF-APP-132",
-            f"run {self._folder.name} was stopped after {outcome.rounds} of {self._spec.rounds} rounds",
+            f"run {self._folder.name} was stopped after {outcome.rounds} of {many(self._spec.rounds, 'round')}",
             cause="all that was trained is paid; the model so far is in its folder",
             hint=f"train on: farflung resume {name}; use the model: farflung sample {name}",
         )
