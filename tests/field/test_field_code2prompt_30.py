@@ -231,7 +231,7 @@ def test_the_plan_names_what_is_left_out_before_its_price(
     (tmp_path / "d" / "a.txt").write_bytes(PLAIN)
     for number in range(3):
         (tmp_path / "d" / f"b{number}").write_bytes(TEXT.encode("utf-16-le"))
-    (tmp_path / "job.toml").write_text('[data]\npath = "d"\n')
+    (tmp_path / "job.toml").write_text('[data]\npath = "d"\n[model]\ncontext = 64\n')
     monkeypatch.setattr("farflung.app.cli.run.machine", lambda: MachineMeasurements(2, 1.5e11, 8 << 30))
     main(["plan", "job.toml"])
     main(["plan", "job.toml", "--json"])
@@ -257,7 +257,7 @@ def test_a_run_keeps_the_account_of_its_data_for_the_plan_that_comes_later(tmp_p
     event = read_account(RunFolder(folder.root)).within(PLAN)
     assert reasons(event.left_out) == {"zeros": (1, 99, "b.bin")}
     timeline = RunTimeline(plan=event)
-    shown = "\n".join("".join(span.text for span in row.spans) for row in screen_progress.plan(timeline, 100))
+    shown = "\n".join("".join(span.text for span in row.spans) for row in screen_progress.plan(timeline, 0.0, 100))
     assert "left out of the data: 1 file, 99 B (zeros)" in shown
 
 
