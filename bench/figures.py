@@ -21,6 +21,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
 from farflung.plan.run_duration import ALONE_THREADS
 from farflung.watch.fold import RunTimeline
+from farflung.watch.phrases import less_than
 from farflung.watch.screen import ScreenView, screen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,10 +38,10 @@ def headline(timeline: RunTimeline, result: RunResultEvent) -> str:
     """All bytes first, then those of synchronization; the loss beside the baseline's."""
     plan, ring = timeline.plan, result.bytes_ring_bf16
     sync = result.bytes_by.sync + result.bytes_by.control
+    less, times = ("less", ring / sync) if sync <= ring else ("more", sync / ring)
     said = (
-        f"**{format_bytes(result.bytes_sent)} sent in all, {format_multiple(ring / result.bytes_sent)} times less than "
-        f"a bf16 ring all-reduce for the same steps ({format_bytes(ring)}, calculated); sync traffic alone is "
-        f"{format_bytes(sync)}, {format_multiple(ring / sync)} times less. Validation loss {bits(result.loss)}"
+        f"**{format_bytes(result.bytes_sent)} sent in all, {less_than(ring, result.bytes_sent)}; sync traffic alone is "
+        f"{format_bytes(sync)}, {format_multiple(times)}x {less}. Validation loss {bits(result.loss)}"
     )
     if result.loss_baseline is not None:
         gap = f"{result.loss - result.loss_baseline:+.3f}"
