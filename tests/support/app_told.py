@@ -248,7 +248,7 @@ def failed() -> list[AnyEvent]:
         code="FF-CORE-050",
         message="cannot write ab.bin",
         cause="No space left on device: '/home/ada/runs/tale/store/ab.bin', and 192.168.7.9:4433 is away",
-        hint="free some space or choose another folder than /home/ada/runs, then run `farflung resume`",
+        hint="free some space on the disk of /home/ada/runs, then give the command again; `farflung resume` goes on",
     )
     return [*began(), *network(), *rounds(0, 2), said]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,18 @@ def status(config: Path, as_json: bool) -> None:
             "FF-APP-302",
             "no validator of this ledger answers",
             cause="; ".join(sorted({str(error)[:120] for error in found.values()})),
-            hint="farflung ledger validator CONFIG starts one",
+            hint=_way_out(found.values()),
         )
     top = max(said.height for said in heard.values())
     facts = {"height": top, "validators": [_facts(peer, found[peer], top) for peer in places]}
     say(as_json, facts, [_line(each) for each in facts["validators"]])  # type: ignore[attr-defined]
+
+
+def _way_out(said: Iterable[ValidatorStatus | FarflungError]) -> str:
+    """What to do where no validator answers as itself."""
+    if any(isinstance(error, FarflungError) and error.code != "FF-NET-043" for error in said):
+        return "something else answers there: see that CONFIG names this ledger's keys and ports"
+    return "farflung ledger validator CONFIG starts one"
 
 
 def _facts(peer: PeerId, said: ValidatorStatus | FarflungError, top: int) -> dict[str, Any]:

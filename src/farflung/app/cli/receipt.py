@@ -51,7 +51,9 @@ def receipt() -> None:
     epilog="Example: farflung receipt verify provider-1.receipt",
     short_help="Verify a receipt file offline, and say what it proves.",
 )
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @click.option("--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere.")
 @click.option("--block", metavar="HASH", callback=hash_of, help="Its block, known from elsewhere.")
 @click.option(
@@ -61,12 +63,24 @@ def receipt() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The job's terms.bin, which says whether its work is proven.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(file: Path, genesis: Hash | None, block: Hash | None, terms_file: Path | None, as_json: bool) -> None:
-    """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a file on stdout.")
+def verify(
+    files: tuple[Path, ...], genesis: Hash | None, block: Hash | None, terms_file: Path | None, as_json: bool
+) -> None:
+    """Verify receipt files offline and say what each proves: who did what, for how much, and what was lost.
+
+    The first that does not hold ends it.
+    """
+    terms = read_terms(terms_file) if terms_file is not None else None
+    for file in files:
+        if len(files) > 1 and not as_json:
+            sys.stdout.write(f"File     {file}\n")
+        _verify(file, genesis, block, terms, as_json=as_json)
+
+
+def _verify(file: Path, genesis: Hash | None, block: Hash | None, terms: JobTerms | None, *, as_json: bool) -> None:
     held = read_receipt_file(_bytes_of(file))
     rows = check_receipt_file(held, genesis)
-    terms = read_terms(terms_file) if terms_file is not None else None
     if terms is not None:
         check_named(terms, (row.job for row in rows if isinstance(row, JobRow)))
     old = _old(held, block, time.time_ns() // 1_000_000)

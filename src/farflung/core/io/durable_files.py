@@ -74,7 +74,7 @@ def _full_disk(path: Path, error: OSError) -> RunError:
         "FF-CORE-050",
         f"cannot write {path.name}",
         cause=error.strerror or str(error),
-        hint=f"free some space or choose another folder than {path.parent}, then run `farflung resume`",
+        hint=f"free some space on the disk of {path.parent}, then give the command again; `farflung resume` goes on",
     )
 
 

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Final
 import msgspec
 
 from farflung.host import sandbox
-from farflung.host.io import landlock
+from farflung.host.io import landlock, temporary_folders
 from farflung.host.io.cgroup import WorkerCgroup
 from farflung.host.worker_limits import WorkerLimits, scrubbed
 
@@ -186,14 +185,6 @@ def has_landlock() -> bool:
         return False
 
 
-def _memory_folder() -> Path:
-    for left in MEMORY.glob(f"{PREFIX}*"):  # of agents that were killed; another user's cannot be removed
-        pid = left.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY))
-
-
 def launch(
     tier: str,
     command: Sequence[str],
@@ -211,7 +202,7 @@ def launch(
     """
     folder: Path | None = None
     if tier != sandbox.BWRAP:
-        folder = _memory_folder() if tier == sandbox.LANDLOCK and has_memory_folder() else scratch
+        folder = temporary_folders.make(PREFIX, MEMORY) if tier == sandbox.LANDLOCK and has_memory_folder() else scratch
     is_ours = folder not in (None, scratch)
     seen = Path(sandbox.SCRATCH) if folder is None else folder.resolve()
     given, entrances = scrubbed(environment, seen), group.entrances() if group is not None else []

@@ -6,6 +6,7 @@ locale changes a data set.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job import data_formats
+from farflung.job import data_formats, toml_parser
 from farflung.job.dataset import Dataset, check_dataset, joined_files, split_files, split_tokens
 from farflung.job.io.input_files import check_input, read_input, too_large, unreadable
 from farflung.job.io.text_folders import folder_files, stdlib_files
@@ -25,6 +26,7 @@ from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens,
 from farflung.job.spec import TOKEN_FILES, DataSpec, ModelSpec
 from farflung.job.text_files import DataAccount, FileCounts, Selection, check_text, decoded, no_data, select
 
+_JOB: Final = ".toml"
 _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and why it is none
     ".py": "it is Python; a job is a TOML file that names it as model.module",
     ".json": "a job is written in TOML, not in JSON",
@@ -42,14 +44,35 @@ def read_job(path: Path) -> str:
             cause=_OTHER_JOBS[path.suffix],
             hint="farflung init" + (" --model module" if path.suffix == ".py" else " job.toml"),
         )
-    data = read_input(path, limits.SPEC_BYTES)
     try:
-        return data.decode("utf-8-sig")
+        data = read_input(path, limits.SPEC_BYTES)
+    except SpecError as error:
+        if error.code == "FF-JOB-012" and path.suffix != _JOB:
+            raise _no_job(path, "it is too large for one") from error
+        raise
+    try:
+        text = data.decode("utf-8-sig")
+        if path.suffix != _JOB:
+            toml_parser.read(text, path.name)
+        return text
+    except SpecError as error:
+        raise _no_job(path, error.message) from error
     except UnicodeDecodeError as error:
+        if path.suffix != _JOB:
+            raise _no_job(path, "it is not UTF-8 text") from error
         line = data.count(b"\n", 0, error.start) + 1
         raise SpecError(
             "FF-JOB-003", f"{path} line {line} is not TOML", cause="it is not UTF-8 text", hint="save the file as UTF-8"
         ) from None
+
+
+def _no_job(path: Path, why: str) -> SpecError:
+    return SpecError(
+        "FF-JOB-003",
+        f"{path.name} is not a job file",
+        cause=f"a job is a short TOML file, which names its data: {why}",
+        hint=f"to train on this file: farflung init --data {shlex.quote(str(path))}",
+    )
 
 
 class DataReading(NamedTuple):

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import math
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -17,6 +15,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import WarningEvent
 from farflung.core.units import Bytes
+from farflung.host.io import temporary_folders
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, start_worker, tail
 from farflung.host.worker_limits import WorkerLimits, limits_for, unplanned_limits
@@ -127,7 +126,7 @@ async def _answer(
 ) -> Answer:
     """What a process in the sandbox says; of it only that it has this form. The process is gone when this returns."""
     bound = ReplyBound(kind, limits.CONTROL_BYTES, VALUES)
-    folder = Path(tempfile.mkdtemp(prefix="farflung-gauger-"))
+    folder = temporary_folders.make("farflung-gauger-")
     log = folder / "gauger.log"
     try:
         worker = start_worker(folder / "scratch", log, bounds, command=(*PYTHON, "-m", memory_process.MODULE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from farflung.core.errors import PolicyError
+from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes, format_bytes
 from farflung.host.io.machine_probe import disk_bytes
@@ -21,6 +21,7 @@ from farflung.peers.rundir.bounded_read import read_file
 from farflung.plan.run_disk import least_disk
 
 LOOPBACK = "127.0.0.1"
+SECONDS = 5.0  # for this computer to answer itself
 
 
 def check(spec: JobSpec, base: Path, root: Path, layout: TensorLayout | None, dataset_bytes: int) -> None:
@@ -28,8 +29,10 @@ def check(spec: JobSpec, base: Path, root: Path, layout: TensorLayout | None, da
     unknown.
 
     Raises SpecError FF-APP-350 (no run to start from), FF-APP-352 (its tensors do not fit), VersionError FF-CORE-095
-    (another farflung wrote it), NetworkError FF-NET-040, FF-NET-041 (port), PolicyError FF-APP-495 (disk).
+    (another farflung wrote it), NetworkError FF-NET-040, FF-NET-041 (port), FF-APP-489 (no loopback), PolicyError
+    FF-APP-495 (disk).
     """
+    check_loopback()
     if spec.model.start:
         check_start(spec, base, layout)
     if spec.network.port:
@@ -44,6 +47,20 @@ def check_start(spec: JobSpec, base: Path, layout: TensorLayout | None) -> None:
     terms = terms_file.read(read_file(parent.export / "terms.bin", terms_file.BYTES))
     if layout is not None:
         base_run.check_layout(layout, terms.layout)
+
+
+def check_loopback(host: str = LOOPBACK) -> None:
+    """Whether processes of this computer reach each other."""
+    try:
+        with socket.create_server((host, 0)) as server:
+            socket.create_connection(server.getsockname(), SECONDS).close()
+    except OSError as error:
+        raise NetworkError(
+            "FF-APP-489",
+            f"processes of this computer cannot reach each other at {host}",
+            cause=error.strerror or str(error),
+            hint="bring the loopback interface up (Linux: `ip link set lo up`); `farflung check` tests it",
+        ) from error
 
 
 def check_port(port: int) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, Final, cast
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import ProtocolError, RunError
+from farflung.host.io import temporary_folders
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
 from farflung.host.worker_limits import unplanned_limits
@@ -63,7 +63,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
             interrupts.check()
             yield answer
         return
-    folder = Path(tempfile.mkdtemp(prefix="farflung-teller-"))
+    folder = temporary_folders.make("farflung-teller-")
     log = folder / "teller.log"
     worker: WorkerProcess | None = None
     try:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.host.io import temporary_folders
 from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
@@ -78,7 +77,7 @@ async def _replays(
     data, module = _inputs(folder, terms)
     tell(f"{said}; {many(cost(accepted, until), 'contribution')} to be trained for that")
     chains = RunReexecution(terms, exported, accepted, data, module)
-    scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
+    scratch = temporary_folders.make("farflung-again-")
     process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
     try:
         worker = _WatchedWorker(process, WorkerPipe(process.socket, WorkerReplies(terms.layout).to))
