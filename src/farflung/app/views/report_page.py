@@ -178,6 +178,7 @@ def facts(t: RunTimeline, name: str, created: float, *, is_owned: bool) -> dict[
         "short": report_text.short(t, curves, sent, found),
         "tiles": tiles(t),
         "against": less_than(sent.ring, sent.total),
+        "per_provider": report_text.per_provider(t),
         "buys": anchor(t.matched.unit_price if t.matched is not None else 0),
         "work": job_class_text.fact(t),
         "names": names,

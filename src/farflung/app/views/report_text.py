@@ -57,7 +57,7 @@ def person(names: Mapping[str, str], peer: str) -> str:
 
 def short(t: RunTimeline, curves: LossCurves, sent: SentBytesSeries, found: AuditGrid) -> tuple[str, ...]:
     """The run in a few sentences."""
-    told = (_work(t), _learned(t, curves), _traffic(sent), _each(t), _clipped(t), _checked(t, found), _settled(t))
+    told = (_work(t), _learned(t, curves), _traffic(sent), _clipped(t), _checked(t, found), _settled(t))
     return tuple(s for s in told if s)
 
 
@@ -113,7 +113,7 @@ def _clipped(t: RunTimeline) -> str:
     return f"Clipping to the median norm took away {named}{more}, on the average of all rounds; it is not sent again."
 
 
-def _each(t: RunTimeline) -> str:
+def per_provider(t: RunTimeline) -> str:
     """The metric (watch.traffic_ratios), and the ratio that papers tell."""
     found = traffic_ratios.ratio_per_peer(t)
     if found is None:
