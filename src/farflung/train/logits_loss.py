@@ -1,4 +1,4 @@
-"""Gives a module whose forward(x) returns logits the loss that training needs: the mean cross-entropy, nats a token.
+"""Gives a module whose forward(x) returns logits the loss that training needs: the mean cross-entropy, nats/token.
 
 The module becomes one of a class made from its own, so that its parameters keep their names.
 """
