@@ -4,8 +4,9 @@
 
 Spares are winners, because they are paid when they work; would the first loser be called up at its own ask, it had
 better ask more. Which winners begin is drawn by the beacon of the block that opened the asks and not by what they
-ask: an ask that could move a spare to a member's seat would be worth lowering. (docs/concepts/market.md has the proofs,
-and where they end: several slots of one owner, several bids of one epoch, names that nobody stands behind.)
+ask: an ask that could move a spare to a member's seat would be worth lowering. (docs/decisions/065 has the proof,
+docs/concepts/market.md says where it ends: several slots of one owner, several bids of one epoch, names that nobody
+stands behind.)
 
 Bids of one epoch are served one after the other, by what they would pay for a calibrated unit; ties by the beacon.
 """

@@ -10,7 +10,7 @@ setter are at place t. The winner of a window cannot move t while it wins: the s
 and windows with the same setter are told apart by speed. Whoever asks more than the setter has the window it left
 full at its own place or before, so it does not win. Whoever stands behind t and asks less wins at a setter before t
 only, which is less than it costs him. An owner's asks beyond the cap are left out *before* the setter is sought:
-where they cannot win but can set the price, a seller with one slot can bend it (docs/concepts/market.md).
+where they cannot win but can set the price, a seller with one slot can bend it (docs/decisions/065).
 """
 
 from __future__ import annotations
