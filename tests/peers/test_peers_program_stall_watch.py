@@ -49,6 +49,17 @@ class Sleeper:
         return {"cpu_seconds": 3.0}
 
 
+class Burner:
+    """A process that computes without an end."""
+
+    def __init__(self) -> None:
+        self.used = 0.0
+
+    def usage(self) -> dict[str, float]:
+        self.used += 60.0
+        return {"cpu_seconds": self.used}
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks a thousand times as often as in life, on a clock that runs a minute a look."""
@@ -64,6 +75,8 @@ def test_an_answer_that_never_comes_ends_with_the_cause_and_the_clock() -> None:
         asyncio.run(watched(Sleeper(), asyncio.sleep(3600), told.append))
     assert told == [60, 120]
     assert "sleep()" in (error.value.hint or "")
+    with pytest.raises(RunError, match="more processor time"):
+        asyncio.run(watched(Burner(), asyncio.sleep(3600), most=500.0))
     assert asyncio.run(watched(Sleeper(), asyncio.sleep(0, "an answer"))) == "an answer"
 
 

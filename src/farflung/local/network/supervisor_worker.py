@@ -7,6 +7,7 @@ asked before, but for the job and for where one machine alone began.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from farflung.train.io.worker_pipe import GONE, WorkerPipe, gone
 from farflung.train.reply_bounds import WorkerReplies
 
 NAME: Final = "requester worker"
+MOST_SECONDS: Final = 7200.0  # of processor time for one of the requests below; some thirty for a GPT of 4 layers
 _WORK: Final[Mapping[type[worker_messages.Request], str]] = {  # by what it is asked for; the rest tells of itself
     worker_messages.SetupCommand: "building the model",
     worker_messages.InitializeCommand: "making the first weights",
@@ -112,7 +114,8 @@ class SupervisorWorker:
                 said = f"{work} takes {seconds} s so far"
                 self._emitter.emit(WarningEvent(code="FF-APP-487", message=said, hint="nothing, or Ctrl-C to stop"))
 
-        return await watched(self._process, self._pipe.request(message), tell)
+        most = MOST_SECONDS if type(message) in _WORK else math.inf
+        return await watched(self._process, self._pipe.request(message), tell, most)
 
     def _may_pass(self, error: FarflungError) -> bool:
         """A death passes; not that of a process which would break its own limit again."""

@@ -1,13 +1,14 @@
 """Ends the wait for a model that never returns, and says meanwhile how long it takes.
 
 A model is somebody's program: it may sleep, or wait for what never comes. A process that computes uses processor time,
-however busy the machine is. One that was asked for something and used next to none for STALL_SECONDS is ended; one
-that computes without end meets the processor time that it is allowed, or Ctrl-C.
+however busy the machine is. One that was asked for something and used next to none for STALL_SECONDS is ended, and so
+is one that used more for one request than it may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
@@ -35,8 +36,9 @@ class UsageMeter(Protocol):
 class StallWatch:
     """One request to one process, looked at now and then; times are of one steady clock, in seconds."""
 
-    def __init__(self, now: float, used: float) -> None:
-        """`used`: processor seconds that the process has used."""
+    def __init__(self, now: float, used: float, most: float = math.inf) -> None:
+        """`used`: processor seconds that the process has used; `most`: that it may use for this request."""
+        self._most = used + most
         self._began = self._since = now
         self._used, self._notice = used, NOTICE_SECONDS
 
@@ -45,6 +47,10 @@ class StallWatch:
         if used - self._used >= STALL_SHARE * STALL_SECONDS:
             self._since, self._used = now, used
         return now - self._since >= STALL_SECONDS
+
+    def is_endless(self, used: float) -> bool:
+        """Whether the process has used more than it may."""
+        return used > self._most
 
     def notice(self, now: float) -> int | None:
         """Seconds that the request has taken, when it is time to say so again."""
@@ -55,12 +61,15 @@ class StallWatch:
         return round(taken)
 
 
-async def watched(process: UsageMeter, work: Coroutine[Any, Any, T], tell: Tell = lambda _: None) -> T:
-    """What `work`, a request to `process`, comes to; `tell` hears now and then how many seconds it has taken.
+async def watched(
+    process: UsageMeter, work: Coroutine[Any, Any, T], tell: Tell = lambda _: None, most: float = math.inf
+) -> T:
+    """What `work`, a request to `process`, comes to; `tell` hears now and then how many seconds it has taken. `most`:
+    processor seconds that it may use.
 
-    Raises what `work` raises, RunError FF-APP-488 (it stalled).
+    Raises what `work` raises, RunError FF-APP-488 (it stalled, or used more).
     """
-    watch = StallWatch(time.monotonic(), process.usage()["cpu_seconds"])
+    watch = StallWatch(time.monotonic(), process.usage()["cpu_seconds"], most)
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
@@ -73,13 +82,13 @@ async def watched(process: UsageMeter, work: Coroutine[Any, Any, T], tell: Tell 
 
 def look(watch: StallWatch, process: UsageMeter, tell: Tell) -> None:
     """One look. Raises RunError FF-APP-488."""
-    now = time.monotonic()
-    if watch.is_stalled(now, process.usage()["cpu_seconds"]):
+    now, used = time.monotonic(), process.usage()["cpu_seconds"]
+    if watch.is_stalled(now, used) or watch.is_endless(used):
         raise RunError(
             "FF-APP-488",
             "the model does not return",
-            cause=STALLED,
-            hint="take sleep(), input(), locks and queues out of the module's build and forward",
+            cause="it used more processor time than one request may" if watch.is_endless(used) else STALLED,
+            hint="take sleep(), input(), locks and loops without an end out of the module's build and forward",
         )
     taken = watch.notice(now)
     if taken is not None:
