@@ -44,7 +44,8 @@ def hosts(count: int, card: str = "RTX 4090", **changes: Any) -> tuple[OfferedHo
 
 def asked(**flags: str) -> JobWork:
     """A job's work; keys with __ for dots."""
-    spec = load(None, flags={key.replace("__", "."): value for key, value in flags.items()}).spec
+    said = {key.replace("__", "."): value for key, value in flags.items()}
+    spec = load(None, flags={"batch": "8", "model.context": "64", **said}).spec
     layout = known_layout(spec)
     assert layout is not None
     return work(spec, layout)
