@@ -29,7 +29,7 @@ from farflung.train.reply_bounds import WorkerReplies
 NAME: Final = "requester worker"
 MOST_SECONDS: Final = 7200.0  # of processor time for one of the requests below; some thirty for a GPT of 4 layers
 _WORK: Final[Mapping[type[worker_messages.Request], str]] = {  # by what it is asked for; the rest tells of itself
-    worker_messages.SetupCommand: "building the model",
+    worker_messages.SetupCommand: "building and trying the model",
     worker_messages.InitializeCommand: "making the first weights",
     worker_messages.ProfileCommand: "measuring the numerical noise of one step",
     worker_messages.EvaluateCommand: "measuring the validation loss",
@@ -112,7 +112,9 @@ class SupervisorWorker:
             work = _WORK.get(type(message))
             if work is not None:
                 said = f"{work} takes {seconds} s so far"
-                self._emitter.emit(WarningEvent(code="FF-APP-487", message=said, hint="nothing, or Ctrl-C to stop"))
+                self._emitter.emit(
+                    WarningEvent(code="FF-APP-487", message=said, hint="Ctrl-C stops, and `farflung resume` goes on")
+                )
 
         most = MOST_SECONDS if type(message) in _WORK else math.inf
         return await watched(self._process, self._pipe.request(message), tell, most)
