@@ -38,6 +38,7 @@ def finished(tiny: tuple[Farflung, Ended]) -> ff.Run:
     return ff.load(run)
 
 
+@pytest.mark.extra(name="pages")
 @pytest.mark.slow
 def test_a_run_inside_a_running_loop_calls_back_in_our_thread_and_hands_over(tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
