@@ -186,7 +186,7 @@ def test_a_relay_that_serves_few_takes_in_the_key_that_is_named(tmp_path: Path) 
 
 def test_lines_that_share_a_cause_tell_it_once() -> None:
     text = CliRunner().invoke(check.check, ["--net"]).stdout
-    assert text.count("no relay was named, and nobody else is asked") == 1
+    assert text.count("no relay was named, and no other computer is contacted") == 1
     assert text.count("could not measure") >= 6
 
 

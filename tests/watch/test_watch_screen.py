@@ -319,7 +319,7 @@ def test_a_resumed_run_shows_nothing_of_the_network_that_is_gone() -> None:
     resumed = events.RunResumeEvent(at=200.0, round=1, session=2)
     assert "5 providers up   ready in" in shown(told(*story))
     text = shown(told(*story, resumed))
-    assert "nobody up yet   starting again, providers: 0 of 5" in text
+    assert "no node is up yet   starting again, providers: 0 of 5" in text
     assert "waiting for" not in text
     assert "has trained" not in text
     back = [msgspec.structs.replace(one, at=201.0) for one in up]

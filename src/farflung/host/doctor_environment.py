@@ -100,7 +100,7 @@ def clock(reading: r.ClockReading) -> ProbeFinding:
             measured += "; kept by no time service that the kernel knows"
         case None:
             measured += "; whether a time service keeps it could not be told"
-    unseen = FindingDetail("skew", "could not measure against other computers: this check asks nobody")
+    unseen = FindingDetail("skew", "could not measure against other computers: this check contacts no other computer")
     step = "timedatectl set-ntp true, or as root date -s 'YYYY-MM-DD HH:MM:SS'"
     cause = ""
     if reading.since_package is not None and reading.since_package < -BEFORE_PACKAGE:
@@ -134,7 +134,7 @@ def loopback(reading: r.LoopbackReading) -> ProbeFinding:
     measured = f"TLS in {brief(reading.handshake)}, {brief(reading.round_trip)} to and fro,"
     measured += f" {format_bytes(reading.rate)}/s"
     slow = [f"a handshake over {brief(SLOW_HANDSHAKE)}"] if reading.handshake > SLOW_HANDSHAKE else []
-    slow += [f"to and fro over {brief(SLOW_ROUND_TRIP)}"] if reading.round_trip > SLOW_ROUND_TRIP else []
+    slow += [f"a round trip over {brief(SLOW_ROUND_TRIP)}"] if reading.round_trip > SLOW_ROUND_TRIP else []
     slow += [f"below {format_bytes(SLOW_RATE)}/s"] if reading.rate < SLOW_RATE else []
     if slow:
         cause = f"{', '.join(slow)}: the cores are busy, or something inspects local connections"

@@ -35,7 +35,7 @@ def _missed(name: str, why: str, step: str) -> ProbeFinding:
 def no_relay(name: str, relays: Sequence[RelayReading]) -> ProbeFinding:
     """No relay was there to measure with."""
     if not relays:
-        return _missed(name, "no relay was named, and nobody else is asked", ASK)
+        return _missed(name, "no relay was named, and no other computer is contacted", ASK)
     return _missed(name, "no relay took us in", "mend what the lines of the relays say, and check again")
 
 
@@ -104,7 +104,7 @@ def clock(local: LocalNetReading, relays: Sequence[RelayReading]) -> ProbeFindin
     if not off:
         measured = f"within {brief(max(abs(worst), 0.001))} of {_and(list(told))}"
         if abs(worst) > DRIFT:
-            cause = f"a clock runs by itself: tickets are refused from {SKEW:.0f} s on"
+            cause = f"a clock is not synchronised: tickets are refused from {SKEW:.0f} s on"
             return ProbeFinding(
                 "clock", FindingState.SLOW, measured, cause, "timedatectl set-ntp true", side=FaultSide.UNKNOWN
             )
@@ -170,7 +170,7 @@ def nat(relays: Sequence[RelayReading]) -> ProbeFinding:
     if len(outside) == 1:
         host, port = of_one_port[0].there
         kept = "the number of" if port == of_one_port[0].here[1] else "one port for"
-        measured = f"{host}; keeps {kept} a port, whoever is called: both sides can open a way through it"
+        measured = f"{host}; keeps {kept} a port, whatever the destination: both sides can open a way through it"
         return ProbeFinding("nat", FindingState.OK, measured, details=details)
     measured = f"{of_one_port[0].there[0]}; symmetric: another port for every destination"
     cause = "connections stay on a relay with peers whose NAT is so too; with all others a direct way may be found"
@@ -337,7 +337,7 @@ def _up(local: LocalNetReading, one: RelayReading) -> ProbeFinding:
         step = f"in the router, SQM or fq_codel at {format_rate(0.95 * 8 * one.up.rate)} up"
         return _saturated(measured, cause, step, keep, FaultSide.NETWORK)
     longer = f"{brief(added)} longer" if added >= 0.001 else "no longer"
-    beside = f"; round trips beside it are {longer}" if loaded else ""
+    beside = f"; round trips meanwhile are {longer}" if loaded else ""
     if one.up.rate < SLOW_UP:
         cause = f"below {format_rate(8 * SLOW_UP)} a round of the default run waits for this line"
         return ProbeFinding(

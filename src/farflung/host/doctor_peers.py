@@ -36,7 +36,7 @@ def record(peer: PeerReading, relays: tuple[RelayReading, ...] = ()) -> ProbeFin
     if not peer.is_listed:
         return _unlisted(peer, key)
     if not peer.is_signed:
-        cause = "the directory holds a record of it that it did not sign: it was changed there, or on the way"
+        cause = "the directory holds a record for this peer that it did not sign: it was changed there, or on the way"
         return _fails(
             "record", f"{key} has no record that counts", cause, "ask who runs the ledger", NetworkFault.NO_RECORD
         )
@@ -57,7 +57,7 @@ def _unlisted(peer: PeerReading, key: str) -> ProbeFinding:
         return _fails(
             "record", f"{key} is not known", cause, "ask the peer for its key and its ledger", NetworkFault.NO_RECORD
         )
-    cause = "a record lives ten minutes and is told anew while the peer runs and reaches the ledger: it does not"
+    cause = "a record lives ten minutes and is renewed while the peer runs and reaches the ledger: it does not"
     if peer.is_registered:
         cause = f"its node is on the ledger, and its record is gone: {cause}"
     return _fails("record", f"{key} has no record any more", cause, _THERE, NetworkFault.EXPIRED_RECORD)
@@ -72,7 +72,7 @@ def _expired(peer: PeerReading, key: str, relays: tuple[RelayReading, ...]) -> P
         return _fails(
             "record", measured, cause, "timedatectl set-ntp true", NetworkFault.EXPIRED_RECORD, FaultSide.HERE
         )
-    cause = "the peer has not told a new one since: it is off, does not reach the ledger, or its clock is behind"
+    cause = "the peer has not renewed it since: it is off, does not reach the ledger, or its clock is behind"
     return _fails("record", measured, cause, _THERE, NetworkFault.EXPIRED_RECORD)
 
 

@@ -168,7 +168,7 @@ def _blocked(name: str, measured: str, one: RelayReading, trail: RouteTrace, con
     step = (
         f"allow outgoing {port} in the router {last}"
         if is_near
-        else f"ask whoever runs {last} to let {port} pass; or use a relay on port 443"
+        else f"ask who runs {last} to let {port} pass; or use a relay on port 443"
     )
     side = FaultSide.NETWORK if is_near else FaultSide.BETWEEN
     return _fails(name, measured, cause, step, CODE_AWAY, NetworkFault.PORT_BLOCKED, side)

@@ -13,7 +13,7 @@ from farflung.core.errors import ProtocolError
 from farflung.core.file_header import HEAD_BYTES, FileFormat, earlier_version, file_of, is_bare, is_headed, value_of
 from farflung.ledger.block import Genesis
 
-FORMAT: Final = FileFormat("genesis", remedy="ask whoever runs the ledger for its genesis file")
+FORMAT: Final = FileFormat("genesis", remedy="ask who runs the ledger for its genesis file")
 BYTES: Final = limits.TX_BYTES + HEAD_BYTES  # of a file, at most
 
 

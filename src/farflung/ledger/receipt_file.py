@@ -31,7 +31,7 @@ from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.table_rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.validators import CommitteeRow
 
-FORMAT: Final = FileFormat("receipt", 2, "ask whoever gave it to you for one that this farflung reads")
+FORMAT: Final = FileFormat("receipt", 2, "ask its sender for one that this farflung reads")
 MAGIC: Final = b"FFRECPT\x01"  # of form 1
 BYTES: Final = limits.RECEIPT_FILE_BYTES + HEAD_BYTES  # of a file, at most
 _TABLES: Final = tuple(KINDS)
@@ -85,7 +85,7 @@ def read_receipt_file(data: bytes) -> ReceiptFile:
             "FF-LEDG-078",
             "the receipt file is damaged",
             cause=error.message + (f": {error.cause}" if error.cause else ""),
-            hint="ask whoever gave it to you for a fresh copy",
+            hint="ask its sender for a fresh copy",
         ) from None
 
 
@@ -111,7 +111,7 @@ def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]
             "FF-LEDG-085",
             "the receipt file is not what a party of a job is given",
             cause=fault,
-            hint="ask whoever gave it to you for the whole file, as the run wrote it",
+            hint="ask its sender for the whole file, as the run wrote it",
         )
     return rows
 

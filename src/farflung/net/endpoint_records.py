@@ -93,7 +93,7 @@ def check_time(record: EndpointRecord, now: float) -> None:
             "FF-NET-110",
             "the endpoint record has expired",
             cause=f"it ended {int(now) - record.expires} s ago by this clock",
-            hint="the peer is gone, or one of the two clocks is wrong; a peer that runs tells a new one by itself",
+            hint="the peer is gone, or one of the two clocks is wrong; a running peer publishes a new one",
         )
     if now < record.issued - limits.CLOCK_SECONDS:
         raise ProtocolError(

@@ -39,7 +39,7 @@ def listed(value: Any) -> Any:
     try:
         return json.loads(value)
     except (TypeError, ValueError) as error:
-        raise another("a part of it is missing") from error
+        raise another("a part is missing") from error
 
 
 def compare(found: Mapping[str, Any], own: Mapping[str, Any], version: int) -> None:

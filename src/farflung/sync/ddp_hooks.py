@@ -197,7 +197,7 @@ class GradientSync:
         if any(vector is not None and vector.size != grad.size for vector in memory):
             raise UsageError(
                 "FF-SYNC-025",
-                f"the gradient of {name} has another size than what was kept of it",
+                f"the gradient of {name} has another size than what was kept",
                 cause=f"{grad.size} elements now",
                 hint="make a new GradientSync, at every rank, after a change of the model",
             )

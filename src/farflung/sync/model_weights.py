@@ -153,7 +153,7 @@ def _check(name: str, parameter: nn.Parameter) -> None:
     if parameter.dtype == torch.float64:
         held = parameter.detach()
         if bool((held.float().isinf() & held.isfinite()).any()):
-            raise _unfit(f"{name} holds values over {torch.finfo(torch.float32).max:.1e}, as far as float32 goes")
+            raise _unfit(f"{name} holds values over {torch.finfo(torch.float32).max:.1e}, in float32")
 
 
 def _unfit(cause: str) -> UsageError:

@@ -90,7 +90,7 @@ def round_rows(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     rows += block("Root", [plain(phrases.clean(closed.root, 64))], columns)
     sent = _sent(t, number)
     if sent is not None:
-        said = f"{format_bytes(phrases.total(sent))} by all, audits and joining beside it included"
+        said = f"{format_bytes(phrases.total(sent))} by all, audits and joining included"
         rows += block("Sent", [plain(said), plain(phrases.kinds(sent))], columns)
     return rows
 
@@ -110,7 +110,7 @@ def _told(audit: AuditEndEvent, t: RunTimeline) -> str:
 def _lanes(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     lanes = t.lanes(number)
     if not lanes:
-        return block("Members", [TextSpan("nobody saw this round open", SpanStyle.QUIET)], columns)
+        return block("Members", [TextSpan("this round's start is not in the log", SpanStyle.QUIET)], columns)
     numbers = "   train   merge    wait"
     size = max(LEAST_BAR, min(BAR, columns - 9 - 9 - len(numbers) - 1))
     legend = f"{COMPUTE} train  {SEND} send  {MERGE} merge  {WAIT} wait"
@@ -188,7 +188,7 @@ def _finding(audit: AuditEndEvent) -> TextSpan:
     what = {
         phrases.HOLDS: f"it holds: the claim is off by {off}, one tolerance is allowed",
         "unpaid": f"not paid: the claim is off by {off}, between one and two tolerances",
-        phrases.FALSE: f"false: the claim is off by {off}, more than two are nobody's noise",
+        phrases.FALSE: f"false: the claim is off by {off}, more than two is no numerical noise",
         "withheld": "withheld: the drawn states were not shown in time",
     }.get(audit.finding, f"{phrases.clean(audit.finding, 20)}: off by {off}")
     return TextSpan(what, SpanStyle.GOOD if audit.finding == phrases.HOLDS else SpanStyle.BAD)
@@ -222,9 +222,7 @@ def _proof(
 ) -> list[ScreenRow]:
     digest = t.caught[audit.peer].evidence if is_caught else ""
     if not evidence and not digest:
-        return block(
-            "Evidence", [TextSpan("none is kept for work that nobody was punished for", SpanStyle.QUIET)], columns
-        )
+        return block("Evidence", [TextSpan("none is kept where no stake was taken", SpanStyle.QUIET)], columns)
     place = (
         plain(phrases.clean(evidence, 80))
         if evidence

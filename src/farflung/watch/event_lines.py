@@ -136,7 +136,7 @@ def _planned(event: events.PlanEvent) -> list[str]:
         *say("Plan", *traffic_ratios.planned_traffic(event)),
         *say("Plan", *plan_vs_run_text.assumed_lines(event)),
         *say("Plan", phrases.committee(event)),
-        *say("Plan", room, f"time about {format_seconds(event.seconds)}", alone),
+        *say("Plan", room, f"time {phrases.planned_span(event.seconds)}", alone),
         *_data(event),
         *say("Plan", phrases.price(event), relay_fee_text.planned_fees(event)),
         *say("Plan", job_class_text.planned_class(event)),

@@ -113,7 +113,7 @@ def _up(t: RunTimeline) -> str:
         for roles in (("provider", "verifier"), ("relay",))
     )
     up = [*nodes, *alone, *relays]
-    return ", ".join(up) + " up" if up else "nobody up yet"
+    return ", ".join(up) + " up" if up else "no node is up yet"
 
 
 def _starting(t: RunTimeline, is_over: bool) -> list[TextSpan]:
@@ -263,7 +263,9 @@ def _slow(t: RunTimeline, now: float, columns: int) -> list[ScreenRow]:
         said, rank = "all rounds are closed and checked; the ledger pays next …", MORE
     else:
         said, rank = "the next round opens …", DETAIL
-    return block("", [TextSpan(f"{said} {phrases.clock(now - last.at)}", SpanStyle.QUIET)], columns, rank=rank)
+    since = phrases.clock(now - last.at)
+    clocked = f"{said} {since}" if said.endswith(WAITING) else f"{said}, {since} so far"
+    return block("", [TextSpan(clocked, SpanStyle.QUIET)], columns, rank=rank)
 
 
 def _incidents(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:

@@ -51,7 +51,7 @@ def bench() -> None:
     type=click.IntRange(1, NUMBERS_MOST),
     default=NUMBERS,
     show_default=True,
-    help="Of a larger model so many are drawn.",
+    help="Of a larger model, this many are drawn.",
 )
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Of that draw.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -140,7 +140,7 @@ def _lines(of: str, drawn: VectorSelection, payloads: RunPayloads | None, rows: 
 
 NOTE: Final = (
     "below float32: 32 over bits a number. error: relative L2 of what arrives, sent once, without error feedback."
-    " error floor: no code of so many bits a number brings Gaussian numbers below it; tensors easier than Gaussian ones"
+    " error floor: no code of these bits a number brings Gaussian numbers below it; tensors easier than Gaussian ones"
     " can lie below. index floor: log2 C(4096, k) / k bits say which elements are meant, if all are equally likely."
 )
 

@@ -182,8 +182,8 @@ def _misread(error: click.UsageError, words: Sequence[str]) -> UsageError:
         if meant is not None and error.option_name in options:
             return UsageError(
                 "FF-APP-001",
-                f"{error.option_name} stands before the verb",
-                cause=f"it is an option of {meant.info_name}, and stands behind it",
+                f"{error.option_name} comes before the verb",
+                cause=f"it is an option of {meant.info_name}, and comes after it",
                 hint=f"{meant.command_path} {error.option_name}",
             )
     verb = context.command_path if context is not None else "farflung"
@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(
             RunError(
                 "FF-APP-099",
-                f"an error that nobody foresaw: {type_and_text(error)}",
+                f"unexpected error: {type_and_text(error)}",
                 cause="this is a mistake in farflung itself",
                 hint="the same command with `farflung -v ...`, and report what it prints",
             )

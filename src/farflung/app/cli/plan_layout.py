@@ -167,7 +167,7 @@ def _row(name: str, one: TrafficLoad) -> str:
 def _phases(step: TrafficLoad) -> str:
     by = {phase: step.of(phase=phase) for phase in TrafficPhase}
     said = [f"{format_count(one.syncs)} {phase.value}" for phase, one in by.items() if one.terms]
-    return f"a step's, of the busiest card: {', '.join(said)}" if said else "nobody waits for anybody"
+    return f"a step's, of the busiest card: {', '.join(said)}" if said else "no rank waits for another"
 
 
 def _told(epoch: TrafficLoad) -> str:

@@ -83,7 +83,7 @@ def refuse_without_link(peers: int | None, step: float | None, is_fanned_out: bo
         raise UsageError(
             "FF-APP-177",
             f"{named[0]} is of a plan for links, and no link is named",
-            cause="it is told with --link",
+            cause="it goes with --link",
             hint="farflung plan --link 20/100/30ms --peers 8",
         )
 

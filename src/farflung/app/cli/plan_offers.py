@@ -60,7 +60,7 @@ def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool
         raise UsageError(
             "FF-APP-429",
             f"{named[0]} is of a plan over offers, and none are named",
-            cause="it is told with --offers",
+            cause="it goes with --offers",
             hint="farflung plan --offers examples/offers/six_hosts.toml",
         )
 

@@ -143,7 +143,7 @@ class _RelayChannel(LogChannel):
     help="Of a node key: to rotate it in time.",
 )
 @click.option(
-    "--uplink", type=_RATE, callback=_no_nan, metavar="MBIT", help="Your line's upload: 95 % of it is used. Linux only."
+    "--uplink", type=_RATE, callback=_no_nan, metavar="MBIT", help="Your line's upload; 95 % is used. Linux only."
 )
 @click.option("--circuit-rate", type=_RATE, callback=_no_nan, metavar="MBIT", help="At most so much for a circuit.")
 @click.option("--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month.")

@@ -150,9 +150,7 @@ def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_j
 @click.option("--explain", is_flag=True, help="With --offers, --layout: formulas, sources.")
 @click.option("--layout", metavar="AXES", help="What dp=8,tp=2,pp=4 sends, waits for and keeps.")
 @click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
-@click.option(
-    "--article", is_flag=True, hidden=True, help="The source article's figures of traffic, beside right ones."
-)
+@click.option("--article", is_flag=True, hidden=True, help="The source article's traffic figures, and correct ones.")
 @click.option(
     "--cards",
     is_flag=False,

@@ -83,7 +83,7 @@ def _while_somebody_reads(show: Watcher) -> Watcher:
                 os.dup2(nobody.fileno(), sys.stdout.fileno())  # what is buffered still goes somewhere
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 raise  # there is no run yet that could be stopped
-            sys.stderr.write("note: whoever read these lines is gone; the run stops\n")
+            sys.stderr.write("note: the reader of these lines is gone; the run stops\n")
             signal.raise_signal(signal.SIGTERM)
 
     return told

@@ -44,7 +44,7 @@ def _speed(text: str | None, is_running: bool) -> float | None:
         raise UsageError(
             "FF-APP-150",
             f"no speed: {text[:20]!r}",
-            cause="it is how many seconds of the run pass in one second, `0` or `max` for all at once",
+            cause="it is how many seconds of the run pass in one second, `0` or `max` for everything immediately",
             hint="farflung watch --speed 10",
         )
     return speed or None
@@ -153,7 +153,7 @@ def watch(
     if (number is not None) + (dispute is not None) + is_nodes > 1:
         raise UsageError(
             "FF-APP-153",
-            "a round, a dispute or the nodes, and another of them at once",
+            "a round, a dispute or the nodes, and another of them at the same time",
             cause="each fills the screen",
             hint=f"farflung watch {run.name} --nodes",
         )

@@ -121,7 +121,7 @@ def _log(run: RunFolder) -> _RecordedLog:
     except (IndexError, FarflungError) as error:
         raise _bad(run, str(error)) from error
     if not accepted:
-        raise _bad(run, "no round of it accepted anything")
+        raise _bad(run, "none of its rounds accepted anything")
     return _RecordedLog(terms, exported, accepted)
 
 

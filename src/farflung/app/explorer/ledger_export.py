@@ -71,7 +71,7 @@ def chain_of(path: Path) -> Chain:
         with path.open("rb") as file:
             return _executed(file)
     except (ProtocolError, LookupError, TypeError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
-        raise _wrong(path, f"a line of it cannot be read: {error}") from error
+        raise _wrong(path, f"one of its lines cannot be read: {error}") from error
     except ValueError as error:
         raise _wrong(path, str(error)) from error
 
@@ -81,7 +81,7 @@ def _executed(file: BinaryIO) -> Chain:
     growing: ChainBuilder | None = None
     while line := file.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
-            raise ValueError("a line of it is too long")
+            raise ValueError("one of its lines is too long")
         said = msgspec.json.decode(line, type=dict[str, Any])
         match said["type"]:
             case "genesis" if growing is None:

@@ -94,7 +94,7 @@ def _answer(listener: socket.socket, key: FileTlsCredentials) -> None:
 
 
 def loopback() -> LoopbackReading:
-    """Connects to itself, says hello, plays some bytes to and fro, sends a few MB."""
+    """Connects to itself, says hello, plays some bytes round trip, sends a few MB."""
     here, there = SigningKey(b"\1" * 32), SigningKey(b"\2" * 32)  # they protect nothing
     mine, theirs = FileTlsCredentials(here), FileTlsCredentials(there)
     try:

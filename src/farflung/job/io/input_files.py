@@ -43,7 +43,7 @@ def unreadable(path: Path, error: OSError) -> SpecError:
 
 def too_large(path: Path, cause: str) -> SpecError:
     """The error FF-JOB-012."""
-    return SpecError("FF-JOB-012", f"{path} is too large", cause=cause, hint="use a smaller part of it")
+    return SpecError("FF-JOB-012", f"{path} is too large", cause=cause, hint="use a smaller part")
 
 
 def check_input(path: Path, limit: int) -> int:

@@ -114,7 +114,7 @@ def check_loaded(name: str) -> None:
             "FF-JOB-046",
             f"the sync method {name[:40]!r} does not load",
             cause=fault[:300],
-            hint="mend that package, or install another version of it",
+            hint="fix that package, or install another version",
         )
 
 

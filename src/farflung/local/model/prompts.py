@@ -54,7 +54,7 @@ def prompt_tokens(text: str, held: SavedModel) -> tuple[int, ...]:
             "FF-APP-171",
             f"the prompt is too long: {len(data)} bytes",
             cause=f"a prompt has at most {PROMPT_BYTES} bytes, and the model sees the last {held.card.context}",
-            hint="give the end of it",
+            hint="give its end only",
         )
     if max(data) >= held.card.vocabulary:
         raise UsageError(

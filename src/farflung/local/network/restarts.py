@@ -192,7 +192,7 @@ class ProcessSupervisor:
         except FarflungError as error:
             self._fail(error)
         except Exception as error:  # the task's boundary: without this watch nothing would be started again
-            self._fail(RunError("FF-APP-099", f"an error that nobody foresaw: {type_and_text(error)}"[:300]))
+            self._fail(RunError("FF-APP-099", f"unexpected error: {type_and_text(error)}"[:300]))
 
     def _fail(self, error: FarflungError) -> None:
         if self._failed is not None and not self._failed.done():

@@ -52,9 +52,7 @@ def turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
 
 def declined(cause: str) -> NetworkError:
     """FF-NET-076: a callback that is not followed."""
-    return NetworkError(
-        "FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: whoever dialled hears of it"
-    )
+    return NetworkError("FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: the dialling side is told")
 
 
 def stuck(cause: str) -> NetworkError:

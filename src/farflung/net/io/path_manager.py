@@ -387,7 +387,7 @@ async def _echo(connection: Connection, method: str, body: bytes) -> bytes:
 
 def _nowhere(peer: PeerId) -> NetworkError:
     return NetworkError(
-        "FF-NET-117", f"no path to {short(peer)}", cause="no place of it is known", hint="get a fresh address"
+        "FF-NET-117", f"no path to {short(peer)}", cause="no address of it is known", hint="get a fresh address"
     )
 
 

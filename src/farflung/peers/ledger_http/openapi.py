@@ -9,7 +9,7 @@ from typing import Any, Final
 from farflung.peers.ledger_http.routes import ERROR, ROUTES, HttpRoute
 
 REFUSALS: Final = {
-    "400": "the request cannot be read, or a word of it is out of range",
+    "400": "the request cannot be read, or one of its fields is out of range",
     "404": "there is no such path, or nothing is recorded under this name, which no proof can show",
     "405": "another method than GET and HEAD",
     "421": "Host is neither an address nor a name of this listener",

@@ -215,7 +215,7 @@ def run_role(main: Callable[[ConfigT, Channel], Coroutine[Any, Any, None]], kind
     except BaseException as error:
         if os.environ.get("FARFLUNG_DEBUG"):
             traceback.print_exc()
-        channel.fail(RunError("FF-APP-099", f"an error that nobody foresaw: {type_and_text(error)}"[:300]))
+        channel.fail(RunError("FF-APP-099", f"unexpected error: {type_and_text(error)}"[:300]))
         sys.exit(1)
 
 

@@ -247,7 +247,7 @@ class Coordinator:
         except FarflungError as error:
             self._failed(peer, error)
         except Exception as error:  # the task's boundary: the rounds wait for this task
-            self._failed(peer, RunError("FF-APP-099", f"an error that nobody foresaw: {type_and_text(error)}"[:300]))
+            self._failed(peer, RunError("FF-APP-099", f"unexpected error: {type_and_text(error)}"[:300]))
 
     def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
         self._last_error = error

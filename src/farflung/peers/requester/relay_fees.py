@@ -171,7 +171,7 @@ class RelayChannels:
             self._tell(payer, "FF-APP-245", text, f"relays may cost {most} credits; more with --relay-most")
         else:
             text = f"{where} carries no more for this run: its channel is spent"
-            hint = "who has no other way than it is missed; next time more --relay-most"
+            hint = "peers that it alone reaches are lost; next time more --relay-most"
             self._tell(payer, "FF-APP-246", text, hint)
 
     def _tell(self, payer: RelayChannelPayer, code: str, message: str, hint: str) -> None:

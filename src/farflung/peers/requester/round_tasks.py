@@ -181,7 +181,7 @@ class RoundTasks:
         promised = promised_by(promise)
         may_weigh = self._is_weight(peer, promised.weight)
         if not may_weigh or not is_kept(promised, promise, self._terms.id, round):
-            raise VerificationError("FF-APP-360", "a commitment stands for something else than is said of it")
+            raise VerificationError("FF-APP-360", "a commitment does not match what it is said to be")
         is_resumed = round == self._resumed_round
         if is_resumed and not promise.was_stored:
             self._job.journal.emit(ReexecutionEvent(peer=peer.hex(), round=round))
