@@ -111,7 +111,7 @@ CASES: dict[str, tuple[str, list[RelayReading], dict[str, Any], NetworkFault, Fa
         NetworkFault.PORT_BLOCKED, FaultSide.NETWORK, "nft list ruleset"),
     "port blocked on the way": (
         "relay", [but(MET, **SILENT, trail=RouteTrace(FAR.hops[:2], FAR.seconds[:2]), other=FAR)], {},
-        NetworkFault.PORT_BLOCKED, FaultSide.BETWEEN, "whoever runs 198.51.100.254"),
+        NetworkFault.PORT_BLOCKED, FaultSide.BETWEEN, "who runs 198.51.100.254"),
     "port blocked at the relay": (
         "relay", [but(MET, **SILENT, trail=FAR, other=msgspec.structs.replace(FAR, is_end=True))], {},
         NetworkFault.PORT_BLOCKED, FaultSide.RELAY, "ufw allow 4510/tcp"),

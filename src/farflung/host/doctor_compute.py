@@ -14,6 +14,7 @@ from farflung.host import machine_readings as r
 from farflung.host.findings import FindingState, ProbeFinding
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
+from farflung.job.spec_checks import RANGES
 from farflung.plan.machine import CPU_BUILD, MachineMeasurements, TorchBuild
 from farflung.plan.run_plan import HEADROOM, RunPlan, advise
 
@@ -140,7 +141,7 @@ def memory(reading: r.MemoryReading, size: int) -> ProbeFinding:
     if need.network <= usable:
         return ProbeFinding("memory", FindingState.OK, measured)
     fit = need.members_in(usable, providers)
-    if fit >= 1:
+    if fit >= RANGES["network.providers"].low:
         step = f"farflung run --set network.providers={fit}"
     elif plan_of("tiny", size, 1e9, 1, reading.torch).memory.network <= usable:
         step = "farflung run --preset tiny, or end other programs"
