@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from farflung.advice.layouts.layout_search import AdviceGoal
-from farflung.app.cli import plan_article_text, plan_layout, plan_link, plan_offers, plan_offers_text, quote
+from farflung.app.cli import curves, plan_article_text, plan_layout, plan_link, plan_offers, plan_offers_text, quote
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.plan_offers import JobModel, job_model, traced_lines
@@ -61,7 +61,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option(
     "--relay-price", type=int, metavar="MICRO", help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}."
 )
-@click.option("--relay-most", type=float, metavar="CREDITS", help="To all relays. Default: what the plan says.")
+@click.option("--relay-most", type=float, hidden=True, metavar="CREDITS", help="To all relays. Default: the plan's.")
+@curves.options
 @_JSON
 def run(
     job: Path | None,
@@ -95,14 +96,15 @@ def run(
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     root = new_root(out, resolved.spec.name)
-    with watcher(as_json, root) as see:
-        session.start(root, resolved, identity, [see], report_page.keep)
+    with watcher(as_json, root) as see, curves.watched(root, see) as watchers:
+        session.start(root, resolved, identity, watchers, report_page.keep)
 
 
 @click.command(epilog="Example: farflung resume j1 --rounds +12 --set optimizer.lr=0.001")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
 @click.option("--rounds", metavar="[+]N", help="Of a settled run: N more rounds, or until N in all.")
 @SET
+@curves.options
 @_JSON
 def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Go on with a run that was stopped or killed, or train a finished one further.
@@ -118,8 +120,8 @@ def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_j
     if ended is not None and (rounds is not None or flags or continued_run.is_early(found, ended)):
         more = continued_run.continued(found, ended, rounds, flags)
         sys.stderr.write(f"run {found.name} has settled; {more.what}\n")
-        with watcher(as_json, more.root) as see:
-            session.start(more.root, more.resolved, more.identity, [see], report_page.keep, more.inputs)
+        with watcher(as_json, more.root) as see, curves.watched(more.root, see) as watchers:
+            session.start(more.root, more.resolved, more.identity, watchers, report_page.keep, more.inputs)
         return
     if ended is not None:  # said before the screen is there, which others must not write into
         name = command_name(found)
@@ -129,7 +131,8 @@ def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_j
         if ended is not None:
             see(ended, done)
             return
-        session.resume(found, resolve_again(found), [see], report_page.keep)
+        with curves.watched(found.root, see) as watchers:
+            session.resume(found, resolve_again(found), watchers, report_page.keep)
 
 
 @click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")
