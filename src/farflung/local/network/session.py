@@ -215,6 +215,8 @@ class RunSession:
         if not self._journal.timeline.processes:
             size = self._folder.dataset_file.stat().st_size
             preflight_checks.check(self._spec, Path(self._identity.base), self._folder.root, layout, size)
+        else:
+            preflight_checks.check_loopback()
         homes = homes_event(self._placement.homes)
         if homes is not None:
             self._journal.emit(homes)
