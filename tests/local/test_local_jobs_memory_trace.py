@@ -230,3 +230,15 @@ def test_the_process_measures_its_heap_in_its_sandbox() -> None:
     assert found.rows == 12
     assert found.live < traced.peak()
     assert 0.9 < found.factor < 3
+
+
+def test_an_error_shows_its_traceback_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = load(None, preset="tiny", flags={"model.kind": "module", "model.module": "m.py:build"}).spec
+    monkeypatch.setenv("FARFLUNG_DEBUG", "1")
+    with pytest.raises(RunError, match="FF-TRAIN-052"):
+        gauge(own, b"def build():\n    raise ValueError('my own bug')\n")
+    shown = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in shown
+    assert "my own bug" in shown

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
@@ -136,9 +138,11 @@ async def _answer(
         except TimeoutError:
             raise unanswered("it did not answer in time") from None
         except RunError as error:
-            if error.code != GONE:
-                raise
             worker.terminate(0)  # its log is complete then
+            if error.code != GONE:
+                if os.environ.get("FARFLUNG_DEBUG"):  # the process has written its traceback
+                    sys.stderr.write(tail(log).decode("utf-8", "replace"))
+                raise
             said = tail(log).decode("utf-8", "replace").strip()[-200:]
             raise unanswered(said or f"its process said nothing: {error.cause}") from None
         finally:

@@ -13,6 +13,7 @@ are told.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -125,7 +126,7 @@ def observed(make: Make, rows: int, ways: Sequence[Recomputation] = WAYS) -> Ste
         _backward(subject.loss())
         subject.update()
         resident = _settled(living)
-        seen = [_mode(subject, blocks, living, way) for way in ways if blocks or way is Recomputation.NONE]
+        seen = [_traced_mode(subject, blocks, living, way) for way in ways if blocks or way is Recomputation.NONE]
         update, course = _update(subject, living)
         ends = _ends(subject, blocks, living)
     module = subject.module
@@ -157,6 +158,20 @@ def _settled(living: LiveTensorTracker) -> int:
     """Bytes that are alive between two steps."""
     gc.collect()
     return living.now
+
+
+def _traced_mode(
+    subject: StepSubject, blocks: dict[str, nn.Module], living: LiveTensorTracker, how: Recomputation
+) -> tuple[RecomputeTrace, Course]:
+    """`_mode`; where PyTorch cannot recompute these blocks selectively (it refuses views of what was saved), as much
+    is counted as without recomputation, which is never less.
+    """
+    if how is not Recomputation.SELECTIVE:
+        return _mode(subject, blocks, living, how)
+    with contextlib.suppress(RuntimeError):
+        return _mode(subject, blocks, living, how)
+    found, course = _mode(subject, blocks, living, Recomputation.NONE)
+    return replace(found, recompute=how), course
 
 
 def _mode(
