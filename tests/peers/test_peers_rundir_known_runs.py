@@ -106,7 +106,7 @@ def _hold(run: RunFolder) -> None:
     [
         (lambda run: None, "has not ended", "farflung resume"),
         (_finish, "a finished run", "--rounds +N"),
-        (_hold, f"process {os.getpid()} is working", "farflung watch"),
+        (_hold, "process {pid} is working", "farflung watch"),
     ],
 )
 def test_a_folder_in_use_says_which_run_is_in_it(
@@ -116,7 +116,7 @@ def test_a_folder_in_use_says_which_run_is_in_it(
     change(run)
     with pytest.raises(RunError, match="FF-APP-012") as error:
         folder.create(run.root, IDENTITY)
-    assert cause in error.value.cause
+    assert cause.format(pid=os.getpid()) in error.value.cause
     assert hint in (error.value.hint or "")
 
 
