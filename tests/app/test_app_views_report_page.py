@@ -211,14 +211,14 @@ def test_the_loss_is_compared_even_when_the_gap_is_bad(pages: dict[str, str]) ->
 
 
 def ways_of(said: list[AnyEvent]) -> str:
-    """The text of the part on ways; empty where there is none."""
-    found = re.search("<h3>Ways</h3>(.*?)<h3>", undrawn(said), re.DOTALL)
+    """The text of the part on connections; empty where there is none."""
+    found = re.search("<h3>Connections</h3>(.*?)<h3>", undrawn(said), re.DOTALL)
     return " ".join(html.unescape(re.sub("<[^>]+>", " ", found[1])).split()) if found else ""
 
 
 def test_how_pairs_reached_each_other_and_what_the_exchange_took_is_told() -> None:
     text = ways_of(app_told.whole())
-    assert "15 pairs of nodes talked" in text
+    assert "15 pairs of nodes were connected" in text
     for row in (
         "on the LAN 2",
         "direct 9",

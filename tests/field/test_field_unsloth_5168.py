@@ -23,6 +23,7 @@ from farflung.core.errors import RunError
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
+from farflung.host.io.machine_probe import torch_build
 from farflung.host.worker_limits import GIB, WorkerLimits, limits_for, unplanned_limits
 from farflung.job import dataset
 from farflung.job.gpt_shapes import gpt_shapes
@@ -243,7 +244,7 @@ def test_a_workers_bound_is_twice_the_plan_and_a_gib_and_no_other_bound_is_below
 def test_the_requesters_own_worker_has_the_plans_bound_and_a_module_the_machines() -> None:
     spec = spec_of(GPT, 3)
     layout = TensorLayout.of(gpt_shapes(GPT))
-    assert bounds_of(spec, 5000).data == 2 * memory(spec, layout, 5000).worker + GIB
+    assert bounds_of(spec, 5000).data == 2 * memory(spec, layout, 5000, torch=torch_build()).worker + GIB
     assert bounds_of(spec_of(MODULE, 3), 5000).data >= WorkerLimits().data
     assert unplanned_limits(1 << 40).data == 1 << 40
     assert unplanned_limits(0, 7) == WorkerLimits(cpu_seconds=7)

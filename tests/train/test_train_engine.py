@@ -259,7 +259,7 @@ def test_a_bad_part_leaves_the_round_open(net):
 
 def test_a_failed_setup_keeps_the_job_before(net, setup, tiny):
     one = net(1)
-    wrong = setup(msgspec.structs.replace(tiny, model=ModelSpec(width=10, heads=4)))
+    wrong = setup(msgspec.structs.replace(tiny, model=ModelSpec(width=10, heads=4, context=tiny.model.context)))
     with pytest.raises(FarflungError, match="FF-TRAIN-050"):
         one.engines[0].handle(wrong)
     assert one.round(0)

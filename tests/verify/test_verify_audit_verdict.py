@@ -15,7 +15,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.tensor_layout import TensorLayout
-from farflung.job.spec import AuditSpec, JobSpec, JobTerms, SyncSpec, Tolerance
+from farflung.job.spec import AuditSpec, JobSpec, JobTerms, ModelSpec, SyncSpec, Tolerance
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.transactions import Verdict, VerdictFinding, sign_verdict
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, CommitmentsRecord, Contribution, Record
@@ -199,7 +199,7 @@ def test_only_an_open_accusation_needs_another_verifier(subtests: pytest.Subtest
 
 
 SPEC = JobSpec(
-    batch=2, sync=SyncSpec(steps=5), audit=AuditSpec(segments=4)
+    batch=2, sync=SyncSpec(steps=5), audit=AuditSpec(segments=4), model=ModelSpec(context=64)
 )  # 64 tokens of context, 4 segments: 1, 1, 1 and 2 steps
 
 
