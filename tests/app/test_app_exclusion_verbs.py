@@ -19,6 +19,7 @@ def court(tmp_path: Path) -> Iterator[Court]:
     """A ledger that takes stakes at once: nobody was heard yet."""
     made = Court(tmp_path, dispute_ms=0)
     try:
+        made.open()
         yield made
     finally:
         made.close()

@@ -5,6 +5,7 @@ Its losses are measured, it is not paid for the rounds in which it does harm, an
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,5 +42,5 @@ def test_a_poisoner_is_not_paid_by_its_scores_and_verify_run_agrees(tmp_path: Pa
     proved = command("verify-run", run.name, "--json").events[0]
     assert (proved["scores"], proved["unpaid"]) == (9 + 6, 2)
     shown = "\n".join(command("watch", run.name).lines)
-    assert f"{cheater[:8]}'s round 1 is not paid" in shown
+    assert re.search(rf"\({cheater[:8]}\).*round 1 is not paid", shown)
     assert "loss of 9 contributions probed, 2 unpaid for it" in "\n".join(command("status", run.name).lines)
