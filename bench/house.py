@@ -1,10 +1,10 @@
 """The house itself: names that stand twice, how the source is spread over the packages, and what its tests cost.
 
-    python bench/house.py [--quick] [--out FILE]
+    python bench/house.py [--quick | --tests all] [--out FILE]
 
 Seconds are of the wall, of whole commands on this machine: lint, format and types once their caches are warm; then,
-left out with --quick, `make test` as on a fresh clone (no record of an earlier run) and `make test-all`. They compare
-with the rows of another commit on the same idle machine alone.
+left out with --quick, `make test` as on a fresh clone (no record of an earlier run) and `make test-all`; `--tests`
+takes one of the two (`change`, `all`). They compare with the rows of another commit on the same idle machine alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "farflung"
 BIN = Path(sys.executable).parent
 LINTS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports",))
+TIERS = {"change": ("make test", 360), "all": ("make test-all", 840)}  # what is typed, and the most seconds
 
 
 def lines(folder: Path) -> int:
@@ -63,8 +64,8 @@ def warm_lints() -> float:
     return seconds(*commands)
 
 
-def rows(quick: bool) -> list[Row]:
-    """What the house promises of its names, rooms and tests."""
+def rows(tiers: list[str]) -> list[Row]:
+    """What the house promises of its names, rooms and tests, of these tiers of them."""
     share = 100 * lines(SOURCE / "app") / lines(SOURCE)
     found = [
         at_most("public classes with another's name", classes_named_twice(), "classes", 0, "all of the package"),
@@ -74,10 +75,11 @@ def rows(quick: bool) -> list[Row]:
         told("lines of tests", lines(ROOT / "tests"), "lines", "Python"),
         at_most("lint, format, types, contracts", warm_lints(), "s", 60, "caches warm"),
     ]
-    if not quick:
+    if tiers:
         pytest = (str(BIN / "pytest"), "-q", "-n", "3", "--dist", "loadgroup")
         checks = seconds(*[(str(BIN / name), *words) for name, *words in LINTS])
-        for name, tier, goal in (("make test", "change", 360), ("make test-all", "all", 840)):
+        for tier in tiers:
+            name, goal = TIERS[tier]
             with tempfile.TemporaryDirectory() as fresh:
                 tests = seconds((*pytest, "--tier", tier, "-o", f"cache_dir={fresh}"))
             took = tests + (checks if tier == "change" else 0)
@@ -89,10 +91,11 @@ def main() -> None:
     """Measures, prints, and keeps what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="without the tests: a minute")
+    parser.add_argument("--tests", action="append", choices=TIERS, help="of the tests these; default: both")
     parser.add_argument("--out", type=Path, help="add the rows to this file")
     asked = parser.parse_args()
     before = load()
-    for row in rows(asked.quick):
+    for row in rows([] if asked.quick else asked.tests or list(TIERS)):
         show("house", row, before, asked.out)
 
 
