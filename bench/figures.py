@@ -61,7 +61,7 @@ def details(timeline: RunTimeline, result: RunResultEvent) -> str:
     by = result.bytes_by
     bytes_sent = (
         f"audits {format_bytes(by.audit)}, joining {format_bytes(by.join)}, relayed {format_bytes(by.relay)}, "
-        f"model updates {format_bytes(by.sync)}"
+        f"model updates {format_bytes(by.sync)}, control {format_bytes(by.control)}"
     )
     return f"Bytes: {bytes_sent}. Audits: {_audits(timeline, result)}. Time: {_time(timeline, result)}."
 
@@ -81,7 +81,7 @@ def _time(timeline: RunTimeline, result: RunResultEvent) -> str:
     if not alone:
         return job
     threads = min(timeline.plan.cores if timeline.plan is not None else 1, ALONE_THREADS)
-    return f"{job}; baseline, alone on {threads} threads: {format_seconds(alone)}"
+    return f"{job}; baseline, afterwards on {threads} threads: {format_seconds(alone)}"
 
 
 def figures(run: Path) -> str:
@@ -93,7 +93,7 @@ def figures(run: Path) -> str:
     where = f"{machine()}, torch {began.torch}; one run, seed {began.seed}"
     made = f"By [bench/figures.py](bench/figures.py): {where}."
     paragraphs = headline(timeline, result), f"{details(timeline, result)} {made}"
-    return "\n\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in paragraphs)
+    return "\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in paragraphs)
 
 
 def shown(run: Path) -> str:
