@@ -53,7 +53,7 @@ def seconds(*commands: tuple[str, ...]) -> float:
     """What the commands take one after another. Raises CalledProcessError where one fails."""
     began = time.monotonic()
     for command in commands:
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
     return time.monotonic() - began
 
 
