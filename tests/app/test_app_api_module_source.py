@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from farflung.app.api.module_source import source_of
+from farflung.core import limits
 from farflung.core.errors import FarflungError, SpecError
 from farflung.job.io.job_files import read_module
 from farflung.job.job_loader import load
@@ -185,12 +186,19 @@ def test_a_module_may_be_a_package_folder(tmp_path: Path) -> None:
         (PACKAGE | {"not-a-name.py": b""}, "FF-JOB-049"),
         (PACKAGE | {"__init__.py": b"x = 1\n"}, "FF-JOB-043"),
         (PACKAGE | {"parts/block.py": b"HIDDEN = = 8\n"}, "FF-JOB-042"),
+        (PACKAGE | {f"parts/{name}.py": b"#" * (limits.MODULE_BYTES // 2) for name in "abc"}, "FF-JOB-041"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, files: dict[str, bytes], code: str) -> None:
     with pytest.raises(SpecError) as error:
         read_module("mine:build", written(tmp_path, files))
     assert error.value.code == code
+
+
+def test_a_package_hides_no_module_that_a_worker_loads(tmp_path: Path) -> None:
+    (written(tmp_path, PACKAGE) / "mine").rename(tmp_path / "torch")
+    with pytest.raises(SpecError, match="FF-JOB-049"):
+        read_module("torch:build", tmp_path)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])

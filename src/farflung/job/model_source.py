@@ -30,12 +30,7 @@ def parse_name(module: str) -> tuple[str, str]:
 def check_source(source: bytes, path: str, function: str) -> None:
     """Raises SpecError FF-JOB-041 (too long), FF-JOB-042 (not Python), FF-JOB-043 (no such function)."""
     if len(source) > limits.MODULE_BYTES:
-        raise SpecError(
-            "FF-JOB-041",
-            f"{path} is too long",
-            cause=f"a model's source has at most {limits.MODULE_BYTES} bytes",
-            hint="keep the model alone in its file, and data in data files",
-        )
+        raise too_long(path)
     parts = parts_of(path, source)
     trees = {name: _parsed(text, name) for name, text in parts.items()}
     names = set(_top_names(trees.get(f"{path}/{INIT}") or trees[path]))
@@ -47,6 +42,16 @@ def check_source(source: bytes, path: str, function: str) -> None:
             cause="the name after the colon is not defined at the top level of the file",
             hint=f'did you mean "{guess}"?' if guess else "name a function of that file",
         )
+
+
+def too_long(path: str) -> SpecError:
+    """The error FF-JOB-041."""
+    return SpecError(
+        "FF-JOB-041",
+        f"{path} is too long",
+        cause=f"a model's source has at most {limits.MODULE_BYTES} bytes",
+        hint="keep the model alone in its file, and data in data files",
+    )
 
 
 def _parsed(source: bytes, path: str) -> ast.Module:

@@ -7,6 +7,7 @@ locale changes a data set.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,7 @@ from farflung.job import data_formats, toml_parser
 from farflung.job.dataset import Dataset, check_dataset, joined_files, split_files, split_tokens
 from farflung.job.io.input_files import check_input, read_input, too_large, unreadable
 from farflung.job.io.text_folders import folder_files, stdlib_files
-from farflung.job.model_source import check_source, parse_name
+from farflung.job.model_source import check_source, parse_name, too_long
 from farflung.job.module_package import INIT, is_name, pack
 from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
 from farflung.job.spec import TOKEN_FILES, DataSpec, ModelSpec
@@ -33,6 +34,7 @@ _OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and w
     ".yaml": "a job is written in TOML, not in YAML",
     ".yml": "a job is written in TOML, not in YAML",
 }
+_TAKEN: Final = sys.stdlib_module_names | {"farflung", "numpy", "torch"}  # a package of such a name would hide it
 
 
 def read_job(path: Path) -> str:
@@ -170,18 +172,33 @@ def read_module(module: str, base: Path) -> tuple[bytes, str]:
 
 
 def _package(folder: Path) -> bytes:
-    """The Python files below a folder, packed. Raises SpecError FF-JOB-049: it is no package."""
-    paths = sorted(path for path in folder.rglob("*.py") if path.is_file() and not path.is_symlink())
-    named = {path.relative_to(folder).as_posix(): path for path in paths}
-    strange = [name for name in named if not is_name(name)]
-    if INIT not in named or strange or not folder.name.isidentifier():
-        raise SpecError(
-            "FF-JOB-049",
-            f"{folder.name} is no package",
-            cause=f"{strange[0]} cannot be imported" if strange else f"a model's folder has a file {INIT}",
-            hint='name its files as Python imports them, or one file: module = "model.py:build"',
-        )
-    return pack({name: read_input(path, limits.MODULE_BYTES) for name, path in named.items()})
+    """The Python files below a folder, packed. Raises SpecError FF-JOB-041: too long, FF-JOB-049: it is no package."""
+    if not (folder / INIT).is_file() or not folder.name.isidentifier():
+        raise _no_package(folder, f"a model's folder has a file {INIT} and a name that Python can import")
+    if folder.name in _TAKEN:
+        raise _no_package(folder, f"a worker loads another module called {folder.name}")
+    files: dict[str, bytes] = {}
+    left = limits.MODULE_BYTES
+    for path in folder.rglob("*.py"):
+        if path.is_symlink() or not path.is_file():
+            continue
+        name = path.relative_to(folder).as_posix()
+        if not is_name(name):
+            raise _no_package(folder, f"{name} cannot be imported")
+        files[name] = read_input(path, limits.MODULE_BYTES)
+        left -= len(files[name])
+        if left < 0:
+            raise too_long(folder.name)
+    return pack(files)
+
+
+def _no_package(folder: Path, cause: str) -> SpecError:
+    return SpecError(
+        "FF-JOB-049",
+        f"{folder.name} is no package",
+        cause=cause,
+        hint='name its folder and files as Python imports them, or one file: module = "model.py:build"',
+    )
 
 
 def _at(base: Path, name: str) -> Path:
