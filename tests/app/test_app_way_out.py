@@ -16,6 +16,7 @@ from farflung.app.cli import ledger_seats, receipt
 from farflung.app.cli.main import main
 from farflung.core.errors import FarflungError, NetworkError, RunError, SpecError
 from farflung.core.io import durable_files
+from farflung.core.io.process_mark import namespace, own_mark
 from farflung.host.io import temporary_folders
 from farflung.job.io.job_files import read_job
 from farflung.local.jobs import preflight_checks
@@ -78,15 +79,17 @@ def test_a_computer_that_does_not_reach_itself_is_refused_before_anything_starts
 def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else_is(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = tmp_path / f"farflung-gauger-{ended.pid}-abc"
-    other, linked = tmp_path / f"farflung-teller-{ended.pid}-abc", tmp_path / f"farflung-gauger-{ended.pid}-link"
-    alive, nameless = tmp_path / f"farflung-gauger-{os.getpid()}-abc", tmp_path / "farflung-gauger-abc"
-    for folder in (left / "scratch", other, alive, nameless):
+    gone, here = f"{ended.pid}.{namespace()}", own_mark()
+    left = tmp_path / f"farflung-gauger-{gone}-abc"
+    other, linked = tmp_path / f"farflung-teller-{gone}-abc", tmp_path / f"farflung-gauger-{gone}-link"
+    alive, nameless = tmp_path / f"farflung-gauger-{here}-abc", tmp_path / "farflung-gauger-abc"
+    elsewhere = tmp_path / f"farflung-gauger-{ended.pid}.{namespace() + 1}-abc"  # of a container with the same /tmp
+    for folder in (left / "scratch", other, alive, nameless, elsewhere):
         folder.mkdir(parents=True)
     linked.symlink_to(other)
     made = temporary_folders.make("farflung-gauger-", tmp_path)
     assert not left.exists()
-    assert all(path.exists() for path in (other, alive, nameless, linked, made))
+    assert all(path.exists() for path in (other, alive, nameless, elsewhere, linked, made))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from farflung.app.cli import status
+from farflung.app.cli.main import main
 from farflung.core.errors import RunError, VerificationError
+from farflung.core.io.process_mark import namespace
 from farflung.peers.rundir import export, folder
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 
@@ -34,7 +37,9 @@ def test_a_run_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     assert made.root.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("content", [b"-1", b"0", b"1", b"", b"x", b"12 34", b"1e3", b"\xff\xfe", b"-4711"])
+@pytest.mark.parametrize(
+    "content", [b"-1", b"0", b"1", b"", b"x", b"12 34", b"1e3", b"\xff\xfe", b"-4711", b"1.7", b"4711."]
+)
 def test_a_lock_that_names_no_process_is_nobodys(tmp_path: Path, content: bytes) -> None:
     with held(tmp_path, content) as run:
         assert run.owner() is None
@@ -43,6 +48,25 @@ def test_a_lock_that_names_no_process_is_nobodys(tmp_path: Path, content: bytes)
 def test_a_lock_that_names_a_process_is_that_processs(tmp_path: Path) -> None:
     with held(tmp_path, b"4711") as run:
         assert run.owner() == 4711
+
+
+def test_a_process_of_another_container_is_sent_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(status.os, "kill", lambda pid, number: sent.append(pid))
+    folder.create(tmp_path / "r", IDENTITY).unlock()
+    for where, is_here in ((namespace(), True), (namespace() + 1, False)):
+        with held(tmp_path / "r", f"4711.{where}".encode()) as run:
+            assert (run.owner(), run.is_owner_here()) == (4711, is_here)
+            if is_here:
+                main(["stop", str(run.root)])
+                assert sent == [4711]
+                continue
+            with pytest.raises(SystemExit):
+                main(["stop", str(run.root)])
+            assert "FF-APP-497" in capsys.readouterr().err
+    assert sent == [4711]
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from farflung.core.io.process_mark import own_mark
 from farflung.host import exit_reason, sandbox
 from farflung.host.io import launch, sandbox_tiers
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker
@@ -236,7 +237,7 @@ channel.recv(1)
     lies_there = (tmp_path / "scratch" / "state").exists()
     worker.terminate()
     assert lies_there == (SandboxGap.DISK_CLEAR in worker.tier.gaps)
-    left = [path for path in launch.MEMORY.glob(f"{launch.PREFIX}{os.getpid()}-*") if path.is_dir()]
+    left = [path for path in launch.MEMORY.glob(f"{launch.PREFIX}{own_mark()}-*") if path.is_dir()]
     assert left == []
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,7 +70,10 @@ def test_text_is_decoded_by_its_byte_order_mark_alone_and_in_a_folder(coding: st
 KINDS: dict[str, tuple[bytes, str]] = {  # what a file holds, and what is told of it; "": nothing
     "plain": (PLAIN, ""),
     "marked UTF-8": (b"\xef\xbb\xbf" + PLAIN, ""),
-    "Latin-1 prose": ("À côté du château, où l'été s'achève. ".encode("latin-1") * 9 + b"and plain ascii" * 30, ""),
+    "Latin-1 prose": (
+        "À côté du château, où l'été s'achève. ".encode("latin-1") * 9 + b"and plain ascii" * 30,
+        "bytes",
+    ),
     "control bytes": (b"\x1b[1mbold\x1b[0m \x07 line\x0c\n" * 40, ""),
     "a zero byte at the end": (PLAIN + b"\0", "with zeros"),
     "a zero byte in 1,000": (b"a" * 999 + b"\0", "with zeros"),
@@ -90,7 +96,7 @@ def test_each_file_of_a_folder_is_in_the_data_or_counted_with_the_reason(kind: s
     (tmp_path / "other").write_bytes(PLAIN * 9)
     account = read(tmp_path).account
     counted = {reason: (1, len(data), "it")} if reason else {}
-    is_in = reason in ("", "decoded", "with zeros")
+    is_in = reason in ("", "bytes", "with zeros")
     assert account.files == 1 + is_in
     assert reasons(account.left_out) == ({} if is_in else counted)
     noted = reasons(account.noted)
@@ -100,6 +106,31 @@ def test_each_file_of_a_folder_is_in_the_data_or_counted_with_the_reason(kind: s
         with pytest.raises(FarflungError, match="FF-JOB-021") as caught:
             read(tmp_path / "it")
         assert caught.value.cause in REASONS[reason]
+        assert f"-t UTF-8 {shlex.quote(str(tmp_path / 'it'))}" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+        ("utf-32-le", "UTF-32LE"),
+        ("utf-32-be", "UTF-32BE"),
+        ("latin-1", "LATIN1"),
+    ],
+)
+def test_the_hint_for_a_text_in_another_encoding_is_a_command_that_makes_utf_8(
+    written: str, said: str, tmp_path: Path
+) -> None:
+    path, text = tmp_path / "été à lire.txt", "é à ü " * 400
+    path.write_bytes(text.encode(written))
+    with pytest.raises(FarflungError, match="FF-JOB-021") as caught:
+        read(path)
+    command = (caught.value.hint or "").split("`")[1]
+    assert command.split()[:5] == ["iconv", "-f", said, "-t", "UTF-8"]
+    if shutil.which("iconv") is not None:
+        subprocess.run(["sh", "-c", command], check=True)
+        assert made_of(read(tmp_path / "été à lire.utf8.txt")) == text.encode()
 
 
 def test_a_stray_zero_byte_stays_where_it_is(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from farflung.core.io.process_mark import namespace, own_mark
 from farflung.host.io import cgroup
 from farflung.host.io.cgroup import CgroupRoot
 from farflung.host.worker_limits import MIB, WorkerLimits
@@ -113,12 +113,13 @@ def test_processor_time_is_read_in_both_units(tmp_path: Path) -> None:
 
 
 def test_groups_of_agents_that_are_gone_are_swept(tmp_path: Path) -> None:
-    alive, gone = tmp_path / f"farflung-{os.getpid()}-0", tmp_path / f"farflung-{2**30}-0"
-    alive.mkdir()
-    gone.mkdir()
+    alive, gone = tmp_path / f"farflung-{own_mark()}-0", tmp_path / f"farflung-{2**30}.{namespace()}-0"
+    elsewhere = tmp_path / f"farflung-{2**30}.{namespace() + 1}-0"  # of a container that shares the tree of groups
+    for folder in (alive, gone, elsewhere):
+        folder.mkdir()
     (tmp_path / "of another program").mkdir()
     cgroup.sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, "of another program"])
+    assert {path.name for path in tmp_path.iterdir()} == {alive.name, elsewhere.name, "of another program"}
 
 
 def test_a_real_group_holds_what_joins_it_and_ends_it() -> None:

@@ -39,11 +39,15 @@ def refusal(path: str, base: Path = Path("/nowhere")) -> SpecError:
     ],
 )
 def test_a_file_that_is_no_plain_text_is_refused_with_what_makes_text_of_it(
-    tmp_path: Path, name: str, data: bytes, code: str, hint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, code: str, hint: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
+    monkeypatch.chdir(tmp_path)
     error = refusal(name, tmp_path)
     assert (error.code, hint in error.hint) == (code, True), error.hint
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.chdir(tmp_path / "jobs")  # the command names the file where it lies
+    assert code == "FF-JOB-025" or str(tmp_path / name) in refusal(name, tmp_path).hint.replace("'", "")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from farflung.core.units import Seconds
 from farflung.host.io.code_digest import image_digest
 from farflung.job import proof_class
 from farflung.job.job_loader import load
+from farflung.job.methods import registry
 from farflung.job.methods.muloco import MULOCO
 from farflung.job.methods.registry import BUILT_IN, GROUP, METHODS, installed, method_of, register, unregister
 from farflung.job.methods.sync_method import SyncMethod
@@ -65,7 +66,7 @@ def forget() -> None:
     """As in a new process."""
     for name in [name for name in METHODS if name not in {one.name for one in BUILT_IN}]:
         unregister(name)
-    installed.cache_clear()
+    registry._installed = None
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +237,37 @@ def test_a_package_that_does_not_load_stops_its_own_method_alone(place: Path, po
         for refuses in (lambda: method_of(name), lambda: load(None, flags={"sync.method": name})):
             with pytest.raises(SpecError, match=f"FF-JOB-046.*{re.escape(name)}.*{re.escape(why)}"):
                 refuses()
+
+
+@pytest.mark.parametrize(
+    ("reads", "refused"),
+    [
+        ("BUILT = method_of('muloco')\nKNOWN = tuple(METHODS)", ""),
+        ("OTHER = METHODS['sign_vote']", ""),  # its name comes before this one's
+        ("OTHER = METHODS['zz_own']", "ahead 1.0 registers it, and KeyError: 'zz_own'"),
+        ("OTHER = method_of('zz_own')", "FF-JOB-044"),
+    ],
+)
+def test_a_package_that_reads_the_methods_while_it_is_imported_sees_those_that_are_there(
+    place: Path, reads: str, refused: str
+) -> None:
+    (place / "zz_votes.py").write_text(
+        "import dataclasses\n"
+        "from farflung.job.methods.registry import METHODS, method_of\n"
+        f"{reads}\n"
+        "METHOD = dataclasses.replace(METHODS['muloco'], name='zz_own')\n"
+    )
+    sys.modules.pop("zz_votes", None)
+    install(place, "zz_own = zz_votes:METHOD", name="ahead")
+    forget()
+    assert method_of("sign_vote").name == "sign_vote"  # no other package fails of it
+    if refused:
+        with pytest.raises(SpecError, match=f"FF-JOB-046.*zz_own.*{re.escape(refused)}"):
+            method_of("zz_own")
+    else:
+        assert method_of("zz_own").name == "zz_own"
+        assert installed().packages == {"sign_vote": "votes 1.0", "zz_own": "ahead 1.0"}
+        assert installed().faults == {}
 
 
 def test_two_packages_that_have_one_name_are_both_refused(place: Path) -> None:

@@ -7,7 +7,9 @@ it can be told before the price. Text in UTF-8 is taken as it is, byte for byte;
 from __future__ import annotations
 
 import codecs
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +27,7 @@ ZERO: Final = b"\0"
 _SAMPLE: Final = limits.MIB  # how much of a file is looked at to tell text from binary
 # Of the sample; Latin-1 prose stays below, compressed and compiled files far above.
 _INVALID_SHARE: Final = 0.1
+_CUT: Final = 3  # bytes of a letter whose rest lies behind the sample
 _ZERO_SHARE: Final = 0.001  # of the whole file: a stray zero byte is no binary file
 _MARKS: Final = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -46,6 +49,7 @@ REASONS: Final[Mapping[str, str]] = {  # why files are left out, and what is to 
     "records": "JSON, a record a line: take its text out first (jq -r .text), or rename it to .txt",
     "limit": "over data.limit",
     "decoded": "UTF-16 or UTF-32, taken as UTF-8",
+    "bytes": "not all UTF-8, its bytes are taken as they are (from another encoding: iconv -f LATIN1 -t UTF-8)",
     "with zeros": "zero bytes here and there, which are kept",
     "tokens": "taken whole, as data.limit is for text",
 }
@@ -113,14 +117,19 @@ def is_text(data: bytes) -> bool:
 
 def why_not_text(data: bytes) -> str:
     """The reason why bytes are no text; empty where they are."""
-    sample = data[:_SAMPLE]
-    invalid = len(sample) - len(sample.decode("utf-8", "ignore").encode())
     has_zeros = data.count(ZERO) > _ZERO_SHARE * len(data)
-    if not has_zeros and invalid <= _INVALID_SHARE * len(sample):
+    if not has_zeros and _invalid(data) <= _INVALID_SHARE * len(data[:_SAMPLE]):
         return ""
     if any(data.startswith(mark) for mark, _ in _MARKS):
         return "mark"
     return "zeros" if has_zeros else "encoding"
+
+
+def _invalid(data: bytes) -> int:
+    """How many bytes of the first MiB are not UTF-8; a letter that its end cuts in two does not count."""
+    sample = data[:_SAMPLE]
+    cut = _CUT if len(sample) < len(data) else 0
+    return max(0, len(sample) - len(sample.decode("utf-8", "ignore").encode()) - cut)
 
 
 def select(files: Iterable[File], limit: int, left_out: FileCounts | None = None) -> Selection:
@@ -139,6 +148,8 @@ def select(files: Iterable[File], limit: int, left_out: FileCounts | None = None
             continue
         if data is not raw:
             noted.add("decoded", name, len(raw))
+        elif _invalid(data):
+            noted.add("bytes", name, len(raw))
         if ZERO in data:
             noted.add("with zeros", name, len(raw))
         kept.append((name, data))
@@ -150,8 +161,12 @@ def select(files: Iterable[File], limit: int, left_out: FileCounts | None = None
     return Selection(within, DataAccount(len(within), left_out.counts(), noted.counts()))
 
 
-def check_text(name: str, data: bytes) -> None:
-    """Raises SpecError FF-JOB-021 for a file that is not text, FF-JOB-025 for records whose text is a column."""
+def check_text(name: str, data: bytes, place: str = "") -> None:
+    """Raises SpecError FF-JOB-021 for a file that is not text, FF-JOB-025 for records whose text is a column.
+
+    `place`: where the file lies, for the commands in the hints.
+    """
+    place = place or name
     reason = why_not_text(data)
     known = data_formats.of_bytes(data) if reason else None
     if known is not None:
@@ -159,23 +174,34 @@ def check_text(name: str, data: bytes) -> None:
             "FF-JOB-021",
             f"{name[:_NAME]} is not text",
             cause=f"it is {known.name}",
-            hint=data_formats.hint_of(known, name),
+            hint=data_formats.hint_of(known, place),
         )
     if reason:
         raise SpecError(
             "FF-JOB-021",
             f"{name[:_NAME]} is not text",
             cause=REASONS[reason].removeprefix("no text, as "),
-            hint="name a text file in UTF-8 (iconv -t UTF-8 makes one), or give tokens as a 1-D integer array in a .npy"
-            " or .safetensors file",
+            hint=f"a text is made UTF-8 by `{_conversion(place, data)}` (`file -i` guesses its encoding); tokens come"
+            " in a 1-D integer array of a .npy or .safetensors file",
         )
     if data_formats.is_json_lines(name, data):
         raise SpecError(
             "FF-JOB-025",
             f"{name[:_NAME]} is JSON, a record a line",
             cause="a model would learn its brackets, keys and escapes with the text",
-            hint=data_formats.json_lines_hint(name, data),
+            hint=data_formats.json_lines_hint(place, data),
         )
+
+
+def _conversion(place: str, data: bytes) -> str:
+    """The command that makes UTF-8 of a text in another encoding, as far as its zero bytes tell which one that is."""
+    sample = data[:_SAMPLE]
+    zeros = [sample[start::4].count(ZERO) * 8 > len(sample) for start in range(4)]  # more than half of such bytes
+    wide = {(False, True, True, True): "UTF-32LE", (True, True, True, False): "UTF-32BE"}
+    wide |= {(False, True, False, True): "UTF-16LE", (True, False, True, False): "UTF-16BE"}
+    coding, path = wide.get(tuple(zeros), "LATIN1"), PurePath(place)
+    made = path.with_name(f"{path.stem}.utf8.txt")
+    return f"iconv -f {coding} -t UTF-8 {shlex.quote(place)} > {shlex.quote(str(made))}"
 
 
 def told(count: FileCount) -> str:

@@ -182,6 +182,13 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
             cause=f"it is {state}: no process holds it",
             hint=f"farflung {NEXT[state][0]} {command_name(run)}",
         )
+    if not run.is_owner_here():
+        raise UsageError(
+            "FF-APP-497",
+            f"run {run.name} is running in another container",
+            cause=f"its process {owner} has that number there; here it may be another program's",
+            hint=f"run farflung stop {command_name(run)} in that container",
+        )
     os.kill(owner, signal.SIGTERM if now else signal.SIGINT)
     how = "stops now" if now else "finishes its round and settles"
     _say(as_json, {"run": run.name, "pid": owner, "now": now}, [f"run {run.name} (process {owner}) {how}"])

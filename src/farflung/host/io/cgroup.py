@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from farflung.core.io.process_mark import has_ended, own_mark
 from farflung.host.worker_limits import CPU_PERIOD, WorkerLimits
 
 CONTROLLERS: Final = ("memory", "pids", "cpu")
@@ -158,7 +159,7 @@ def _place_v2(own: Path | None) -> CgroupRoot | None:
 def create(limits: WorkerLimits, roots: Iterable[CgroupRoot] | None = None) -> WorkerCgroup | None:
     """A group with the bounds of `limits`; None where there is none to be had."""
     _left[:] = [group for group in list(_left) if not group.remove(0)]
-    name = f"{PREFIX}{os.getpid()}-{next(_count)}"
+    name = f"{PREFIX}{own_mark()}-{next(_count)}"
     made: dict[Path, CgroupRoot] = {}
     for where in cgroup_roots() if roots is None else roots:
         sweep(where.folder)
@@ -201,8 +202,7 @@ def _bound(folder: Path, version: int, controller: str, limits: WorkerLimits) ->
 def sweep(folder: Path) -> None:
     """Removes the groups of agents that are gone."""
     for left in folder.glob(f"{PREFIX}*"):
-        pid = left.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        if has_ended(left.name.removeprefix(PREFIX).partition("-")[0]):
             _end_members(left)
             try:
                 left.rmdir()

@@ -146,7 +146,8 @@ def text_selection(path: Path, limit: int = 0) -> Selection:
         files, left_out = folder_files(path)
         return _checked(select(files, limit, left_out), path)
     data = read_input(path, limits.DATA_BYTES)
-    check_text(path.name, decoded(data))
+    here = Path.cwd()
+    check_text(path.name, decoded(data), str(path.relative_to(here) if path.is_relative_to(here) else path))
     return _checked(select([(path.name, data)], limit), path)
 
 

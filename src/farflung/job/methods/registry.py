@@ -8,7 +8,6 @@ package has is refused by name, and so is a method whose package fails to load.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -42,12 +41,15 @@ class InstalledMethods(NamedTuple):
     not.
     """
 
-    packages: Mapping[str, str]
-    faults: Mapping[str, str]
+    packages: dict[str, str]
+    faults: dict[str, str]
 
 
 class _MethodTable(Mapping[str, SyncMethod]):
-    """All methods by name, our own first; those of installed packages are loaded when it is first read."""
+    """All methods by name, our own first; those of installed packages are loaded when it is first read.
+
+    A package that reads it while it is imported sees ours and those of the packages before it.
+    """
 
     def __getitem__(self, name: str) -> SyncMethod:
         installed()
@@ -65,25 +67,32 @@ class _MethodTable(Mapping[str, SyncMethod]):
 METHODS: Final[Mapping[str, SyncMethod]] = _MethodTable()
 
 
-@functools.cache
+_installed: InstalledMethods | None = None  # not complete while a package is being imported: it may ask, too
+
+
 def installed() -> InstalledMethods:
     """Loads the methods of installed packages, once a process. One that fails stops no other."""
-    packages: dict[str, str] = {}
-    faults: dict[str, str] = {}
+    global _installed
+    if _installed is None:
+        _installed = InstalledMethods({}, {})
+        _load_all(_installed)
+    return _installed
+
+
+def _load_all(known: InstalledMethods) -> None:
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     several = {name for name, count in Counter(point.name for point in points).items() if count > 1}
     for point in points:
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         if point.name in several:
-            faults[point.name] = "more than one package registers it"
+            known.faults[point.name] = "more than one package registers it"
             continue
         try:
             register(_loaded(point))
         except Exception as error:  # whatever a foreign module raises when it is imported
-            faults[point.name] = f"{package} registers it, and {type_and_text(error)}"
+            known.faults[point.name] = f"{package} registers it, and {type_and_text(error)}"
         else:
-            packages[point.name] = package
-    return InstalledMethods(packages, faults)
+            known.packages[point.name] = package
 
 
 def _loaded(point: EntryPoint) -> SyncMethod:

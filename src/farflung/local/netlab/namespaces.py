@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from farflung.core.errors import RunError
+from farflung.core.io import process_mark
 from farflung.local.netlab.link_emulator import IFF_VNET_HDR
 
 PREFIX = "ff-lab"
@@ -31,13 +32,13 @@ _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 _TUNSETOFFLOAD, _CHECKSUMS, _TCP4 = 0x400454D0, 0x01, 0x02
 _NETFILTER, _REQUEST_ACK, _CT_DELETE = 12, 1 | 4, 1 << 8 | 2  # linux/netlink.h, nfnetlink_conntrack.h
-_NAME = re.compile(rf"{PREFIX}-(\d+)-[a-z0-9.-]+")
+_NAME = re.compile(rf"{PREFIX}-({process_mark.MARK})-[a-z0-9.-]+")
 _ENDING = 2.0  # seconds that processes have to be gone after SIGKILL
 
 
 def space(who: str) -> str:
     """The namespace of `who` in this process."""
-    return f"{PREFIX}-{os.getpid()}-{who}"
+    return f"{PREFIX}-{process_mark.own_mark()}-{who}"
 
 
 def why_not() -> str:
@@ -167,7 +168,7 @@ def remove_leftovers() -> list[str]:
     left = []
     for path in NAMESPACES.glob(f"{PREFIX}-*"):
         match = _NAME.fullmatch(path.name)
-        if match and not Path("/proc", match[1]).exists():
+        if match and process_mark.has_ended(match[1]):
             left.append(path.name)
     remove(left)
     return left

@@ -21,6 +21,7 @@ from farflung.core.crypto import NS_TRACED, digest
 from farflung.core.errors import FarflungError
 from farflung.core.folder_owner import is_private
 from farflung.core.ids import ID_BYTES, Hash
+from farflung.core.io.process_mark import own_mark
 from farflung.host.io.code_digest import image_digest
 from farflung.peers.process.user_dirs import cache_folder
 from farflung.peers.rundir.bounded_read import read_file
@@ -52,7 +53,7 @@ def keep(request: TraceStepRequest, shipped: bytes) -> None:
     path = _file(request)
     if path is None:
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{own_mark()}.tmp")
     with contextlib.suppress(OSError):
         temporary.write_bytes(digest(NS_TRACED, shipped) + shipped)
         os.replace(temporary, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import msgspec
 from farflung.core import limits
 from farflung.core.errors import RunError, UsageError, VersionError
 from farflung.core.file_header import FileFormat, check_json, earlier_version, other_version
+from farflung.core.io import process_mark
 from farflung.core.io.durable_files import is_left, write_atomic
 from farflung.core.io.ordinary_files import open_ordinary, open_own, own_files
 from farflung.core.release import VERSION
@@ -20,6 +22,7 @@ from farflung.core.similar_name import similar_name
 from farflung.peers.rundir import known_runs
 
 FORMAT: Final = 2
+_OWNER: Final = re.compile(rb"([0-9]{1,10})(?:\.[0-9]{1,20})?")  # a process mark, or an earlier version's id
 _FORM: Final = FileFormat("run.json", FORMAT)
 _EARLIER: Final = (1,)  # a folder of form 1 is looked at (status, watch, report, sample, eval), and not worked on
 IDENTITY_BYTES = 4 * limits.SPEC_BYTES
@@ -178,7 +181,7 @@ class RunFolder:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another process"
+            owner = os.read(handle, 64).decode("ascii", "replace").partition(".")[0].strip() or "another process"
             os.close(handle)
             raise RunError(
                 "FF-APP-010",
@@ -193,7 +196,7 @@ class RunFolder:
             os.close(handle)
             raise _foreign(self, error) from error
         os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        os.pwrite(handle, process_mark.own_mark().encode(), 0)
         self._lock = handle
 
     def unlock(self) -> None:
@@ -237,7 +240,17 @@ class RunFolder:
             ) from error
 
     def owner(self) -> int | None:
-        """The process that works on this run now, if any."""
+        """The process that works on this run now, if any; its number is that of its own PID namespace."""
+        mark = self._owner_mark()
+        return int(mark.partition(b".")[0]) if mark is not None else None
+
+    def is_owner_here(self) -> bool:
+        """Whether a process works on this run now that has its number here: not one of another container."""
+        mark = self._owner_mark()
+        where = mark.partition(b".")[2] if mark is not None else b""
+        return mark is not None and (not where or int(where) == process_mark.namespace())
+
+    def _owner_mark(self) -> bytes | None:
         try:
             handle = os.open(self.root / "lock", os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # none, a link, or somebody else's
@@ -245,9 +258,10 @@ class RunFolder:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(handle, 32)
+            mark = os.read(handle, 64)
             # A signal is sent to what stands here: 0, 1 and -1 are no run's process but whole groups of processes.
-            return int(owner) if owner.isdigit() and int(owner) > 1 else None
+            found = _OWNER.fullmatch(mark)
+            return mark if found is not None and int(found[1]) > 1 else None
         finally:
             os.close(handle)
         return None
