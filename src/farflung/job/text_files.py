@@ -196,10 +196,9 @@ def check_text(name: str, data: bytes, place: str = "") -> None:
 def _conversion(place: str, data: bytes) -> str:
     """The command that makes UTF-8 of a text in another encoding, as far as its zero bytes tell which one that is."""
     sample = data[:_SAMPLE]
-    zeros = [sample[start::4].count(ZERO) * 8 > len(sample) for start in range(4)]  # more than half of such bytes
-    wide = {(False, True, True, True): "UTF-32LE", (True, True, True, False): "UTF-32BE"}
-    wide |= {(False, True, False, True): "UTF-16LE", (True, False, True, False): "UTF-16BE"}
-    coding, path = wide.get(tuple(zeros), "LATIN1"), PurePath(place)
+    zeros = "".join(str(start) for start in range(4) if sample[start::4].count(ZERO) * 8 > len(sample))  # most are
+    wide = {"123": "UTF-32LE", "012": "UTF-32BE", "13": "UTF-16LE", "02": "UTF-16BE"}
+    coding, path = wide.get(zeros, "LATIN1"), PurePath(place)
     made = path.with_name(f"{path.stem}.utf8.txt")
     return f"iconv -f {coding} -t UTF-8 {shlex.quote(place)} > {shlex.quote(str(made))}"
 

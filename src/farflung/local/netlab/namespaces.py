@@ -1,7 +1,7 @@
 """Manages network namespaces named after this process: creates, enters, connects and always removes them.
 
-A namespace is `ff-lab-PID-WHO`, where WHO begins with the number of the laboratory in its process. What a process that
-died left behind is removed by the next one that makes any.
+A namespace is `ff-lab-MARK-WHO` (core.io.process_mark); WHO begins with the number of the laboratory in its process.
+What a process that died left behind is removed by the next one that makes any.
 """
 
 from __future__ import annotations
