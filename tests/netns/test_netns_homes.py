@@ -34,7 +34,7 @@ def _possible() -> None:
 
 
 def spaces_of(pid: int) -> list[str]:
-    return [path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}-*")]
+    return [path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}.*")]
 
 
 @contextmanager

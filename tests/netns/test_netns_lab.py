@@ -52,7 +52,7 @@ def pair(one: NatType, two: NatType) -> tuple[str, str]:
 
 
 def spaces_of(pid: int) -> set[str]:
-    return {path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}-*")}
+    return {path.name for path in namespaces.NAMESPACES.glob(f"{namespaces.PREFIX}-{pid}.*")}
 
 
 def eventually(holds: Callable[[], bool], seconds: float) -> bool:
