@@ -22,6 +22,18 @@ REPLY_VALUES: Final = 64  # the same: numbers, texts and lists
 REPLY_SECONDS: Final = 60.0  # for a reply that has begun to come, beside its bytes at REPLY_RATE
 REPLY_RATE: Final = MIB  # bytes a second
 
+# Networks that others join
+NETWORK_NAME_CHARACTERS: Final = 32
+HOST_CHARACTERS: Final = 253  # of a DNS name
+INVITATION_SEATS: Final = 3
+INVITATION_CHARACTERS: Final = 4096  # of what is pasted, with all that pasting adds
+INVITATION_BYTES: Final = 2 * KIB
+TOKEN_BYTES: Final = 64  # of a grant's token
+NETWORK_SEATS: Final = 16  # that a card or a network file names
+NETWORK_RELAYS: Final = 16  # the same
+NETWORK_CARD_BYTES: Final = 16 * KIB
+NETWORK_MESSAGE_CHARACTERS: Final = 400
+
 # Store
 CHUNK_BYTES: Final = MIB  # plaintext bytes of one STREAM chunk
 OBJECT_BYTES: Final = 64 << 30

@@ -8,6 +8,17 @@ port = 4520
 readers = 0                  # a port of 127.0.0.1 for readers and metrics; 0: none
 keep_days = 0                # transactions older than this are dropped, never before stakes are free; 0: all are kept
 judges = 1                   # processes that judge signatures, for a committee of several; 0: none; left out: see below
+[network]                    # what its card says to whoever joins (peers.network.card); all of it may be left out
+host = "net.example"         # where others reach this seat, where that is not `host` above; `port` as well
+name = "commons"             # of the network; left out: the ledger's
+least = "0.1.0"              # the oldest farflung that takes part
+foreign_modules = false      # whether jobs with Python code of their own are usual
+message = ""                 # of the day
+[[network.relays]]           # whom peers behind routers are reached through
+peer = "KEY"
+host = "net.example"
+port = 4521
+price = 0                    # micro-credits a GiB
 [validators]                 # where others are, by key; what the ledger says of them is known anyway
 "KEY" = "host:port"
 
@@ -28,6 +39,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import ID_BYTES, PeerId
 from farflung.ledger.params import DAY_MS
 from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.network.card import NetworkConfig
 from farflung.peers.process.channel import LEDGER
 from farflung.peers.process.config import Count, GenesisFile, Port, RoleConfig, read_role_config, refuse_config
 from farflung.peers.validator.committee import place_of
@@ -53,6 +65,7 @@ class ValidatorConfigFile(RoleConfig, frozen=True):
     keep_days: Count = 0
     judges: Annotated[int, msgspec.Meta(ge=0, le=limits.JUDGES)] | None = None
     validators: dict[str, str] = msgspec.field(default_factory=dict)
+    network: NetworkConfig = NetworkConfig()
     local: bool = False
 
     def setting(self) -> ValidatorConfig:
@@ -69,6 +82,7 @@ class ValidatorConfigFile(RoleConfig, frozen=True):
             readers=HttpReadersConfig(port=self.readers) if self.readers else None,
             keep_ms=self.keep_days * DAY_MS or None,
             judges=spare_cores() if self.judges is None else self.judges,
+            network=self.network,
         )
 
     def places(self) -> dict[PeerId, tuple[str, int]]:

@@ -29,6 +29,8 @@ from farflung.ledger.table_rows import KeyRow, NodeRow
 from farflung.net.endpoint_records import check_newer
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import QUERY
+from farflung.peers.network.card import CARD, SignedNetworkCard
+from farflung.peers.network.service import NetworkService
 from farflung.peers.protocol.directory import (
     LIST,
     PUBLISH,
@@ -91,11 +93,13 @@ class LedgerRequestHandler:
         directory: Path | None = None,
         on_block: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
+        network: NetworkService | None = None,
     ) -> None:
         """`directory`: the file that the advertisements are kept in; None: in memory only.
 
-        `clock` gives seconds since 1970.
+        `clock` gives seconds since 1970. `network` answers what others ask of the network; None: nothing does.
         """
+        self._network = network
         self._chain, self._store, self._is_local, self._on_block = chain, store, is_local, on_block
         self._file, self._clock = directory, clock
         self._directory: dict[PeerId, Advertisement] = {}
@@ -130,6 +134,11 @@ class LedgerRequestHandler:
         self._publish(connection.peer, advertisement)
         if self.committee is not None:
             self.committee.tell(TOLD, encode(advertisement))
+
+    def _card(self) -> SignedNetworkCard:
+        if self._network is None:
+            raise ProtocolError("FF-APP-030", f"a validator does not serve {CARD!r}")
+        return self._network.card()
 
     def _hear(self, connection: Connection, body: bytes) -> None:
         assert self.committee is not None
@@ -213,5 +222,6 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     TOLD: LedgerRoute(
         _advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
+    CARD: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._card()),
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
 }

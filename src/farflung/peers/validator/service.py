@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from farflung.core.crypto import SigningKey
@@ -23,7 +23,9 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.key_registry import LOOK_SECONDS, registered
-from farflung.peers.validator.committee import PARTS, CommitteeMember, ConsensusStorage, validators_of
+from farflung.peers.network.card import NetworkConfig
+from farflung.peers.network.service import NetworkService
+from farflung.peers.validator.committee import PARTS, CommitteeMember, ConsensusStorage, place_of, validators_of
 from farflung.peers.validator.http_readers import HttpReaders, HttpReadersConfig
 from farflung.peers.validator.requests import LedgerRequestHandler
 
@@ -42,6 +44,7 @@ class ValidatorConfig:
     readers: HttpReadersConfig | None = None  # where whoever reads the ledger is served over HTTP; None: nowhere
     keep_ms: int | None = None  # how long transactions are kept; None: for ever
     judges: int = 0  # processes that judge signatures, as soon as there are other validators; 0: this one does
+    network: NetworkConfig = field(default_factory=NetworkConfig)  # what its card says
 
 
 class ValidatorService:
@@ -57,6 +60,7 @@ class ValidatorService:
             is_local=setting.is_logical,
             directory=setting.folder / "directory.bin",
             on_block=self._moved,
+            network=NetworkService(setting.key, setting.genesis, setting.network, self._seats),
         )
         self.endpoint = Endpoint(
             setting.key,
@@ -65,6 +69,7 @@ class ValidatorService:
             listen=ListenConfig(setting.host, setting.port, setting.is_remote),
         )
         self.places: dict[PeerId, tuple[str, int]] = {}
+        self.port = setting.port
         self._votes: VoteLog | None = None
         self._following: asyncio.Task[None] | None = None
         self.readers = HttpReaders(self.chain, lambda: self.committee, is_logical=setting.is_logical)
@@ -76,11 +81,23 @@ class ValidatorService:
         """This validator's part among several; None while it is alone."""
         return self.requests.committee
 
+    def _seats(self) -> dict[PeerId, tuple[str, int]]:
+        """Where seats are, this one first: as its file says, as the ledger says, as this one was told."""
+        setting, said = self._setting, self._setting.network
+        own = (said.host or setting.host, said.port or self.port)
+        known = {peer: place_of(address) for peer, address in validators_of(self.chain).items()}
+        on_ledger = {peer: place for peer, place in known.items() if place is not None}
+        return {
+            setting.key.public: own,
+            **{k: v for k, v in (self.places | on_ledger).items() if k != setting.key.public},
+        }
+
     async def open(self, places: Mapping[PeerId, tuple[str, int]]) -> tuple[str, int]:
         """Listens; returns host and port. `places`: where other validators are."""
         self.places |= places
         self._following = asyncio.create_task(self._follow())
         address = await self.endpoint.start()
+        self.port = address[1]
         if self._setting.readers is not None:
             self.readers_port = await self.readers.open(self._setting.readers)
         self._take_seat()

@@ -1,0 +1,36 @@
+"""Keeps the account of the person who uses this computer: one key in the user's state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from farflung.core.crypto import SigningKey
+from farflung.peers.keys.files import is_there, new_account, read_account
+from farflung.peers.process.user_dirs import state_folder
+
+
+def account_file() -> Path:
+    """Where the person's account lies."""
+    return state_folder() / "account.key"
+
+
+def own_account(path: Path | None = None) -> SigningKey:
+    """The person's account, or the one in the file `path`; made, at random, where there is none yet.
+
+    Two processes that make it at the same moment end with the same one. Raises what `read_account` raises, RunError
+    FF-CORE-050.
+    """
+    file = path or account_file()
+    if not is_there(file):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")
+        try:
+            new_account(draft)
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, file)
+        finally:
+            draft.unlink(missing_ok=True)
+    return read_account(file)

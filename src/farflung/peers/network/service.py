@@ -1,0 +1,71 @@
+"""Answers for a seat what concerns its network and no ledger: the network card."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.ids import PeerId
+from farflung.core.release import VERSION
+from farflung.ledger.block import Genesis
+from farflung.peers.network.card import (
+    FORMAT,
+    FaucetTerms,
+    NetworkCard,
+    NetworkConfig,
+    NetworkRelay,
+    SignedNetworkCard,
+    sign_card,
+)
+from farflung.peers.network.invitation import Seat, is_name, is_place
+
+Places = Mapping[PeerId, tuple[str, int]]
+
+
+class NetworkService:
+    """One seat's answers. `places` gives where seats are reached, this one first."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        genesis: Genesis,
+        config: NetworkConfig,
+        places: Callable[[], Places],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives seconds since 1970."""
+        self._key, self._genesis, self._config, self._places, self._clock = key, genesis, config, places, clock
+        self._signed: SignedNetworkCard | None = None
+
+    @property
+    def name(self) -> str:
+        """The network's name: the operator's word for it, else the ledger's where that can be one."""
+        said = self._config.name or self._genesis.name
+        return said if is_name(said) else "network"
+
+    def card(self) -> SignedNetworkCard:
+        """The card as it is now; signed once a second at most, however often it is asked for."""
+        now = int(self._clock())
+        if self._signed is None or self._signed.card.issued != now:
+            self._signed = sign_card(self._key, self._card(now))
+        return self._signed
+
+    def _card(self, now: int) -> NetworkCard:
+        seats = [Seat(key, host, port) for key, (host, port) in self._places().items() if is_place(host, port)]
+        relays = [NetworkRelay(PeerId(bytes(r.peer)), r.host, r.port, r.price) for r in self._config.relays]
+        return NetworkCard(
+            FORMAT,
+            self.name,
+            self._genesis.chain,
+            self._key.public,
+            now,
+            tuple(seats[: limits.NETWORK_SEATS]),
+            tuple(relays),
+            self._config.least,
+            VERSION,
+            FaucetTerms(),
+            self._config.foreign_modules,
+            self._config.message,
+        )
