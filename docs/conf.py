@@ -17,7 +17,7 @@ author = "the farflung authors"
 project_copyright = "the farflung authors, Apache-2.0"
 version = release = farflung.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "outside_links", "plain_docstrings", "verbs"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "change_fragments", "outside_links", "plain_docstrings", "verbs"]
 exclude_patterns = ["_build", "_ext", "_static", "pictures"]
 suppress_warnings: list[str] = []
 nitpicky = True

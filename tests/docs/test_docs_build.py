@@ -94,6 +94,13 @@ def test_help_and_signatures_are_in_the_pages(built: Path) -> None:
     assert "callbacks" in (built / "api.html").read_text(encoding="utf-8")
 
 
+def test_the_page_of_changes_has_every_fragment(built: Path) -> None:
+    page = (built / "changelog.html").read_text(encoding="utf-8")
+    fragments = [path for path in (ROOT / "changes").glob("*.md") if path.name != "README.md"]
+    assert len(fragments) > 100
+    assert page.count("<li><p>") >= sum(path.read_text("utf-8").count("\n- ") for path in fragments)
+
+
 def test_links_to_the_source_name_the_file(built: Path) -> None:
     page = (built / "architecture.html").read_text(encoding="utf-8")
     assert "src/farflung/compress/merge.py" in page.replace("<wbr>", "")
