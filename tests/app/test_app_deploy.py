@@ -94,7 +94,8 @@ def test_the_container_starts_and_checks_a_relay_with_flags_that_exist() -> None
 @pytest.mark.slow
 def test_a_relay_and_its_check_need_no_library_that_the_container_leaves_out() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split(r"[><=]", line)[0] for line in project["dependencies"]}
+    more = project["optional-dependencies"]
+    needed = {re.split(r"[><=]", line)[0] for line in (*project["dependencies"], *more["train"], *more["report"])}
     installed = set(re.findall(r"constraints.txt\s+(.*?)\s+&&", runs())[0].split())
     assert installed <= needed
     out = sorted(MODULES.get(name, name) for name in needed - installed)

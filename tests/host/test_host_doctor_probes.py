@@ -278,7 +278,7 @@ def test_a_limit_on_processes_is_lifted_by_whoever_may() -> None:
 
 def test_a_broken_torch_gets_the_step_that_fits() -> None:
     missing = changed("torch", error="ModuleNotFoundError: No module named 'torch'")
-    assert missing.step == "pip install torch"
+    assert (missing.state, missing.step) == (FindingState.WARN, "farflung setup")
     assert "unset PYTHONPATH" in changed("torch", error="ImportError: no", has_python_path=True).step
 
 

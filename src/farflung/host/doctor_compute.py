@@ -81,11 +81,12 @@ def libraries(reading: r.LibrariesReading) -> ProbeFinding:
 
 def torch(reading: r.TorchReading) -> ProbeFinding:
     """PyTorch: whether it loads, and whether its float32 is float32 (audits compare what others computed)."""
+    if "No module named 'torch'" in reading.error:
+        cause = "without it this computer runs a ledger, a relay or a client, and cannot train or verify"
+        return ProbeFinding("torch", FindingState.WARN, "is not installed", cause, "farflung setup")
     if reading.error:
         step = "pip install --force-reinstall torch"
-        if "No module named 'torch'" in reading.error:
-            step = "pip install torch"
-        elif reading.has_python_path:
+        if reading.has_python_path:
             step = f"unset PYTHONPATH; else {step}"
         return ProbeFinding("torch", FindingState.FAILS, "does not load", reading.error, step, "FF-HOST-081")
     onednn = "oneDNN on" if reading.has_onednn else "oneDNN off"

@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 import farflung
 from farflung.core.errors import FarflungError, RunError, UsageError, type_and_text
+from farflung.core.io import extras
 from farflung.core.similar_name import similar_name
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.peers.process.user_dirs import choose_kernels
@@ -54,7 +55,8 @@ VERBS: Mapping[str, CommandInfo] = {
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
     "ledger": CommandInfo("", "ledger:ledger", "Run and inspect a ledger"),
-    "check": CommandInfo("Machine", "check:check", "Show what this computer can do, and what it lacks"),
+    "check": CommandInfo("Machine", "check:check", "Show what this computer can do; `setup`: install PyTorch"),
+    "setup": CommandInfo("", "setup:setup", ""),  # the line above names it
     "bench": CommandInfo("", "bench:bench", "Measure codecs on your own tensors"),
     "key": CommandInfo("", "key:key", "Make, replace or revoke the key of a machine"),
     "relay": CommandInfo("", "relay:relay", "Forward bytes between peers behind routers"),
@@ -236,6 +238,17 @@ def _owner(path: Path) -> str:
     return "unknown"
 
 
+def _unexpected(error: Exception) -> FarflungError:
+    """A library that only some verbs need is not installed; anything else is a mistake of ours."""
+    missing = extras.not_installed(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    return missing or RunError(
+        "FF-APP-099",
+        f"unexpected error: {type_and_text(error)}",
+        cause="this is a mistake in farflung itself",
+        hint="the same command with `farflung -v ...`, and report what it prints",
+    )
+
+
 def _refuse(error: FarflungError) -> NoReturn:
     if os.environ.get("FARFLUNG_DEBUG"):
         traceback.print_exc()
@@ -287,14 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         )
     except Exception as error:  # the task's boundary: a person gets lines, not a traceback
-        _refuse(
-            RunError(
-                "FF-APP-099",
-                f"unexpected error: {type_and_text(error)}",
-                cause="this is a mistake in farflung itself",
-                hint="the same command with `farflung -v ...`, and report what it prints",
-            )
-        )
+        _refuse(_unexpected(error))
 
 
 if __name__ == "__main__":

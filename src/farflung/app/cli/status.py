@@ -16,6 +16,7 @@ from farflung.app.cli.completion import run_names
 from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
+from farflung.host.io import torch_setup
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
@@ -198,14 +199,14 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
 @_JSON
 def version(as_json: bool) -> None:
     """Print the versions of farflung, Python and PyTorch."""
-    import importlib.metadata
     import platform
+    from importlib.metadata import version as of
 
     facts = {
         "farflung": farflung.__version__,
         "python": platform.python_version(),
-        "torch": importlib.metadata.version("torch"),
-        "numpy": importlib.metadata.version("numpy"),
+        "torch": torch_setup.installed() or "not installed: farflung setup",
+        "numpy": of("numpy"),
         "system": platform.platform(),
     }
     _say(as_json, facts, [f"{key:<9} {value}" for key, value in facts.items()])

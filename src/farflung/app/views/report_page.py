@@ -19,6 +19,7 @@ from farflung.app.views import loss_charts, member_charts, money_charts, report_
 from farflung.app.views.svg import Chart
 from farflung.core import events
 from farflung.core.errors import RunError
+from farflung.core.io import extras
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
 from farflung.job import text_files
@@ -113,8 +114,11 @@ def keep(folder: RunFolder, journal: EventEmitter) -> None:
     try:
         write(folder, is_over=True)
     except Exception as error:  # the boundary: a view of a run is never a reason for the run to fail
-        said = f"the report was not written: {error}"
+        missing = extras.not_installed(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+        said = f"the report was not written: {missing.message if missing is not None else error}"
         hint = f"farflung report {shlex.quote(folder.name)}"
+        if missing is not None:
+            hint = f"{missing.hint}, then {hint}"
         journal.emit(events.WarningEvent(code="FF-APP-156", message=said, hint=hint))
 
 

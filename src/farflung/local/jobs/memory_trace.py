@@ -16,6 +16,7 @@ import msgspec
 from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import WarningEvent
+from farflung.core.io.extras import require
 from farflung.core.units import Bytes
 from farflung.host.io import temporary_folders
 from farflung.host.io.machine_probe import memory_bytes
@@ -127,6 +128,7 @@ async def _answer(
     request: Request, kind: type[Answer], bounds: WorkerLimits, seconds: float, tell: Tell = lambda _: None
 ) -> Answer:
     """What a process in the sandbox says; of it only that it has this form. The process is gone when this returns."""
+    require("torch")
     bound = ReplyBound(kind, limits.CONTROL_BYTES, VALUES)
     folder = temporary_folders.make("farflung-gauger-")
     log = folder / "gauger.log"

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import ProtocolError, RunError
+from farflung.core.io.extras import require
 from farflung.host.io import temporary_folders
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
@@ -55,6 +56,7 @@ def ask(saved: SavedModel, request: Request, interrupts: InterruptHandler | None
 
     `interrupts`: those that the caller hears; None: as Python has it.
     """
+    require("torch")
     interrupts = interrupts or InterruptHandler()
     with interrupts.held():
         from farflung.train import inference  # torch takes seconds to load

@@ -24,6 +24,7 @@ from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.extras import require
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
@@ -421,6 +422,7 @@ def start(
     `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes. `module`: the source
     of its model, where no file has it.
     """
+    require("torch")
     folder = folders.create(root, identity)
     try:
         if module:
@@ -438,6 +440,7 @@ def resume(
     folder: RunFolder, resolved: ResolvedJob, watchers: Sequence[Watcher], on_end: OnEnd
 ) -> events.RunResultEvent:
     """Goes on with a run from its log. Raises VersionError FF-CORE-095: another farflung made its folder."""
+    require("torch")
     identity = folder.check_version()
     folder.lock()
     return _to_end(folder, identity, resolved, watchers, on_end)

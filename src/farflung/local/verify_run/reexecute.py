@@ -11,6 +11,7 @@ from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.io.extras import require
 from farflung.host.io import temporary_folders
 from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.job.spec import JobTerms
@@ -73,6 +74,7 @@ async def _replays(
     folder: RunFolder, exported: ExportedRun, proven: ReplayResult, until: Mapping[PeerId, int], said: str, tell: Tell
 ) -> list[ChainRerun]:
     """Peers' chains, each up to its round, in one worker."""
+    require("torch")
     terms, accepted, replays = proven.terms, accepted_by_round(proven.records), list[ChainRerun]()
     data, module = _inputs(folder, terms)
     tell(f"{said}; {many(cost(accepted, until), 'contribution')} to be trained for that")

@@ -18,6 +18,7 @@ from farflung.core.attestations import attestation_hash
 from farflung.core.codec import decode, encode
 from farflung.core.errors import PolicyError, ProtocolError, RunError
 from farflung.core.ids import PeerId
+from farflung.core.io.extras import require
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.units import Millis
 from farflung.host import lease as slots
@@ -375,7 +376,11 @@ def _worker_gone() -> RunError:
 
 
 async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
-    """A node's process: serves until the channel ends; registers when told (locally: in turn), or at once."""
+    """A node's process: serves until the channel ends; registers when told (locally: in turn), or at once.
+
+    Raises UsageError FF-CORE-120 before it registers: PyTorch is not installed.
+    """
+    require("torch")
     node, tasks = NodeAgent(config, channel, role), OwnedTasks()
     try:
         places = await node.reachability.open(config.relays)
