@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import safetensors.numpy
-from app_trees import UNAUDITED, Ended
+from app_trees import MANY, UNAUDITED, Ended
 
 from farflung.ledger import genesis_file
 from farflung.ledger.block import read_block
@@ -192,7 +192,7 @@ def test_another_seed_gives_other_bits(tiny: Any, farflung: Any) -> None:
 
 
 def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
-    process = farflung.start("run", "--preset", "tiny", *UNAUDITED, "--rounds", "500", "--json")
+    process = farflung.start("run", "--preset", "tiny", *UNAUDITED, *MANY, "--json")
     assert process.stdout is not None
     for line in process.stdout:
         if '"event":"round"' in line:
@@ -203,7 +203,7 @@ def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
     assert "error[FF-APP-132]" in ended.errors
     result = ended.events[-1]
     assert result["event"] == "result"
-    assert 0 < result["rounds"] < 500
+    assert 0 < result["rounds"] < 150
     assert result["sum"] == 0
     settled = [e["paid"] for e in ended.events if e["event"] == "settled"]
     assert result["paid"] == sum(settled) == result["rounds"] * ROUND_PRICE

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_trees import UNAUDITED, Ended, Farflung, kill_tree, outcome
+from app_trees import UNAUDITED, Ended, Farflung, outcome
 
 from farflung.core.errors import VerificationError
 from farflung.core.events import WarningEvent
@@ -145,19 +145,12 @@ def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(farflu
 # Places that are taken
 
 
-@pytest.mark.slow
-def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, command: Callable[..., Ended], here: Path) -> None:
+def test_a_folder_with_files_of_somebody_is_left_alone(command: Callable[..., Ended], here: Path) -> None:
+    """Of a run that is in use: tests/app/test_app_stop.py."""
     (here / "mine").mkdir()
     (here / "mine" / "letter.txt").write_text("precious")
     told = command(*TINY, "--out", "mine").refusal("FF-APP-012", 1)
     assert "resume" not in told  # there is nothing to resume in it
-    process = farflung.start(*TINY, *UNAUDITED, "--rounds", "500", "--out", "runs/one")
-    try:
-        _read_until(process, '"event":"joined"')
-        assert str(process.pid) in command("resume", "one").refusal("FF-APP-010", 1)
-        assert "farflung resume" in command(*TINY, "--out", "runs/one").refusal("FF-APP-012", 1)
-    finally:
-        kill_tree(process)
     assert (here / "mine" / "letter.txt").read_text() == "precious"
 
 

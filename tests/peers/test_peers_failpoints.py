@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,42 +98,30 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Referen
     return run
 
 
-NEVER_LEFT_OUT = {"run.module.rename", "ledger.create.commit", "run.log.write"}
-STRIDE = 8
-
-
-def told_apart(points: Sequence[str]) -> list[str]:
-    """One failpoint of all at which a kill leaves the same, by three rules.
-
-    Before a file is renamed, it is one that nobody reads. A folder's fsync changes nothing that who is killed leaves:
-    after it comes the next failpoint, where all files are the same. And a transaction that begins has written nothing,
-    one that was not committed is taken back. What a loss of power leaves is another matter
-    (tests/ledger/test_ledger_outage.py).
-    """
-    renamed = {point.removesuffix(".rename") for point in points if point.endswith(".rename")}
-    unread = {f"{label}.{step}" for label in renamed for step in ("write", "fsync")}
-    return [point for point in points if point not in unread and not point.endswith((".dirsync", ".begin"))]
+# One for each kind of thing that is written: a file of the run, a database, a log, a store, what is told.
+KINDS = (
+    *("run.module.rename", "ledger.create.commit", "run.log.write", "provider.store.manifest.rename"),
+    "watch.events.fsync",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("is_each", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_kill_at_failpoints_ends_with_the_same_bits(reference: Any, farflung: Farflung, is_each: bool) -> None:
-    """At every eighth of those that leave something else; in `make soak` at each of all, with audits.
+    """At one for each kind of thing that is written; in `make soak` at each of all, with audits.
 
     Of a kill beside audits: test_peers_requester_canaries_tree.
     """
     words, passed_all, wanted = reference(*(() if is_each else UNAUDITED))
     assert len(passed_all) > 60
-    apart = told_apart(passed_all)
-    drawn = {*apart[::STRIDE], *NEVER_LEFT_OUT.intersection(apart)}
-    points = list(passed_all) if is_each else [point for point in apart if point in drawn]
+    points = list(passed_all) if is_each else [point for point in passed_all if point in KINDS]
     # What is torn there is cut off by the next leg.
     points.insert(points.index("run.log.write") + 1, "run.log.cut")
     legs = kill_at_each(farflung, words, points, wanted)
     print(f"\n{len(legs.fired)} failpoints fired in {len(legs.runs)} runs: " + ", ".join(legs.fired))
     assert list(legs.fired) == points
-    assert {*NEVER_LEFT_OUT, "run.log.cut"} <= set(points)
+    assert {*KINDS, "run.log.cut"} <= set(points)
     assert legs.most_reexecuted <= 1
 
 

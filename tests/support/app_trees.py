@@ -21,6 +21,8 @@ LIMIT_SECONDS = 240  # of one command, on a machine that other tests keep busy
 GONE_SECONDS = 60  # until the kernel has cleared away what was killed
 # A network is two processes smaller where nobody is audited.
 UNAUDITED = ("--set", "audit.rate=0", "--set", "audit.probation=0", "--set", "network.verifiers=0")
+# More than are over before somebody stops the run; of 180 its workers would compile the codec, for seconds.
+MANY = ("--rounds", "150", "--set", "budget=10")
 RUN_KEYS = ("model_hash", "ledger_root", "sum", "paid", "refunded", "rounds")
 
 Event = dict[str, Any]
