@@ -142,3 +142,20 @@ def test_the_page_of_results_tells_of_every_case_of_the_network() -> None:
     page = (ROOT / "bench" / "results" / "README.md").read_text()
     assert len(cases) > 9
     assert [case for case in cases if f"| `{case}` |" not in page] == []
+
+
+def test_the_readmes_steps_behind_a_limited_link_are_those_of_the_results() -> None:
+    lines = (ROOT / "bench" / "results" / "links.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = {
+        row["case"].removesuffix(": a step"): row for row in map(json.loads, lines) if row["case"].endswith(": a step")
+    }
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for case, shown in (
+        ("SparseLoCo", "{:.2f} s with SparseLoCo (validation loss {:.2f}"),
+        ("MuLoCo", "{:.2f} s with MuLoCo ({:.2f}"),
+        ("DDP dense", "{:.2f} s with PyTorch's DDP ({:.2f}"),
+        ("DDP PowerSGD rank 4", "{:.2f} s with its PowerSGD ({:.2f}"),
+    ):
+        loss = float(re.findall(r"loss ([\d.]+)", steps[case]["against"])[0])
+        assert shown.format(steps[case]["value"], loss) in page
+    assert f"{steps['DDP dense, free']['value']:.2f} s without a limit" in page
