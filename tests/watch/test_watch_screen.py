@@ -378,6 +378,27 @@ def test_a_lane_shows_each_part_in_its_place() -> None:
     assert any("01010101" in row and "2.00 s" in row for row in rows)
 
 
+def test_a_peer_that_has_a_name_is_shown_with_its_name_wherever_it_is_shown() -> None:
+    ups = [events.ProcessStartEvent(role="provider", name=f"provider-{i}", pid=7, peer=p) for i, p in enumerate(PEERS)]
+    trained = [came(peer, 2.0) for peer in PEERS]
+    story = told(*ups, PLANNED, opened(0, at=100.0), *trained, closed(0, 10.0))
+    first, key = PEERS[0], PEERS[0][:8]
+    both, pay = f"provider-0 ({key})", events.RelayPaymentEvent(peer=first, bytes=1, price=1, paid=1)
+    warning = events.WarningEvent(code="FF-APP-095", message=f"{key} stays away; {'9' * 8} too, {both}")
+    failure = events.RunFailureEvent(code="FF-APP-099", message=f"{key}: no", cause=f"of {key}", hint="")
+    hired = events.ProviderMatchEvent(offers=9, peers=PEERS, unit_price=1)
+    stage = events.DisputeStageEvent(peer=first, round=0, segment=0, stage="first", turn="both", height=3)
+    for said in (pay, warning, failure, hired, stage):
+        text = " ".join(lines(said, fold(story, said)))
+        assert both in text, said
+        assert text.count(key) == text.count(both), text
+    rows = {columns: [row.text for row in round_rows(story, 0, columns)] for columns in (60, 80, 120)}
+    assert all(any(both in row for row in rows[columns]) for columns in (80, 120))
+    assert any(key in row for row in rows[60])
+    for columns, of in rows.items():
+        assert max(map(phrases.columns_of, of)) <= columns
+
+
 def test_a_dispute_is_told_from_the_draw_to_the_money() -> None:
     drawn = events.AuditDrawEvent(at=1.0, round=0, peer=PEERS[3], segment=2)
     timeline = told(drawn, AUDIT, CAUGHT, events.LeasePaymentEvent(peer=PEERS[3], units=9, paid=0))
@@ -386,7 +407,7 @@ def test_a_dispute_is_told_from_the_draw_to_the_money() -> None:
         "1 of 1: segment 2 of round 0 by 04040404",
         "the draw chose it",
         "false: the claim is off by 812x the tolerance",
-        f"{PEERS[0]} trained the segment again",
+        "First    01010101 trained the segment again",
         "02020202 did the same",
         "it loses 1.54 credits",
         "0.768 to the verifiers, 0.768 burnt",

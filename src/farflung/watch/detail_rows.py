@@ -14,6 +14,7 @@ from farflung.watch.row_layout import ScreenRow, SpanStyle, TextSpan, block, cut
 
 BAR: Final = 40
 LEAST_BAR: Final = 8
+NAMED: Final = 22  # columns of `provider-1 (9ae58a6e)`: a narrower screen has the keys alone
 COMPUTE, WAIT, SEND, MERGE = "█", "·", "▓", "▒"
 
 
@@ -112,14 +113,18 @@ def _lanes(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
     if not lanes:
         return block("Members", [TextSpan("this round's start is not in the log", SpanStyle.QUIET)], columns)
     numbers = "   train   merge    wait"
-    size = max(LEAST_BAR, min(BAR, columns - 9 - 9 - len(numbers) - 1))
+    names = {lane.peer: phrases.named(lane.peer, t) for lane in lanes}
+    if sum((9, NAMED, LEAST_BAR, 1, len(numbers))) > columns:
+        names = {peer: phrases.peer(peer) for peer in names}
+    who = max(map(phrases.columns_of, names.values())) + 1
+    size = max(LEAST_BAR, min(BAR, columns - 9 - who - len(numbers) - 1))
     legend = f"{COMPUTE} train  {SEND} send  {MERGE} merge  {WAIT} wait"
     rows = [
         ScreenRow(
             cut(
                 (
                     TextSpan("Members  ", SpanStyle.STRONG),
-                    TextSpan(f"{legend:<{size + 9}}", SpanStyle.QUIET),
+                    TextSpan(f"{legend:<{size + who}}", SpanStyle.QUIET),
                     plain(numbers),
                 ),
                 columns,
@@ -134,7 +139,7 @@ def _lanes(t: RunTimeline, number: int, columns: int) -> list[ScreenRow]:
             continue
         bar = lane_bar(lane, size)
         spent = "".join(f"{_seconds(lane, sign):>6.2f} s" for sign in (COMPUTE, MERGE, WAIT))
-        spans = (plain(" " * 9 + f"{phrases.peer(lane.peer):<9}"), TextSpan(bar, SpanStyle.MARK), plain(" " + spent))
+        spans = (plain(" " * 9 + f"{names[lane.peer]:<{who}}"), TextSpan(bar, SpanStyle.MARK), plain(" " + spent))
         rows.append(ScreenRow(cut(spans, columns)))
     return rows
 
@@ -172,14 +177,14 @@ def dispute_rows(t: RunTimeline, number: int, columns: int, *, evidence: str, ru
     rows += block("Found", [_finding(audit)], columns)
     first, *others = audit.verifiers or ("",)
     rows += block(
-        "First", [plain(f"{phrases.clean(first, 64)} trained the segment again, before it saw the claim")], columns
+        "First", [plain(f"{phrases.named(first, t)} trained the segment again, before it saw the claim")], columns
     )
     second = f"{phrases.peers(others, t)} did the same, blind as well" if others else "none was asked for"
     rows += block("Second", [plain(second)], columns)
     took = f"{format_count(audit.tokens)} tokens trained again in {format_seconds(audit.seconds)}"
     rows += block("Cost", [plain(took)], columns)
     rows += _verdict(t, audit, is_caught, columns)
-    rows += dispute_text.rows(*dispute_text.of(t, audit.peer, audit.round, audit.segment), columns)
+    rows += dispute_text.rows(*dispute_text.of(t, audit.peer, audit.round, audit.segment), t, columns)
     return rows + _proof(t, audit, is_caught, evidence, run, columns)
 
 

@@ -193,15 +193,17 @@ def now(t: RunTimeline, peer: str) -> str:
     return f"{phrases.named(peer, t)}'s dispute is played: {dispute_step(played[-1])}"
 
 
-def event_text(event: DisputeStageEvent | DisputeEndEvent) -> tuple[str, ...]:
+def event_text(event: DisputeStageEvent | DisputeEndEvent, t: RunTimeline) -> tuple[str, ...]:
     """The event as parts of plain lines."""
-    who = phrases.peer(event.peer)
+    who = phrases.named(event.peer, t)
     if isinstance(event, DisputeStageEvent):
         return f"{who}, block {event.height}: {dispute_step(event)}", hashes(event.accused, event.other)
     return f"in {who}'s dispute {end(event)}", element(event), values(event), *money(event), size(event)
 
 
-def rows(played: Sequence[DisputeStageEvent], ruled: DisputeEndEvent | None, columns: int) -> list[ScreenRow]:
+def rows(
+    played: Sequence[DisputeStageEvent], ruled: DisputeEndEvent | None, t: RunTimeline, columns: int
+) -> list[ScreenRow]:
     """A game rung by rung, one block of lines a move, and its end."""
     if not played and ruled is None:
         return []
@@ -214,7 +216,7 @@ def rows(played: Sequence[DisputeStageEvent], ruled: DisputeEndEvent | None, col
         made += block("", [plain(f"{each.height:>5}  {dispute_step(each)}")], columns, right=right)
     challenger = next((each.challenger for each in reversed(played) if each.challenger), "")
     if challenger:
-        made += block("", [plain(f"{phrases.peer(challenger)} plays for the accusers")], columns)
+        made += block("", [plain(f"{phrases.named(challenger, t)} plays for the accusers")], columns)
     if ruled is None:
         return made + block("End", [TextSpan("not decided yet", SpanStyle.QUIET)], columns)
     made += block("End", [TextSpan(end(ruled), style(ruled)), plain(f"block {ruled.height}")], columns)

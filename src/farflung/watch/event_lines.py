@@ -60,7 +60,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
             peer = f", peer {phrases.peer(event.peer)}" if event.peer else ""
             return say("Network", f"{event.name} is up (pid {event.pid}{peer})")
         case events.ProviderMatchEvent():
-            return _matched(event)
+            return _matched(event, timeline)
         case events.EscrowEvent():
             escrow, stakes = phrases.shown_credits(event.escrow), phrases.short_credits(event.stakes)
             return say("Network", f"job {phrases.peer(event.job)}: {escrow} in escrow, {stakes} at stake")
@@ -83,7 +83,7 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.ChainComparisonEvent():
             return say("Settle", committee_text.chain_comparison(event))
         case events.RelayPaymentEvent():
-            return say("Settle", relay_fee_text.payment(event))
+            return say("Settle", relay_fee_text.payment(event, timeline))
         case events.PlanComparisonEvent():
             return _compared(event)
         case events.RepeatedRunEvent():
@@ -91,10 +91,10 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.WarningEvent(code=phrases.ESCAPED):
             return [row for part in event.message.split("; ") for row in say("Verify", part)]
         case events.WarningEvent():
-            return say(timeline.stage, phrases.warned(event), _try(event.hint))
+            return say(timeline.stage, phrases.warned(event, timeline), _try(event.hint))
         case events.RunFailureEvent():
-            cause = f"cause: {event.cause}" if event.cause else ""
-            return say(timeline.stage, phrases.failed(event), cause, _try(event.hint))
+            cause = f"cause: {phrases.with_names(event.cause, timeline)}" if event.cause else ""
+            return say(timeline.stage, phrases.failed(event, timeline), cause, _try(event.hint))
         case events.RunResultEvent():
             return _result(event, timeline, run)
     return _verify(event, timeline) or _train(event, timeline)
@@ -149,12 +149,11 @@ def _sandboxed(event: events.SandboxEvent) -> list[str]:
     return [*say("Network", leaves), *gaps]
 
 
-def _matched(event: events.ProviderMatchEvent) -> list[str]:
+def _matched(event: events.ProviderMatchEvent, timeline: RunTimeline) -> list[str]:
     price = f"{len(event.peers)} hired at {format_credits(event.unit_price)} credits a token"
-    names = [" ".join(peer[:8] for peer in event.peers[i : i + 10]) for i in range(0, len(event.peers), 10)]
     return [
         *say("Network", phrases.many(event.offers, "offer"), price, between=", "),
-        *[line for row in names for line in say("Network", row)],
+        *say("Network", *[phrases.named(peer, timeline) for peer in event.peers], between=", "),
     ]
 
 
@@ -244,7 +243,7 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
             lost = f"{phrases.caught_price(event)}{split}"
             return [*say("Verify", phrases.caught_claim(event, timeline)), *say("Verify", lost, evidence)]
         case events.DisputeStageEvent() | events.DisputeEndEvent():
-            return say("Verify", *dispute_text.event_text(event))
+            return say("Verify", *dispute_text.event_text(event, timeline))
     return []
 
 

@@ -7,6 +7,7 @@ Rounds are named as in the event log, from 0; progress counts the rounds that ar
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ HOLDS: Final = "holds"  # the finding of an audit of honest work
 FALSE: Final = "false"
 SMALL_CREDITS: Final = 1000  # micro-credits; below this all digits are shown
 SHORT: Final = 8  # digits of a key or hash that are enough for the eye
+_SHORT_KEY: Final = re.compile(rf"(?<![(\w])[0-9a-f]{{{SHORT}}}(?!\w)")
 WHERE: Final = ("local network on this computer; nothing leaves it", "local network; nothing leaves it")
 TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
 OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
@@ -76,6 +78,12 @@ def named(key: str, t: RunTimeline) -> str:
     """A peer as it is shown: `provider-2 (33c98439)`, or its key alone where its name is not known here."""
     name = clean(t.names.get(key, ""), 24)
     return f"{name} ({peer(key)})" if name else peer(key)
+
+
+def with_names(text: str, t: RunTimeline) -> str:
+    """What a process said that knows keys alone: the name stands beside each key that has one here."""
+    names = {peer(key): named(key, t) for key in t.names}
+    return _SHORT_KEY.sub(lambda found: names.get(found[0], found[0]), text) if names else text
 
 
 def peers(keys: Sequence[str], t: RunTimeline, most: int = 4) -> str:
@@ -432,14 +440,14 @@ def stands_on(event: events.LineageEvent) -> tuple[str, ...]:
     )
 
 
-def failed(event: events.RunFailureEvent) -> str:
+def failed(event: events.RunFailureEvent, t: RunTimeline) -> str:
     """Why there is no result."""
-    return f"error[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+    return f"error[{clean(event.code, 16)}]: {with_names(clean(event.message, 200), t)}"
 
 
-def warned(event: events.WarningEvent) -> str:
+def warned(event: events.WarningEvent, t: RunTimeline) -> str:
     """What a person should know."""
-    return f"warning[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+    return f"warning[{clean(event.code, 16)}]: {with_names(clean(event.message, 200), t)}"
 
 
 def ways(event: events.PathCountsEvent) -> str:

@@ -16,11 +16,12 @@ def planned_fees(plan: events.PlanEvent) -> str:
     return f"relays at {each}: at most {phrases.short_credits(plan.relay_funds)} more"
 
 
-def payment(event: events.RelayPaymentEvent) -> str:
+def payment(event: events.RelayPaymentEvent, t: RunTimeline) -> str:
     """What a relay got, and for what."""
     work = f"{format_bytes(event.bytes)} that both ends signed for"
     rest = f"; {phrases.shown_credits(event.held)} still in its channel" if event.held else ""
-    return f"relay {phrases.peer(event.peer)} is paid {phrases.shown_credits(event.paid)} for {work}{rest}"
+    who = phrases.named(event.peer, t) if event.peer in t.names else f"relay {phrases.peer(event.peer)}"
+    return f"{who} is paid {phrases.shown_credits(event.paid)} for {work}{rest}"
 
 
 def summary(t: RunTimeline) -> str:

@@ -279,7 +279,7 @@ def _incidents(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
         rows += block("", parts, columns, rank=STORY)
     warnings = phrases.warnings(t, is_over)
     if warnings and t.result is None:
-        rows += block("", [TextSpan(phrases.warned(warnings[-1]), SpanStyle.CARE)], columns, rank=STORY)
+        rows += block("", [TextSpan(phrases.warned(warnings[-1], t), SpanStyle.CARE)], columns, rank=STORY)
     return rows
 
 

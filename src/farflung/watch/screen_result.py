@@ -33,7 +33,8 @@ def verify(t: RunTimeline, columns: int, is_over: bool, run: str = "") -> list[S
         rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
     for warning in t.warnings:
         if warning.code == phrases.ESCAPED:
-            rows += block("", [TextSpan(phrases.clean(warning.message, 200), SpanStyle.CARE)], columns, rank=STORY)
+            told = phrases.with_names(phrases.clean(warning.message, 200), t)
+            rows += block("", [TextSpan(told, SpanStyle.CARE)], columns, rank=STORY)
     return rows + _guessers(t, columns) + _played(t, columns)
 
 
@@ -193,7 +194,7 @@ def _largest(t: RunTimeline) -> str:
 def _no_result(t: RunTimeline, now: float, columns: int, is_over: bool, run: str) -> list[ScreenRow]:
     go_on = _commands(t, run, "resume")
     if t.failed is not None:
-        said = [TextSpan(phrases.failed(t.failed), SpanStyle.BAD)]
+        said = [TextSpan(phrases.failed(t.failed, t), SpanStyle.BAD)]
         return block("Result", said, columns, rank=0)
     if is_over:
         return block("Result", [_quiet(phrases.UNFINISHED)], columns, rank=0, right=go_on)

@@ -13,10 +13,11 @@ from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.money import format_credits
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.genesis import chain_of
+from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again, runs_folder
 from farflung.verify.replay_report import ReexecutionReport, ReplayReport, RetrialReport
 from farflung.watch.event_lines import say
-from farflung.watch.phrases import many
+from farflung.watch.phrases import many, with_names
 
 
 @click.command("verify-run", epilog="Example: farflung verify-run runs/2026-01-31-local")
@@ -55,13 +56,14 @@ def verify_run(
     run = folder.find(runs_folder(), name)
     spec = resolve_again(run).spec if run.identity_file.exists() else None
     chain = chain_of(run, spec) if spec is not None else None
-    report = prove(run, chain, parents, rate, 1 if seed is None else seed, retries, _note)
-    lines = [msgspec.json.encode(report).decode()] if as_json else words(report)
+    known = read_timeline(run)  # names of keys alone; what is proved rests on the export
+
+    def note(text: str) -> None:
+        sys.stderr.write(f"note: {with_names(text, known)}\n")
+
+    report = prove(run, chain, parents, rate, 1 if seed is None else seed, retries, note)
+    lines = [msgspec.json.encode(report).decode()] if as_json else [with_names(line, known) for line in words(report)]
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
 
 
 def _tested(report: ReplayReport) -> list[str]:

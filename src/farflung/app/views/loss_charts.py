@@ -23,7 +23,7 @@ KINDS: Final = ("sync", "audit", "join", "control", "relay")
 def label(names: Mapping[str, str], peer: str) -> str:
     """A peer by its short key, with the name it has in this run."""
     short = redact(peer[:8], 8)
-    return f"{names[peer]} {short}" if peer in names else short
+    return f"{names[peer]} ({short})" if peer in names else short
 
 
 def in_order(peers: Iterable[str], names: Mapping[str, str]) -> list[str]:

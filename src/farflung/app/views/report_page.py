@@ -254,7 +254,7 @@ def _charts(
         made["sent"] = loss_charts.sent(sent, report_text.sent_described(sent))
     if strips:
         late = report_series.slowest(report_series.time_shares(strips))
-        made["lanes"] = member_charts.lanes(strips, names, report_text.lanes_described(strips, late))
+        made["lanes"] = member_charts.lanes(strips, names, report_text.lanes_described(strips, late, names))
     if found.rows and found.cells:
         made["audits"] = member_charts.audits(found, names, report_text.audits_described(found))
     if money_charts.flows(money, names):

@@ -108,7 +108,7 @@ def _clipped(t: RunTimeline) -> str:
         return ""
     ordered = sorted(taken, key=lambda key: (-taken[key], key))
     shares = {key: f"{100 * taken[key] / len(t.rounds):.2g} %" for key in ordered[:8]}
-    named = ", ".join(f"{share} of what {redact(key[:8], 8)} sent" for key, share in shares.items())
+    named = ", ".join(f"{share} of what {person(t.names, key)} sent" for key, share in shares.items())
     more = f" and less of {len(ordered) - 8} more" if len(ordered) > 8 else ""
     return f"Clipping to the median norm took away {named}{more}, on the average of all rounds; it is not sent again."
 
@@ -257,10 +257,10 @@ def sent_described(sent: SentBytesSeries) -> str:
     return f"Bytes sent: {format_bytes(sent.total)} in this run{ring}. The kinds are in the table."
 
 
-def lanes_described(strips: tuple[MemberRow, ...], late: MemberTimeShare | None) -> str:
+def lanes_described(strips: tuple[MemberRow, ...], late: MemberTimeShare | None, names: Mapping[str, str]) -> str:
     """The lanes in words."""
     rounds = sorted({strip.round for strip in strips})
-    who = f"; most often all waited for {redact(late.peer[:8], 8)}, {late.last} times" if late is not None else ""
+    who = f"; most often all waited for {person(names, late.peer)}, {late.last} times" if late is not None else ""
     return f"What each provider did in the last of {many(len(rounds), 'round')}: compute, send, merge, wait{who}."
 
 
