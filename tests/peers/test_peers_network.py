@@ -26,6 +26,7 @@ from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
 from farflung.peers.ledger_client.connect import reaches_of
 from farflung.peers.network import card, invitation, network_file
 from farflung.peers.network.account import own_account
+from farflung.peers.network.grant import request_grant
 from farflung.peers.network.invitation import Invitation, Seat
 from farflung.peers.network.join import KnownNetwork, join
 from farflung.peers.network.network_file import NetworkFile
@@ -291,6 +292,26 @@ def test_an_older_program_is_told_what_the_network_needs(tmp_path: Path) -> None
         async with network(tmp_path / "seat", least="999.0.0") as net:
             with pytest.raises(FarflungError, match="FF-APP-534"):
                 await join(net.text)
+
+    asyncio.run(scenario())
+
+
+def test_the_faucet_of_a_network_is_asked_over_its_seats(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with network(tmp_path / "dry") as net:
+            with pytest.raises(FarflungError, match="FF-APP-542"):
+                await request_grant(await join(net.text), OTHER)
+        faucet = card.FaucetConfig(key=TREASURY, grant=100, block_day=100, day=100)
+        async with network(tmp_path / "seat", faucet=faucet) as net:
+            found = await join(net.text)
+            assert found.card.faucet == card.FaucetTerms(100, 100, 100)
+            said = [await request_grant(found, OTHER) for _ in range(2)]
+            assert [(each.amount, each.is_new) for each in said] == [(100, True), (100, False)]
+            with pytest.raises(FarflungError, match="FF-APP-536") as refused:
+                await request_grant(found, SEAT)
+            assert refused.value.exit_code == 4
+            with pytest.raises(FarflungError, match="FF-APP-539"):
+                await request_grant(found, SEAT, b"token")
 
     asyncio.run(scenario())
 

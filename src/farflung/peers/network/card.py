@@ -18,11 +18,13 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_NETWORK_CARD, SigningKey, is_signed
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
+from farflung.core.money import MAX_CREDITS, MICRO
 from farflung.core.release import VERSION
 from farflung.peers.network.invitation import Seat, is_name, is_place
 from farflung.peers.process.config import ListenerConfig, Port
 
 CARD: Final = "network.card"
+Money = Annotated[int, msgspec.Meta(ge=0, le=MAX_CREDITS)]
 FORMAT: Final = 1
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 
@@ -81,6 +83,20 @@ class NetworkRelayConfig(ListenerConfig, frozen=True):
     price: Annotated[int, msgspec.Meta(ge=0, le=limits.RELAY_PRICE)] = 0
 
 
+class FaucetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table [network.faucet] of one validator's file; money in micro-credits."""
+
+    key: SigningKey
+    grant: Money = 10 * MICRO
+    block_day: Money = 160 * MICRO
+    day: Money = 2000 * MICRO
+
+    @property
+    def terms(self) -> FaucetTerms:
+        """The same, as the card says it."""
+        return FaucetTerms(self.grant, self.block_day, self.day)
+
+
 class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table [network] of a validator's file: what its card says.
 
@@ -94,6 +110,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     least: str = VERSION
     foreign_modules: bool = False
     message: Annotated[str, msgspec.Meta(max_length=limits.NETWORK_MESSAGE_CHARACTERS)] = ""
+    faucet: FaucetConfig | None = None
 
 
 def sign_card(key: SigningKey, card: NetworkCard) -> SignedNetworkCard:

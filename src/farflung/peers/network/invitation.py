@@ -59,6 +59,11 @@ def is_invitation(text: str) -> bool:
     return _ANY_VERSION.match(_INVISIBLE.sub("", text[: limits.INVITATION_CHARACTERS])) is not None
 
 
+def token_of(text: str) -> bytes:
+    """The token that an invitation brings for the faucet; empty for a network's name. Raises as `read`."""
+    return read(text).token if is_invitation(text) else b""
+
+
 def is_name(text: str) -> bool:
     """Whether a network can have this name: lower-case letters, digits and hyphens, and it is no invitation."""
     return _NAME.fullmatch(text) is not None and _ANY_VERSION.match(text) is None

@@ -1,9 +1,10 @@
-"""Answers for a seat what concerns its network and no ledger: the network card."""
+"""Answers for a seat what concerns its network: the network card, and grants where it holds the faucet's key."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
@@ -19,6 +20,8 @@ from farflung.peers.network.card import (
     SignedNetworkCard,
     sign_card,
 )
+from farflung.peers.network.faucet import Faucet, GrantLedger
+from farflung.peers.network.grant import GrantReply, GrantRequest, no_faucet
 from farflung.peers.network.invitation import Seat, is_name, is_place
 
 Places = Mapping[PeerId, tuple[str, int]]
@@ -33,9 +36,12 @@ class NetworkService:
         genesis: Genesis,
         config: NetworkConfig,
         places: Callable[[], Places],
+        folder: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives seconds since 1970."""
+        """`folder`: where the faucet keeps its log. `clock` gives seconds since 1970."""
+        said = config.faucet
+        self._faucet = None if said is None or not said.grant else Faucet(said, folder / "faucet.log", clock)
         self._key, self._genesis, self._config, self._places, self._clock = key, genesis, config, places, clock
         self._signed: SignedNetworkCard | None = None
 
@@ -52,6 +58,17 @@ class NetworkService:
             self._signed = sign_card(self._key, self._card(now))
         return self._signed
 
+    async def grant(self, address: str, request: GrantRequest, ledger: GrantLedger) -> GrantReply:
+        """A new account's first credits. Raises PolicyError FF-APP-542 (no faucet here), and as the faucet does."""
+        if self._faucet is None:
+            raise no_faucet()
+        return await self._faucet.grant(address, request, ledger)
+
+    def close(self) -> None:
+        """Ends; what is stored stays."""
+        if self._faucet is not None:
+            self._faucet.close()
+
     def _card(self, now: int) -> NetworkCard:
         seats = [Seat(key, host, port) for key, (host, port) in self._places().items() if is_place(host, port)]
         relays = [NetworkRelay(PeerId(bytes(r.peer)), r.host, r.port, r.price) for r in self._config.relays]
@@ -65,7 +82,7 @@ class NetworkService:
             tuple(relays),
             self._config.least,
             VERSION,
-            FaucetTerms(),
+            FaucetTerms() if self._config.faucet is None else self._config.faucet.terms,
             self._config.foreign_modules,
             self._config.message,
         )

@@ -14,6 +14,11 @@ name = "commons"             # of the network; left out: the ledger's
 least = "0.1.0"              # the oldest farflung that takes part
 foreign_modules = false      # whether jobs with Python code of their own are usual
 message = ""                 # of the day
+[network.faucet]             # at one seat of a network; money in micro-credits
+key = "faucet.key"           # of the account that pays
+grant = 10000000             # to a new account, once
+block_day = 160000000        # to an address block (/24, /48) in 24 hours, where no token lifts it
+day = 2000000000             # to everybody together in 24 hours
 [[network.relays]]           # whom peers behind routers are reached through
 peer = "KEY"
 host = "net.example"

@@ -19,17 +19,21 @@ from typing import Any, Final, NamedTuple
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.ledger.ledger_state import LedgerState
 from farflung.ledger.table_rows import KeyRow, NodeRow
+from farflung.ledger.transactions import SignedTx
+from farflung.ledger.tx_results import Result
 from farflung.net.endpoint_records import check_newer
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import QUERY
 from farflung.peers.network.card import CARD, SignedNetworkCard
+from farflung.peers.network.grant import GRANT, REQUEST_BYTES, GrantReply, GrantRequest, no_faucet
 from farflung.peers.network.service import NetworkService
 from farflung.peers.protocol.directory import (
     LIST,
@@ -140,6 +144,27 @@ class LedgerRequestHandler:
             raise ProtocolError("FF-APP-030", f"a validator does not serve {CARD!r}")
         return self._network.card()
 
+    async def _grant(self, connection: Connection, request: GrantRequest) -> GrantReply:
+        if self._network is None:
+            raise no_faucet()
+        return await self._network.grant(connection.remote[0], request, self)
+
+    @property
+    def chain(self) -> Hash:
+        """The ledger's id."""
+        return self._chain.id
+
+    @property
+    def state(self) -> LedgerState:
+        """The ledger at its head."""
+        return self._chain.state
+
+    async def submit(self, signed: SignedTx) -> Result:
+        """What became of a transaction of this seat's own. Raises as a query that submits it."""
+        said = await self._answer(queries.SubmitRequest((signed,)))
+        assert isinstance(said, queries.SubmitReply)
+        return said.results[0]
+
     def _hear(self, connection: Connection, body: bytes) -> None:
         assert self.committee is not None
         self.committee.hear(connection, body)
@@ -210,6 +235,10 @@ def _advertisement(body: bytes) -> Advertisement:
     return decode(body, Advertisement, ADVERTISEMENT_BYTES)
 
 
+def _grant_request(body: bytes) -> GrantRequest:
+    return decode(body, GrantRequest, REQUEST_BYTES)
+
+
 def _unread(body: bytes) -> bytes:
     return body
 
@@ -223,5 +252,6 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
         _advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
     CARD: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._card()),
+    GRANT: LedgerRoute(_grant_request, LedgerCaller.ANYONE, LedgerRequestHandler._grant),
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
 }

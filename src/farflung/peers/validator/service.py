@@ -54,13 +54,14 @@ class ValidatorService:
         self._setting, self._on_block = setting, on_block
         self.store = LedgerStore.open(setting.folder / "chain.db", setting.genesis, setting.keep_ms)
         self.chain = self.store.load(setting.key)
+        self._network = NetworkService(setting.key, setting.genesis, setting.network, self._seats, setting.folder)
         self.requests = LedgerRequestHandler(
             self.chain,
             self.store,
             is_local=setting.is_logical,
             directory=setting.folder / "directory.bin",
             on_block=self._moved,
-            network=NetworkService(setting.key, setting.genesis, setting.network, self._seats),
+            network=self._network,
         )
         self.endpoint = Endpoint(
             setting.key,
@@ -147,6 +148,7 @@ class ValidatorService:
             await self.committee.close()
         await self.readers.close()
         await self.endpoint.close()
+        self._network.close()
         if self._votes is not None:
             self._votes.close()
         self.store.close()
