@@ -32,11 +32,14 @@ EXAMPLES_IN_WORDS = {"FARFLUNG_KEY", "FARFLUNG_SECTION_KEY"}  # stand for any of
 HEAD = """\
 # All settings
 
-Every key of a job file with its default. `farflung plan --show-config` shows your job's values and where each came
-from; `farflung init` writes a file to start with.
+Every key of a job file with its default: `sync.steps` is `steps` in the section `[sync]`. `farflung init` writes a file
+to start with; `farflung plan --show-config` shows your job's values and where each came from.
 
-Precedence: flag (`--set sync.steps=20`), environment (`FARFLUNG_SYNC_STEPS=20`: the key in capitals, `_` for the
-dot), file, `--preset`. Accepted ranges are wider than what was run: [sizes](plan/memory.md#how-well-it-holds).
+A flag (`--set sync.steps=20`) wins over the environment (`FARFLUNG_SYNC_STEPS=20`), that over the file, that over
+`--preset`. Accepted ranges are wider than what was run: [sizes](plan/memory.md#how-well-it-holds).
+
+| key | default | what |
+|---|---|---|
 """
 
 
@@ -67,14 +70,7 @@ def about(key: JobKey) -> str:
 
 def settings() -> str:
     """The page of all settings."""
-    parts, section = [HEAD], None
-    for key in KEYS.values():
-        if key.section != section:
-            section = key.section
-            title = f"`[{section}]`" if section else "At the top"
-            parts.append(f"\n## {title}\n\n| key | default | what |\n|---|---|---|\n")
-        parts.append(f"| `{key.name}` | `{shown(key.default)}` | {about(key)} |\n")
-    return "".join(parts)
+    return HEAD + "".join(f"| `{key.dotted}` | `{shown(key.default)}` | {about(key)} |\n" for key in KEYS.values())
 
 
 def test_the_page_of_settings_is_what_the_source_says() -> None:
