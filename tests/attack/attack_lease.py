@@ -35,6 +35,7 @@ from farflung.core.errors import RunError
 from farflung.core.ids import Hash
 from farflung.host.sandbox import SandboxTier
 from farflung.ledger.block import Genesis
+from farflung.ledger.table_rows import JobRow, LeaseRow
 from farflung.ledger.transactions import LeaseRole
 from farflung.market.provider_offer import Capabilities
 from farflung.net.endpoint_records import EndpointAddress
@@ -68,6 +69,22 @@ ORDERS = (
     protocol_messages.VOUCH,
     protocol_messages.END,
 )
+
+
+class FundedLedger:
+    """In the place of a ledger: every job is the honest requester's, with money, and this node has its lease."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[Hash, JobRow | None] = {}  # others than that
+        self.is_leased = True
+
+    async def job(self, job: Hash) -> JobRow | None:
+        if job in self.jobs:
+            return self.jobs[job]
+        return JobRow(job, REQUESTER.public, 1 << 50, 1 << 20, SPEC.rounds, 10**9)
+
+    async def row(self, kind: type[LeaseRow], key: bytes) -> LeaseRow | None:
+        return LeaseRow(TERMS.id, ME.public, 10, 500, UNITS, ME.public) if self.is_leased else None
 
 
 class Process:
@@ -121,8 +138,10 @@ class Scene:
 
     def __init__(self, folder: Path, key: SigningKey = ME, role: LeaseRole = LeaseRole.TRAIN) -> None:
         roles = {LeaseRole.TRAIN: PROVIDER, LeaseRole.AUDIT: VERIFIER}
-        config = node_config(key, folder / "me", GENESIS)
+        config = node_config(key, folder / "me", GENESIS, allow_modules=True)
         self.provider = NodeAgent(config, QuietChannel(), roles[role])
+        self.ledger = FundedLedger()
+        self.provider.admission.follow(self.ledger)
         self.home = Party(REQUESTER, folder / "home")
         self.fellow = Party(FELLOW, folder / "fellow")
         self.verifier = Party(VERIFIERS[1], folder / "verifier")
@@ -158,7 +177,7 @@ class Scene:
     def start(self) -> protocol_messages.LeaseStartRequest:
         mine = protocol_messages.PeerAddress(self.key.public, (EndpointAddress(*self.provider.endpoint.address),))
         members = (self.home.address, mine, self.fellow.address, self.verifier.address)
-        return start_order(self.home, 0, members, self.state, self.provider._lease_key.public)
+        return start_order(self.home, 0, members, self.state, self.provider.lease_key.public)
 
     async def begin(self) -> None:
         """The honest requester leases and starts the provider."""

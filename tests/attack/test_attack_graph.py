@@ -120,7 +120,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 put = scene.home.put
                 state = put(public_state.pack(SYNCED.initial(flat_model.initial(SPEC, built())), LAYOUT))
                 start = replace(scene.start, job=terms.id, graph=put(data), dataset=put(PACKED), snapshot=state)
-                wrapped = wrap(scene.provider._lease_key.public, terms.id, JOB_KEY)
+                wrapped = wrap(scene.provider.lease_key.public, terms.id, JOB_KEY)
                 code = await scene.order(protocol_messages.START, replace(start, wrapped_key=wrapped))
                 return code, scene.process.worker.asked
 

@@ -245,12 +245,12 @@ def test_a_member_that_is_out_gets_no_object_any_more(against: Any) -> None:
 def test_a_lease_key_is_of_one_lease_and_gone_with_it(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
-        first, start = scene.provider._lease_key.public, scene.start
+        first, start = scene.provider.lease_key.public, scene.start
         assert await scene.order(messages.PROPOSE, scene.proposal) == "ok"
-        assert scene.provider._lease_key.public == first  # asked again: the same lease
+        assert scene.provider.lease_key.public == first  # asked again: the same lease
         assert await scene.order(messages.END, messages.LeaseEndRequest(TERMS.id)) == "ok"
         assert await scene.order(messages.PROPOSE, scene.proposal) == "ok"
-        assert scene.provider._lease_key.public != first
+        assert scene.provider.lease_key.public != first
         assert await scene.order(messages.START, start) == "FF-APP-082"
         wrapped = wrap(LeaseKey().public, TERMS.id, JOB_KEY)
         assert await scene.order(messages.START, replace(scene.start, wrapped_key=wrapped)) == "FF-APP-082"

@@ -402,7 +402,7 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
         scene.home.asked.clear()
         for lie in lies:
             assert await scene.order(messages.START, lie) == "FF-APP-058"
-        mine, other_job = scene.provider._lease_key.public, Hash(bytes(32))
+        mine, other_job = scene.provider.lease_key.public, Hash(bytes(32))
         keys = {
             b"": "FF-APP-082",
             bytes(80): "FF-APP-082",

@@ -126,6 +126,8 @@ class LocalNetwork:
             "unit_price": self.unit_price,
             "stake": self.stake,
             "registers": False,
+            "allow_modules": True,  # the job is the user's own
+            "disk_floor": 0,  # looked at before the run starts
             "flops": flops,
         }
 

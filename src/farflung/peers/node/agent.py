@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from farflung.core import limits
 from farflung.core.attestations import attestation_hash
-from farflung.core.codec import decode, encode
-from farflung.core.errors import PolicyError, ProtocolError, RunError
-from farflung.core.ids import PeerId
-from farflung.core.io.extras import require
+from farflung.core.codec import encode
+from farflung.core.errors import FarflungError, PolicyError, ProtocolError, RunError
+from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.units import Millis
 from farflung.host import lease as slots
@@ -32,27 +29,28 @@ from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.client import LedgerClient
-from farflung.peers.ledger_client.connect import any_of, client_in_run, reaches_of, validators_in
-from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, first_key
+from farflung.peers.ledger_client.key_registry import first_key
+from farflung.peers.node.admission import FOLLOW_SECONDS, LeaseAdmission
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
+from farflung.peers.node.disk_floor import DiskFloor
 from farflung.peers.node.dispute_files import DisputeJob
 from farflung.peers.node.disputes import DisputeAgent, parts_of
 from farflung.peers.node.lan_discovery import open_endpoint
-from farflung.peers.node.policy import LeasePolicy, check_passes
+from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.node.reachability import Reachability
-from farflung.peers.node.routes import Answer, Caller, NodeCall, NodeRole, Route
+from farflung.peers.node.routes import Answer, Caller, NodeCall, NodeRole, decoded
+from farflung.peers.node.slot_clock import SlotClock, SlotDue
 from farflung.peers.node.tamper_watch import TamperWatch
 from farflung.peers.node.training_lease import TrainingLease
 from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.node.workspace import JobWorkspace
-from farflung.peers.process.channel import Channel, ChannelEmitter, by_name, report_end
+from farflung.peers.process.channel import Channel, by_name
 from farflung.peers.program.stall_watch import STALLED, StallWatch
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import reach
 from farflung.peers.protocol.directory import DirectoryPublisher
 from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
-from farflung.peers.protocol.messages import order
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.reply_bounds import WorkerReplies
@@ -60,6 +58,7 @@ from farflung.train.reply_bounds import WorkerReplies
 ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
 WATCH_SECONDS = 0.25
+_NEW_WORK: Final = (messages.TRAIN, messages.AUDIT, messages.START)  # what a lease that is to end does not begin
 
 
 def _now() -> Millis:
@@ -75,9 +74,10 @@ class NodeAgent:
         self._config, self._channel, self._role = config, channel, role
         self._key, self._chain, self._folder = key, chain, config.folder
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._disk_floor = DiskFloor(self._folder, config.disk_floor)
         self._disk = DiskObjectStore(self._folder / "store", "provider.store")
         self._addresses: dict[PeerId, messages.PeerAddress] = {}
-        self._lease_key = LeaseKey()
+        self.lease_key = LeaseKey()
         self.requester: PeerId | None = None  # of the last lease
         self._proposal: messages.LeaseOfferRequest | None = None
         self._lease: TrainingLease | AuditLease | None = None
@@ -90,11 +90,20 @@ class NodeAgent:
         self._orders = OwnedTasks()  # under way
         self._facts = capabilities(self._folder, config.flops or None)
         self._policy = LeasePolicy(
-            chain, role.role, config.unit_price, config.stake, self._facts.memory_bytes, image_digest
+            chain,
+            role.role,
+            config.unit_price,
+            config.stake,
+            self._facts.memory_bytes,
+            image_digest,
+            config.allow_modules,
         )
         self.counter = ByteCounter()
         self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)
+        self.admission, self._hold = LeaseAdmission(key.public), SlotClock(FOLLOW_SECONDS)
+        self._looks = OwnedTasks()  # whether an offer became a lease
+        self._closed = ""  # by the owner
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
         folder = self._folder / "briefs"
@@ -107,11 +116,21 @@ class NodeAgent:
             return self._serve(peer, method, body)
         caller = route.caller if route is not None else Caller.REQUESTER
         is_allowed, lease = self._admitted(peer, caller)
+        if peer == self.requester:
+            self._hold.order(time.monotonic())
+            is_over = bool(self.closed) and method in _NEW_WORK
+            if is_over and lease is not None:
+                self._warn("FF-APP-575", f"the lease ends: {self.closed}")
+                self._end_worker()
+            if is_over or (self._hold.is_parked(peer) and not is_allowed):
+                if method == messages.END:
+                    self._hold.free()
+                raise _worker_gone()
         if not is_allowed:
             raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
         if route is None:
             raise ProtocolError("FF-APP-043", f"a {self._role.name} does not serve {method[:40]!r}")
-        reply = route.answer(NodeCall(self, lease, peer), _decoded(route, lease, body))
+        reply = route.answer(NodeCall(self, lease, peer), decoded(route, lease.job if lease else None, body))
         if inspect.isawaitable(reply):
             reply = await reply
         return reply if isinstance(reply, bytes) else b"" if reply is None else encode(reply)
@@ -166,54 +185,46 @@ class NodeAgent:
 
         return answer
 
-    # What the table of each role has
-
-    def _keep(self, call: NodeCall, said: messages.VoucherUpdate) -> None:
-        """A voucher of the lease, also of one whose worker is gone. Raises PolicyError FF-APP-305."""
-        if said.job not in [lease.job for lease in (self._lease, self._past) if lease is not None]:
-            raise PolicyError("FF-APP-305", "a voucher is of a job that is not worked on here")
-        self.vouchers.take(call.peer, said)
-
-    def _admit(self, call: NodeCall, said: messages.MembersUpdate) -> None:
-        self._know(said.members)
-        call.lease.admit(frozenset(self._addresses) | {call.peer})
-
-    def _show(self, call: NodeCall, said: messages.RelayPassesUpdate) -> None:
-        """Passes for ways through relays, at the requester's cost. Raises PolicyError FF-APP-241."""
-        check_passes(said.passes, call.peer, self._key.public, int(time.time()))
-        for signed in said.passes:
-            self.endpoint.payer.put(signed)
-
-    def join_group(self, call: NodeCall, said: messages.GroupJoinRequest) -> Awaitable[None]:
-        """The job's group at a relay."""
-        return call.lease.fanning.follow(said, self._lease_key)  # type: ignore[no-any-return]
-
-    def _propose(self, call: NodeCall, proposal: messages.LeaseOfferRequest) -> messages.LeaseOfferReply:
-        """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
+    async def propose(self, call: NodeCall, proposal: messages.LeaseOfferRequest) -> messages.LeaseOfferReply:
+        """Takes a job into the free slot if policy and ledger agree, and signs the offer that binds both sides."""
         self._policy.judge(call.peer, proposal)
+        if self._is_free(call.peer, proposal.terms.id):
+            await self.admission.admit(call.peer, proposal)
+            if self._is_free(call.peer, proposal.terms.id):  # still
+                self._take(call.peer, proposal)
         job = proposal.terms.id
-        if self._slot is None:
-            self._take(call.peer, proposal)
-        elif self._slot.job != job or self.requester != call.peer:
-            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
         asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
         said = self.tamper_watch.attest(job, self._facts, self._process)
         attests = attestation_hash(said)
         if isinstance(self._lease, TrainingLease):
             self._lease.attests = attests
         offer = LeaseOffer(self._chain, job, self._key.public, *asked, self._role.role, attests)
-        lease_key = self._lease_key.public
+        lease_key = self.lease_key.public
         signature = sign_lease_key(self._key, job, lease_key)
         return messages.LeaseOfferReply(sign_offer(self._key, offer), lease_key, signature, said)
 
+    def _is_free(self, requester: PeerId, job: Hash) -> bool:
+        """Whether the slot is free for this job; not: it has it already. Raises PolicyError FF-APP-046, 575."""
+        if self._slot is not None and self._slot.job == job and self.requester == requester:
+            return False
+        if self._slot is not None or self._hold.is_kept(requester, job, time.monotonic()):
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
+        if why := self.closed:
+            raise PolicyError(
+                "FF-APP-575", "this node takes no lease now", cause=why, hint="propose to another provider"
+            )
+        self._disk_floor.check()
+        return True
+
     def _take(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         terms, now = proposal.terms, _now()
-        self._lease_key = LeaseKey()
+        self.lease_key = LeaseKey()
         if self._past is not None and self._past.job != terms.id:
             self._past = None
         taken = self._lease_for(proposal)
         self._happened(slots.LeaseOfferEvent(terms.id, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
         self.requester, self._proposal, self._lease = requester, proposal, taken
+        self._hold.offer(time.monotonic())
         try:
             self._happened(slots.LeaseAcceptEvent(terms.id))
         except RunError:  # no worker: the slot must not wait for one
@@ -286,6 +297,58 @@ class NodeAgent:
                 self._end_worker()
             elif self._slot is not None:
                 self._happened(slots.LeaseTickEvent())
+                self._tend()
+
+    def _tend(self) -> None:
+        """Frees the slot of a requester that is silent (node.slot_clock)."""
+        if self._slot is None or self.requester is None:
+            return
+        now = time.monotonic()
+        if self._lease is not None and self._lease.turn.locked():
+            self._hold.order(now)
+        match self._hold.due(now, is_connected=self.endpoint.connection(self.requester) is not None):
+            case SlotDue.LEASE if not len(self._looks):
+                self._looks.begin(self._look(self._slot.job, self.requester))
+            case SlotDue.PARK:
+                self._hold.park(self.requester, self._slot.job, now)
+                self._warn("FF-APP-578", "the requester is silent: the worker is ended until it comes back")
+                self._end_worker()
+
+    async def _look(self, job: Hash, requester: PeerId) -> None:
+        """Whether the ledger holds the lease that was offered; if not, the slot is free."""
+        try:
+            is_leased = await self.admission.is_leased(job)
+        except FarflungError:
+            return  # the ledger is away: asked again
+        if self._slot is None or self._slot.job != job:
+            return
+        if is_leased:
+            self._hold.lease()
+            return
+        self.admission.note_unfollowed(requester)
+        self._warn("FF-APP-579", "an offer was signed and no lease followed: the slot is free again")
+        self._drop("no lease followed the offer")
+
+    def _warn(self, code: str, text: str) -> None:
+        self._channel.report("warning", code=code, message=f"{self._config.name}: {text}")
+
+    @property
+    def closed(self) -> str:
+        """Why no lease is taken, and none goes on past its round; empty: they are."""
+        return self._closed or self._disk_floor.fault()
+
+    @property
+    def jobs(self) -> list[Hash]:
+        """The jobs that are worked on here, also of a lease that lost its worker."""
+        return [lease.job for lease in (self._lease, self._past) if lease is not None]
+
+    def close_slot(self, why: str) -> None:
+        """From now on no lease is taken, and the one that is held ends before its next round."""
+        self._closed = why
+
+    def open_slot(self) -> None:
+        """Leases are taken again."""
+        self._closed = ""
 
     def _stalled(self, process: WorkerProcess) -> str:
         """Why a worker that was asked for something must be ended: its model never returns."""
@@ -305,15 +368,17 @@ class NodeAgent:
             self._end_worker()
         return must_end
 
-    def _start(self, call: NodeCall, start: messages.LeaseStartRequest) -> Awaitable[messages.LeaseStartReply]:
+    def start(self, call: NodeCall, start: messages.LeaseStartRequest) -> Awaitable[messages.LeaseStartReply]:
+        """Brings the job here, when the orders before are done."""
         return self.in_turn(call.lease, lambda: self._started(call, start))
 
     async def _started(self, call: NodeCall, start: messages.LeaseStartRequest) -> messages.LeaseStartReply:
-        self._know(start.members)
+        self.know(start.members)
         if self._pipe is None or self._process is None:
             raise _worker_gone()
         call.lease.sandbox = self._process.tier.name
-        job_key = self._lease_key.unwrap(start.job, start.wrapped_key)
+        await self._check_leased(start.job)
+        job_key = self.lease_key.unwrap(start.job, start.wrapped_key)
         assert self._proposal is not None
         await self.disputes.attend(DisputeJob(self._proposal.terms, job_key, start), self._disk)
         started: messages.LeaseStartReply = await call.lease.start(start, job_key, self._pipe, call.peer)
@@ -321,7 +386,19 @@ class NodeAgent:
         self._happened(slots.WorkerStartEvent(start.job))
         return started
 
-    def _know(self, members: tuple[messages.PeerAddress, ...]) -> None:
+    async def _check_leased(self, job: Hash) -> None:
+        """Raises PolicyError FF-APP-572: nobody would pay."""
+        if not self._hold.is_leased and not await self.admission.is_leased(job):
+            raise PolicyError(
+                "FF-APP-572",
+                "a start comes before its lease",
+                cause="the ledger holds no open lease of this node in the job",
+                hint="put the signed offer on the ledger (JobSchedule), then start",
+            )
+        self._hold.lease()
+
+    def know(self, members: tuple[messages.PeerAddress, ...]) -> None:
+        """Who works on the job, and where."""
         left, self._addresses = self._addresses, {a.peer: a for a in members}
         self.path_manager.forget(left.keys() - self._addresses.keys())
         for address in members:
@@ -334,14 +411,20 @@ class NodeAgent:
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
         return await reach(self.path_manager, address)
 
-    def _end(self, call: NodeCall, said: messages.LeaseEndRequest) -> None:
+    def end(self, call: NodeCall, said: messages.LeaseEndRequest) -> None:
         """The requester ends the lease: what the job left here is deleted."""
         if self._past is not None and self._past.job == said.job:
             self._past.end()
         if self._slot is not None and self._slot.job == said.job:
-            if self._lease is not None:
-                self._lease.end()
-            self.release("the requester ended the lease")
+            self._drop("the requester ended the lease")
+        self._hold.free()
+        self._past = None
+
+    def _drop(self, reason: str) -> None:
+        """Ends the lease and deletes what the job left here."""
+        if self._lease is not None:
+            self._lease.end()
+        self.release(reason)
         self._past = None
 
     def release(self, reason: str) -> None:
@@ -365,6 +448,7 @@ class NodeAgent:
         """Ends the lease and serves nobody any more."""
         await self.vouchers.close()
         await self.tamper_watch.close()
+        await self._looks.close()
         self.release("the agent ends")
         await self.reachability.close()
         await self.path_manager.close()
@@ -373,68 +457,3 @@ class NodeAgent:
 
 def _worker_gone() -> RunError:
     return RunError("FF-APP-049", "the worker is gone", hint="look into worker.log in the provider's folder")
-
-
-async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
-    """A node's process: serves until the channel ends; registers when told (locally: in turn), or at once.
-
-    Raises UsageError FF-CORE-120 before it registers: PyTorch is not installed.
-    """
-    require("torch")
-    node, tasks = NodeAgent(config, channel, role), OwnedTasks()
-    try:
-        places = await node.reachability.open(config.relays)
-        reaches = reaches_of(validators_in(config.ledger), node.endpoint)
-        reach_ledger = any_of(reaches)
-        client = client_in_run(reaches, config.key, config.genesis.genesis, ChannelEmitter(channel).emit)
-        for each in (node.vouchers, node.tamper_watch, node.disputes):
-            each.follow(client)
-        presence = node.presence(places, reach_ledger)
-        node.reachability.follow(presence)
-        place = {"host": places[0].host, "port": places[0].port}
-        channel.report("ready", peer=config.key.public.hex(), **place, pid=os.getpid())
-        follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
-        for work in (node.watch(), node.disputes.stay(), follower.stay()):
-            tasks.begin(work)
-
-        async def register() -> None:
-            await node.register(client)
-            await presence.publish()
-            tasks.begin(presence.stay())
-            channel.report("registered")
-
-        if config.registers:
-            await register()
-        while (said := await channel.next()) is not None:
-            if said.get("do") == "register":
-                await register()
-            elif said.get("do") == "leave":
-                await node.vouchers.claim_all()
-                await node.disputes.clear()
-                await client.leave()
-                channel.report("left")
-    finally:
-        await tasks.close()
-        await node.close()
-    report_end(channel, config.name, by_name(node.counter))
-
-
-def _decoded(route: Route, lease: TrainingLease | AuditLease | None, body: bytes) -> Any:
-    """A message; one about a lease names its job. Raises ProtocolError, PolicyError FF-APP-057."""
-    if route.request is bytes:
-        return body
-    return order(lease.job, body, route.request) if lease else decode(body, route.request, limits.CONTROL_BYTES)
-
-
-def _by_node(verb: Callable[[NodeAgent, NodeCall, Any], Any]) -> Answer:
-    return lambda call, message: verb(call.node, call, message)
-
-
-LEASE_ROUTES: Final[Mapping[str, Route]] = {
-    messages.PROPOSE: Route(messages.LeaseOfferRequest, Caller.ANYONE, _by_node(NodeAgent._propose)),
-    messages.START: Route(messages.LeaseStartRequest, Caller.REQUESTER, _by_node(NodeAgent._start)),
-    messages.MEMBERS: Route(messages.MembersUpdate, Caller.REQUESTER, _by_node(NodeAgent._admit)),
-    messages.PASSES: Route(messages.RelayPassesUpdate, Caller.REQUESTER, _by_node(NodeAgent._show)),
-    messages.VOUCH: Route(messages.VoucherUpdate, Caller.PAYER, _by_node(NodeAgent._keep)),
-    messages.END: Route(messages.LeaseEndRequest, Caller.LEAVING_REQUESTER, _by_node(NodeAgent._end)),
-}

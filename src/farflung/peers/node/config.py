@@ -7,6 +7,9 @@ folder = "data"              # stored objects, sealed files, vouchers, files of 
 port = 0                     # 0: any free one
 unit_price = 10              # micro-credits that it asks for a token
 stake = 1000                 # micro-credits
+host = "203.0.113.5"         # a public address of this computer; left out: it is reached at relays
+allow_modules = false        # whether models of foreign Python may run in the sandbox
+disk_floor = 2147483648      # bytes that must be free before a lease is taken; below a quarter, one ends
 [ledger]                     # one of its validators; [[ledger.others]] are more
 peer = "KEY"
 host = "127.0.0.1"
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from farflung.core.crypto import SigningKey
+from farflung.host.worker_limits import GIB
 from farflung.job.cheat_names import HONEST
 from farflung.ledger.params import DAY_MS
 from farflung.net.certificates import Credential
@@ -56,6 +60,9 @@ class NodeConfig(RoleConfig, frozen=True):
     flops: Count = 0
     cheat: str = HONEST
     contests: bool = False
+    host: str = ""
+    allow_modules: bool = False
+    disk_floor: Count = 2 * GIB
 
     @property
     def credential(self) -> Credential:

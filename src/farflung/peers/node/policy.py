@@ -23,7 +23,7 @@ from farflung.plan.worker_memory import memory
 
 class LeasePolicy(NamedTuple):
     """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, memory, and its image: the
-    digest of its farflung, looked up where a job asks for one.
+    digest of its farflung, looked up where a job asks for one. `allow_modules`: whether foreign Python may run here.
     """
 
     chain: Hash
@@ -32,6 +32,7 @@ class LeasePolicy(NamedTuple):
     stake: int
     memory_bytes: int
     image: Callable[[], Hash]
+    allow_modules: bool = False
 
     def judge(self, proposer: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
@@ -52,6 +53,15 @@ class LeasePolicy(NamedTuple):
         check(proposal.terms.spec)
         if (fault := self._fault(proposal)) is not None:
             raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
+        if not self.allow_modules and (
+            proposal.terms.spec.model.kind == "module" or proposal.terms.module != ZERO_HASH
+        ):
+            raise PolicyError(
+                "FF-APP-574",
+                "this node runs no models of foreign Python",
+                cause="the job's model is a module of its requester's",
+                hint='hire a node that allows them (farflung lend --allow-modules), or use model.kind = "gpt"',
+            )
         check_image(proposal.terms, self.image)
         if needs(proposal) > self.memory_bytes:
             raise PolicyError("FF-APP-048", "the job needs more memory than this node has")

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from farflung.core.ids import PeerId
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.ids import Hash, PeerId
 from farflung.ledger.transactions import LeaseRole
+from farflung.peers.protocol.messages import order
 
 
 class Caller(Enum):
@@ -46,6 +49,13 @@ class NodeRole(NamedTuple):
     name: str
     role: LeaseRole
     routes: Mapping[str, Route]
+
+
+def decoded(route: Route, job: Hash | None, body: bytes) -> Any:
+    """A message; one about a lease names its job. Raises ProtocolError, PolicyError FF-APP-057."""
+    if route.request is bytes:
+        return body
+    return order(job, body, route.request) if job is not None else decode(body, route.request, limits.CONTROL_BYTES)
 
 
 def by_lease(verb: Callable[[Any, Any], Any]) -> Answer:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from farflung.ledger.transactions import LeaseRole
-from farflung.peers.node.agent import LEASE_ROUTES, NodeAgent, lend
+from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
+from farflung.peers.node.lease_routes import LEASE_ROUTES
+from farflung.peers.node.process import lend
 from farflung.peers.node.routes import Caller, NodeRole, Route, in_turn
 from farflung.peers.process.channel import Channel, run_role
 from farflung.peers.protocol import messages

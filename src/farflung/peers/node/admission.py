@@ -1,0 +1,134 @@
+"""Admits a proposal only where the ledger says that it is paid for, and bounds what offers without a lease may hold.
+
+Keys are free. A slot is worth something, so whoever asks for it must have put up money: the job's row is open, it is
+the requester's, and what is left of its escrow pays for this offer. An open lease of this node in the job admits, too.
+Whoever has offers signed and makes no lease of them holds a slot for `FOLLOW_SECONDS` each time, and only so often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from farflung.core.errors import NetworkError, PolicyError, RunError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, LeaseRow, lease_key
+from farflung.peers.protocol import messages
+
+FOLLOW_SECONDS: Final = 60.0  # within which an offer that was signed becomes a lease on the ledger
+OFFERS: Final = 3  # of one requester that no lease followed
+BARRED_SECONDS: Final = 3600.0  # for which such an offer counts
+CHECKS: Final = 16  # proposals under way: each asks the ledger
+LAG_SECONDS: Final = 3.0  # for which a validator may be behind the one that the requester asked
+LOOK_SECONDS: Final = 0.2
+ANSWER_SECONDS: Final = 20.0  # the proposer gives up after 30
+REQUESTERS: Final = 1024  # whose offers are remembered
+
+
+class LedgerRows(Protocol):
+    """Two rows of the ledger, as a node reads them."""
+
+    async def job(self, job: Hash) -> JobRow | None:
+        """A job; None where there is none."""
+
+    async def row(self, kind: type[LeaseRow], key: bytes) -> LeaseRow | None:
+        """A lease; None where there is none."""
+
+
+class LeaseAdmission:
+    """One node's. `clock`: seconds that only go forward."""
+
+    def __init__(self, own: PeerId, clock: Callable[[], float] = time.monotonic) -> None:
+        self._own, self._clock = own, clock
+        self._ledger: LedgerRows | None = None
+        self._checks = 0
+        self._unfollowed: dict[PeerId, deque[float]] = {}
+
+    def follow(self, ledger: LedgerRows) -> None:
+        """Where rows are read; before that nobody is admitted."""
+        self._ledger = ledger
+
+    async def admit(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> None:
+        """Raises PolicyError FF-APP-570 not paid for, 571 the ledger does not answer, 573 too many offers before."""
+        self._check_offers(requester)
+        if self._checks >= CHECKS:
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
+        self._checks += 1
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                fault = await self._fault(requester, proposal)
+        except (NetworkError, RunError, TimeoutError) as error:
+            raise _unread(str(error)[:200] or f"no answer for {ANSWER_SECONDS:.0f} s") from error
+        finally:
+            self._checks -= 1
+        if fault:
+            raise PolicyError(
+                "FF-APP-570",
+                "the ledger has no job that pays for this offer",
+                cause=fault,
+                hint="fund the job first, with enough escrow for all that are hired; then propose",
+            )
+
+    async def _fault(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> str:
+        """Why the ledger does not pay for a proposal; empty: it does."""
+        job = proposal.terms.id
+        until = self._clock() + LAG_SECONDS
+        while (row := await self._rows.job(job)) is None:
+            if self._clock() >= until:
+                return "the ledger has no such job"
+            await asyncio.sleep(LOOK_SECONDS)
+        if row.requester != requester:
+            return "the job belongs to another key"
+        lease = await self._rows.row(LeaseRow, lease_key(job, self._own))
+        if lease is not None:
+            return "" if lease.is_open and row.state in HOLDS_MONEY else "the lease of this node in the job is over"
+        if row.state not in (JobState.CREATED, JobState.RUNNING):
+            return f"the job is {row.state.name.lower()}"
+        needed, left = proposal.units_max * proposal.unit_price, row.escrow - row.reserved
+        if needed > left:
+            return f"the offer may cost {needed} micro-credits, and {left} of the escrow are free"
+        return ""
+
+    @property
+    def _rows(self) -> LedgerRows:
+        if self._ledger is None:
+            raise _unread("it has not been reached yet")
+        return self._ledger
+
+    async def is_leased(self, job: Hash) -> bool:
+        """Whether this node has an open lease in the job; a validator may be a moment behind. Raises as the client."""
+        until = self._clock() + LAG_SECONDS
+        while True:
+            lease = await self._rows.row(LeaseRow, lease_key(job, self._own))
+            if lease is not None or self._clock() >= until:
+                return lease is not None and lease.is_open
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def note_unfollowed(self, requester: PeerId) -> None:
+        """An offer was signed for it, and no lease followed."""
+        if requester not in self._unfollowed and len(self._unfollowed) >= REQUESTERS:
+            del self._unfollowed[next(iter(self._unfollowed))]
+        self._unfollowed.setdefault(requester, deque(maxlen=OFFERS)).append(self._clock())
+
+    def _check_offers(self, requester: PeerId) -> None:
+        """Raises PolicyError FF-APP-573."""
+        past = self._unfollowed.get(requester)
+        if past is not None and len(past) == OFFERS and self._clock() - past[0] < BARRED_SECONDS:
+            raise PolicyError(
+                "FF-APP-573",
+                f"{OFFERS} offers of this node were signed for this requester, and no lease followed",
+                cause=f"the first of them {int(self._clock() - past[0])} s ago",
+                hint="wait an hour, or propose to another provider",
+            )
+
+
+def _unread(cause: str) -> PolicyError:
+    return PolicyError(
+        "FF-APP-571",
+        "this node cannot read the ledger now, and takes no lease unread",
+        cause=cause,
+        hint="propose again a little later",
+    )
