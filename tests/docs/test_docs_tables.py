@@ -147,10 +147,10 @@ def test_the_readmes_steps_behind_a_limited_link_are_those_of_the_results() -> N
     }
     page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     for case, shown in (
-        ("SparseLoCo", "{:.2f} s with SparseLoCo (validation loss {:.2f}"),
-        ("MuLoCo", "{:.2f} s with MuLoCo ({:.2f}"),
-        ("DDP dense", "{:.2f} s with PyTorch's DDP ({:.2f}"),
-        ("DDP PowerSGD rank 4", "{:.2f} s with its PowerSGD ({:.2f}"),
+        ("SparseLoCo", "SparseLoCo {:.2f} ({:.2f})"),
+        ("MuLoCo", "MuLoCo {:.2f} ({:.2f})"),
+        ("DDP dense", "PyTorch's DDP {:.2f} ({:.2f};"),
+        ("DDP PowerSGD rank 4", "DDP with PowerSGD {:.2f} ({:.2f})"),
     ):
         loss = float(re.findall(r"loss ([\d.]+)", steps[case]["against"])[0])
         assert shown.format(steps[case]["value"], loss) in page
