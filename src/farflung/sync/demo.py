@@ -52,7 +52,9 @@ class DeMo(torch.optim.Optimizer):
     torch.distributed group, a group of `farflung.sync.connect`, or None (the default group, else this process
     alone). `check_every`: steps between comparisons of all parameters (0: only before the first step; that all
     merged the same is compared at every step). `on_device`: whether coefficients are chosen where the model lies, so
-    that only these travel; None: where that is no CPU.
+    that only these travel; None: where that is no CPU. `aggregation`: "selectors", the paper's, averages a coefficient
+    over the peers that sent it, and since only the sign is used, one peer of twenty decides what only it sent; "all"
+    divides by the number of peers.
 
     Every peer must have gradients for the same parameters; those without one are skipped. A step that fails can be
     made again.

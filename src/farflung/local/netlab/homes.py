@@ -36,7 +36,7 @@ class EmulatedHome:
     `carrier` is the number of the carrier-grade NAT that the home shares with others, from 1; 0: none.
     `train` is the number of packets that network cards are given at once (segmentation offload): with more than one
     the machine has less to do and the line's steps are larger, so it is for fast lines, and for those without loss.
-    Raises UsageError FF-LAB-002.
+    `hosts` are on the home's LAN. `seed` 0: the home's number. Raises UsageError FF-LAB-002.
     """
 
     up: float = 20.0
