@@ -126,14 +126,14 @@ def _torch_version() -> str:
         return ""
 
 
-def capabilities(folder: Path, flops: int | None = None) -> Capabilities:
+def capabilities(folder: Path, flops: int | None = None, threads: int = 1) -> Capabilities:
     """What a provider here declares of a slot that keeps its data in `folder`. `flops`: as it was measured before."""
     return Capabilities(
         cores=cores(),
         memory_bytes=memory_bytes(),
         disk_bytes=disk_bytes(folder),
         flops=int(sgemm_flops()) if flops is None else flops,
-        threads=1,
+        threads=threads,
         system=platform.system(),
         machine=platform.machine(),
         torch=_torch_version(),

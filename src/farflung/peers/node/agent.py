@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from farflung.core.attestations import attestation_hash
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, ProtocolError, RunError
@@ -23,13 +25,14 @@ from farflung.host.io.code_digest import image_digest
 from farflung.host.io.machine_probe import capabilities
 from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.host.worker_limits import cpu_bound, limits_for
-from farflung.ledger.transactions import LeaseOffer, LeaseRole, sign_offer
+from farflung.ledger.transactions import LeaseOffer, LeaseRole, NodeRegister, sign_offer
 from farflung.market.provider_offer import caps_hash, lasting
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import first_key
+from farflung.peers.node import registration
 from farflung.peers.node.admission import FOLLOW_SECONDS, LeaseAdmission
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
@@ -58,6 +61,7 @@ from farflung.train.reply_bounds import WorkerReplies
 ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
 WATCH_SECONDS = 0.25
+LINGER_SECONDS = 30.0  # for which a node that ends serves what an audit may ask for
 _NEW_WORK: Final = (messages.TRAIN, messages.AUDIT, messages.START)  # what a lease that is to end does not begin
 
 
@@ -88,7 +92,7 @@ class NodeAgent:
         self._pipe: WorkerPipe | None = None
         self._stall: StallWatch | None = None  # of the request under way
         self._orders = OwnedTasks()  # under way
-        self._facts = capabilities(self._folder, config.flops or None)
+        self._facts = capabilities(self._folder, config.flops or None, config.threads)
         self._policy = LeasePolicy(
             chain,
             role.role,
@@ -104,6 +108,7 @@ class NodeAgent:
         self.admission, self._hold = LeaseAdmission(key.public), SlotClock(FOLLOW_SECONDS)
         self._looks = OwnedTasks()  # whether an offer became a lease
         self._closed = ""  # by the owner
+        self._asked = 0.0  # when anybody asked for anything
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
         folder = self._folder / "briefs"
@@ -116,6 +121,7 @@ class NodeAgent:
             return self._serve(peer, method, body)
         caller = route.caller if route is not None else Caller.REQUESTER
         is_allowed, lease = self._admitted(peer, caller)
+        self._asked = time.monotonic()
         if peer == self.requester:
             self._hold.order(time.monotonic())
             is_over = bool(self.closed) and method in _NEW_WORK
@@ -234,6 +240,7 @@ class NodeAgent:
     def _lease_for(self, proposal: messages.LeaseOfferRequest) -> TrainingLease | AuditLease:
         terms = proposal.terms
         workspace = JobWorkspace(self._key, terms, self._disk, self.dial, proposal.dataset_bytes)
+        workspace.threads = self._facts.threads
         if self._role.role is LeaseRole.AUDIT:
             return AuditLease(workspace, proposal.chain, partial(self.disputes.found, terms.id))
         own, private = partial(self.disputes.own, terms.id), self._folder / "private"
@@ -261,7 +268,9 @@ class NodeAgent:
     def _launch(self) -> None:
         assert self._proposal is not None
         terms, tokens = self._proposal.terms, self._proposal.units_max
-        bounds = limits_for(self._proposal.worker_bytes, cpu_bound(terms.layout.size, tokens, self._facts.flops))
+        threads = self._facts.threads
+        seconds = threads * cpu_bound(terms.layout.size, tokens, self._facts.flops)
+        bounds = replace(limits_for(self._proposal.worker_bytes, seconds), cores=threads)
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)
@@ -438,11 +447,31 @@ class NodeAgent:
         """How this node stays in the directory."""
         return DirectoryPublisher(self._key, places, self._facts, self._role.role, reach_ledger)
 
-    async def register(self, client: LedgerClient) -> None:
-        """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
+    def wanted(self) -> NodeRegister:
+        """What this node says of itself on the ledger."""
         config = self._config
-        terms = caps_hash(lasting(self._facts)), config.unit_price, config.stake, config.expires
-        await client.register(*terms, *first_key(config.credential))
+        return NodeRegister(caps_hash(lasting(self._facts)), config.unit_price, config.stake, config.expires)
+
+    async def register(self, client: LedgerClient) -> None:
+        """Registers the node and bonds its stake, where that is due. What was measured enters no root."""
+        wanted, first = self.wanted(), first_key(self._config.credential)
+        if client.counts_blocks:
+            await client.register(wanted.caps, wanted.unit_price, wanted.stake, wanted.expires, *first)
+        else:
+            await registration.renew(client, wanted, int(time.time() * 1000), *first)
+
+    async def idle(self) -> None:
+        """Until no lease is held, and nobody asks any more for openings that are owed of its last round."""
+        while self._slot is not None or (self._past is not None and time.monotonic() - self._asked < LINGER_SECONDS):
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
+        """Removes what jobs left here that the ledger proves to be over, and claims what it does not say."""
+        for work in (self.vouchers.claim_all, self.disputes.clear, self.tamper_watch.sweep):
+            try:
+                await work()
+            except FarflungError as error:
+                warn(error)
 
     async def close(self) -> None:
         """Ends the lease and serves nobody any more."""

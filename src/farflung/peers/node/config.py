@@ -9,6 +9,7 @@ unit_price = 10              # micro-credits that it asks for a token
 stake = 1000                 # micro-credits
 host = "203.0.113.5"         # a public address of this computer; left out: it is reached at relays
 allow_modules = false        # whether models of foreign Python may run in the sandbox
+cores = 1                    # that its worker uses; 0: all of this computer's
 disk_floor = 2147483648      # bytes that must be free before a lease is taken; below a quarter, one ends
 [ledger]                     # one of its validators; [[ledger.others]] are more
 peer = "KEY"
@@ -25,16 +26,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from farflung.core.crypto import SigningKey
+from farflung.host.io import machine_probe
 from farflung.host.worker_limits import GIB
 from farflung.job.cheat_names import HONEST
-from farflung.ledger.params import DAY_MS
 from farflung.net.certificates import Credential
+from farflung.peers.node.registration import REGISTERED_MS
 from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
-
-REGISTERED_MS: Final = 60 * DAY_MS  # for which a node registers itself
 
 
 class NodeConfig(RoleConfig, frozen=True):
@@ -61,6 +61,7 @@ class NodeConfig(RoleConfig, frozen=True):
     cheat: str = HONEST
     contests: bool = False
     host: str = ""
+    cores: Count = 1
     allow_modules: bool = False
     disk_floor: Count = 2 * GIB
 
@@ -68,6 +69,11 @@ class NodeConfig(RoleConfig, frozen=True):
     def credential(self) -> Credential:
         """What the machine proves."""
         return Credential(self.key) if self.node is None else self.node.credential
+
+    @property
+    def threads(self) -> int:
+        """How many cores its worker uses."""
+        return self.cores or machine_probe.cores()
 
     @property
     def expires(self) -> int:

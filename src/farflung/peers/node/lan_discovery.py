@@ -13,6 +13,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
@@ -29,6 +30,8 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import Channel, report_path
 from farflung.peers.process.config import ListenerConfig
+
+ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - the owner names a public address, which a router may forward here
 
 
 def own_address(host: str, port: int) -> str:
@@ -110,8 +113,10 @@ class LanPaths(PathManager):
 def open_endpoint(
     config: NodeConfig, handler: Handler, counter: ByteCounter, channel: Channel
 ) -> tuple[Endpoint, LanPaths]:
-    """A node's endpoint, and its path manager. Raises UsageError FF-APP-198."""
+    """A node's endpoint, and its path manager. One whose owner names an address is on no LAN. Raises FF-APP-198."""
     host = lan_address(config.relays)
+    if config.host:
+        host = config.host if _is_here(config.host) else ANYWHERE
     endpoint = Endpoint(
         config.credential,
         handler,
@@ -119,4 +124,4 @@ def open_endpoint(
         listen=ListenConfig(host or LOOPBACK, config.port, allow_remote=bool(host)),
         pacer=bandwidth_limits.line_pacer(config.folder),
     )
-    return endpoint, LanPaths(endpoint, host, on_way=partial(report_path, channel))
+    return endpoint, LanPaths(endpoint, "" if config.host else host, on_way=partial(report_path, channel))

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import time
+from typing import Final
 
+from farflung.core import limits
+from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.io.extras import require
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.messages import RemoteError
+from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, client_in_run, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
+from farflung.peers.node import registration
 from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.routes import NodeRole
 from farflung.peers.process.channel import Channel, ChannelEmitter, by_name, report_end
+from farflung.peers.protocol.directory import DirectoryPublisher
+
+AGAIN_SECONDS: Final = 5.0  # between tries of a node without a supervisor
+DAY_SECONDS: Final = 86400.0  # between two sweeps of what jobs left
+BEHIND, AHEAD = "FF-NET-110", "FF-NET-111"  # what the directory says of a record by a wrong clock
 
 
 async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
     """A node's process: serves until the channel ends; registers when told (locally: in turn), or at once.
 
-    Raises UsageError FF-CORE-120 before it registers: PyTorch is not installed.
+    Raises UsageError FF-CORE-120 before it registers: PyTorch is not installed; FF-APP-577: nobody could reach it.
     """
     require("torch")
+    if config.genesis.genesis.time and not (config.relays or config.host):
+        raise UsageError(
+            "FF-APP-577",
+            "nobody could reach this node",
+            cause="it is at no relay, and would publish 127.0.0.1",
+            hint="name [[relays]], or the public address of this computer as host",
+        )
     node, tasks = NodeAgent(config, channel, role), OwnedTasks()
+    process = _NodeProcess(node, config, channel)
     try:
-        places = await node.reachability.open(config.relays)
+        places = await process.reachable()
         reaches = reaches_of(validators_in(config.ledger), node.endpoint)
         reach_ledger = any_of(reaches)
         client = client_in_run(reaches, config.key, config.genesis.genesis, ChannelEmitter(channel).emit)
@@ -33,26 +56,88 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         place = {"host": places[0].host, "port": places[0].port}
         channel.report("ready", peer=config.key.public.hex(), **place, pid=os.getpid())
         follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
-        for work in (node.watch(), node.disputes.stay(), follower.stay()):
+        for work in (node.watch(), node.disputes.stay(), follower.stay(), process.sweep()):
             tasks.begin(work)
-
-        async def register() -> None:
-            await node.register(client)
-            await presence.publish()
-            tasks.begin(presence.stay())
-            channel.report("registered")
-
         if config.registers:
-            await register()
+            await process.register(client, presence, tasks)
         while (said := await channel.next()) is not None:
-            if said.get("do") == "register":
-                await register()
-            elif said.get("do") == "leave":
-                await node.vouchers.claim_all()
-                await node.disputes.clear()
-                await client.leave()
-                channel.report("left")
+            match said.get("do"):
+                case "register":
+                    await process.register(client, presence, tasks)
+                case "leave":
+                    await node.vouchers.claim_all()
+                    await node.disputes.clear()
+                    await client.leave()
+                    channel.report("left")
+                case "close":
+                    node.close_slot(str(said.get("why")))
+                case "open":
+                    node.open_slot()
+                case "finish":
+                    node.close_slot(str(said.get("why")))
+                    await node.idle()
+                    channel.report("finished")
     finally:
         await tasks.close()
         await node.close()
     report_end(channel, config.name, by_name(node.counter))
+
+
+class _NodeProcess:
+    """What one process does beside the leases. Without a supervisor it waits where it would end with an error."""
+
+    def __init__(self, node: NodeAgent, config: NodeConfig, channel: Channel) -> None:
+        self._node, self._config, self._channel = node, config, channel
+
+    def _warn(self, error: FarflungError) -> None:
+        text = f"{self._config.name}: {error.message}" + (f" ({error.cause})" if error.cause else "")
+        self._channel.report("warning", code=error.code, message=text[:300])
+
+    async def reachable(self) -> tuple[EndpointAddress, ...]:
+        """Where the node is reached, for the directory."""
+        while True:
+            try:
+                return await self._node.reachability.open(self._config.relays, self._config.host)
+            except NetworkError as error:
+                if not self._config.registers or not self._config.relays:
+                    raise
+                self._warn(error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def register(self, client: LedgerClient, presence: DirectoryPublisher, tasks: OwnedTasks) -> None:
+        """On the ledger and in its directory, from now on."""
+        await self._node.register(client)
+        await self._publish(presence)
+        tasks.begin(presence.stay())
+        if not client.counts_blocks:
+            tasks.begin(registration.stay(client, self._node.wanted, lambda: int(time.time() * 1000), self._warn))
+        self._channel.report("registered")
+
+    async def _publish(self, presence: DirectoryPublisher) -> None:
+        """Once a clock that is wrong is set right. Raises NetworkError FF-APP-093."""
+        while True:
+            try:
+                await presence.publish()
+                return
+            except RemoteError as error:
+                if error.code not in (BEHIND, AHEAD) or not self._config.registers:
+                    raise
+                text = f"this computer's clock is {_how_far(error)}: set it by NTP (timedatectl set-ntp true)"
+                self._warn(NetworkError("FF-APP-580", text, cause="this node tries again by itself"))
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def sweep(self) -> None:
+        """Removes, once a day, what jobs left here that are over."""
+        while True:
+            await asyncio.sleep(DAY_SECONDS)
+            await self._node.sweep(self._warn)
+
+
+def _how_far(error: RemoteError) -> str:
+    """By how much this clock differs from that of whoever refused a record made a moment ago."""
+    found = re.search(r"(\d+) s", error.cause)
+    if found is None:
+        return "another than the ledger's"
+    if error.code == AHEAD:
+        return f"{found[1]} s ahead of the ledger's"
+    return f"{int(found[1]) + limits.RECORD_SECONDS} s behind the ledger's"

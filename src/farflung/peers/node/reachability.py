@@ -25,12 +25,17 @@ class Reachability:
         self._mooring: RelaySelector | None = None
         self._telling = OwnedTasks()
 
-    async def open(self, relays: Iterable[ListenerConfig]) -> tuple[EndpointAddress, ...]:
-        """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
+    async def open(self, relays: Iterable[ListenerConfig], host: str = "") -> tuple[EndpointAddress, ...]:
+        """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory.
+
+        `host`: where its owner says that it can be reached. Asked again after a NetworkError it goes on.
+        """
         places = places_of(relays)
-        if not places:
-            return (EndpointAddress(*await self._endpoint.start()),)
-        self._mooring = RelaySelector(self._endpoint, places)
+        if host or not places:
+            own, port = await self._endpoint.start()
+            return (EndpointAddress(host or own, port),)
+        if self._mooring is None:
+            self._mooring = RelaySelector(self._endpoint, places)
         await self._endpoint.attached()
         await self._path_manager.settle()
         return self._mooring.places

@@ -6,14 +6,16 @@ no further lease is made with it (ledger.rules.exclusions). It loses no stake, s
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from pathlib import Path
 from typing import Final
 
+from farflung.core import limits
 from farflung.core.attestations import Attestation
-from farflung.core.errors import FarflungError
-from farflung.core.file_header import FileFormat, file_of
+from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
@@ -21,6 +23,7 @@ from farflung.host.io.code_digest import image_digest
 from farflung.host.io.worker_process import WorkerProcess
 from farflung.host.tamper_signs import CHANGED, TamperReport, tampering_hash
 from farflung.ledger.exclusions import HostTampered
+from farflung.ledger.table_rows import HOLDS_MONEY
 from farflung.market.provider_offer import Capabilities
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import Channel
@@ -83,6 +86,15 @@ class TamperWatch:
             self._channel.report(
                 "warning", code=error.code, message=f"tampering is not recorded: {error.message}"[:300]
             )
+
+    async def sweep(self) -> None:
+        """Removes reports of jobs that the ledger proves to be over. Raises what the ledger's client raises."""
+        for path in sorted(self._folder.glob("tampering-*.bin")):
+            with contextlib.suppress(OSError, ProtocolError):
+                said = value_of(FORM, path.read_bytes(), TamperReport, limits.CONTROL_BYTES)
+                row = None if self._ledger is None else await self._ledger.job(said.job)
+                if row is not None and row.state not in HOLDS_MONEY:
+                    path.unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Waits for nothing more."""

@@ -61,7 +61,7 @@ class JobWorkspace:
         self._draw = key.secret(NS_TRIAL, terms.id)
         self._dataset_bytes = dataset_bytes
         self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
-        self.job_key = b""
+        self.job_key, self.threads = b"", 1  # of its worker
         self.worker: WorkerHandle | None = None
 
     def is_set_up(self, worker: WorkerHandle, job_key: bytes) -> bool:
@@ -104,7 +104,7 @@ class JobWorkspace:
         self._lists = start.dataset, start.graph
         parts = await asyncio.to_thread(trace.parts, self.terms, dataset, graph)
         setup = worker_messages.SetupCommand(
-            self.terms.spec, dataset, module, start.member, self.key.public, cheat=cheat
+            self.terms.spec, dataset, module, start.member, self.key.public, self.threads, cheat
         )
         await ask(worker, setup, worker_messages.SetupResult)
         self.worker = worker
