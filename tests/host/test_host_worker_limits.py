@@ -10,7 +10,7 @@ import pytest
 
 from farflung.host import exit_reason
 from farflung.host.io import machine_probe
-from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, scrubbed
+from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, one_threaded, scrubbed
 
 
 def test_no_word_of_the_environment_passes_but_switches_of_known_values() -> None:
@@ -21,6 +21,13 @@ def test_no_word_of_the_environment_passes_but_switches_of_known_values() -> Non
     assert (given["HOME"], given["PYTHONHASHSEED"], given["OMP_NUM_THREADS"]) == ("/s", "0", "1")
     assert "FARFLUNG_DEBUG" not in scrubbed({"FARFLUNG_DEBUG": ""}, Path("/s"))
     assert scrubbed({"FARFLUNG_KERNELS": "numba"}, Path("/s"))["FARFLUNG_KERNELS"] == "numba"
+
+
+def test_no_thread_of_a_process_keeps_a_core_busy_that_others_compute_on() -> None:
+    quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    for given in (scrubbed({}, Path("/s")), one_threaded({"A": "b", "OMP_NUM_THREADS": "8"})):
+        assert quiet.items() <= given.items()
+    assert one_threaded({"A": "b"})["A"] == "b"
 
 
 def test_planned_memory_sets_the_data_limit() -> None:

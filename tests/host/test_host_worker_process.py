@@ -87,7 +87,8 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     place = {"bwrap": "/scratch", "landlock": "/dev/shm/farflung-"}.get(tier, str(tmp_path.resolve()))
     given = facts["environment"]
     assert given.keys() <= {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED", "FARFLUNG_DEBUG", "LC_CTYPE", "PWD"} | {
-        f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+        "OMP_WAIT_POLICY",
+        *(f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")),
     }
     assert given["HOME"].startswith(place)
     assert {given["HOME"], given["TMPDIR"], facts["cwd"]} == {given["HOME"]}

@@ -23,6 +23,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
 from farflung.peers.node.config import NodeConfig
+from farflung.peers.process.child import ChildProcess
 from farflung.peers.process.config import read_role_config
 from farflung.peers.relay.config import RelayConfig
 
@@ -144,3 +145,17 @@ def test_files_are_found_beside_the_configuration_and_keys_are_checked(tmp_path:
     (tmp_path / "relay.key").chmod(0o644)
     with pytest.raises(UsageError, match="FF-APP-141"):
         read_role_config(tmp_path / "relay.json", RelayConfig)
+
+
+def test_a_role_computes_with_one_thread_beside_its_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+
+    async def started(*_: object, **named: object) -> None:
+        seen.update(named["env"])  # type: ignore[arg-type]
+        raise OSError("no")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "8")
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(ChildProcess.start("p", "provider", {}, tmp_path / "log", lambda *_: None))
+    assert {seen["OPENBLAS_NUM_THREADS"], seen["OMP_NUM_THREADS"]} == {"1"}

@@ -18,6 +18,8 @@ from farflung.core.limits import MIB
 
 GIB: Final = 1 << 30
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# Threads that wait for others sleep: they would keep a core busy on which another process of a run computes.
+WAITING: Final = {"OMP_WAIT_POLICY": "passive"}
 KERNELS: Final = ("numpy", "numba", "auto")  # what FARFLUNG_KERNELS may say
 CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is counted
 MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
@@ -93,4 +95,9 @@ def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     switches = {"FARFLUNG_DEBUG": "1"} if environment.get("FARFLUNG_DEBUG") else {}
     if environment.get("FARFLUNG_KERNELS") in KERNELS:
         switches["FARFLUNG_KERNELS"] = environment["FARFLUNG_KERNELS"]
-    return {**fixed, "PYTHONHASHSEED": "0", **switches, **dict.fromkeys(THREAD_VARIABLES, "1")}
+    return one_threaded({**fixed, "PYTHONHASHSEED": "0", **switches})
+
+
+def one_threaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose process computes with one thread unless it asks for more: a role's beside its workers."""
+    return {**environment, **dict.fromkeys(THREAD_VARIABLES, "1"), **WAITING}

@@ -258,8 +258,9 @@ class RunSession:
         outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
         await evaluator.idle()
         loss_start = await before
+        scored = evaluator.begin(self._score(evaluator, outcome.rounds, self._last_state(outcome)))
         ending = await self._conclude(prepared)
-        loss = await self._score(evaluator, outcome.rounds, self._last_state(outcome))
+        loss = await scored
         took = time.monotonic() - self._began  # the baseline is not part of the job
         baseline = await self._baseline(evaluator, initial, outcome)
         await self._processes.stop()  # so that the last bytes are counted

@@ -16,6 +16,7 @@ import msgspec
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.io.durable_files import foreign_file
 from farflung.core.io.ordinary_files import ForeignFileError, open_own
+from farflung.host.worker_limits import one_threaded
 from farflung.peers.process.channel import LINE_BYTES, Report, as_error
 
 GRACE_SECONDS = 5.0
@@ -35,7 +36,9 @@ async def _spawned(role: str, errors: int, *way: str) -> Process:
     """
     words = (*way, sys.executable, "-I", "-m", _MODULES[role])
     starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES)
+        asyncio.create_subprocess_exec(
+            *words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES, env=one_threaded(os.environ)
+        )
     )
     try:
         return await asyncio.shield(starting)
