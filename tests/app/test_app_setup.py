@@ -15,7 +15,7 @@ from farflung.core.io import extras
 from farflung.host import torch_build
 from farflung.host.io import torch_setup
 from farflung.host.torch_build import CPU, CUDA, ROCM, GraphicsCards
-from farflung.peers.node.agent import lend
+from farflung.peers.node.process import lend
 
 ROOT = Path(__file__).parents[2]
 
