@@ -122,7 +122,7 @@ def _try(hint: str) -> str:
 def _began(event: events.RunStartEvent) -> list[str]:
     made = f"Python {event.python}, PyTorch {event.torch}"
     return [
-        *say("farflung", f"{event.version}  {phrases.WHERE[0]}"),
+        *say("farflung", f"{event.version}  {phrases.where(event)[0]}"),
         *say("Plan", f"run {event.run}", f"job {event.name}", f"seed {event.seed}", made),
     ]
 
@@ -273,7 +273,7 @@ def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> li
         *_verified(event, timeline),
         *say("Result", *_losses(event, timeline)),
         *_sent(event, timeline),
-        *say("Result", *_money(event)),
+        *say("Result", *_money(event, timeline)),
         *say("Result", *plan_vs_run_text.basis(timeline)),
         *say("Result", took, again, *[phrases.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
@@ -305,8 +305,8 @@ def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
     return [*say("Result", all_sent, sync), *say("Result", kinds), *say("Result", *ratios)]
 
 
-def _money(event: events.RunResultEvent) -> tuple[str, ...]:
+def _money(event: events.RunResultEvent, t: RunTimeline) -> tuple[str, ...]:
     parts = (("paid", event.paid), ("slashed", event.slashed), ("returned", event.refunded))
     text = ", ".join(f"{name} {phrases.short_credits(value)}" for name, value in parts)
     slashed = f"of what was slashed {phrases.bounties(event.bounty, event.burnt)}" if event.slashed else ""
-    return (f"{text} credits", slashed, phrases.conserved(event.sum))
+    return (f"{text} credits", slashed, phrases.conserved(event.sum, t.began))

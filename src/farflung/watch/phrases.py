@@ -25,7 +25,7 @@ FALSE: Final = "false"
 SMALL_CREDITS: Final = 1000  # micro-credits; below this all digits are shown
 SHORT: Final = 8  # digits of a key or hash that are enough for the eye
 _SHORT_KEY: Final = re.compile(rf"(?<![(\w])[0-9a-f]{{{SHORT}}}(?!\w)")
-WHERE: Final = ("local network on this computer; nothing leaves it", "local network; nothing leaves it")
+HERE: Final = ("local network on this computer; nothing leaves it", "local network; nothing leaves it")
 TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
 OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
 DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"}
@@ -397,9 +397,18 @@ def settled(event: events.LeasePaymentEvent, t: RunTimeline) -> str:
     return f"{named(event.peer, t)} is paid {shown_credits(event.paid)} for {work}"
 
 
-def conserved(sum: int) -> str:
-    """Whether money was made or lost."""
-    return "ledger balanced (sum 0)" if sum == 0 else f"ledger NOT balanced (sum {sum})"
+def where(began: events.RunStartEvent | None) -> tuple[str, ...]:
+    """On which network a run is, the longer text first."""
+    if began is None or not began.network:
+        return HERE
+    name = clean(began.network, 24)
+    return f"network {name}: other computers read model and data", f"network {name}"
+
+
+def conserved(sum: int, began: events.RunStartEvent | None) -> str:
+    """Whether money was made or lost: in the whole ledger of a run of its own, in the job on others' network."""
+    what = "job" if began is not None and began.network else "ledger"
+    return f"{what} balanced (sum 0)" if sum == 0 else f"{what} NOT balanced (sum {sum})"
 
 
 def gap(result: events.RunResultEvent) -> str:

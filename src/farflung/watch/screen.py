@@ -77,7 +77,8 @@ def _header(t: RunTimeline, view: ScreenView, columns: int) -> ScreenRow:
     """Program, what this is, and what one can do: the middle goes first where it is narrow."""
     version = t.began.version if t.began is not None else view.version
     name = f"farflung {phrases.clean(version, 12)}".rstrip()
-    middles = (*phrases.WHERE, "nothing leaves this computer", "")
+    last = () if t.began is not None and t.began.network else ("nothing leaves this computer",)
+    middles = (*phrases.where(t.began), *last, "")
     for note in _note(t, view):
         for middle in middles:
             free = columns - columns_of(name) - columns_of(middle) - columns_of(note) - 2 * bool(middle)

@@ -129,7 +129,7 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
         *block("Settle", parts, columns, rank=FACT),
         *block(
             "",
-            [plain(money), plain(_pending(t)), TextSpan(phrases.conserved(t.result.sum), style)],
+            [plain(money), plain(_pending(t)), TextSpan(phrases.conserved(t.result.sum, t.began), style)],
             columns,
             rank=STORY,
         ),

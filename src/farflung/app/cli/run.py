@@ -12,7 +12,16 @@ import click
 import msgspec
 
 from farflung.advice.layouts.layout_search import AdviceGoal
-from farflung.app.cli import curves, plan_article_text, plan_layout, plan_link, plan_offers, plan_offers_text, quote
+from farflung.app.cli import (
+    curves,
+    plan_article_text,
+    plan_layout,
+    plan_link,
+    plan_offers,
+    plan_offers_text,
+    quote,
+    run_on,
+)
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.plan_offers import JobModel, job_model, traced_lines
@@ -62,6 +71,10 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     "--relay-price", type=int, metavar="MICRO", help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}."
 )
 @click.option("--relay-most", type=float, hidden=True, metavar="CREDITS", help="To all relays. Default: the plan's.")
+@click.option("--on", metavar="NETWORK", help="An invitation or a network's name: others' computers work.")
+@click.option("--yes", is_flag=True, help="With --on: agrees to the price.")
+@click.option("--deadline", metavar="WHEN", help=f"With --on: 2h, 3d, or a time. Default: {run_on.DEADLINE}.")
+@click.option("--wait", metavar="SPAN", help=f"With --on: for enough nodes. Default: {run_on.WAIT}.")
 @curves.options
 @_JSON
 def run(
@@ -79,16 +92,26 @@ def run(
     validators: int,
     relay_price: int | None,
     relay_most: float | None,
+    on: str | None,
+    yes: bool,
+    deadline: str | None,
+    wait: str | None,
     as_json: bool,
 ) -> None:
-    """Train a JOB file (none: a small GPT) on a local network, in test credits."""
+    """Train a JOB file (none: a small GPT) on a network of this computer's own,
+    in test credits, or on one that others keep (--on).
+    """
     if lab and validators > 1:
         raise click.UsageError("--lab has a ledger of one validator")
+    if on is None and (yes or deadline or wait):
+        raise click.UsageError("--yes, --deadline and --wait go with --on")
+    if on is not None and (lab or dispute or cheat or validators > 1):
+        raise click.UsageError("--lab, --cheat, --dispute and --validators are for a network of this computer's own")
     resolved, identity = resolve.resolve(
         job,
         preset,
         flags_of(settings, seed, rounds),
-        cheat=cheat,
+        cheat=cheat_names.HONEST if on is not None else cheat,
         baseline=baseline,
         relay_price=relay_price,
         relay_most=None if relay_most is None else round(relay_most * MICRO),
@@ -96,8 +119,9 @@ def run(
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     root = new_root(out, resolved.spec.name)
+    network = None if on is None else run_on.start_on(on, resolved.spec, deadline, wait, agreed=yes)
     with watcher(as_json, root) as see, curves.watched(root, see) as watchers:
-        session.start(root, resolved, identity, watchers, report_page.keep)
+        session.start(root, resolved, identity, watchers, report_page.keep, on=network)
 
 
 @click.command(epilog="Example: farflung resume j1 --rounds +12 --set optimizer.lr=0.001")

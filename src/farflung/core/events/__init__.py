@@ -29,7 +29,10 @@ FORMAT: Final = 1
 
 
 class RunStartEvent(Event, frozen=True, tag="began"):
-    """A session of a run starts. `format` is FORMAT; versions as packages name them."""
+    """A session of a run starts. `format` is FORMAT; versions as packages name them.
+
+    `network`: others' network that it runs on, as its requester calls it; empty: one of its own on this computer.
+    """
 
     run: str
     name: str
@@ -38,6 +41,7 @@ class RunStartEvent(Event, frozen=True, tag="began"):
     python: str
     torch: str
     format: int = FORMAT
+    network: str = ""
 
 
 class ProcessStartEvent(Event, frozen=True, tag="process"):

@@ -14,7 +14,7 @@ from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, UsageError, VerificationError, VersionError
 from farflung.core.file_header import check_json
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK
 from farflung.job.spec import JobSpec
@@ -142,7 +142,7 @@ def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
     said, spec = model_hash(data), resolve_again(run).spec
     held = read_receipt_file(receipt_bytes(run))
     rows = check_receipt_file(held, chain_of(run, spec))
-    requester, job = NetworkKeys(spec).requester.public, _job(run, spec, data)
+    requester, job = _requester(run, spec), _job(run, spec, data)
     row = next((row for row in rows if isinstance(row, JobRow) and row.job == job), None)
     if held.party != requester:
         raise _no_receipt(run, "it is the receipt of another party")
@@ -157,6 +157,13 @@ def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
             hint=f"farflung verify-run {run.name}",
         )
     return ModelRecord(said.hex(), is_recorded)
+
+
+def _requester(run: RunFolder, spec: JobSpec) -> PeerId:
+    """On a network whom the run's terms name; on this computer who follows from the job, whatever wrote its terms."""
+    if run.network_file.exists():
+        return read_terms(run, spec).requester
+    return NetworkKeys(spec).requester.public
 
 
 def _job(run: RunFolder, spec: JobSpec, data: bytes) -> Hash:

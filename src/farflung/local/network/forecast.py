@@ -21,12 +21,13 @@ from farflung.core.events import PlanComparisonEvent, PlanEvent
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import JobSpec
 from farflung.local.network.placement import LoopbackPlacement
-from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.processes import RunNetwork
 from farflung.local.network.run_end import JobEndReport
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 from farflung.peers.rundir.journal import read_timeline
+from farflung.peers.rundir.network_record import read_network
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.plan_comparison import compare
 from farflung.plan.run_plan import PlannedFees, RunPlan, advise
@@ -41,7 +42,7 @@ class RunForecast(NamedTuple):
     `step`: as its trace found it.
     """
 
-    network: LocalNetwork
+    network: RunNetwork
     placement: LoopbackPlacement
     identity: RunIdentity
     layout: TensorLayout
@@ -101,6 +102,7 @@ def run_start(folder: RunFolder, spec: JobSpec) -> events.RunStartEvent:
         version=farflung.__version__,
         python=platform.python_version(),
         torch=importlib.metadata.version("torch"),
+        network=record.name if (record := read_network(folder)) is not None else "",
     )
 
 

@@ -21,7 +21,7 @@ from farflung.job import dataset, terms_file
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
-from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.processes import RunNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import trace
 from farflung.peers.rundir.folder import RunFolder
@@ -52,14 +52,14 @@ async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Eve
         await base_run.read_base(folder, spec, base, journal)
 
 
-async def prepare(folder: RunFolder, worker: WorkerHandle, network: LocalNetwork, journal: Journal) -> RunInputs:
+async def prepare(folder: RunFolder, worker: WorkerHandle, network: RunNetwork, journal: Journal) -> RunInputs:
     """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there, and tells the
     job's class.
 
     Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since), and what
     trace.classify raises.
     """
-    spec, key = network.spec, network.keys.requester
+    spec, key = network.spec, network.account
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:

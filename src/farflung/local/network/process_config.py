@@ -9,7 +9,7 @@ with one seed give the same bits (docs/concepts/roundlog, law 4). Such keys are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from farflung.core.ids import PeerId
 from farflung.core.money import parse_credits
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import DAY_MS
+from farflung.ledger.table_rows import LeaseRow
 from farflung.local.network.placement import LoopbackPlacement
 from farflung.net import endpoint_records as net
 from farflung.peers.keys.files import key_text
@@ -66,6 +67,21 @@ class LocalNetwork:
         self.genesis = genesis_of(spec, validators, disputes=disputes)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
         self._relay_price = relay_price
+        self.account, self.credential = self.keys.requester, machine_of(self.keys.requester)
+
+    @property
+    def providers(self) -> dict[str, PeerId]:
+        """The providers that the run starts, by name."""
+        return {f"provider-{i}": key.public for i, key in enumerate(self.keys.providers)}
+
+    @property
+    def verifiers(self) -> dict[str, PeerId]:
+        """The verifiers that the run starts, by name."""
+        return {f"verifier-{i}": key.public for i, key in enumerate(self.keys.verifiers)}
+
+    def parties(self, leases: Iterable[LeaseRow]) -> dict[str, PeerId]:
+        """All that the job may pay or refund, by the name of the receipt."""
+        return self.keys.parties
 
     @property
     def relay_price(self) -> int:

@@ -33,6 +33,7 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import sgemm_flops
 from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.local.network import supervisor_worker
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.path_counts import PathCounts
 from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
@@ -43,6 +44,7 @@ from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 
+RunNetwork = LocalNetwork | JoinedNetwork
 OnEvent = Callable[[AnyEvent, bool], None]
 
 
@@ -52,7 +54,7 @@ class RunProcesses:
     def __init__(
         self,
         folder: RunFolder,
-        network: LocalNetwork,
+        network: RunNetwork,
         journal: Journal,
         on_event: OnEvent,
         staged: Mapping[str, Report] = MappingProxyType({}),
@@ -73,11 +75,9 @@ class RunProcesses:
         self._stop_reason = ""
         self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
         self._before: dict[str, dict[str, int]] = {}  # by those that died before them
-        keys = network.keys
-        self._providers = {f"provider-{i}": key.public for i, key in enumerate(keys.providers)}
-        self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
-        self._peers: dict[str, PeerId] = {REQUESTER: keys.requester.public}
-        self._peers |= network.validators | network.relays | self._providers | self._verifiers
+        self._providers, self._verifiers = network.providers, network.verifiers
+        self._peers: dict[str, PeerId] = {REQUESTER: network.account.public}
+        self._peers |= {**network.validators, **network.relays, **self._providers, **self._verifiers}
         self.guard, self.ways = self._supervisor.guard, PathCounts()
 
     @property
@@ -111,8 +111,15 @@ class RunProcesses:
         return self._starting
 
     async def _start(self) -> None:
-        network, folder = self._network, self._folder
-        ledger = await self._start_ledger()
+        network = self._network
+        if isinstance(network, LocalNetwork):
+            await self._start_network(network)
+        else:
+            self._ledger, self._relays = network.ledger, list(network.relay_addresses)
+
+    async def _start_network(self, network: LocalNetwork) -> None:
+        """All processes of a network of this computer's own; then its nodes register, in turn."""
+        folder, ledger = self._folder, await self._start_ledger(network)
         for index, name in enumerate(network.relays):
             config = network.relay(index, ledger, str(folder.relay_folder(name)))
             await self._supervisor.launch(self._supervised(name, "relay", config, folder.root / f"{name}.log"))
@@ -131,11 +138,11 @@ class RunProcesses:
         for name in self._nodes:
             await self._supervisor.ask(name, {"do": "register"}, "registered")
 
-    async def _start_ledger(self) -> ProcessAddress:
+    async def _start_ledger(self, network: LocalNetwork) -> ProcessAddress:
         """All validators, which are told of each other."""
-        for index, name in enumerate(self._network.validators):
+        for index, name in enumerate(network.validators):
             path = _make_folder(self._folder.validator(index))
-            config = self._network.ledger(index, str(path))
+            config = network.ledger(index, str(path))
             await self._supervisor.launch(self._supervised(name, "validator", config, path / "process.log"))
         first, *others = [await self._address_of(name) for name in self._network.validators]
         ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)

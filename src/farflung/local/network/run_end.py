@@ -19,6 +19,7 @@ from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.processes import RunNetwork
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
@@ -61,7 +62,7 @@ def read_outcome(said: Report) -> JobEndReport:
 
 
 async def pay_relays(
-    network: LocalNetwork,
+    network: RunNetwork,
     endpoint: Endpoint,
     ledger: LedgerClient,
     places: Sequence[EndpointAddress],
@@ -71,7 +72,7 @@ async def pay_relays(
 
     Last of all: what it is paid for was measured, and the ledger's root before this follows from the job alone.
     """
-    key = network.keys.requester
+    key = network.account
     for place in places:
         try:
             await RelayChannelPayer(key, endpoint, ledger, place.relay, (place.host, place.port)).settle()
@@ -87,13 +88,11 @@ def _carried(row: ChannelRow) -> RelayPaymentEvent:
     return RelayPaymentEvent(peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held)
 
 
-async def conclude(
-    folder: RunFolder, network: LocalNetwork, terms: JobTerms, ledger: LedgerClient
-) -> FinalLedgerSummary:
-    """Receipts of every party, then the export: all blocks are in it."""
+async def conclude(folder: RunFolder, network: RunNetwork, terms: JobTerms, ledger: LedgerClient) -> FinalLedgerSummary:
+    """Receipts of every party, then the export: all blocks are in it, up to the one that the receipts are of."""
     receipts, files = await _all_proved(ledger, network, terms)
-    blocks = await ledger.blocks()
-    key = network.keys.requester
+    blocks = await ledger.blocks(last=max(receipt.header.height for receipt in receipts))
+    key = network.account
     log = RunLog(folder.rounds_file, key)
     try:
         disk = DiskObjectStore(folder.store, "requester.store")
@@ -101,13 +100,22 @@ async def conclude(
         write_export(folder, network.genesis, terms, log, archive, blocks, receipts, files)
     finally:
         log.close()
-    minted = sum(amount for _, amount in network.genesis.accounts)
-    found = await _total_money(ledger, network) + await _disputed(ledger, network, terms)
-    return FinalLedgerSummary(worked_state(blocks).hex(), found - minted)
+    difference = await _difference(ledger, network, terms)
+    return FinalLedgerSummary(worked_state(blocks).hex(), difference)
+
+
+async def _difference(ledger: LedgerClient, network: RunNetwork, terms: JobTerms) -> int:
+    """Money found minus money that was there: of a network of the run's own in all, of others' network in this job."""
+    if isinstance(network, LocalNetwork):
+        minted = sum(amount for _, amount in network.genesis.accounts)
+        return await _total_money(ledger, network) + await _disputed(ledger, network, terms) - minted
+    job = await ledger.job(terms.id)
+    paid = sum(lease.paid for lease in await ledger.leases(terms.id))
+    return paid - job.paid if job is not None else 0
 
 
 async def _all_proved(
-    ledger: LedgerClient, network: LocalNetwork, terms: JobTerms
+    ledger: LedgerClient, network: RunNetwork, terms: JobTerms
 ) -> tuple[list[LedgerReceipt], dict[str, bytes]]:
     """All receipts, of one block: of several validators an empty one may still follow the last that held work."""
     for _ in range(_TRIES):
@@ -119,11 +127,11 @@ async def _all_proved(
     return receipts, await _receipt_files(ledger, network, terms, receipts)
 
 
-async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], journal: EventEmitter) -> None:
+async def compare_validators(network: RunNetwork, reaches: Sequence[Reach], journal: EventEmitter) -> None:
     """Says that all validators hold one chain. Raises VerificationError FF-APP-298 where one holds another."""
     heights, longest = [], list[Hash]()
     for reach in reaches:
-        ledger = client_in_run([reach], network.keys.requester, network.genesis, journal.emit)
+        ledger = client_in_run([reach], network.account, network.genesis, journal.emit)
         chain = [block.header.id for block in await ledger.blocks()]
         shared = min(len(chain), len(longest))
         if chain[:shared] != longest[:shared]:
@@ -138,9 +146,9 @@ async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], jo
     journal.emit(ChainComparisonEvent(validators=len(heights), blocks=max(heights), least=min(heights)))
 
 
-async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[LedgerReceipt]:
+async def _channels(ledger: LedgerClient, network: RunNetwork) -> list[LedgerReceipt]:
     """Proof of what each relay got: its channel with the requester, where there is one."""
-    payer = network.keys.requester.public
+    payer = network.account.public
     found = [await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()]
     return [receipt for receipt in found if receipt is not None]
 
@@ -155,13 +163,14 @@ async def _receipts(ledger: LedgerClient, terms: JobTerms) -> list[LedgerReceipt
 
 
 async def _receipt_files(
-    ledger: LedgerClient, network: LocalNetwork, terms: JobTerms, receipts: Sequence[LedgerReceipt]
+    ledger: LedgerClient, network: RunNetwork, terms: JobTerms, receipts: Sequence[LedgerReceipt]
 ) -> dict[str, bytes]:
     """What each party keeps, by name: its own rows and the job's, all of the last block."""
     rows = [(receipt, read_row(receipt)) for receipt in receipts]
     steps = await ledger.steps()
     files = {}
-    for name, party in network.keys.parties.items():
+    leases = [row for _, row in rows if isinstance(row, LeaseRow)]
+    for name, party in network.parties(leases).items():
         own = [r for r, row in rows if isinstance(row, LeaseRow | NodeRow) and row.node == party]
         channels = [r for r, row in rows if isinstance(row, ChannelRow) and party in (row.payer, row.relay)]
         if own or party == terms.requester:
@@ -189,7 +198,7 @@ async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
     rows = [await ledger.node(node) for node in network.keys.nodes]
-    channels = [await ledger.channel(network.keys.requester.public, relay) for relay in network.relays.values()]
+    channels = [await ledger.channel(network.account.public, relay) for relay in network.relays.values()]
     burnt = sum(row.burnt for row in rows if row is not None)
     return balances + burnt + sum(row.held for row in channels if row is not None)
 

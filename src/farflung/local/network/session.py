@@ -23,33 +23,39 @@ from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
+from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.extras import require
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import machine
 from farflung.job.job_loader import ResolvedJob
+from farflung.job.spec import JobSpec
+from farflung.ledger.block import Genesis
 from farflung.local.jobs import memory_trace, preflight_checks
 from farflung.local.jobs.continued_run import take_inputs
 from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, escaped, staged_configs
 from farflung.local.network.evaluation import Evaluator, has_diverged
 from farflung.local.network.forecast import RunForecast, repeated_run, run_start
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
 from farflung.local.network.process_config import LocalNetwork
-from farflung.local.network.processes import RunProcesses
+from farflung.local.network.processes import RunNetwork, RunProcesses
 from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import serve_nothing
 from farflung.peers.ledger_client.connect import client_in_run, reaches_of
+from farflung.peers.network.account import own_account
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import by_name, report_usage
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
-from farflung.peers.rundir.genesis import cheater_of, machine_of
+from farflung.peers.rundir.genesis import cheater_of
 from farflung.peers.rundir.inputs import known_layout, module_source, read_account, write_resolved
 from farflung.peers.rundir.journal import Journal, Watcher
+from farflung.peers.rundir.network_record import NetworkRecord, read_genesis, read_network, write_network
 from farflung.peers.rundir.runs import command_name
 from farflung.plan.run_duration import ALONE_THREADS
 from farflung.plan.run_plan import RunPlan
@@ -96,11 +102,10 @@ class RunSession:
         """`on_end`: called when the run is over, before its journal is closed."""
         self._folder, self._identity, self._resolved = folder, identity, resolved
         self._spec, self._on_end = resolved.spec, on_end
-        self._placement = placement_of(self._spec, identity.relays, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        made = (self._placement, identity.relays, identity.relay_price, identity.validators)
-        self._network = LocalNetwork(self._spec, *made, disputes=identity.disputes)
+        self._network = network_of(folder, self._spec, identity)
+        self._placement = self._network.placement
         staged = staged_configs(self._spec, identity)
         self._processes = RunProcesses(folder, self._network, self._journal, self._hear, staged)
         self._demonstration = Demonstration(self._spec, identity.validators, self._processes, self._journal)
@@ -266,7 +271,7 @@ class RunSession:
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
-        cheater = self._network.keys.providers[cheater_of(self._spec)].public.hex()
+        cheater = self._network.providers.get(f"provider-{cheater_of(self._spec)}", PeerId(b"")).hex()
         planted = escaped(self._spec, self._identity, cheater, self._journal.timeline)
         if planted is not None:
             self._journal.emit(planted)
@@ -320,18 +325,16 @@ class RunSession:
         """Everybody takes the stake back and relays their pay; then what the ledger says is proved and exported."""
         await self._processes.leave()
         counter = ByteCounter()
-        endpoint = Endpoint(
-            machine_of(self._network.keys.requester), serve_nothing, counter, pacer=bandwidth_limits.line_pacer()
-        )
+        endpoint = Endpoint(self._network.credential, serve_nothing, counter, pacer=bandwidth_limits.line_pacer())
         reaches = reaches_of(self._processes.validators, endpoint)
         network, tell = self._network, self._journal.emit
-        ledger = client_in_run(reaches, network.keys.requester, network.genesis, tell)
+        ledger = client_in_run(reaches, network.account, network.genesis, tell)
         try:
             if self._network.relay_price:
                 places = [place.of_net for place in self._processes.relays]
                 await run_end.pay_relays(self._network, endpoint, ledger, places, self._journal)
             ending = await run_end.conclude(self._folder, self._network, prepared.terms, ledger)
-            if len(reaches) > 1:
+            if len(reaches) > 1 and isinstance(network, LocalNetwork):
                 await run_end.compare_validators(self._network, reaches, self._journal)
             return ending
         finally:
@@ -409,6 +412,16 @@ class RunSession:
         return None
 
 
+def network_of(folder: RunFolder, spec: JobSpec, identity: RunIdentity) -> RunNetwork:
+    """The network that a run is on: others', or one of its own on this computer."""
+    record = read_network(folder)
+    if record is not None:
+        return JoinedNetwork(spec, own_account(), read_genesis(folder), record)
+    placement = placement_of(spec, identity.relays, in_homes=identity.lab)
+    made = (placement, identity.relays, identity.relay_price, identity.validators)
+    return LocalNetwork(spec, *made, disputes=identity.disputes)
+
+
 def start(
     root: Path,
     resolved: ResolvedJob,
@@ -417,15 +430,18 @@ def start(
     on_end: OnEnd,
     parent: RunFolder | None = None,
     module: bytes = b"",
+    on: tuple[Genesis, NetworkRecord] | None = None,
 ) -> events.RunResultEvent:
     """Creates a run's folder and runs it to its end; `on_end` is called when the run is over.
 
     `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes. `module`: the source
-    of its model, where no file has it.
+    of its model, where no file has it. `on`: the network that it runs on; None: one of its own, on this computer.
     """
     require("torch")
     folder = folders.create(root, identity)
     try:
+        if on is not None:
+            write_network(folder, *on)
         if module:
             write_atomic(folder.module_file, module, "run.module")
         if parent is not None:

@@ -9,15 +9,18 @@ from typing import Any, TypeVar
 
 from farflung.core.errors import UsageError
 from farflung.core.ids import Hash
+from farflung.job.spec import JobTerms
 from farflung.ledger.receipt_file import read_receipt_file
 from farflung.local.jobs.base_run import find_exported
 from farflung.local.verify_run.reexecute import reexecute, retry
+from farflung.peers.process.channel import REQUESTER
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import MOST_RELAYS, NetworkKeys
+from farflung.peers.rundir.network_record import node_name
 from farflung.verify.export_reader import ExportedRun
 from farflung.verify.replay_report import ReplayReport, require
-from farflung.verify.run_replay import ReplayResult, check_parents, prove_run
+from farflung.verify.run_replay import check_parents, prove_run
 
 T = TypeVar("T")
 
@@ -46,7 +49,7 @@ def prove(
     above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
     proven = check_parents(prove_run(exported, chain), above)
     if chain is not None:
-        _check_names(exported, proven)
+        _check_names(exported, None if run.network_file.exists() else proven.terms)
     if rate is not None:
         proven.report.again = _done(reexecute(run, exported, proven, rate, seed, tell))
     if condemned:
@@ -54,11 +57,14 @@ def prove(
     return proven.report
 
 
-def _check_names(exported: ExportedRun, proven: ReplayResult) -> None:
-    """Each receipt is of the party that its name says. Raises VerificationError FF-VERI-160."""
-    parties = NetworkKeys(proven.terms.spec, MOST_RELAYS).parties
+def _check_names(exported: ExportedRun, local: JobTerms | None) -> None:
+    """Each receipt is of the party that its name says: on a network it ends in the key, in a run on this computer
+    (`local`: its terms) the party follows from the job. Raises VerificationError FF-VERI-160.
+    """
+    parties = NetworkKeys(local.spec, MOST_RELAYS).parties if local is not None else {}
     for name, data in exported.receipt_files.items():
-        is_own = read_receipt_file(data).party == parties.get(name)
+        party = read_receipt_file(data).party
+        is_own = party == parties.get(name) if local is not None else name in (REQUESTER, node_name(party))
         require(is_own, "FF-VERI-160", "a receipt is another party's than its name says", f"{name[:40]}.receipt")
 
 

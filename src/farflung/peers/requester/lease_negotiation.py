@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,8 +21,8 @@ from farflung.core.attestations import Attestation, is_of_lease
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import FarflungError, PolicyError, RunError, VerificationError
-from farflung.core.events import ProcessExitEvent, ProviderMatchEvent
-from farflung.core.ids import Hash, PeerId
+from farflung.core.events import ProcessExitEvent, ProviderMatchEvent, WarningEvent
+from farflung.core.ids import Hash, PeerId, short
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
@@ -41,6 +41,7 @@ from farflung.peers.protocol.job_key import is_lease_key_signed
 from farflung.peers.rundir.journal import EventEmitter
 
 PROPOSALS: Final = 8  # times that those who declined are replaced: who lists many nodes that decline gains minutes
+SHOWN: Final = 3  # refusals that an error names
 SCHEDULES: Final = 3  # times that the ledger is asked, where asks were changed in between
 
 
@@ -117,7 +118,7 @@ async def hire(
     taken = await (negotiation.renew(leases) if leases else _lease(ledger, negotiation, asks))
     train, audit = (taken.get(role) for role in (LeaseRole.TRAIN, LeaseRole.AUDIT))
     if train is None or not train.offered:
-        raise _nobody()
+        raise negotiation.nobody()
     offered = train.offered | (audit.offered if audit else {})
     hired = LeaseHolders(
         sorted(train.offered),
@@ -125,6 +126,9 @@ async def hire(
         {peer: said.lease_key for peer, said in offered.items()},
         {peer: said.attestation for peer, said in offered.items()},
     )
+    missing = negotiation.shortage(taken) if not leases else None
+    if missing is not None:
+        journal.emit(missing)
     count = len(asks.of[LeaseRole.TRAIN])
     journal.emit(ProviderMatchEvent(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=train.price))
     return hired
@@ -141,7 +145,7 @@ async def _lease(
         taken = {role: await negotiation.take(role, listings) for role, listings in known.items()}
         try:
             if not taken[LeaseRole.TRAIN].offered:
-                raise _nobody()
+                raise negotiation.nobody()
             await ledger.submit(_schedule(negotiation.terms.id, taken))
         except RunError:
             still = _unchanged(known, await ledger.nodes(), negotiation.terms.stake)
@@ -153,10 +157,6 @@ async def _lease(
             await negotiation.dismiss([peer for offers in taken.values() for peer in offers.offered])
             break
     return taken
-
-
-def _nobody() -> RunError:
-    return RunError("FF-APP-061", "no provider took the job", hint="look at the asks")
 
 
 def _schedule(job: Hash, taken: dict[LeaseRole, RoleOffers]) -> JobSchedule:
@@ -184,6 +184,7 @@ class LeaseNegotiation:
     def __init__(self, chain: Hash, terms: JobTerms, budget: LeaseBudget, dial: Dial, journal: EventEmitter) -> None:
         self._chain, self.terms, self._budget, self._dial, self._journal = chain, terms, budget, dial, journal
         self._signed: dict[PeerId, messages.LeaseOfferReply] = {}
+        self._refusals: dict[PeerId, str] = {}
         network = terms.spec.network
         self.counts = {
             LeaseRole.TRAIN: network.providers,
@@ -247,6 +248,33 @@ class LeaseNegotiation:
         """Tells those who signed and are not among `kept` that their slots are free."""
         await dismiss(self._dial, self.terms.id, self._signed.keys() - set(kept))
 
+    def nobody(self) -> RunError:
+        """Nobody signed: what those who were asked answered."""
+        refusals = [*self._refusals.values()]
+        more = f"; and {len(refusals) - SHOWN} more" if len(refusals) > SHOWN else ""
+        return RunError(
+            "FF-APP-061",
+            "no provider took the job",
+            cause=("; ".join(refusals[:SHOWN]) + more)[:400] or "nobody was asked: no ask fits the job",
+            hint="wait for other providers, or change what their answers name: price, stake, memory or module",
+        )
+
+    def shortage(self, taken: Mapping[LeaseRole, RoleOffers]) -> WarningEvent | None:
+        """What to say where fewer signed than the job asks for; None: all are there."""
+        words = {LeaseRole.TRAIN: "providers", LeaseRole.AUDIT: "verifiers"}
+        have = {role: len(taken[role].offered) if role in taken else 0 for role in self.counts}
+        short_of = [
+            f"{have[role]} of {count} {words[role]}" for role, count in self.counts.items() if have[role] < count
+        ]
+        if not short_of:
+            return None
+        why = "; ".join([*self._refusals.values()][:SHOWN]) or "no more of them are online and alike"
+        return WarningEvent(
+            code="FF-APP-561",
+            message=f"the job begins with {' and '.join(short_of)}: {why}"[:400],
+            hint="stop it and run again when more are online, or let it go on with these",
+        )
+
     def _units(self, role: LeaseRole) -> int:
         spec = self.terms.spec
         return spec.rounds * spec.round_tokens if role is LeaseRole.TRAIN else self._budget.audit_units
@@ -267,6 +295,7 @@ class LeaseNegotiation:
             if isinstance(reply, messages.LeaseOfferReply):
                 offered[peer] = reply
             elif isinstance(reply, FarflungError):
+                self._refusals[peer] = f"{short(peer)}: {reply.code} {reply.message}"
                 self._journal.emit(ProcessExitEvent(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
             else:
                 raise RunError("FF-APP-062", "a provider's answer is no offer", cause=str(reply)[:200])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.rundir.archive import roots_by_round
-from farflung.train.run_log import Record, RunEndRecord, contributions_root
+from farflung.train.run_log import CommitmentsRecord, Record, RoundEndRecord, RunEndRecord, contributions_root
 from farflung.verify import evidence as evidence_files
 from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
 from farflung.verify.disqualified_verifiers import PerjuryRecord
@@ -212,6 +212,21 @@ async def job_row(ledger: LedgerClient, job: Hash) -> JobRow:
     if row is None:
         raise RunError("FF-APP-066", "the ledger does not know the job", hint="is this the run's own ledger?")
     return row
+
+
+def check_newest(records: Sequence[Record], job: JobRow | None) -> None:
+    """Whether a log has all that the ledger knows of its job. What the ledger is told is in the log before: one that
+    lacks a round is an old copy, and whoever holds it must give no order. Raises RunError FF-APP-560.
+    """
+    closed = sum(isinstance(record, RoundEndRecord) for record in records)
+    committed = max((record.round + 1 for record in records if isinstance(record, CommitmentsRecord)), default=0)
+    if job is not None and (job.round > closed or job.drawn > committed):
+        raise RunError(
+            "FF-APP-560",
+            f"this folder is an old copy of the run: its log ends after {closed} rounds",
+            cause=f"the ledger knows {max(job.round, job.drawn)} of this job: the newest folder is elsewhere",
+            hint="go on with `farflung resume` where the newest folder is, or copy it here again",
+        )
 
 
 async def settle(

@@ -60,8 +60,8 @@ class LineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RequesterConfig(RoleConfig, frozen=True):
     """What a requester is told: its keys and its run, where ledger and relays are, and what it may spend.
 
-    `relayed`: all providers stay at relays. `deadline`: of the job, in the ledger's time. `answer_seconds`: that a
-    provider has to answer in. Sums are micro-credits.
+    `relayed`: all providers stay at relays. `attaches`: so does the requester, whom nobody can dial. `deadline`: of
+    the job, in the ledger's time. `answer_seconds`: that a provider has to answer in. Sums are micro-credits.
     """
 
     FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin"}
@@ -83,6 +83,7 @@ class RequesterConfig(RoleConfig, frozen=True):
     port: Port = 0
     relays: tuple[ListenerConfig, ...] = ()
     relayed: bool = False
+    attaches: bool = False
     relay_price: Count = 0
     relay_funds: Count = 0
     relay_most: Count = 0
@@ -175,7 +176,7 @@ async def main(config: RequesterConfig, channel: Channel) -> None:
         keep_last(folder, terms, outcome.public)
         report_outcome(channel, outcome)
 
-    await requester.open()
+    await requester.open(places_of(config.relays) if config.attaches else ())
     endpoint = requester.endpoint
     following = asyncio.create_task(
         KeyRegistryFollower(reach_ledger, endpoint.admission.keyring, endpoint.recheck).stay()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from farflung.core.backoff import Backoff
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
 from farflung.peers.ledger_client.client import LedgerClient
@@ -23,7 +26,8 @@ from farflung.peers.requester.member_setup import MemberSetup, Passes, ProviderI
 from farflung.train.public_state import PublicState
 
 RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
-RETURN_TRIES: Final = 1200
+RETURN_TRIES: Final = 1200  # after which the pauses grow: a home that sleeps for a night is asked back, too
+RETURN_LATER: Final = Backoff(RETURN_SECONDS, 5.0)
 REFUSALS: Final = 5  # of a member that is there again: then it stays away
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
 
@@ -65,6 +69,11 @@ class Membership:
     def know(self, addresses: Iterable[messages.PeerAddress]) -> None:
         """Where nodes can be reached."""
         self._addresses.update({a.peer: a for a in addresses})
+
+    def move(self, places: tuple[EndpointAddress, ...]) -> None:
+        """The requester itself is reached elsewhere from now on; who joins later is told so."""
+        self._addresses[self._me] = messages.PeerAddress(self._me, places)
+        self._list_members()
 
     def gather(self, seats: Sequence[PeerId], verifiers: tuple[PeerId, ...]) -> None:
         """These work on the job, nobody else; `seats` fixes each provider's index in it."""
@@ -147,8 +156,8 @@ class Membership:
 
     async def _until_back(self, peer: PeerId) -> None:
         refusals = 0
-        for _ in range(RETURN_TRIES):
-            await asyncio.sleep(RETURN_SECONDS)
+        for tries in itertools.count():
+            await asyncio.sleep(RETURN_LATER.pause(max(0, tries - RETURN_TRIES)))
             if self._coordinator is None or not self._coordinator.may_join(peer):
                 continue
             try:

@@ -21,6 +21,7 @@ from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import EscrowEvent, LeasePaymentEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.job.codec_cost import codec_cost
 from farflung.ledger.table_rows import JobState
 from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
@@ -31,6 +32,7 @@ from farflung.net.io.address_updates import AddressUpdates
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.path_manager import PathManager
+from farflung.net.io.relay_selection import RelaySelector
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import first_key
@@ -45,7 +47,7 @@ from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.requester.disputes import DisputeMonitor
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
-from farflung.peers.requester.ledger_recorder import LedgerRecorder, settle
+from farflung.peers.requester.ledger_recorder import LedgerRecorder, check_newest, settle
 from farflung.peers.requester.member_setup import ProviderInputs, all_ready, replay_plan
 from farflung.peers.requester.members import RETURN_SECONDS, Membership
 from farflung.peers.requester.payload_checks import CheckerSupervisor
@@ -111,17 +113,32 @@ class Requester:
         self._fanout = PayloadFanout(self.endpoint, self._objects, job.archive.disk)
         self.paths = PathManager(self.endpoint)
         self._address_updates = AddressUpdates(self.endpoint, self.paths)  # hears where members are now
+        self._relays: RelaySelector | None = None
+        self._telling = OwnedTasks()
         self._channels = RelayChannels(job.key, self.endpoint, fee, job.journal.emit)
         self._members = Membership(job, self.paths, self._supplies, lambda: self._channels.passes)
         self._vouchers = VoucherIssuer(job.key, job.terms.id, self._members.dial)
 
-    async def open(self) -> None:
-        """Starts to listen."""
-        host, port = await self.endpoint.start()
-        self._members.know([messages.PeerAddress(self._key.public, (EndpointAddress(host, port),))])
+    async def open(self, relays: tuple[EndpointAddress, ...] = ()) -> None:
+        """Starts to listen; with `relays` it stays at the best of them, and is reached there alone."""
+        places: tuple[EndpointAddress, ...] = (EndpointAddress(*await self.endpoint.start()),)
+        if relays:
+            self._relays = RelaySelector(self.endpoint, relays)
+            self._relays.on_change = self._moved
+            await self.endpoint.attached()
+            places = self._relays.places
+        self._members.move(places)
+
+    def _moved(self, places: tuple[EndpointAddress, ...]) -> None:
+        """Members hear of other relays at once, those that come later from the list of members."""
+        self._members.move(places)
+        self._telling.begin(self._address_updates.tell(self._key, places))
 
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""
+        if self._relays is not None:
+            await self._relays.close()
+        await self._telling.close()
         await self._members.rest()
         await self._vouchers.close()
         await self._channels.close()
@@ -216,6 +233,7 @@ class Requester:
         job = await ledger.job(self._terms.id)
         if job is not None and job.requester != self._key.public:
             raise RunError("FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run")
+        check_newest(self._job.log.records, job)
         if job is None:
             price = budget.unit_price
             create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)

@@ -68,6 +68,16 @@ class RunFolder:
         return self.root / "run.json"
 
     @property
+    def network_file(self) -> Path:
+        """The network that the run is on, where that is not this computer's own (peers.rundir.network_record)."""
+        return self.root / "network.json"
+
+    @property
+    def genesis_file(self) -> Path:
+        """What the ledger of that network began with."""
+        return self.root / "genesis.bin"
+
+    @property
     def resolved_file(self) -> Path:
         """The resolved configuration, for people and tools."""
         return self.root / "resolved.json"

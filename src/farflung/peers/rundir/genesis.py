@@ -18,6 +18,7 @@ from farflung.ledger.params import HOUR_MS, LedgerParams
 from farflung.net.certificates import Credential, certify
 from farflung.peers.process.channel import relay_names
 from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.network_record import read_genesis
 
 MOST_RELAYS: Final = 4
 RELAY_FUNDS: Final = 10_000 * MICRO  # what a local run's requester has for relays: no part of a job's budget
@@ -74,12 +75,14 @@ def machine_of(account: SigningKey) -> Credential:
 
 
 def chain_of(run: RunFolder, spec: JobSpec) -> Hash:
-    """The chain of a run's local ledger."""
+    """The chain of a run's ledger."""
     return genesis_in(run, spec).chain
 
 
 def genesis_in(run: RunFolder, spec: JobSpec) -> Genesis:
-    """The genesis of a run's local ledger."""
+    """The genesis of a run's ledger: kept in its folder where it is on a network, else computed from the job."""
+    if run.network_file.exists():
+        return read_genesis(run)
     identity = run.read_identity()
     return genesis_of(spec, identity.validators, disputes=identity.disputes)
 

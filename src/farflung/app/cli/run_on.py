@@ -1,0 +1,73 @@
+"""Starts a run on a network: who is online, what it costs, and whether the person agrees."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import click
+
+from farflung.app.cli.quote import deadline_of
+from farflung.core.errors import UsageError
+from farflung.core.money import format_credits
+from farflung.core.units import Millis, Seconds, format_seconds
+from farflung.job.spec import JobSpec
+from farflung.ledger.block import Genesis
+from farflung.local.network.remote_start import RemoteStart, online_text, prepare_start
+from farflung.peers.rundir.inputs import known_layout
+from farflung.peers.rundir.network_record import NetworkRecord
+from farflung.plan.worker_memory import memory
+
+DEADLINE = "24h"
+WAIT = "10m"
+
+
+def start_on(
+    on: str, spec: JobSpec, deadline: str | None, wait: str | None, *, agreed: bool
+) -> tuple[Genesis, NetworkRecord]:
+    """The network of a run that may begin. Raises UsageError FF-APP-565 (nobody agreed), what prepare_start raises."""
+    now = Millis(round(1000 * time.time()))
+    ends, patience = deadline_of(deadline or DEADLINE, now), deadline_of(wait or WAIT, now) - now
+    layout = known_layout(spec)
+    bytes_wanted = memory(spec, layout, 0).worker if layout is not None else 0
+    started = asyncio.run(prepare_start(on, spec, bytes_wanted, ends, Seconds(patience / 1000), say))
+    for line in offer_lines(started, Seconds((ends - now) / 1000)):
+        say(line)
+    if not agreed:
+        confirm()
+    return started.network.genesis, started.record
+
+
+def say(line: str) -> None:
+    """A line beside the run's own output."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def offer_lines(started: RemoteStart, span: Seconds) -> list[str]:
+    """What a person agrees to."""
+    price, known = started.price, started.network
+    law = known.genesis.params
+    after = f"; settled {format_seconds(Seconds(law.window_ms / 1000))} after its end" if law.window_ms else ""
+    return [
+        f"Network  {known.name}, chain {known.chain.hex()[:16]}: {online_text(started.found)}",
+        f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
+        f" of {format_credits(started.balance)}, the rest comes back{after}",
+        f"Stake    {format_credits(started.found.stake)} credits of each node, lost by who is caught",
+        f"Ends     in {format_seconds(span)} at the latest (--deadline): then what was not paid returns",
+        "Seen by  the nodes that train: they read the model and the data (docs/threats.md)",
+    ]
+
+
+def confirm() -> None:
+    """Asks the person. Raises UsageError FF-APP-565 where there is none, or the answer is no."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "FF-APP-565",
+            "nobody agreed to the price",
+            cause="there is no terminal to ask at",
+            hint="the same command with --yes",
+        )
+    if not click.confirm("Start?", err=True):
+        raise UsageError("FF-APP-565", "nothing was started", cause="you did not agree", hint="nothing was locked")

@@ -1,0 +1,146 @@
+"""Prepares a run on a network that others keep: joins it, looks who is online, sees that the account can pay.
+
+Nothing is locked here: the requester's process funds the job when the person has agreed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import PolicyError
+from farflung.core.money import Credits, format_credits
+from farflung.core.units import Seconds, format_seconds
+from farflung.job.spec import JobSpec
+from farflung.ledger.params import LedgerParams
+from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
+from farflung.peers.ledger_client.connect import any_of, reaches_of, validators_in
+from farflung.peers.ledger_client.quorum_read import Reach
+from farflung.peers.network.account import own_account
+from farflung.peers.network.grant import request_grant
+from farflung.peers.network.invitation import is_invitation, read
+from farflung.peers.network.join import KnownNetwork, join
+from farflung.peers.requester.lease_negotiation import read_asks
+from farflung.peers.requester.market_survey import MarketSurvey, survey
+from farflung.peers.rundir.genesis import stake_of
+from farflung.peers.rundir.network_record import NetworkRecord
+from farflung.plan.run_price import RunPrice, price
+
+LOOK_SECONDS: Final = 1.0  # between two looks at the market
+TRANSACTIONS: Final = 20  # that a job takes beside those of its rounds
+OF_A_ROUND: Final = 4
+
+Tell = Callable[[str], None]
+
+
+class RemoteStart(NamedTuple):
+    """What a run on a network begins with. `balance`: of the account, `need`: what the job may take; micro-credits."""
+
+    network: KnownNetwork
+    record: NetworkRecord
+    found: MarketSurvey
+    price: RunPrice
+    balance: int
+    need: int
+
+
+async def prepare_start(
+    on: str, spec: JobSpec, memory_bytes: int, deadline: int, wait: Seconds, tell: Tell
+) -> RemoteStart:
+    """Joins the network that `on` names and looks at its market until enough nodes are online, `wait` at most.
+
+    `deadline`: of the job, ms since 1970. `tell` hears a line of each step. Raises what `join` raises, PolicyError
+    FF-APP-562 (too few nodes), FF-APP-563 (too little money), FF-APP-564 (the ledger allows no such deadline).
+    """
+    priced = price(spec)
+    known, account = await join(on), own_account()
+    for note in known.notes:
+        tell(note)
+    law = known.genesis.params
+    _check_deadline(law, deadline)
+    relay_price = max((relay.price for relay in known.card.relays), default=0)
+    endpoint = Endpoint(account, serve_nothing, ByteCounter())
+    try:
+        reaches = reaches_of(validators_in(known.ledger), endpoint)
+        ledger = LedgerClient(reaches, account, known.genesis)
+        need = priced.escrow + law.fee_min * (TRANSACTIONS + OF_A_ROUND * spec.rounds)
+        token = read(on).token if is_invitation(on) else b""
+        balance = await _funded(known, ledger, account, need, token, tell)
+        found = await _found(ledger, reaches, spec, memory_bytes, wait, tell)
+    finally:
+        await endpoint.close()
+    record = NetworkRecord(known.name, known.ledger, deadline, found.stake, known.relays, relay_price)
+    return RemoteStart(known, record, found, priced, balance, need)
+
+
+def _check_deadline(law: LedgerParams, deadline: int) -> None:
+    span = deadline - round(1000 * time.time())
+    if span > law.job_ms_max:
+        raise PolicyError(
+            "FF-APP-564",
+            f"this network's jobs end within {format_seconds(Seconds(law.job_ms_max / 1000))}",
+            cause=f"the deadline is {format_seconds(Seconds(span / 1000))} from now",
+            hint="name an earlier one with --deadline",
+        )
+
+
+async def _funded(
+    known: KnownNetwork, ledger: LedgerClient, account: SigningKey, need: int, token: bytes, tell: Tell
+) -> int:
+    """The account's balance, after a grant where it needs one. Raises PolicyError FF-APP-563."""
+    balance, refused = (await ledger.account(account.public)).balance, ""
+    if balance < need and known.card.faucet.grant:
+        tell(f"The account holds {format_credits(Credits(balance))} credits: asks the network's faucet")
+        try:
+            await request_grant(known, account, token)
+        except PolicyError as error:
+            refused = f"; its faucet: {error.message}"
+        balance = (await ledger.account(account.public)).balance
+    if balance >= need:
+        return balance
+    raise PolicyError(
+        "FF-APP-563",
+        f"the account holds {format_credits(Credits(balance))} credits, the job locks up to"
+        f" {format_credits(Credits(need))}",
+        cause=f"account {account.public.hex()} on network {known.name}; escrow, and fees{refused}",
+        hint="ask the network's operator for credits, or choose fewer rounds (--rounds) or a smaller budget",
+    )
+
+
+async def _found(
+    ledger: LedgerClient, reaches: Sequence[Reach], spec: JobSpec, memory_bytes: int, wait: Seconds, tell: Tell
+) -> MarketSurvey:
+    """Who is online, when enough are. Raises PolicyError FF-APP-562."""
+    directory = any_of(reaches)
+    began, told = time.monotonic(), ""
+    while True:
+        found = survey(spec, await read_asks(ledger, await directory()), memory_bytes, stake_of(spec))
+        if found.is_enough:
+            return found
+        said = online_text(found)
+        waited = time.monotonic() - began
+        if waited >= wait:
+            raise PolicyError(
+                "FF-APP-562",
+                f"too few nodes: {said}",
+                cause=found.providers.why or found.verifiers.why or "no more are online",
+                hint="wait longer (--wait 1h), or hire fewer: --set network.providers=N --set network.verifiers=N",
+            )
+        if said != told:
+            tell(f"{said}; waits for more, {format_seconds(Seconds(wait - waited))} at most")
+            told = said
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def online_text(found: MarketSurvey) -> str:
+    """`8 of 8 providers, 3 of 3 verifiers online`."""
+    providers, verifiers = found.providers, found.verifiers
+    said = [f"{min(providers.fitting, providers.wanted)} of {providers.wanted} providers"]
+    if verifiers.wanted:
+        said.append(f"{min(verifiers.fitting, verifiers.wanted)} of {verifiers.wanted} verifiers")
+    return f"{', '.join(said)} online"

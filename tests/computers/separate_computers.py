@@ -1,0 +1,258 @@
+"""Computers that share nothing: each has its own network place, processes, host name, users and disk.
+
+A computer is an init in namespaces of its own (network: of a place in local.netlab; mount, pid, uts, ipc), whose root
+is a tmpfs with the system and the virtual environment bound into it, read-only, and whose /home is a tmpfs of the
+disk's size. Killing the init is pulling the plug: all its processes are gone, the disk stays for the next boot only as
+long as the mount is kept, so a plug that is pulled and put back keeps /home in a folder of this computer.
+
+Programs run as an ordinary user (uid 1000) with an environment of their own; `farflung` there is the source tree that
+`site` names, so two computers may run two versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from farflung.local.netlab import NetworkLab, namespaces
+
+UID: Final = 1000
+SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
+_VENV: Final = Path(sys.prefix)
+_BASE: Final = Path(sys.base_prefix)
+_BOOT_SECONDS: Final = 20.0
+_ETC: Final = "ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf ssl alternatives localtime protocols services"
+
+# $ROOT: an empty folder; $DISK: MB; $KEPT: a folder that becomes /home, or empty; $BINDS: paths, read-only; $NAME.
+_BOOT: Final = r"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o size=16M,mode=755 root "$ROOT"
+cd "$ROOT"
+mkdir -p etc home proc sys dev tmp run var/tmp old root
+for path in $BINDS; do
+  if [ -L "$path" ]; then ln -s "$(readlink "$path")" ".$path"
+  elif [ -d "$path" ]; then mkdir -p ".$path"; mount --rbind "$path" ".$path"; mount -o remount,bind,ro ".$path"
+  fi
+done
+for name in $ETC; do [ -e "/etc/$name" ] && cp -a "/etc/$name" etc/ || true; done
+printf 'root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n' > etc/passwd
+printf 'root:x:0:\nuser:x:1000:\n' > etc/group
+printf '127.0.0.1 localhost\n' > etc/hosts
+mkdir -p ".$SOURCE" && mount --bind "$SITE" ".$SOURCE" && mount -o remount,bind,ro ".$SOURCE"
+if [ -n "$KEPT" ]; then mount --bind "$KEPT" home; else mount -t tmpfs -o "size=${DISK}M,mode=755" home home; fi
+mkdir -p home/user && chown 1000:1000 home/user
+mount -t tmpfs -o mode=1777 tmp tmp
+mount -t proc proc proc
+mount --rbind /dev dev
+mount -t sysfs sys sys || true
+hostname "$NAME"
+pivot_root . old
+cd /
+umount -l old
+echo up
+exec "$PYTHON" -I -c "$INIT"
+"""
+
+_INIT: Final = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True: signal.pause()"
+
+
+class Computer:
+    """One computer at a place of a laboratory. `boot` it; `off` ends all that runs on it."""
+
+    def __init__(
+        self,
+        lab: NetworkLab,
+        place: str,
+        folder: Path,
+        *,
+        disk_mb: int = 400,
+        site: Path = SOURCE,
+        keeps_disk: bool = False,
+    ) -> None:
+        """`folder`: scratch of this computer. `keeps_disk`: what is on its disk outlives a pulled plug."""
+        self.lab, self.place, self.site = lab, place, site
+        self._folder, self._disk_mb, self._keeps_disk = folder, disk_mb, keeps_disk
+        self._shell: subprocess.Popen[str] | None = None
+        self._init = 0
+        self._programs: list[subprocess.Popen[str]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def address(self) -> str:
+        """Where its neighbours reach it."""
+        return self.lab.address(self.place)
+
+    def boot(self) -> Computer:
+        """Starts it. Raises RuntimeError with what the boot said."""
+        root = self._folder / "root"
+        root.mkdir(exist_ok=True)
+        kept = self._folder / "disk"
+        if self._keeps_disk:
+            kept.mkdir(exist_ok=True)
+        binds = ["/usr", "/bin", "/sbin", "/lib", "/lib64", str(_VENV), str(_BASE)]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "ROOT": str(root),
+            "SITE": str(self.site),
+            "SOURCE": str(SOURCE),  # where the virtual environment looks for the package
+            "DISK": str(self._disk_mb),
+            "KEPT": str(kept) if self._keeps_disk else "",
+            "BINDS": " ".join(dict.fromkeys(binds)),
+            "ETC": _ETC,
+            "NAME": self.place,
+            "INIT": _INIT,
+            "PYTHON": str(_VENV / "bin" / "python"),
+        }
+        space = namespaces.NAMESPACES / self.lab._space(self.place)
+        command = [
+            "nsenter",
+            f"--net={space}",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--fork",
+            "--kill-child",
+        ]
+        shell = subprocess.Popen(
+            [*command, "sh", "-c", _BOOT],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert shell.stdout is not None
+        assert shell.stderr is not None
+        if shell.stdout.readline() != "up\n":
+            shell.kill()
+            raise RuntimeError(f"{self.place} does not boot: {shell.stderr.read()}")
+        children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+        self._shell, self._init = shell, int(children[0])
+        return self
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The command that runs a program there, as its user."""
+        variables = {
+            "HOME": "/home/user",
+            "USER": "user",
+            "PATH": f"{_VENV}/bin:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TERM": "dumb",
+            "LANG": "C.UTF-8",
+        }
+        enter = [
+            "nsenter",
+            "-t",
+            str(self._init),
+            "-m",
+            "-p",
+            "-u",
+            "-i",
+            "-n",
+            f"--wd=/proc/{self._init}/root/home/user",
+        ]
+        user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+        said = [f"{name}={value}" for name, value in variables.items()]
+        return [*enter, *user, "env", "-i", "-C", "/home/user", *said, *words]
+
+    def start(self, words: str, log: str = "") -> Program:
+        """Starts a farflung command line; its output goes to a log."""
+        path = self._folder / f"{log or len(self._programs)}.log"
+        with path.open("w") as out:
+            process = subprocess.Popen(
+                self.command([str(_VENV / "bin" / "python"), "-m", "farflung.app.cli.main", *shlex.split(words)]),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        self._programs.append(process)
+        return Program(process, path)
+
+    def run(self, words: str, seconds: float = 120.0) -> str:
+        """Runs a farflung command line to its end. Raises AssertionError with its output where it fails."""
+        program = self.start(words)
+        status = program.wait(seconds)
+        assert status == 0, f"{words} at {self.place} ended with {status}:\n{program.text}"
+        return program.text
+
+    def off(self) -> None:
+        """Pulls the plug."""
+        if self._shell is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._init, signal.SIGKILL)
+        self._shell.kill()
+        self._shell.communicate()
+        self._shell = None
+        for process in self._programs:
+            process.wait()
+        self._programs.clear()
+
+    def freeze(self) -> None:
+        """Stops every process, as a closed lid does; its clock goes on."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        own = os.readlink(f"/proc/{self._init}/ns/pid")
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and int(entry.name) != self._init and os.readlink(entry / "ns/pid") == own:
+                    os.kill(int(entry.name), number)
+
+
+class Program:
+    """A command line that runs on a computer."""
+
+    def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
+        self.process, self._path = process, path
+
+    @property
+    def text(self) -> str:
+        """What it has said."""
+        return self._path.read_text(errors="replace")
+
+    def wait(self, seconds: float) -> int:
+        """Its exit status. Raises AssertionError with its output when it does not end."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"did not end in {seconds} s:\n{self.text}") from None
+
+    def until(self, holds: Callable[[str], bool], seconds: float = 60.0) -> str:
+        """Waits for it to say something. Raises AssertionError with its output."""
+        deadline = time.monotonic() + seconds
+        while not holds(text := self.text):
+            assert time.monotonic() < deadline, f"was not said in {seconds} s:\n{text}"
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{text}"
+            time.sleep(0.1)
+        return text
+
+
+@contextlib.contextmanager
+def computers(lab: NetworkLab, folder: Path, *places: str) -> Iterator[dict[str, Computer]]:
+    """Booted computers by their place; off at the end."""
+    made = {place: Computer(lab, place, folder / place) for place in places}
+    try:
+        yield {place: computer.boot() for place, computer in made.items()}
+    finally:
+        for computer in made.values():
+            computer.off()
