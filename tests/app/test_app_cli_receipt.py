@@ -13,6 +13,7 @@ from ledger_parties import party_receipts
 
 from farflung.app.cli.main import main
 from farflung.core import limits
+from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.commitments import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SEAT, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import VerificationError
@@ -26,9 +27,13 @@ from farflung.ledger.table_rows import AccountRow
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave
 
 NOTARY, REQUESTER, HONEST, LIAR, VERIFIER = (local_key(5, "party", index) for index in range(5))
-JOB, ROOT, TRACE, NONCE, EVIDENCE = (
-    digest(NS_SPEC, name) for name in (b"job", b"root", b"trace", b"nonce", b"evidence")
+REST, ROOT, TRACE, NONCE, EVIDENCE = (
+    digest(NS_SPEC, name) for name in (b"rest", b"root", b"trace", b"nonce", b"evidence")
 )
+PROGRAM = CanonicalProgram(
+    *(ROOT,) * 3, 1, 1, 1, 1, *(ROOT,) * 4, rows=1, context=1, places=1, round_steps=1, segments=1, step_tokens=1
+)
+JOB = job_id(REST, PROGRAM)
 HOLDS, DAMAGED, MISUSED = 0, 5, 2
 
 Said = tuple[int, str, str]
@@ -50,7 +55,8 @@ def accusation(chain: Chain) -> transactions.JobSlash:
     )
     promise = commitment_digest(JOB, LIAR.public, 0, ROOT, 64, TRACE, NONCE)
     claim = transactions.CommitmentOpening(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
-    return transactions.JobSlash(JOB, LIAR.public, claim, (transactions.sign_verdict(VERIFIER, says),), EVIDENCE)
+    verdicts = (transactions.sign_verdict(VERIFIER, says),)
+    return transactions.JobSlash(JOB, LIAR.public, claim, verdicts, EVIDENCE, REST, PROGRAM)
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ def ask(*words: str) -> Result:
 
 
 class Court:
-    """Two validators of a ledger with disputes, and a job with a node that a verifier found false."""
+    """Two validators of a ledger with disputes, and a job with a node that two verifiers found false."""
 
     def __init__(self, folder: Path, dispute_ms: int = SOON) -> None:
         self.folder, self.processes = folder / "l", list[subprocess.Popen[str]]()
@@ -63,6 +63,7 @@ class Court:
         self.config = self.folder / "validator-1" / "validator.toml"
         self.node = new_account(self.folder / "node.key")
         self.verifier = new_account(self.folder / "verifier.key")
+        self.second = new_account(self.folder / "second.key")
         self.genesis = self._rewrite(dispute_ms)
         self.requester = read_account(self.folder / "treasury.key")
 
@@ -74,7 +75,7 @@ class Court:
         """A genesis in which an accusation is a dispute, and both sides have money."""
         files = sorted(self.folder.rglob("genesis.bin"))
         made = genesis_file.read(files[0].read_bytes())
-        rich = tuple((key.public, MICRO) for key in (self.node, self.verifier))
+        rich = tuple((key.public, MICRO) for key in (self.node, self.verifier, self.second))
         law = msgspec.structs.replace(made.params, dispute_ms=dispute_ms, bond_min=BOND)
         made = msgspec.structs.replace(made, accounts=(*made.accounts, *rich), params=law)
         for file in files:
@@ -108,20 +109,25 @@ class Court:
         """The job, up to the evidence."""
         until = self.genesis.time + 10 * SOON
         caps = digest(NS_SPEC, b"caps")
-        for key in (self.node, self.verifier):
+        judges = (self.verifier, self.second)
+        for key in (self.node, *judges):
             self.do(key, NodeRegister(caps, PRICE, STAKE, until))
-        offers = (self._offer(self.node, LeaseRole.TRAIN, until), self._offer(self.verifier, LeaseRole.AUDIT, until))
+        audits = (self._offer(key, LeaseRole.AUDIT, until) for key in judges)
+        offers = (self._offer(self.node, LeaseRole.TRAIN, until), *audits)
         progress = Progress(JOB, 0, ROOT, TRACE, ((self.node.public, 10),))
         self.do(self.requester, JobCreate(JOB, 100_000, PRICE, 4, until), scheduled(JOB, offers), progress)
         payload = digest(NS_SPEC, b"payload")
         nonce = nonce_of(self.node, JOB, 0)
         c = Contribution(self.node.public, 10, payload, payload, nonce, TRACE, "none")
-        about = (self.genesis.chain, JOB, 0, self.node.public, 0, TRACE, self.verifier.public)
-        verdict = sign_verdict(self.verifier, Verdict(*about, VerdictFinding.FALSE, 3000, ROOT))
+        about = (self.genesis.chain, JOB, 0, self.node.public, 0, TRACE)
+        said = (Verdict(*about, key.public, VerdictFinding.FALSE, 3000, ROOT) for key in judges)
+        testimonies = tuple(
+            Said((), (), (), sign_verdict(key, verdict)) for key, verdict in zip(judges, said, strict=True)
+        )
         promise = commit(self.node, JOB, 0, payload, 10, TRACE)
-        said = AuditEvidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), (Said((), (), (), verdict),))
+        found = AuditEvidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
         path = self.folder / "evidence.bin"
-        path.write_bytes(evidence.write(encode(said)))
+        path.write_bytes(evidence.write(encode(found)))
         return path
 
     def ask(self, verb: str, *words: str, owner: str = "") -> dict[str, Any]:
@@ -155,7 +161,7 @@ def test_each_side_says_its_part_and_the_jury_decides(court: Court, verdict: str
     job, node = JOB.hex(), court.node.public.hex()
     opened = court.ask("open", evidence, owner="verifier.key")
     assert (opened["state"], opened["taken"], opened["pay"]) == ("open", STAKE, PRICE * UNITS)
-    assert opened["accusers"] == [court.verifier.public.hex()]
+    assert opened["accusers"] == sorted(key.public.hex() for key in (court.verifier, court.second))
     assert opened["jury"] == [each.hex() for each in court.genesis.validators]
     seats = ["validator-1/validator.key", "validator-2/validator.key"]
     assert "FF-LEDG-233" in court.refused("vote", job, node, "guilty", owner=seats[0])

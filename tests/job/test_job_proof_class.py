@@ -144,6 +144,10 @@ def test_the_class_is_said_in_words_with_its_reason() -> None:
         == "proven if its model can be traced, else outcome only: not verifiable step by step"
     )
     assert proof_class.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
+    lone = load(None, flags={"audit.proof": "outcome", "network.verifiers": "1"}).spec
+    assert proof_class.foreseen(lone).endswith("(the job asks for no more); its one verifier takes no stake")
+    two = load(None, flags={"audit.proof": "outcome", "network.verifiers": "2"}).spec
+    assert proof_class.foreseen(two).endswith("(the job asks for no more)")
 
 
 @pytest.mark.parametrize(

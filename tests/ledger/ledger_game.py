@@ -117,7 +117,7 @@ class Game(World):
         about = {"job": self.job_id, "round": ROUND, "segment": SEGMENT, "trace": self.trace, **change}
         verdicts = tuple(self.verdict(key, A, **about) for key in VERIFIERS)
         claim = transactions.CommitmentOpening(PAYLOAD, WEIGHT, NONCE, self.signature())
-        return transactions.JobSlash(self.job_id, A.public, claim, verdicts, CAPS)
+        return transactions.JobSlash(self.job_id, A.public, claim, verdicts, CAPS, REST, self.tiny.program)
 
     def challenge(self, bond: int = CHALLENGE_BOND, **change: object) -> Challenge:
         claim = (ROUND, SEGMENT, self.trace, PAYLOAD, WEIGHT, NONCE, self.signature())

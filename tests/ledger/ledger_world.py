@@ -5,6 +5,7 @@ from __future__ import annotations
 from ledger_parties import mark_attest
 from msgspec.structs import replace
 
+from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.commitments import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash, PeerId
@@ -35,7 +36,11 @@ ROOTS = tuple(digest(NS_SPEC, b"root", bytes([index])) for index in range(8))
 TRACE, PAYLOAD, NONCE, RESULT, EVIDENCE = (
     digest(NS_SPEC, name) for name in (b"trace", b"payload", b"nonce", b"result", b"evidence")
 )
-JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
+REST = digest(NS_SPEC, b"rest")
+PROGRAM = CanonicalProgram(
+    *ROOTS[:3], 1, 1, 1, 1, *ROOTS[3:7], seed=1, rows=1, context=1, places=1, round_steps=1, segments=1, step_tokens=1
+)
+JOB, OTHER_JOB = job_id(REST, PROGRAM), digest(NS_SPEC, b"other job")  # a proven job, and one without a graph
 
 
 def genesis(
@@ -201,11 +206,12 @@ class World:
         return transactions.sign_verdict(verifier, replace(says, **change))
 
     def accuse(self, node: SigningKey, /, *verifiers: SigningKey, **change: object) -> transactions.JobSlash:
-        """Both verifiers, or those named, say the same of the node's claim."""
+        """Both verifiers, or those named, say the same of the node's claim; of the proven job, by its program."""
         verdicts = tuple(self.verdict(key, node, **change) for key in verifiers or VERIFIERS)
         says = verdicts[0].verdict
         claim = self.claim(node, says.job, says.round, says.trace)
-        return transactions.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
+        op = transactions.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
+        return replace(op, terms=REST, program=PROGRAM) if says.job == JOB else op
 
     def settle_many(
         self,

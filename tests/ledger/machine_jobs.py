@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from ledger_world import CAPS, EVIDENCE, NODES, REQUESTER, ROOTS, VERIFIERS
+from ledger_world import CAPS, EVIDENCE, NODES, PROGRAM, REQUESTER, REST, ROOTS, VERIFIERS
 from machine_base import AMOUNT, AUDITOR, JOBS, LENDER, OWNER, ROLE, SMALL, SPAN, Machine
 
 from farflung.core.crypto import SigningKey
@@ -137,6 +137,7 @@ class JobRules(Machine):
         ),
         excess=st.sampled_from((0, 2000, 2001, 9000)),
         claimed=st.sampled_from((0, 0, 0, 1)),
+        opens=st.booleans(),
     )
     def slash(
         self,
@@ -147,11 +148,13 @@ class JobRules(Machine):
         finding: transactions.VerdictFinding,
         excess: int,
         claimed: int,
+        opens: bool,
     ) -> None:
         says = {"job": job, "finding": finding, "excess": excess}
         verdicts = tuple(self.world.verdict(key, node, **says) for key in verifiers)
         claim = self.world.claim(node, job, claimed)
-        self.ask(sender, transactions.JobSlash(job, node.public, claim, verdicts, EVIDENCE))
+        opening = (REST, PROGRAM) if opens else ()
+        self.ask(sender, transactions.JobSlash(job, node.public, claim, verdicts, EVIDENCE, *opening))
 
     @rule(job=JOBS, node=LENDER, over=st.integers(0, 1))
     def at_the_edge(self, job: Hash, node: SigningKey, over: int) -> None:

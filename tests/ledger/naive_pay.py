@@ -7,6 +7,7 @@ from typing import Any
 from naive_base import need
 
 from farflung.core import merkle
+from farflung.core.canon import program as programs
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
 from farflung.ledger import transactions as ops
@@ -132,7 +133,10 @@ class NaivePay:
             need(is_signed(v.verifier, signed.signature, "farflung/verdict/1", encode(v)))
             need((v.chain, v.job, v.node) == (self.chain, op.job, op.node))
             need(int(v.finding) == 3 or (int(v.finding) == 2 and v.excess > 2000))
-        need(said and len(said) == len({v.verifier for v in said}) and len(said) >= min(2, len(auditors)))
+        need(job["owner"] not in {v.verifier for v in said})
+        opens = self.opens(op)
+        need(said and len(said) == len({v.verifier for v in said}))
+        need(len(said) >= (min(2, len(auditors)) if opens else 2))
         need(len(said) <= 16)
         need(len({(v.round, v.segment, v.trace, v.finding) for v in said}) == 1)
         number = said[0].round.to_bytes(8, "little")
@@ -145,13 +149,23 @@ class NaivePay:
             taken = taken * job["law"].withheld_permille // 1000
         lease["over"], lease["locked"] = True, False
         self.nodes[op.node]["free"] += lease["stake"] - taken
-        self.accuse(op.job, op.node, taken, sorted(v.verifier for v in said), op.evidence)
+        self.accuse(op.job, op.node, taken, sorted(v.verifier for v in said), op.evidence, found=opens)
 
-    def accuse(self, name: bytes, node: bytes, taken: int, accusers: list[bytes], evidence: bytes) -> None:
+    def opens(self, op: ops.JobSlash) -> bool:
+        """Whether it shows that the job has a graph."""
+        if op.program.graph == bytes(32):
+            return False
+        need(op.job == digest("farflung/spec/1", op.terms, encode(op.program)) and programs.is_sound(op.program))
+        return True
+
+    def accuse(
+        self, name: bytes, node: bytes, taken: int, accusers: list[bytes], evidence: bytes, *, found: bool = True
+    ) -> None:
+        """`found`: the accusers earn by it, where nobody may answer."""
         job = self.jobs[name]
         lease = job["leases"][node]
         if job["law"].dispute_ms == 0:
-            self.bounty(node, taken, accusers, is_lie=taken == lease["stake"])
+            self.bounty(node, taken, accusers if found else [], is_lie=taken == lease["stake"])
             lease["slashed"], lease["lost"] = True, taken
             self.put_out(name, node, evidence, is_lie=taken == lease["stake"], final=False)
             return

@@ -10,7 +10,9 @@ from ledger_world import (
     NODES,
     OTHER_JOB,
     PARAMS,
+    PROGRAM,
     REQUESTER,
+    REST,
     RICH,
     ROOTS,
     START,
@@ -21,13 +23,16 @@ from ledger_world import (
 )
 from msgspec.structs import replace
 
+from farflung.core.canon.program import job_id
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
-from farflung.core.ids import ZERO_HASH
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger import transactions
 from farflung.ledger.block import check_genesis
+from farflung.ledger.disputes import DisputeRow
+from farflung.ledger.params import LedgerParams
 from farflung.ledger.state_transition import total_money
-from farflung.ledger.table_rows import AccountRow, JobState, NodeState
+from farflung.ledger.table_rows import AccountRow, JobState, NodeState, lease_key
 from farflung.ledger.transactions import LeaseRole, VerdictFinding
 
 A, B, C = NODES
@@ -39,6 +44,17 @@ def refused(world: World, op: transactions.JobSlash, sender: SigningKey = REQUES
     code = world.do(sender, op)
     assert all(world.state.tables[name] == before.tables[name] for name in ("nodes", "jobs", "leases"))
     return code
+
+
+def audited(job: Hash, *verifiers: SigningKey, params: LedgerParams = PARAMS) -> World:
+    """A job in which A trains and these audit."""
+    world = World(params)
+    for key in (A, *verifiers):
+        assert world.do(key, world.register()) == "ok"
+    offers = [world.offer(key, job, units=20, role=LeaseRole.AUDIT) for key in verifiers]
+    made = (world.create(job), world.schedule(world.offer(A, job), *offers, job=job))
+    assert world.do(REQUESTER, *made) == "ok"
+    return world
 
 
 # What a slash does
@@ -323,6 +339,74 @@ def test_what_lies_within_twice_the_tolerance_is_not_punished(change: dict[str, 
     other = (world.verdict(V, A, **{"finding": VerdictFinding.FALSE, **change}), world.verdict(W, A))
     expected = "FF-LEDG-053" if "finding" in change else "FF-LEDG-054"
     assert refused(world, replace(world.accuse(A), verdicts=other)) == expected
+
+
+# Jobs with a graph, and without
+
+
+@pytest.mark.parametrize(
+    "finding", [(VerdictFinding.FALSE, 9000), (VerdictFinding.FALSE, 10**9), (VerdictFinding.WITHHELD, 0)]
+)
+@pytest.mark.parametrize("job", [JOB, OTHER_JOB])
+@pytest.mark.parametrize(
+    ("signers", "proven", "unproven"),
+    [
+        ((V,), "FF-LEDG-051", "FF-LEDG-051"),
+        ((V, W), "ok", "ok"),
+        ((V, V), "FF-LEDG-051", "FF-LEDG-051"),
+        ((V, REQUESTER), "FF-LEDG-392", "FF-LEDG-392"),
+        ((REQUESTER,), "FF-LEDG-392", "FF-LEDG-392"),
+        ((W, V, REQUESTER), "FF-LEDG-392", "FF-LEDG-392"),
+    ],
+)
+def test_who_convicts_where_several_audit(
+    signers: tuple[SigningKey, ...], proven: str, unproven: str, job: Hash, finding: tuple[VerdictFinding, int]
+):
+    world = audited(job, V, W, REQUESTER)
+    kind, excess = finding
+    op = world.accuse(A, *signers, job=job, finding=kind, excess=excess)
+    assert world.do(REQUESTER, op) == (proven if job == JOB else unproven)
+    assert world.lease(A, job).is_open == (len(signers) != 2 or W not in signers)
+
+
+@pytest.mark.parametrize(
+    "finding", [(VerdictFinding.FALSE, 9000), (VerdictFinding.FALSE, 10**9), (VerdictFinding.WITHHELD, 0)]
+)
+@pytest.mark.parametrize(("job", "code"), [(JOB, "ok"), (OTHER_JOB, "FF-LEDG-051")])
+@pytest.mark.parametrize("dispute_ms", [0, 12_000])
+def test_the_only_verifier_convicts_where_the_job_has_a_graph_alone(
+    job: Hash, code: str, finding: tuple[VerdictFinding, int], dispute_ms: int
+):
+    world = audited(job, V, params=replace(PARAMS, dispute_ms=dispute_ms))
+    kind, excess = finding
+    op = world.accuse(A, V, job=job, finding=kind, excess=excess)
+    assert world.do(V, op) == code
+    assert (world.state.find(DisputeRow, lease_key(job, A.public)) is not None) == (code == "ok" and dispute_ms > 0)
+    assert world.lease(A, job).is_open == (code != "ok")
+
+
+def test_only_the_jobs_own_program_opens_it():
+    world = audited(OTHER_JOB, V)
+    op = world.accuse(A, V, job=OTHER_JOB)
+    foreign = replace(PROGRAM, seed=2)
+    blank = replace(PROGRAM, graph=ZERO_HASH)
+    assert refused(world, replace(op, terms=REST, program=PROGRAM)) == "FF-LEDG-391"
+    assert refused(world, replace(op, terms=REST, program=blank)) == "FF-LEDG-051"
+    proven = audited(JOB, V)
+    assert refused(proven, replace(proven.accuse(A, V), program=foreign)) == "FF-LEDG-391"
+    assert refused(proven, replace(proven.accuse(A, V), terms=ROOTS[0])) == "FF-LEDG-391"
+    assert refused(proven, replace(proven.accuse(A, V), terms=ZERO_HASH, program=blank)) == "FF-LEDG-051"
+    unsound = replace(PROGRAM, rows=0)
+    odd = audited(job_id(REST, unsound), V)
+    op = replace(odd.accuse(A, V, job=job_id(REST, unsound)), terms=REST, program=unsound)
+    assert refused(odd, op) == "FF-LEDG-391"
+
+
+def test_nobody_earns_by_a_slash_without_a_graph():
+    world = audited(OTHER_JOB, V, W)
+    assert world.do(REQUESTER, world.accuse(A, job=OTHER_JOB)) == "ok"
+    assert [world.balance(key) for key in (V, W)] == [RICH - 500] * 2
+    assert (world.lease(A, OTHER_JOB).slashed, world.node(A).burnt) == (100, 100)
 
 
 # The claim

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from sim_ledger import FREE, STAKE, Died, MemoryLedger
 
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import RunError
@@ -64,6 +65,10 @@ MODEL, SYNC = ModelSpec(layers=1, width=4, heads=1, context=4), SyncSpec(steps=2
 SPEC = JobSpec(rounds=ROUNDS, batch=2, model=MODEL, sync=SYNC, audit=AuditSpec(segments=2, rate=1.0))
 LAYOUT = TensorLayout((TensorSpec("t", (4,)),))
 TERMS = JobTerms(SPEC, ZERO_HASH, ZERO_HASH, LAYOUT, REQUESTER.public, digest("test/root"))
+GRAPH = CanonicalProgram(
+    *(digest("test/graph"),) * 3, 1, 1, 1, 1, rows=1, context=1, places=1, round_steps=1, segments=1, step_tokens=1
+)
+PROVEN = replace(TERMS, program=GRAPH, unproven="")
 UNAUDITED = replace(TERMS, spec=replace(SPEC, audit=AuditSpec(rate=0.0, probation=0)))
 TOKENS = SPEC.round_tokens
 SEGMENT_TOKENS = TOKENS // 2
@@ -71,9 +76,9 @@ UNITS = ROUNDS * TOKENS * len(NODES)
 TRACE, RESULT = digest("test/trace"), digest("test/result")
 
 
-def contribution(key: SigningKey, round: int) -> Contribution:
+def contribution(key: SigningKey, round: int, job: Hash = TERMS.id) -> Contribution:
     payload = payload_hash(key.public + bytes([round]))
-    nonce = nonce_of(key, TERMS.id, round)
+    nonce = nonce_of(key, job, round)
     return Contribution(key.public, TOKENS, payload, payload, nonce, TRACE, "none")
 
 
@@ -98,7 +103,7 @@ class Story:
     def close(self, *rounds: int) -> None:
         for round in rounds:
             out = {GUILTY.public} if round > CAUGHT + 1 and self._is_guilty else set()
-            taken = tuple(contribution(key, round) for key in NODES if key.public not in out)
+            taken = tuple(contribution(key, round, self.terms.id) for key in NODES if key.public not in out)
             self.records += [
                 CommitmentsRecord(round, (), taken),
                 AcceptSetRecord(round, taken),
@@ -128,10 +133,10 @@ class Story:
         return sign_verdict(verifier, Verdict(*about, verifier.public, finding, excess, RESULT))
 
     def _write_evidence(self, said: tuple[SignedVerdict, ...]) -> None:
-        c = contribution(GUILTY, CAUGHT)
-        promise = commit(GUILTY, TERMS.id, CAUGHT, c.payload, c.weight, c.trace)
+        c = contribution(GUILTY, CAUGHT, self.terms.id)
+        promise = commit(GUILTY, self.terms.id, CAUGHT, c.payload, c.weight, c.trace)
         testimonies = tuple(Said((), (), (), verdict) for verdict in said)
-        evidence = AuditEvidence(TERMS.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
+        evidence = AuditEvidence(self.terms.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
         self.evidence.mkdir(exist_ok=True)
         evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(evidence_files.write(encode(evidence)))
 
@@ -224,17 +229,20 @@ def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(tmp_path: Pat
     assert undisturbed.ledger.lease(GUILTY.public).slashed > 0
 
 
-def test_a_false_claim_costs_the_whole_stake_and_those_who_signed_share_the_half(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+@pytest.mark.parametrize(("terms", "bounty"), [(TERMS, 0), (PROVEN, STAKE // 2)])
+def test_a_false_claim_costs_the_whole_stake_and_earns_its_half_where_a_graph_shows_it(
+    terms: JobTerms, bounty: int, tmp_path: Path
+) -> None:
+    story = Story(tmp_path, terms=terms)
     before = [story.ledger.balance(v.public) for v in VERIFIERS]
     story.close(*range(3))
     story.judge(0, 1)
     story.record()
     assert story.ledger.lease(GUILTY.public).slashed == STAKE
-    assert [story.ledger.balance(v.public) for v in VERIFIERS] == [x + STAKE // 4 for x in before]
-    assert story.ledger.node(GUILTY.public).burnt == STAKE // 2
+    assert [story.ledger.balance(v.public) for v in VERIFIERS] == [x + bounty // 2 for x in before]
+    assert story.ledger.node(GUILTY.public).burnt == STAKE - bounty
     (caught,) = [event for event in story.events if isinstance(event, SlashEvent)]
-    assert (caught.slashed, caught.bounty, caught.burnt) == (STAKE, STAKE // 2, STAKE // 2)
+    assert (caught.slashed, caught.bounty, caught.burnt) == (STAKE, bounty, STAKE - bounty)
     assert caught.evidence == story.ledger.lease(GUILTY.public).evidence.hex()
     assert caught.pending == 0
 

@@ -128,6 +128,8 @@ class Work:
             transactions.CommitmentOpening(PAYLOAD, c.weight, NONCE, self.signature()),
             verdicts,
             CAPS,
+            job_terms().rest,
+            job_terms().program,
         )
 
     def challenge(self, segment: int = SEGMENT, bond: int = 3 * PRICE * UNITS) -> Challenge:

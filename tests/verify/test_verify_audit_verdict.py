@@ -164,12 +164,19 @@ def test_the_only_verifier_of_a_job_decides() -> None:
 
 @pytest.mark.parametrize(
     ("finding", "excess", "voices", "ends"),
-    [(FALSE, 9000, 1, UNPAID), (FALSE, 9000, 2, FALSE), (FALSE, EXCESS_CAP, 1, FALSE), (WITHHELD, 0, 1, WITHHELD)],
+    [
+        (FALSE, 9000, 1, UNPAID),
+        (FALSE, 9000, 2, FALSE),
+        (FALSE, EXCESS_CAP, 1, UNPAID),
+        (FALSE, EXCESS_CAP, 2, FALSE),
+        (WITHHELD, 0, 1, UNPAID),
+        (WITHHELD, 0, 2, WITHHELD),
+    ],
 )
-def test_without_a_graph_one_repetition_convicts_nobody(
+def test_without_a_graph_one_verifier_convicts_nobody(
     finding: VerdictFinding, excess: int, voices: int, ends: VerdictFinding
 ) -> None:
-    """As where a verifier's machine computes something else by the requester's module than honest providers do."""
+    """As where its machine computes something else by the requester's module than honest providers do, or it lies."""
     said = [replace(verdict(PeerId(bytes([i]) * 32), finding), excess=excess) for i in range(voices)]
     assert conclude(said, quorum_of(voices), is_proven=False).finding is ends
     assert not needs_another(said, voices, is_proven=False)

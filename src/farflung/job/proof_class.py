@@ -30,6 +30,7 @@ PROVEN: Final = "proven: each step can be checked down to one operation"
 UNPROVEN: Final = "outcome only: not verifiable step by step"
 ASKED: Final = "the job asks for no more"
 NOT_AUDITED: Final = "none of its work is audited"
+LONE: Final = "its one verifier takes no stake"  # ledger.rules.slashes: without a graph two must agree
 
 
 def known(spec: JobSpec) -> str:
@@ -50,11 +51,12 @@ def hidden_start(spec: JobSpec) -> str:
 
 def foreseen(spec: JobSpec) -> str:
     """What a plan says of the class before the model is traced."""
+    is_lone = spec.is_audited and spec.verifiers == 1 and may_be_outcome(spec)
     if why := known(spec):
-        return f"{UNPROVEN} ({why})"
-    return (
-        "proven, or refused" if spec.audit.proof == "proven" else f"proven if its model can be traced, else {UNPROVEN}"
-    )
+        return f"{UNPROVEN} ({why})" + f"; {LONE}" * is_lone
+    if spec.audit.proof == "proven":
+        return "proven, or refused"
+    return f"proven if its model can be traced, else {UNPROVEN}" + f", and {LONE}" * is_lone
 
 
 class LossProbeConfig(NamedTuple):

@@ -244,9 +244,14 @@ def _of_node(
 
 
 def _finders_at_once(op: ops.JobSlash | ops.JobPerjury) -> Sequence[PeerId]:
-    """Who gets the bounty of an accusation that nobody may answer: the verifiers, or the node that planted."""
+    """Who gets the bounty of an accusation that nobody may answer: the verifiers, or the node that planted.
+
+    Nobody, where the job has no graph.
+    """
     if isinstance(op, ops.JobPerjury):
         return [op.canary.verdict.verdict.node]
+    if op.program.graph == ZERO_HASH:
+        return []
     return [signed.verdict.verifier for signed in op.verdicts]
 
 

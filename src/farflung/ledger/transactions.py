@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import Wire, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
@@ -179,7 +180,8 @@ class CommitmentOpening(Wire, frozen=True):
 class JobSlash(Wire, frozen=True, tag="job_slash"):
     """Verifiers of the job agree that `node` lied or withheld: stake and pay are lost, its lease ends.
 
-    `evidence` is the hash of all that was opened (verify.evidence), kept outside the ledger.
+    `evidence` is the hash of all that was opened (verify.evidence), kept outside the ledger. `terms` and `program` open
+    the id of a proven job (core.canon.program); without them the job counts as one without a graph.
     """
 
     job: Hash
@@ -187,6 +189,8 @@ class JobSlash(Wire, frozen=True, tag="job_slash"):
     claim: CommitmentOpening
     verdicts: tuple[SignedVerdict, ...]
     evidence: Hash
+    terms: Hash = ZERO_HASH
+    program: CanonicalProgram = CanonicalProgram()
 
 
 class PlantedTrace(Wire, frozen=True):

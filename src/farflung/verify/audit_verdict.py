@@ -4,10 +4,11 @@
     e <= 1        HOLDS      paid
     e <= 2        UNPAID     not paid, not punished: an honest machine of another class may lie there
     e >  2        FALSE      slashed, if two of at most three verifiers agree; an only verifier decides alone where the
-                             job is proven, for then its graph says so, too
+                             job is proven, for then its graph says so, too; elsewhere it takes the pay
 
 A payload that the claimed end does not encode to, and an opening that does not fit what was committed, are exact
-matters and FALSE at any distance. Stated losses that the segment does not give are not worth a stake: UNPAID.
+matters and FALSE at any distance. Others have a verifier's word for it, as for a distance, so without a graph two say
+it, or nobody is slashed. Stated losses that the segment does not give are not worth a stake: UNPAID.
 """
 
 from __future__ import annotations
@@ -110,13 +111,9 @@ def needs_another(verdicts: Sequence[Verdict], hired: int, *, is_proven: bool) -
 
 
 def _agreed(verdicts: Sequence[Verdict], quorum: int, is_proven: bool) -> VerdictFinding | None:
-    """What enough of them accuse of. Without a graph that confirms a distance, one repetition alone convicts nobody."""
-    for finding in DAMNING:
-        alike = [v for v in verdicts if v.finding is finding]
-        is_alone = not is_proven and any(is_distance(finding, v.excess) for v in alike)
-        if len(alike) >= (QUORUM if is_alone else max(1, quorum)):
-            return finding
-    return None
+    """What enough of them accuse of. Without a graph, one verifier alone convicts nobody (ledger.rules.slashes)."""
+    needed = max(1, quorum) if is_proven else QUORUM
+    return next((f for f in DAMNING if sum(v.finding is f for v in verdicts) >= needed), None)
 
 
 def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool) -> AuditConclusion:
@@ -126,7 +123,7 @@ def conclude(verdicts: Sequence[Verdict], quorum: int, *, is_proven: bool) -> Au
     accuses what another finds good is discredited, and the claim stands, unless more accuse than do not. Accusations
     that too few confirm, or of different things, take the pay and nothing else. One verifier, one voice.
 
-    `is_proven`: whether the job has a graph; a distance that no graph confirms is trusted of two verifiers alone.
+    `is_proven`: whether the job has a graph; without one nothing but two verifiers that agree is trusted.
     """
     last = {v.verifier: v for v in verdicts}
     said = {verifier: v.finding for verifier, v in last.items()}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from farflung.core import limits
 from farflung.core.codec import Wire, encode
 from farflung.core.commitments import BorderRoots
@@ -16,7 +18,7 @@ from farflung.core.crypto import NS_EVIDENCE, digest
 from farflung.core.file_header import HEAD_BYTES, FileFormat, headed, value_of
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec, JobTerms
-from farflung.ledger.transactions import DAMNING, CommitmentOpening, SignedVerdict, is_verdict_signed
+from farflung.ledger.transactions import DAMNING, CommitmentOpening, JobSlash, SignedVerdict, is_verdict_signed
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train.contribution_trace import TraceLeaf, are_opened
 from farflung.train.run_log import Commitment, Contribution
@@ -76,6 +78,13 @@ def claim_of(evidence: AuditEvidence) -> CommitmentOpening:
     c = evidence.contribution
     commitment = next(x for x in evidence.commitments if x.peer == c.peer)
     return CommitmentOpening(c.payload, c.weight, c.nonce, commitment.signature)
+
+
+def accusation(terms: JobTerms | None, evidence: AuditEvidence, verdicts: tuple[SignedVerdict, ...]) -> JobSlash:
+    """What the ledger takes the stake by. `terms`: the job's, whose program it opens where there is one."""
+    peer, named = evidence.contribution.peer, evidence_hash(evidence)
+    said = JobSlash(evidence.job, peer, claim_of(evidence), verdicts, named)
+    return replace(said, terms=terms.rest, program=terms.program) if terms and terms.is_proven else said
 
 
 def evidence_fault(evidence: AuditEvidence, spec: JobSpec) -> str:

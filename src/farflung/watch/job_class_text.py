@@ -11,7 +11,7 @@ from farflung.watch.row_layout import SpanStyle, TextSpan
 
 def planned_class(plan: PlanEvent) -> str:
     """What a plan says before the model is traced."""
-    return f"work: {clean(plan.proof, 120)}" if plan.proof else ""
+    return f"work: {clean(plan.proof, 160)}" if plan.proof else ""
 
 
 def class_and_reason(classed: JobClassEvent) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from farflung.app.simulate.audit_economics import AuditAssumptions, AuditPlanRes
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_share
+from farflung.job.proof_class import known, may_be_outcome
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
 from farflung.peers.rundir.genesis import STAKE_ROUNDS
@@ -119,8 +120,7 @@ def _say(stage: str, text: str) -> list[str]:
 
 def _lines(spec: JobSpec, found: AuditPlanResult) -> list[tuple[str, str]]:
     draw, money, asked = found.draw, found.money, found.asked
-    who = f"{draw.voices} verifiers must agree" if draw.voices > 1 else "one verifier's word counts"
-    who += "; where two contradict each other a third decides" if draw.spare else ""
+    who = _judges(spec, draw.voices) + ("; where two contradict each other a third decides" if draw.spare else "")
     return [
         ("Job", f"{spec.name}: {many(spec.rounds, 'round')}; a provider's round is paid {_credits(money.pay)}"),
         (
@@ -157,6 +157,15 @@ def _lines(spec: JobSpec, found: AuditPlanResult) -> list[tuple[str, str]]:
             " lazy or the cheater's friends; a round's pay and the stake are all that is at risk",
         ),
     ]
+
+
+def _judges(spec: JobSpec, voices: int) -> str:
+    """Whose word takes a stake (ledger.rules.slashes)."""
+    if voices > 1:
+        return f"{voices} verifiers must agree"
+    if known(spec):
+        return "two verifiers must agree where a job has no graph, and it has one: none is taken"
+    return "one verifier's word counts" + (" if the model can be traced, else none is taken" * may_be_outcome(spec))
 
 
 def _canaries(checking: VerifierIncentives) -> str:

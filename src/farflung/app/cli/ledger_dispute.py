@@ -24,14 +24,16 @@ from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import format_credits
+from farflung.job import terms_file
+from farflung.job.spec import JobTerms
 from farflung.ledger.disputes import TIMED, BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
 from farflung.ledger.motions import ParamsRow
-from farflung.ledger.transactions import JobSlash
 from farflung.ledger.validators import ValidatorRow, count_key
 from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
+from farflung.peers.rundir.inputs import damaged
 from farflung.verify import evidence as evidence_files
-from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
+from farflung.verify.evidence import AuditEvidence, accusation
 
 _VERDICTS: Final = {"guilty": True, "innocent": False}
 _NEXT: Final = {
@@ -71,7 +73,7 @@ def read_shown(path: Path) -> bytes:
             "FF-APP-331",
             f"{str(path)[:120]!r} cannot be read",
             cause=str(error)[:200],
-            hint="name the file that holds the evidence: keep it, the ledger has its digest only",
+            hint="name a file that is there; keep evidence: the ledger has its digest only",
         ) from error
 
 
@@ -86,6 +88,14 @@ def _evidence(path: Path) -> AuditEvidence:
             cause=error.message,
             hint="a run keeps such files in its folder: RUN/evidence/*.bin",
         ) from error
+
+
+def _terms(path: Path) -> JobTerms:
+    """Raises VerificationError FF-APP-023, UsageError FF-APP-331, VersionError FF-CORE-095."""
+    try:
+        return terms_file.read(read_shown(path))
+    except ProtocolError as error:
+        raise damaged(path, error.message) from error
 
 
 async def _seen(client: LedgerClient, job: Hash, node: PeerId) -> _DisputeView:
@@ -170,9 +180,14 @@ def _run(
 @dispute.command("open", epilog="Example: farflung ledger dispute open my.toml 3-9ac0.bin --owner my.key")
 @CONFIG
 @click.argument("evidence", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--terms",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The job's terms.bin: shows the ledger that the job has a graph. Without it two verifiers must agree.",
+)
 @OWNER
 @JSON
-def open_(config: Path, evidence: Path, owner: Path, as_json: bool) -> None:
+def open_(config: Path, evidence: Path, terms: Path | None, owner: Path, as_json: bool) -> None:
     """Accuse the node that EVIDENCE is about, as its job's requester or one of its verifiers.
 
     EVIDENCE: of an audit, with the verdicts of its verifiers. Its node's stake is held until the dispute is decided.
@@ -180,10 +195,11 @@ def open_(config: Path, evidence: Path, owner: Path, as_json: bool) -> None:
     said = _evidence(evidence)
     node, job = PeerId(said.contribution.peer), Hash(said.job)
     verdicts = tuple(each.verdict for each in said.testimonies)
+    accused = accusation(_terms(terms) if terms else None, said, verdicts)
 
     async def work() -> tuple[dict[str, Any], list[str]]:
         async with client_of(config, account) as (client, _, _):
-            await client.submit(JobSlash(job, node, claim_of(said), verdicts, evidence_hash(said)))
+            await client.submit(accused)
             if await dispute_of(client, job, node) is not None:
                 return _told(await _seen(client, job, node))
         facts = {"job": job.hex(), "node": node.hex(), "state": "taken"}

@@ -5,6 +5,14 @@ played down to one element (`pinpoint`); otherwise what a lie costs is taken at 
 
 What the law checks: that the node signed the claim and that enough verifiers signed the same finding. Whether the
 finding is right it cannot know; `evidence` names what others need to judge for themselves.
+
+| the accusation                       | who must agree                                    | half of a lie's stake |
+|--------------------------------------|---------------------------------------------------|-----------------------|
+| opens the job's id to its program    | two of the job's verifiers, or the only one       | is their bounty       |
+| opens nothing: the job has no graph  | two of the job's verifiers                        | is burnt              |
+
+The requester's own account is never one of them. Without a graph nothing but a second repetition can contradict the
+first, and nobody, whoever holds the verifiers' keys, gets anything of the stake.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from farflung.core import limits
+from farflung.core.canon import program as programs
 from farflung.core.commitments import commitment_digest, is_commitment_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -22,7 +31,7 @@ from farflung.ledger.exclusions import ExclusionFault
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
 from farflung.ledger.rules.jobs import check_accusable, check_recent, known
-from farflung.ledger.rules.verifiers import open_lease, quorum
+from farflung.ledger.rules.verifiers import QUORUM, open_lease, quorum
 from farflung.ledger.table_rows import JobRow
 from farflung.ledger.transactions import JobSlash, LeaseRole, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
 
@@ -32,7 +41,7 @@ PERMILLE: Final = 1000
 
 
 def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
-    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356."""
+    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356, -391, -392."""
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, LeaseRole.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
@@ -40,7 +49,8 @@ def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
     lease = open_lease(draft, op.job, op.node, LeaseRole.TRAIN)
     if lease is None:
         raise PolicyError("FF-LEDG-049", f"node {op.node[:4].hex()} does not train in this job")
-    verifiers = _judges(draft, job, op.verdicts)
+    is_proven = _is_proven(op)
+    verifiers = _judges(draft, job, op.verdicts, is_proven=is_proven)
     finding = _finding(draft.law.chain, op)
     check_recent(job, op.verdicts[0].verdict.round)
     _check_claim(op)
@@ -53,7 +63,7 @@ def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
             pinpoint.offer(draft, dispute, (said.round, said.segment, said.trace), op.claim.weight)
         return
     nodes.seize(draft, lease.node, lease.stake, taken)
-    bounties.spend(draft, lease.node, taken, bounties.finders_of(lease, taken, verifiers))
+    bounties.spend(draft, lease.node, taken, bounties.finders_of(lease, taken, verifiers) if is_proven else ())
     draft.put(replace(lease, slashed=taken, evidence=op.evidence, is_open=False))
     fault = ExclusionFault.FALSE if bounties.is_lie(lease, taken) else ExclusionFault.WITHHELD
     exclusions.record(draft, op.job, op.node, fault, op.evidence)
@@ -61,14 +71,28 @@ def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + taken))
 
 
-def _judges(draft: StateDraft, job: JobRow, verdicts: Sequence[SignedVerdict]) -> list[PeerId]:
-    """Who signed, sorted. Codes: FF-LEDG-050 not a verifier's signature, -051 too few of them."""
+def _is_proven(op: JobSlash) -> bool:
+    """Whether it opens the job's id to a program, which a referee can recompute. Code: FF-LEDG-391 to another one."""
+    if op.program.graph == ZERO_HASH:
+        return False
+    if programs.job_id(op.terms, op.program) != op.job or not programs.is_sound(op.program):
+        raise PolicyError("FF-LEDG-391", "the accusation opens a program that is not that of the job's terms")
+    return True
+
+
+def _judges(draft: StateDraft, job: JobRow, verdicts: Sequence[SignedVerdict], *, is_proven: bool) -> list[PeerId]:
+    """Who signed, sorted.
+
+    Codes: FF-LEDG-050 not a verifier's signature, -392 the requester's own, -051 too few of them.
+    """
     verifiers = {signed.verdict.verifier for signed in verdicts}
     for signed in verdicts:
         verifier = signed.verdict.verifier
         if open_lease(draft, job.job, verifier, LeaseRole.AUDIT) is None or not is_verdict_signed(signed):
             raise PolicyError("FF-LEDG-050", f"no verifier {verifier[:4].hex()} of this job signed this")
-    needed = quorum(draft, job)
+    if job.requester in verifiers:
+        raise PolicyError("FF-LEDG-392", "the requester is no verifier of its own job")
+    needed = quorum(draft, job) if is_proven else QUORUM
     if not needed <= len(verifiers) == len(verdicts) <= limits.AUDITORS:
         raise PolicyError("FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}")
     return sorted(verifiers)

@@ -1,7 +1,7 @@
 """Decides who may speak for a job's verifiers: two holders of its open AUDIT leases, or the only one there is.
 
 A quorum accuses (`slash`), credits work that it has checked (`tallies`) and ends a job's verification window early.
-Where a job has one verifier, its word alone counts.
+Where a job has one verifier, its word alone counts, but for an accusation in a job without a graph (`slashes`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
-from farflung.ledger.transactions import JobCancel, JobFinish, JobPerjury, JobSettle, JobSlash, Progress, VerdictFinding
+from farflung.ledger.transactions import JobCancel, JobFinish, JobPerjury, JobSettle, Progress, VerdictFinding
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.job_context import JobContext
@@ -31,7 +31,7 @@ from farflung.train.run_log import CommitmentsRecord, Record, RoundEndRecord, Ru
 from farflung.verify import evidence as evidence_files
 from farflung.verify.audit_accounts import AuditAccounts, SlashRecord
 from farflung.verify.disqualified_verifiers import PerjuryRecord
-from farflung.verify.evidence import AuditEvidence, claim_of, evidence_hash
+from farflung.verify.evidence import AuditEvidence, accusation, evidence_hash
 
 
 class LedgerRecorder:
@@ -120,12 +120,12 @@ class LedgerRecorder:
         evidence = self._read_evidence(evidence_file(self._job.folder.evidence, guilty.round, guilty.node))
         named = evidence_hash(evidence)
         if (await self._lease(guilty.node)).is_open:
-            claim = claim_of(evidence)
-            await self._ledger.submit(JobSlash(self._job.terms.id, guilty.node, claim, guilty.verdicts, named))
+            await self._ledger.submit(accusation(self._job.terms, evidence, guilty.verdicts))
         lease = await self._lease(guilty.node)
         dispute = await dispute_of(self._ledger, self._job.terms.id, guilty.node)
         taken, pending = lease.slashed if dispute is None else 0, 0 if dispute is None else dispute.taken
-        finders = finders_of(lease, taken, [signed.verdict.verifier for signed in guilty.verdicts])
+        accusers = [signed.verdict.verifier for signed in guilty.verdicts] if self._job.terms.is_proven else []
+        finders = finders_of(lease, taken, accusers)
         bounty = share_of(taken, len(finders)) * len(finders)
         self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
