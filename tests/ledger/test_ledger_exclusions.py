@@ -118,10 +118,10 @@ def test_silence_excludes_the_second_time_and_counts_from_zero_after_that():
     for number, job in enumerate(jobs):
         if number:
             world.do(REQUESTER, world.create(job, escrow=900))
-            for key, role in ((A, transactions.LeaseRole.TRAIN), (V, transactions.LeaseRole.AUDIT)):
+            for key in (A, V, W):
+                role = transactions.LeaseRole.TRAIN if key is A else transactions.LeaseRole.AUDIT
                 assert hire(world, key, job, role) == "ok"
-        by = (V,) if number else (V, W)
-        said = world.accuse(A, *by, job=job, finding=transactions.VerdictFinding.WITHHELD, excess=0)
+        said = world.accuse(A, job=job, finding=transactions.VerdictFinding.WITHHELD, excess=0)
         assert world.do(REQUESTER, said) == "ok"
         is_out = number % 2 == 1
         assert (row(world).until > world.state.time, row(world).faults) == (is_out, int(not is_out))
@@ -287,11 +287,12 @@ def test_a_juror_votes_once_and_only_while_an_appeal_is_pending():
 def test_a_new_fault_ends_an_appeal_and_gives_its_bond_back():
     world = World(LAW).watched()
     world.do(REQUESTER, world.create(OTHER_JOB))
-    for key, role in ((A, transactions.LeaseRole.TRAIN), (V, transactions.LeaseRole.AUDIT)):
+    for key in (A, V, W):
+        role = transactions.LeaseRole.TRAIN if key is A else transactions.LeaseRole.AUDIT
         assert hire(world, key, role=role) == "ok"
     world.do(REQUESTER, world.accuse(A))
     assert world.do(A, ASKS) == "ok"
-    assert world.do(REQUESTER, world.accuse(A, V, job=OTHER_JOB)) == "ok"
+    assert world.do(REQUESTER, world.accuse(A, job=OTHER_JOB)) == "ok"
     assert (row(world).job, row(world).deadline, row(world).money) == (OTHER_JOB, 0, 0)
     assert world.balance(A) == LENT
     assert world.do(VALIDATOR, INNOCENT) == "FF-LEDG-370"
