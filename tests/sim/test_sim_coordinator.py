@@ -50,6 +50,39 @@ def test_a_session_to_which_nobody_comes_back_ends_alone_and_writes_nothing(kind
     assert not any(isinstance(e, rounds.WriteRecord) for e in effects)
 
 
+@pytest.mark.parametrize("first", [True, False])  # whether the first that is lost said so, too
+def test_a_round_in_which_all_numbers_are_lost_is_given_up_and_the_run_ends_as_diverged(first: bool) -> None:
+    network = cut_behind(RoundStartRecord)
+    state, _ = rounds.step(assembled(network, PEERS), rounds.BeginInput())
+    *others, last = sorted(state.in_round)
+    for peer in others:
+        state, effects = rounds.step(state, rounds.MemberLossInput(peer, has_diverged=first))
+        assert (state.phase, effects) == (rounds.RoundPhase.TRAIN, [])  # the others go on
+    state, effects = rounds.step(state, rounds.MemberLossInput(last, has_diverged=True))
+    assert (state.phase, effects) == (rounds.RoundPhase.AUDIT, [])  # the round before is being audited
+    state, effects = rounds.step(state, rounds.MemberJoinInput(last))  # it opens what it owes
+    state, effects = rounds.step(state, rounds.VerdictsInput(state.round - 1, ()))
+    written = [e.record for e in effects if isinstance(e, rounds.WriteRecord)]
+    assert [type(record) for record in written] == [AuditsRecord, RunEndRecord]
+    assert [e.finished.reason for e in effects if isinstance(e, rounds.EndRun)] == [rounds.REASON_DIVERGED]
+    ended = rounds.replay(network.fresh(), [*network.log, *written])
+    assert (ended.phase, ended.round, ended.root) == (rounds.RoundPhase.DONE, state.round, state.root)
+    died = rounds.replay(network.fresh(), [*network.log, written[0]])  # between the two records
+    again, effects = rounds.step(died, rounds.BeginInput())
+    assert [type(e.record) for e in effects if isinstance(e, rounds.WriteRecord)] == [RoundStartRecord]
+    assert again.round == state.round
+
+
+def test_a_run_goes_on_with_whoever_lost_no_number() -> None:
+    state, _ = rounds.step(assembled(cut_behind(RoundStartRecord), PEERS), rounds.BeginInput())
+    first, last, *_ = sorted(state.in_round)
+    for peer in sorted(state.in_round - {first, last}):
+        state, _ = rounds.step(state, rounds.MemberLossInput(peer))
+    state, _ = rounds.step(state, rounds.MemberLossInput(first, has_diverged=True))
+    state, effects = rounds.step(state, rounds.MemberLossInput(last))
+    assert [e.finished.reason for e in effects if isinstance(e, rounds.EndRun)] == [rounds.REASON_ALONE]
+
+
 def test_an_accepted_round_is_closed_even_if_nobody_comes_back() -> None:
     network = cut_behind(AcceptSetRecord)
     state, effects = rounds.step(assembled(network, []), rounds.BeginInput())

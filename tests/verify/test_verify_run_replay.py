@@ -28,6 +28,7 @@ from farflung.train.public_state import PublicState
 from farflung.train.rounds import REASON_COMPLETE, REASON_DIVERGED, REASON_STOPPED
 from farflung.train.run_log import (
     AcceptSetRecord,
+    AuditsRecord,
     CommitmentsRecord,
     Contribution,
     RoundEndRecord,
@@ -223,6 +224,23 @@ def test_a_run_ends_for_its_loss_only_where_the_terms_say_so() -> None:
     verify_run(Story(said, done=2).export())
     never = msgspec.structs.replace(SPEC, evaluate=EvaluateSpec(stop_loss=0.0))
     refused(Story(said, spec=never, done=2), "FF-VERI-008")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [(REASON_DIVERGED, ""), (REASON_STOPPED, "FF-VERI-008"), (REASON_COMPLETE, "FF-VERI-008")]
+)
+def test_a_round_that_was_opened_and_is_not_in_the_log_is_given_up_for_lost_numbers_alone(
+    reason: str, code: str
+) -> None:
+    said = {"finished": lambda record: replace(record, reason=reason)}
+    story = Story(said, spec=msgspec.structs.replace(SPEC, evaluate=EvaluateSpec(stop_loss=0.0)), done=2)
+    opened = next(r for r in reversed(story.records) if isinstance(r, RoundStartRecord))
+    before = next(i for i, r in enumerate(story.records) if isinstance(r, AuditsRecord) and r.round == opened.round - 1)
+    story.records.insert(before + 1, replace(opened, round=opened.round + 1))
+    if code:
+        refused(story, code)
+    else:
+        verify_run(story.export())
 
 
 @pytest.mark.parametrize(

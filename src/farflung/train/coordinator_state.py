@@ -123,9 +123,13 @@ class VerdictsInput(msgspec.Struct, frozen=True):
 
 
 class MemberLossInput(msgspec.Struct, frozen=True):
-    """Evidence that a member is gone: its process ended, its lease lapsed, its root differs."""
+    """Evidence that a member is gone: its process ended, its lease lapsed, its root differs.
+
+    `has_diverged`: it said that its training lost the numbers.
+    """
 
     peer: PeerId
+    has_diverged: bool = False
 
 
 class MemberJoinInput(msgspec.Struct, frozen=True):

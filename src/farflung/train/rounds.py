@@ -19,6 +19,8 @@ A member is lost only on evidence (`MemberLossInput`), never for being slow. Wha
 out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all
 members agree on it: then the coordinator is wrong, and halts before it writes anything.
 
+A round that nobody can train, as all numbers are lost in it, is given up: the run has diverged and ends before it.
+
     step(state, event) -> (state, effects)
 
 `WriteRecord` must be durable before any effect behind it in the same list is carried out.
@@ -124,7 +126,7 @@ __all__ = [
 
 REASON_COMPLETE: Final = "complete"
 REASON_STOPPED: Final = "stopped"  # a person asked for it
-REASON_DIVERGED: Final = "diverged"  # evaluate.stop_loss
+REASON_DIVERGED: Final = "diverged"  # evaluate.stop_loss, or nobody could train a round: its numbers were lost
 REASON_ALONE: Final = "no member is left"
 
 
@@ -152,8 +154,8 @@ def step(state: CoordinatorState, event: Event) -> Step:
             return _advance(_replace(state, own_root=root), [])
         case VerdictsInput(round) if round >= state.audited and round not in state.verdicts:
             return _advance(_replace(state, verdicts={**state.verdicts, round: event}), [])
-        case MemberLossInput(peer):
-            return _lose(state, peer)
+        case MemberLossInput(peer, has_diverged):
+            return _lose(state, peer, has_diverged=has_diverged)
         case MemberJoinInput(peer) if peer not in state.members and peer not in state.excluded:
             return _replace(state, members=(*state.members, peer)), []
         case WindowEndInput(round, phase) if (round, phase, QuorumWindow.OPEN) == (
@@ -179,7 +181,9 @@ def _keep(state: CoordinatorState, phase: RoundPhase, round: int, peer: PeerId, 
     return _advance(_replace(state, **{field: {**known, peer: value}}), [])
 
 
-def _lose(state: CoordinatorState, peer: PeerId) -> Step:
+def _lose(state: CoordinatorState, peer: PeerId, *, has_diverged: bool = False) -> Step:
+    if has_diverged and state.phase is RoundPhase.TRAIN and state.in_round == {peer}:
+        state = _replace(state, stopping=REASON_DIVERGED)
     members = tuple(p for p in state.members if p != peer)
     state = _replace(state, members=members, in_round=state.in_round - {peer})
     return _advance(state, [])
@@ -192,6 +196,8 @@ def _advance(state: CoordinatorState, effects: list[Effect]) -> Step:
     if state.phase is RoundPhase.AUDIT:
         return _settle_audits(state, effects)
     if not state.in_round and state.phase is not RoundPhase.MERGE:
+        if state.phase is RoundPhase.TRAIN and state.stopping == REASON_DIVERGED:
+            return _settle_audits(_given_up(state), effects)
         return _end(state, effects, REASON_ALONE)
     closers: dict[RoundPhase, Callable[[CoordinatorState, list[Effect]], Step]] = {
         RoundPhase.TRAIN: _close_train,
@@ -199,6 +205,11 @@ def _advance(state: CoordinatorState, effects: list[Effect]) -> Step:
         RoundPhase.MERGE: _close_merge,
     }
     return closers[state.phase](state, effects)
+
+
+def _given_up(state: CoordinatorState) -> CoordinatorState:
+    """As before the round was opened, but for who is in it."""
+    return _replace(state, phase=RoundPhase.IDLE) if state.phase is RoundPhase.TRAIN else state
 
 
 def _close_train(state: CoordinatorState, effects: list[Effect]) -> Step:
@@ -399,10 +410,12 @@ def _replayed(state: CoordinatorState, record: Record) -> CoordinatorState:
         case RoundEndRecord(round, root, signatures) if round == state.round and state.phase is RoundPhase.MERGE:
             state = _narrowed(state, (p for p, _ in signatures))
             return _replace(state, root=root, round=round + 1, phase=RoundPhase.IDLE)
-        case AuditsRecord(round) if round == state.audited < state.round and state.phase is RoundPhase.IDLE:
-            return _concluded(state, record)
-        case RunEndRecord(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(state, rounds):
-            return _replace(state, phase=RoundPhase.DONE, finished=record)
+        case AuditsRecord(round) if round == state.audited < state.round and _given_up(state).phase is RoundPhase.IDLE:
+            return _concluded(_given_up(state), record)
+        case RunEndRecord(rounds, root, reason) if (rounds, root) == (state.round, state.root):
+            ended = _given_up(state) if reason == REASON_DIVERGED else state
+            if _is_judged(ended, rounds):
+                return _replace(ended, phase=RoundPhase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",
         f"the run log does not fit together at a record {record.__struct_config__.tag!r}",

@@ -48,8 +48,8 @@ FOLLOWS: Final[Mapping[type[Record], tuple[type[Record] | None, ...]]] = {
     BeaconRecord: (CommitmentsRecord,),
     AcceptSetRecord: (CommitmentsRecord, BeaconRecord),
     RoundEndRecord: (AcceptSetRecord,),
-    AuditsRecord: (RoundEndRecord, AuditsRecord),
-    RunEndRecord: (RunStartRecord, RoundEndRecord, AuditsRecord),
+    AuditsRecord: (RoundEndRecord, AuditsRecord, RoundStartRecord),  # a round that nobody can train is given up
+    RunEndRecord: (RunStartRecord, RoundEndRecord, AuditsRecord, RoundStartRecord),
 }
 
 
@@ -67,6 +67,7 @@ class LogReplay:
         self._committed = CommitmentsRecord(0, (), ())
         self._block = ZERO_HASH
         self._accepted: tuple[Contribution, ...] = ()
+        self._is_open = False
 
     def to_end(self, records: Sequence[Record]) -> PublicState:
         """The public state at the end. Raises VerificationError FF-VERI-007 to -019, or what a payload's codec says."""
@@ -109,7 +110,8 @@ class LogReplay:
                 self._root(rounds, root)
                 is_complete = rounds == self._terms.spec.rounds
                 is_said = (reason == REASON_COMPLETE) == is_complete
-                is_said = is_said and (reason != REASON_DIVERGED or self._terms.spec.evaluate.stop_loss > 0)
+                may_diverge = self._is_open or self._terms.spec.evaluate.stop_loss > 0
+                is_said = is_said and (may_diverge if reason == REASON_DIVERGED else not self._is_open)
                 require(is_said, "FF-VERI-008", "the log ends for another reason than it says")
 
     def _in_turn(self, round: int) -> None:
@@ -135,7 +137,7 @@ class LogReplay:
         are_light = all(spec.is_weight(m.weight) and m.weight <= most for m in members)
         is_even = spec.churn.adaptive or all(m.weight == most for m in members)
         require(are_light and is_even, "FF-VERI-009", f"a member of round {round} may weigh more than it trains on")
-        self._members = {m.peer: m.weight for m in members}
+        self._members, self._is_open = {m.peer: m.weight for m in members}, True
         self._audits.check_members(round, self._members)
 
     def _commit(self, round: int, commitments: Sequence[Commitment], promised: Sequence[Contribution]) -> None:
@@ -171,6 +173,7 @@ class LogReplay:
         parts = [self._part(c) for c in self._accepted]
         luck = beacon(anchor(self._terms.id, round, self._commitments.values()), self._block)
         self._audits.drawn(round, luck, self._committed.promised, self._accepted, self._flags(parts))
+        self._is_open = False
         self._public = self._sync.apply(self._public, self._terms.layout, parts)
         self._report.merges += 1
         self._root(round + 1, root)

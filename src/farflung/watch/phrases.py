@@ -119,8 +119,10 @@ def anchor(unit_price: int) -> str:
     return f"1 credit = {format_count(MICRO / unit_price)} tokens here" if unit_price > 0 else ""
 
 
-def loss_text(loss: float, t: RunTimeline) -> str:
+def loss_text(loss: float | None, t: RunTimeline) -> str:
     """A loss with its unit, and in bits a byte where a token is a byte: `1.935 nats/token (2.79 bits/byte)`."""
+    if loss is None:
+        return "is no number (NaN or infinite)"
     is_bytes = t.plan is not None and t.plan.is_text
     return f"{loss:.3f} nats/token" + (f" ({loss / math.log(2):.3g} bits/byte)" if is_bytes else "")
 
@@ -413,7 +415,7 @@ def conserved(sum: int, began: events.RunStartEvent | None) -> str:
 
 def gap(result: events.RunResultEvent) -> str:
     """The baseline's loss on the same tokens, and the gap even when it is bad; empty when it was not run."""
-    if result.loss_baseline is None:
+    if result.loss_baseline is None or result.loss is None:
         return ""
     apart = result.loss - result.loss_baseline
     return f"single-machine baseline {result.loss_baseline:.3f} (gap {apart:+.3f})"
@@ -421,7 +423,7 @@ def gap(result: events.RunResultEvent) -> str:
 
 def unigram(result: events.RunResultEvent) -> str:
     """The least that training must beat: knowing how often each token occurs."""
-    if result.loss < result.loss_unigram:
+    if result.loss is not None and result.loss < result.loss_unigram:
         return f"token frequencies alone give {result.loss_unigram:.3f}"
     return f"has not learned yet: token frequencies alone give {result.loss_unigram:.3f}"
 

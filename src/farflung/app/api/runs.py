@@ -72,7 +72,8 @@ class Run:
         timeline = self.timeline
         done = timeline.result
         if done is not None:
-            return f"Run({self.name!r}, loss={done.loss:.3f}, rounds={done.rounds})"
+            loss = f"{done.loss:.3f}" if done.loss is not None else None
+            return f"Run({self.name!r}, loss={loss}, rounds={done.rounds})"
         return f"Run({self.name!r}, {self.state}, rounds={len(timeline.rounds)})"
 
     def _repr_html_(self) -> str:

@@ -21,6 +21,7 @@ from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
+from farflung.train.rounds import REASON_DIVERGED
 from farflung.watch import job_class_text
 from farflung.watch.fold import RunTimeline
 from farflung.watch.phrases import clean
@@ -93,8 +94,14 @@ def _next(run: RunFolder, timeline: RunTimeline, state: str) -> list[str]:
     word = command_name(run)
     more = []
     if timeline.result is not None and state == "finished":
-        is_early = timeline.result.rounds < resolve_again(run).spec.rounds
+        spec = resolve_again(run).spec
+        is_early, has_diverged = timeline.result.rounds < spec.rounds, timeline.result.reason == REASON_DIVERGED
         more = [f"resume {word}" if is_early else f"resume {word} --rounds +{timeline.result.rounds}"]
+        if has_diverged:
+            return [
+                f"resume {word} --set optimizer.lr={spec.optimizer.lr / 10:g}",
+                *(f"{v} {word}" for v in NEXT[state]),
+            ]
     return [*(f"{verb} {word}" for verb in NEXT[state]), *more]
 
 

@@ -342,9 +342,12 @@ class SentBytesByKind(msgspec.Struct, frozen=True):
 
 
 class RunResultEvent(Event, frozen=True, tag="result"):
-    """The end of a run. Money is in micro-credits; losses in nats per token; bytes as sent at the sockets."""
+    """The end of a run. Money is in micro-credits; losses in nats per token; bytes as sent at the sockets.
 
-    loss: float
+    `loss`: None where the run diverged and its last model gives no number.
+    """
+
+    loss: float | None
     loss_start: float
     loss_unigram: float
     bytes_sent: int

@@ -59,7 +59,8 @@ def continued(parent: RunFolder, ended: RunResultEvent, rounds: str | None, flag
         raise UsageError(
             "FF-APP-482",
             f"run {parent.name} diverged: with the same settings it would diverge again",
-            cause=f"its validation loss rose above evaluate.stop_loss = {spec.evaluate.stop_loss:g} times its start",
+            cause=f"its loss rose above evaluate.stop_loss = {spec.evaluate.stop_loss:g} times its start, or is no"
+            " number",
             hint=f"farflung resume {command_name(parent)} --set {_RATE}={spec.optimizer.lr / 10:g}",
         )
     is_new = ended.reason == REASON_DIVERGED or not ended.rounds

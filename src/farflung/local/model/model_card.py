@@ -167,7 +167,7 @@ def _how(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> str:
 def _figures(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> str:
     unit = "byte" if card.tokens == "bytes" else "token"
     rows = [
-        ("this model", result.loss),
+        ("this model", math.nan if result.loss is None else result.loss),
         ("before training", result.loss_start),
         (f"a table of how often each {unit} comes", result.loss_unigram),
     ]
@@ -180,7 +180,7 @@ def _figures(card: ModelFileHeader, spec: JobSpec, result: RunResultEvent) -> st
         "|---|---|---|",
     ]
     lines += [f"| {name} | {loss:.3f} | {loss / math.log(2):.3f} |" for name, loss in rows]
-    if result.loss >= result.loss_unigram:
+    if result.loss is None or result.loss >= result.loss_unigram:
         lines += ["", "It has not learned more than which tokens are frequent."]
     return "\n".join(lines)
 

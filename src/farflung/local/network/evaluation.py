@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from farflung.core.errors import FarflungError
 from farflung.core.events import BaselineEvent, BaselineProgressEvent, EvaluationEvent, WarningEvent
@@ -16,6 +16,8 @@ from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
 
 T = TypeVar("T")
+
+NO_NUMBER: Final = "FF-TRAIN-058"  # of a model whose loss is NaN or infinite
 
 
 def has_diverged(spec: JobSpec, start: float | None, loss: float) -> bool:
@@ -80,7 +82,7 @@ class Evaluator:
         except FarflungError as error:
             text = f"the validation loss of round {round} was not measured: {error.message}: {error.cause}"
             self._journal.emit(WarningEvent(code=error.code, message=text[:300], hint=error.hint or ""))
-            if error.code == "FF-TRAIN-058":
+            if error.code == NO_NUMBER:
                 self._hear(round, math.nan)
             return
         self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))

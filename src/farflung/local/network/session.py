@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import signal
 import time
@@ -35,7 +36,7 @@ from farflung.local.jobs import memory_trace, preflight_checks
 from farflung.local.jobs.continued_run import take_inputs
 from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, escaped, staged_configs
-from farflung.local.network.evaluation import Evaluator, has_diverged
+from farflung.local.network.evaluation import NO_NUMBER, Evaluator, has_diverged
 from farflung.local.network.forecast import RunForecast, repeated_run, run_start
 from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.placement import homes_event, placement_of
@@ -82,7 +83,7 @@ class RunDivergedError(RunStoppedError):
 class RunLosses(msgspec.Struct, frozen=True):
     """Validation losses of a run, nats per token."""
 
-    end: float
+    end: float | None  # None: the model gives no number
     start: float
     unigram: float
     baseline: float | None
@@ -205,7 +206,8 @@ class RunSession:
         start = self._journal.timeline.losses.get(0)
         if not has_diverged(self._spec, start, loss) or not self._processes.ask_to_stop(REASON_DIVERGED):
             return
-        said = f"validation loss {loss:.3f} after {many(round, 'round')}" + (
+        measured = f"{loss:.3f}" if math.isfinite(loss) else "is no number"
+        said = f"validation loss {measured} after {many(round, 'round')}" + (
             f", {start:.3f} at the start" if start else ""
         )
         text = f"training diverges: {said}; the open round is finished and settled"
@@ -263,7 +265,7 @@ class RunSession:
         outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
         await evaluator.idle()
         loss_start = await before
-        scored = evaluator.begin(self._score(evaluator, outcome.rounds, self._last_state(outcome)))
+        scored = evaluator.begin(self._last_score(evaluator, outcome))
         ending = await self._conclude(prepared)
         loss = await scored
         took = time.monotonic() - self._began  # the baseline is not part of the job
@@ -320,6 +322,15 @@ class RunSession:
         score = await evaluator.score(packed, self._spec.evaluate.final_tokens)
         self._journal.emit(events.EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
         return score.loss
+
+    async def _last_score(self, evaluator: Evaluator, outcome: JobEndReport) -> float | None:
+        """The validation loss at the end; None where the run has diverged and its model gives no number."""
+        try:
+            return await self._score(evaluator, outcome.rounds, self._last_state(outcome))
+        except FarflungError as error:
+            if outcome.reason != REASON_DIVERGED or error.code != NO_NUMBER:
+                raise
+            return None
 
     async def _conclude(self, prepared: RunInputs) -> FinalLedgerSummary:
         """Everybody takes the stake back and relays their pay; then what the ledger says is proved and exported."""
@@ -384,11 +395,17 @@ class RunSession:
 
     def _diverged(self, outcome: JobEndReport, losses: RunLosses) -> RunDivergedError:
         name, most, lower = command_name(self._folder), self._spec.evaluate.stop_loss, self._spec.optimizer.lr / 10
+        is_far = losses.end is not None and most and losses.end > most * losses.start
+        why = (
+            f"its validation loss is {losses.end:.4g}, more than evaluate.stop_loss = {most:g} times the"
+            f" {losses.start:.4g} of its start"
+            if is_far
+            else f"the loss became NaN or infinite in round {outcome.rounds}, for each provider that trained it"
+        )
         return RunDivergedError(
             "FF-APP-485",
             f"training diverged: run {self._folder.name} ended after {outcome.rounds} of {self._spec.rounds} rounds",
-            cause=f"its validation loss is {losses.end:.4g}, more than evaluate.stop_loss = {most:g} times the"
-            f" {losses.start:.4g} of its start; what was checked is paid, the rest of the escrow returned",
+            cause=f"{why}; what was checked is paid, the rest of the escrow returned",
             hint=f"begin again with a lower rate: farflung resume {name} --set optimizer.lr={lower:g}",
         )
 

@@ -27,6 +27,8 @@ from farflung.train import rounds
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import Contribution, Record, RoundEndRecord, RunEndRecord
 
+# Whoever trains on from there comes to no number: in the loss, in a gradient, in what would be sent.
+LOST_NUMBERS: Final = ("FF-TRAIN-058", "FF-TRAIN-062", "FF-COMP-020")
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 
 RoundTask = Coroutine[Any, Any, rounds.Event | None]  # its event goes to the rounds
@@ -131,11 +133,11 @@ class Coordinator:
         """As it is now."""
         return self._state
 
-    def lose(self, peer: PeerId, reason: str, *, may_return: bool = True) -> None:
+    def lose(self, peer: PeerId, reason: str, *, may_return: bool = True, has_diverged: bool = False) -> None:
         """Evidence that a member is gone, from whoever noticed it first."""
         if self.is_counted(peer):
             self._aside.discard(peer)
-            self.post(rounds.MemberLossInput(peer))
+            self.post(rounds.MemberLossInput(peer, has_diverged))
             self._effects.lost(peer, reason, may_return=may_return)
 
     def is_counted(self, peer: PeerId) -> bool:
@@ -255,7 +257,9 @@ class Coordinator:
             self.fail(error)  # not the peer's fault
         else:
             broke_rules = isinstance(error, VerificationError | ProtocolError)
-            self.lose(peer, f"{error.code} {error.message}", may_return=not broke_rules)
+            has_diverged = error.code in LOST_NUMBERS
+            said = f"{error.code} {error.message}"
+            self.lose(peer, said, may_return=not broke_rules, has_diverged=has_diverged)
 
     def _pass_over(self, round: int, peer: PeerId, phase: rounds.RoundPhase) -> None:
         """The round goes on without a member. In MERGE its work counts already, and its answer brings it back."""
