@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,11 @@ from test_watch_fold import PLANNED, RESULT, told
 from farflung.core.errors import FarflungError, NetworkError, RunError
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec
-from farflung.local.network.session import RunLosses, RunSession
+from farflung.local.network import run_end
+from farflung.local.network.run_end import RunLosses
+from farflung.local.network.session import RunSession
 from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.rundir.folder import RunFolder
 from farflung.train import rounds
 from farflung.watch import phrases
 from farflung.watch.event_lines import lines
@@ -79,13 +83,8 @@ def test_a_diverged_run_has_a_result_without_a_loss(reason: str, code: str, loss
     ("end", "why"), [(12.0, "more than evaluate.stop_loss = 2 times"), (None, "in round 2"), (5.4, "in round 2")]
 )
 def test_the_error_of_a_diverged_run_names_what_was_seen(end: float | None, why: str) -> None:
-    session = RunSession.__new__(RunSession)
-    session._spec, folder = JobSpec(), SimpleNamespace(name="r1", root=SimpleNamespace(name="r1"))
-    session._folder = folder  # type: ignore[assignment]
     outcome: Any = SimpleNamespace(rounds=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("farflung.local.network.session.command_name", lambda _: "r1")
-        error = session._diverged(outcome, RunLosses(end, 5.5, 3.3, None))
+    error = run_end.diverged(RunFolder(Path("runs/r1")), JobSpec(), outcome, RunLosses(end, 5.5, 3.3, None))
     assert why in error.cause
     assert "the rest of the escrow returned" in error.cause
     assert "--set optimizer.lr=" in error.hint

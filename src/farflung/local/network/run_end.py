@@ -12,7 +12,7 @@ from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.events import ChainComparisonEvent, RelayPaymentEvent, WarningEvent
 from farflung.core.ids import Hash
-from farflung.job.spec import JobTerms
+from farflung.job.spec import JobSpec, JobTerms
 from farflung.ledger.block import worked_state
 from farflung.ledger.pinpoint_game import PinpointRow
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
@@ -31,9 +31,32 @@ from farflung.peers.rundir.archive import Archive, RunLog
 from farflung.peers.rundir.export import write_export
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.rundir.runs import command_name
 from farflung.store.io.disk_store import DiskObjectStore
+from farflung.watch.phrases import many
 
 _TRIES: Final = 5  # to have all proofs of one block
+
+
+class RunStoppedError(FarflungError):
+    """The person stopped the run; it can be resumed."""
+
+    exit_code = 130
+
+
+class RunDivergedError(RunStoppedError):
+    """The job's evaluate.stop_loss ended the run: it is settled, and its model is worse than it began."""
+
+    exit_code = 1
+
+
+class RunLosses(msgspec.Struct, frozen=True):
+    """Validation losses of a run, nats per token."""
+
+    end: float | None  # None: the model gives no number
+    start: float
+    unigram: float
+    baseline: float | None
 
 
 class JobEndReport(msgspec.Struct, frozen=True):
@@ -54,6 +77,35 @@ class FinalLedgerSummary(msgspec.Struct, frozen=True):
 
     ledger_root: str
     sum: int
+
+
+def stopped(folder: RunFolder, spec: JobSpec, outcome: JobEndReport) -> RunStoppedError:
+    """The error FF-APP-132."""
+    name = command_name(folder)
+    return RunStoppedError(
+        "FF-APP-132",
+        f"run {folder.name} was stopped after {outcome.rounds} of {many(spec.rounds, 'round')}",
+        cause="all that was trained is paid; the model so far is in its folder",
+        hint=f"train on: farflung resume {name}; use the model: farflung sample {name}",
+    )
+
+
+def diverged(folder: RunFolder, spec: JobSpec, outcome: JobEndReport, losses: RunLosses) -> RunDivergedError:
+    """The error FF-APP-485."""
+    name, most, lower = command_name(folder), spec.evaluate.stop_loss, spec.optimizer.lr / 10
+    is_far = losses.end is not None and most and losses.end > most * losses.start
+    why = (
+        f"its validation loss is {losses.end:.4g}, more than evaluate.stop_loss = {most:g} times the"
+        f" {losses.start:.4g} of its start"
+        if is_far
+        else f"the loss became NaN or infinite in round {outcome.rounds}, for each provider that trained it"
+    )
+    return RunDivergedError(
+        "FF-APP-485",
+        f"training diverged: run {folder.name} ended after {outcome.rounds} of {spec.rounds} rounds",
+        cause=f"{why}; what was checked is paid, the rest of the escrow returned",
+        hint=f"begin again with a lower rate: farflung resume {name} --set optimizer.lr={lower:g}",
+    )
 
 
 def read_outcome(said: Report) -> JobEndReport:

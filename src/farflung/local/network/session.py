@@ -43,7 +43,7 @@ from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
 from farflung.local.network.process_config import LocalNetwork
 from farflung.local.network.processes import RunNetwork, RunProcesses
-from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport
+from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport, RunLosses, RunStoppedError
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import serve_nothing
@@ -66,27 +66,6 @@ from farflung.train.rounds import REASON_DIVERGED, REASON_STOPPED
 from farflung.watch.phrases import many
 
 OnEnd = Callable[[RunFolder, Journal], None]
-
-
-class RunStoppedError(FarflungError):
-    """The person stopped the run; it can be resumed."""
-
-    exit_code = 130
-
-
-class RunDivergedError(RunStoppedError):
-    """The job's evaluate.stop_loss ended the run: it is settled, and its model is worse than it began."""
-
-    exit_code = 1
-
-
-class RunLosses(msgspec.Struct, frozen=True):
-    """Validation losses of a run, nats per token."""
-
-    end: float | None  # None: the model gives no number
-    start: float
-    unigram: float
-    baseline: float | None
 
 
 class RunSession:
@@ -287,9 +266,9 @@ class RunSession:
             self._journal.emit(repeated)
         self._journal.emit(result, durable=True)
         if outcome.reason == REASON_STOPPED:
-            raise self._stopped(outcome)
+            raise run_end.stopped(self._folder, self._spec, outcome)
         if outcome.reason == REASON_DIVERGED:
-            raise self._diverged(outcome, losses)
+            raise run_end.diverged(self._folder, self._spec, outcome, losses)
         return result
 
     def _allowed(self) -> dict[str, Any]:
@@ -382,31 +361,6 @@ class RunSession:
             tokens=sum(r.tokens for r in timeline.rounds.values()),
             reexecuted=sum(timeline.reexecuted.values()),
             reason=outcome.reason,
-        )
-
-    def _stopped(self, outcome: JobEndReport) -> RunStoppedError:
-        name = command_name(self._folder)
-        return RunStoppedError(
-            "FF-APP-132",
-            f"run {self._folder.name} was stopped after {outcome.rounds} of {many(self._spec.rounds, 'round')}",
-            cause="all that was trained is paid; the model so far is in its folder",
-            hint=f"train on: farflung resume {name}; use the model: farflung sample {name}",
-        )
-
-    def _diverged(self, outcome: JobEndReport, losses: RunLosses) -> RunDivergedError:
-        name, most, lower = command_name(self._folder), self._spec.evaluate.stop_loss, self._spec.optimizer.lr / 10
-        is_far = losses.end is not None and most and losses.end > most * losses.start
-        why = (
-            f"its validation loss is {losses.end:.4g}, more than evaluate.stop_loss = {most:g} times the"
-            f" {losses.start:.4g} of its start"
-            if is_far
-            else f"the loss became NaN or infinite in round {outcome.rounds}, for each provider that trained it"
-        )
-        return RunDivergedError(
-            "FF-APP-485",
-            f"training diverged: run {self._folder.name} ended after {outcome.rounds} of {self._spec.rounds} rounds",
-            cause=f"{why}; what was checked is paid, the rest of the escrow returned",
-            hint=f"begin again with a lower rate: farflung resume {name} --set optimizer.lr={lower:g}",
         )
 
     async def _baseline(self, evaluator: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
