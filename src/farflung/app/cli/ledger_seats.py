@@ -86,8 +86,20 @@ def status(config: Path, as_json: bool) -> None:
             hint=_way_out(found.values()),
         )
     top = max(said.height for said in heard.values())
-    facts = {"height": top, "validators": [_facts(peer, found[peer], top) for peer in places]}
-    say(as_json, facts, [_line(each) for each in facts["validators"]])  # type: ignore[attr-defined]
+    seats = [_facts(peer, found[peer], top) for peer in places]
+    say(as_json, {"height": top, "validators": seats}, seat_lines(seats))
+
+
+async def validator_statuses(places: Places) -> list[dict[str, Any]]:
+    """How far each of these validators is, by its own word."""
+    found = await _validator_statuses(places)
+    top = max((said.height for said in found.values() if isinstance(said, ValidatorStatus)), default=0)
+    return [_facts(peer, found[peer], top) for peer in places]
+
+
+def seat_lines(seats: Iterable[dict[str, Any]]) -> list[str]:
+    """The same for a person, a line each."""
+    return [_line(each) for each in seats]
 
 
 def _way_out(said: Iterable[ValidatorStatus | FarflungError]) -> str:

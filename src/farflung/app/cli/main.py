@@ -57,11 +57,13 @@ VERBS: Mapping[str, CommandInfo] = {
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
     "ledger": CommandInfo("", "ledger:ledger", "Run and inspect a ledger"),
+    "network": CommandInfo("", "network:network", "Open a network for others; `account`: your credits"),
+    "account": CommandInfo("", "account:account", ""),  # the line above names it
     "check": CommandInfo("Machine", "check:check", "Show what this computer can do; `setup`: install PyTorch"),
     "setup": CommandInfo("", "setup:setup", ""),  # the line above names it
     "bench": CommandInfo("", "bench:bench", "Measure codecs on your own tensors"),
-    "key": CommandInfo("", "key:key", "Make, replace or revoke the key of a machine"),
-    "relay": CommandInfo("", "relay:relay", "Forward bytes between peers behind routers"),
+    "key": CommandInfo("", "key:key", ""),  # the line below names it
+    "relay": CommandInfo("", "relay:relay", "Forward bytes of peers behind routers; `key`: its key"),
     "version": CommandInfo("", "status:version", ""),  # the line above all verbs names it
     "completion": CommandInfo("", "completion:completion", ""),  # the line above all verbs names it
 }

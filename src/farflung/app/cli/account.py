@@ -1,0 +1,102 @@
+"""Implements the command group `account`: shows the person's account on a network, pays from it and copies its key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from farflung.app.cli.ledger_motion import amount_in, name_in
+from farflung.app.cli.network_client import ON, client_on, network_on
+from farflung.app.cli.network_open import JSON, WORTH, say
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import UsageError
+from farflung.core.ids import PeerId
+from farflung.core.money import format_credits
+from farflung.ledger.table_rows import NodeRow
+from farflung.ledger.transactions import Transfer
+from farflung.peers.keys.files import is_there, read_account
+from farflung.peers.network.account import account_file, own_account
+
+KEY = click.option("--key", "file", type=click.Path(path_type=Path), metavar="FILE", help="Another account's key.")
+
+
+@click.group(epilog="Example: farflung account show --on commons")
+def account() -> None:
+    """Show your account on a network, pay from it, and keep a copy of its key.
+
+    One key is your account on every network: it is made when it is first needed, and
+    whoever has its file has its credits.
+    """
+
+
+@account.command(epilog="Example: farflung account show --on commons")
+@ON
+@KEY
+@JSON
+def show(on: str | None, file: Path | None, as_json: bool) -> None:
+    """Show your account's key, and what it has on a network."""
+    key, network = own_account(file), network_on(on)
+
+    async def work() -> tuple[int, NodeRow | None]:
+        async with client_on(network) as (client, _):
+            return (await client.account(key.public)).balance, await client.node(key.public)
+
+    balance, node = asyncio.run(work())
+    stake = 0 if node is None else node.free + node.locked
+    facts = {"account": key.public.hex(), "network": network.name, "balance": balance, "stake": stake}
+    lines = [f"Account  {key.public.hex()}", f"Network  {network.name}", f"Balance  {format_credits(balance)} credits"]
+    lines += [f"Stake    {format_credits(stake)} credits"] if stake else []
+    say(as_json, facts, [*lines, f"Key      {file or account_file()}: keep a copy", f"Note     {WORTH}"])
+
+
+@account.command(epilog="Example: farflung account pay 3f9a... 12.5 --on commons")
+@click.argument("to", metavar="ACCOUNT")
+@click.argument("amount")
+@ON
+@KEY
+@JSON
+def pay(to: str, amount: str, on: str | None, file: Path | None, as_json: bool) -> None:
+    """Send credits to another account. It is opened if it is new."""
+    payee, micro = PeerId(name_in(to, "account")), amount_in(amount)
+    say(as_json, *paid(own_account(file), payee, micro, on))
+
+
+def paid(payer: SigningKey, to: PeerId, micro: int, on: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Pays on a network; what is then to be said of it."""
+    network = network_on(on)
+
+    async def work() -> int:
+        async with client_on(network, payer) as (client, _):
+            await client.submit(Transfer(to, micro))
+            return (await client.account(payer.public)).balance
+
+    left = asyncio.run(work())
+    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
+    return facts, [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"]
+
+
+@account.command(epilog="Example: farflung account backup ~/account-copy.key")
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@KEY
+@JSON
+def backup(copy: Path, file: Path | None, as_json: bool) -> None:
+    """Copy your account's key to FILE, which only you may read. It is not encrypted.
+
+    To bring it back, copy FILE to the place that `farflung account show` names.
+    """
+    source = file or account_file()
+    key = read_account(source)
+    if is_there(copy):
+        raise UsageError(
+            "FF-APP-548", f"{copy} is there already", cause="a key is never written over", hint="name another file"
+        )
+    handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as out:
+        out.write(source.read_bytes())
+        out.flush()
+        os.fsync(out.fileno())
+    say(as_json, {"account": key.public.hex(), "file": str(copy)}, [f"Copied   {key.public.hex()} to {copy}"])

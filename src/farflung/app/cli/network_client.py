@@ -1,0 +1,80 @@
+"""Gives commands a network that they name by `--on`, or by an operator's folder, and a client of its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import UsageError
+from farflung.core.ids import ID_BYTES
+from farflung.ledger.block import Genesis
+from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
+from farflung.peers.ledger_client.connect import reaches_of, validators_in
+from farflung.peers.network import operator_folder
+from farflung.peers.network.join import join
+from farflung.peers.network.network_file import remembered
+from farflung.peers.process.config import LedgerConfig
+
+ON = click.option(
+    "--on", metavar="NETWORK", help="A name this computer knows, or an invitation. Default: the only one."
+)
+
+
+class NamedNetwork(NamedTuple):
+    """A network that a command is about."""
+
+    name: str
+    genesis: Genesis
+    ledger: LedgerConfig
+
+
+def network_on(name: str | None) -> NamedNetwork:
+    """The network that `--on` names, or the only one that is known; its notes go to standard error.
+
+    Raises UsageError FF-APP-546 where none or several are known, and as `join` does.
+    """
+    if name is None:
+        known = remembered()
+        if len(known) != 1:
+            raise UsageError(
+                "FF-APP-546",
+                "no network is named",
+                cause=f"this computer knows {', '.join(known)}" if known else "this computer has joined no network",
+                hint=f"--on {known[0]}" if known else "--on INVITE, with the invitation that its operator sent",
+            )
+        name = known[0]
+    found = asyncio.run(join(name))
+    sys.stderr.write("".join(f"{note}\n" for note in found.notes))
+    return NamedNetwork(found.name, found.genesis, found.ledger)
+
+
+def network_of(folder: Path | None, on: str | None) -> NamedNetwork:
+    """An operator's own network, or the one that `--on` names where no folder is named and none is there."""
+    root = folder or operator_folder.default_folder()
+    if on is None and (folder is not None or operator_folder.is_made(root)):
+        found = operator_folder.read(root)
+        return NamedNetwork(found.name, found.genesis, found.local)
+    return network_on(on)
+
+
+@contextlib.asynccontextmanager
+async def client_on(
+    network: NamedNetwork, key: SigningKey | None = None
+) -> AsyncIterator[tuple[LedgerClient, Endpoint]]:
+    """A client of the network's ledger that signs by `key` (None: it only asks), and its endpoint."""
+    endpoint = Endpoint(SigningKey(secrets.token_bytes(ID_BYTES)), serve_nothing, ByteCounter())
+    try:
+        reaches = reaches_of(validators_in(network.ledger), endpoint)
+        yield LedgerClient(reaches, key or SigningKey(secrets.token_bytes(ID_BYTES)), network.genesis), endpoint
+    finally:
+        await endpoint.close()

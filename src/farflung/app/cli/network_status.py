@@ -1,0 +1,168 @@
+"""Implements `network status` and `network nodes`: shows a network as its seats, directory and ledger say it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from farflung.app.cli.ledger_seats import seat_lines, validator_statuses
+from farflung.app.cli.network_client import ON, NamedNetwork, client_on, network_of
+from farflung.app.cli.network_open import FOLDER, JSON, WORTH, say
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId, short
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_seconds
+from farflung.ledger.table_rows import NodeRow
+from farflung.ledger.transactions import LeaseRole
+from farflung.net.endpoint_records import DIRECT
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.connect import any_of, reaches_of, validators_in
+from farflung.peers.network.card import CARD, NetworkCard, read_card
+from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing, sound
+
+_ROLES = {LeaseRole.TRAIN: "trains", LeaseRole.AUDIT: "audits"}
+
+
+@click.command(epilog="Example: farflung network status", short_help="Show how a network is.")
+@FOLDER
+@ON
+@JSON
+def status(folder: Path | None, on: str | None, as_json: bool) -> None:
+    """Show a network's seats, relays, nodes and faucet: of FOLDER, or of the one --on names."""
+    network = network_of(folder, on)
+    facts = asyncio.run(_status(network))
+    lines = [f"Network  {network.name}, chain {network.genesis.chain.hex()[:12]}"]
+    lines += [f"Seat     {line}" for line in seat_lines(facts["seats"])]
+    lines += [
+        f"Relay    {each['key'][:8]} at {each['host']}:{each['port']}: {each['why'] or 'answers'}"
+        for each in facts["relays"]
+    ]
+    lines += [f"Nodes    {facts['nodes']} registered, {facts['online']} online"]
+    if (given := facts["faucet"]) is not None:
+        lines += [
+            f"Faucet   {format_credits(given['grant'])} credits to a new account, "
+            f"{format_credits(given['day'])} a day in all"
+        ]
+    lines += [f"Message  {facts['message']}"] if facts["message"] else []
+    say(as_json, facts, [*lines, f"Note     {WORTH}"])
+
+
+async def _status(network: NamedNetwork) -> dict[str, Any]:
+    seats = await validator_statuses({peer: (host, port) for peer, host, port in validators_in(network.ledger)})
+    if not any(seat["answers"] for seat in seats):
+        raise NetworkError(
+            "FF-APP-547",
+            f"no seat of {network.name} answers",
+            cause="; ".join(sorted({seat["why"] for seat in seats})),
+            hint="farflung network open FOLDER starts your own again; else ask its operator",
+        )
+    async with client_on(network) as (client, endpoint):
+        nodes, listed = await client.nodes(), await _listed(network, endpoint)
+        card = await _card(network, endpoint)
+        relays = (
+            [] if card is None else await asyncio.gather(*(_relay(endpoint, card, i) for i in range(len(card.relays))))
+        )
+    online = {each.endpoint.peer for each in listed}
+    return {
+        "name": network.name,
+        "chain": network.genesis.chain.hex(),
+        "seats": seats,
+        "relays": list(relays),
+        "nodes": len(nodes),
+        "online": sum(node.node in online for node in nodes),
+        "faucet": None
+        if card is None or not card.faucet.grant
+        else {name: getattr(card.faucet, name) for name in card.faucet.__struct_fields__},
+        "message": card.message if card is not None else "",
+    }
+
+
+async def _card(network: NamedNetwork, endpoint: Endpoint) -> NetworkCard | None:
+    """The card of the first seat that gives one."""
+    for peer, host, port in validators_in(network.ledger):
+        with contextlib.suppress(FarflungError):
+            connection = await endpoint.dial(peer, host, port)
+            return read_card(await connection.call(CARD, b""), peer, network.genesis.chain)
+    return None
+
+
+async def _relay(endpoint: Endpoint, card: NetworkCard, number: int) -> dict[str, Any]:
+    relay, why = card.relays[number], ""
+    try:
+        async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
+            await endpoint.dial(relay.key, relay.host, relay.port)
+    except (FarflungError, TimeoutError) as error:
+        why = f"{error.code} {error.message}" if isinstance(error, FarflungError) else "no answer"
+    return {"key": relay.key.hex(), "host": relay.host, "port": relay.port, "price": relay.price, "why": why}
+
+
+async def _listed(network: NamedNetwork, endpoint: Endpoint) -> list[Advertisement]:
+    """What the directory lists now."""
+    reach = any_of(reaches_of(validators_in(network.ledger), endpoint))
+    said = await (await reach()).call(LIST, b"")
+    return list(sound(decode(said, DirectoryListing, limits.CONTROL_BYTES), time.time()))
+
+
+@click.command(epilog="Example: farflung network nodes --on commons", short_help="List a network's nodes.")
+@FOLDER
+@ON
+@JSON
+def nodes(folder: Path | None, on: str | None, as_json: bool) -> None:
+    """List the nodes that may be hired: what the ledger and the directory say of each.
+
+    Memory and speed are each node's own word; price and stake are the ledger's.
+    """
+    network = network_of(folder, on)
+    found = asyncio.run(_nodes(network))
+    lines = [_line(each) for each in found] or ["no node is registered: farflung lend INVITE registers one"]
+    say(as_json, {"name": network.name, "nodes": found}, lines)
+
+
+async def _nodes(network: NamedNetwork) -> list[dict[str, Any]]:
+    async with client_on(network) as (client, endpoint):
+        listed = {each.endpoint.peer: each for each in await _listed(network, endpoint)}
+        return [await _facts(client, row, listed.get(row.node)) for row in await client.nodes()]
+
+
+async def _facts(client: LedgerClient, row: NodeRow, said: Advertisement | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "node": row.node.hex(),
+        "unit_price": row.unit_price,
+        "stake": row.free + row.locked,
+        "leases": row.leases,
+        "expires": row.expires,
+        "online": said is not None,
+    }
+    if said is not None:
+        able = said.capabilities
+        facts |= {
+            "role": _ROLES[said.role],
+            "seconds": max(0, int(time.time()) - said.endpoint.issued),
+            "relayed": all(place.relay != DIRECT for place in said.endpoint.places),
+            "cores": able.cores,
+            "memory_bytes": able.memory_bytes,
+            "flops": able.flops,
+            "system": f"{able.system} {able.machine}",
+            "torch": able.torch,
+        }
+    return facts
+
+
+def _line(facts: dict[str, Any]) -> str:
+    """A node in at most 100 columns."""
+    name = short(PeerId(bytes.fromhex(facts["node"])))
+    held = f"{facts['unit_price']} micro/token, {format_credits(facts['stake'])} at stake, {facts['leases']} leases"
+    if not facts["online"]:
+        return f"{name}  offline  {held}"
+    return (
+        f"{name}  {facts['role']}  {held}; {format_bytes(facts['memory_bytes'])}, "
+        f"{facts['flops'] / 1e9:.0f} GFLOPS, seen {format_seconds(facts['seconds'])} ago"
+    )

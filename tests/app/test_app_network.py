@@ -1,0 +1,152 @@
+"""A network of one's own: opened by one command, joined, looked at, paid in, stopped and opened again where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from free_ports import free_ports
+
+from farflung.app.cli.main import cli
+from farflung.core.errors import FarflungError
+from farflung.peers.network import operator_folder
+from farflung.peers.network.invitation import read
+
+pytestmark = pytest.mark.whole
+
+
+class Opened(NamedTuple):
+    """A network that runs."""
+
+    folder: Path
+    said: dict[str, Any]
+    process: subprocess.Popen[str]
+
+    @property
+    def invitation(self) -> str:
+        return str(self.said["invitation"])
+
+
+def start(folder: Path, *words: str) -> Opened:
+    command = [sys.executable, "-m", "farflung.app.cli.main", "network", "open", str(folder), "--json", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return Opened(folder, json.loads(process.stdout.readline()), process)
+
+
+def end(network: Opened, number: int = signal.SIGTERM) -> int:
+    network.process.send_signal(number)
+    network.process.communicate(timeout=60)
+    return network.process.returncode
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def network(home: Path) -> Iterator[Opened]:
+    found = start(home / "network", "--port", str(free_ports(2)), "--name", "town")
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.process.kill()
+        found.process.communicate()
+
+
+def ask(*words: str) -> dict[str, Any]:
+    ended = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
+    return dict(json.loads(ended.stdout))
+
+
+def code(*words: str) -> str:
+    error = CliRunner().invoke(cli, list(words)).exception
+    assert isinstance(error, FarflungError), error
+    return error.code
+
+
+def test_an_opened_network_is_joined_by_its_invitation_and_shows_how_it_is(home: Path, network: Opened) -> None:
+    said = ask("network", "status", "--on", network.invitation)
+    assert [seat["answers"] for seat in said["seats"]] == [True]
+    assert [relay["why"] for relay in said["relays"]] == [""]
+    assert (said["nodes"], said["online"], said["faucet"]["grant"]) == (0, 0, 10_000_000)
+    assert ask("network", "status", str(network.folder))["chain"] == said["chain"] == network.said["chain"]
+    assert ask("network", "nodes", "--on", "town") == {"name": "town", "nodes": []}
+    shown = CliRunner().invoke(cli, ["network", "status", "--on", "town"], catch_exceptions=False).output
+    assert "worth nothing" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened) -> None:
+    own = ask("account", "show", "--on", network.invitation)
+    assert own["balance"] == 0
+    treasury = str(network.folder / "treasury.key")
+    paid = ask("account", "pay", own["account"], "2.5", "--on", "town", "--key", treasury)
+    assert paid["amount"] == 2_500_000
+    assert ask("account", "show")["balance"] == 2_500_000  # the only network that is known here
+
+
+def test_an_invitation_with_a_token_ends_when_it_says(network: Opened) -> None:
+    text = ask("network", "invite", str(network.folder), "--uses", "3", "--days", "2")["invitation"]
+    found = read(text)
+    assert (found.chain.hex(), len(found.token), found.expires > 0) == (network.said["chain"], 26, True)
+
+
+def test_a_network_goes_on_where_it_was(home: Path, network: Opened) -> None:
+    """Last of these: it ends the network and opens it again."""
+    assert end(network, signal.SIGINT) == 0
+    assert code("network", "status", str(network.folder)) == "FF-APP-547"
+    again = start(network.folder)
+    try:
+        assert again.said == network.said
+        assert ask("network", "status", "--on", "town")["seats"][0]["height"] >= 0
+        os.kill(again.process.pid, 0)
+    finally:
+        assert end(again) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("network", "status", "{folder}"), "FF-APP-545"),
+        (("network", "invite", "{folder}"), "FF-APP-545"),
+        (("network", "open", "{folder}"), "FF-APP-543"),
+        (("network", "open", "{new}", "--name", "My Net"), "FF-APP-544"),
+        (("network", "open", "{new}", "--host", "a b"), "FF-APP-544"),
+        (("network", "nodes", "--on", "nowhere"), "FF-APP-528"),
+        (("account", "show", "--on", "farflung1cut"), "FF-APP-522"),
+    ],
+)
+def test_what_cannot_be_done_has_a_code(tmp_path: Path, home: Path, words: tuple[str, ...], expected: str) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "x").write_text("x")
+    assert code(*(word.format(folder=folder, new=tmp_path / "new") for word in words)) == expected
+
+
+def test_a_folder_whose_files_are_damaged_says_so(tmp_path: Path) -> None:
+    operator_folder.make(tmp_path / "n", operator_folder.NetworkPlaces("town", "127.0.0.1", "127.0.0.1", 4520))
+    file = tmp_path / "n" / operator_folder.SEAT
+    good = file.read_text()
+    for bad in (
+        "[[[",
+        good.replace("host", "hots"),
+        good.replace("port = ", 'port = "x" # '),
+        "[network]\nrelays = 3\n",
+    ):
+        file.write_text(bad)
+        assert code("network", "status", str(tmp_path / "n")) == "FF-APP-545"
