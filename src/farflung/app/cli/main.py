@@ -45,14 +45,14 @@ VERBS: Mapping[str, CommandInfo] = {
     "status": CommandInfo("Follow", "status:status", "Show all runs, or one"),
     "watch": CommandInfo("", "watch:watch", "Watch a run, live or again"),
     "report": CommandInfo("", "report:report", "Write a run's report as one HTML page"),
-    "jobs": CommandInfo("", "jobs:jobs", "Show what your runs hold on networks"),
+    "jobs": CommandInfo("", "jobs:jobs", "Show what your runs hold on networks; `cancel`: end it"),
     "stop": CommandInfo("", "status:stop", "Let a run finish its round and settle"),
-    "cancel": CommandInfo("", "jobs:cancel", "End a stopped run's job on a network"),
+    "cancel": CommandInfo("", "jobs:cancel", ""),  # the line of `jobs` names it
     "resume": CommandInfo("", "run:resume", "Go on with a run that was stopped or killed"),
-    "fetch": CommandInfo("Use", "fetch:fetch", "Copy a finished run's model and receipt"),
-    "sample": CommandInfo("", "sample:sample", "Write text with a trained model"),
-    "eval": CommandInfo("", "sample:evaluate", "Measure a trained model on unseen text"),
-    "export": CommandInfo("", "fetch:export", "Write a model for other programs"),
+    "fetch": CommandInfo("Use", "fetch:fetch", "Copy a finished run's model; `export`: for others"),
+    "sample": CommandInfo("", "sample:sample", "Write text with a trained model; `eval`: measure it"),
+    "eval": CommandInfo("", "sample:evaluate", ""),  # the line above names it
+    "export": CommandInfo("", "fetch:export", ""),  # the line of `fetch` names it
     "audit-plan": CommandInfo("Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"),
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),
