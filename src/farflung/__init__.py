@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from farflung.core import release
 
 __version__ = release.VERSION
-__all__ = ["Run", "__version__", "callbacks", "load", "plan", "run", "sync"]
+__all__ = ["Run", "__version__", "callbacks", "load", "plan", "resume", "run", "sync"]
 
 if TYPE_CHECKING:
     from inspect import Signature
 
     from farflung import callbacks, sync
-    from farflung.app.api.runs import Run, load, plan, run
+    from farflung.app.api.runs import Run, load, plan, resume, run
 
 
 class _PlanPackage(ModuleType):
@@ -45,7 +45,7 @@ class _PlanPackage(ModuleType):
 
 def __getattr__(name: str) -> Any:
     """`farflung.run` and its like are loaded when they are first used: importing the package stays cheap."""
-    if name in ("Run", "load", "run"):
+    if name in ("Run", "load", "resume", "run"):
         from farflung.app.api import runs
 
         return getattr(runs, name)

@@ -10,16 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
+import farflung
+from farflung.app.api import runs
 from farflung.core.errors import FarflungError
 from farflung.core.events import RoundStartEvent, RunResultEvent, SentBytesByKind
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import job_toml
-from farflung.job.job_loader import load
+from farflung.job.job_loader import ResolvedJob, load
 from farflung.job.spec import EvaluateSpec, JobSpec, JobTerms, ScheduleSpec
 from farflung.local.jobs.continued_run import continued, is_early, not_settled, take_inputs
 from farflung.local.network.evaluation import has_diverged
 from farflung.local.network.session import RunSession
+from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import FORMAT, RunFolder, RunIdentity
 from farflung.watch.fold import RunTimeline
 
@@ -75,6 +78,42 @@ def test_a_settled_run_is_gone_on_with_in_a_run_beside_it(
     assert more.root == parent.root.with_name("j1-more")
     assert (more.identity.cheat, more.identity.baseline) == ("none", False)
     assert load(more.identity.text).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("end", "more", "begun"),
+    [
+        (ended(12, "complete"), {"rounds": 3}, ("j1-more", 3, 0.1)),
+        (ended(12, "complete"), {"rounds": "20", "set": {"optimizer.lr": 1e-3}}, ("j1-more", 8, 0.001)),
+        (ended(4), {}, ("j1-more", 8, 0.1)),
+        (ended(12, "complete"), {}, None),  # all is done: the run as it is
+        (None, {}, ("j1", 12, 0.1)),
+    ],
+)
+def test_python_goes_on_with_a_run_as_the_command_does(
+    parent: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    end: RunResultEvent | None,
+    more: dict[str, Any],
+    begun: tuple[str, int, float] | None,
+) -> None:
+    started: list[tuple[str, int, float]] = []
+
+    def start(root: Path, resolved: ResolvedJob, *_: object) -> None:
+        if root != parent.root:
+            folders.create(root, parent.read_identity())
+        started.append((root.name, resolved.spec.rounds, resolved.spec.optimizer.lr))
+
+    monkeypatch.setattr(runs, "read_timeline", lambda _: RunTimeline(result=end))
+    monkeypatch.setattr(runs.session, "start", start)
+    monkeypatch.setattr(runs.session, "resume", lambda run, *others: start(run.root, *others))
+    heard: list[object] = []
+    run = farflung.resume(parent.root, **more, callbacks=[heard.append])
+    assert started == ([begun] if begun is not None else [])
+    assert run.folder == (parent.root.with_name(begun[0]) if begun is not None else parent.root)
+    if end is None:
+        with pytest.raises(FarflungError, match="FF-APP-483"):
+            farflung.resume(parent.root, rounds=3)
 
 
 def test_each_further_run_has_a_free_name_and_finds_its_parent_elsewhere(parent: RunFolder) -> None:

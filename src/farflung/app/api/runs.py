@@ -1,7 +1,8 @@
-"""Implements the Python API: `farflung.plan(spec)`, `farflung.run(spec, callbacks=[...])` and `load(name)`."""
+"""Implements the Python API: `farflung.plan(spec)`, `farflung.run(spec, callbacks=[...])`, `resume` and `load`."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from farflung.job import dataset
 from farflung.job.io.job_files import read_data
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.local.jobs import preflight_checks, resolve
+from farflung.local.jobs import continued_run, preflight_checks, resolve
 from farflung.local.model import load as model_load
 from farflung.local.model.load import SavedModel
 from farflung.local.network import session
@@ -289,13 +290,42 @@ def run(
         disputes=dispute,
     )
     root = new_root(Path(out) if out is not None else None, resolved.spec.name)
-    hooks = Callbacks(root, callbacks)
-    if display and notebook.kernel() is not None:
-        hooks.add(notebook.NotebookDisplay(identity.created))
-    try:
-        session.start(root, resolved, identity, [hooks], report_page.keep, module=own.source)
-    finally:
-        hooks.close()
+    with _hooks(root, callbacks, identity.created, display) as see:
+        session.start(root, resolved, identity, [see], report_page.keep, module=own.source)
+    return Run(root)
+
+
+def resume(
+    name: str | Path | None = None,
+    *,
+    rounds: int | str | None = None,
+    set: Mapping[str, object] | None = None,
+    callbacks: Sequence[Callback | Watch] = (),
+    display: bool = True,
+) -> Run:
+    """Goes on with a run that was stopped or killed, or trains a settled one further, as `farflung resume` does.
+
+    name: the run's name or folder; None: the newest. A run that has settled is closed: the run that is returned is
+        then a new one beside it, with its weights, at its place in the learning rate's schedule.
+    rounds: of a settled run: so many more, or as text "+12" the same, "24" until there are 24 in all; None: those that
+        it did not come to. set: single values by dotted key that differ from then on.
+    callbacks, display, and how it is stopped: as in `farflung.run`. A finished run of which nothing more is asked is
+    returned as it is.
+    Raises UsageError FF-APP-014 (no such run), FF-APP-480 to FF-APP-483 (nothing left to do, no number of rounds, it
+    diverged, it has not settled), and what `farflung.run` raises.
+    """
+    found = folder.find(runs_folder(), None if name is None else str(name))
+    asked = f"+{rounds}" if isinstance(rounds, int) else rounds
+    ended = read_timeline(found).result
+    more = continued_run.to_continue(found, ended, asked, _texts(set))
+    if more is None and ended is not None:
+        return Run(found.root)
+    root, identity = (more.root, more.identity) if more is not None else (found.root, found.read_identity())
+    with _hooks(root, callbacks, identity.created, display) as see:
+        if more is None:
+            session.resume(found, resolve_again(found), [see], report_page.keep)
+        else:
+            session.start(root, more.resolved, identity, [see], report_page.keep, more.inputs)
     return Run(root)
 
 
@@ -335,6 +365,23 @@ def load(name: str | Path | None = None) -> Run:
     return Run(folder.find(runs_folder(), None if name is None else str(name)).root)
 
 
+@contextlib.contextmanager
+def _hooks(root: Path, callbacks: Sequence[Callback | Watch], created: float, display: bool) -> Iterator[Callbacks]:
+    """The callbacks of a run in `root`, and the screen of a notebook; closed at the end."""
+    hooks = Callbacks(root, callbacks)
+    if display and notebook.kernel() is not None:
+        hooks.add(notebook.NotebookDisplay(created))
+    try:
+        yield hooks
+    finally:
+        hooks.close()
+
+
+def _texts(values: Mapping[str, object] | None) -> dict[str, str]:
+    """Settings as a command line would give them."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (values or {}).items()}
+
+
 def _resolved(
     spec: str | Path | None,
     preset: str,
@@ -346,9 +393,7 @@ def _resolved(
     relay_most: int | None = None,
     disputes: bool = False,
 ) -> tuple[ResolvedJob, RunIdentity]:
-    flags = {
-        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (values or {}).items()
-    }
+    flags = _texts(values)
     is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
     job = Path(spec) if isinstance(spec, str) and is_path else spec
     paid = relay_price, relay_most

@@ -139,10 +139,8 @@ def resume(name: str | None, rounds: str | None, settings: tuple[str, ...], as_j
     found, flags = folder.find(runs_folder(), name), flags_of(settings)
     done = read_timeline(found)
     ended = done.result
-    if ended is None and (rounds is not None or flags):
-        raise continued_run.not_settled(found)
-    if ended is not None and (rounds is not None or flags or continued_run.is_early(found, ended)):
-        more = continued_run.continued(found, ended, rounds, flags)
+    more = continued_run.to_continue(found, ended, rounds, flags)
+    if more is not None:
         sys.stderr.write(f"run {found.name} has settled; {more.what}\n")
         with watcher(as_json, more.root) as see, curves.watched(more.root, see) as watchers:
             session.start(more.root, more.resolved, more.identity, watchers, report_page.keep, more.inputs)

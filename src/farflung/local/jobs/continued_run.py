@@ -82,6 +82,21 @@ def continued(parent: RunFolder, ended: RunResultEvent, rounds: str | None, flag
     return ContinuedRun(resolved, begun, root, parent, f"{what}, {many(more, 'round')}")
 
 
+def to_continue(
+    parent: RunFolder, ended: RunResultEvent | None, rounds: str | None, flags: Mapping[str, str]
+) -> ContinuedRun | None:
+    """What `farflung resume` begins for a run that ended so; None where it goes on with that run itself, or where the
+    run has its result and no more was asked for.
+
+    Raises what `continued` raises, UsageError FF-APP-483 (the run has not settled).
+    """
+    if ended is None and (rounds is not None or flags):
+        raise not_settled(parent)
+    if ended is None or (rounds is None and not flags and not is_early(parent, ended)):
+        return None
+    return continued(parent, ended, rounds, flags)
+
+
 def is_early(run: RunFolder, ended: RunResultEvent) -> bool:
     """Whether a run that has settled ended before its last round."""
     return ended.rounds < resolve_again(run).spec.rounds
