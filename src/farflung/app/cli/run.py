@@ -67,14 +67,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option(
     "--validators", type=click.IntRange(1, MOST_VALIDATORS), default=1, metavar="N", help="Of its ledger. Default: 1."
 )
-@click.option(
-    "--relay-price", type=int, metavar="MICRO", help=f"To relays, a GiB; 0: free. Default: {relay_fees.PRICE}."
-)
+@click.option("--relay-price", type=int, hidden=True, metavar="MICRO", help="To relays, a GiB; 0: free.")
 @click.option("--relay-most", type=float, hidden=True, metavar="CREDITS", help="To all relays. Default: the plan's.")
-@click.option("--on", metavar="NETWORK", help="An invitation or a network's name: others' computers work.")
-@click.option("--yes", is_flag=True, help="With --on: agrees to the price.")
-@click.option("--deadline", metavar="WHEN", help=f"With --on: 2h, 3d, or a time. Default: {run_on.DEADLINE}.")
-@click.option("--wait", metavar="SPAN", help=f"With --on: for enough nodes. Default: {run_on.WAIT}.")
+@click.option("--on", metavar="NETWORK", help="Others' computers: invitation or name.")
+@click.option("--yes", is_flag=True, hidden=True, help="With --on: agrees to the price.")
+@click.option("--deadline", hidden=True, metavar="WHEN", help="With --on: 2h, 3d, or a time.")
+@click.option("--wait", hidden=True, metavar="SPAN", help="With --on: for enough nodes.")
 @curves.options
 @_JSON
 def run(
@@ -98,9 +96,7 @@ def run(
     wait: str | None,
     as_json: bool,
 ) -> None:
-    """Train a JOB file (none: a small GPT) on a network of this computer's own,
-    in test credits, or on one that others keep (--on).
-    """
+    """Train a JOB file (none: a small GPT) on this computer, or on a network."""
     if lab and validators > 1:
         raise click.UsageError("--lab has a ledger of one validator")
     if on is None and (yes or deadline or wait):
