@@ -92,7 +92,7 @@ class NodeAgent:
         self._pipe: WorkerPipe | None = None
         self._stall: StallWatch | None = None  # of the request under way
         self._orders = OwnedTasks()  # under way
-        self._facts = capabilities(self._folder, config.flops or None, config.threads)
+        self._facts = config.facts(capabilities(self._folder, config.flops or None, config.threads))
         self._policy = LeasePolicy(
             chain,
             role.role,
@@ -109,6 +109,7 @@ class NodeAgent:
         self._looks = OwnedTasks()  # whether an offer became a lease
         self._closed = ""  # by the owner
         self._asked = 0.0  # when anybody asked for anything
+        self.worked: set[Hash] = set()  # jobs whose pay is not final
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
         folder = self._folder / "briefs"
@@ -186,6 +187,7 @@ class NodeAgent:
 
         async def answer(call: NodeCall, message: Any) -> Any:
             reply = await call.node.in_turn(call.lease, lambda: verb(call.lease, message))
+            call.node._channel.report("round", job=call.lease.job.hex(), round=message.round)
             call.node._channel.report("bytes", **by_name(call.node.counter))
             return reply
 
@@ -231,6 +233,9 @@ class NodeAgent:
         self._happened(slots.LeaseOfferEvent(terms.id, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
         self.requester, self._proposal, self._lease = requester, proposal, taken
         self._hold.offer(time.monotonic())
+        self.worked.add(terms.id)
+        told = {"requester": requester.hex(), "price": proposal.unit_price, "units": proposal.units_max}
+        self._channel.report("lease", job=terms.id.hex(), **told)
         try:
             self._happened(slots.LeaseAcceptEvent(terms.id))
         except RunError:  # no worker: the slot must not wait for one
@@ -255,13 +260,14 @@ class NodeAgent:
                     self._launch()
                 case slots.WorkerStopAction() | slots.WorkerKillAction():
                     self._end_worker()
-                case slots.LeaseEndAction():
+                case slots.LeaseEndAction(job=job, reason=reason):
                     if isinstance(self._lease, TrainingLease):
                         self._lease.fanning.leave()
                         self._past = self._lease
                     if self.requester is not None:
                         self.endpoint.payer.drop(self.requester)
                     self._lease = self._proposal = None
+                    self._channel.report("lease_end", job=job.hex(), reason=reason)
                 case slots.LeaseAnswerAction():
                     pass  # the answer travels as the reply to the proposal
 

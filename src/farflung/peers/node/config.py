@@ -10,6 +10,7 @@ stake = 1000                 # micro-credits
 host = "203.0.113.5"         # a public address of this computer; left out: it is reached at relays
 allow_modules = false        # whether models of foreign Python may run in the sandbox
 cores = 1                    # that its worker uses; 0: all of this computer's
+memory_bytes = 0             # that a job's worker may take; 0: what there is
 disk_floor = 2147483648      # bytes that must be free before a lease is taken; below a quarter, one ends
 [ledger]                     # one of its validators; [[ledger.others]] are more
 peer = "KEY"
@@ -28,10 +29,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from farflung.core.crypto import SigningKey
 from farflung.host.io import machine_probe
 from farflung.host.worker_limits import GIB
 from farflung.job.cheat_names import HONEST
+from farflung.market.provider_offer import Capabilities
 from farflung.net.certificates import Credential
 from farflung.peers.node.registration import REGISTERED_MS
 from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
@@ -62,6 +66,7 @@ class NodeConfig(RoleConfig, frozen=True):
     contests: bool = False
     host: str = ""
     cores: Count = 1
+    memory_bytes: Count = 0
     allow_modules: bool = False
     disk_floor: Count = 2 * GIB
 
@@ -74,6 +79,10 @@ class NodeConfig(RoleConfig, frozen=True):
     def threads(self) -> int:
         """How many cores its worker uses."""
         return self.cores or machine_probe.cores()
+
+    def facts(self, found: Capabilities) -> Capabilities:
+        """What it offers of this machine."""
+        return replace(found, memory_bytes=min(found.memory_bytes, self.memory_bytes or found.memory_bytes))
 
     @property
     def expires(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -10,8 +11,10 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError, UsageError
+from farflung.core.ids import Hash
 from farflung.core.io.extras import require
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import RemoteError
 from farflung.peers.ledger_client.client import LedgerClient
@@ -25,6 +28,7 @@ from farflung.peers.process.channel import Channel, ChannelEmitter, by_name, rep
 from farflung.peers.protocol.directory import DirectoryPublisher
 
 AGAIN_SECONDS: Final = 5.0  # between tries of a node without a supervisor
+PAY_SECONDS: Final = 2.0  # between two looks at what a lease has earned
 DAY_SECONDS: Final = 86400.0  # between two sweeps of what jobs left
 BEHIND, AHEAD = "FF-NET-110", "FF-NET-111"  # what the directory says of a record by a wrong clock
 
@@ -65,10 +69,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
                 case "register":
                     await process.register(client, presence, tasks)
                 case "leave":
-                    await node.vouchers.claim_all()
-                    await node.disputes.clear()
-                    await client.leave()
-                    channel.report("left")
+                    await process.leave(client)
                 case "close":
                     node.close_slot(str(said.get("why")))
                 case "open":
@@ -110,6 +111,7 @@ class _NodeProcess:
         await self._publish(presence)
         tasks.begin(presence.stay())
         if not client.counts_blocks:
+            tasks.begin(self.pay(client))
             tasks.begin(registration.stay(client, self._node.wanted, lambda: int(time.time() * 1000), self._warn))
         self._channel.report("registered")
 
@@ -125,6 +127,36 @@ class _NodeProcess:
                 text = f"this computer's clock is {_how_far(error)}: set it by NTP (timedatectl set-ntp true)"
                 self._warn(NetworkError("FF-APP-580", text, cause="this node tries again by itself"))
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def leave(self, client: LedgerClient) -> None:
+        """Takes the stake back. Where no supervisor hears of it, a refusal is told and the node stays."""
+        try:
+            await self._node.vouchers.claim_all()
+            await self._node.disputes.clear()
+            await client.leave()
+        except FarflungError as error:
+            if not self._config.registers:
+                raise
+            self._warn(error)
+            self._channel.report("stayed", why=error.cause or error.message)
+            return
+        self._channel.report("left")
+
+    async def pay(self, client: LedgerClient) -> None:
+        """Says what the ledger holds of each lease taken here, when that has changed."""
+        known: dict[Hash, tuple[int, int]] = {}
+        while True:
+            await asyncio.sleep(PAY_SECONDS)
+            with contextlib.suppress(FarflungError):
+                for job in sorted(self._node.worked):
+                    lease, row = await client.row(LeaseRow, lease_key(job, client.own)), await client.job(job)
+                    if lease is not None and (lease.earned, lease.paid) != known.get(job, (0, 0)):
+                        known[job] = lease.earned, lease.paid
+                        owed = lease.earned * lease.unit_price
+                        self._channel.report("pay", job=job.hex(), units=lease.earned, owed=owed, paid=lease.paid)
+                    if row is not None and row.state not in HOLDS_MONEY:
+                        self._node.worked.discard(job)
+                        known.pop(job, None)
 
     async def sweep(self) -> None:
         """Removes, once a day, what jobs left here that are over."""

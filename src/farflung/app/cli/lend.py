@@ -1,0 +1,284 @@
+"""Implements the command `lend`: this computer works on a network's jobs, one after the other, until it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from farflung.app.cli.lend_screen import LendChannel, StepLines, with_clock
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.ids import short
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.extras import require
+from farflung.core.money import MICRO, format_credits
+from farflung.core.units import Seconds, format_bytes, format_seconds
+from farflung.host.io import machine_probe, sandbox_tiers
+from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
+from farflung.peers.ledger_client.connect import reaches_of, validators_in
+from farflung.peers.network import network_file
+from farflung.peers.network.account import account_file, own_account
+from farflung.peers.network.grant import request_grant
+from farflung.peers.network.invitation import is_invitation, token_of
+from farflung.peers.network.join import KnownNetwork, join
+from farflung.peers.node import home as homes
+from farflung.peers.node import provider, verifier
+from farflung.peers.node.config import NodeConfig
+from farflung.peers.node.control import ControlSocket, ask
+from farflung.peers.process.config import ListenerConfig, read_role_config
+from farflung.peers.process.user_dirs import config_folder
+
+ORDERS: Final = ("status", "pause", "resume", "leave")
+RESERVE: Final = MICRO // 10  # micro-credits that are not put at stake: fees are paid from them
+_GB: Final = 10**9
+
+
+class LendOptions(NamedTuple):
+    """What the owner gives."""
+
+    audit: bool = False
+    name: str = ""
+    host: str = ""
+    port: int = 0
+    cores: int = 0
+    memory_gb: float = 0.0
+    disk_gb: float = 2.0
+    least_price: int = 1
+    allow_modules: bool = False
+
+    @property
+    def role(self) -> str:
+        """The folder of its home."""
+        return homes.ROLES[self.audit]
+
+    def words(self) -> list[str]:
+        """The same, as flags of the command."""
+        told: list[str] = []
+        for name, value in self._asdict().items():
+            flag = f"--{name.replace('_gb', '-gb').replace('_', '-')}".replace("--memory-gb", "--memory")
+            if value is True:
+                told.append(flag)
+            elif value != self._field_defaults[name]:
+                told += [flag, str(value)]
+        return told
+
+
+@click.command(epilog="Example: farflung lend farflung1...; later: farflung lend status")
+@click.argument("words", nargs=-1, metavar="[INVITE|NAME | status|pause|resume|leave [NAME]]")
+@click.option("--audit", is_flag=True, help="Check others' work instead of training.")
+@click.option("--name", default="", metavar="TEXT", help="Of this node, in lines and logs.")
+@click.option("--host", default="", metavar="ADDRESS", help="A public address of this computer: no relay is used.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="To listen on, with --host. 0: any.")
+@click.option("--cores", default=0, type=click.IntRange(0, 1024), help="For a job. 0: all.")
+@click.option("--memory", "memory_gb", default=0.0, type=click.FloatRange(0), metavar="GB", help="For a job. 0: all.")
+@click.option("--disk-gb", default=2.0, show_default=True, type=click.FloatRange(0), metavar="GB", help="Kept free.")
+@click.option("--least-price", default=1, type=click.IntRange(0), metavar="MICRO", help="Micro-credits a token.")
+@click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
+@click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> None:
+    """Lend this computer to a network's jobs, until Ctrl-C.
+
+    Its account, pay and journal stay in the state folder; credits are worth
+    nothing until the network's operator says otherwise.
+    """
+    options = LendOptions(**given)
+    if words and words[0] in ORDERS:
+        _order(words[0], words[1] if len(words) > 1 else "", as_json=as_json)
+        return
+    if len(words) > 1:
+        raise UsageError("FF-APP-001", "farflung lend takes one invitation or name", hint="farflung lend --help")
+    require("torch")
+    named = words[0] if words else _only_network()
+    if service:
+        _write_service(named, options)
+        return
+    lines = StepLines(as_json=as_json)
+    asyncio.run(_lend(named, options, lines))
+
+
+def _only_network() -> str:
+    known = network_file.remembered()
+    if len(known) == 1:
+        return known[0]
+    raise UsageError(
+        "FF-APP-585",
+        "it is not clear which network to lend to",
+        cause=f"known networks: {', '.join(known)}" if known else "this computer has joined no network",
+        hint="farflung lend NAME" if known else "farflung lend INVITE, with the invitation of a network's operator",
+    )
+
+
+def _order(verb: str, network: str, *, as_json: bool) -> None:
+    """Sends an order to each node that runs here. Raises RunError FF-APP-582 where none does."""
+    found = homes.known_homes(network)
+    answers, last = [], None
+    for home in found:
+        try:
+            answers.append((home, ask(home / homes.SOCKET, {"do": verb})))
+        except FarflungError as error:
+            last = error
+    if not answers:
+        raise last or UsageError(
+            "FF-APP-586",
+            "this computer lends to no network" + (f" {network[:60]!r}" if network else ""),
+            cause="there is no node's folder",
+            hint="farflung lend INVITE",
+        )
+    for home, said in answers:
+        place = f"{home.parent.name} ({'verifier' if home.name == homes.ROLES[1] else 'provider'})"
+        text = f"{said['state']}, up {format_seconds(Seconds(said['seconds']))}, pid {said['pid']}"
+        if said["job"]:
+            text += f", job {said['job'][:8]} round {said['round']}"
+        text += f", paid {format_credits(said['paid'])} credits"
+        shown = msgspec.json.encode({"network": home.parent.name, "role": home.name, **said}).decode()
+        sys.stdout.write((shown if as_json else f"{place}: {text}") + "\n")
+        if said["warning"] and not as_json:
+            sys.stdout.write(f"  last warning: {said['warning']}\n")
+
+
+async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
+    known, took = await lines.wait("network", "asking its seats", join(named))
+    relays = len(known.relays)
+    text = f"{known.name}: {len(known.seats)} seats, {relays} relays, chain {known.chain.hex()[:8]}"
+    lines.say("network", with_clock(text, took), name=known.name, chain=known.chain.hex())
+    for each in (*known.notes, *([known.card.message] if known.card.message else [])):
+        lines.say("note", each, text=each)
+    home = homes.home_of(known.name, options.role)
+    with homes.held(home):
+        flops = await _measured(home, options, lines)
+        key = own_account(home / "account.key" if options.audit else None)
+        stake = await _funded(known, key, named, home, lines)
+        config = _configured(known, options, home, flops, stake)
+        channel = LendChannel(home, lines)
+        control = ControlSocket(home / homes.SOCKET, channel.answer)
+        await control.open()
+        where = "at its own address" if config.host else "at relays"
+        lines.say("ledger", f"registering {where}, {format_credits(stake)} credits at stake", stake=stake)
+        role = verifier.main if options.audit else provider.main
+        try:
+            await channel.run(role(config, channel))
+        finally:
+            await control.close()
+
+
+async def _measured(home: Path, options: LendOptions, lines: StepLines) -> int:
+    """What this machine has, in one line; FLOP/s of one core."""
+    rate, took = await lines.wait("machine", "measuring", asyncio.to_thread(machine_probe.sgemm_flops))
+    cores = options.cores or machine_probe.cores()
+    memory, free = machine_probe.memory_bytes(), machine_probe.disk_bytes(home)
+    tier = sandbox_tiers.strongest().name
+    text = f"{cores} cores of {rate / 1e9:.0f} GFLOP/s, {format_bytes(memory)}, disk {format_bytes(free)}, {tier}"
+    facts = {"cores": cores, "flops": int(rate), "memory_bytes": memory, "disk_bytes": free, "tier": tier}
+    lines.say("machine", with_clock(text, took), **facts)
+    return int(rate)
+
+
+async def _funded(known: KnownNetwork, key: SigningKey, named: str, home: Path, lines: StepLines) -> int:
+    """Brings the account its first credits where it has none; the stake. Raises PolicyError FF-APP-583."""
+    endpoint = Endpoint(key, serve_nothing, ByteCounter())
+    try:
+        ledger = LedgerClient(reaches_of(validators_in(known.ledger), endpoint), key, known.genesis)
+        kept, row = homes.stake_in(home), await ledger.node(key.public)
+        bonded = row.stake if row is not None else 0
+        balance = (await ledger.account(key.public)).balance
+        least = (await ledger.committee()).params.stake_min
+        granted = 0
+        if not bonded and balance < max(kept, least) + RESERVE and known.card.faucet.grant:
+            granted = await _granted(known, key, named, lines)
+            await ledger.refresh()
+            balance = (await ledger.account(key.public)).balance
+    finally:
+        await endpoint.close()
+    if not bonded and balance <= least:
+        raise PolicyError(
+            "FF-APP-583",
+            "the account has too little to register",
+            cause=f"it has {format_credits(balance)} credits; a node puts {format_credits(least)} and fees at stake",
+            hint=f"ask the operator for credits to {key.public.hex()}",
+        )
+    text = f"{short(key.public)}, {format_credits(balance)} credits" + (" (granted now)" if granted else "")
+    lines.say("account", text, key=key.public.hex(), balance=balance, granted=granted)
+    return max(least, kept or bonded or balance - min(RESERVE, balance // 10))
+
+
+async def _granted(known: KnownNetwork, key: SigningKey, named: str, lines: StepLines) -> int:
+    """Micro-credits of the network's faucet; 0 with a line that says why."""
+    token = token_of(named) if is_invitation(named) else b""
+    try:
+        reply, _ = await lines.wait("account", "asking for first credits", request_grant(known, key, token))
+    except PolicyError as error:
+        lines.say("note", f"{error.code} {error.message}", code=error.code)
+        return 0
+    return reply.amount
+
+
+def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: int, stake: int) -> NodeConfig:
+    """The node's configuration, written and read as any other process of the role would."""
+    host, relays = options.host, known.relays[: limits.PLACES]
+    if not host and not relays and all(_is_loopback(seat.host) for seat in known.seats):
+        host = "127.0.0.1"  # the whole network is on this computer
+    values = {
+        "name": options.name or ("verifier" if options.audit else "provider"),
+        "key": str(home / "account.key" if options.audit else account_file()),
+        "genesis": str(network_file.networks_folder() / f"{known.name}.genesis"),
+        "folder": "data",
+        "unit_price": options.least_price,
+        "stake": stake,
+        "flops": flops,
+        "host": host,
+        "port": options.port,
+        "cores": options.cores,
+        "memory_bytes": int(options.memory_gb * _GB),
+        "disk_floor": int(options.disk_gb * _GB),
+        "allow_modules": options.allow_modules,
+    }
+    listed: dict[str, Sequence[ListenerConfig]] = {"ledger": known.seats, "relays": () if host else relays}
+    return read_role_config(homes.write_config(home, values, listed), NodeConfig)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _write_service(named: str, options: LendOptions) -> None:
+    """A systemd user unit. An invitation is joined first, so that the unit holds a name and no token."""
+    known = asyncio.run(join(named))
+    unit = f"farflung-{options.role}-{known.name}"
+    command = shlex.join([str(Path(sys.prefix) / "bin" / "farflung"), "lend", known.name, *options.words()])
+    text = f"""[Unit]
+Description=farflung {options.role} to the network {known.name}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=10
+KillSignal=SIGTERM
+TimeoutStopSec=300
+Nice=10
+
+[Install]
+WantedBy=default.target
+"""
+    path = config_folder().parent / "systemd" / "user" / f"{unit}.service"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.encode(), "lend.service")
+    sys.stdout.write(f"wrote {path}; to start it now and with the computer:\n")
+    sys.stdout.write(f"  systemctl --user daemon-reload && systemctl --user enable --now {unit}\n")
+    sys.stdout.write("  loginctl enable-linger\n")

@@ -1,0 +1,190 @@
+"""Shows a node that lends to its owner: a line a step with its seconds, then jobs, rounds, pay. Keeps the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from farflung.core.errors import FarflungError
+from farflung.core.money import format_credits
+from farflung.core.units import Seconds, format_seconds
+from farflung.peers.node import home as homes
+from farflung.peers.process.channel import Report
+
+T = TypeVar("T")
+SILENT: Final = ("bytes", "usage", "way", "worker", "event", "ready")
+WIDTH: Final = 79
+_CLOCK_AT: Final = 70
+
+
+class StepLines:
+    """Lines for people on standard output, or objects for programs; on a terminal a step that is waited for counts."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._counts = sys.stdout.isatty() and not as_json
+
+    def say(self, name: str, text: str, /, **facts: Any) -> None:
+        """One line: a word and what there is to say of it."""
+        shown = msgspec.json.encode({"kind": name, **facts}).decode() if self._as_json else f"{name:<9} {text}"[:WIDTH]
+        sys.stdout.write(f"{shown}\n")
+        sys.stdout.flush()
+
+    async def wait(self, name: str, text: str, work: Awaitable[T]) -> tuple[T, float]:
+        """What is waited for, and for how many seconds."""
+        began = time.monotonic()
+        counting = asyncio.ensure_future(self._count(name, text, began)) if self._counts else None
+        try:
+            return await work, time.monotonic() - began
+        finally:
+            if counting is not None:
+                counting.cancel()
+                sys.stdout.write("\r\033[K")
+
+    async def _count(self, name: str, text: str, began: float) -> None:
+        while True:
+            seconds = f"{time.monotonic() - began:.0f} s"
+            sys.stdout.write(f"\r{name:<9} {text} ...".ljust(_CLOCK_AT) + seconds)
+            sys.stdout.flush()
+            await asyncio.sleep(0.5)
+
+
+def with_clock(text: str, seconds: float) -> str:
+    """A step's line ends with what it took."""
+    return text[: _CLOCK_AT - 11].ljust(_CLOCK_AT - 10) + format_seconds(Seconds(seconds))
+
+
+class LendChannel:
+    """Who started the node is a person: orders come by signals and commands, reports become lines."""
+
+    def __init__(self, home: Path, lines: StepLines) -> None:
+        self._home, self._lines = home, lines
+        self._orders: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._began = time.monotonic()
+        self._round_at = self._began
+        self._paid: dict[str, int] = {}
+        self._is_ending = self._leaves = False
+        self.state, self.job, self.round = "starting", "", -1
+        self.warning = ""
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """A line, and for jobs and pay one in the journal."""
+        if kind in SILENT:
+            return
+        match kind:
+            case "registered":
+                self._say("ledger", with_clock("registered", time.monotonic() - self._began))
+                self._wait()
+            case "lease":
+                self.state, self.job, self.round = "working", facts["job"], -1
+                self._round_at = time.monotonic()
+                self._note(kind, facts)
+                text = f"{self._short} taken at {facts['price']} micro-credits a token, of {facts['requester'][:8]}"
+                self._say("job", text, **facts)
+            case "round":
+                now = time.monotonic()
+                self.round, took, self._round_at = facts["round"], now - self._round_at, now
+                self._say("round", with_clock(f"{facts['round']} of job {facts['job'][:8]}", took), **facts)
+            case "pay":
+                self._pay(facts)
+            case "lease_end":
+                self._note(kind, facts)
+                self._say("job", f"{facts['job'][:8]} is over: {facts['reason']}", **facts)
+                self.job = ""
+                self._wait()
+            case "warning":
+                self.warning = f"{facts['code']} {facts['message']}"
+                self._note(kind, facts)
+                self._say("warning", self.warning, **facts)
+            case "note":
+                sys.stderr.write(f"{facts['text']}\n")
+            case "finished":
+                self._orders.put_nowait({"do": "leave"} if self._leaves else None)
+            case "left" | "stayed":
+                text = "the stake is back in your account" if kind == "left" else f"the stake stays: {facts['why']}"
+                self._note(kind, facts)
+                self._say("ledger", text, **facts)
+                self._orders.put_nowait(None)
+
+    @property
+    def _short(self) -> str:
+        return self.job[:8]
+
+    def _wait(self) -> None:
+        if self.state not in ("paused", "ending"):
+            self.state = "waiting"
+            self._say("waiting", "for work; Ctrl-C ends after the open round")
+
+    def _pay(self, facts: Report) -> None:
+        job, before = facts["job"], self._paid.get(facts["job"], 0)
+        self._paid[job] = facts["paid"]
+        self._note("pay", facts)
+        if facts["paid"] > before:
+            self._say("paid", f"{format_credits(facts['paid'] - before)} credits for job {job[:8]}", **facts)
+        else:
+            self._say("earned", f"{format_credits(facts['owed'])} credits so far in job {job[:8]}", **facts)
+
+    def _say(self, name: str, text: str, /, **facts: Any) -> None:
+        self._lines.say(name, text, **facts)
+
+    def _note(self, kind: str, facts: Report) -> None:
+        homes.note(self._home, {"time": int(time.time()), "kind": kind, **facts})
+
+    async def next(self) -> Report | None:
+        """The next order."""
+        return await self._orders.get()
+
+    async def answer(self, order: dict[str, Any]) -> dict[str, Any]:
+        """What the owner's other commands ask for."""
+        match order.get("do"):
+            case "pause":
+                self.state = "paused"
+                self._orders.put_nowait({"do": "close", "why": "its owner paused it"})
+            case "resume":
+                self._orders.put_nowait({"do": "open"})
+                self.state = "working" if self.job else "waiting"
+            case "leave":
+                self.finish(leaves=True)
+            case "status":
+                pass
+            case _:
+                return {"error": "the node does not know that order"}
+        up = int(time.monotonic() - self._began)
+        paid = sum(self._paid.values())
+        at = {"job": self.job, "round": self.round, "paid": paid, "warning": self.warning}
+        return {"state": self.state, "pid": os.getpid(), "seconds": up, **at}
+
+    def finish(self, *, leaves: bool = False) -> None:
+        """No new job; the open round is finished, what is owed of it is served, then the node ends."""
+        self._leaves |= leaves
+        if not self._is_ending:
+            self._is_ending, self.state = True, "ending"
+            self._say("ending", "after the open round; again: now")
+            self._orders.put_nowait({"do": "finish", "why": "its owner ends it"})
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does a role's work to its end: a first signal lets it finish, a second one ends it now."""
+        task = asyncio.ensure_future(work)
+
+        def end() -> None:
+            if self._is_ending or self.state == "starting":
+                task.cancel()
+            self.finish()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    def fail(self, error: FarflungError) -> None:
+        """The error's lines."""
+        sys.stderr.write("".join(f"{line}\n" for line in error.lines()))

@@ -1,0 +1,107 @@
+"""Keeps what a lent computer has of one network in one role: the configuration, stored objects, a journal, a lock.
+
+node.toml       what the role's main function reads (peers.node.config); written at each start
+data/           objects, sealed files, vouchers
+journal.jsonl   jobs and pay, one object a line
+lock            the process that lends now; its number is in the file
+control.sock    how its owner's other commands reach that process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from farflung.core.errors import RunError, UsageError
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.release import VERSION
+from farflung.peers.process.config import ListenerConfig
+from farflung.peers.process.user_dirs import state_folder
+
+CONFIG: Final = "node.toml"
+SOCKET: Final = "control.sock"
+_JOURNAL: Final = "journal.jsonl"
+_LOCK: Final = "lock"
+ROLES: Final = ("lend", "audit")  # the folders of providers and verifiers
+
+
+def home_of(network: str, role: str) -> Path:
+    """Where this computer's node of a network lies."""
+    return state_folder() / network / role
+
+
+@contextlib.contextmanager
+def held(home: Path) -> Iterator[None]:
+    """The home is this process's. Raises RunError FF-APP-581: another process lends from it."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            number = os.pread(handle, 32, 0).decode("ascii", "replace").strip()
+            raise RunError(
+                "FF-APP-581",
+                "this computer lends to that network already",
+                cause=f"process {number or 'unknown'} holds {home}",
+                hint="farflung lend status shows it; farflung lend leave ends it",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_config(home: Path, values: Mapping[str, Any], tables: Mapping[str, Iterable[ListenerConfig]]) -> Path:
+    """The node's configuration: simple values, then lists of listeners by name. Raises RunError FF-CORE-050."""
+    lines = [f"# written by farflung {VERSION} at each start"]
+    lines += [f"{name} = {_toml(value)}" for name, value in values.items()]
+    ledger, *others = tables["ledger"]
+    lines += ["[ledger]", *_listener(ledger)]
+    for each in others:
+        lines += ["[[ledger.others]]", *_listener(each)]
+    for each in tables["relays"]:
+        lines += ["[[relays]]", *_listener(each)]
+    path = home / CONFIG
+    write_atomic(path, ("\n".join(lines) + "\n").encode(), "lend.config")
+    return path
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers and truth values are TOML's."""
+    return json.dumps(value)
+
+
+def _listener(one: ListenerConfig) -> list[str]:
+    return [f'peer = "{one.peer.hex()}"', f"host = {_toml(one.host)}", f"port = {one.port}"]
+
+
+def note(home: Path, facts: Mapping[str, Any]) -> None:
+    """One line of the journal. A full disk loses the line, and nothing else."""
+    with contextlib.suppress(OSError), (home / _JOURNAL).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dict(facts)) + "\n")
+
+
+def known_homes(network: str = "") -> list[Path]:
+    """The homes of this user that have a configuration, of one network or of all."""
+    root = state_folder()
+    names = [network] if network else sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    homes = [root / name / role for name in names for role in ROLES]
+    return [home for home in homes if (home / CONFIG).is_file()]
+
+
+def stake_in(home: Path) -> int:
+    """The stake of the configuration that was written before; 0: there is none."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError, UsageError):
+        for line in read_bounded(home / CONFIG, 1 << 20).decode().splitlines():
+            name, _, value = line.partition(" = ")
+            if name == "stake":
+                return int(value)
+    return 0
