@@ -74,7 +74,7 @@ class LendOptions(NamedTuple):
         return told
 
 
-@click.command(epilog="Example: farflung lend farflung1...; later: farflung lend status")
+@click.command(epilog="Example: farflung lend INVITE --cores 4")
 @click.argument("words", nargs=-1, metavar="[INVITE|NAME | status|pause|resume|leave [NAME]]")
 @click.option("--audit", is_flag=True, help="Check others' work instead of training.")
 @click.option("--name", default="", metavar="TEXT", help="Of this node, in lines and logs.")

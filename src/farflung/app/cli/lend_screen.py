@@ -93,7 +93,9 @@ class LendChannel:
             case "round":
                 now = time.monotonic()
                 self.round, took, self._round_at = facts["round"], now - self._round_at, now
-                self._say("round", with_clock(f"{facts['round']} of job {facts['job'][:8]}", took), **facts)
+                word = "checked" if self._home.name == homes.ROLES[1] else "round"
+                text = f"{'round ' if word == 'checked' else ''}{facts['round']} of job {facts['job'][:8]}"
+                self._say(word, with_clock(text, took), **facts)
             case "pay":
                 self._pay(facts)
             case "lease_end":

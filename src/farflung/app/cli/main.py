@@ -63,6 +63,7 @@ VERBS: Mapping[str, CommandInfo] = {
     "setup": CommandInfo("", "setup:setup", ""),  # the line above names it
     "bench": CommandInfo("", "bench:bench", "Measure codecs on your own tensors"),
     "key": CommandInfo("", "key:key", ""),  # the line below names it
+    "lend": CommandInfo("", "lend:lend", "Lend this computer to a network, for credits"),
     "relay": CommandInfo("", "relay:relay", "Forward bytes of peers behind routers; `key`: its key"),
     "version": CommandInfo("", "status:version", ""),  # the line above all verbs names it
     "completion": CommandInfo("", "completion:completion", ""),  # the line above all verbs names it
@@ -101,11 +102,8 @@ MEANT: Mapping[str, str] = {
     "keygen": "key",
     "benchmark": "bench",
     "measure": "bench",
+    "provide": "lend",
     "help": "--help",
-}
-LATER: Mapping[str, str] = {
-    "lend": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
-    "provide": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
 }
 
 
@@ -146,10 +144,6 @@ class RootCommandGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             said = args[0][:60]
-            if said in LATER:
-                raise UsageError(
-                    "FF-APP-002", "lending is not available in this version", cause=LATER[said], hint="farflung --help"
-                ) from error
             near = similar_name(said, [*VERBS, *MEANT])
             meant = MEANT.get(near, near) if near else "--help"
             guess = f". Did you mean {meant!r}?" if near else ""

@@ -1,0 +1,193 @@
+"""`farflung lend` against a network over real sockets: its first minute, its owner's orders, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app.cli import lend as lending
+from farflung.app.cli.lend import LendOptions, _lend
+from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
+from farflung.core.crypto import local_key
+from farflung.core.errors import FarflungError, RunError
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import LedgerParams
+from farflung.net.counters import ByteCounter
+from farflung.peers.network import card, invitation
+from farflung.peers.network.account import own_account
+from farflung.peers.network.invitation import Invitation, Seat
+from farflung.peers.node import home as homes
+from farflung.peers.node.control import ControlSocket, ask
+from farflung.peers.validator.service import ValidatorConfig, ValidatorService
+
+SEAT, TREASURY = local_key(33, "seat"), local_key(33, "treasury")
+NOW = int(time.time() * 1000)
+GENESIS = Genesis("commons", NOW, ((TREASURY.public, 10**9),), (SEAT.public,), LedgerParams(fee_min=10, stake_min=1000))
+GRANT = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("farflung.host.io.machine_probe.sgemm_flops", lambda *_: 1e9)
+    monkeypatch.setattr("farflung.peers.node.agent.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("farflung.peers.node.agent.WATCH_SECONDS", 0.01)
+
+
+@contextlib.asynccontextmanager
+async def network(folder: Path, *, grants: bool = True) -> AsyncIterator[str]:
+    """A validator in this process, with a faucet; its invitation."""
+    faucet = card.FaucetConfig(key=TREASURY, grant=GRANT) if grants else None
+    config = card.NetworkConfig(faucet=faucet, message="hello")
+    os.makedirs(folder, exist_ok=True)
+    service = ValidatorService(ValidatorConfig(SEAT, GENESIS, folder, network=config), ByteCounter(), lambda: None)
+    try:
+        _, port = await service.open({})
+        yield invitation.write(Invitation(1, "commons", GENESIS.chain, (Seat(SEAT.public, "127.0.0.1", port),)))
+    finally:
+        await service.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - what is waited for has no event of its own
+        await asyncio.sleep(0.01)
+
+
+async def registered(home: Path) -> dict[str, Any]:
+    """What the node in this home says when it has started."""
+    await until((home / homes.SOCKET).exists)
+    while True:
+        said = await asyncio.to_thread(ask, home / homes.SOCKET, {"do": "status"})
+        if said["state"] != "starting":
+            return said
+        await asyncio.sleep(0.01)
+
+
+def told(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_one_command_takes_a_computer_to_waiting_for_work_and_leave_takes_the_stake_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = homes.home_of("commons", "lend")
+
+    async def scenario() -> list[str]:
+        async with network(tmp_path / "seat") as text:
+            lent = asyncio.create_task(_lend(text, LendOptions(), StepLines(as_json=True)))
+            order = lambda verb: asyncio.to_thread(ask, home / homes.SOCKET, {"do": verb})  # noqa: E731
+            states = [(await registered(home))["state"]]
+            with pytest.raises(FarflungError) as refused:  # a second one beside it
+                await _lend("commons", LendOptions(), StepLines(as_json=True))
+            assert (refused.value.code, str(os.getpid()) in refused.value.cause) == ("FF-APP-581", True)
+            states += [(await order(verb))["state"] for verb in ("pause", "resume", "leave")]
+            await lent
+            return states
+
+    assert asyncio.run(scenario()) == ["waiting", "paused", "waiting", "ending"]
+    said = told(capsys.readouterr().out)
+    kinds = [each["kind"] for each in said]
+    assert kinds[:6] == ["network", "note", "machine", "account", "ledger", "ledger"]
+    assert (said[3]["granted"], said[3]["key"]) == (GRANT, own_account().public.hex())
+    assert kinds[-1] == "ledger"  # the stake is back
+    assert homes.stake_in(home) == GRANT - 10 - (GRANT - 10) // 10
+    assert [json.loads(line)["kind"] for line in (home / "journal.jsonl").read_text().splitlines()] == ["left"]
+    assert not (home / homes.SOCKET).exists()
+
+
+def test_a_signal_ends_it_and_keeps_the_stake_and_the_next_start_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def once(text: str) -> None:
+        lent = asyncio.create_task(_lend(text, LendOptions(audit=True), StepLines(as_json=False)))
+        home = homes.home_of("commons", "audit")
+        await registered(home)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await lent
+
+    async def scenario() -> None:
+        async with network(tmp_path / "seat") as text:
+            await once(text)
+            await once("commons")
+
+    asyncio.run(scenario())
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert sum("(granted now)" in line for line in lines) == 1
+    assert sum(line.startswith("waiting") for line in lines) == 2
+
+
+def test_an_account_without_credits_says_who_can_help(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with network(tmp_path / "seat", grants=False) as text:
+            await _lend(text, LendOptions(), StepLines(as_json=True))
+
+    with pytest.raises(FarflungError) as refused:
+        asyncio.run(scenario())
+    assert (refused.value.code, own_account().public.hex() in refused.value.hint) == ("FF-APP-583", True)
+
+
+def test_a_unit_names_the_network_and_the_owners_limits_and_no_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def joined(_: str) -> Any:
+        return type("Known", (), {"name": "commons"})
+
+    monkeypatch.setattr(lending, "join", joined)
+    lending._write_service("farflung1SECRET", LendOptions(cores=3, memory_gb=4.0, allow_modules=True))
+    unit = (tmp_path / "config" / "systemd" / "user" / "farflung-lend-commons.service").read_text()
+    assert "lend commons --cores 3 --memory 4.0 --allow-modules\n" in unit
+    assert "SECRET" not in unit
+    shown = capsys.readouterr().out
+    assert "systemctl --user" in shown
+    assert "loginctl enable-linger" in shown
+
+
+@pytest.mark.parametrize("depth", [1, 12])
+def test_orders_reach_a_node_however_long_its_folders_name_is(tmp_path: Path, depth: int) -> None:
+    folder = tmp_path.joinpath(*["folder-of-a-home"] * depth)
+    folder.mkdir(parents=True)
+
+    async def answer(order: dict[str, Any]) -> dict[str, Any]:
+        return {"heard": order}
+
+    async def scenario() -> dict[str, Any]:
+        control = ControlSocket(folder / "control.sock", answer)
+        await control.open()
+        assert (folder / "control.sock").stat().st_mode & 0o777 == 0o600
+        try:
+            return await asyncio.to_thread(ask, folder / "control.sock", {"do": "status"})
+        finally:
+            await control.close()
+
+    assert asyncio.run(scenario()) == {"heard": {"do": "status"}}
+    with pytest.raises(RunError) as refused:
+        ask(folder / "control.sock", {"do": "status"})
+    assert refused.value.code == "FF-APP-582"
+
+
+def test_jobs_rounds_and_pay_are_lines_of_a_screen_and_of_the_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channel, job = LendChannel(tmp_path, StepLines(as_json=False)), "ab" * 32
+    channel.report("lease", job=job, requester="cd" * 32, price=7, units=1000)
+    channel.report("round", job=job, round=0)
+    channel.report("pay", job=job, units=100, owed=700, paid=0)
+    channel.report("lease_end", job=job, reason="the requester ended the lease")
+    channel.report("pay", job=job, units=100, owed=700, paid=700)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["job", "round", "earned", "job", "waiting", "paid"]
+    assert lines[-1] == "paid      0.000700 credits for job abababab"
+    assert max(map(len, lines)) <= WIDTH
+    kept = [json.loads(line)["kind"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert kept == ["lease", "pay", "lease_end", "pay"]
