@@ -144,6 +144,33 @@ def advance(states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tupl
     return True
 
 
+def whole_slots(states: Uint64, bits: int) -> Int64:
+    """Where in [0, 2^bits) the next symbol of every lane lies; the first of them is lane 0's."""
+    return states.view(np.int64) & ((1 << bits) - 1)
+
+
+def advance_whole(states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64]) -> bool:
+    """As `advance`, of one symbol from every lane in their order; `found`: slots, starts and shares.
+
+    `bits` ≤ 16: a state keeps 8 bits at least, so no lane takes two words.
+    """
+    slot, start, freq = found
+    x = states.view(np.int64) >> bits  # below 2^40: signed numbers hold it
+    x *= freq
+    x += slot
+    x -= start
+    (takes,) = (x < 1 << STATE_BITS).nonzero()
+    end = int(cursor[0]) + takes.size
+    if end > words.size - SPARE:
+        return False
+    if takes.size:
+        x[takes] = (x[takes] << WORD_BITS) | words[end - takes.size : end]
+    states[:] = x.view(np.uint64)
+    cursor[0] = end
+    cursor[1] += states.size
+    return True
+
+
 def broken(cause: str) -> ProtocolError:
     """What is raised for a stream that no encoder wrote."""
     return ProtocolError("FF-COMP-018", "broken stream of symbols", cause=cause)

@@ -193,12 +193,20 @@ def symbols(states: Uint64, words: Uint16, cursor: Int64, count: int, alphabet: 
     for first, last in blocks(count):
         table = _table(seen)
         widths = np.diff(table)
-        lookup = np.repeat(np.arange(alphabet, dtype=np.uint8), widths)
-        for at in range(first, last, states.size):
-            lanes, slots = ans.slots(states, cursor, BITS, min(states.size, last - at))
-            found = lookup[slots]
-            out[at : at + found.size] = found
-            if not ans.advance(states, words, cursor, BITS, (lanes, slots, table[found], widths[found])):
+        lookup = np.repeat(np.arange(alphabet), widths)
+        lanes = states.size
+        whole = last - (last - first) % lanes  # blocks begin at lane 0
+        for at in range(first, whole, lanes):
+            slots = ans.whole_slots(states, BITS)
+            some = lookup[slots]
+            out[at : at + lanes] = some
+            if not ans.advance_whole(states, words, cursor, BITS, (slots, table[some], widths[some])):
+                return out, False
+        for at in range(whole, last, lanes):
+            places, slots = ans.slots(states, cursor, BITS, min(lanes, last - at))
+            some = lookup[slots]
+            out[at : at + some.size] = some
+            if not ans.advance(states, words, cursor, BITS, (places, slots, table[some], widths[some])):
                 return out, False
         _learn(seen, out[first:last])
     return out, True
