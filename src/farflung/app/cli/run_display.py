@@ -36,7 +36,7 @@ class LineOutput:
     def __init__(self, out: TextIO, run: str, *, as_json: bool, tells_errors: bool) -> None:
         self._out, self._run, self._as_json, self._tells_errors = out, run, as_json, tells_errors
 
-    def show(self, event: AnyEvent, timeline: RunTimeline) -> None:
+    def show(self, event: AnyEvent, timeline: RunTimeline, age: float = 0.0) -> None:
         """Writes one event."""
         if isinstance(event, RunFailureEvent) and not (self._as_json or self._tells_errors):
             return

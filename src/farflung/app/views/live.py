@@ -57,10 +57,10 @@ class LiveScreen:
         else:
             self._paint(is_over=kind is not KeyboardInterrupt)  # who leaves ends no run
 
-    def show(self, event: AnyEvent, timeline: RunTimeline) -> None:
-        """Takes note of one event; the next repaint shows it."""
+    def show(self, event: AnyEvent, timeline: RunTimeline, age: float = 0.0) -> None:
+        """Takes note of one event, of `age` seconds ago; the next repaint shows it."""
         with self._lock:
-            self._timeline, self._seen_at = timeline, time.monotonic()
+            self._timeline, self._seen_at = timeline, time.monotonic() - age
             self._is_new = False
 
     def hold(self, until: float | None) -> None:

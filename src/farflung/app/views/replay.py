@@ -18,8 +18,8 @@ POLL_SECONDS: Final = 0.2
 class EventDisplay(Protocol):
     """What events are shown on."""
 
-    def show(self, event: AnyEvent, timeline: RunTimeline) -> None:
-        """Takes note of one event."""
+    def show(self, event: AnyEvent, timeline: RunTimeline, age: float = 0.0) -> None:
+        """Takes note of one event, of `age` seconds ago."""
 
     def hold(self, until: float | None) -> None:
         """The clock does not run beyond `until`."""
@@ -40,10 +40,18 @@ def replay(
             on.hold(event.at)
             sleep(wait_between(timeline.at, event.at, speed) if timeline.at else 0.0)
         timeline = fold(timeline, event)
-        on.show(event, timeline)
+        on.show(event, timeline, _age(run) if follow and speed is None else 0.0)
         if speed is None:
             on.hold(None)
     return timeline
+
+
+def _age(run: RunFolder) -> float:
+    """Seconds since the newest event of a run that goes on: whoever looks at a run that stands still sees how long."""
+    try:
+        return max(0.0, time.time() - run.events_file.stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _events(run: RunFolder, follow: bool, sleep: Callable[[float], None]) -> Iterator[AnyEvent]:
