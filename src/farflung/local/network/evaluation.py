@@ -32,7 +32,7 @@ def has_diverged(spec: JobSpec, start: float | None, loss: float) -> bool:
 
 
 class Evaluator:
-    """At most one evaluation at a time; a state that comes while one runs is left out."""
+    """At most one evaluation at a time; of the states that come while one runs the newest waits for its end."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Evaluator:
         """`hear`: told of each loss on the way, by its round; NaN where the model gives no finite one."""
         self._worker, self._terms, self._journal, self._hear = worker, terms, journal, hear
         self._running: asyncio.Task[None] | None = None
+        self._next: tuple[int, Path] | None = None
         self._begun: list[asyncio.Task[Any]] = []
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -62,18 +63,25 @@ class Evaluator:
         await asyncio.gather(*self._begun, return_exceptions=True)
 
     def offer(self, round: int, stored: Path) -> None:
-        """Evaluates the state before `round` in the background, if it is that round's turn and the worker is free.
+        """Evaluates the state before `round` in the background, if it is that round's turn.
 
         The coordinator stores what is due before it tells of the round; a state that is gone again is left out.
         """
         spec = self._terms.spec
-        is_due = round % spec.evaluate.every == 0 and round < spec.rounds
-        if is_due and (self._running is None or self._running.done()):
+        if round % spec.evaluate.every or round >= spec.rounds:
+            return
+        self._next = round, stored
+        if self._running is None or self._running.done():
+            self._running = self.begin(self._score_newest())
+
+    async def _score_newest(self) -> None:
+        while self._next is not None:
+            (round, stored), self._next = self._next, None
             try:
                 packed = stored.read_bytes()
             except OSError:
-                return
-            self._running = self.begin(self._score(round, packed))
+                continue
+            await self._score(round, packed)
 
     async def _score(self, round: int, packed: bytes) -> None:
         """A loss on the way to the last one: the run goes on without it, and says so."""
@@ -116,6 +124,6 @@ class Evaluator:
         return last.loss
 
     async def idle(self) -> None:
-        """Waits until the worker is free."""
+        """Waits until the worker is free, and no state waits for it."""
         if self._running is not None:
             await self._running
