@@ -27,9 +27,10 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 3 --dist loadgroup --tier change $(ARGS)
 
-# All tests that need neither root, nor extras, nor a browser; .ci/run adds those.
+# All tests that need neither root, nor extras, nor a browser; .ci/run adds those. Whole networks wait for much of their
+# time: with four at once two cores are busy.
 test-all: setup
-	$(BIN)/pytest -n 3 --dist loadgroup --tier all $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadgroup --tier all $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
 # committee's longest, and most of its seeds and of the cheats'; disputes whose players die, or say nothing; all methods

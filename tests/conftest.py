@@ -46,6 +46,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Threads of torch that wait for each other sleep: by default they spin, and of several processes on few cores one spins
+# on the core that another needs (a third of all that the tests of training took). It is read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # What is collected stays to the end: who looks for garbage in 12,000 tests and torch finds none.
 gc.disable()
 

@@ -17,15 +17,12 @@ from app_trees import UNAUDITED, Ended, Event, Farflung, outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
 
-JOB = (
-    "run", "--preset", "tiny", "--json", "--rounds", "7", "--set", "sync.steps=12", "--set", "network.hidden=1",
-    "--set", "network.providers=3",
-)  # fmt: skip
+JOB = ("run", "--preset", "tiny", "--json", "--rounds", "6", "--set", "sync.steps=12", "--set", "network.hidden=1")
 SERVANTS = ("ledger", "relay-2", "verifier-0", "requester")  # whose deaths change nothing
 
 
 # Rounds that last longer than a worker takes to start anew.
-LONG = (*UNAUDITED, "--rounds", "14", "--set", "sync.steps=64")
+LONG = (*UNAUDITED, "--rounds", "14", "--set", "sync.steps=64", "--set", "network.providers=3")
 
 
 def run_with_deaths(
@@ -136,7 +133,7 @@ def assert_bytes_are_not_forgotten(ended: Ended, name: str) -> None:
 
 def test_a_provider_that_is_killed_when_it_is_drawn_opens_as_soon_as_it_is_back(farflung: Farflung) -> None:
     """Whether the kill comes before it has opened or just after: nothing is held against it."""
-    process = farflung.start(*JOB, "--rounds", "4", "--set", "network.hidden=0")
+    process = farflung.start(*JOB, "--rounds", "3", "--set", "network.hidden=0")
     assert process.stdout is not None
     lines, pids, names = list[str](), dict[str, int](), dict[str, str]()
     while True:
@@ -151,7 +148,7 @@ def test_a_provider_that_is_killed_when_it_is_drawn_opens_as_soon_as_it_is_back(
             break
     ended = farflung.finish(process)
     ended = Ended(ended.code, lines + ended.lines, ended.errors)
-    assert (ended.result["rounds"], ended.result["caught"], ended.result["sum"]) == (4, [], 0)
+    assert (ended.result["rounds"], ended.result["caught"], ended.result["sum"]) == (3, [], 0)
     audits = [e for e in told(ended, "audit") if (e["peer"], e["round"]) == (event["peer"], event["round"])]
     assert [audit["finding"] for audit in audits] == ["holds"]
     checked = farflung("verify-run", ended.result["run"], "--json")

@@ -198,11 +198,11 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.mark.slow
 def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the_run_goes_on(
-    six: Any, farflung: Farflung, small_disk: Callable[[str], Path]
+    six: Any, farflung: Farflung, command: Callable[..., Ended], small_disk: Callable[[str], Path]
 ) -> None:
     """Too small for the run, which then does not begin; then, on a larger disk, full in the middle of training."""
     place = small_disk("1400k")
-    told = farflung(*SIX, "--out", str(place / "none")).refusal("FF-APP-495", POLICY)
+    told = command(*SIX, "--out", str(place / "none")).refusal("FF-APP-495", POLICY)
     assert "farflung run --out FOLDER" in told
     filler, run = small_disk("24m") / "filler", place / "run"
     process = farflung.start(*SIX, "--out", str(run))
@@ -215,7 +215,6 @@ def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the
     ended.refusal(code, 1)
     filler.unlink()
     assert outcome(farflung("resume", str(run), "--json").result) == six[1]
-    assert farflung("verify-run", str(run)).code == 0
 
 
 def _fill(path: Path) -> None:
@@ -284,7 +283,7 @@ def test_a_damaged_checkpoint_store_and_stale_snapshot_are_passed_over(
 
 @pytest.mark.slow
 def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_passed_over(
-    broken: Path, farflung: Farflung
+    broken: Path, farflung: Farflung, command: Callable[..., Ended]
 ) -> None:
     for checkpoint in checkpoints(broken, 0):
         checkpoint.unlink()
@@ -296,7 +295,7 @@ def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_pa
     assert ended.result["sum"] == 0
     assert warnings(ended) == {"FF-APP-040", "FF-APP-065"}
     assert not [e for e in ended.events if e["event"] == "left"]
-    checked = farflung("verify-run")
+    checked = command("verify-run")
     assert checked.code == 0, checked.errors
 
 

@@ -27,6 +27,9 @@ from farflung.train.gauge.live_tensors import LiveTensorTracker, SavedTensorTrac
 from farflung.train.gauge.request import StepMemoryRequest
 from farflung.train.gauge.step_memory import StepSubject
 
+# What most of them look at is traced once.
+pytestmark = pytest.mark.xdist_group("gauge")
+
 WIDTH, TIME = 24, 12
 TINY = load(None, preset="tiny").spec
 
@@ -98,6 +101,12 @@ def faked() -> StepTrace:
 
 
 @pytest.fixture(scope="module")
+def apart() -> StepTrace:
+    """The table and the head are two."""
+    return step_memory.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE])  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
 def real() -> StepTrace:
     return step_memory.observed(lambda rows: subject(Stacked, rows), 4).traced
 
@@ -139,11 +148,10 @@ def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: StepTrace)
 
 
 @pytest.mark.whole
-def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: StepTrace) -> None:
+def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: StepTrace, apart: StepTrace) -> None:
     table = 4 * 50 * WIDTH
     assert (faked.ends, faked.copied) == ((table, table), table)
     assert faked.parameters == table + sum(block.parameters for block in faked.blocks)
-    apart = step_memory.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE])  # type: ignore[arg-type]
     assert (apart.ends, apart.copied) == ((table, table), 0)
 
 
@@ -294,15 +302,19 @@ def passing(stack: ModelStack) -> float:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("layers", "width", "vocabulary", "context", "batch"),
-    [(2, 128, 50_257, 128, 8), (3, 256, 256, 128, 4), (2, 128, 50_257, 32, 2)],
-    ids=["logits", "layers", "gradient of the table"],
-)
-def test_a_footprint_has_room_for_the_peak_that_was_traced(
-    layers: int, width: int, vocabulary: int, context: int, batch: int
-) -> None:
-    """By a trace to the byte in its own float32; by sizes within what norms tell of each token."""
+def test_a_footprint_has_room_for_the_peak_that_was_traced_and_for_that_of_fewer_rows() -> None:
+    """By a trace to the byte in its own float32; by sizes within what norms tell of each token.
+
+    Most is kept by the logits, by the layers, by the gradient of the table.
+    """
+    cases = [(2, 128, 50_257, 64, 8), (3, 256, 256, 128, 4), (2, 128, 50_257, 32, 2)]
+    (spec, many), *_ = [_footprint(*case) for case in cases]
+    few = traced_job(msgspec.structs.replace(spec, batch=2))
+    for how in Recomputation:
+        assert 1.0 <= passing(of_traced(many, how, 2, 4.0)) / few.mode(how).peak <= 1.35, how
+
+
+def _footprint(layers: int, width: int, vocabulary: int, context: int, batch: int) -> tuple[JobSpec, StepTrace]:
     sizes = {"layers": layers, "width": width, "vocabulary": vocabulary, "context": context, "heads": 8}
     flags = {f"model.{name}": str(size) for name, size in sizes.items()} | {"batch": str(batch)}
     spec = load(None, flags=flags).spec
@@ -317,14 +329,7 @@ def test_a_footprint_has_room_for_the_peak_that_was_traced(
         half, other = (passing(one.stack(batch, how)) for one in (by_trace, by_sizes))
         assert half >= peak / 2, how
         assert other == pytest.approx(half, rel=0.05), how
-
-
-@pytest.mark.whole
-def test_of_fewer_rows_than_were_traced_a_footprint_has_room_for_the_peak_of_these() -> None:
-    flags = {"model.layers": "2", "model.width": "128", "model.vocabulary": "50257", "model.context": "64"}
-    many, few = (traced_job(load(None, flags={**flags, "batch": rows}).spec) for rows in ("8", "2"))
-    for how in Recomputation:
-        assert 1.0 <= passing(of_traced(many, how, 2, 4.0)) / few.mode(how).peak <= 1.35, how
+    return spec, found
 
 
 @pytest.mark.slow
@@ -373,10 +378,9 @@ def test_a_loss_over_words_stays_in_float32_wherever_it_stands() -> None:
 
 
 @pytest.mark.slow
-def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTrace) -> None:
+def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTrace, apart: StepTrace) -> None:
     assert faked.handed == 4 * 4 * TIME * WIDTH
     assert faked.tail == ()  # a tied table is read before the blocks, too
-    apart = step_memory.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recomputation.NONE])  # type: ignore[arg-type]
     assert [name for name in apart.tail if "." in name] == list(apart.tail) != []
 
 
