@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from farflung.core.errors import RunError
 from farflung.host import sandbox
-from farflung.host.io import sandbox_tiers
+from farflung.host.io import machine_probe, sandbox_tiers, worker_process
 from farflung.host.io.launch import has_landlock
 from farflung.host.io.worker_process import PYTHON, WorkerProcess, start_worker, tail
 from farflung.host.worker_limits import WorkerLimits
@@ -177,3 +178,25 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
     assert tail(tmp_path / "none") == b""
     (tmp_path / "log").write_bytes(b"abcdef")
     assert tail(tmp_path / "log", 3) == b"def"
+
+
+def test_one_look_at_a_worker_reads_its_processes_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reads: list[int] = []
+
+    def read(pid: int) -> machine_probe.ProcessUsage:
+        reads.append(pid)
+        return machine_probe.ProcessUsage(1, 1, 1.0)
+
+    monkeypatch.setattr(machine_probe, "use_of_tree", read)
+    monkeypatch.setattr(worker_process, "FRESH_SECONDS", math.inf)
+    worker = start_worker(
+        tmp_path / "s", tmp_path / "log", WorkerLimits(cpu_seconds=9), command=("sleep", "9"), tier="limits"
+    )
+    try:
+        assert (worker.over_limit(), worker.usage()["cpu_seconds"]) == ("", 1.0)
+        assert reads == [worker.pid]
+        monkeypatch.setattr(worker_process, "FRESH_SECONDS", -1.0)
+        worker.usage()
+        assert len(reads) == 2
+    finally:
+        worker.terminate(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ __all__ = ["PYTHON", "WorkerProcess", "start_worker", "tail"]
 WORKER_MODULE: Final = "farflung.train.io.worker"
 GRACE_SECONDS: Final = 2.0
 LOG_TAIL: Final = 4096
+FRESH_SECONDS: Final = 0.1  # for which a reading of the process tree serves all who ask
 MOST_FILES: Final = 20_000  # in scratch; more than any library's temporary files
 
 
@@ -54,6 +56,7 @@ class WorkerProcess:
     ) -> None:
         self._started, self._process, self._limits = started, started.process, limits
         self._group, self._peak, self._broke, self._is_settled = group, PeakUsage(), "", False
+        self._read: tuple[float, machine_probe.ProcessUsage] | None = None
         self.pid, self.socket, self.log_path, self.tier = started.process.pid, connection, log_path, tier
 
     def is_running(self) -> bool:
@@ -66,11 +69,18 @@ class WorkerProcess:
     def usage(self) -> dict[str, float]:
         """`peak_bytes` and `cpu_seconds` so far; after the end, as they were last seen."""
         if self.is_running():
-            use = machine_probe.use_of_tree(self.pid)
+            use = self._use()
             self._peak.peak_bytes = max(self._peak.peak_bytes, use.peak_bytes)
             counted = self._group.cpu_seconds() if self._group is not None else 0.0
             self._peak.cpu_seconds = max(self._peak.cpu_seconds, use.cpu_seconds, counted)
         return {"peak_bytes": self._peak.peak_bytes, "cpu_seconds": self._peak.cpu_seconds}
+
+    def _use(self) -> machine_probe.ProcessUsage:
+        """What the process and those below it take; read again when the last reading is older than FRESH_SECONDS."""
+        now = time.monotonic()
+        if self._read is None or now - self._read[0] > FRESH_SECONDS:
+            self._read = now, machine_probe.use_of_tree(self.pid)
+        return self._read[1]
 
     def over_limit(self) -> str:
         """Why the worker must be ended now; "" if it keeps its limits. Some 1 ms: call it a few times a second.
@@ -89,7 +99,7 @@ class WorkerProcess:
     def _watch(self) -> str:
         if not self._started.watchdog.is_running():
             return exit_reason.WATCHDOG
-        bounds, use = self._limits, machine_probe.use_of_tree(self.pid)
+        bounds, use = self._limits, self._use()
         if use.resident_bytes > bounds.data + MAPPED_BYTES:
             return f"{exit_reason.MEMORY} of {format_bytes(bounds.data)}"
         if bounds.cpu_seconds and self.usage()["cpu_seconds"] > bounds.cpu_seconds + 1:
