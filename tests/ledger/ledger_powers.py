@@ -23,6 +23,7 @@ POWERS: dict[str, set[str]] = {
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,
     "JobCancel": PAYS,
+    "JobLeave": PAYS,
     "KeyCertify": {"keys"},
     "KeyRevoke": {"keys"},
     "ChannelOpen": {"accounts", "channels"},
@@ -50,7 +51,7 @@ POWERS: dict[str, set[str]] = {
 }
 # Units and pay of a lease change by these alone: the requester's record, vouchers under its tally (or the verifiers'),
 # the requester's settlement, a jury's verdict or a game's end on what the accused denied, and the clock.
-EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote", "OpenVerdict", "ProveElement"}
+EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JobLeave", "JuryVote", "OpenVerdict", "ProveElement"}
 
 
 def check_powers(step: BlockStep, draft: StateDraft) -> None:

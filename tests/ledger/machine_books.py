@@ -39,7 +39,7 @@ def books(state: LedgerState) -> dict[str, object]:
             )
             for row in state.rows(LeaseRow)
         },
-        "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
+        "epochs": [(row.job, row.root, row.contributions, row.time) for row in sorted_epochs(state)],
         "disputes": {
             (row.job, row.node): ((row.state.name.lower(), row.accusers, row.deadline), (row.taken, row.pay, row.bond))
             for row in state.rows(DisputeRow)

@@ -183,6 +183,10 @@ class JobRules(Machine):
     def settle(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, transactions.JobSettle(job))
 
+    @rule(key=LENDER, job=JOBS)
+    def leave_job(self, key: SigningKey, job: Hash) -> None:
+        self.ask(key, transactions.JobLeave(job))
+
     @rule(key=OWNER, job=JOBS)
     def cancel(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, transactions.JobCancel(job))

@@ -260,7 +260,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
             need(name in job["leases"] and not job["leases"][name]["over"])
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
-        job["roots"].append((op.root, op.contributions))
+        job["roots"].append((op.root, op.contributions, self.now))
 
     def JobDraw(self, sender: bytes, op: ops.JobDraw) -> None:
         job = self.mine(sender, op.job, "running")
@@ -275,6 +275,25 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
     def JobSettle(self, sender: bytes, op: ops.JobSettle) -> None:
         need(self.now >= self.mine(sender, op.job, "output")["until"])
         self.end(op.job, "settled")
+
+    def JobLeave(self, sender: bytes, op: ops.JobLeave) -> None:
+        need(op.job in self.jobs)
+        job = self.jobs[op.job]
+        need(job["state"] in ("running", "output", "stopped"))
+        lease = job["leases"].get(sender)
+        need(lease is not None and not lease["over"])
+        if job["state"] != "running":
+            need(self.now >= job["until"])
+        elif job["roots"]:
+            need(self.now >= job["roots"][-1][2] + max(3_600_000, job["law"].window_ms))
+        else:
+            need(not job["draws"])
+        due = max(lease["units"], lease["vouched"]) * lease["price"]
+        self.pay(sender, due)
+        job["escrow"] -= due
+        job["paid"] += due
+        lease["over"] = True
+        self.unlock(op.job, sender)
 
     def JobCancel(self, sender: bytes, op: ops.JobCancel) -> None:
         job = self.mine(sender, op.job, "created", "running", "stopped")

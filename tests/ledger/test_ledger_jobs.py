@@ -230,7 +230,7 @@ def test_progress_is_recorded_and_credited():
     assert (world.lease(A).units, world.lease(B).units) == (3, 7)
     assert (world.job().round, world.job().root) == (1, ROOTS[0])
     row = world.state.find(EpochRow, epoch_key(JOB, 0))
-    assert row == EpochRow(JOB, 0, ROOTS[0], CAPS)
+    assert row == EpochRow(JOB, 0, ROOTS[0], CAPS, world.state.time)
 
 
 @pytest.mark.parametrize("number", [0, 2])

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import sim_ledger
 from sim_ledger import FREE, STAKE, Died, MemoryLedger
 
 from farflung.core.canon.program import CanonicalProgram
@@ -19,10 +20,11 @@ from farflung.core.events import SlashEvent
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout, TensorSpec
 from farflung.job.spec import AuditSpec, JobSpec, JobTerms, ModelSpec, SyncSpec
-from farflung.ledger.params import LedgerParams
+from farflung.ledger.params import HOUR_MS, LedgerParams
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import (
     JobCancel,
+    JobLeave,
     JobSlash,
     Progress,
     SignedVerdict,
@@ -359,3 +361,24 @@ def test_what_is_recorded_is_vouched_for_once_without_who_is_guilty(tmp_path: Pa
     assert [epoch for epoch, _ in handed] == [0, ROUNDS - 1]
     assert handed[0][1][GUILTY.public] == TOKENS
     assert handed[1][1] == recorded
+
+
+def test_a_requester_that_comes_back_records_its_rounds_without_who_left_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim_ledger, "LATER", 2 * HOUR_MS)
+    story = Story(tmp_path)
+    story.close(0)
+    story.judge(0)
+    story.record()
+    left, chain = NODES[-1], story.ledger._chain
+    block, _ = chain.propose([], chain.head.time + HOUR_MS)
+    chain.adopt(block)
+    story.ledger.apply(left, JobLeave(TERMS.id))
+    units = story.ledger.lease(left.public).units
+    story.close(1, 2)
+    story.judge(1, 2)
+    story.record()
+    rows = {node.public: story.ledger.lease(node.public) for node in NODES}
+    assert rows[left.public].units == units == rows[left.public].paid // rows[left.public].unit_price
+    assert rows[NODES[0].public].units > units

@@ -210,7 +210,7 @@ class LeaseRow(Wire, frozen=True):
 
 
 class EpochRow(Wire, frozen=True):
-    """One recorded round of a job."""
+    """One recorded round of a job. `time`: of the block that recorded it, ledger milliseconds."""
 
     TABLE = "epochs"
 
@@ -218,6 +218,7 @@ class EpochRow(Wire, frozen=True):
     round: int
     root: Hash
     contributions: Hash
+    time: int = 0
 
     @property
     def key(self) -> bytes:

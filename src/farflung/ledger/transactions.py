@@ -244,6 +244,12 @@ class JobCancel(Wire, frozen=True, tag="job_cancel"):
     job: Hash
 
 
+class JobLeave(Wire, frozen=True, tag="job_leave"):
+    """A node ends its own lease in a job that has been silent: it is paid for what is recorded, its stake is free."""
+
+    job: Hash
+
+
 class KeyCertify(Wire, frozen=True, tag="key_certify"):
     """`node` speaks for the sender on the network, as the key of `epoch`, to `expires`; the key before to `until`.
 
@@ -304,6 +310,7 @@ Op = (
     | JobFinish
     | JobSettle
     | JobCancel
+    | JobLeave
     | KeyCertify
     | KeyRevoke
     | ChannelOpen

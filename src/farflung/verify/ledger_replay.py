@@ -21,7 +21,7 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_checks import LedgerReceipt, check_receipt
 from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import EpochRow, JobRow, JobState, LeaseRow, Row
-from farflung.ledger.transactions import JobCreate, JobDraw, LeaseRole
+from farflung.ledger.transactions import JobCreate, JobDraw, JobLeave, LeaseRole
 from farflung.ledger.tx_results import AppliedResult
 from farflung.train.run_log import (
     AuditsRecord,
@@ -54,6 +54,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
     leases: tuple[LeaseRow, ...]
     escrow: int
     draws: Mapping[int, tuple[Hash, Hash]]
+    left: frozenset[PeerId] = frozenset()  # who ended its own lease while the requester was silent
 
     @property
     def verifiers(self) -> frozenset[PeerId]:
@@ -85,6 +86,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
 def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, report: ReplayReport) -> LedgerReplay:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
     chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[Hash, Hash]]()
+    left = set[PeerId]()
     for data in blocks:
         block = read_block(data)
         outcomes = chain.adopt(block)
@@ -94,6 +96,8 @@ def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, re
             for op in ops:
                 if isinstance(op, JobDraw) and op.job == terms.id:
                     draws[op.round] = (op.commitments, unforeseen(block))
+                if isinstance(op, JobLeave) and op.job == terms.id:
+                    left.add(signed.tx.sender)
         report.blocks += 1
         report.transactions += len(block.txs)
     report.ledger_root = worked_state(chain.blocks).hex()
@@ -101,7 +105,7 @@ def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, re
     require(job is not None, "FF-VERI-020", "the ledger does not know the job")
     assert job is not None
     leases = tuple(row for row in chain.state.rows(LeaseRow) if row.job == terms.id)
-    return LedgerReplay(chain, job, leases, escrow, draws)
+    return LedgerReplay(chain, job, leases, escrow, draws, frozenset(left))
 
 
 def compare(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport) -> None:
@@ -165,6 +169,8 @@ def _compare_pay(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record
     units, report.unpaid = _units(replay, terms, records)
     for lease in leases:
         due = units.get(lease.node, 0)
+        if lease.node in replay.left:  # what the log has of it later is not paid
+            due = min(due, lease.earned)
         pay = 0 if lease.node in replay.slashed | replay.perjured else due * lease.unit_price
         is_right = lease.earned == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")

@@ -69,6 +69,8 @@ def told(op: ops.Op) -> str:
             return f"settle job {short(job)}: pay all leases, refund the rest"
         case ops.JobCancel(job):
             return f"cancel job {short(job)}: pay what is recorded, refund the rest"
+        case ops.JobLeave(job):
+            return f"leave job {short(job)}, which is silent: be paid for what is recorded, take the stake back"
         case ops.KeyCertify(node, epoch, _, _):
             return f"let {short(node)} speak for the account, as its key of epoch {epoch}"
         case ops.KeyRevoke(epoch):

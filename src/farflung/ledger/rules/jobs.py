@@ -17,6 +17,7 @@ out of every state that holds money; so no state can hold money for ever.
 | JobSettle   | requester | Output           | Settled   |
 | JobCancel   | requester | Created, Stopped | Cancelled |
 | JobCancel   | requester | Running          | Stopped, or Cancelled where there is no window |
+| JobLeave    | a node of it | Running, Output, Stopped | the same; it ends the node's lease |
 | (deadline)  | the clock | all of the above but Settled and Cancelled | Expired |
 
 Output and Stopped have a verification window (`window_ms`): until it is over, or a quorum of the job's verifiers has
@@ -146,7 +147,7 @@ def progress(draft: StateDraft, sender: PeerId, op: Progress) -> None:
         raise PolicyError("FF-LEDG-046", "a node is named twice")
     for node, units in op.units:
         _credit(draft, op.job, node, units)
-    draft.put(EpochRow(op.job, op.round, op.root, op.contributions))
+    draft.put(EpochRow(op.job, op.round, op.root, op.contributions, draft.now))
     draft.put(replace(row, round=op.round + 1, root=op.root))
 
 

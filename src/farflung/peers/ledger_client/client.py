@@ -337,11 +337,15 @@ class LedgerClient:
         return head
 
     async def register(self, caps: Hash, unit_price: int, stake: int, expires: int, *more: Op) -> None:
-        """Registers this key's node, unless it ever was: a run that is resumed after its end brings nobody back.
+        """Registers this key's node for the first time, or again where its registration has run out.
 
-        `more` is done in the same transaction.
+        One that left by itself stays away: a run that is resumed after its end brings nobody back. `more` is done in
+        the same transaction.
         """
-        if await self.receipt(NodeRow.TABLE, self._key.public) is None:
+        known = await self.receipt(NodeRow.TABLE, self._key.public)
+        row = await self.node(self._key.public) if known is not None else None
+        is_over = row is not None and row.expires <= (await self.head()).header.time
+        if known is None or is_over:
             await self.submit(NodeRegister(caps, unit_price, stake, expires), *more)
 
     async def leave(self) -> None:

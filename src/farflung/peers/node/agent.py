@@ -477,8 +477,11 @@ class NodeAgent:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
-        """Removes what jobs left here that the ledger proves to be over, and claims what it does not say."""
-        for work in (self.vouchers.claim_all, self.disputes.clear, self.tamper_watch.sweep):
+        """Removes what jobs left here that the ledger proves to be over, claims what it does not say, and leaves jobs
+        whose requesters have vanished.
+        """
+        vouchers = self.vouchers
+        for work in (vouchers.claim_all, vouchers.leave_silent, self.disputes.clear, self.tamper_watch.sweep):
             try:
                 await work()
             except FarflungError as error:

@@ -17,12 +17,16 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.ledger.earnings_tally import SettleMany, check_voucher
-from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
+from farflung.ledger.params import DAY_MS
+from farflung.ledger.rules.jobs import ENDING
+from farflung.ledger.table_rows import HOLDS_MONEY, EpochRow, LeaseRow, epoch_key, lease_key
+from farflung.ledger.transactions import JobLeave
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import Channel
 from farflung.peers.protocol import messages
 
 _FORM: Final = FileFormat("voucher", remedy="delete the file: what it would claim is lost")
+SILENT_MS: Final = DAY_MS  # so long a requester may be away before this node leaves its job
 RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
 
 
@@ -60,11 +64,32 @@ class VoucherStore:
         except FarflungError as error:
             self._channel.report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
 
+    async def leave_silent(self) -> None:
+        """Ends this node's leases in jobs whose requesters have vanished: what is claimed by then is paid, its stake is
+        free. Raises what the ledger's client raises.
+        """
+        for job, ledger in self._held_jobs():
+            if await self._is_silent(ledger, job):
+                await ledger.submit(JobLeave(job))
+
+    def _held_jobs(self) -> list[tuple[Hash, LedgerClient]]:
+        """Of which a voucher is held, and where it is claimed; names with a suffix are of writes that were cut off."""
+        held = (path for path in sorted(self._folder.glob("*")) if not path.suffix)
+        return [(Hash(bytes.fromhex(path.name)), self._ledger) for path in held if self._ledger is not None]
+
+    async def _is_silent(self, ledger: LedgerClient, job: Hash) -> bool:
+        """Whether its requester did nothing for SILENT_MS: the law asks for less (ledger.rules.settlement)."""
+        row, lease = await ledger.job(job), await ledger.row(LeaseRow, lease_key(job, self._key))
+        if row is None or lease is None or not lease.is_open:
+            return False
+        epoch = await ledger.row(EpochRow, epoch_key(job, row.round - 1)) if row.round else None
+        last = row.until if row.state in ENDING else epoch.time if epoch else None
+        return last is not None and (await ledger.head()).header.time >= last + SILENT_MS
+
     async def claim_all(self) -> None:
         """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""
-        for path in sorted(self._folder.glob("*")):
-            if self._ledger is not None and not path.suffix:  # of a write that was cut off
-                await self._claim(self._ledger, Hash(bytes.fromhex(path.name)))
+        for job, ledger in self._held_jobs():
+            await self._claim(ledger, job)
 
     async def _claim(self, ledger: LedgerClient, job: Hash) -> None:
         missing = await self._missing(ledger, job)

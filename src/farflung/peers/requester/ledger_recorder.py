@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
@@ -107,11 +109,22 @@ class LedgerRecorder:
             if round >= job.round:
                 root = contributions_root(self._log.accepted[round])
                 said = Progress(self._job.terms.id, round, self._roots[round + 1], root, tuple(units.items()))
-                await self._ledger.submit(said)
+                await self._record(said)
             for guilty in [g for g in self._accounts.guilty.values() if g.round == round]:
                 await self._slash(guilty)
             await self._punish_guessers(round - 1)
             self._recorded = round
+
+    async def _record(self, said: Progress) -> None:
+        """Records a round; without those who left meanwhile, as nodes may when nothing was recorded for long."""
+        try:
+            await self._ledger.submit(said)
+        except RunError as error:
+            if "FF-LEDG-057" not in error.cause:
+                raise
+            there = {lease.node for lease in await self._ledger.leases(said.job) if lease.is_open}
+            units = tuple((node, count) for node, count in said.units if node in there)
+            await self._ledger.submit(replace(said, units=units))
 
     async def _slash(self, guilty: SlashRecord) -> None:
         """Takes the stake of a node that is guilty, unless that is done; tells of it once, whoever did it."""
