@@ -133,7 +133,7 @@ class RootCommandGroup(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
-        formatter.write("Train PyTorch models on a network that checks the work; one computer so far.\n")
+        formatter.write("Train PyTorch models on a network that checks the work and pays for it.\n")
         formatter.write("Usage: farflung [-v|--version] VERB|completion [--help] Example: farflung run\n")
         for name, verb in ((name, verb) for name, verb in VERBS.items() if verb.about):
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
@@ -164,7 +164,7 @@ class RootCommandGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
 @click.version_option(farflung.__version__, message="farflung %(version)s")
 def cli(verbose: bool) -> None:
-    """Train PyTorch models on a network that checks the work and pays for it, so far on one computer.
+    """Train PyTorch models on a network that checks the work and pays for it.
 
     Example: farflung run --preset tiny
     """
