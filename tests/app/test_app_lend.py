@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from farflung.app.cli.lend import LendOptions, _lend
 from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import WarningEvent
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
@@ -27,6 +29,7 @@ from farflung.peers.network.account import own_account
 from farflung.peers.network.invitation import Invitation, Seat
 from farflung.peers.node import home as homes
 from farflung.peers.node.control import ControlSocket, ask
+from farflung.peers.process.channel import ChannelEmitter
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 SEAT, TREASURY = local_key(33, "seat"), local_key(33, "treasury")
@@ -191,3 +194,22 @@ def test_jobs_rounds_and_pay_are_lines_of_a_screen_and_of_the_journal(
     assert max(map(len, lines)) <= WIDTH
     kept = [json.loads(line)["kind"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     assert kept == ["lease", "pay", "lease_end", "pay"]
+
+
+def test_a_ledger_that_is_away_is_told_and_a_terminal_that_is_gone_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = LendChannel(tmp_path, StepLines(as_json=False))
+    ChannelEmitter(channel).emit(WarningEvent(code="FF-APP-334", message="the ledger has made no block for 10 s"))
+    assert "FF-APP-334 the ledger has made no block" in capsys.readouterr().out
+    channel.report("warning", code="FF-APP-372", message="the code on the disk is not what the lease began with " * 4)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= WIDTH
+
+    def closed(_: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=closed, isatty=lambda: False))
+    channel.report("warning", code="FF-APP-578", message="the requester is silent")
+    assert channel.warning == "FF-APP-578 the requester is silent"

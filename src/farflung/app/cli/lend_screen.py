@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Awaitable, Coroutine
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from farflung.core.errors import FarflungError
+from farflung.core.events import WarningEvent, from_json
 from farflung.core.money import format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.peers.node import home as homes
 from farflung.peers.process.channel import Report
 
 T = TypeVar("T")
-SILENT: Final = ("bytes", "usage", "way", "worker", "event", "ready")
+SILENT: Final = ("bytes", "usage", "way", "worker", "ready")
 WIDTH: Final = 79
 _CLOCK_AT: Final = 70
 
@@ -35,9 +37,10 @@ class StepLines:
 
     def say(self, name: str, text: str, /, **facts: Any) -> None:
         """One line: a word and what there is to say of it."""
-        shown = msgspec.json.encode({"kind": name, **facts}).decode() if self._as_json else f"{name:<9} {text}"[:WIDTH]
-        sys.stdout.write(f"{shown}\n")
-        sys.stdout.flush()
+        shown = msgspec.json.encode({"kind": name, **facts}).decode() if self._as_json else _wrapped(name, text)
+        with contextlib.suppress(OSError, ValueError):  # the terminal is gone: the node goes on to its round's end
+            sys.stdout.write(f"{shown}\n")
+            sys.stdout.flush()
 
     async def wait(self, name: str, text: str, work: Awaitable[T]) -> tuple[T, float]:
         """What is waited for, and for how many seconds."""
@@ -56,6 +59,14 @@ class StepLines:
             sys.stdout.write(f"\r{name:<9} {text} ...".ljust(_CLOCK_AT) + seconds)
             sys.stdout.flush()
             await asyncio.sleep(0.5)
+
+
+def _wrapped(name: str, text: str) -> str:
+    """A word and its text; what does not fit goes on below it."""
+    head = f"{name:<9} "
+    if len(text) <= WIDTH - len(head):
+        return head + text  # with its columns as they are
+    return textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def with_clock(text: str, seconds: float) -> str:
@@ -107,6 +118,10 @@ class LendChannel:
                 self.warning = f"{facts['code']} {facts['message']}"
                 self._note(kind, facts)
                 self._say("warning", self.warning, **facts)
+            case "event":
+                event = from_json(str(facts["event"]))
+                if isinstance(event, WarningEvent):
+                    self.report("warning", code=event.code, message=event.message)
             case "note":
                 sys.stderr.write(f"{facts['text']}\n")
             case "finished":
@@ -182,7 +197,10 @@ class LendChannel:
                 task.cancel()
             self.finish()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             asyncio.get_running_loop().add_signal_handler(number, end)
         with contextlib.suppress(asyncio.CancelledError):
             await task

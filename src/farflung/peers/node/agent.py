@@ -128,7 +128,7 @@ class NodeAgent:
             is_over = bool(self.closed) and method in _NEW_WORK
             if is_over and lease is not None:
                 self._warn("FF-APP-575", f"the lease ends: {self.closed}")
-                self._end_worker()
+                self._end_worker(self.closed)
             if is_over or (self._hold.is_parked(peer) and not is_allowed):
                 if method == messages.END:
                     self._hold.free()
@@ -281,8 +281,8 @@ class NodeAgent:
         self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)
 
-    def _end_worker(self) -> None:
-        """Ends the worker, if there is one, and tells the slot."""
+    def _end_worker(self, reason: str = "") -> None:
+        """Ends the worker, if there is one, and tells the slot. `reason`: better known than by how it ended."""
         if self._slot is None:
             return
         self._orders.cancel()  # first: they wait for the worker's socket, which `terminate` closes
@@ -291,7 +291,7 @@ class NodeAgent:
             self._channel.report("usage", process=f"{self._config.name} worker", **self._process.usage())
             why = self._process.terminate()
         self._process = self._pipe = self._stall = None
-        self._happened(slots.WorkerExitEvent(self._slot.job, why))
+        self._happened(slots.WorkerExitEvent(self._slot.job, reason or why))
 
     async def watch(self) -> None:
         """Lets time pass for the slot, and notices a worker that ended by itself."""
@@ -327,7 +327,7 @@ class NodeAgent:
             case SlotDue.PARK:
                 self._hold.park(self.requester, self._slot.job, now)
                 self._warn("FF-APP-578", "the requester is silent: the worker is ended until it comes back")
-                self._end_worker()
+                self._end_worker("the requester is silent")
 
     async def _look(self, job: Hash, requester: PeerId) -> None:
         """Whether the ledger holds the lease that was offered; if not, the slot is free."""
