@@ -47,7 +47,7 @@ def replay(
 
 
 def _age(run: RunFolder) -> float:
-    """Seconds since the newest event of a run that goes on: whoever looks at a run that stands still sees how long."""
+    """Seconds since the newest event of a run that goes on: shows how long a run has made no progress."""
     try:
         return max(0.0, time.time() - run.events_file.stat().st_mtime)
     except OSError:
