@@ -145,6 +145,22 @@ def test_a_silent_requester_loses_the_worker_and_gets_it_back(against: Any) -> N
     against(attack)
 
 
+def test_a_node_that_ends_does_not_wait_for_a_requester_that_is_gone(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        scene.provider.close_slot("its owner ends it")
+        scene.provider._hold._ordered -= role.AWAY_SECONDS + 1
+        scene.provider._tend()
+        assert scene.provider._process is not None  # its connection stands
+        await gone(scene, scene.home)
+        scene.provider._hold._ordered -= role.AWAY_SECONDS + 1
+        scene.provider._tend()
+        assert scene.provider._process is None
+        assert scene.provider._slot is None
+
+    against(attack)
+
+
 def test_after_a_while_a_parked_slot_is_free_for_others(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()

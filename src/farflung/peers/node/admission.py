@@ -107,6 +107,16 @@ class LeaseAdmission:
                 return lease is not None and lease.is_open
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def check_leased(self, job: Hash) -> None:
+        """Raises PolicyError FF-APP-572: nobody would pay."""
+        if not await self.is_leased(job):
+            raise PolicyError(
+                "FF-APP-572",
+                "a start comes before its lease",
+                cause="the ledger holds no open lease of this node in the job",
+                hint="put the signed offer on the ledger (JobSchedule), then start",
+            )
+
     def note_unfollowed(self, requester: PeerId) -> None:
         """An offer was signed for it, and no lease followed."""
         if requester not in self._unfollowed and len(self._unfollowed) >= REQUESTERS:

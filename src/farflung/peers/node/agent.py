@@ -61,6 +61,7 @@ from farflung.train.reply_bounds import WorkerReplies
 ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
 WATCH_SECONDS = 0.25
+AWAY_SECONDS = 10.0  # after which a node that ends waits no longer for a requester that is not there
 LINGER_SECONDS = 30.0  # for which a node that ends serves what an audit may ask for
 _NEW_WORK: Final = (messages.TRAIN, messages.AUDIT, messages.START)  # what a lease that is to end does not begin
 
@@ -321,7 +322,11 @@ class NodeAgent:
         now = time.monotonic()
         if self._lease is not None and self._lease.turn.locked():
             self._hold.order(now)
-        match self._hold.due(now, is_connected=self.endpoint.connection(self.requester) is not None):
+        is_connected = self.endpoint.connection(self.requester) is not None
+        if self._closed and not is_connected and now - self._hold.ordered > AWAY_SECONDS:
+            self._end_worker(self._closed)
+            return
+        match self._hold.due(now, is_connected=is_connected):
             case SlotDue.LEASE if not len(self._looks):
                 self._looks.begin(self._look(self._slot.job, self.requester))
             case SlotDue.PARK:
@@ -392,7 +397,9 @@ class NodeAgent:
         if self._pipe is None or self._process is None:
             raise _worker_gone()
         call.lease.sandbox = self._process.tier.name
-        await self._check_leased(start.job)
+        if not self._hold.is_leased:
+            await self.admission.check_leased(start.job)
+            self._hold.lease()
         job_key = self.lease_key.unwrap(start.job, start.wrapped_key)
         assert self._proposal is not None
         await self.disputes.attend(DisputeJob(self._proposal.terms, job_key, start), self._disk)
@@ -400,17 +407,6 @@ class NodeAgent:
         self._past = None
         self._happened(slots.WorkerStartEvent(start.job))
         return started
-
-    async def _check_leased(self, job: Hash) -> None:
-        """Raises PolicyError FF-APP-572: nobody would pay."""
-        if not self._hold.is_leased and not await self.admission.is_leased(job):
-            raise PolicyError(
-                "FF-APP-572",
-                "a start comes before its lease",
-                cause="the ledger holds no open lease of this node in the job",
-                hint="put the signed offer on the ledger (JobSchedule), then start",
-            )
-        self._hold.lease()
 
     def know(self, members: tuple[messages.PeerAddress, ...]) -> None:
         """Who works on the job, and where."""

@@ -39,6 +39,11 @@ class SlotClock:
         """Whether the ledger was seen to hold the lease."""
         return self._is_leased
 
+    @property
+    def ordered(self) -> float:
+        """When the requester last asked for something."""
+        return self._ordered
+
     def offer(self, now: float) -> None:
         """An offer was signed for a slot that was free."""
         self._offered = self._ordered = now
