@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with a sync method: one callback. Needs `pip install 'farflung[hf]'`.
+"""Hugging Face's Trainer with a sync method: one callback. Needs `pip install -e '.[hf]'`.
 
 python examples/sync_hf.py             trains a small model alone; with a group, every peer runs this program
 """

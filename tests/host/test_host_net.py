@@ -136,10 +136,10 @@ CASES: dict[str, tuple[str, list[RelayReading], dict[str, Any], NetworkFault, Fa
         NetworkFault.WRONG_KEY, FaultSide.HERE, "ask who runs the relay for its key"),
     "older version here": (
         "relay", [but(MET, **{**AWAY, "voice": ResponderKind.OTHER_VERSION, "heard": "FFN9"})], {},
-        NetworkFault.VERSION_MISMATCH, FaultSide.HERE, "pip install --upgrade farflung"),
+        NetworkFault.VERSION_MISMATCH, FaultSide.HERE, "pip install -c constraints.txt ."),
     "older version there": (
         "relay", [but(MET, **{**AWAY, "voice": ResponderKind.OTHER_VERSION, "heard": "FFN0"})], {},
-        NetworkFault.VERSION_MISMATCH, FaultSide.RELAY, "there, pip install"),
+        NetworkFault.VERSION_MISMATCH, FaultSide.RELAY, "there, git pull in farflung's source folder"),
     "a version too old to say which": (
         "relay", [but(MET, **{**LOST, "voice": ResponderKind.CLOSED, "heard": "", "code": "FF-NET-046"})], {},
         NetworkFault.VERSION_MISMATCH, FaultSide.RELAY, "farflung version"),

@@ -106,3 +106,22 @@ def test_no_old_word_is_on_a_page() -> None:
     ]
     assert len(pages) > 20
     assert not left, "\n".join(left)
+
+
+# Whoever takes the name on an index decides what is installed.
+UNRESERVED = re.compile(r"pip install(?: -[\w-]+)* ['\"]?farflung\b")
+
+
+@pytest.mark.parametrize(
+    "text", ["pip install farflung", "pip install --upgrade farflung", "`pip install 'farflung[lan]'`"]
+)
+def test_an_install_by_a_name_that_is_not_ours_is_found(text: str) -> None:
+    assert UNRESERVED.search(text)
+    assert not UNRESERVED.search("pip install -c constraints.txt '.[lan]'")
+
+
+def test_nobody_is_told_to_install_a_package_by_a_name_that_is_not_ours() -> None:
+    files = [*SOURCE.rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    files += [path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".md", ".ipynb")]
+    told = [path for path in files if "decisions" not in path.parts and UNRESERVED.search(path.read_text("utf-8"))]
+    assert [path.relative_to(ROOT).as_posix() for path in told] == []

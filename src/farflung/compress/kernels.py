@@ -165,10 +165,7 @@ def use(mode: str, cache: str = "") -> None:
         )
     if mode == "numba" and not installed():
         raise UsageError(
-            "FF-COMP-038",
-            "compiled kernels are not installed",
-            cause="numba is missing",
-            hint="pip install 'farflung[fast]'",
+            "FF-COMP-038", "compiled kernels are not installed", cause="numba is missing", hint="pip install numba"
         )
     _settings.asked, _settings.cache = cast(Mode, mode), cache
     for registry in _registries:

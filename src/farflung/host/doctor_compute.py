@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from farflung.core.release import INSTALL
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import format_bytes, format_seconds
 from farflung.host import machine_readings as r
@@ -50,10 +51,10 @@ def python(reading: r.PythonReading) -> ProbeFinding:
     measured = f"{reading.implementation} {'.'.join(map(str, reading.version))}, {reading.bits} bits"
     if reading.version < PYTHON:
         cause = f"farflung needs Python {wanted} or newer"
-        step = f"python{wanted} -m venv .venv && .venv/bin/pip install farflung"
+        step = f"in farflung's source folder: python{wanted} -m venv .venv && .venv/bin/{INSTALL}"
     elif reading.bits < 64:
         cause = "a 32-bit Python cannot map a model, and PyTorch is not made for it"
-        step = f"install a 64-bit Python {wanted} or newer, then `pip install farflung` with it"
+        step = f"install a 64-bit Python {wanted} or newer, then with it, in farflung's source folder, `{INSTALL}`"
     else:
         return ProbeFinding("python", FindingState.OK, measured)
     return ProbeFinding("python", FindingState.FAILS, measured, cause, step, "FF-HOST-080")
@@ -75,7 +76,7 @@ def libraries(reading: r.LibrariesReading) -> ProbeFinding:
         return ProbeFinding("libraries", FindingState.OK, f"all {good} that farflung needs, none too old")
     cause = "; ".join([f"{name} is not installed" for name in lacking] + [f"{one} is too old" for one in old])
     return ProbeFinding(
-        "libraries", FindingState.FAILS, measured, cause, "pip install --upgrade farflung", "FF-HOST-080"
+        "libraries", FindingState.FAILS, measured, cause, f"in farflung's source folder: {INSTALL}", "FF-HOST-080"
     )
 
 

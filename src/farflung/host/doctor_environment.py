@@ -26,8 +26,7 @@ BEFORE_PACKAGE: Final = 60.0  # a clock this far before this package was install
 SLOW_HANDSHAKE: Final = 0.25  # 13 processes dial each other at the start: some forty handshakes
 SLOW_ROUND_TRIP: Final = 0.005  # an audit is a dozen messages to and fro
 LEAST_PORTS: Final = 500  # a run has below 100 connections, and closed ones stay taken for a minute
-# What a part is called in `pip install 'farflung[...]'`, where that is another name.
-PART_OF: Final = {"pandas": "notebook", "transformers": "hf"}
+PART_OF: Final = {"pandas": "ipykernel nbclient pandas", "transformers": "accelerate transformers"}  # needed together
 COLUMNS: Final = 80  # what the screens are made for
 
 
@@ -192,8 +191,8 @@ def extras(reading: r.ExtrasReading) -> ProbeFinding:
     have = ", ".join(f"{name} {version}" for name, version in reading.parts if version)
     lack = ", ".join(name for name, version in reading.parts if not version)
     measured = "; ".join(([have] if have else []) + ([f"not installed: {lack}"] if lack else []))
-    names = ",".join(dict.fromkeys(PART_OF.get(name, name) for name, version in reading.parts if not version))
-    add = (FindingDetail("add", f"pip install 'farflung[{names}]'"),) if names else ()
+    names = " ".join(dict.fromkeys(PART_OF.get(name, name) for name, version in reading.parts if not version))
+    add = (FindingDetail("add", f"pip install {names}"),) if names else ()
     return ProbeFinding("extras", FindingState.NOTE, measured or "there are none", details=add)
 
 

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
+from farflung.core.release import UPGRADE
 from farflung.core.units import format_rate
 from farflung.host.findings import FaultSide, FindingDetail, FindingState, NetworkFault, ProbeFinding, brief
 from farflung.host.net_readings import OURS, LocalNetReading, RelayReading, ResponderKind, RouteTrace, TcpConnectOutcome
@@ -30,7 +31,6 @@ _INNER: Final = (
 FAR: Final = 0.3  # seconds to and fro: an exchange through the relay takes two of them at least
 _AGAIN: Final = "farflung check --net --relay "
 _START: Final = "there, systemctl status farflung-relay"
-_UPGRADE: Final = "pip install --upgrade farflung"
 
 
 def relay(name: str, one: RelayReading, others: Sequence[RelayReading], local: LocalNetReading) -> ProbeFinding:
@@ -222,10 +222,10 @@ def _version(name: str, one: RelayReading) -> ProbeFinding:
     ours, theirs = OURS.decode()[-1], one.heard[-1:]
     measured = f"{one.place} speaks version {theirs} of the protocol, this program {ours}"
     if theirs.isdigit() and theirs > ours:
-        cause, step, side = "this farflung is the older one", _UPGRADE, FaultSide.HERE
+        cause, step, side = "this farflung is the older one", UPGRADE, FaultSide.HERE
     else:
         cause, side = "the relay's farflung is the older one", FaultSide.RELAY
-        step = f"there, {_UPGRADE}; and start the relay again"
+        step = f"there, {UPGRADE}; and start the relay again"
     return _fails(name, measured, cause, step, CODE_STRANGER, NetworkFault.VERSION_MISMATCH, side)
 
 
@@ -250,7 +250,7 @@ def _refused(name: str, one: RelayReading) -> ProbeFinding:
     if one.voice is ResponderKind.CLOSED:
         measured = f"{one.place} takes the connection and hangs up"
         cause = f"it is no relay, or one of an older version ({one.code or 'it does not say which it is'})"
-        step = f"there, farflung version; then {_UPGRADE}"
+        step = f"there, farflung version; then {UPGRADE}"
         return _fails(name, measured, cause, step, CODE_STRANGER, NetworkFault.VERSION_MISMATCH, FaultSide.RELAY)
     measured = f"{one.place} takes the connection and says nothing"
     cause = f"it is no relay, or it hangs, or a proxy in between took the connection ({one.cause or one.code})"

@@ -44,7 +44,7 @@ def _part(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
-            "FF-APP-187", f"{extra} is not installed", cause=str(error)[:200], hint=f"pip install 'farflung[{extra}]'"
+            "FF-APP-187", f"{extra} is not installed", cause=str(error)[:200], hint=f"pip install {extra}"
         ) from error
 
 
@@ -100,7 +100,7 @@ def _of_report(report: SyncCurves, values: Mapping[str, float]) -> dict[str, flo
 
 
 class TensorBoard(Callback):
-    """Writes event files that `tensorboard --logdir DIR` shows. Needs `pip install 'farflung[tensorboard]'`.
+    """Writes event files that `tensorboard --logdir DIR` shows. Needs `pip install tensorboard`.
 
     `log_dir`: each run gets a folder of its name below it; None: the folder `tensorboard` in the run's own folder.
     Steps are trained tokens; tags below `by_bytes/` have bytes of sync traffic as their steps.
@@ -156,7 +156,7 @@ class TensorBoard(Callback):
 
 
 class WandB(Callback):
-    """Logs to Weights & Biases. Needs `pip install 'farflung[wandb]'`.
+    """Logs to Weights & Biases. Needs `pip install wandb`.
 
     `mode`: "online", "offline" or "disabled"; None: what WANDB_MODE says, and "offline" without it. So nothing is
     sent anywhere unless you say so; `wandb sync` sends an offline run later.
@@ -224,7 +224,7 @@ class WandB(Callback):
 
 
 class MLflow(Callback):
-    """Logs to MLflow. Needs `pip install 'farflung[mlflow]'`.
+    """Logs to MLflow. Needs `pip install mlflow`.
 
     `tracking_uri`: a server or a store; None: what MLFLOW_TRACKING_URI says, and without it `mlflow.db` in the run's
     folder, which `mlflow ui --backend-store-uri sqlite:///RUN/mlflow.db` shows. So nothing is sent anywhere unless you

@@ -30,7 +30,7 @@ _ASKED_AT_ONCE: Final = 16
 def why_not() -> str:
     """Why nothing can be found here; empty if it can."""
     if importlib.util.find_spec("zeroconf") is None:
-        return "the library zeroconf is not installed: pip install 'farflung[lan]'"
+        return "the library zeroconf is not installed: pip install zeroconf"
     return ""
 
 

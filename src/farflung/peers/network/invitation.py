@@ -19,6 +19,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_INVITATION, digest
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.release import UPGRADE
 
 FORMAT: Final = 1
 _PREFIX: Final = "farflung1"
@@ -178,5 +179,5 @@ def _other_version(cause: str) -> UsageError:
         "FF-APP-521",
         "the invitation was written by another version of farflung",
         cause=cause,
-        hint="pip install --upgrade farflung, or ask for an invitation of this version",
+        hint=f"ask for an invitation of this version; or {UPGRADE}",
     )

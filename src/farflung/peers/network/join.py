@@ -17,7 +17,7 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, short
-from farflung.core.release import VERSION
+from farflung.core.release import UPGRADE, VERSION
 from farflung.core.units import Seconds, format_seconds
 from farflung.ledger.block import BlockHeader, Genesis
 from farflung.net.counters import ByteCounter
@@ -220,7 +220,7 @@ def _check_version(card: NetworkCard) -> None:
             "FF-APP-534",
             f"the network {card.name} needs farflung {card.least} or newer",
             cause=f"this is farflung {VERSION}; the newest one there is {card.newest}",
-            hint="pip install --upgrade farflung",
+            hint=UPGRADE,
         )
 
 
