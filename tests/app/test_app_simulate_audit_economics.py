@@ -121,7 +121,7 @@ def test_an_answer_fits_80_columns(words: tuple[str, ...], capsys: pytest.Captur
 def test_who_looks_at_nothing_is_told_that_cheating_pays(capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "--set", "audit.rate=0", "--set", "audit.probation=0")
     assert "cheating pays here\n" in shown
-    assert "never with 5 of 5 false" in shown
+    assert "To catch  never: no contribution is audited" in shown
     assert facts(capsys, "--absent", "100%")["least"]["stake"] is None
 
 
@@ -213,7 +213,7 @@ def test_by_default_no_stake_pays_for_a_guess_and_it_is_said_which_canaries_woul
 ) -> None:
     said = facts(capsys)["checking"]
     assert (said["canaries"], said["stable"]) == (0.0, False)
-    assert "no verifier's stake pays for a guess" in " ".join(told(capsys).split())
+    assert "a verifier that guesses risks its pay, and not its stake" in " ".join(told(capsys).split())
     enough = ("--set", f"audit.canaries={said['least']}")
     fewer = ("--set", f"audit.canaries={said['least'] - 0.0002}")
     assert facts(capsys, *enough)["checking"]["stable"]
@@ -227,3 +227,20 @@ def test_a_jackpot_stands_for_a_stake(capsys: pytest.CaptureFixture[str]) -> Non
     assert facts(capsys, *canaries, "audit.jackpot=11")["checking"]["stable"]
     none = facts(capsys, "--stake", "0", "--set", "audit.canaries=0.5")["checking"]
     assert (none["stable"], none["least"]) == (False, None)
+
+
+def test_a_plan_says_how_likely_a_cheater_is_caught_in_this_job(capsys: pytest.CaptureFixture[str]) -> None:
+    first, rate, rounds = 2, 0.1, 12
+    said = facts(
+        capsys, "--set", f"rounds={rounds}", "--set", f"audit.rate={rate}", "--set", f"audit.probation={first}"
+    )
+    for row in said["caught_in_job"]:
+        share = row["cheated"] / said["segments"]
+        once = (1 - share) ** first * (1 - rate * share) ** (rounds - first)
+        assert row["chance"] == pytest.approx(1 - once, rel=1e-3)
+    nothing = facts(capsys, "--set", "audit.rate=0", "--set", "audit.probation=0")["caught_in_job"]
+    assert {row["chance"] for row in nothing} == {0.0}
+    main(["audit-plan"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "each of this job's 12 rounds is caught: 100 % with 5 of 5 false" in text
+    assert "stable" not in text

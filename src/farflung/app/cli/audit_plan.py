@@ -143,6 +143,7 @@ def _lines(spec: JobSpec, found: AuditPlanResult) -> list[tuple[str, str]]:
             f"verifiers repeat {format_share(found.overhead)} of the training, {format_share(found.overhead_of_run)}"
             " of this run with its first rounds",
         ),
+        ("Here", _in_job(spec, found)),
         ("To catch", _catch(found)),
         ("Canaries", _canaries(found.checking)),
         (
@@ -173,17 +174,16 @@ def _canaries(checking: VerifierIncentives) -> str:
     said = (
         f"{format_share(checking.canaries)} of audits begin with a false end that is known to be one"
         if checking.canaries
-        else "none, so no verifier's stake pays for a guess"
+        else "none, so a verifier that guesses risks its pay, and not its stake"
     )
     worth = checking.canaries * (checking.jackpot + checking.stake) / checking.cost
     if checking.canaries:
         said += f"; to look is worth {float(worth):.3g} times what it costs"
-    said += ": checking is stable" if checking.is_stable else ": checking is not stable"
     if checking.is_stable:
-        return said
-    return said + (
-        f"; it is from audit.canaries = {checking.least:g} on" if checking.least is not None else " at any share"
-    )
+        return f"{said}: looking pays more than guessing"
+    if checking.least is None:
+        return f"{said}: guessing may pay more than looking, at any share of canaries"
+    return f"{said}: guessing may pay more than looking; with audit.canaries = {checking.least:g} it does not"
 
 
 def _verdict(found: AuditPlanResult) -> str:
@@ -242,11 +242,18 @@ def _bounded(found: AuditPlanResult) -> str:
 
 
 def _catch(found: AuditPlanResult) -> str:
+    if all(rounds is None for _, rounds in found.catch):
+        return "never: no contribution is audited"
     rounds = [
         f"{'never' if rounds is None else f'{rounds} rounds'} with {cheated} of {found.draw.segments} false"
         for cheated, rounds in found.catch
     ]
-    return f"99 % sure after {', '.join(rounds)}"
+    return f"in longer jobs, from later rounds alone: 99 % sure after {', '.join(rounds)}"
+
+
+def _in_job(spec: JobSpec, found: AuditPlanResult) -> str:
+    chances = [f"{format_share(chance)} with {k} of {found.draw.segments} false" for k, chance in found.in_job]
+    return f"who cheats in each of this job's {many(spec.rounds, 'round')} is caught: {', '.join(chances)}"
 
 
 def _facts(spec: JobSpec, found: AuditPlanResult) -> dict[str, Any]:
@@ -283,5 +290,6 @@ def _facts(spec: JobSpec, found: AuditPlanResult) -> dict[str, Any]:
             "stable": found.checking.is_stable,
             "least": found.checking.least,
         },
+        "caught_in_job": [{"cheated": cheated, "chance": chance} for cheated, chance in found.in_job],
         "rounds_to_catch": [{"cheated": cheated, "rounds": rounds} for cheated, rounds in found.catch],
     }

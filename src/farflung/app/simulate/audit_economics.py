@@ -76,7 +76,8 @@ class AuditPlanResult(msgspec.Struct, frozen=True):
     bound_stake: int | None
     overhead: Fraction
     overhead_of_run: Fraction  # with probation
-    catch: tuple[tuple[int, int | None], ...]  # false segments, and rounds until they are found
+    catch: tuple[tuple[int, int | None], ...]  # false segments, and rounds until they are found, after probation
+    in_job: tuple[tuple[int, float], ...]  # false segments in each round of the job, and the chance that one is found
     checking: VerifierIncentives
 
     @property
@@ -108,7 +109,16 @@ def weigh(spec: JobSpec, asked: AuditAssumptions) -> AuditPlanResult:
         overhead_of_run=audit_costs.of_one(spec) / spec.rounds / spec.segments,
         checking=_checking(spec, money),
         catch=tuple((k, economics.rounds_to_catch(economics.caught(draw, k))) for k in _shown(spec.segments)),
+        in_job=tuple((k, _in_job(spec, draw, k)) for k in _shown(spec.segments)),
     )
+
+
+def _in_job(spec: JobSpec, draw: AuditDrawTerms, cheated: int) -> float:
+    """The chance that a provider that cheats so from its first round on is found before the job ends."""
+    first = min(spec.audit.probation, spec.rounds) if draw.rate or not spec.audit.rate else 0
+    always = economics.caught(replace(draw, rate=Fraction(1)), cheated)
+    later = economics.caught(draw, cheated)
+    return 1 - float(1 - always) ** first * float(1 - later) ** (spec.rounds - first)
 
 
 def _checking(spec: JobSpec, money: RoundStakes) -> VerifierIncentives:
