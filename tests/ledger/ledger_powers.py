@@ -17,7 +17,7 @@ POWERS: dict[str, set[str]] = {
     "JobCreate": {"accounts", "jobs"},
     "JobSchedule": {"jobs", "leases", "nodes"},
     "Progress": {"jobs", "leases", "epochs"},
-    "JobDraw": {"jobs"},
+    "JobDraw": {"jobs", "epochs"},
     "JobSlash": PAYS | {"disputes", "pinpoints"} | OUT,
     "JobPerjury": PAYS | {"disputes"} | OUT,
     "JobFinish": {"jobs"},

@@ -106,7 +106,7 @@ def naive_books(naive: Naive) -> dict[str, object]:
             for job, held in naive.jobs.items()
             for node, lease in held["leases"].items()
         },
-        "epochs": [(job, *roots) for job in sorted(naive.jobs) for roots in naive.jobs[job]["roots"]],
+        "epochs": [(job, *epoch) for job in sorted(naive.jobs) for epoch in naive.epochs_of(naive.jobs[job])],
         "disputes": {
             names: (
                 (said["state"], tuple(said["accusers"]), said["deadline"]),

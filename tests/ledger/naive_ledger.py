@@ -266,6 +266,11 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         job = self.mine(sender, op.job, "running")
         need(len(job["draws"]) == op.round and op.round < job["rounds"])
         job["draws"].append(op.commitments)
+        job.setdefault("since", self.now)
+
+    def epochs_of(self, job: dict[str, Any]) -> list[Any]:
+        """What is recorded; before that, when and of what the first round was drawn."""
+        return job["roots"] or [(bytes(32), draw, job["since"]) for draw in job["draws"][:1]]
 
     def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
         job = self.mine(sender, op.job, "running")
@@ -286,8 +291,8 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
             need(self.now >= job["until"])
         elif job["roots"]:
             need(self.now >= job["roots"][-1][2] + max(3_600_000, job["law"].window_ms))
-        else:
-            need(not job["draws"])
+        elif job["draws"]:
+            need(self.now >= job["since"] + max(3_600_000, job["law"].window_ms))
         due = max(lease["units"], lease["vouched"]) * lease["price"]
         self.pay(sender, due)
         job["escrow"] -= due

@@ -166,11 +166,11 @@ def test_a_sweep_goes_on_where_one_part_of_it_fails() -> None:
     async def fails() -> None:
         raise NetworkError("FF-NET-043", "nobody there")
 
-    async def works() -> None:
+    async def works(*_: object) -> None:
         done.append("swept")
 
     node: Any = agent.NodeAgent.__new__(agent.NodeAgent)
-    node.vouchers = SimpleNamespace(claim_all=fails, leave_silent=works)
+    node.vouchers, node._slot = SimpleNamespace(claim_all=fails, leave_silent=works), None
     node.disputes = SimpleNamespace(clear=works)
     node.tamper_watch = SimpleNamespace(sweep=works)
     warned: list[Any] = []

@@ -19,7 +19,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
 from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make_tally, sign_tally
 from farflung.ledger.params import DAY_MS, HOUR_MS
-from farflung.ledger.transactions import JobFinish, JobLeave, JobSettle, Progress
+from farflung.ledger.transactions import JobDraw, JobFinish, JobLeave, JobSettle, Progress
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import vouchers as node_vouchers
 from farflung.peers.node.vouchers import VoucherStore
@@ -287,8 +287,8 @@ def test_a_node_leaves_a_job_that_is_silent_for_a_day_and_is_paid_by_its_voucher
     node.take(REQUESTER.public, story.voucher(9))
     node.follow(story.client(A))
     passes(story, away)
-    for work in (story.nodes[A.public].claim_all, story.nodes[A.public].leave_silent):
-        asyncio.run(work())
+    asyncio.run(node.claim_all())
+    asyncio.run(node.leave_silent(None))
     lease = story.ledger.lease(A.public)
     assert (left(story), lease.is_open) == ([A.public] if is_left else [], not is_left)
     assert story.claims == [A.public]
@@ -296,3 +296,14 @@ def test_a_node_leaves_a_job_that_is_silent_for_a_day_and_is_paid_by_its_voucher
         assert lease.paid == 9 * lease.unit_price
         assert story.ledger.node(A.public).locked == 0
         assert story.ledger.lease(B.public).is_open
+
+
+@pytest.mark.parametrize(("begun", "busy", "is_left"), [(False, None, True), (False, JOB, False), (True, None, False)])
+def test_a_node_leaves_a_job_that_never_began_unless_it_works_on_it(
+    tmp_path: Path, begun: bool, busy: Hash | None, is_left: bool
+) -> None:
+    story = Story(tmp_path)
+    if begun:
+        story.ledger.apply(REQUESTER, JobDraw(JOB, 0, ROOT))
+    asyncio.run(story.nodes[A.public].leave_silent(busy))
+    assert left(story) == ([A.public] if is_left else [])

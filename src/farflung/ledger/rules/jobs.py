@@ -32,7 +32,7 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import PolicyError
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import clearing, exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
@@ -170,6 +170,8 @@ def draw(draft: StateDraft, sender: PeerId, op: JobDraw) -> None:
     row = step(draft, sender, op.job, JobState.RUNNING)
     if op.round != row.drawn or op.round >= row.rounds:
         raise PolicyError("FF-LEDG-373", f"round {op.round} is not the next to be drawn")
+    if not row.round and not op.round:  # of a job that never records more, this says since when (settlement.leave)
+        draft.put(EpochRow(op.job, 0, ZERO_HASH, op.commitments, draft.now))
     draft.put(replace(row, drawn=op.round + 1, drawn_of=op.commitments))
 
 

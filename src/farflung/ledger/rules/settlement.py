@@ -7,7 +7,8 @@ A lease that slashing ended is passed over: its units are forfeited, its stake h
 dispute is about: its pay lies in the dispute. The stake of a verifier that is an accuser there stays locked.
 
 A node leaves on its own where the requester has vanished: a job that runs has recorded nothing for SILENT_MS and for
-its window, or one that has ended is past its window. Until then it is accused as before, so leaving saves no liar.
+its window, nor drawn its first round, or one that has ended is past its window. Until then it is accused as before, so
+leaving saves no liar.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.ledger_state import StateDraft, leases_of, params_of
@@ -77,11 +77,8 @@ def _leaving_from(draft: StateDraft, job: JobRow) -> int:
     """From when on its nodes may leave; a job of which nothing was drawn or recorded has judged nobody yet."""
     if job.state in ENDING:
         return job.until
-    if not job.round:
-        return limits.NEVER if job.drawn else draft.now
-    last = draft.find(EpochRow, epoch_key(job.job, job.round - 1))
-    assert last is not None
-    return last.time + max(SILENT_MS, params_of(draft, job.terms).window_ms)
+    last = draft.find(EpochRow, epoch_key(job.job, max(0, job.round - 1)))
+    return last.time + max(SILENT_MS, params_of(draft, job.terms).window_ms) if last else draft.now
 
 
 def expire(draft: StateDraft) -> None:

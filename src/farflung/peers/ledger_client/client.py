@@ -17,6 +17,7 @@ from farflung.ledger.block import Block, BlockHeader, Genesis, unforeseen
 from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.ledger_state import R
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
+from farflung.ledger.search_queries import GetNodeLeases, RowsReply
 from farflung.ledger.table_rows import (
     AccountRow,
     ChannelRow,
@@ -226,6 +227,17 @@ class LedgerClient:
     async def leases(self, job: Hash) -> tuple[LeaseRow, ...]:
         """A job's leases."""
         return (await self._ask(queries.GetLeases(job), queries.LeasesReply)).leases
+
+    async def open_leases(self) -> list[LeaseRow]:
+        """This key's own, in any job, by a validator's word: what it withholds another one says on another day."""
+        found: list[LeaseRow] = []
+        place: int | None = 0
+        while place is not None:
+            said = await self._ask(GetNodeLeases(self._key.public, place), RowsReply)
+            rows = [read_row(receipt) for receipt in said.receipts]
+            found += [row for row in rows if isinstance(row, LeaseRow) and row.is_open]
+            place = said.next if said.next is not None and said.next > place else None
+        return found
 
     async def nodes(self) -> list[NodeRow]:
         """All nodes that may be hired: active, and not excluded."""

@@ -473,11 +473,9 @@ class NodeAgent:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
-        """Removes what jobs left here that the ledger proves to be over, claims what it does not say, and leaves jobs
-        whose requesters have vanished.
-        """
-        vouchers = self.vouchers
-        for work in (vouchers.claim_all, vouchers.leave_silent, self.disputes.clear, self.tamper_watch.sweep):
+        """Claims what the ledger does not say, leaves jobs of vanished requesters, removes what ended jobs left."""
+        leave = partial(self.vouchers.leave_silent, self._slot.job if self._slot is not None else None)
+        for work in (self.vouchers.claim_all, leave, self.disputes.clear, self.tamper_watch.sweep):
             try:
                 await work()
             except FarflungError as error:

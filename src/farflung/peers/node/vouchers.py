@@ -64,13 +64,16 @@ class VoucherStore:
         except FarflungError as error:
             self._channel.report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
 
-    async def leave_silent(self) -> None:
+    async def leave_silent(self, busy: Hash | None) -> None:
         """Ends this node's leases in jobs whose requesters have vanished: what is claimed by then is paid, its stake is
-        free. Raises what the ledger's client raises.
+        free. `busy`: the job that it works on now. Raises what the ledger's client raises.
         """
-        for job, ledger in self._held_jobs():
-            if await self._is_silent(ledger, job):
-                await ledger.submit(JobLeave(job))
+        ledger = self._ledger
+        if ledger is None:
+            return
+        for lease in await ledger.open_leases():
+            if lease.job != busy and await self._is_silent(ledger, lease.job):
+                await ledger.submit(JobLeave(lease.job))
 
     def _held_jobs(self) -> list[tuple[Hash, LedgerClient]]:
         """Of which a voucher is held, and where it is claimed; names with a suffix are of writes that were cut off."""
@@ -78,13 +81,17 @@ class VoucherStore:
         return [(Hash(bytes.fromhex(path.name)), self._ledger) for path in held if self._ledger is not None]
 
     async def _is_silent(self, ledger: LedgerClient, job: Hash) -> bool:
-        """Whether its requester did nothing for SILENT_MS: the law asks for less (ledger.rules.settlement)."""
-        row, lease = await ledger.job(job), await ledger.row(LeaseRow, lease_key(job, self._key))
-        if row is None or lease is None or not lease.is_open:
+        """Whether its requester did nothing for SILENT_MS, or never drew or recorded anything: the law
+        (ledger.rules.settlement) asks for less.
+        """
+        row = await ledger.job(job)
+        if row is None:
             return False
-        epoch = await ledger.row(EpochRow, epoch_key(job, row.round - 1)) if row.round else None
-        last = row.until if row.state in ENDING else epoch.time if epoch else None
-        return last is not None and (await ledger.head()).header.time >= last + SILENT_MS
+        epoch = await ledger.row(EpochRow, epoch_key(job, max(0, row.round - 1)))
+        if row.state not in ENDING and epoch is None:
+            return True
+        last = row.until if row.state in ENDING or epoch is None else epoch.time
+        return (await ledger.head()).header.time >= last + SILENT_MS
 
     async def claim_all(self) -> None:
         """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""
