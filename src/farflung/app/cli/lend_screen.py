@@ -165,10 +165,12 @@ class LendChannel:
         match order.get("do"):
             case "pause":
                 self.state = "paused"
+                self._say("paused", "after the open round, until: farflung lend resume")
                 self._orders.put_nowait({"do": "close", "why": "its owner paused it"})
             case "resume":
                 self._orders.put_nowait({"do": "open"})
                 self.state = "working" if self.job else "waiting"
+                self._say(self.state, "on" if self.job else "for work; Ctrl-C ends after the open round")
             case "leave":
                 self.finish(leaves=True)
             case "status":
