@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,8 @@ from free_ports import free_ports
 
 from farflung.app.cli.main import cli
 from farflung.core.errors import FarflungError
-from farflung.peers.network import operator_folder
+from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.peers.network import operator_backup, operator_folder
 from farflung.peers.network.invitation import read
 
 pytestmark = pytest.mark.whole
@@ -104,6 +107,33 @@ def test_an_invitation_with_a_token_ends_when_it_says(network: Opened) -> None:
     text = ask("network", "invite", str(network.folder), "--uses", "3", "--days", "2")["invitation"]
     found = read(text)
     assert (found.chain.hex(), len(found.token), found.expires > 0) == (network.said["chain"], 26, True)
+
+
+def test_a_backup_of_a_running_network_brings_all_of_it_back(home: Path, network: Opened) -> None:
+    file, folder = home / "town.backup", home / "copy"
+    ask("network", "backup", str(file), str(network.folder))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert code("network", "backup", str(file), str(network.folder)) == "FF-APP-549"
+    assert ask("network", "restore", str(file), str(folder))["chain"] == network.said["chain"]
+    for key in ("treasury.key", "faucet.key", "seat/validator.key", "relay/relay.key"):
+        assert (folder / key).read_bytes() == (network.folder / key).read_bytes()
+        assert (folder / key).stat().st_mode & 0o777 == 0o600
+    assert code("network", "restore", str(file), str(folder)) == "FF-APP-543"
+    found = operator_folder.read(folder)
+    with contextlib.closing(LedgerStore.open(folder / "seat" / "data" / "chain.db", found.genesis)) as store:
+        assert store.load().head.height == ask("network", "status", "--on", "town")["seats"][0]["height"] > 0
+
+
+@pytest.mark.parametrize("names", [(), ("x",), ("FORMAT", "../x"), ("FORMAT", "treasury.key", "treasury.key")])
+def test_what_is_no_backup_is_not_restored(tmp_path: Path, names: tuple[str, ...]) -> None:
+    file = tmp_path / "bad"
+    with tarfile.open(file, "w") as archive:
+        for name in names:
+            operator_backup._add(archive, name, b"farflung network-backup 1 0.1.0\n")
+    assert code("network", "restore", str(file), str(tmp_path / "new")) == "FF-APP-551"
+    file.write_bytes(b"x" * 3000)
+    assert code("network", "restore", str(file), str(tmp_path / "new")) == "FF-APP-551"
+    assert [each.name for each in tmp_path.iterdir()] == ["bad"]
 
 
 def test_a_network_goes_on_where_it_was(home: Path, network: Opened) -> None:

@@ -14,6 +14,8 @@ PLACES: Final[Mapping[str, str]] = {
     "invite": "network_open:invite",
     "status": "network_status:status",
     "nodes": "network_status:nodes",
+    "backup": "network_backup:backup",
+    "restore": "network_backup:restore",
 }
 
 
