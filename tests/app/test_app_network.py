@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from free_ports import free_ports
 
 from farflung.app.cli.main import cli
+from farflung.app.cli.systemd_unit import write_unit
 from farflung.core.errors import FarflungError
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.peers.network import operator_backup, operator_folder
@@ -166,6 +167,13 @@ def test_what_cannot_be_done_has_a_code(tmp_path: Path, home: Path, words: tuple
     folder.mkdir()
     (folder / "x").write_text("x")
     assert code(*(word.format(folder=folder, new=tmp_path / "new") for word in words)) == expected
+
+
+def test_a_unit_starts_the_same_command(tmp_path: Path) -> None:
+    said = write_unit("farflung-network-town", "a network", ["network", "open", "/srv/my net"], tmp_path / "units")
+    text = (tmp_path / "units" / "farflung-network-town.service").read_text()
+    assert "bin/farflung network open '/srv/my net'\n" in text
+    assert any("enable --now farflung-network-town" in line for line in said)
 
 
 def test_a_folder_whose_files_are_damaged_says_so(tmp_path: Path) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
+from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
 
+from farflung.app.cli.systemd_unit import write_unit
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import AnyEvent, ProcessRestartEvent
 from farflung.core.ids import short
+from farflung.core.io.extras import require
 from farflung.local.network.restarts import ProcessSupervisor, SupervisedProcess
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.network import operator_folder
@@ -69,13 +73,19 @@ class _OpenNetwork:
 @click.option("--host", help=f"Name or address that others reach. A new one's default: {LOOPBACK}.")
 @click.option("--port", type=click.IntRange(1, 65534), default=PORT, show_default=True, help="The relay has the next.")
 @click.option("--name", default="commons", show_default=True, help="Of a new network.")
+@click.option("--verifier", is_flag=True, help="Run a verifier as well: farflung lend --audit. Needs PyTorch.")
+@click.option("--service", is_flag=True, help="Write a systemd unit and end.")
 @JSON
-def open_network(folder: Path | None, host: str | None, port: int, name: str, as_json: bool) -> None:
+def open_network(
+    folder: Path | None, host: str | None, port: int, name: str, verifier: bool, service: bool, as_json: bool
+) -> None:
     """Run a network that others can join, until Ctrl-C: one seat of its ledger, a relay,
     a faucet. Made in FOLDER if there is none; else it goes on where it was.
 
     Two ports must be reachable from outside. Prints the invitation when all is ready.
     """
+    if verifier:
+        require("torch")
     root = folder or default_folder()
     if not operator_folder.is_made(root):
         at = host or LOOPBACK
@@ -85,26 +95,52 @@ def open_network(folder: Path | None, host: str | None, port: int, name: str, as
             f"the network in {root} is at {operator_folder.read(root).seat.host}: to move it, edit "
             f"{operator_folder.SEAT} and {operator_folder.RELAY} in it"
         )
-    asyncio.run(_serve(root, as_json))
+    if service:
+        words = ["network", "open", str(root.absolute()), *(["--verifier"] if verifier else [])]
+        found = operator_folder.read(root)
+        unit = f"farflung-network-{found.name}"
+        lines = write_unit(unit, f"the network {found.name} of farflung", words)
+        say(as_json, {"unit": unit, "folder": str(root), "invitation": write(found.invitation())}, lines)
+        return
+    asyncio.run(_serve(root, verifier, as_json))
 
 
-async def _serve(root: Path, as_json: bool) -> None:
+async def _serve(root: Path, verifier: bool, as_json: bool) -> None:
     """Until a signal comes. Raises what a process failed with."""
     found, ended, policy = operator_folder.read(root), asyncio.Event(), _OpenNetwork()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     supervisor = ProcessSupervisor(policy, policy)
-    starting = asyncio.create_task(_start(supervisor, root))
+    starting, helper = asyncio.create_task(_start(supervisor, root)), None
     try:
         await asyncio.wait([starting, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             _introduce(found, as_json)
+            helper = await _verifier(found) if verifier else None
             await supervisor.guard(ended.wait())
     finally:
+        await _end(helper)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await supervisor.stop([LEDGER])
+
+
+async def _verifier(found: OperatorFolder) -> Process:
+    """A verifier of the operator's own account, which joins by the invitation as any other does."""
+    words = ("lend", write(found.invitation()), "--audit", "--name", "operator")
+    with (found.root / "verifier.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "farflung.app.cli.main", *words, stdin=DEVNULL, stdout=log, stderr=log
+        )
+
+
+async def _end(process: Process | None) -> None:
+    """Asks a process to end, and waits for it."""
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
 
 
 async def _start(supervisor: ProcessSupervisor, root: Path) -> None:
