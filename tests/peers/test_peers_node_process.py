@@ -12,7 +12,7 @@ import pytest
 from role_configs import QuietChannel, node_config
 
 from farflung.core.crypto import local_key
-from farflung.core.errors import NetworkError, UsageError
+from farflung.core.errors import NetworkError, PolicyError, UsageError
 from farflung.core.file_header import file_of
 from farflung.core.ids import Hash
 from farflung.host.tamper_signs import TamperReport
@@ -188,3 +188,29 @@ def test_a_lent_worker_uses_the_cores_that_its_owner_gives(
 
 def test_a_registration_looks_while_it_lasts() -> None:
     assert registration.LOOK_SECONDS * 1000 < RENEW_MS
+
+
+def test_who_takes_the_stake_back_leaves_silent_jobs_first_and_is_told_what_keeps_it(tmp_path: Path) -> None:
+    done: list[str] = []
+    told: list[str] = []
+
+    def step(name: str) -> Any:
+        async def work(*_: Any) -> None:
+            done.append(name)
+            if name == "leave" and len(done) == 4:
+                raise PolicyError("FF-LEDG-021", "1 leases are open: their stake stays locked")
+
+        return work
+
+    class Heard(QuietChannel):
+        def report(self, kind: str, **facts: Any) -> None:
+            told.append(kind)
+
+    vouchers = SimpleNamespace(claim_all=step("claim"), leave_silent=step("silent"))
+    node: Any = SimpleNamespace(vouchers=vouchers, disputes=SimpleNamespace(clear=step("clear")))
+    client: Any = SimpleNamespace(leave=step("leave"))
+    agent_process = _NodeProcess(node, node_config(NODE, tmp_path), Heard())
+    for _ in range(2):
+        asyncio.run(agent_process.leave(client))
+    assert done == ["claim", "silent", "clear", "leave"] * 2
+    assert told == ["warning", "stayed", "left"]

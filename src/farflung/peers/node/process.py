@@ -29,7 +29,7 @@ from farflung.peers.protocol.directory import DirectoryPublisher
 
 AGAIN_SECONDS: Final = 5.0  # between tries of a node without a supervisor
 PAY_SECONDS: Final = 2.0  # between two looks at what a lease has earned
-DAY_SECONDS: Final = 86400.0  # between two sweeps of what jobs left
+SWEEP_SECONDS: Final = 3600.0  # between two sweeps of what jobs left
 BEHIND, AHEAD = "FF-NET-110", "FF-NET-111"  # what the directory says of a record by a wrong clock
 
 
@@ -60,9 +60,10 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         place = {"host": places[0].host, "port": places[0].port}
         channel.report("ready", peer=config.key.public.hex(), **place, pid=os.getpid())
         follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
-        for work in (node.watch(), node.disputes.stay(), follower.stay(), process.sweep()):
+        for work in (node.watch(), node.disputes.stay(), follower.stay()):
             tasks.begin(work)
         if config.registers:
+            tasks.begin(process.sweep())
             await process.register(client, presence, tasks)
         while (said := await channel.next()) is not None:
             match said.get("do"):
@@ -132,6 +133,8 @@ class _NodeProcess:
         """Takes the stake back. Where no supervisor hears of it, a refusal is told and the node stays."""
         try:
             await self._node.vouchers.claim_all()
+            if self._config.registers:
+                await self._node.vouchers.leave_silent(None)
             await self._node.disputes.clear()
             await client.leave()
         except FarflungError as error:
@@ -159,9 +162,9 @@ class _NodeProcess:
                         known.pop(job, None)
 
     async def sweep(self) -> None:
-        """Removes, once a day, what jobs left here that are over."""
+        """Once an hour: leaves jobs whose requesters have vanished, and removes what jobs left here that are over."""
         while True:
-            await asyncio.sleep(DAY_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
             await self._node.sweep(self._warn)
 
 
