@@ -121,7 +121,7 @@ def test_an_answer_fits_80_columns(words: tuple[str, ...], capsys: pytest.Captur
 def test_who_looks_at_nothing_is_told_that_cheating_pays(capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "--set", "audit.rate=0", "--set", "audit.probation=0")
     assert "cheating pays here\n" in shown
-    assert "To catch  never: no contribution is audited" in shown
+    assert "To catch  never: no audit convicts here" in shown
     assert facts(capsys, "--absent", "100%")["least"]["stake"] is None
 
 

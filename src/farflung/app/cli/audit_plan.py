@@ -243,7 +243,7 @@ def _bounded(found: AuditPlanResult) -> str:
 
 def _catch(found: AuditPlanResult) -> str:
     if all(rounds is None for _, rounds in found.catch):
-        return "never: no contribution is audited"
+        return "never: no audit convicts here"
     rounds = [
         f"{'never' if rounds is None else f'{rounds} rounds'} with {cheated} of {found.draw.segments} false"
         for cheated, rounds in found.catch
