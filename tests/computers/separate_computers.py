@@ -74,7 +74,7 @@ class Computer:
         place: str,
         folder: Path,
         *,
-        disk_mb: int = 400,
+        disk_mb: int = 4000,
         site: Path = SOURCE,
         keeps_disk: bool = False,
     ) -> None:
@@ -85,6 +85,16 @@ class Computer:
         self._init = 0
         self._programs: list[subprocess.Popen[str]] = []
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def scratch(self) -> Path:
+        """The folder with the logs of its programs, which are not on its disk."""
+        return self._folder
+
+    @property
+    def disk(self) -> Path:
+        """Its /home as this computer sees it, where the disk is kept."""
+        return self._folder / "disk"
 
     @property
     def address(self) -> str:
@@ -199,6 +209,7 @@ class Computer:
         self._shell.communicate()
         self._shell = None
         for process in self._programs:
+            process.send_signal(signal.SIGCONT)
             process.wait()
         self._programs.clear()
 
@@ -207,8 +218,10 @@ class Computer:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets them go on."""
+        """Lets them go on, and what entered for them, which stops when they do."""
         self._signal(signal.SIGCONT)
+        for process in self._programs:
+            process.send_signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         own = os.readlink(f"/proc/{self._init}/ns/pid")
@@ -248,9 +261,9 @@ class Program:
 
 
 @contextlib.contextmanager
-def computers(lab: NetworkLab, folder: Path, *places: str) -> Iterator[dict[str, Computer]]:
-    """Booted computers by their place; off at the end."""
-    made = {place: Computer(lab, place, folder / place) for place in places}
+def computers(lab: NetworkLab, folder: Path, *places: str, keeps: Sequence[str] = ()) -> Iterator[dict[str, Computer]]:
+    """Booted computers by their place, those in `keeps` with a disk that outlives a pulled plug; off at the end."""
+    made = {place: Computer(lab, place, folder / place, keeps_disk=place in keeps) for place in places}
     try:
         yield {place: computer.boot() for place, computer in made.items()}
     finally:
