@@ -102,6 +102,10 @@ def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened
     paid = ask("account", "pay", own["account"], "2.5", "--on", "town", "--key", treasury)
     assert paid["amount"] == 2_500_000
     assert ask("account", "show")["balance"] == 2_500_000  # the only network that is known here
+    [entry] = ask("account", "statement")["entries"]
+    assert entry["amount_credits"] == "2.500000"
+    assert ask("ledger", "show", own["account"], "--on", "town")
+    assert ask("ledger", "status", "--on", network.invitation)["height"] == 1
 
 
 def test_an_invitation_with_a_token_ends_when_it_says(network: Opened) -> None:

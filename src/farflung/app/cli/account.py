@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from farflung.app.cli.ledger_motion import amount_in, name_in
+from farflung.app.cli.ledger_statement import statement
 from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.app.cli.network_open import JSON, WORTH, say
 from farflung.core.crypto import SigningKey
@@ -77,6 +78,18 @@ def paid(payer: SigningKey, to: PeerId, micro: int, on: str | None) -> tuple[dic
     left = asyncio.run(work())
     facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
     return facts, [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"]
+
+
+@account.command("statement", epilog="Example: farflung account statement --on commons --csv")
+@ON
+@KEY
+@click.option("--csv", "as_csv", is_flag=True, help="Rows for a spreadsheet (RFC 4180).")
+@JSON
+@click.pass_context
+def write_statement(ctx: click.Context, on: str | None, file: Path | None, as_csv: bool, as_json: bool) -> None:
+    """Write why your account has what it has: `farflung ledger statement` of your key."""
+    name, own = network_on(on).name, own_account(file).public.hex()
+    ctx.invoke(statement, key=own, on=name, as_csv_file=as_csv, as_json=as_json)
 
 
 @account.command(epilog="Example: farflung account backup ~/account-copy.key")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from farflung.app.cli.ledger_init import say
+from farflung.app.cli.network_client import network_on
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import NS_SEAT, SigningKey
@@ -23,7 +24,7 @@ from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
-from farflung.peers.ledger_client.connect import reaches_of
+from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.validator.config import ValidatorConfigFile, read_config
 from farflung.peers.validator.requests import STANDING, ValidatorStatus
 from farflung.peers.validator.service import ValidatorConfig
@@ -68,14 +69,20 @@ async def _validator_statuses(places: Places) -> dict[PeerId, ValidatorStatus | 
 
 
 @click.command(epilog="Example: farflung ledger status my-ledger/validator-1/validator.toml")
-@CONFIG
+@click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--on", metavar="NETWORK", help="Instead of CONFIG: a network's name, or an invitation.")
 @JSON
-def status(config: Path, as_json: bool) -> None:
+def status(config: Path | None, on: str | None, as_json: bool) -> None:
     """Show how far each validator of a ledger is, and who does not answer.
 
     CONFIG: of one of its validators. Each line is that validator's own word.
     """
-    places = _everybody(*read_config(config))
+    if (config is None) == (on is None):
+        raise click.UsageError("name CONFIG, a validator's file, or a network with --on")
+    if on is not None:
+        places: Places = {peer: (host, port) for peer, host, port in validators_in(network_on(on).ledger)}
+    elif config is not None:
+        places = _everybody(*read_config(config))
     found = asyncio.run(_validator_statuses(places))
     heard = {peer: said for peer, said in found.items() if isinstance(said, ValidatorStatus)}
     if not heard:

@@ -7,11 +7,11 @@ import sys
 import click
 import msgspec
 
+from farflung.app.cli.network_client import ON_LEDGER, source_of
 from farflung.app.cli.receipt import hash_of
 from farflung.app.explorer.lookup import place_of
 from farflung.app.explorer.proofs import ProofChecker
 from farflung.app.explorer.screens import facts, screen
-from farflung.app.explorer.sources import open_source
 from farflung.app.views.terminal import is_screen, print_rows, size_of
 from farflung.core.ids import Hash
 
@@ -26,15 +26,16 @@ _COLUMNS = 120  # on a pipe, and at most on a terminal
 @click.option(
     "--from", "source", metavar="PLACE", help="A run, a ledger's file, an export, or a URL. Default: the newest run."
 )
+@ON_LEDGER
 @click.option("--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def show(what: str, source: str | None, genesis: Hash | None, as_json: bool) -> None:
+def show(what: str, source: str | None, on: str | None, genesis: Hash | None, as_json: bool) -> None:
     """Show what a ledger says of WHAT, once its proofs are checked here.
 
     WHAT: the id of a job or a transaction, the key of a node or an account, or the first
     digits of one (4 at least); a block's number; or head, validators, params.
     """
-    held = open_source(source)
+    held = source_of(source, on)
     checker = ProofChecker(held, genesis)
     place = place_of(held, what)
     if as_json:

@@ -11,11 +11,12 @@ from typing import Any, Final
 import click
 import msgspec
 
+from farflung.app.cli.network_client import ON_LEDGER, source_of
 from farflung.app.cli.receipt import hash_of
 from farflung.app.explorer.ledger_export import lines_of
 from farflung.app.explorer.lookup import place_of
 from farflung.app.explorer.proofs import ProofChecker
-from farflung.app.explorer.sources import LedgerSource, chain_from, open_source
+from farflung.app.explorer.sources import LedgerSource, chain_from
 from farflung.app.explorer.statements import as_csv, between, record, statement_of
 from farflung.core.errors import UsageError
 from farflung.core.ids import Hash, PeerId
@@ -49,6 +50,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 )
 @click.argument("key", metavar="KEY")
 @_FROM
+@ON_LEDGER
 @_GENESIS
 @click.option("--since", metavar="DATE", callback=_moment, help="From this moment on (UTC).")
 @click.option("--until", metavar="DATE", callback=_moment, help="Before this moment (UTC).")
@@ -58,6 +60,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 def statement(
     key: str,
     source: str | None,
+    on: str | None,
     genesis: Hash | None,
     since: int | None,
     until: int | None,
@@ -72,7 +75,7 @@ def statement(
     """
     if as_csv_file and as_json:
         raise click.UsageError("--csv and --json are two forms of one thing: choose one")
-    held, chain = _chain(source, genesis)
+    held, chain = _chain(source, on, genesis)
     account = _account(held, key)
     lines = between(statement_of(chain, account), since or 0, MAX_CREDITS if until is None else until)
     records = map(record, lines)
@@ -87,20 +90,21 @@ def statement(
     epilog="Example: farflung ledger export -o ledger.jsonl", short_help="Write a whole ledger as JSON lines."
 )
 @_FROM
+@ON_LEDGER
 @_GENESIS
 @_OUT
 @click.option("--json", "as_json", is_flag=True, help="Nothing else than without it: lines of JSON.")
-def export(source: str | None, genesis: Hash | None, out: Path | None, as_json: bool) -> None:
+def export(source: str | None, on: str | None, genesis: Hash | None, out: Path | None, as_json: bool) -> None:
     """Write blocks, certificates and rows as JSON lines, each with its canonical bytes.
 
     `farflung ledger show WHAT --from FILE` reads such a file, and executes it again.
     """
-    _, chain = _chain(source, genesis)
+    _, chain = _chain(source, on, genesis)
     _write(out, lines_of(chain))
 
 
-def _chain(named: str | None, genesis: Hash | None) -> tuple[LedgerSource, Chain]:
-    source = open_source(named)
+def _chain(named: str | None, on: str | None, genesis: Hash | None) -> tuple[LedgerSource, Chain]:
+    source = source_of(named, on)
     checker = ProofChecker(source, genesis)
     return source, chain_from(source, checker.genesis)
 

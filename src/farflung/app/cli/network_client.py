@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import click
 
+from farflung.app.explorer.ledger_export import ChainBuilder
+from farflung.app.explorer.sources import FileLedgerSource, LedgerSource, open_source
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES
-from farflung.ledger.block import Genesis
+from farflung.ledger.block import Block, Genesis
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
@@ -28,6 +30,8 @@ from farflung.peers.process.config import LedgerConfig
 ON = click.option(
     "--on", metavar="NETWORK", help="A name this computer knows, or an invitation. Default: the only one."
 )
+
+ON_LEDGER = click.option("--on", metavar="NETWORK", help="Instead of --from: a network's name, or an invitation.")
 
 
 class NamedNetwork(NamedTuple):
@@ -78,3 +82,27 @@ async def client_on(
         yield LedgerClient(reaches, key or SigningKey(secrets.token_bytes(ID_BYTES)), network.genesis), endpoint
     finally:
         await endpoint.close()
+
+
+def source_on(name: str) -> FileLedgerSource:
+    """The ledger of a network that `--on` names: all of its blocks, executed again here.
+
+    Raises as `network_on` does, VerificationError, and RunError FF-LEDG codes for what blocks say wrongly.
+    """
+    network = network_on(name)
+
+    async def fetched() -> list[Block]:
+        async with client_on(network) as (client, _):
+            return await client.blocks()
+
+    growing = ChainBuilder(network.genesis)
+    for block in asyncio.run(fetched()):
+        growing.add(block)
+    return FileLedgerSource(network.name, growing.chain, network.genesis.chain)
+
+
+def source_of(place: str | None, on: str | None) -> LedgerSource:
+    """What `--from` or `--on` names. Raises click.UsageError where both do."""
+    if place is not None and on is not None:
+        raise click.UsageError("--from and --on name two ledgers: choose one")
+    return open_source(place) if on is None else source_on(on)

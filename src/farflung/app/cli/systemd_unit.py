@@ -32,6 +32,7 @@ After=network-online.target
 ExecStart={command}
 Restart=on-failure
 RestartSec=10
+KillMode=mixed
 KillSignal=SIGTERM
 TimeoutStopSec=300
 LimitNOFILE=16384
