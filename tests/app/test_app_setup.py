@@ -51,7 +51,9 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("words", ["run --preset tiny", "plan --preset tiny --trace"])
+@pytest.mark.parametrize(
+    "words", ["run --preset tiny", "run --preset tiny --on net", "plan --preset tiny --trace", "lend net"]
+)
 def test_a_verb_that_needs_pytorch_names_the_command_that_installs_it(
     bare: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:

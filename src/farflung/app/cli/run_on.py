@@ -10,6 +10,7 @@ import click
 
 from farflung.app.cli.quote import deadline_of
 from farflung.core.errors import UsageError
+from farflung.core.io.extras import require
 from farflung.core.money import format_credits
 from farflung.core.units import Millis, Seconds, format_seconds
 from farflung.job.spec import JobSpec
@@ -26,7 +27,10 @@ WAIT = "10m"
 def start_on(
     on: str, spec: JobSpec, deadline: str | None, wait: str | None, *, agreed: bool
 ) -> tuple[Genesis, NetworkRecord]:
-    """The network of a run that may begin. Raises UsageError FF-APP-565 (nobody agreed), what prepare_start raises."""
+    """The network of a run that may begin. Raises UsageError FF-CORE-120 (no PyTorch), FF-APP-565 (nobody agreed), what
+    prepare_start raises.
+    """
+    require("torch")  # nobody agrees to a price for a run that cannot start
     now = Millis(round(1000 * time.time()))
     ends, patience = deadline_of(deadline or DEADLINE, now), deadline_of(wait or WAIT, now) - now
     layout = known_layout(spec)
