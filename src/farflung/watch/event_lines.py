@@ -264,6 +264,20 @@ def _round(event: events.RoundEndEvent, timeline: RunTimeline) -> list[str]:
     return [*say("Train", *parts, between="  "), *told]
 
 
+def silence(t: RunTimeline, now: float) -> list[str]:
+    """The line for a run of which nothing was heard for long: what is waited for, and for how long; none at its end."""
+    if t.result is not None or t.failed is not None:
+        return []
+    waiting, audited = t.waiting, phrases.open_audits(t)
+    if waiting is not None and t.opened is not None:
+        said = f"{phrases.wait(waiting, now, t)}; round {t.opened.round} for {phrases.clock(now - t.opened.at)}"
+    elif audited:
+        said = f"{phrases.audits_wait(audited)} {phrases.clock(now - t.at)}"
+    else:
+        said = f"nothing new for {phrases.clock(now - t.at)}"
+    return say(t.stage, said)
+
+
 def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> list[str]:
     again = f"{phrases.many(event.reexecuted, 'contribution')} computed again" if event.reexecuted else ""
     took = (

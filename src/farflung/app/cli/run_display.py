@@ -9,9 +9,11 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from farflung.app.views.live import LiveScreen
 from farflung.app.views.replay import EventDisplay
@@ -20,7 +22,7 @@ from farflung.core.events import AnyEvent, RunFailureEvent, to_json
 from farflung.local.jobs import resolve
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Watcher
-from farflung.watch.event_lines import lines
+from farflung.watch.event_lines import lines, silence
 from farflung.watch.fold import RunTimeline
 from farflung.watch.screen import LIVE
 
@@ -31,21 +33,65 @@ def is_verbose() -> bool:
 
 
 class LineOutput:
-    """Each event as an object or as plain lines. `tells_errors`: else an error ends the command, on stderr."""
+    """Each event as an object or as plain lines. `tells_errors`: else an error ends the command, on stderr.
+
+    Plain lines say what is waited for after SILENCE seconds without an event, after twice as many, and so on.
+    """
+
+    SILENCE: Final = 40.0
 
     def __init__(self, out: TextIO, run: str, *, as_json: bool, tells_errors: bool) -> None:
         self._out, self._run, self._as_json, self._tells_errors = out, run, as_json, tells_errors
+        self._timeline, self._heard_at, self._patience = RunTimeline(), time.monotonic(), self.SILENCE
+        self._is_replay = as_json
+        self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def show(self, event: AnyEvent, timeline: RunTimeline, age: float = 0.0) -> None:
         """Writes one event."""
+        with self._lock:
+            self._timeline, self._heard_at, self._patience = timeline, time.monotonic() - age, self.SILENCE
         if isinstance(event, RunFailureEvent) and not (self._as_json or self._tells_errors):
             return
-        for line in [to_json(event)] if self._as_json else lines(event, timeline, self._run):
-            self._out.write(sayable(line, self._out) + "\n")
-        self._out.flush()
+        self._write([to_json(event)] if self._as_json else lines(event, timeline, self._run))
 
     def hold(self, until: float | None) -> None:
-        """Lines have no clock."""
+        """A replay that waits for its next event is not silent."""
+        self._is_replay = self._as_json or until is not None
+
+    def tick(self) -> None:
+        """Says what is waited for, where it is time to."""
+        with self._lock:
+            silent = time.monotonic() - self._heard_at
+            if self._is_replay or silent < self._patience:
+                return
+            while self._patience <= silent:
+                self._patience *= 2
+            said = silence(self._timeline, self._timeline.at + silent)
+        with contextlib.suppress(BrokenPipeError, ValueError):  # who reads is gone: the next event says so
+            self._write(said)
+
+    @contextlib.contextmanager
+    def ticking(self) -> Iterator[LineOutput]:
+        """Looks at the clock until the block is left."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                self.tick()
+
+        thread = threading.Thread(target=look, name="lines", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            ended.set()
+            thread.join()
+
+    def _write(self, said: list[str]) -> None:
+        with self._writing:
+            for line in said:
+                self._out.write(sayable(line, self._out) + "\n")
+            self._out.flush()
 
 
 @contextlib.contextmanager
@@ -54,7 +100,8 @@ def surface(
 ) -> Iterator[EventDisplay]:
     """What events are shown on until the block is left; a screen draws its first row at once. `run`: see View."""
     if as_json or not is_screen(sys.stdout):
-        yield LineOutput(sys.stdout, run, as_json=as_json, tells_errors=tells_errors)
+        with LineOutput(sys.stdout, run, as_json=as_json, tells_errors=tells_errors).ticking() as told:
+            yield told
         return
     with LiveScreen(sys.stdout, verbose=is_verbose(), note=note, speed=speed, run=run) as live:
         yield live
