@@ -114,6 +114,31 @@ def test_an_invitation_with_a_token_ends_when_it_says(network: Opened) -> None:
     assert (found.chain.hex(), len(found.token), found.expires > 0) == (network.said["chain"], 26, True)
 
 
+def test_another_operator_asks_for_a_seat_and_follows_the_ledger(home: Path, network: Opened) -> None:
+    folder, port = home / "second", free_ports(2)
+    treasury = str(network.folder / "treasury.key")
+    words = (network.invitation, str(folder), "--host", "127.0.0.1", "--port", str(port), "--key", treasury)
+    assert code("network", "seat", *words[:-1], str(home / "poor.key")) in ("FF-APP-070", "FF-APP-320")
+    assert not folder.exists()
+    asked = ask("network", "seat", *words)
+    founder = network.folder / "seat"
+    admitted = ask(
+        *("ledger", "motion", "admit", str(founder / "validator.toml"), asked["validator"]),
+        *("--owner", str(founder / "validator.key")),
+    )
+    assert admitted["state"] == "passed"
+    assert code("network", "seat", *words) == "FF-APP-543"
+    second = start(folder)
+    try:
+        assert second.said["seat"]["key"] == asked["validator"]
+        assert second.said["chain"] == network.said["chain"]
+        assert second.said["relays"] == network.said["relays"]
+        seats = ask("network", "status", "--on", network.invitation)["seats"]
+        assert {seat["validator"] for seat in seats} >= {asked["validator"], network.said["seat"]["key"]}
+    finally:
+        assert end(second) == 0
+
+
 def test_a_backup_of_a_running_network_brings_all_of_it_back(home: Path, network: Opened) -> None:
     file, folder = home / "town.backup", home / "copy"
     ask("network", "backup", str(file), str(network.folder))

@@ -14,6 +14,7 @@ PLACES: Final[Mapping[str, str]] = {
     "invite": "network_open:invite",
     "status": "network_status:status",
     "nodes": "network_status:nodes",
+    "seat": "network_seat:seat",
     "backup": "network_backup:backup",
     "restore": "network_backup:restore",
 }

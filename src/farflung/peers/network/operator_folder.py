@@ -11,7 +11,7 @@ The two TOML files are the operator's to edit (peers.validator.config, peers.rel
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -105,6 +105,36 @@ def make(root: Path, places: NetworkPlaces) -> None:
 
     Raises UsageError FF-APP-543 (the folder holds something else), FF-APP-544 (its name or place), RunError.
     """
+    _check_new(root, places)
+    (root / "relay").mkdir(mode=0o700)
+    treasury, faucet = new_account(root / TREASURY), new_account(root / FAUCET)
+    seat, relay = new_account(root / "seat" / "validator.key"), new_account(root / "relay" / "relay.key")
+    genesis = _genesis(places.name, treasury.public, faucet, seat.public, relay.public)
+    write_atomic(root / "seat" / "genesis.bin", genesis_file.write(genesis), "network.open")
+    _write(root / RELAY, _relay_lines(places, seat.public))
+    lines = _seat_lines(places, [ListenerConfig(HexId(relay.public), places.host, places.relay_port)])
+    # The last one: with it the folder is a network's.
+    _write(root / SEAT, [*lines, "[network.faucet]", f'key = "../{FAUCET}"'])
+
+
+def make_seat(
+    root: Path,
+    places: NetworkPlaces,
+    genesis: Genesis,
+    others: Sequence[ListenerConfig],
+    relays: Sequence[ListenerConfig],
+) -> SigningKey:
+    """Writes the folder of one more seat of a network, without relay or faucet; the seat's key. Raises as `make`."""
+    _check_new(root, places)
+    key = new_account(root / "seat" / "validator.key")
+    write_atomic(root / "seat" / "genesis.bin", genesis_file.write(genesis), "network.seat")
+    known = [f'"{each.peer.hex()}" = "{each.host}:{each.port}"' for each in others]
+    _write(root / SEAT, [*_seat_lines(places, relays), "[validators]", *known])
+    return key
+
+
+def _check_new(root: Path, places: NetworkPlaces) -> None:
+    """Makes the folder. Raises UsageError FF-APP-543, FF-APP-544."""
     if root.exists() and any(root.iterdir()):
         raise UsageError(
             "FF-APP-543",
@@ -120,14 +150,8 @@ def make(root: Path, places: NetworkPlaces) -> None:
             "relay takes the port above",
             hint="farflung network open --host net.example --name commons",
         )
-    for folder in (root, root / "seat", root / "relay"):
+    for folder in (root, root / "seat"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    treasury, faucet = new_account(root / TREASURY), new_account(root / FAUCET)
-    seat, relay = new_account(root / "seat" / "validator.key"), new_account(root / "relay" / "relay.key")
-    genesis = _genesis(places.name, treasury.public, faucet, seat.public, relay.public)
-    write_atomic(root / "seat" / "genesis.bin", genesis_file.write(genesis), "network.open")
-    _write(root / RELAY, _relay_lines(places, seat.public))
-    _write(root / SEAT, _seat_lines(places, relay.public))  # the last one: with it the folder is a network's
 
 
 def _genesis(name: str, treasury: PeerId, faucet: SigningKey, seat: PeerId, relay: PeerId) -> Genesis:
@@ -137,8 +161,8 @@ def _genesis(name: str, treasury: PeerId, faucet: SigningKey, seat: PeerId, rela
     return Genesis(name, int(time.time() * 1000), ((treasury, left), *fees), (seat,), open_law())
 
 
-def _seat_lines(places: NetworkPlaces, relay: PeerId) -> list[str]:
-    return [
+def _seat_lines(places: NetworkPlaces, relays: Sequence[ListenerConfig]) -> list[str]:
+    lines = [
         f'host = "{places.listen}"',
         f"port = {places.port}",
         "",
@@ -148,13 +172,10 @@ def _seat_lines(places: NetworkPlaces, relay: PeerId) -> list[str]:
         f'least = "{VERSION}"',
         "foreign_modules = false",
         'message = ""',
-        "[[network.relays]]",
-        f'peer = "{relay.hex()}"',
-        f'host = "{places.host}"',
-        f"port = {places.relay_port}",
-        "[network.faucet]",
-        f'key = "../{FAUCET}"',
     ]
+    for each in relays:
+        lines += ["[[network.relays]]", f'peer = "{each.peer.hex()}"', f'host = "{each.host}"', f"port = {each.port}"]
+    return lines
 
 
 def _relay_lines(places: NetworkPlaces, seat: PeerId) -> list[str]:
