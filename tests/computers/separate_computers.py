@@ -223,12 +223,19 @@ class Computer:
         for process in self._programs:
             process.send_signal(signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
-        own = os.readlink(f"/proc/{self._init}/ns/pid")
+    def processes(self) -> list[int]:
+        """The processes that run there, by their number here; its init is none of them."""
+        own, found = os.readlink(f"/proc/{self._init}/ns/pid"), list[int]()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and int(entry.name) != self._init and os.readlink(entry / "ns/pid") == own:
-                    os.kill(int(entry.name), number)
+                    found.append(int(entry.name))
+        return found
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
 
 
 class Program:

@@ -1,0 +1,170 @@
+"""A network among computers that share nothing, by the commands that people type: how long, and what an idle one takes.
+
+    python bench/open.py [--quick] [--out FILE]      needs root, iproute2, nftables, /dev/net/tun
+
+Each computer is a set of namespaces with users, processes and a disk of its own (tests/computers), behind a router of
+its own: symmetric, port-restricted or full cone, 20/100 Mbit/s, 40 ms. All of them share this machine's cores. The
+source tree is bound into each; a wheel holds the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests" / "computers"))
+from reporting import Row, at_most, load, show, told
+from separate_computers import Computer, Program, computers
+
+from farflung.local.netlab import EmulatedHome, NatType, NetworkLab, why_not
+
+KINDS: Final = (NatType.SYMMETRIC, NatType.PORT_RESTRICTED, NatType.FULL_CONE)
+SECONDS: Final = 60.0  # from nothing to a settled job
+AGAIN: Final = 10.0  # after a lid was opened
+DAY: Final = 86_400.0
+MB: Final = 1e6
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+LIMIT: Final = 600.0
+
+
+class Size:
+    """What a full and a quick run differ in."""
+
+    def __init__(self, quick: bool) -> None:
+        self.providers, self.verifiers = (2, 1) if quick else (4, 2)
+        self.closures, self.closed = (1, 10.0) if quick else (10, 90.0)
+        self.idle = 15.0 if quick else 180.0
+
+    @property
+    def homes(self) -> list[EmulatedHome]:
+        """A home for each lender and the requester, the last."""
+        count = self.providers + self.verifiers + 1
+        return [EmulatedHome(nat=KINDS[i % len(KINDS)]) for i in range(count)]
+
+    @property
+    def job(self) -> str:
+        """The job's part of a command line."""
+        return f"--preset tiny --set network.providers={self.providers} --set network.verifiers={self.verifiers}"
+
+
+def rows(size: Size) -> Iterator[Row]:
+    """One network, one case after the other."""
+    homes = size.homes
+    lenders = [f"h{number}" for number in range(1, len(homes))]
+    laptop = f"h{len(homes)}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NetworkLab(homes) as lab,
+        computers(lab, Path(folder), "s1", *lenders, laptop) as booted,
+    ):
+        began = time.monotonic()
+        invitation, programs = opened(booted, lenders, size)
+        run = booted[laptop].start(f"run {size.job} --on {invitation} --yes --out first")
+        status = run.wait(LIMIT)
+        took = time.monotonic() - began
+        if status:
+            raise SystemExit(run.text)
+        kinds = len({home.nat for home in homes})
+        setting = f"{len(homes) + 1} computers on one machine's cores, {kinds} kinds of NAT; one command each"
+        yield at_most("nothing to a settled tiny job", took, "s", SECONDS, setting)
+        yield from idle(lab, booted[lenders[-1]], len(lenders), size.idle)
+        yield from closed_lids(booted[laptop], lab, len(homes), size)
+        lost = sum("slashed" in program.text for program in programs)
+        yield at_most("honest lenders slashed", lost, "lenders", 0, "in all of the above")
+
+
+def opened(booted: dict[str, Computer], lenders: Sequence[str], size: Size) -> tuple[str, list[Program]]:
+    """The invitation, and the lenders that wait for work."""
+    operator = booted["s1"]
+    said = operator.start(f"network open net --host {operator.address}").until(lambda text: "Ctrl-C" in text, LIMIT)
+    found = re.search(r"farflung1\S+", said)
+    assert found is not None
+    roles = [""] * size.providers + [" --audit"] * size.verifiers
+    lent = [booted[place].start(f"lend {found[0]}{role}") for place, role in zip(lenders, roles, strict=True)]
+    for program in lent:
+        program.until(lambda text: "waiting" in text, LIMIT)
+    return found[0], lent
+
+
+def idle(lab: NetworkLab, lender: Computer, home: int, seconds: float) -> Iterator[Row]:
+    """What a lender takes while it waits for a job, after its first one."""
+    time.sleep(5.0)  # the last job is settled
+    before, sent = used(lender), carried(lab, home)
+    time.sleep(seconds)
+    span = f"over {seconds:.0f} s of waiting"
+    yield at_most("idle lender, processor", 100 * (used(lender) - before) / seconds, "% of a core", 0.5, span)
+    yield at_most("idle lender, memory", resident(lender) / MB, "MB", 120, "resident, shared pages counted")
+    bytes_a_day = (carried(lab, home) - sent) * DAY / seconds
+    yield at_most("idle lender, line", bytes_a_day / MB, "MB a day", 20, f"both ways, scaled; {span}")
+
+
+def used(computer: Computer) -> float:
+    """Processor seconds of all processes of a computer."""
+    total = 0
+    for process in computer.processes():
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        total += int(words[11]) + int(words[12])
+    return total / TICKS
+
+
+def resident(computer: Computer) -> int:
+    """Bytes that all processes of a computer have in memory."""
+    return sum(PAGE * int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in computer.processes())
+
+
+def carried(lab: NetworkLab, home: int) -> int:
+    """Bytes on a home's line, both ways."""
+    return sum(direction.bytes for direction in lab.counters(home))
+
+
+def closed_lids(laptop: Computer, lab: NetworkLab, home: int, size: Size) -> Iterator[Row]:
+    """The requester's computer stands still with its line cut, again and again, in the midst of a run."""
+    rounds = 12 * (size.closures + 1)
+    run = laptop.start(f"run {size.job} --on commons --yes --out second --rounds {rounds}")
+    run.until(lambda text: done(text) >= 2, LIMIT)
+    waits = []
+    for _ in range(size.closures):
+        laptop.freeze()
+        lab.cut(home)
+        time.sleep(size.closed)
+        lab.restore(home)
+        laptop.thaw()
+        began, before = time.monotonic(), done(run.text)
+        run.until(lambda text, before=before: done(text) >= before + 2, LIMIT)  # the open round, and one more
+        waits.append(time.monotonic() - began)
+        time.sleep(2.0)
+    how = f"laptop closed for {size.closed:.0f} s, {size.closures} times"
+    yield at_most(f"{how}: longest wait for two rounds", max(waits), "s", AGAIN, "after it was opened")
+    yield told(f"{how}: mean wait for two rounds", sum(waits) / len(waits), "s", "after it was opened")
+    if run.wait(LIMIT):
+        raise SystemExit(run.text)
+
+
+def done(text: str) -> int:
+    """Rounds that a run's lines tell of."""
+    return max((int(found) for found in re.findall(r"^Train +(\d+)/\d+ rounds", text, re.MULTILINE)), default=0)
+
+
+def main() -> None:
+    """Measures, prints, and keeps what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="four computers, one closed lid: a minute and a half")
+    parser.add_argument("--out", type=Path, help="add the lines to this file")
+    asked = parser.parse_args()
+    if why := why_not():
+        raise SystemExit(why)
+    before = load()
+    for row in rows(Size(asked.quick)):
+        show("open", row, before, asked.out)
+
+
+if __name__ == "__main__":
+    main()
