@@ -76,7 +76,7 @@ class World:
         await self.bob.attached()
         for endpoint, recheck in ((self.bob, self.bob.recheck), (self.relay.endpoint, self.relay.recheck)):
             follower = KeyRegistryFollower(self.reaching(endpoint), endpoint.admission.keyring, recheck)
-            self.tasks.append(asyncio.create_task(follower.stay(LOOK_SECONDS)))
+            self.tasks.append(asyncio.create_task(follower.stay(lambda: LOOK_SECONDS)))
         try:
             yield self
         finally:

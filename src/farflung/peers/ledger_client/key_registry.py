@@ -26,6 +26,7 @@ from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.quorum_read import QUERY
 
 LOOK_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 60.0  # for a node that nobody has leased: it holds nothing that a stolen key could ask for
 PAGES: Final = 256  # of answers asked for at one look; the next look goes on
 
 
@@ -39,14 +40,14 @@ class KeyRegistryFollower:
         self._connect, self._keyring, self._recheck = connect, keyring, recheck
         self._height = 0
 
-    async def stay(self, pause: float = LOOK_SECONDS) -> None:
-        """Looks every `pause` seconds. A ledger that is away is asked again: until then what is known counts."""
+    async def stay(self, pause: Callable[[], float] = lambda: LOOK_SECONDS) -> None:
+        """Looks again after `pause` seconds. A ledger that is away is asked again: until then what is known counts."""
         while True:
             try:
                 await self.look()
             except FarflungError:
                 self._recheck()  # an overlap may have ended anyway
-            await asyncio.sleep(pause)
+            await _passed(pause)
 
     async def look(self) -> None:
         """One look. Raises NetworkError when the ledger cannot be reached, ProtocolError FF-APP-071 (wrong answer)."""
@@ -63,6 +64,14 @@ class KeyRegistryFollower:
             if not goes_on:
                 break
         self._recheck()
+
+
+async def _passed(pause: Callable[[], float]) -> None:
+    """Until the pause is over, which may become a shorter one meanwhile."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while (left := began + pause() - loop.time()) > 0:  # noqa: ASYNC110 - a shorter pause has no event
+        await asyncio.sleep(min(left, LOOK_SECONDS))
 
 
 def registered(row: KeyRow) -> RegisteredKeys:

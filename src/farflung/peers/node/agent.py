@@ -462,14 +462,15 @@ class NodeAgent:
         else:
             await registration.renew(client, wanted, int(time.time() * 1000), *first)
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether a lease is held, or somebody still asks for openings that are owed of its last round."""
+        is_owed = self._past is not None and time.monotonic() - self._asked < LINGER_SECONDS
+        return self._slot is not None or is_owed
+
     async def idle(self) -> None:
-        """Until no lease is held, and nobody asks any more for openings that are owed of its last round."""
-
-        def is_held() -> bool:
-            is_owed = self._past is not None and time.monotonic() - self._asked < LINGER_SECONDS
-            return self._slot is not None or is_owed
-
-        while is_held():  # noqa: ASYNC110 - an audit that does not come has no event
+        """Until the node is leased no more."""
+        while self.is_leased:  # noqa: ASYNC110 - an audit that does not come has no event
             await asyncio.sleep(WATCH_SECONDS)
 
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:

@@ -19,7 +19,7 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import RemoteError
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, client_in_run, reaches_of, validators_in
-from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
+from farflung.peers.ledger_client.key_registry import IDLE_SECONDS, LOOK_SECONDS, KeyRegistryFollower
 from farflung.peers.node import registration
 from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.config import NodeConfig
@@ -60,7 +60,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         place = {"host": places[0].host, "port": places[0].port}
         channel.report("ready", peer=config.key.public.hex(), **place, pid=os.getpid())
         follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
-        for work in (node.watch(), node.disputes.stay(), follower.stay()):
+        for work in (node.watch(), node.disputes.stay(), follower.stay(lambda: _pause(node, client))):
             tasks.begin(work)
         if config.registers:
             tasks.begin(process.sweep())
@@ -83,6 +83,11 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         await tasks.close()
         await node.close()
     report_end(channel, config.name, by_name(node.counter))
+
+
+def _pause(node: NodeAgent, client: LedgerClient) -> float:
+    """How often the registry of keys is asked: seldom where nobody has leased this node."""
+    return LOOK_SECONDS if node.is_leased or client.counts_blocks else IDLE_SECONDS
 
 
 class _NodeProcess:
