@@ -294,7 +294,7 @@ def guarantees_of(path: Path) -> set[str]:
     """The tests of a file that `make test` never leaves out; of those that need root, all: .ci/run runs their files."""
     tree = ast.parse(path.read_text("utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    is_root = "netns" in path.parts
+    is_root = bool({"netns", "computers"} & set(path.parts))
     return {f.name for f in functions if is_root or "pytest.mark.guarantee" in map(ast.unparse, f.decorator_list)}
 
 
