@@ -287,6 +287,7 @@ def test_who_runs_tests_by_their_marks_finds_the_files_by_what_is_written_in_the
     assert elsewhere == []
 
 
+ROOTED = {"netns", "computers"}  # folders of tests that need root
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -294,7 +295,7 @@ def guarantees_of(path: Path) -> set[str]:
     """The tests of a file that `make test` never leaves out; of those that need root, all: .ci/run runs their files."""
     tree = ast.parse(path.read_text("utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    is_root = bool({"netns", "computers"} & set(path.parts))
+    is_root = bool(ROOTED & set(path.parts))
     return {f.name for f in functions if is_root or "pytest.mark.guarantee" in map(ast.unparse, f.decorator_list)}
 
 
@@ -315,7 +316,7 @@ def test_each_guarantee_names_a_test_that_is_never_left_out() -> None:
     marked = {
         (path.relative_to(ROOT).as_posix(), test)
         for path in (ROOT / "tests").rglob("test_*.py")
-        if "netns" not in path.parts
+        if not ROOTED & set(path.parts)
         for test in guarantees_of(path)
     }
     assert marked - {pair for tests in named.values() for pair in tests} == set(), "marked, and in no row"
