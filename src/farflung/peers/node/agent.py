@@ -106,7 +106,9 @@ class NodeAgent:
         self.counter = ByteCounter()
         self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)
-        self.admission, self._hold = LeaseAdmission(key.public), SlotClock(FOLLOW_SECONDS)
+        # A run's own nodes wait longer: on a loaded computer all workers start at once, and nobody else asks.
+        follow = FOLLOW_SECONDS if config.registers else 10 * FOLLOW_SECONDS
+        self.admission, self._hold = LeaseAdmission(key.public), SlotClock(follow)
         self._looks = OwnedTasks()  # whether an offer became a lease
         self._closed = ""  # by the owner
         self._asked = 0.0  # when anybody asked for anything
