@@ -17,10 +17,10 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
-from farflung.ledger.table_rows import NodeRow
 from farflung.ledger.transactions import Transfer
 from farflung.peers.keys.files import is_there, read_account
 from farflung.peers.network.account import account_file, own_account
+from farflung.peers.node.home import ACCOUNT, known_homes
 
 KEY = click.option("--key", "file", type=click.Path(path_type=Path), metavar="FILE", help="Another account's key.")
 
@@ -39,18 +39,32 @@ def account() -> None:
 @KEY
 @JSON
 def show(on: str | None, file: Path | None, as_json: bool) -> None:
-    """Show your account's key, and what it has on a network."""
+    """Show your account's key and what it has on a network, and what the nodes
+    that you lend from this computer have, each with an account of its own.
+    """
     key, network = own_account(file), network_on(on)
+    lent = [] if file is not None else [home for home in known_homes(network.name) if is_there(home / ACCOUNT)]
 
-    async def work() -> tuple[int, NodeRow | None]:
+    async def work() -> list[tuple[int, int]]:
         async with client_on(network) as (client, _):
-            return (await client.account(key.public)).balance, await client.node(key.public)
+            held = []
+            for owner in (key, *(read_account(home / ACCOUNT) for home in lent)):
+                node = await client.node(owner.public)
+                stake = 0 if node is None else node.free + node.locked
+                held.append(((await client.account(owner.public)).balance, stake))
+            return held
 
-    balance, node = asyncio.run(work())
-    stake = 0 if node is None else node.free + node.locked
-    facts = {"account": key.public.hex(), "network": network.name, "balance": balance, "stake": stake}
+    (balance, stake), *nodes = asyncio.run(work())
+    facts: dict[str, Any] = {"account": key.public.hex(), "network": network.name, "balance": balance, "stake": stake}
+    if nodes:
+        facts["lent"] = [
+            {"key": str(home / ACCOUNT), "balance": held, "stake": bonded}
+            for home, (held, bonded) in zip(lent, nodes, strict=True)
+        ]
     lines = [f"Account  {key.public.hex()}", f"Network  {network.name}", f"Balance  {format_credits(balance)} credits"]
     lines += [f"Stake    {format_credits(stake)} credits"] if stake else []
+    for home, (held, bonded) in zip(lent, nodes, strict=True):
+        lines.append(f"Lent     {format_credits(held)} credits, {format_credits(bonded)} at stake: {home / ACCOUNT}")
     say(as_json, facts, [*lines, f"Key      {file or account_file()}: keep a copy", f"Note     {WORTH}"])
 
 

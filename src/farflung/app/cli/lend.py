@@ -28,7 +28,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
 from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.network import network_file
-from farflung.peers.network.account import account_file, own_account
+from farflung.peers.network.account import own_account
 from farflung.peers.network.grant import request_grant
 from farflung.peers.network.invitation import is_invitation, token_of
 from farflung.peers.network.join import KnownNetwork, join
@@ -158,7 +158,7 @@ async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
     home = homes.home_of(known.name, options.role)
     with homes.held(home):
         flops = await _measured(home, options, lines)
-        key = own_account(home / "account.key" if options.audit else None)
+        key = own_account(home / homes.ACCOUNT)
         stake = await _funded(known, key, named, home, lines)
         config = _configured(known, options, home, flops, stake)
         channel = LendChannel(home, lines)
@@ -182,6 +182,10 @@ async def _measured(home: Path, options: LendOptions, lines: StepLines) -> int:
     text = f"{cores} cores of {rate / 1e9:.0f} GFLOP/s, {format_bytes(memory)}, disk {format_bytes(free)}, {tier}"
     facts = {"cores": cores, "flops": int(rate), "memory_bytes": memory, "disk_bytes": free, "tier": tier}
     lines.say("machine", with_clock(text, took), **facts)
+    floor = int(options.disk_gb * _GB)
+    if free < floor:
+        said = f"takes no job until {format_bytes(floor)} are free where {home} lies (--disk-gb)"
+        lines.say("note", said, disk_bytes=free, floor=floor)
     return int(rate)
 
 
@@ -231,7 +235,7 @@ def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: in
         host = "127.0.0.1"  # the whole network is on this computer
     values = {
         "name": options.name or ("verifier" if options.audit else "provider"),
-        "key": str(home / "account.key" if options.audit else account_file()),
+        "key": str(home / homes.ACCOUNT),
         "genesis": str(network_file.networks_folder() / f"{known.name}.genesis"),
         "folder": "data",
         "unit_price": options.least_price,

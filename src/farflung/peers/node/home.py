@@ -25,6 +25,7 @@ from farflung.peers.process.config import ListenerConfig
 from farflung.peers.process.user_dirs import state_folder
 
 CONFIG: Final = "node.toml"
+ACCOUNT: Final = "account.key"  # of this node: one account is in one place at the relays
 SOCKET: Final = "control.sock"
 _JOURNAL: Final = "journal.jsonl"
 _LOCK: Final = "lock"
