@@ -86,7 +86,7 @@ def test_every_default_is_within_its_own_bounds_and_is_documented() -> None:
     assert scenario.made().values == {key: of.default for key, of in KEYS.items()}
     page = PAGE.read_text(encoding="utf-8")
     for name, key in KEYS.items():
-        assert f"| `{name}` | {key.default:g} | {key.about} |" in page, name
+        assert f"| `{name}` | {key.about}; {key.default:g} |" in page, name
 
 
 def test_a_cheater_takes_the_way_that_costs_it_less() -> None:

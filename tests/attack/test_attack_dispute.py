@@ -349,7 +349,10 @@ def test_a_program_out_of_bounds_begins_no_game(subtests):
             tiny.__dict__["program"] = replace(tiny.program, **change)
             game = Game(HONEST, HONEST, tiny)
             assert game.job_id == job_id(REST, tiny.program)
-            game.must(REQUESTER, game.slash())
+            op = game.slash()
+            if game.do(REQUESTER, op) != "ok":  # nor is it opened to such a program
+                assert game.do(REQUESTER, op) == "FF-LEDG-391"
+                game.must(REQUESTER, replace(op, terms=ZERO_HASH, program=CanonicalProgram()))
             assert game.do(A, game.opening()) == "FF-LEDG-341"
 
 

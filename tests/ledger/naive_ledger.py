@@ -260,13 +260,13 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
             need(name in job["leases"] and not job["leases"][name]["over"])
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
-        job["roots"].append((op.root, op.contributions, self.now))
+        job["roots"].append((op.root, op.contributions, self.hour()))
 
     def JobDraw(self, sender: bytes, op: ops.JobDraw) -> None:
         job = self.mine(sender, op.job, "running")
         need(len(job["draws"]) == op.round and op.round < job["rounds"])
         job["draws"].append(op.commitments)
-        job.setdefault("since", self.now)
+        job.setdefault("since", self.hour())
 
     def epochs_of(self, job: dict[str, Any]) -> list[Any]:
         """What is recorded; before that, when and of what the first round was drawn."""
@@ -280,6 +280,10 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
     def JobSettle(self, sender: bytes, op: ops.JobSettle) -> None:
         need(self.now >= self.mine(sender, op.job, "output")["until"])
         self.end(op.job, "settled")
+
+    def hour(self) -> int:
+        past = self.now % 3_600_000
+        return self.now + (3_600_000 - past if past else 0)
 
     def JobLeave(self, sender: bytes, op: ops.JobLeave) -> None:
         need(op.job in self.jobs)

@@ -11,6 +11,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.money import MAX_CREDITS
 from farflung.ledger import transactions
+from farflung.ledger.rules.jobs import hour_of
 from farflung.ledger.state_transition import total_money
 from farflung.ledger.table_rows import AccountRow, EpochRow, JobState, epoch_key
 from farflung.ledger.tx_results import FailedResult
@@ -230,7 +231,7 @@ def test_progress_is_recorded_and_credited():
     assert (world.lease(A).units, world.lease(B).units) == (3, 7)
     assert (world.job().round, world.job().root) == (1, ROOTS[0])
     row = world.state.find(EpochRow, epoch_key(JOB, 0))
-    assert row == EpochRow(JOB, 0, ROOTS[0], CAPS, world.state.time)
+    assert row == EpochRow(JOB, 0, ROOTS[0], CAPS, hour_of(world.state.time))
 
 
 @pytest.mark.parametrize("number", [0, 2])

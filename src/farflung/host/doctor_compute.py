@@ -51,10 +51,10 @@ def python(reading: r.PythonReading) -> ProbeFinding:
     measured = f"{reading.implementation} {'.'.join(map(str, reading.version))}, {reading.bits} bits"
     if reading.version < PYTHON:
         cause = f"farflung needs Python {wanted} or newer"
-        step = f"in farflung's source folder: python{wanted} -m venv .venv && .venv/bin/{INSTALL}"
+        step = f"python{wanted} -m venv .venv && .venv/bin/{INSTALL}"
     elif reading.bits < 64:
         cause = "a 32-bit Python cannot map a model, and PyTorch is not made for it"
-        step = f"install a 64-bit Python {wanted} or newer, then with it, in farflung's source folder, `{INSTALL}`"
+        step = f"install a 64-bit Python {wanted} or newer, and farflung anew with it"
     else:
         return ProbeFinding("python", FindingState.OK, measured)
     return ProbeFinding("python", FindingState.FAILS, measured, cause, step, "FF-HOST-080")

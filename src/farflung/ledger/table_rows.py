@@ -210,7 +210,7 @@ class LeaseRow(Wire, frozen=True):
 
 
 class EpochRow(Wire, frozen=True):
-    """One recorded round of a job. `time`: of the block that recorded it, ledger milliseconds.
+    """One recorded round of a job. `time`: the end of the hour in which it was recorded, ledger milliseconds.
 
     The first one is there when it is drawn: its `root` is zero, its `contributions` what the draw names, until then.
     """

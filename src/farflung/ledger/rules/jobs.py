@@ -34,6 +34,7 @@ from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.ledger_state import StateDraft, params_of
+from farflung.ledger.params import HOUR_MS
 from farflung.ledger.rules import clearing, exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
 from farflung.ledger.table_rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
@@ -48,6 +49,13 @@ from farflung.ledger.transactions import (
 )
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
+
+
+def hour_of(time: int) -> int:
+    """The end of the hour of ledger time that `time` is in: what a row keeps does not tell how many blocks there were,
+    so that a run on one computer ends in the same rows whatever died in between.
+    """
+    return -(-time // HOUR_MS) * HOUR_MS
 
 
 def create(draft: StateDraft, sender: PeerId, op: JobCreate) -> None:
@@ -147,7 +155,7 @@ def progress(draft: StateDraft, sender: PeerId, op: Progress) -> None:
         raise PolicyError("FF-LEDG-046", "a node is named twice")
     for node, units in op.units:
         _credit(draft, op.job, node, units)
-    draft.put(EpochRow(op.job, op.round, op.root, op.contributions, draft.now))
+    draft.put(EpochRow(op.job, op.round, op.root, op.contributions, hour_of(draft.now)))
     draft.put(replace(row, round=op.round + 1, root=op.root))
 
 
@@ -171,7 +179,7 @@ def draw(draft: StateDraft, sender: PeerId, op: JobDraw) -> None:
     if op.round != row.drawn or op.round >= row.rounds:
         raise PolicyError("FF-LEDG-373", f"round {op.round} is not the next to be drawn")
     if not row.round and not op.round:  # of a job that never records more, this says since when (settlement.leave)
-        draft.put(EpochRow(op.job, 0, ZERO_HASH, op.commitments, draft.now))
+        draft.put(EpochRow(op.job, 0, ZERO_HASH, op.commitments, hour_of(draft.now)))
     draft.put(replace(row, drawn=op.round + 1, drawn_of=op.commitments))
 
 
