@@ -366,14 +366,15 @@ def test_what_is_recorded_is_vouched_for_once_without_who_is_guilty(tmp_path: Pa
 def test_a_requester_that_comes_back_records_its_rounds_without_who_left_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_ledger, "LATER", 2 * HOUR_MS)
+    monkeypatch.setattr(sim_ledger, "LATER", 3 * HOUR_MS)
     story = Story(tmp_path)
     story.close(0)
     story.judge(0)
     story.record()
     left, chain = NODES[-1], story.ledger._chain
-    block, _ = chain.propose([], chain.head.time + HOUR_MS)
-    chain.adopt(block)
+    for _ in range(2):  # an hour of silence, counted from the end of the last round's hour
+        block, _ = chain.propose([], chain.head.time + HOUR_MS)
+        chain.adopt(block)
     story.ledger.apply(left, JobLeave(TERMS.id))
     units = story.ledger.lease(left.public).units
     story.close(1, 2)
