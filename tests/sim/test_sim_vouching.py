@@ -275,7 +275,7 @@ def left(story: Story) -> list[PeerId]:
     return [tx.sender for tx in signed if isinstance(tx.ops[0], JobLeave)]
 
 
-@pytest.mark.parametrize(("away", "is_left"), [(DAY_MS - 2000, False), (DAY_MS, True)])
+@pytest.mark.parametrize(("away", "is_left"), [(DAY_MS - 2000, False), (DAY_MS + HOUR_MS, True)])
 def test_a_node_leaves_a_job_that_is_silent_for_a_day_and_is_paid_by_its_voucher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: int, is_left: bool
 ) -> None:
