@@ -38,6 +38,7 @@ mount --make-rprivate /
 mount -t tmpfs -o size=16M,mode=755 root "$ROOT"
 cd "$ROOT"
 mkdir -p etc home proc sys dev tmp run var/tmp old root
+mount -t tmpfs -o mode=1777 tmp tmp
 for path in $BINDS; do
   if [ -L "$path" ]; then ln -s "$(readlink "$path")" ".$path"
   elif [ -d "$path" ]; then mkdir -p ".$path"; mount --rbind "$path" ".$path"; mount -o remount,bind,ro ".$path"
@@ -50,7 +51,6 @@ printf '127.0.0.1 localhost\n' > etc/hosts
 mkdir -p ".$SOURCE" && mount --bind "$SITE" ".$SOURCE" && mount -o remount,bind,ro ".$SOURCE"
 if [ -n "$KEPT" ]; then mount --bind "$KEPT" home; else mount -t tmpfs -o "size=${DISK}M,mode=755" home home; fi
 mkdir -p home/user && chown 1000:1000 home/user
-mount -t tmpfs -o mode=1777 tmp tmp
 mount -t proc proc proc
 mount --rbind /dev dev
 mount -t sysfs sys sys || true
@@ -143,13 +143,15 @@ class Computer:
             text=True,
             start_new_session=True,
         )
+        self._shell = shell
         assert shell.stdout is not None
-        assert shell.stderr is not None
-        if shell.stdout.readline() != "up\n":
-            shell.kill()
-            raise RuntimeError(f"{self.place} does not boot: {shell.stderr.read()}")
+        said = shell.stdout.readline()
         children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
-        self._shell, self._init = shell, int(children[0])
+        if said != "up\n" or not children:
+            self._shell = None
+            shell.kill()
+            raise RuntimeError(f"{self.place} does not boot: {shell.communicate()[1]}")
+        self._init = int(children[0])
         return self
 
     def command(self, words: Sequence[str]) -> list[str]:

@@ -137,7 +137,7 @@ async def relay():
 
 async def node():
     own, relays = Credential(A if role == "find" else B), [SimpleNamespace(host=host, port=port, peer=R.public)]
-    config = SimpleNamespace(credential=own, relays=relays, port=0, folder=Path(tempfile.mkdtemp()))
+    config = SimpleNamespace(credential=own, relays=relays, port=0, host="", folder=Path(tempfile.mkdtemp()))
     channel = SimpleNamespace(report=lambda kind, **facts: None)
     endpoint, path_manager = open_endpoint(config, echo, ByteCounter(), channel)
     endpoint.attach(R.public, host, port)
