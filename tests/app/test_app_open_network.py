@@ -79,7 +79,8 @@ def test_one_opens_three_lend_and_a_fifth_runs_a_job_on_them(people: dict[str, P
     paid = {name: heard(each, "paid")["paid"] for name, each in lent.items()}
     reading.join()
     assert run.returncode == 0
-    assert paid == {"lender": 576, "second": 576, "verifier": 256}
+    assert (paid["lender"], paid["second"]) == (576, 576)
+    assert paid["verifier"] in (256, 320, 384)  # four audits of 64 tokens at least; the rest is drawn
     for each in lent.values():
         each.send_signal(signal.SIGTERM)
         assert each.wait() == 0
