@@ -17,7 +17,7 @@ from app_trees import UNAUDITED, Ended, Event, Farflung, outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
 
-JOB = ("run", "--preset", "tiny", "--json", "--rounds", "6", "--set", "sync.steps=12", "--set", "network.hidden=1")
+JOB = ("run", "--preset", "tiny", "--json", "--rounds", "8", "--set", "sync.steps=12", "--set", "network.hidden=1")
 SERVANTS = ("ledger", "relay-2", "verifier-0", "requester")  # whose deaths change nothing
 
 
