@@ -133,8 +133,12 @@ def test_another_operator_asks_for_a_seat_and_follows_the_ledger(home: Path, net
         assert second.said["seat"]["key"] == asked["validator"]
         assert second.said["chain"] == network.said["chain"]
         assert second.said["relays"] == network.said["relays"]
-        seats = ask("network", "status", "--on", network.invitation)["seats"]
-        assert {seat["validator"] for seat in seats} >= {asked["validator"], network.said["seat"]["key"]}
+        wanted, shown = {asked["validator"], network.said["seat"]["key"]}, set[str]()
+        for _ in range(20):  # a seat that a busy computer lets answer late is known by the next question
+            shown = {seat["validator"] for seat in ask("network", "status", "--on", network.invitation)["seats"]}
+            if shown >= wanted:
+                break
+        assert shown >= wanted
     finally:
         assert end(second) == 0
 

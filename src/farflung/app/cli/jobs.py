@@ -32,8 +32,8 @@ ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 @_JSON
 def jobs(as_json: bool) -> None:
     """Show what your runs on networks hold there: state on the ledger, credits that are locked, deadline."""
-    found = [(run, record) for run in folder.all_known(runs_folder()) if (record := _record(run)) is not None]
-    rows = [asyncio.run(_row(run, record)) for run, record in found]
+    found = [run for run in folder.all_known(runs_folder()) if run.network_file.exists()]
+    rows = [asyncio.run(_row(run)) for run in found]
     text = _table(rows) if rows else ["no run of yours is on a network; start one: farflung run --on NETWORK"]
     sys.stdout.write((msgspec.json.encode({"jobs": rows}).decode() if as_json else "\n".join(text)) + "\n")
 
@@ -98,17 +98,13 @@ async def _cancelled(run: RunFolder, record: NetworkRecord) -> JobRow:
         return await ledger.job(terms.id) or row
 
 
-def _record(run: RunFolder) -> NetworkRecord | None:
+async def _row(run: RunFolder) -> dict[str, Any]:
+    """One run's job. Money in micro-credits, `deadline` in ms since 1970. One that cannot be read hides none."""
+    said: dict[str, Any] = {"run": run.name, "network": "?", "deadline": 0}
     try:
-        return read_network(run)
-    except FarflungError:
-        return None
-
-
-async def _row(run: RunFolder, record: NetworkRecord) -> dict[str, Any]:
-    """One run's job. Money in micro-credits, `deadline` in ms since 1970."""
-    said: dict[str, Any] = {"run": run.name, "network": record.name, "deadline": record.deadline}
-    try:
+        record = read_network(run)
+        assert record is not None
+        said |= {"network": record.name, "deadline": record.deadline}
         terms = read_terms(run, resolve_again(run).spec)
         async with ledger_of(run, record) as ledger:
             row = await ledger.job(terms.id)

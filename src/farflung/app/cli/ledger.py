@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Final
 
 import click
+
+from farflung.app.cli.lazy_group import LazyCommandGroup
 
 # Each verb's place: the module is imported when the verb is used.
 PLACES: Final[Mapping[str, str]] = {
@@ -27,26 +28,14 @@ PLACES: Final[Mapping[str, str]] = {
 }
 
 
-class LedgerCommandGroup(click.Group):
-    """A group whose commands are imported one at a time."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, operators' first."""
-        return list(PLACES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, or None."""
-        if cmd_name not in PLACES:
-            return None
-        module, _, name = PLACES[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
-        return command
+class LedgerCommandGroup(LazyCommandGroup):
+    """The ledger's verbs, operators' first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs alone, so that they fit a screen: the one option is how one came here."""
         self.format_commands(ctx, formatter)
 
 
-@click.group(cls=LedgerCommandGroup, epilog="Example: farflung ledger show head")
+@click.group(cls=LedgerCommandGroup, places=PLACES, epilog="Example: farflung ledger show head")
 def ledger() -> None:
     """Run and inspect a ledger, and check its proofs."""

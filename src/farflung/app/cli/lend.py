@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,11 @@ import click
 import msgspec
 
 from farflung.app.cli.lend_screen import LendChannel, StepLines, with_clock
+from farflung.app.cli.systemd_unit import user_units, write_unit
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.ids import short
-from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.extras import require
 from farflung.core.money import MICRO, format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
@@ -37,7 +36,6 @@ from farflung.peers.node import provider, verifier
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.config import ListenerConfig, read_role_config
-from farflung.peers.process.user_dirs import config_folder
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
 RESERVE: Final = MICRO // 10  # micro-credits that are not put at stake: fees are paid from them
@@ -263,26 +261,6 @@ def _write_service(named: str, options: LendOptions) -> None:
     """A systemd user unit. An invitation is joined first, so that the unit holds a name and no token."""
     known = asyncio.run(join(named))
     unit = f"farflung-{options.role}-{known.name}"
-    command = shlex.join([str(Path(sys.prefix) / "bin" / "farflung"), "lend", known.name, *options.words()])
-    text = f"""[Unit]
-Description=farflung {options.role} to the network {known.name}
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-ExecStart={command}
-Restart=on-failure
-RestartSec=10
-KillSignal=SIGTERM
-TimeoutStopSec=300
-Nice=10
-
-[Install]
-WantedBy=default.target
-"""
-    path = config_folder().parent / "systemd" / "user" / f"{unit}.service"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode(), "lend.service")
-    sys.stdout.write(f"wrote {path}; to start it now and with the computer:\n")
-    sys.stdout.write(f"  systemctl --user daemon-reload && systemctl --user enable --now {unit}\n")
-    sys.stdout.write("  loginctl enable-linger\n")
+    words = ("lend", known.name, *options.words())
+    for line in write_unit(unit, f"farflung {options.role} to the network {known.name}", words, user_units()):
+        sys.stdout.write(f"{line}\n")

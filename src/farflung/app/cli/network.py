@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Final
 
 import click
+
+from farflung.app.cli.lazy_group import LazyCommandGroup
 
 # Each verb's place: the module is imported when the verb is used.
 PLACES: Final[Mapping[str, str]] = {
@@ -20,23 +21,7 @@ PLACES: Final[Mapping[str, str]] = {
 }
 
 
-class NetworkCommandGroup(click.Group):
-    """A group whose commands are imported one at a time."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of a network's life."""
-        return list(PLACES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, or None."""
-        if cmd_name not in PLACES:
-            return None
-        module, _, name = PLACES[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
-        return command
-
-
-@click.group(cls=NetworkCommandGroup, epilog="Example: farflung network open --host net.example")
+@click.group(cls=LazyCommandGroup, places=PLACES, epilog="Example: farflung network open --host net.example")
 def network() -> None:
     """Open a network that others can join, invite them, and look after it.
 

@@ -15,13 +15,18 @@ from farflung.peers.process.user_dirs import config_folder
 _SYSTEM: Final = Path("/etc/systemd/system")
 
 
+def user_units() -> Path:
+    """Where the user's units lie."""
+    return config_folder().parent / "systemd" / "user"
+
+
 def write_unit(name: str, description: str, words: Sequence[str], folder: Path | None = None) -> list[str]:
     """Writes `name.service`, which runs `farflung` with these words; the lines that say what to type next.
 
     `folder`: of the unit; None: the system's for root, else the user's. Raises RunError FF-CORE-050.
     """
     is_system = folder is None and os.geteuid() == 0
-    place = folder or (_SYSTEM if is_system else config_folder().parent / "systemd" / "user")
+    place = folder or (_SYSTEM if is_system else user_units())
     command = shlex.join([str(Path(sys.prefix) / "bin" / "farflung"), *words])
     text = f"""[Unit]
 Description={description}

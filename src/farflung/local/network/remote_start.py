@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from farflung.core import relay_passes
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError
 from farflung.core.money import Credits, format_credits
@@ -68,7 +69,8 @@ async def prepare_start(
     try:
         reaches = reaches_of(validators_in(known.ledger), endpoint)
         ledger = LedgerClient(reaches, account, known.genesis)
-        need = priced.escrow + law.fee_min * (TRANSACTIONS + OF_A_ROUND * spec.rounds)
+        channels = len(known.relays) * relay_passes.cost(relay_passes.GIB, relay_price)  # at least: what each is given
+        need = priced.escrow + channels + law.fee_min * (TRANSACTIONS + OF_A_ROUND * spec.rounds)
         token = read(on).token if is_invitation(on) else b""
         balance = await _funded(known, ledger, account, need, token, tell)
         found = await _found(ledger, reaches, spec, memory_bytes, wait, tell)
