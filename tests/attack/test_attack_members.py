@@ -9,9 +9,12 @@ import pytest
 from attack_world import MEMBERS, REQUESTER, TERMS, VERIFIERS, within
 
 from farflung.core import limits
+from farflung.core.backoff import Backoff
 from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, NetworkError, PolicyError
 from farflung.core.ids import PeerId
 from farflung.net.endpoint_records import EndpointAddress
+from farflung.net.messages import RemoteError
 from farflung.peers.protocol import messages
 from farflung.peers.requester import members as module
 from farflung.peers.requester.job_context import JobContext
@@ -97,3 +100,85 @@ def test_members_that_rested_tell_and_bring_back_as_before(monkeypatch: pytest.M
 
     within(10, test)
     assert {peer for peer, method, _ in said if method == messages.MEMBERS} == set(EVERYBODY) - {REQUESTER.public}
+
+
+AWAY = NetworkError("FF-NET-010", "nobody answers")
+OVER = PolicyError("FF-APP-091", "the peer holds no open lease in this job")
+
+
+def refused(code: str) -> FarflungError:
+    return RemoteError(code, "no")
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_back"),
+    [
+        ([], True),
+        ([AWAY] * 2000, True),  # a night
+        ([refused("FF-APP-575")] * 50, True),  # paused by its owner, then resumed
+        ([refused("FF-APP-576")] * 50, True),  # a full disk
+        ([refused("FF-APP-046")] * 50, True),  # at another job's work
+        ([refused("FF-APP-571")] * 50, True),  # its ledger is away
+        ([AWAY, refused("FF-APP-575"), refused("FF-APP-049")] * 4, True),
+        ([refused("FF-APP-049")] * 5, False),  # its worker dies again and again
+        ([OVER] * 5, False),
+        ([refused("FF-APP-575"), refused("FF-APP-370"), AWAY] * 5, False),
+    ],
+)
+def test_a_member_comes_back_unless_it_refuses_for_good(
+    monkeypatch: pytest.MonkeyPatch, errors: list[FarflungError], is_back: bool
+) -> None:
+    monkeypatch.setattr(module, "RETURN_LATER", Backoff.every(0.0))
+    monkeypatch.setattr(module, "NOT_NOW_PAUSE", 0.0)
+    told: list[Any] = []
+
+    back = list[PeerId]()
+
+    async def test() -> None:
+        members = manned(monkeypatch, [])
+        members._job = members._job._replace(
+            journal=cast(Any, type("J", (), {"emit": lambda _, event: told.append(event)})())
+        )
+        members.follow(cast(Any, type("Asks", (), {"may_join": lambda _, peer: True})()))
+        left = list(errors)
+
+        async def once(peer: PeerId, _: Any) -> None:
+            if left:
+                raise left.pop(0)
+            back.append(peer)
+
+        async def nowhere() -> dict[PeerId, messages.PeerAddress]:
+            return {}
+
+        monkeypatch.setattr(members, "_bring_once", once)
+        members.hire(cast(Any, None), cast(Any, None), nowhere)
+        members.bring_back(EVE)
+        await members._returning[EVE]
+
+    within(10, test)
+    assert back == ([EVE] if is_back else [])
+    assert [event.code for event in told] == ([] if is_back else ["FF-APP-095"])
+
+
+def test_a_member_that_moved_while_it_was_away_is_found_in_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETURN_LATER", Backoff.every(0.0))
+    moved = messages.PeerAddress(EVE, (EndpointAddress("127.0.0.1", 2),))
+
+    async def test() -> None:
+        members = manned(monkeypatch, [])
+        members.follow(cast(Any, type("Asks", (), {"may_join": lambda _, peer: True})()))
+
+        async def once(peer: PeerId, _: Any) -> None:
+            if members._addresses[peer] != moved:
+                raise AWAY
+
+        async def elsewhere() -> dict[PeerId, messages.PeerAddress]:
+            return {EVE: moved}
+
+        monkeypatch.setattr(members, "_bring_once", once)
+        members.hire(cast(Any, None), cast(Any, None), elsewhere)
+        members.bring_back(EVE)
+        await members._returning[EVE]
+        assert moved in members.setup.members
+
+    within(10, test)

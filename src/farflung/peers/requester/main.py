@@ -172,7 +172,7 @@ async def main(config: RequesterConfig, channel: Channel) -> None:
     async def work() -> None:
         ledger = client_in_run(reaches, key, config.genesis.genesis, emitter.emit)
         await ledger.head()  # it may be on its way back, too
-        outcome = await requester.run(ledger, await reach_ledger(), config.budget)
+        outcome = await requester.run(ledger, reach_ledger, config.budget)
         keep_last(folder, terms, outcome.public)
         report_outcome(channel, outcome)
 

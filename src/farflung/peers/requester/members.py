@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from farflung.core.backoff import Backoff
@@ -29,8 +29,13 @@ RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
 RETURN_TRIES: Final = 1200  # after which the pauses grow: a home that sleeps for a night is asked back, too
 RETURN_LATER: Final = Backoff(RETURN_SECONDS, 5.0)
 REFUSALS: Final = 5  # of a member that is there again: then it stays away
+# Refusals that pass by themselves: leased to another job, unable to read the ledger, paused by its owner, a full disk.
+NOT_NOW: Final = frozenset({"FF-APP-046", "FF-APP-571", "FF-APP-575", "FF-APP-576"})
+NOT_NOW_PAUSE: Final = 5.0  # seconds before a member that is there, and said so, is asked again
+LOOK_TRIES: Final = 60  # tries without an answer, after which the directory is read: it may be elsewhere now
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
 
+ReadAddresses = Callable[[], Awaitable[Mapping[PeerId, messages.PeerAddress]]]
 SuppliesOf = Callable[[int], tuple[ProviderInputs, tuple[messages.PastRound, ...]]]
 
 
@@ -62,9 +67,9 @@ class Membership:
         self.benchmarks: Mapping[PeerId, int] = {}  # FLOP/s of each node, as it offered itself
         self.setup = MemberSetup(job, (), self.dial, passes)
 
-    def hire(self, ledger: LedgerClient, budget: LeaseBudget) -> None:
-        """With whom and for how much leases are renewed."""
-        self._ledger, self._budget = ledger, budget
+    def hire(self, ledger: LedgerClient, budget: LeaseBudget, read_addresses: ReadAddresses) -> None:
+        """With whom and for how much leases are renewed; `read_addresses`: where nodes are found now."""
+        self._ledger, self._budget, self._read_addresses = ledger, budget, read_addresses
 
     def know(self, addresses: Iterable[messages.PeerAddress]) -> None:
         """Where nodes can be reached."""
@@ -155,20 +160,35 @@ class Membership:
             self._returning[peer] = self._tasks.begin(self._until_back(peer))
 
     async def _until_back(self, peer: PeerId) -> None:
-        refusals = 0
+        """For as long as the job lives; who is there and refuses for good stays away."""
+        refusals, not_now = 0, False
         for tries in itertools.count():
-            await asyncio.sleep(RETURN_LATER.pause(max(0, tries - RETURN_TRIES)))
+            await asyncio.sleep(NOT_NOW_PAUSE if not_now else RETURN_LATER.pause(max(0, tries - RETURN_TRIES)))
             if self._coordinator is None or not self._coordinator.may_join(peer):
                 continue
             try:
                 await self._bring_once(peer, self._coordinator)
                 return
             except FarflungError as error:
-                refusals += not is_lost_line(error)
+                not_now = error.code in NOT_NOW
+                if is_lost_line(error):
+                    await self._look_up(peer, tries)
+                elif not not_now:
+                    refusals += 1
                 if refusals >= REFUSALS:
                     told = f"{peer[:4].hex()} stays away: {error.code} {error.message}"
                     self._job.journal.emit(WarningEvent(code="FF-APP-095", message=told[:300]))
                     return
+
+    async def _look_up(self, peer: PeerId, tries: int) -> None:
+        """Now and then: a member that comes back after a night may be at another address, or at other relays."""
+        if tries % LOOK_TRIES != LOOK_TRIES - 1:
+            return
+        with contextlib.suppress(FarflungError):
+            found = (await self._read_addresses()).get(peer)
+            if found is not None and found != self._addresses.get(peer):
+                self._addresses[peer] = found
+                self._list_members()
 
     async def _bring_once(self, peer: PeerId, coordinator: MembershipEvents) -> None:
         offered = await self._again(peer)

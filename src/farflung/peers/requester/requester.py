@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -69,6 +69,7 @@ from farflung.train.run_log import RunEndRecord, RunStartRecord
 ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
 ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
 
+ReachDirectory = Callable[[], Awaitable[Connection]]
 OnClosed = Callable[[PublicState, ByteCounter], None]
 
 
@@ -172,15 +173,19 @@ class Requester:
             return await self._fanout.answer(body)
         return self._objects.serve(connection.peer, method, body)
 
-    async def run(self, ledger: LedgerClient, directory: Connection, budget: LeaseBudget) -> JobOutcome:
+    async def run(self, ledger: LedgerClient, reach_directory: ReachDirectory, budget: LeaseBudget) -> JobOutcome:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
-        self._members.hire(ledger, self._budget)
+
+        async def read_addresses() -> Mapping[PeerId, messages.PeerAddress]:
+            return (await read_asks(ledger, await reach_directory())).addresses
+
+        self._members.hire(ledger, self._budget, read_addresses)
         self._disputes = DisputeMonitor(ledger, self._terms.id, self._journal, lambda: graph_bytes(self._job.folder))
         following = asyncio.create_task(self._disputes.run())
         try:
-            finished, public = await self._to_end(directory)
+            finished, public = await self._to_end(reach_directory)
             await (await self._recorder()).catch_up()
         finally:
             following.cancel()
@@ -188,7 +193,7 @@ class Requester:
         await self._disputes.over()
         return await self._settle(ledger, finished, public)
 
-    async def _to_end(self, directory: Connection) -> tuple[RunEndRecord, PublicState]:
+    async def _to_end(self, reach_directory: ReachDirectory) -> tuple[RunEndRecord, PublicState]:
         """Rounds until the log is finished. When death takes all members at once, those that return are waited for."""
         alone_since: float | None = None
         times_alone: dict[int, int] = {}  # by round
@@ -199,7 +204,7 @@ class Requester:
             if state.phase is rounds.RoundPhase.DONE:
                 return next(r for r in self._job.log.records if isinstance(r, RunEndRecord)), public
             try:
-                state = await self._assemble(directory, state, public)
+                state = await self._assemble(reach_directory, state, public)
                 alone_since = None
                 finished, public = await self._drive(await self._recorder(), state)
                 if finished.reason != rounds.REASON_ALONE:
@@ -258,12 +263,12 @@ class Requester:
         return rounds.replay(fresh, self._job.log.records)
 
     async def _assemble(
-        self, directory: Connection, state: rounds.CoordinatorState, public: PublicState
+        self, reach_directory: ReachDirectory, state: rounds.CoordinatorState, public: PublicState
     ) -> rounds.CoordinatorState:
         """Members with data and public state, verifiers with data. Members that do not come count as lost."""
         await self._members.rest()
         if self._asks is None:
-            self._asks = await read_asks(self._ledger, directory)
+            self._asks = await read_asks(self._ledger, await reach_directory())
         members, asks = self._members, self._asks
         members.know(asks.addresses.values())
         members.benchmarks = asks.benchmarks
