@@ -83,7 +83,7 @@ def directory(*advertisements: Advertisement):  # type: ignore[no-untyped-def]
 
     async def answer(connection: Connection, method: str, body: bytes) -> bytes:
         if method == LIST:
-            return encode(DirectoryListing(advertisements))
+            return encode(DirectoryListing.of(advertisements))
         return encode(queries.ReceiptReply(None))
 
     return answer

@@ -33,6 +33,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash
+from farflung.core.release import JOB_FORMAT
 from farflung.host.sandbox import SandboxTier
 from farflung.ledger.block import Genesis
 from farflung.ledger.table_rows import JobRow, LeaseRow
@@ -54,7 +55,9 @@ ME, FELLOW = MEMBERS[:2]
 GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
 FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
 UNITS = SPEC.rounds * SPEC.round_tokens
-PROPOSAL = protocol_messages.LeaseOfferRequest(GENESIS.chain, TERMS, len(DATA), 1 << 29, 10, 500, UNITS, 10**9)
+PROPOSAL = protocol_messages.LeaseOfferRequest(
+    JOB_FORMAT, GENESIS.chain, TERMS, len(DATA), 1 << 29, 10, 500, UNITS, 10**9
+)
 
 ORDERS = (
     protocol_messages.START,

@@ -132,7 +132,7 @@ class Directory:
     """A connection to the ledger, which lists nodes and knows what each asks."""
 
     def __init__(self, *listed: Advertisement) -> None:
-        self._listing = encode(Listed(listed))
+        self._listing = encode(Listed.of(listed))
 
     async def call(self, _method: str, _body: bytes) -> bytes:
         return self._listing

@@ -13,6 +13,7 @@ from attack_world import MEMBERS, REQUESTER, TERMS
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.release import JOB_FORMAT
 from farflung.ledger.transactions import LeaseRole
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.protocol import messages
@@ -63,7 +64,10 @@ def judged(terms: Any, own: Hash = OTHER) -> None:
     """What a node with this image says to a proposal of these terms."""
     units = terms.spec.rounds * terms.spec.round_tokens
     policy = LeasePolicy(CHAIN, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: own)
-    policy.judge(REQUESTER.public, messages.LeaseOfferRequest(CHAIN, terms, 100, 1 << 29, 1, terms.stake, units, 10**9))
+    policy.judge(
+        REQUESTER.public,
+        messages.LeaseOfferRequest(JOB_FORMAT, CHAIN, terms, 100, 1 << 29, 1, terms.stake, units, 10**9),
+    )
 
 
 def test_a_node_refuses_a_job_for_another_image_and_says_what_to_do() -> None:

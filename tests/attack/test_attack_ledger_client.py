@@ -270,7 +270,7 @@ def test_nobody_advertises_for_another_key(against: Any) -> None:
         ):
             assert await scene.refused(EVE, publish, encode(bad)) == "FF-APP-032"
         listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6)
-        assert listing.advertisements == (said(NODE),)
+        assert listing == DirectoryListing.of([said(NODE)])
 
     against(attack)
 
@@ -286,7 +286,7 @@ def test_what_has_expired_is_neither_taken_nor_listed(against: Any) -> None:
         for later, listed in ((600, (said(NODE),)), (700, ())):
             scene.now = NOW + later
             listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), DirectoryListing, 10**6)
-            assert listing.advertisements == listed
+            assert listing == DirectoryListing.of(listed)
         assert await scene.refused(NODE, publish, encode(said(NODE))) == "FF-NET-110"
 
     against(attack)
@@ -314,7 +314,7 @@ def test_a_full_directory_can_still_be_listed(against: Any) -> None:
         largest = said(EVE, system="x" * most)
         assert len(encode(largest)) == role.ADVERTISEMENT_BYTES
         assert await scene.refused(EVE, directory.PUBLISH, encode(largest)) == "ok"
-        assert len(encode(DirectoryListing((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
+        assert len(encode(DirectoryListing.of((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
 
     against(attack)
 

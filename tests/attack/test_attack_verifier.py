@@ -174,7 +174,9 @@ def test_only_the_requester_orders_audits(against: Any) -> None:
                 ),  # type: ignore[arg-type]
                 protocol_messages.END: protocol_messages.LeaseEndRequest(TERMS.id),
             }.items():
-                assert await scene.refused(party, method, message) == "FF-APP-041"
+                is_providers = method in (protocol_messages.OPEN, protocol_messages.UNVEIL)
+                expected = "FF-APP-043" if is_providers else "FF-APP-041"
+                assert await scene.refused(party, method, message) == expected
             assert await scene.refused(party, objects.CHUNK, (order.snapshot.id, 0)) == "FF-APP-042"
         assert "RerunCommand" not in scene.process.worker.asked
 

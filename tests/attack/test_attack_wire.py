@@ -83,7 +83,7 @@ def test_an_acceptor_that_breaks_a_rule_loses_the_connection_and_the_caller_lear
 
 
 def test_a_text_of_the_other_end_moves_no_cursor_and_is_bounded() -> None:
-    told = messages.ErrorBody("FF-APP-001", "\x1b[2J" + "x" * 500, "\r\n", "\u202e")
+    told = messages.ErrorBody("FF-APP-001", "\x1b[2J" + "x" * 500, "\r\n", "\u202e", "9.\x1b[2J" + "9" * 99)
     body = messages.to_wire(told)
 
     async def test() -> None:
@@ -96,6 +96,7 @@ def test_a_text_of_the_other_end_moves_no_cursor_and_is_bounded() -> None:
                 await connection.call("a", b"1")
             assert str(refused.value).isprintable() or "\n" in str(refused.value)
             assert refused.value.message.isprintable()
+            assert refused.value.cause.isprintable()
             assert connection.is_open
         finally:
             await caller.close()

@@ -107,8 +107,8 @@ def test_message_heads_and_errors_are_frozen() -> None:
     assert frozen(ask) == "e8dbd7aefaa8c321"
     assert frozen(lambda rng: messages.answer_head(rng.randrange(1 << 32))) == "0155778f117ce572"
     assert (
-        frozen(lambda rng: to_wire(ErrorBody(f"FF-NET-{rng.randrange(100, 1000)}", *(text(rng) for _ in range(3)))))
-        == "42948010fac3daf1"
+        frozen(lambda rng: to_wire(ErrorBody(f"FF-NET-{rng.randrange(100, 1000)}", *(text(rng) for _ in range(4)))))
+        == "ade334053b2c8568"
     )
 
 

@@ -123,7 +123,7 @@ def test_an_error_without_an_error_code_is_refused(code: str) -> None:
     dialer, _ = pair()
     dialer.request("a", b"", MessageKind.CONTROL)
     dialer.next_frames()
-    body = to_wire(ErrorBody(code, "", "", ""))
+    body = to_wire(ErrorBody(code, "", "", "", ""))
     with pytest.raises(ProtocolError, match="FF-NET-024"):
         dialer.take(Frame(FrameType.ERROR, 1, messages.answer_head(len(body)) + body))
 

@@ -82,7 +82,7 @@ from farflung.net.io.tcp_listener import ListenConfig
 key, relay = local_key(9, "peer"), local_key(9, "one").public
 facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
 record = issue(key.public, (EndpointAddress(sys.argv[2], {PORT}, relay),), time.time() - 3600)
-listing = encode(DirectoryListing((advertise(key, record, facts),)))
+listing = encode(DirectoryListing.of([advertise(key, record, facts)]))
 
 async def answer(connection, method, body):
     return listing if method == LIST else encode(queries.ReceiptReply(None))

@@ -156,7 +156,7 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
         await ledger.again()
         after = await (await ledger.reach()).call(LIST, b"")
         assert before == after
-        assert decode(after, DirectoryListing, limits.CONTROL_BYTES).advertisements == (said,)
+        assert decode(after, DirectoryListing, limits.CONTROL_BYTES).advertisements == (encode(said),)
 
     run(tmp_path, body)
 
@@ -164,7 +164,7 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
 def stored(folder: Path, *keys: SigningKey) -> Path:
     path = folder / "directory.bin"
     record = issue(ALICE.public, (EndpointAddress("127.0.0.1", 4711),), time.time())
-    path.write_bytes(encode(DirectoryListing(tuple(advertise(key, record, FACTS) for key in keys))))
+    path.write_bytes(encode(DirectoryListing.of(advertise(key, record, FACTS) for key in keys)))
     return path
 
 

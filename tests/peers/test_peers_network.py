@@ -322,7 +322,7 @@ def test_the_faucet_of_a_network_is_asked_over_its_seats(tmp_path: Path) -> None
 def _card(**values: object) -> card.NetworkCard:
     terms = card.FaucetTerms()
     own = (Seat(SEAT.public, "net.example", 4520),)
-    plain = card.NetworkCard(1, "commons", CHAIN, SEAT.public, 1_000, own, (), "0.1.0", "0.1.0", terms, False, "")
+    plain = card.NetworkCard(2, "0.1.0", "0.1.0", (2,), "commons", CHAIN, SEAT.public, 1_000, own, (), terms, False, "")
     return msgspec.structs.replace(plain, **values)
 
 
@@ -332,7 +332,7 @@ def _card(**values: object) -> card.NetworkCard:
         (_card(), OTHER, "FF-APP-526"),
         (_card(chain=Hash(bytes(32))), SEAT, "FF-APP-526"),
         (_card(seat=OTHER.public), OTHER, "FF-APP-526"),
-        (_card(format=2), SEAT, "FF-APP-530"),
+        (_card(format=3), SEAT, "FF-APP-602"),
         (_card(name="../x"), SEAT, "FF-APP-530"),
         (_card(message="x" * 401), SEAT, "FF-APP-530"),
         (_card(seats=(Seat(PeerId(b"x"), "h", 1),)), SEAT, "FF-APP-530"),

@@ -26,6 +26,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import SpecError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.release import JOB_FORMAT
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds
 from farflung.host.io.code_digest import image_digest
@@ -201,7 +202,7 @@ def test_a_computer_without_its_package_refuses_the_job_by_name(place: Path) -> 
         job()
     foreign = decode(data, JobSpec, limits.LOG_RECORD_BYTES)
     terms = msgspec.structs.replace(TERMS, spec=foreign)
-    offer = messages.LeaseOfferRequest(ZERO_HASH, terms, 100, 1 << 29, 1, terms.stake, 1, 10**9)
+    offer = messages.LeaseOfferRequest(JOB_FORMAT, ZERO_HASH, terms, 100, 1 << 29, 1, terms.stake, 1, 10**9)
     policy = LeasePolicy(ZERO_HASH, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: ZERO_HASH)
     for refuses in (check, Sync.of, proof_class.hidden_start, describe_sync):
         with pytest.raises(SpecError, match=r"FF-JOB-044.*unknown sync method 'sign_vote'"):

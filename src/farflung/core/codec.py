@@ -54,19 +54,40 @@ def decode(data: bytes | bytearray | memoryview, kind: type[T], limit: int, valu
     Raises ProtocolError: FF-CORE-020 too long, FF-CORE-021 not of this type, FF-CORE-022 not canonical,
     FF-CORE-023 a float that is not finite, FF-CORE-024 too many values.
     """
-    if len(data) > limit:
-        raise ProtocolError("FF-CORE-020", f"message of {len(data)} bytes", cause=f"the limit is {limit} bytes")
+    _check_length(data, limit)
     if values is not None and count_values(data, values) > values:
         raise ProtocolError("FF-CORE-024", "message of too many values", cause=f"the limit is {values}")
-    try:
-        value = msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise ProtocolError("FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]) from None
+    value = _read(data, kind)
     if encode(value) != data:
         raise ProtocolError("FF-CORE-022", "message is not canonical", cause="it does not re-encode to itself")
     if _may_hold_floats(cast(Hashable, kind)):
         _refuse_non_finite(value)
     return value
+
+
+def decode_head(data: bytes | bytearray | memoryview, kind: type[T], limit: int) -> T:
+    """The first fields of a struct of any format: `kind` names them, and what follows is not looked at.
+
+    Raises ProtocolError FF-CORE-020, FF-CORE-021.
+    """
+    _check_length(data, limit)
+    return _read(data, kind)
+
+
+def _check_length(data: bytes | bytearray | memoryview, limit: int) -> None:
+    if len(data) > limit:
+        raise ProtocolError("FF-CORE-020", f"message of {len(data)} bytes", cause=f"the limit is {limit} bytes")
+
+
+def _read(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise ProtocolError("FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]) from None
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what `decode_head` reads: more may follow."""
 
 
 _PLAIN: Final = (

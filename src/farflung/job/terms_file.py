@@ -6,9 +6,10 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.file_header import HEAD_BYTES, FileFormat, file_of, value_of
+from farflung.core.release import JOB_FORMAT
 from farflung.job.spec import JobTerms
 
-FORMAT: Final = FileFormat("terms", 2)
+FORMAT: Final = FileFormat("terms", JOB_FORMAT)
 BYTES: Final = limits.LOG_RECORD_BYTES + HEAD_BYTES  # of a file, at most
 
 

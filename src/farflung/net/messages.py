@@ -14,14 +14,16 @@ import struct
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode
+from farflung.core.codec import Head, Wire, decode_head
 from farflung.core.codec import encode as to_wire
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
+from farflung.core.release import UPGRADE, VERSION
 
 _ASK: Final = struct.Struct(">BIB")
 _ANSWER: Final = struct.Struct(">I")
 _METHOD: Final = re.compile(rb"[a-z][a-z0-9_.]*")
 _CODE: Final = re.compile(r"FF-[A-Z]{1,16}-[0-9]{3}")
+_VERSION_LENGTH: Final = 32  # characters that are shown of a version
 _TEXT_BYTES: Final = 1200  # of each text in an error: three of them and a code stay under limits.ERROR_BYTES
 
 
@@ -45,12 +47,23 @@ class MessageKind(enum.IntEnum):
 
 
 class ErrorBody(Wire, frozen=True):
-    """A FarflungError on the wire."""
+    """A FarflungError on the wire, and which farflung says it."""
 
     code: str
     message: str
     cause: str
     hint: str
+    version: str
+
+
+class ErrorBodyHead(Head, frozen=True):
+    """The part of an error that every farflung reads, whatever a later one adds."""
+
+    code: str
+    message: str
+    cause: str
+    hint: str
+    version: str
 
 
 class RemoteError(NetworkError):
@@ -115,7 +128,7 @@ def _printable(text: str) -> str:
 
 def write_error(error: FarflungError) -> bytes:
     """The body of an ERROR, at most limits.ERROR_BYTES long."""
-    return to_wire(ErrorBody(error.code, _cut(error.message), _cut(error.cause), _cut(error.hint)))
+    return to_wire(ErrorBody(error.code, _cut(error.message), _cut(error.cause), _cut(error.hint), VERSION))
 
 
 def _cut(text: str) -> str:
@@ -123,8 +136,16 @@ def _cut(text: str) -> str:
 
 
 def read_error(body: bytes) -> RemoteError:
-    """The peer's error, harmless to print. Raises ProtocolError FF-NET-024 or FF-CORE-02x."""
-    told = decode(body, ErrorBody, limits.ERROR_BYTES)
+    """The peer's error, harmless to print. Raises ProtocolError FF-NET-024 or FF-CORE-02x.
+
+    Where the peer runs another farflung, the cause names both versions: what either cannot read often has that cause.
+    """
+    told = decode_head(body, ErrorBodyHead, limits.ERROR_BYTES)
     if not _CODE.fullmatch(told.code):
         raise _refuse("the code of an error is no error code")
-    return RemoteError(told.code, _printable(told.message), cause=_printable(told.cause), hint=_printable(told.hint))
+    cause, hint = _printable(told.cause), _printable(told.hint)
+    if told.version != VERSION:
+        versions = f"it runs farflung {_printable(told.version)[:_VERSION_LENGTH]}, and this is farflung {VERSION}"
+        cause = f"{cause}; {versions}" if cause else versions
+        hint = hint or f"run the same version on both; to have the newest here: {UPGRADE}"
+    return RemoteError(told.code, _printable(told.message), cause=cause, hint=hint)

@@ -45,6 +45,8 @@ def status(folder: Path | None, on: str | None, as_json: bool) -> None:
         f"Relay    {each['key'][:8]} at {each['host']}:{each['port']}: {each['why'] or 'answers'}"
         for each in facts["relays"]
     ]
+    if facts["newest"]:
+        lines += [f"Version  farflung {facts['newest']}; {facts['least']} or newer takes part"]
     lines += [f"Nodes    {facts['nodes']} registered, {facts['online']} online"]
     if (given := facts["faucet"]) is not None:
         lines += [
@@ -81,6 +83,8 @@ async def _status(network: NamedNetwork) -> dict[str, Any]:
         "faucet": None
         if card is None or not card.faucet.grant
         else {name: getattr(card.faucet, name) for name in card.faucet.__struct_fields__},
+        "least": card.least if card is not None else "",
+        "newest": card.newest if card is not None else "",
         "message": card.message if card is not None else "",
     }
 
@@ -144,6 +148,8 @@ async def _facts(client: LedgerClient, row: NodeRow, said: Advertisement | None)
     if said is not None:
         able = said.capabilities
         facts |= {
+            "version": said.version,
+            "job_formats": said.formats,
             "role": _ROLES[said.role],
             "seconds": max(0, int(time.time()) - said.endpoint.issued),
             "relayed": all(place.relay != DIRECT for place in said.endpoint.places),
@@ -164,5 +170,5 @@ def _line(facts: dict[str, Any]) -> str:
         return f"{name}  offline  {held}"
     return (
         f"{name}  {facts['role']}  {held}; {format_bytes(facts['memory_bytes'])}, "
-        f"{facts['flops'] / 1e9:.0f} GFLOPS, seen {format_seconds(facts['seconds'])} ago"
+        f"{facts['flops'] / 1e9:.0f} GFLOPS, farflung {facts['version']}, seen {format_seconds(facts['seconds'])} ago"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from farflung.app.netcheck.relay import RelayAddress, addresses
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import NS_ENDPOINT, SigningKey, is_signed
+from farflung.core.crypto import NS_ADVERTISEMENT, SigningKey, is_signed
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.ids import PeerId, short
 from farflung.host.net_readings import PeerReading
@@ -23,7 +24,7 @@ from farflung.net.endpoint_records import DIRECT, EndpointAddress, EndpointRecor
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.quorum_read import QUERY
-from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing
+from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing, read_advertisement
 
 ASK_SECONDS: Final = 4.0
 DIAL_SECONDS: Final = 6.0  # a relay waits 5 s for the peer to come
@@ -65,7 +66,7 @@ async def _ask(
     except (OSError, UnicodeError) as error:
         return msgspec.structs.replace(seen, failed="FF-NET-043", why=f"{ledger.host} has no address: {error}"), None
     seen = msgspec.structs.replace(seen, is_registered=await _is_registered(connection, peer))
-    own = next((each for each in listing.advertisements if each.endpoint.peer == peer), None)
+    own = next((each for each in _readable(listing) if each.endpoint.peer == peer), None)
     if own is None:
         return seen, None
     if not _is_own(own):
@@ -79,6 +80,12 @@ async def _ask(
         places=tuple(_place(place) for place in record.places),
     )
     return seen, record
+
+
+def _readable(listing: DirectoryListing) -> Iterator[Advertisement]:
+    for each in listing.advertisements:
+        with contextlib.suppress(FarflungError):
+            yield read_advertisement(each)
 
 
 async def _is_registered(connection: Connection, peer: PeerId) -> bool | None:
@@ -96,8 +103,7 @@ def _is_own(advertisement: Advertisement) -> bool:
         check_values(record)
     except FarflungError:
         return False
-    said = encode((record, advertisement.capabilities, advertisement.role))
-    return is_signed(record.peer, advertisement.signature, NS_ENDPOINT, said)
+    return is_signed(record.peer, advertisement.signature, NS_ADVERTISEMENT, advertisement.said)
 
 
 def _place(place: EndpointAddress) -> str:

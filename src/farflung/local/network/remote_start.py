@@ -130,7 +130,8 @@ async def _found(
             raise PolicyError(
                 "FF-APP-562",
                 f"too few nodes: {said}",
-                cause=found.providers.why or found.verifiers.why or "no more are online",
+                cause="; ".join(filter(None, (found.providers.why or found.verifiers.why, found.versions)))
+                or "no more are online",
                 hint="wait longer (--wait 1h), or hire fewer: --set network.providers=N --set network.verifiers=N",
             )
         if said != told:

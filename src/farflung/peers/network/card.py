@@ -14,18 +14,18 @@ from typing import Annotated, Final
 import msgspec
 
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Head, Wire, decode, decode_head, encode
 from farflung.core.crypto import NS_NETWORK_CARD, SigningKey, is_signed
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS, MICRO
-from farflung.core.release import VERSION
+from farflung.core.release import UPGRADE, VERSION
 from farflung.peers.network.invitation import Seat, is_name, is_place
 from farflung.peers.process.config import ListenerConfig, Port
 
 CARD: Final = "network.card"
 Money = Annotated[int, msgspec.Meta(ge=0, le=MAX_CREDITS)]
-FORMAT: Final = 1
+FORMAT: Final = 2
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 
 
@@ -52,19 +52,21 @@ class FaucetTerms(Wire, frozen=True):
 class NetworkCard(Wire, frozen=True):
     """`seat` says this at `issued` (seconds since 1970, by its clock). `seats`: itself first, and others it knows.
 
-    `least`, `newest`: versions of farflung that take part. `foreign_modules`: jobs with Python code of their own are
-    usual here. `message`: of the day, by the operator.
+    `least`, `newest`: versions of farflung that take part; they and the format stay first, so that whoever cannot read
+    the rest can say why. `formats`: of the jobs that the newest one takes. `foreign_modules`: jobs with Python code of
+    their own are usual here. `message`: of the day, by the operator.
     """
 
     format: int
+    least: str
+    newest: str
+    formats: tuple[int, ...]
     name: str
     chain: Hash
     seat: PeerId
     issued: int
     seats: tuple[Seat, ...]
     relays: tuple[NetworkRelay, ...]
-    least: str
-    newest: str
     faucet: FaucetTerms
     foreign_modules: bool
     message: str
@@ -75,6 +77,20 @@ class SignedNetworkCard(Wire, frozen=True):
 
     card: NetworkCard
     signature: Signature
+
+
+class NetworkCardHead(Head, frozen=True):
+    """The part of a card that is the same in every format."""
+
+    format: int
+    least: str
+    newest: str
+
+
+class SignedNetworkCardHead(Head, frozen=True):
+    """The same, as it comes."""
+
+    card: NetworkCardHead
 
 
 class NetworkRelayConfig(ListenerConfig, frozen=True):
@@ -121,8 +137,12 @@ def sign_card(key: SigningKey, card: NetworkCard) -> SignedNetworkCard:
 def read_card(data: bytes, seat: PeerId, chain: Hash) -> NetworkCard:
     """The card that a seat sent.
 
-    Raises VerificationError FF-APP-526 (not signed by that seat for that chain), ProtocolError FF-APP-530 (its values).
+    Raises VerificationError FF-APP-526 (not signed by that seat for that chain), ProtocolError FF-APP-530 (its values),
+    FF-APP-602 (of another format).
     """
+    head = decode_head(data, SignedNetworkCardHead, limits.NETWORK_CARD_BYTES).card
+    if head.format != FORMAT:
+        raise _other_format(head)
     signed = decode(data, SignedNetworkCard, limits.NETWORK_CARD_BYTES)
     card = signed.card
     if card.seat != seat or card.chain != chain or not is_signed(seat, signed.signature, NS_NETWORK_CARD, encode(card)):
@@ -132,10 +152,18 @@ def read_card(data: bytes, seat: PeerId, chain: Hash) -> NetworkCard:
     return card
 
 
+def _other_format(head: NetworkCardHead) -> ProtocolError:
+    newest = head.newest if _VERSION.fullmatch(head.newest) else "of no version"
+    return ProtocolError(
+        "FF-APP-602",
+        f"a network card is of format {head.format}, of farflung {newest}",
+        cause=f"this is farflung {VERSION}, which reads format {FORMAT}",
+        hint=UPGRADE,
+    )
+
+
 def _fault_of(card: NetworkCard) -> str:
     """What is wrong with a card's values, or nothing."""
-    if card.format != FORMAT:
-        return f"it is of format {card.format}, and this farflung reads format {FORMAT}"
     if len(card.seats) > limits.NETWORK_SEATS or len(card.relays) > limits.NETWORK_RELAYS:
         return f"it names {len(card.seats)} seats and {len(card.relays)} relays"
     if len(card.message) > limits.NETWORK_MESSAGE_CHARACTERS or not is_name(card.name):

@@ -9,7 +9,7 @@ from pathlib import Path
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
-from farflung.core.release import VERSION
+from farflung.core.release import JOB_FORMATS, VERSION
 from farflung.ledger.block import Genesis
 from farflung.peers.network.card import (
     FORMAT,
@@ -74,14 +74,15 @@ class NetworkService:
         relays = [NetworkRelay(PeerId(bytes(r.peer)), r.host, r.port, r.price) for r in self._config.relays]
         return NetworkCard(
             FORMAT,
+            self._config.least,
+            VERSION,
+            JOB_FORMATS,
             self.name,
             self._genesis.chain,
             self._key.public,
             now,
             tuple(seats[: limits.NETWORK_SEATS]),
             tuple(relays),
-            self._config.least,
-            VERSION,
             FaucetTerms() if self._config.faucet is None else self._config.faucet.terms,
             self._config.foreign_modules,
             self._config.message,

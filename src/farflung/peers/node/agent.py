@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from farflung.core.attestations import attestation_hash
 from farflung.core.codec import encode
-from farflung.core.errors import FarflungError, PolicyError, ProtocolError, RunError
+from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.core.units import Millis
@@ -123,8 +123,9 @@ class NodeAgent:
         peer, route = connection.peer, self._role.routes.get(method)
         if method.startswith("object."):
             return self._serve(peer, method, body)
-        caller = route.caller if route is not None else Caller.REQUESTER
-        is_allowed, lease = self._admitted(peer, caller)
+        if route is None:
+            raise self._role.unserved(method)
+        is_allowed, lease = self._admitted(peer, route.caller)
         self._asked = time.monotonic()
         if peer == self.requester:
             self._hold.order(time.monotonic())
@@ -138,8 +139,6 @@ class NodeAgent:
                 raise _worker_gone()
         if not is_allowed:
             raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
-        if route is None:
-            raise ProtocolError("FF-APP-043", f"a {self._role.name} does not serve {method[:40]!r}")
         reply = route.answer(NodeCall(self, lease, peer), decoded(route, lease.job if lease else None, body))
         if inspect.isawaitable(reply):
             reply = await reply

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from farflung.core import limits
 from farflung.core.codec import decode
+from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.release import JOB_FORMATS, VERSION, format_list
 from farflung.ledger.transactions import LeaseRole
-from farflung.peers.protocol.messages import order
+from farflung.peers.protocol.messages import LeaseOfferRequest, order, read_proposal
 
 
 class Caller(Enum):
@@ -50,11 +52,21 @@ class NodeRole(NamedTuple):
     role: LeaseRole
     routes: Mapping[str, Route]
 
+    def unserved(self, method: str) -> ProtocolError:
+        """The error FF-APP-043 for a message that it does not know."""
+        return ProtocolError(
+            "FF-APP-043",
+            f"a {self.name} does not serve {method[:40]!r}",
+            cause=f"it runs farflung {VERSION}, which takes jobs of format {format_list(JOB_FORMATS)}",
+        )
+
 
 def decoded(route: Route, job: Hash | None, body: bytes) -> Any:
     """A message; one about a lease names its job. Raises ProtocolError, PolicyError FF-APP-057."""
     if route.request is bytes:
         return body
+    if route.request is LeaseOfferRequest:
+        return read_proposal(body)
     return order(job, body, route.request) if job is not None else decode(body, route.request, limits.CONTROL_BYTES)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import astuple, replace
+
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_ENDPOINT, SigningKey, is_signed
-from farflung.core.errors import FarflungError, NetworkError, VerificationError
+from farflung.core.codec import Head, Wire, decode, decode_head, encode
+from farflung.core.crypto import NS_ADVERTISEMENT, SigningKey, is_signed
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
 from farflung.core.ids import PeerId, Signature
+from farflung.core.release import JOB_FORMATS, UPGRADE, VERSION
 from farflung.ledger.transactions import LeaseRole
 from farflung.market.provider_offer import Capabilities
 from farflung.net.endpoint_records import EndpointAddress, EndpointRecord, check_time, check_values, issue
@@ -21,26 +25,61 @@ from farflung.net.io.connection import Connection
 
 PUBLISH = "directory.publish"
 LIST = "directory.list"
+FORMAT: Final = 1  # of an advertisement
+ADVERTISEMENT_BYTES: Final = 1000  # so that the listing of a full directory fits one message
 LOOK_SECONDS: Final = 2.0  # between looks whether the directory still knows this node
 TELL_SECONDS: Final = limits.RECORD_SECONDS / 3  # between records
 _TRIES: Final = 50
+_VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 
 
 class Advertisement(Wire, frozen=True):
-    """One node's volatile facts. The ledger holds the binding ones: price, stake, a hash of the capabilities."""
+    """One node's volatile facts. The ledger holds the binding ones: price, stake, a hash of the capabilities.
 
+    `format`: of the advertisement; `version`: the farflung that the node runs; `formats`: of the jobs that it takes.
+    Both of the first stay first, so that whoever cannot read the rest can say why.
+    """
+
+    format: int
+    version: str
+    formats: tuple[int, ...]
     endpoint: EndpointRecord
     capabilities: Capabilities
     role: LeaseRole
-    signature: Signature
+    signature: Signature = Signature(b"")
+
+    @property
+    def said(self) -> bytes:
+        """What the node signs."""
+        return encode(astuple(self)[:-1])
+
+
+class AdvertisementHead(Head, frozen=True):
+    """The part of an advertisement that is the same in every format."""
+
+    format: int
+    version: str
 
 
 def advertise(
     key: SigningKey, endpoint: EndpointRecord, capabilities: Capabilities, role: LeaseRole = LeaseRole.TRAIN
 ) -> Advertisement:
-    """A signed advertisement."""
-    said = encode((endpoint, capabilities, role))
-    return Advertisement(endpoint, capabilities, role, key.sign(NS_ENDPOINT, said))
+    """A signed advertisement of this farflung."""
+    plain = Advertisement(FORMAT, VERSION, JOB_FORMATS, endpoint, capabilities, role)
+    return replace(plain, signature=key.sign(NS_ADVERTISEMENT, plain.said))
+
+
+def read_advertisement(data: bytes) -> Advertisement:
+    """An advertisement, of which nothing is checked but its form. Raises ProtocolError FF-CORE-02x, FF-APP-601."""
+    head = decode_head(data, AdvertisementHead, ADVERTISEMENT_BYTES)
+    if head.format != FORMAT:
+        raise ProtocolError(
+            "FF-APP-601",
+            f"an advertisement is of format {head.format}, of farflung {shown_version(head.version)}",
+            cause=f"this is farflung {VERSION}, which reads format {FORMAT}",
+            hint=UPGRADE,
+        )
+    return decode(data, Advertisement, ADVERTISEMENT_BYTES)
 
 
 def check_advertisement(advertisement: Advertisement, peer: PeerId, now: float) -> None:
@@ -49,16 +88,20 @@ def check_advertisement(advertisement: Advertisement, peer: PeerId, now: float) 
     """
     check_values(advertisement.endpoint)
     check_time(advertisement.endpoint, now)
-    said = encode((advertisement.endpoint, advertisement.capabilities, advertisement.role))
     is_own = advertisement.endpoint.peer == peer
-    if not is_own or not is_signed(peer, advertisement.signature, NS_ENDPOINT, said):
+    if not is_own or not is_signed(peer, advertisement.signature, NS_ADVERTISEMENT, advertisement.said):
         raise VerificationError("FF-APP-032", "an advertisement is not signed by the node that it names")
 
 
 class DirectoryListing(Wire, frozen=True):
-    """All advertisements that a directory holds."""
+    """All advertisements that a directory holds, each in its node's own format."""
 
-    advertisements: tuple[Advertisement, ...]
+    advertisements: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, advertisements: Iterable[Advertisement]) -> DirectoryListing:
+        """The listing of these."""
+        return cls(tuple(encode(each) for each in advertisements))
 
 
 def read_directory(path: Path, size: int, now: float) -> tuple[Advertisement, ...]:
@@ -73,10 +116,25 @@ def read_directory(path: Path, size: int, now: float) -> tuple[Advertisement, ..
 
 def sound(listing: DirectoryListing, now: float) -> Iterator[Advertisement]:
     """Those that can be trusted at `now` (seconds since 1970): one bad advertisement takes no other with it."""
-    for advertisement in listing.advertisements:
+    for each in listing.advertisements:
         with contextlib.suppress(FarflungError):
+            advertisement = read_advertisement(each)
             check_advertisement(advertisement, advertisement.endpoint.peer, now)
             yield advertisement
+
+
+def unread_versions(listing: DirectoryListing) -> Iterator[str]:
+    """The farflung of each node whose advertisement is of a format that this one cannot read, by its own word."""
+    for each in listing.advertisements:
+        with contextlib.suppress(FarflungError):
+            head = decode_head(each, AdvertisementHead, ADVERTISEMENT_BYTES)
+            if head.format != FORMAT:
+                yield shown_version(head.version)
+
+
+def shown_version(version: str) -> str:
+    """A stranger's version, harmless to print."""
+    return version if _VERSION.fullmatch(version) else "of no version"
 
 
 class DirectoryPublisher:

@@ -38,11 +38,12 @@ from typing import Protocol, TypeVar
 
 from farflung.core import limits
 from farflung.core.attestations import Attestation
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Head, Wire, decode, decode_head, encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.relay_passes import SignedRelayPass
+from farflung.core.release import JOB_FORMATS, VERSION, format_list
 from farflung.job.spec import JobTerms
 from farflung.ledger.earnings_tally import EarningsVoucher, SignedEarningsTally
 from farflung.ledger.transactions import LeaseRole, PlantedTrace, SignedLeaseOffer, SignedVerdict
@@ -76,9 +77,11 @@ SCORE = "audit.score"
 class LeaseOfferRequest(Wire, frozen=True):
     """A job, and what the requester would pay a unit (micro-credits per token) for at most `units_max`.
 
+    `format`: of the job (core.release), which stays first, so that a node can name a format that it cannot read.
     `worker_bytes`: memory of one worker at its peak, as the requester's plan has it.
     """
 
+    format: int
     chain: Hash
     terms: JobTerms
     dataset_bytes: int
@@ -88,6 +91,25 @@ class LeaseOfferRequest(Wire, frozen=True):
     units_max: int
     expires: int
     role: LeaseRole = LeaseRole.TRAIN
+
+
+class LeaseOfferHead(Head, frozen=True):
+    """The part of a proposal that is the same in every format."""
+
+    format: int
+
+
+def read_proposal(body: bytes) -> LeaseOfferRequest:
+    """A proposal. Raises ProtocolError, PolicyError FF-APP-600: a job of another format."""
+    said = decode_head(body, LeaseOfferHead, limits.CONTROL_BYTES).format
+    if said not in JOB_FORMATS:
+        raise PolicyError(
+            "FF-APP-600",
+            f"this node takes no jobs of format {said}",
+            cause=f"it runs farflung {VERSION}, which takes jobs of format {format_list(JOB_FORMATS)}",
+            hint="propose to a node whose advertisement names the format",
+        )
+    return decode(body, LeaseOfferRequest, limits.CONTROL_BYTES)
 
 
 class LeaseOfferReply(Wire, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,7 @@ from farflung.core.errors import FarflungError, PolicyError, RunError, Verificat
 from farflung.core.events import ProcessExitEvent, ProviderMatchEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId, short
 from farflung.core.money import Credits
+from farflung.core.release import JOB_FORMAT, VERSION
 from farflung.core.units import Seconds
 from farflung.job.spec import JobTerms
 from farflung.ledger.table_rows import LeaseRow, NodeRow
@@ -35,7 +37,7 @@ from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import Dial
-from farflung.peers.protocol.directory import LIST, DirectoryListing, sound
+from farflung.peers.protocol.directory import LIST, DirectoryListing, shown_version, sound, unread_versions
 from farflung.peers.protocol.image_check import check_image
 from farflung.peers.protocol.job_key import is_lease_key_signed
 from farflung.peers.rundir.journal import EventEmitter
@@ -58,15 +60,28 @@ class LeaseBudget(msgspec.Struct, frozen=True):
 
 
 class StandingAsks(msgspec.Struct, frozen=True):
-    """Standing asks by role, and where everybody can be reached."""
+    """Standing asks by role, and where everybody can be reached.
+
+    `other_versions`: nodes that take no job of this format, by the farflung that each says it runs.
+    """
 
     of: dict[LeaseRole, list[Ask]]
     addresses: dict[PeerId, messages.PeerAddress]
+    other_versions: Mapping[str, int] = {}
 
     @property
     def benchmarks(self) -> dict[PeerId, int]:
         """FLOP/s that each provider offers, all threads of its worker together."""
         return {a.peer: a.capabilities.flops * a.capabilities.threads for a in self.of[LeaseRole.TRAIN]}
+
+    @property
+    def versions_text(self) -> str:
+        """`3 nodes run farflung 0.1.0, and this job needs 0.2.0`; empty where all nodes take its format."""
+        return "; ".join(
+            f"{count} {'node runs' if count == 1 else 'nodes run'} farflung {version},"
+            f" and this job is of farflung {VERSION} (job format {JOB_FORMAT})"
+            for version, count in sorted(self.other_versions.items())
+        )
 
 
 class LeaseHolders(msgspec.Struct, frozen=True):
@@ -81,21 +96,24 @@ class LeaseHolders(msgspec.Struct, frozen=True):
 async def read_asks(ledger: LedgerClient, directory: Connection) -> StandingAsks:
     """Standing asks: price and stake from the ledger, role, capabilities and address from the directory.
 
-    Who advertises another kind of machine than its row names is left out.
+    Who advertises another kind of machine than its row names is left out, and who takes no job of this format.
     """
     listing = decode(await directory.call(LIST, b""), DirectoryListing, limits.CONTROL_BYTES)
     nodes = {node.node: node for node in await ledger.nodes()}
     of: dict[LeaseRole, list[Ask]] = {role: [] for role in LeaseRole}
     addresses = {}
+    others = Counter(unread_versions(listing))
     for advertisement in sound(listing, time.time()):
         record, said = advertisement.endpoint, advertisement.capabilities
         if (node := nodes.get(record.peer)) is not None and node.caps != caps_hash(lasting(said)):
             continue
         addresses[record.peer] = messages.PeerAddress(record.peer, record.places)
-        if node is not None:
+        if JOB_FORMAT not in advertisement.formats:
+            others[shown_version(advertisement.version)] += 1
+        elif node is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)
             of[advertisement.role].append(Ask(record.peer, price, stake, said))
-    return StandingAsks(of, addresses)
+    return StandingAsks(of, addresses, others)
 
 
 class RoleOffers(msgspec.Struct, frozen=True):
@@ -115,6 +133,7 @@ async def hire(
     """
     leases = [lease for lease in await ledger.leases(terms.id) if lease.is_open]
     negotiation = LeaseNegotiation(ledger.chain, terms, budget, dial, journal)
+    negotiation.left_out = asks.versions_text
     taken = await (negotiation.renew(leases) if leases else _lease(ledger, negotiation, asks))
     train, audit = (taken.get(role) for role in (LeaseRole.TRAIN, LeaseRole.AUDIT))
     if train is None or not train.offered:
@@ -140,7 +159,11 @@ async def _lease(
     """Has offers signed and leased; who changed what it asks before the block of the leases is left out."""
     known = {role: list(asks.of[role]) for role in LeaseRole if negotiation.counts[role]}
     for role, listings in known.items():
-        market.match(negotiation.request(role), listings)
+        try:
+            market.match(negotiation.request(role), listings)
+        except PolicyError as error:
+            causes = "; ".join(filter(None, (error.cause, negotiation.left_out)))
+            raise PolicyError(error.code, error.message, cause=causes, hint=error.hint) from error
     for left in reversed(range(SCHEDULES)):
         taken = {role: await negotiation.take(role, listings) for role, listings in known.items()}
         try:
@@ -185,6 +208,7 @@ class LeaseNegotiation:
         self._chain, self.terms, self._budget, self._dial, self._journal = chain, terms, budget, dial, journal
         self._signed: dict[PeerId, messages.LeaseOfferReply] = {}
         self._refusals: dict[PeerId, str] = {}
+        self.left_out = ""  # why nodes were not asked
         network = terms.spec.network
         self.counts = {
             LeaseRole.TRAIN: network.providers,
@@ -255,7 +279,7 @@ class LeaseNegotiation:
         return RunError(
             "FF-APP-061",
             "no provider took the job",
-            cause=("; ".join(refusals[:SHOWN]) + more)[:400] or "nobody was asked: no ask fits the job",
+            cause=("; ".join(refusals[:SHOWN]) + more)[:400] or self.left_out or "no ask fits the job",
             hint="wait for other providers, or change what their answers name: price, stake, memory or module",
         )
 
@@ -268,7 +292,7 @@ class LeaseNegotiation:
         ]
         if not short_of:
             return None
-        why = "; ".join([*self._refusals.values()][:SHOWN]) or "no more of them are online and alike"
+        why = "; ".join([*self._refusals.values()][:SHOWN]) or self.left_out or "no more are online and alike"
         return WarningEvent(
             code="FF-APP-561",
             message=f"the job begins with {' and '.join(short_of)}: {why}"[:400],
@@ -282,7 +306,7 @@ class LeaseNegotiation:
     def _proposal(self, role: LeaseRole, price: int, units: int) -> messages.LeaseOfferRequest:
         money = (price, self.terms.stake, units, self._budget.deadline)
         sizes = self._budget.dataset_bytes, self._budget.memory_bytes
-        return messages.LeaseOfferRequest(self._chain, self.terms, *sizes, *money, role)
+        return messages.LeaseOfferRequest(JOB_FORMAT, self._chain, self.terms, *sizes, *money, role)
 
     async def _propose_all(
         self, proposals: dict[PeerId, messages.LeaseOfferRequest]

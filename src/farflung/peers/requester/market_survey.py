@@ -31,11 +31,15 @@ class RoleSurvey(msgspec.Struct, frozen=True):
 
 
 class MarketSurvey(msgspec.Struct, frozen=True):
-    """What a job finds on a network. `stake`: micro-credits that it asks of each node."""
+    """What a job finds on a network. `stake`: micro-credits that it asks of each node.
+
+    `versions`: which nodes take no job of this format, for people; empty: none.
+    """
 
     providers: RoleSurvey
     verifiers: RoleSurvey
     stake: Credits
+    versions: str = ""
 
     @property
     def is_enough(self) -> bool:
@@ -58,7 +62,7 @@ def survey(spec: JobSpec, asks: StandingAsks, memory_bytes: int, most_stake: Cre
         role: _role(MatchRequest(ZERO_HASH, count, price, memory_bytes, stake=stake), asks.of[role])
         for role, count in wanted.items()
     }
-    return MarketSurvey(found[LeaseRole.TRAIN], found[LeaseRole.AUDIT], stake)
+    return MarketSurvey(found[LeaseRole.TRAIN], found[LeaseRole.AUDIT], stake, asks.versions_text)
 
 
 def _nth(amounts: Sequence[Credits], count: int) -> Credits:

@@ -21,6 +21,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.release import VERSION
 from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
@@ -36,11 +37,13 @@ from farflung.peers.network.card import CARD, SignedNetworkCard
 from farflung.peers.network.grant import GRANT, REQUEST_BYTES, GrantReply, GrantRequest, no_faucet
 from farflung.peers.network.service import NetworkService
 from farflung.peers.protocol.directory import (
+    ADVERTISEMENT_BYTES,
     LIST,
     PUBLISH,
     Advertisement,
     DirectoryListing,
     check_advertisement,
+    read_advertisement,
     read_directory,
 )
 from farflung.peers.validator.committee import MESSAGE, CommitteeMember
@@ -48,9 +51,8 @@ from farflung.peers.validator.committee import MESSAGE, CommitteeMember
 STANDING = "ledger.standing"
 TOLD = "directory.told"  # by another validator: what a node published there
 DIRECTORY_SIZE = 4096
-ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one message
 
-DIRECTORY_BYTES = DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1)
+DIRECTORY_BYTES = DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 3)
 
 assert DIRECTORY_BYTES < limits.CONTROL_BYTES
 
@@ -118,7 +120,7 @@ class LedgerRequestHandler:
         """One request of one peer, by the table below."""
         route = ROUTES.get(method)
         if route is None or not self._admits(connection.peer, route.caller):
-            raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
+            raise _unserved(method)
         reply = route.answer(self, connection, route.read(body))
         if inspect.isawaitable(reply):
             reply = await reply
@@ -141,7 +143,7 @@ class LedgerRequestHandler:
 
     def _card(self) -> SignedNetworkCard:
         if self._network is None:
-            raise ProtocolError("FF-APP-030", f"a validator does not serve {CARD!r}")
+            raise _unserved(CARD)
         return self._network.card()
 
     async def _grant(self, connection: Connection, request: GrantRequest) -> GrantReply:
@@ -228,11 +230,13 @@ class LedgerRequestHandler:
 
     def _listing(self) -> DirectoryListing:
         self._forget_expired()
-        return DirectoryListing(tuple(self._directory[p] for p in sorted(self._directory)))
+        return DirectoryListing.of(self._directory[p] for p in sorted(self._directory))
 
 
-def _advertisement(body: bytes) -> Advertisement:
-    return decode(body, Advertisement, ADVERTISEMENT_BYTES)
+def _unserved(method: str) -> ProtocolError:
+    return ProtocolError(
+        "FF-APP-030", f"a validator does not serve {method[:40]!r}", cause=f"it runs farflung {VERSION}"
+    )
 
 
 def _grant_request(body: bytes) -> GrantRequest:
@@ -247,9 +251,9 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     QUERY: LedgerRoute(queries.read_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._answer(query)),
     STANDING: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._standing()),
     LIST: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._listing()),
-    PUBLISH: LedgerRoute(_advertisement, LedgerCaller.ANYONE, LedgerRequestHandler._publish_here),
+    PUBLISH: LedgerRoute(read_advertisement, LedgerCaller.ANYONE, LedgerRequestHandler._publish_here),
     TOLD: LedgerRoute(
-        _advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
+        read_advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
     CARD: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._card()),
     GRANT: LedgerRoute(_grant_request, LedgerCaller.ANYONE, LedgerRequestHandler._grant),
