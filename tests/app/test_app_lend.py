@@ -17,6 +17,7 @@ import pytest
 
 from farflung.app.cli import lend as lending
 from farflung.app.cli.lend import LendOptions, _lend
+from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, RunError
@@ -24,12 +25,17 @@ from farflung.core.events import WarningEvent
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
+from farflung.net.io.endpoint import Endpoint
+from farflung.peers.ledger_client.client import serve_nothing
+from farflung.peers.ledger_client.connect import any_of, reaches_of, validators_in
 from farflung.peers.network import card, invitation
 from farflung.peers.network.account import own_account
 from farflung.peers.network.invitation import Invitation, Seat
+from farflung.peers.network.join import join
 from farflung.peers.node import home as homes
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.channel import ChannelEmitter
+from farflung.peers.protocol.job_notices import JobNotice, announce
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 SEAT, TREASURY = local_key(33, "seat"), local_key(33, "treasury")
@@ -214,3 +220,30 @@ def test_a_ledger_that_is_away_is_told_and_a_terminal_that_is_gone_ends_nothing(
     monkeypatch.setattr("sys.stdout", SimpleNamespace(write=closed, isatty=lambda: False))
     channel.report("warning", code="FF-APP-578", message="the requester is silent")
     assert channel.warning == "FF-APP-578 the requester is silent"
+
+
+def test_jobs_that_look_for_nodes_are_listed_with_pay_here_and_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JobNotice(6 * 10**8, 10**6, 10, 10_000, 1 << 20, False, 2, 1)
+
+    async def scenario() -> None:
+        async with network(tmp_path / "seat") as text:
+            known = await join(text)
+            endpoint = Endpoint(TREASURY, serve_nothing, ByteCounter())
+            try:
+                reach = any_of(reaches_of(validators_in(known.ledger), endpoint))
+                await announce(await reach(), job)
+            finally:
+                await endpoint.close()
+            await asyncio.to_thread(show_jobs, "commons", audit=False, as_json=False)
+            await asyncio.to_thread(show_jobs, text, audit=True, as_json=True)
+
+    asyncio.run(scenario())
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:3])) <= WIDTH
+    assert lines[0].startswith(TREASURY.public.hex()[:8])
+    assert "credits an hour here" in lines[0]
+    assert "cannot take it: no node runs: farflung lend commons" in lines[2]
+    (facts,) = json.loads(lines[3])["jobs"]
+    assert (facts["providers"], facts["obstacle"]) == (2, "no node runs: farflung lend --audit commons")

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import LendChannel, StepLines, with_clock
 from farflung.app.cli.systemd_unit import user_units, write_unit
 from farflung.core import limits
@@ -73,7 +74,7 @@ class LendOptions(NamedTuple):
 
 
 @click.command(epilog="Example: farflung lend INVITE --cores 4")
-@click.argument("words", nargs=-1, metavar="[INVITE|NAME | status|pause|resume|leave [NAME]]")
+@click.argument("words", nargs=-1, metavar="[INVITE|NAME | jobs|status|pause|resume|leave [NAME]]")
 @click.option("--audit", is_flag=True, help="Check others' work instead of training.")
 @click.option("--name", default="", metavar="TEXT", help="Of this node, in lines and logs.")
 @click.option("--host", default="", metavar="ADDRESS", help="A public address of this computer: no relay is used.")
@@ -94,6 +95,9 @@ def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> 
     options = LendOptions(**given)
     if words and words[0] in ORDERS:
         _order(words[0], words[1] if len(words) > 1 else "", as_json=as_json)
+        return
+    if words and words[0] == "jobs":
+        show_jobs(words[1] if len(words) > 1 else "", audit=options.audit, as_json=as_json)
         return
     if len(words) > 1:
         raise UsageError("FF-APP-001", "farflung lend takes one invitation or name", hint="farflung lend --help")

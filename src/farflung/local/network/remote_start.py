@@ -6,13 +6,14 @@ Nothing is locked here: the requester's process funds the job when the person ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from farflung.core import relay_passes
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError
+from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.money import Credits, format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.job.spec import JobSpec
@@ -26,10 +27,13 @@ from farflung.peers.network.account import own_account
 from farflung.peers.network.grant import request_grant
 from farflung.peers.network.invitation import is_invitation, read
 from farflung.peers.network.join import KnownNetwork, join
+from farflung.peers.protocol.job_notices import NOTICE_SECONDS, JobNotice, announce
 from farflung.peers.requester.lease_negotiation import read_asks
 from farflung.peers.requester.market_survey import MarketSurvey, survey
 from farflung.peers.rundir.genesis import stake_of
+from farflung.peers.rundir.inputs import known_layout
 from farflung.peers.rundir.network_record import NetworkRecord
+from farflung.plan.run_duration import forward_flop
 from farflung.plan.run_price import RunPrice, price
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the market
@@ -73,7 +77,8 @@ async def prepare_start(
         need = priced.escrow + channels + law.fee_min * (TRANSACTIONS + OF_A_ROUND * spec.rounds)
         token = read(on).token if is_invitation(on) else b""
         balance = await _funded(known, ledger, account, need, token, tell)
-        found = await _found(ledger, reaches, spec, memory_bytes, wait, tell)
+        wanted = notice_of(spec, priced, memory_bytes)
+        found = await _found(ledger, reaches, spec, wanted, wait, tell)
     finally:
         await endpoint.close()
     record = NetworkRecord(known.name, known.ledger, deadline, found.stake, known.relays, relay_price)
@@ -114,14 +119,29 @@ async def _funded(
     )
 
 
+def notice_of(spec: JobSpec, priced: RunPrice, memory_bytes: int) -> JobNotice:
+    """What lenders are told of a job that waits for nodes."""
+    layout, is_module = known_layout(spec), spec.model.kind == "module"
+    return JobNotice(
+        token_flop=int(3 * forward_flop(spec, layout)) if layout is not None and not is_module else 0,
+        tokens=spec.rounds * spec.round_tokens,
+        unit_price_max=priced.unit,
+        escrow=priced.escrow,
+        worker_bytes=memory_bytes,
+        is_module=is_module,
+        providers=spec.network.providers,
+        verifiers=spec.verifiers,
+    )
+
+
 async def _found(
-    ledger: LedgerClient, reaches: Sequence[Reach], spec: JobSpec, memory_bytes: int, wait: Seconds, tell: Tell
+    ledger: LedgerClient, reaches: Sequence[Reach], spec: JobSpec, wanted: JobNotice, wait: Seconds, tell: Tell
 ) -> MarketSurvey:
-    """Who is online, when enough are. Raises PolicyError FF-APP-562."""
+    """Who is online, when enough are; lenders can read what is looked for. Raises PolicyError FF-APP-562."""
     directory = any_of(reaches)
-    began, told = time.monotonic(), ""
+    began, told, posted = time.monotonic(), "", -NOTICE_SECONDS
     while True:
-        found = survey(spec, await read_asks(ledger, await directory()), memory_bytes, stake_of(spec))
+        found = survey(spec, await read_asks(ledger, await directory()), wanted.worker_bytes, stake_of(spec))
         if found.is_enough:
             return found
         said = online_text(found)
@@ -137,6 +157,10 @@ async def _found(
         if said != told:
             tell(f"{said}; waits for more, {format_seconds(Seconds(wait - waited))} at most")
             told = said
+        if waited - posted >= NOTICE_SECONDS / 2:
+            with contextlib.suppress(NetworkError):  # the job is found without it, too
+                await announce(await directory(), wanted)
+                posted = waited
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -27,7 +27,7 @@ from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.ledger_state import LedgerState
-from farflung.ledger.table_rows import KeyRow, NodeRow
+from farflung.ledger.table_rows import AccountRow, KeyRow, NodeRow
 from farflung.ledger.transactions import SignedTx
 from farflung.ledger.tx_results import Result
 from farflung.net.endpoint_records import check_newer
@@ -46,6 +46,7 @@ from farflung.peers.protocol.directory import (
     read_advertisement,
     read_directory,
 )
+from farflung.peers.protocol.job_notices import ANNOUNCE, NOTICES_LIST, NoticeBoard, read_notice
 from farflung.peers.validator.committee import MESSAGE, CommitteeMember
 
 STANDING = "ledger.standing"
@@ -113,6 +114,7 @@ class LedgerRequestHandler:
         for advertisement in kept:
             if self._may_list(advertisement.endpoint.peer):
                 self._directory[advertisement.endpoint.peer] = advertisement
+        self._board = NoticeBoard(self._balance, clock)
         self._turn = asyncio.Lock()
         self.committee: CommitteeMember | None = None
 
@@ -224,6 +226,11 @@ class LedgerRequestHandler:
         for peer in [p for p, each in self._directory.items() if each.endpoint.expires < over]:
             del self._directory[peer]
 
+    def _balance(self, account: PeerId) -> int:
+        """What an account holds at the head."""
+        row = self._chain.state.find(AccountRow, account)
+        return row.balance if row is not None else 0
+
     def _may_list(self, peer: PeerId) -> bool:
         """Keys are free, places are not: a node has put a stake on the ledger."""
         return self._chain.state.find(NodeRow, peer) is not None
@@ -255,6 +262,10 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     TOLD: LedgerRoute(
         read_advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
+    ANNOUNCE: LedgerRoute(
+        read_notice, LedgerCaller.ANYONE, lambda handler, line, said: handler._board.post(line.peer, said)
+    ),
+    NOTICES_LIST: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._board.listing()),
     CARD: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._card()),
     GRANT: LedgerRoute(_grant_request, LedgerCaller.ANYONE, LedgerRequestHandler._grant),
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),

@@ -1,0 +1,65 @@
+"""Decides what an announced job would pay this computer an hour, and why its node cannot take it: pure.
+
+The job's own word is taken for what it is: the node checks the proposal itself (peers.node.policy).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from farflung.core.units import format_bytes
+from farflung.ledger.transactions import LeaseRole
+from farflung.peers.protocol.job_notices import JobNotice
+from farflung.plan.run_duration import EFFICIENCY
+
+
+class LenderFacts(NamedTuple):
+    """One node: its role, FLOP/s of all cores that a job may use, bytes, ask a token, and what it is doing.
+
+    `busy`: why it takes no job now; empty: it would.
+    """
+
+    role: LeaseRole
+    flops: int
+    memory_bytes: int
+    disk_bytes: int
+    disk_floor: int
+    unit_price: int
+    allow_modules: bool
+    busy: str = ""
+
+
+class JobPay(NamedTuple):
+    """What a job would pay one node, an hour, at the node's ask and at the job's highest price; and for how long."""
+
+    least: int
+    most: int
+    hours: float
+
+
+def pay(notice: JobNotice, lender: LenderFacts) -> JobPay | None:
+    """None where it cannot be said: a model of foreign Python, or an auditor, who is paid for what is drawn."""
+    if not notice.token_flop or not lender.flops or lender.role is not LeaseRole.TRAIN:
+        return None
+    tokens = 3600 * lender.flops * EFFICIENCY / notice.token_flop
+    least = min(lender.unit_price, notice.unit_price_max)
+    return JobPay(int(tokens * least), int(tokens * notice.unit_price_max), notice.tokens / tokens)
+
+
+def obstacle(notice: JobNotice, lender: LenderFacts) -> str:
+    """Why a node cannot take a job; empty: it can."""
+    is_training = lender.role is LeaseRole.TRAIN
+    if not (notice.providers if is_training else notice.verifiers):
+        return "it looks for no providers" if is_training else "it looks for no verifiers"
+    if lender.busy:
+        return lender.busy
+    if notice.unit_price_max < lender.unit_price:
+        return f"it pays {notice.unit_price_max} micro-credits a token at most, this node asks {lender.unit_price}"
+    if notice.is_module and not lender.allow_modules:
+        return "its model is foreign Python, which this node does not run (--allow-modules)"
+    if notice.worker_bytes > lender.memory_bytes:
+        needed, given = format_bytes(notice.worker_bytes), format_bytes(lender.memory_bytes)
+        return f"it needs {needed} of memory, this node gives {given}"
+    if lender.disk_bytes < lender.disk_floor:
+        return f"{format_bytes(lender.disk_bytes)} of disk are free, this node keeps {format_bytes(lender.disk_floor)}"
+    return ""
