@@ -49,6 +49,17 @@ def test_two_threads_do_give_other_bits_than_one() -> None:
     assert 0 < max(found) < 500
 
 
+@pytest.mark.parametrize("threads", [2, 3, 4, 8, 16])
+def test_honest_segments_of_a_worker_with_all_cores_of_its_owner_hold_for_a_verifier_with_one(threads: int) -> None:
+    """The profile measures two threads: more split the same sums, and stay far inside what it allows."""
+    for seed, optimizer in enumerate(OPTIMIZERS):
+        one = stage(seed, optimizer)
+        with environment(NumericEnvironment(threads, True)):
+            found = one.judged(one.segment.honest().end)
+        assert found.finding is HOLDS
+        assert 0 < found.excess < 100  # other bits; a tolerance is 1000
+
+
 @pytest.mark.parametrize("kind", [NumericEnvironment(1, False), NumericEnvironment(2, False)], ids=str)
 def test_honest_segments_of_other_classes_hold(kind: NumericEnvironment) -> None:
     for seed, optimizer in enumerate(OPTIMIZERS):
