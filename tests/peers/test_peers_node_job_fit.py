@@ -9,13 +9,13 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.ledger.transactions import LeaseRole
-from farflung.peers.node.job_fit import JobPay, LenderProfile, obstacle, pay
+from farflung.peers.node.job_fit import JobPay, NodeTerms, obstacle, pay
 from farflung.peers.protocol import job_notices as board
 from farflung.peers.protocol.job_notices import JobNotice, NoticeBoard
 
 RICH, POOR = (SigningKey(bytes([i]) * 32).public for i in (1, 2))
 JOB = JobNotice(6 * 10**8, 10**6, 10, 10_000, 1 << 30, False, 2, 1)
-NODE = LenderProfile(LeaseRole.TRAIN, 10**11, 4 << 30, 9 << 30, 2 << 30, 4, allow_modules=False)
+NODE = NodeTerms(LeaseRole.TRAIN, 10**11, 4 << 30, 9 << 30, 2 << 30, 4, allow_modules=False)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ NODE = LenderProfile(LeaseRole.TRAIN, 10**11, 4 << 30, 9 << 30, 2 << 30, 4, allo
         (JOB, NODE._replace(flops=0), None),
     ],
 )
-def test_pay_an_hour_is_of_this_machines_speed(job: JobNotice, node: LenderProfile, said: JobPay | None) -> None:
+def test_pay_an_hour_is_of_this_machines_speed(job: JobNotice, node: NodeTerms, said: JobPay | None) -> None:
     found = pay(job, node)
     assert (found is None) == (said is None)
     assert found is None or said is None or found == pytest.approx(said)
@@ -48,7 +48,7 @@ def test_pay_an_hour_is_of_this_machines_speed(job: JobNotice, node: LenderProfi
         (JOB, NODE._replace(disk_bytes=1 << 30), "of disk"),
     ],
 )
-def test_a_job_that_cannot_be_taken_says_why(job: JobNotice, node: LenderProfile, why: str) -> None:
+def test_a_job_that_cannot_be_taken_says_why(job: JobNotice, node: NodeTerms, why: str) -> None:
     said = obstacle(job, node)
     assert why in said if why else said == ""
 

@@ -21,7 +21,7 @@ from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.node import home as homes
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ask
-from farflung.peers.node.job_fit import LenderProfile, obstacle, pay
+from farflung.peers.node.job_fit import NodeTerms, obstacle, pay
 from farflung.peers.process.config import read_role_config
 from farflung.peers.protocol.job_notices import PostedNotice, read_notices
 
@@ -58,7 +58,7 @@ async def _posted(network: NamedNetwork) -> list[PostedNotice]:
     return [found[key] for key in sorted(found)]
 
 
-def _lender(home: Path, *, audit: bool) -> LenderProfile:
+def _lender(home: Path, *, audit: bool) -> NodeTerms:
     """This computer, as its node here is configured, or as it would be by default."""
     role = LeaseRole.AUDIT if audit else LeaseRole.TRAIN
     memory, free = machine_probe.memory_bytes(), machine_probe.disk_bytes(home if home.is_dir() else Path.home())
@@ -69,14 +69,14 @@ def _lender(home: Path, *, audit: bool) -> LenderProfile:
         busy = "" if state == "waiting" else f"this node is {state}" + (f" on {said['job'][:8]}" if said["job"] else "")
     if not (home / homes.CONFIG).is_file():
         flops = int(machine_probe.sgemm_flops()) * machine_probe.cores()
-        return LenderProfile(role, flops, memory, free, 2 * _GB, 1, allow_modules=False, busy=busy)
+        return NodeTerms(role, flops, memory, free, 2 * _GB, 1, allow_modules=False, busy=busy)
     config = read_role_config(home / homes.CONFIG, NodeConfig)
     given = min(memory, config.memory_bytes or memory)
     flops = (config.flops or int(machine_probe.sgemm_flops())) * config.threads
-    return LenderProfile(role, flops, given, free, config.disk_floor, config.unit_price, config.allow_modules, busy)
+    return NodeTerms(role, flops, given, free, config.disk_floor, config.unit_price, config.allow_modules, busy)
 
 
-def _facts(each: PostedNotice, lender: LenderProfile) -> dict[str, Any]:
+def _facts(each: PostedNotice, lender: NodeTerms) -> dict[str, Any]:
     job, paid = each.notice, pay(each.notice, lender)
     facts = {"requester": each.requester.hex(), **{name: getattr(job, name) for name in job.__struct_fields__}}
     facts |= {"obstacle": obstacle(job, lender)}

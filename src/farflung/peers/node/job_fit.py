@@ -13,7 +13,7 @@ from farflung.peers.protocol.job_notices import JobNotice
 from farflung.plan.run_duration import EFFICIENCY
 
 
-class LenderProfile(NamedTuple):
+class NodeTerms(NamedTuple):
     """One node: its role, FLOP/s of all cores that a job may use, bytes, ask a token, and what it is doing.
 
     `busy`: why it takes no job now; empty: it would.
@@ -37,7 +37,7 @@ class JobPay(NamedTuple):
     hours: float
 
 
-def pay(notice: JobNotice, lender: LenderProfile) -> JobPay | None:
+def pay(notice: JobNotice, lender: NodeTerms) -> JobPay | None:
     """None where it cannot be said: a model of foreign Python, or an auditor, who is paid for what is drawn."""
     if not notice.token_flop or not lender.flops or lender.role is not LeaseRole.TRAIN:
         return None
@@ -46,7 +46,7 @@ def pay(notice: JobNotice, lender: LenderProfile) -> JobPay | None:
     return JobPay(int(tokens * least), int(tokens * notice.unit_price_max), notice.tokens / tokens)
 
 
-def obstacle(notice: JobNotice, lender: LenderProfile) -> str:
+def obstacle(notice: JobNotice, lender: NodeTerms) -> str:
     """Why a node cannot take a job; empty: it can."""
     is_training = lender.role is LeaseRole.TRAIN
     if not (notice.providers if is_training else notice.verifiers):
