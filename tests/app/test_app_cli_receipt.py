@@ -26,7 +26,7 @@ from farflung.ledger.receipt_file import MAGIC, write_receipt_file
 from farflung.ledger.table_rows import AccountRow
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave
 
-NOTARY, REQUESTER, HONEST, LIAR, VERIFIER = (local_key(5, "party", index) for index in range(5))
+NOTARY, REQUESTER, HONEST, LIAR, VERIFIER, SECOND = (local_key(5, "party", index) for index in range(6))
 REST, ROOT, TRACE, NONCE, EVIDENCE = (
     digest(NS_SPEC, name) for name in (b"rest", b"root", b"trace", b"nonce", b"evidence")
 )
@@ -49,36 +49,49 @@ def record(chain: Chain, key: SigningKey, *ops: transactions.Op) -> None:
     chain.adopt(block)
 
 
-def accusation(chain: Chain) -> transactions.JobSlash:
-    says = transactions.Verdict(
-        chain.id, JOB, 0, LIAR.public, 1, TRACE, VERIFIER.public, transactions.VerdictFinding.FALSE, 7000, ROOT
-    )
+def accusation(chain: Chain, *verifiers: SigningKey) -> transactions.JobSlash:
+    """By one verifier it opens the job's program, by two it counts as one without a graph."""
+    says = [
+        transactions.Verdict(
+            chain.id, JOB, 0, LIAR.public, 1, TRACE, key.public, transactions.VerdictFinding.FALSE, 7000, ROOT
+        )
+        for key in verifiers
+    ]
     promise = commitment_digest(JOB, LIAR.public, 0, ROOT, 64, TRACE, NONCE)
     claim = transactions.CommitmentOpening(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
-    verdicts = (transactions.sign_verdict(VERIFIER, says),)
-    return transactions.JobSlash(JOB, LIAR.public, claim, verdicts, EVIDENCE, REST, PROGRAM)
+    verdicts = tuple(transactions.sign_verdict(key, said) for key, said in zip(verifiers, says, strict=True))
+    opened = (REST, PROGRAM) if len(verifiers) == 1 else ()
+    return transactions.JobSlash(JOB, LIAR.public, claim, verdicts, EVIDENCE, *opened)
 
 
 @pytest.fixture(scope="module")
 def running() -> Chain:
-    """A job of which one round is recorded: a node works, another lied, a verifier found it out."""
-    keys = (NOTARY, REQUESTER, HONEST, LIAR, VERIFIER)
+    return found_out(VERIFIER)
+
+
+def found_out(*verifiers: SigningKey) -> Chain:
+    """A job of which one round is recorded: a node works, another lied, the verifiers found it out."""
+    keys = (NOTARY, REQUESTER, HONEST, LIAR, *verifiers)
     genesis = Genesis("small", 0, tuple((key.public, 2_000_000) for key in keys), (NOTARY.public,))
     chain = Chain(genesis, NOTARY)
     offers = []
-    for key in (HONEST, LIAR, VERIFIER):
+    for key in (HONEST, LIAR, *verifiers):
         record(chain, key, transactions.NodeRegister(ROOT, 5, 500_000, 9_000_000))
-        role = transactions.LeaseRole.AUDIT if key is VERIFIER else transactions.LeaseRole.TRAIN
+        role = transactions.LeaseRole.AUDIT if key in verifiers else transactions.LeaseRole.TRAIN
         offer = transactions.LeaseOffer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
         offers.append(transactions.sign_offer(key, offer))
     record(chain, REQUESTER, transactions.JobCreate(JOB, 50_000, 5, 2, 9_000_000), scheduled(JOB, offers))
     units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
-    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain))
+    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain, *verifiers))
     return chain
 
 
 @pytest.fixture(scope="module")
 def settled(running: Chain) -> Chain:
+    return ended(running)
+
+
+def ended(running: Chain) -> Chain:
     chain = Chain(running.genesis, NOTARY)
     for block in running.blocks:
         chain.adopt(block)
@@ -167,6 +180,16 @@ def test_a_requester_reads_what_it_paid_and_got_back(settled: Chain, verify: Ver
     _, out, _ = verify(settled, party=REQUESTER)
     assert "paid 0.006500 credits, refunded 0.043500, 0.000000 still in escrow" in out
     assert "Role" not in out
+
+
+def test_burnt_pay_is_named_and_is_no_escrow(verify: Verb) -> None:
+    """In a job without a graph; two verifiers agree there."""
+    chain = ended(found_out(VERIFIER, SECOND))
+    _, out, _ = verify(chain, party=REQUESTER)
+    assert "refunded 0.039000, 0.000000 still in escrow" in out
+    assert "Burnt    0.004500 credits that convicted providers had earned: nobody gets them" in out
+    (job,) = facts(verify(chain, "--json", party=REQUESTER))["jobs"]
+    assert (job["paid"], job["refunded"], job["burnt"], job["escrow"]) == (6500, 39_000, 4500, 0)
 
 
 def test_a_job_that_goes_on_has_paid_nothing_yet(running: Chain, verify: Verb) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from ledger_world import NODES, OTHER_JOB, REQUESTER, VERIFIERS, World
+from ledger_world import CAPS, NODES, OTHER_JOB, REQUESTER, ROOTS, START, VERIFIERS, World
 
 from farflung.core.crypto import SigningKey
-from farflung.ledger.transactions import JobCancel, LeaseRole, VerdictFinding
+from farflung.ledger.state_transition import total_money
+from farflung.ledger.transactions import JobCancel, JobFinish, JobSettle, LeaseRole, VerdictFinding
 
 HONEST, JOB = NODES[0], OTHER_JOB
+ENDS = ("settle", "cancel", "clock")
 FINDINGS = [(VerdictFinding.FALSE, 9000), (VerdictFinding.FALSE, 10**9), (VerdictFinding.WITHHELD, 0)]
 
 
@@ -20,6 +22,16 @@ def hired(*owned: SigningKey) -> World:
     audits = [world.offer(key, JOB, units=20, role=LeaseRole.AUDIT) for key in owned]
     assert world.do(REQUESTER, world.create(JOB), world.schedule(world.offer(HONEST, JOB), *audits, job=JOB)) == "ok"
     assert world.do(REQUESTER, world.progress(0, (HONEST, 10), job=JOB)) == "ok"
+    return world
+
+
+def end(world: World, how: str) -> World:
+    """The job is over: paid and refunded."""
+    ops = {"settle": (JobFinish(JOB, ROOTS[0], CAPS), JobSettle(JOB)), "cancel": (JobCancel(JOB),)}
+    if how in ops:
+        assert world.do(REQUESTER, *ops[how]) == "ok"
+    else:
+        world.send(after=START + 60_000 - world.state.time)
     return world
 
 
@@ -56,3 +68,37 @@ def test_two_further_accounts_of_its_own_get_nothing_of_the_stake(finding: tuple
     assert world.do(REQUESTER, op) == "ok"
     assert wealth(world, REQUESTER, *VERIFIERS) == before
     assert world.node(HONEST).burnt == world.lease(HONEST, JOB).slashed > 0
+
+
+@pytest.mark.guarantee
+@pytest.mark.parametrize("finding", FINDINGS)
+@pytest.mark.parametrize("how", ENDS)
+def test_two_further_accounts_of_its_own_gain_nothing_of_the_pay(how: str, finding: tuple[VerdictFinding, int]) -> None:
+    owned = (REQUESTER, *VERIFIERS)
+    world, honest = hired(*VERIFIERS), end(hired(*VERIFIERS), how)
+    minted = total_money(world.state)
+    assert world.do(REQUESTER, world.accuse(HONEST, *VERIFIERS, job=JOB, finding=finding[0], excess=finding[1])) == "ok"
+    assert wealth(end(world, how), *owned) <= wealth(honest, *owned)
+    row = world.job(JOB)
+    assert (row.burnt, row.held, row.paid) == (10 * 5, 0, 0)
+    assert row.paid + row.refunded + row.burnt == honest.job(JOB).paid + honest.job(JOB).refunded
+    assert total_money(world.state) == minted
+
+
+def test_pay_that_a_voucher_claimed_is_burnt_as_what_the_requester_recorded_is() -> None:
+    """Who records nothing, so as to have nothing burnt, is outrun by the node's own claim."""
+    world = hired(*VERIFIERS)
+    assert world.do(HONEST, world.settle_many((HONEST, 30), job=JOB)) == "ok"
+    assert world.do(REQUESTER, world.accuse(HONEST, *VERIFIERS, job=JOB)) == "ok"
+    assert end(world, "cancel").job(JOB).burnt == 30 * 5
+
+
+def test_what_will_be_burnt_hires_nobody() -> None:
+    world = hired(*VERIFIERS)
+    assert world.do(REQUESTER, world.accuse(HONEST, *VERIFIERS, job=JOB)) == "ok"
+    new, row = NODES[1], world.job(JOB)
+    assert world.do(new, world.register()) == "ok"
+    free = (row.escrow - row.reserved) // 5
+    assert world.do(REQUESTER, world.schedule(world.offer(new, JOB, units=free + 1), job=JOB)) == "FF-LEDG-041"
+    assert world.do(REQUESTER, world.schedule(world.offer(new, JOB, units=free), job=JOB)) == "ok"
+    assert end(world, "cancel").job(JOB).burnt == 10 * 5

@@ -136,10 +136,12 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def what_is_reserved_fits_into_the_escrow(self) -> None:
         for job in self.world.state.rows(JobRow):
-            held = [row for row in self.world.state.rows(LeaseRow) if row.job == job.job and row.is_open]
-            reserved = sum(row.units_max * row.unit_price for row in held)
-            assert reserved <= job.escrow
-            assert not job.escrow or reserved == job.reserved
+            leases = [row for row in self.world.state.rows(LeaseRow) if row.job == job.job]
+            reserved = sum(row.units_max * row.unit_price for row in leases if row.is_open)
+            burnt = self.naive.jobs[job.job]["burnt"]
+            assert reserved + burnt <= job.escrow
+            assert not job.held or reserved + burnt == job.reserved
+            assert job.held or job.burnt == burnt
 
     @invariant()
     def epochs_and_revocations_of_keys_only_grow(self) -> None:
@@ -196,16 +198,17 @@ class Machine(RuleBasedStateMachine):
         for _ in range(8):
             state, _ = apply_block(state, state.time + 400_000, [], VALIDATOR.public)
         burnt = sum(row.burnt for row in state.rows(NodeRow))
+        pay = sum(row.burnt for row in state.rows(JobRow))
         seats = [row for row in state.rows(ValidatorRow) if row.state == ValidatorState.ADMITTED]
         bonded = sum(row.stake for row in seats) + sum(row.burnt for row in state.rows(ValidatorRow))
         silent = [row for row in self.world.state.rows(DisputeRow) if row.state == DisputeState.OPEN]
         lost = sum(row.taken - rewarded(self.world.state, row) for row in silent)
-        assert sum(row.balance for row in state.rows(AccountRow)) + burnt + bonded == state.law.minted
+        assert sum(row.balance for row in state.rows(AccountRow)) + burnt + pay + bonded == state.law.minted
         assert total_money(state) == state.law.minted
         assert burnt == lost + sum(row.burnt for row in self.world.state.rows(NodeRow))
         assert not any(row.stake for row in state.rows(NodeRow))
         assert not any(row.stake for row in state.rows(ValidatorRow) if row not in seats)
-        assert not any(row.money for row in state.rows(JobRow))
+        assert not any(row.held for row in state.rows(JobRow))
         assert not any(row.is_open or row.disputes for row in state.rows(LeaseRow))
         assert not any(row.money for row in state.rows(DisputeRow))
         assert not any(row.money for row in state.rows(ExclusionRow))

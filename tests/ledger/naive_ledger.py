@@ -196,6 +196,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         self.jobs[op.job] = {
             "owner": sender,
             "escrow": op.escrow,
+            "burnt": 0,
             "cap": op.unit_price_max,
             "rounds": op.rounds,
             "deadline": op.deadline,
@@ -234,7 +235,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
                 "lost": 0,
             }
         kept = [lease for lease in job["leases"].values() if not lease["over"]]
-        need(sum(lease["price"] * lease["max"] for lease in kept) <= job["escrow"])
+        need(sum(lease["price"] * lease["max"] for lease in kept) + job["burnt"] <= job["escrow"])
         self.cleared(op)
         job["state"] = "running"
 

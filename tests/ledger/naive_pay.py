@@ -48,8 +48,8 @@ class NaivePay:
             job["paid"] += due
             lease["over"] = True
             self.unlock(name, node)
-        self.pay(job["owner"], job["escrow"])
-        job["escrow"], job["state"] = 0, state
+        self.pay(job["owner"], job["escrow"] - job["burnt"])
+        job["escrow"], job["state"] = job["burnt"], state
 
     def unlock(self, job: bytes, node: bytes) -> None:
         """Frees the stake of a lease that is over, if no dispute waits for it."""
@@ -167,6 +167,7 @@ class NaivePay:
         if job["law"].dispute_ms == 0:
             self.bounty(node, taken, accusers if found else [], is_lie=taken == lease["stake"])
             lease["slashed"], lease["lost"] = True, taken
+            job["burnt"] += 0 if found else max(lease["units"], lease["vouched"]) * lease["price"]
             self.put_out(name, node, evidence, is_lie=taken == lease["stake"], final=False)
             return
         most = lease["max"] * lease["price"]

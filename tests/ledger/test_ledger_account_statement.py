@@ -10,6 +10,8 @@ from ledger_sums import check_sums
 from ledger_world import BOND, DISPUTE, JOB, NODES, OTHER_JOB, PARAMS, REQUESTER, VALIDATOR, VERIFIERS, World, genesis
 from msgspec.structs import replace
 
+from farflung.core.canon.program import CanonicalProgram
+from farflung.core.ids import ZERO_HASH
 from farflung.ledger import transactions
 from farflung.ledger.account_statement import CLOCK, StatementEntry, StatementEntryKind, entries_of, explained, opening
 from farflung.ledger.chain import Chain
@@ -54,6 +56,19 @@ def test_a_slashed_stake_and_its_bounties_are_entries() -> None:
     assert (lost.account, lost.amount, lost.held) == (NODES[1].public, 0, -100)
     bounties = {entry.account: entry.amount for entry in entries if entry.what == StatementEntryKind.BOUNTY}
     assert bounties == {key.public: 25 for key in VERIFIERS}
+
+
+def test_pay_that_is_burnt_is_an_entry_of_the_requester() -> None:
+    opens_nothing = {"terms": ZERO_HASH, "program": CanonicalProgram()}
+    made = [
+        [(key, replace(op, **opens_nothing) if isinstance(op, transactions.JobSlash) else op) for key, op in batch]
+        for batch in audited_batches()
+    ]
+    chain = history(made)
+    entries = [entry for entry in read(chain) if entry.about == JOB]
+    (burnt,) = (entry for entry in entries if entry.what == StatementEntryKind.PAY_BURNT)
+    assert (burnt.account, burnt.amount, burnt.held) == (REQUESTER.public, 0, -20 * 5)
+    check_sums(read(chain), chain.state)
 
 
 def test_two_disputes_of_one_node_that_end_at_once_are_told_apart() -> None:

@@ -9,14 +9,30 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from verify_story import EXCESS, KEYS, LOST_IN, NO_AUDITS, PEERS, REQUESTER, SPEC, STRANGER, VERIFIERS, Story, replace
+from verify_story import (
+    ESCROW,
+    EXCESS,
+    KEYS,
+    LOST_IN,
+    NO_AUDITS,
+    PEERS,
+    PRICE,
+    REQUESTER,
+    SPEC,
+    STRANGER,
+    VERIFIERS,
+    Story,
+    replace,
+)
 
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import AuditSpec
 from farflung.ledger import transactions
-from farflung.ledger.table_rows import LeaseRow
+from farflung.ledger.ledger_state import StateDraft
+from farflung.ledger.rules import settlement
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
 from farflung.ledger.transactions import SignedVerdict, VerdictFinding, sign_verdict
 from farflung.train.run_log import AcceptSetRecord, AuditsRecord, Record, RoundStartRecord
 from farflung.verify import audit_sample
@@ -114,6 +130,22 @@ def test_earlier_earnings_of_the_guilty_are_forfeited() -> None:
     story = Story(found(VerdictFinding.FALSE, B, 1), spec=EVERYBODY)
     report = read(story)
     assert (lease(story, B).units, lease(story, B).paid, report.slashed) == (SPEC.round_tokens, 0, 1)
+    assert report.burnt == SPEC.round_tokens * PRICE  # the job has no graph
+    assert report.paid + report.refunded + report.burnt == ESCROW
+
+
+def test_a_law_that_refunds_what_is_to_be_burnt_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = settlement.close
+
+    def close(draft: StateDraft, job: JobRow, target: JobState) -> None:
+        honest(draft, job, target)
+        row = draft.find(JobRow, job.job)
+        assert row is not None
+        settlement.deposit(draft, row.requester, row.escrow)
+        draft.put(replace(row, escrow=0, refunded=row.refunded + row.escrow))
+
+    monkeypatch.setattr(settlement, "close", close)
+    refused(Story(found(VerdictFinding.FALSE, B, 1), spec=EVERYBODY), "FF-VERI-170")
 
 
 # The place of the records

@@ -271,6 +271,11 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
     assert "baseline" not in text
 
 
+def test_the_result_block_names_pay_that_was_burnt() -> None:
+    assert "returned 0.0768, pay burnt 0.05 credits" in shown(msgspec.structs.replace(RESULT, pay_burnt=50_000))
+    assert "pay burnt" not in shown(RESULT)
+
+
 def test_the_result_block_does_not_flatter() -> None:
     worse = msgspec.structs.replace(RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7)
     text = shown(worse)

@@ -204,10 +204,11 @@ def test_the_audit_grid_shows_the_gravest_finding_of_a_members_round() -> None:
     st.integers(0, 10**9),
     st.lists(st.integers(0, 10**6), max_size=4),
     st.integers(0, 10**6),
+    st.integers(0, 10**6),
 )
-def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int], guessed: int) -> None:
+def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int], guessed: int, burnt: int) -> None:
     stakes = sum(slashed) + guessed + 1_000
-    said: list[AnyEvent] = [events.EscrowEvent(job="j", escrow=sum(paid) + refunded, stakes=stakes)]
+    said: list[AnyEvent] = [events.EscrowEvent(job="j", escrow=sum(paid) + refunded + burnt, stakes=stakes)]
     said += [events.LeasePaymentEvent(peer=f"{i:064x}", units=1, paid=each) for i, each in enumerate(paid)]
     said += [
         events.SlashEvent(
@@ -218,11 +219,11 @@ def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int], guess
     half = guessed // 2
     said.append(events.PerjuryEvent(verifier=C, round=0, peer=A, slashed=guessed, bounty=half, burnt=guessed - half))
     open_ = report_series.money(told(*said))
-    assert open_.held == refunded
+    assert open_.held == refunded + burnt
     assert open_.refunded is None
-    closed = report_series.money(told(*said, msgspec.structs.replace(RESULT, refunded=refunded)))
+    closed = report_series.money(told(*said, msgspec.structs.replace(RESULT, refunded=refunded, pay_burnt=burnt)))
     assert closed.held == 0
-    assert closed.paid + refunded == closed.escrow
+    assert closed.paid + refunded + closed.burnt == closed.escrow
     assert closed.returned + sum(s.bounty + s.burnt for s in closed.slashes) == closed.stakes
     assert closed.slashed == sum(slashed) + guessed
 

@@ -49,6 +49,7 @@ class StatementEntryKind(StrEnum):
     PAID_TRAINER = "paid to trainer"
     PAID_VERIFIER = "paid to verifier"
     REFUND = "refund of a job"
+    PAY_BURNT = "burnt pay of the convicted"
     TRAINED = "earned as trainer"
     VERIFIED = "earned as verifier"
     DEPOSIT = "deposit for a relay"
@@ -111,7 +112,7 @@ def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[StatementE
 def held_by(state: LedgerState, account: PeerId) -> int:
     """Micro-credits that the account has tied up: stakes, escrows, deposits, and what lies in disputes."""
     node = state.find(NodeRow, account)
-    jobs = sum(row.escrow for row in state.rows(JobRow) if row.requester == account)
+    jobs = sum(row.held for row in state.rows(JobRow) if row.requester == account)
     channels = sum(row.held for row in state.rows(ChannelRow) if row.payer == account)
     disputes = 0
     for row in state.rows(DisputeRow):
@@ -343,6 +344,9 @@ def _of_job(before: Row | None, row: JobRow, leases: Sequence[_Change]) -> Itera
     refund = row.refunded - (before.refunded if isinstance(before, JobRow) else 0)
     if refund:
         yield StatementEntry(row.requester, StatementEntryKind.REFUND, refund, -refund, about=row.job)
+    burnt = row.burnt - (before.burnt if isinstance(before, JobRow) else 0)
+    if burnt:
+        yield StatementEntry(row.requester, StatementEntryKind.PAY_BURNT, 0, -burnt, about=row.job)
 
 
 def _of_channel(step: BlockStep, before: Row | None, row: ChannelRow) -> Iterator[StatementEntry]:

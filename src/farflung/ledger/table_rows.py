@@ -124,7 +124,8 @@ class JobRow(Wire, frozen=True):
     `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
     what the stakes of its leases lost; `until` ends the verification window of a job that has ended. `terms` is the
     version of the parameters that holds for its whole life. `drawn` is the next round to be drawn, and
-    `drawn_of` what the last JobDraw names.
+    `drawn_of` what the last JobDraw names. `reserved` also holds the pay that is burnt at the end (rules.slashes);
+    after the end nothing else is in `escrow`.
     """
 
     TABLE = "jobs"
@@ -159,6 +160,16 @@ class JobRow(Wire, frozen=True):
     def money(self) -> int:
         """Micro-credits that this row holds."""
         return self.escrow
+
+    @property
+    def held(self) -> int:
+        """Micro-credits that are paid or refunded at the job's end; none after it."""
+        return self.escrow if self.state in HOLDS_MONEY else 0
+
+    @property
+    def burnt(self) -> int:
+        """Micro-credits of convicted nodes' pay that nobody gets, known at the job's end."""
+        return self.escrow - self.held
 
     @property
     def due(self) -> int:

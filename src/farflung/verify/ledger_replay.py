@@ -18,10 +18,11 @@ from farflung.core.money import parse_credits
 from farflung.job.spec import JobTerms
 from farflung.ledger.block import Genesis, read_block, unforeseen, worked_state
 from farflung.ledger.chain import Chain
+from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.receipt_checks import LedgerReceipt, check_receipt
 from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import EpochRow, JobRow, JobState, LeaseRow, Row
-from farflung.ledger.transactions import JobCreate, JobDraw, JobLeave, LeaseRole
+from farflung.ledger.transactions import JobCreate, JobDraw, JobLeave, JobSlash, LeaseRole
 from farflung.ledger.tx_results import AppliedResult
 from farflung.train.run_log import (
     AuditsRecord,
@@ -55,6 +56,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
     escrow: int
     draws: Mapping[int, tuple[Hash, Hash]]
     left: frozenset[PeerId] = frozenset()  # who ended its own lease while the requester was silent
+    unopened: frozenset[PeerId] = frozenset()  # whom an accusation convicted that opens no graph
 
     @property
     def verifiers(self) -> frozenset[PeerId]:
@@ -78,6 +80,13 @@ class LedgerReplay(msgspec.Struct, frozen=True):
         return {lease.node: lease.evidence for lease in trained if lease.evidence != ZERO_HASH}
 
     @property
+    def burnt(self) -> int:
+        """Micro-credits of pay that nobody gets: of those whom an accusation without a graph convicted at once."""
+        lost = [lease for lease in self.leases if lease.node in self.unopened and lease.evidence != ZERO_HASH]
+        at_once = [lease for lease in lost if self.chain.state.find(DisputeRow, lease.key) is None]
+        return sum(lease.earned * lease.unit_price for lease in at_once)
+
+    @property
     def slashed(self) -> frozenset[PeerId]:
         """Who trained and whose lease ended in a slash."""
         return frozenset(self.accused)
@@ -86,7 +95,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
 def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, report: ReplayReport) -> LedgerReplay:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
     chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[Hash, Hash]]()
-    left = set[PeerId]()
+    left, unopened = set[PeerId](), set[PeerId]()
     for data in blocks:
         block = read_block(data)
         outcomes = chain.adopt(block)
@@ -98,6 +107,8 @@ def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, re
                     draws[op.round] = (op.commitments, unforeseen(block))
                 if isinstance(op, JobLeave) and op.job == terms.id:
                     left.add(signed.tx.sender)
+                if isinstance(op, JobSlash) and op.job == terms.id and op.program.graph == ZERO_HASH:
+                    unopened.add(op.node)
         report.blocks += 1
         report.transactions += len(block.txs)
     report.ledger_root = worked_state(chain.blocks).hex()
@@ -105,17 +116,17 @@ def replay_ledger(genesis: Genesis, blocks: Sequence[bytes], terms: JobTerms, re
     require(job is not None, "FF-VERI-020", "the ledger does not know the job")
     assert job is not None
     leases = tuple(row for row in chain.state.rows(LeaseRow) if row.job == terms.id)
-    return LedgerReplay(chain, job, leases, escrow, draws, frozenset(left))
+    return LedgerReplay(chain, job, leases, escrow, draws, frozenset(left), frozenset(unopened))
 
 
 def compare(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record], report: ReplayReport) -> None:
-    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133, -138."""
+    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133, -138, -170."""
     _compare_terms(replay, terms, records)
     _compare_rounds(replay, records)
     _compare_draws(replay, terms, records)
     _compare_pay(replay, terms, records, report)
     report.attested = _attested(replay, records)
-    report.paid, report.refunded = replay.job.paid, replay.job.refunded
+    report.paid, report.refunded, report.burnt = replay.job.paid, replay.job.refunded, replay.job.burnt
     report.slashed, report.guessed = len(replay.slashed), len(replay.perjured)
 
 
@@ -175,8 +186,9 @@ def _compare_pay(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record
         is_right = lease.earned == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
     require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
-    is_whole = job.paid + job.refunded == replay.escrow
-    require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
+    require(job.burnt == replay.burnt, "FF-VERI-170", "other pay is burnt than that of the convicted")
+    is_whole = job.paid + job.refunded + job.burnt == replay.escrow
+    require(is_whole, "FF-VERI-029", "what was paid, refunded and burnt is not what was in escrow")
 
 
 def _units(replay: LedgerReplay, terms: JobTerms, records: Sequence[Record]) -> tuple[Mapping[PeerId, int], int]:

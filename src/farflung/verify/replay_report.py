@@ -72,6 +72,7 @@ class ReplayReport(msgspec.Struct):
     receipt_files: int = 0
     paid: int = 0
     refunded: int = 0
+    burnt: int = 0
     lineage: tuple[str, ...] = ()
     parents: int = 0
     model_hash: str = ""

@@ -162,7 +162,7 @@ class StakeSlash(Struct, frozen=True):
 
 
 class MoneySummary(Struct, frozen=True):
-    """Where escrow and stakes went. `refunded` and `sum` are known at the end."""
+    """Where escrow and stakes went. `refunded`, `sum` and `burnt`, of the escrow, are known at the end."""
 
     escrow: int
     stakes: int
@@ -170,6 +170,7 @@ class MoneySummary(Struct, frozen=True):
     refunded: int | None
     slashes: tuple[StakeSlash, ...]
     sum: int | None
+    burnt: int = 0
 
     @property
     def paid(self) -> int:
@@ -179,7 +180,7 @@ class MoneySummary(Struct, frozen=True):
     @property
     def held(self) -> int:
         """Still in escrow."""
-        return self.escrow - self.paid - (self.refunded or 0)
+        return self.escrow - self.paid - (self.refunded or 0) - self.burnt
 
     @property
     def slashed(self) -> int:
@@ -335,7 +336,8 @@ def money(t: RunTimeline) -> MoneySummary:
     slashes = tuple(sorted([*caught, *guessed], key=lambda slash: slash.peer))
     refunded = t.result.refunded if t.result is not None else None
     conserved = t.result.sum if t.result is not None else None
-    return MoneySummary(funded.escrow, funded.stakes, pays, refunded, slashes, conserved)
+    burnt = t.result.pay_burnt if t.result is not None else 0
+    return MoneySummary(funded.escrow, funded.stakes, pays, refunded, slashes, conserved, burnt)
 
 
 def planned(t: RunTimeline) -> tuple[PlannedVsMeasuredRow, ...]:

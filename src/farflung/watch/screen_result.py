@@ -124,6 +124,7 @@ def settle(t: RunTimeline, columns: int, is_over: bool) -> list[ScreenRow]:
         ]
         return block("Settle", parts, columns, rank=FACT)
     money = f"slashed {phrases.short_credits(t.result.slashed)}, returned {phrases.shown_credits(t.result.refunded)}"
+    money += f", pay burnt {phrases.short_credits(t.result.pay_burnt)}" if t.result.pay_burnt else ""
     style = SpanStyle.GOOD if t.result.sum == 0 else SpanStyle.BAD
     return [
         *block("Settle", parts, columns, rank=FACT),

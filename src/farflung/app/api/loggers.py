@@ -210,7 +210,7 @@ class WandB(Callback):
     def on_end(self, result: events.RunResultEvent) -> None:
         """The result as the run's summary."""
         if self._run is not None:
-            wanted = ("loss", "loss_baseline", "bytes_sent", "paid", "slashed", "refunded", "model_hash")
+            wanted = ("loss", "loss_baseline", "bytes_sent", "paid", "slashed", "refunded", "pay_burnt", "model_hash")
             self._run.summary.update({name: getattr(result, name) for name in wanted})
 
     def close(self) -> None:

@@ -63,9 +63,11 @@ def cancel(name: str, as_json: bool) -> None:
         )
     row = asyncio.run(_cancelled(run, record))
     facts = {"run": run.name, "state": row.state.name.lower(), "paid": row.paid, "refunded": row.refunded}
+    facts["burnt"] = row.burnt
     text = [
         f"Job      {short(row.job)} is {row.state.name.lower()}: paid {format_credits(Credits(row.paid))} credits,"
         f" returned {format_credits(Credits(row.refunded))}"
+        + (f", pay burnt {format_credits(Credits(row.burnt))}" if row.burnt else "")
     ]
     if row.state not in ENDED:
         left = max(0, row.until - round(1000 * time.time()))
@@ -112,7 +114,7 @@ async def _row(run: RunFolder) -> dict[str, Any]:
         return said | {"state": f"unknown ({error.code})", "locked": None, "round": None}
     if row is None:
         return said | {"state": "not funded", "locked": 0, "round": 0}
-    return said | {"state": row.state.name.lower(), "locked": row.escrow, "round": row.round}
+    return said | {"state": row.state.name.lower(), "locked": row.held, "round": row.round}
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

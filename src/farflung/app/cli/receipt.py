@@ -186,9 +186,10 @@ def _job_facts(job: JobRow, lease: LeaseRow | None, terms: JobTerms | None) -> d
         "requester": job.requester.hex(),
         "state": job.state.name.lower(),
         "rounds": job.round,
-        "escrow": job.escrow,
+        "escrow": job.held,
         "paid": job.paid,
         "refunded": job.refunded,
+        "burnt": job.burnt,
         "slashed": job.slashed,
         "lease": {
             "role": lease.role.name.lower(),
@@ -251,7 +252,11 @@ def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: Jo
     if job.requester == held.party:
         lines.append(
             f"Asked    for the work: paid {format_credits(job.paid)} credits, refunded"
-            f" {format_credits(job.refunded)}, {format_credits(job.escrow)} still in escrow"
+            f" {format_credits(job.refunded)}, {format_credits(job.held)} still in escrow"
+        )
+    if job.burnt:
+        lines.append(
+            f"Burnt    {format_credits(job.burnt)} credits that convicted providers had earned: nobody gets them"
         )
     if lease is None:
         return lines

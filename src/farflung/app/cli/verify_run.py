@@ -83,7 +83,7 @@ def words(report: ReplayReport) -> list[str]:
         f"Verify   {report.attested} of {payloads} with an attestation of the node: {NOT_A_PROOF}",
         f"Verify   {many(report.blocks, 'block')} with {many(report.transactions, 'transaction')} executed again",
         f"Verify   {many(report.receipts, 'receipt')} valid: paid {format_credits(report.paid)},"
-        f" refunded {format_credits(report.refunded)}",
+        f" refunded {format_credits(report.refunded)}" + _burnt(report),
         *_tested(report),
         *_scored(report),
         *_lineage_lines(report),
@@ -94,6 +94,11 @@ def words(report: ReplayReport) -> list[str]:
         *say("Result", f"the work is {report.work}"),
         "Result   verified: the log is consistent (it does not say who made it)" + _but(report),
     ]
+
+
+def _burnt(report: ReplayReport) -> str:
+    """What providers had earned who were convicted in a job without a graph."""
+    return f", pay burnt {format_credits(report.burnt)}" if report.burnt else ""
 
 
 def _but(report: ReplayReport) -> str:

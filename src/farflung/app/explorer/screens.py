@@ -203,9 +203,10 @@ def _state(job: JobRow) -> TextSpan:
 def _money(job: JobRow) -> list[TextSpan]:
     slashed = TextSpan(f"{format_credits(job.slashed)} slashed" if job.slashed else "", SpanStyle.BAD)
     return [
-        plain(f"{format_credits(job.escrow)} in escrow"),
+        plain(f"{format_credits(job.held)} in escrow"),
         plain(f"{format_credits(job.paid)} paid"),
         plain(f"{format_credits(job.refunded)} refunded"),
+        TextSpan(f"{format_credits(job.burnt)} of pay burnt" if job.burnt else "", SpanStyle.BAD),
         slashed,
     ]
 

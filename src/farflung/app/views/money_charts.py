@@ -53,6 +53,7 @@ def flows(money: MoneySummary, names: Mapping[str, str]) -> tuple[MoneyFlowItem,
     rest = pays[SHOWN:]
     found.append(MoneyFlowItem("escrow", f"{len(rest)} more", sum(pay.paid for pay in rest), S1))
     found.append(MoneyFlowItem("escrow", "refunded", money.refunded or 0, S3))
+    found.append(MoneyFlowItem("escrow", "pay burnt", money.burnt, S2))
     found.append(MoneyFlowItem("escrow", "still in escrow", money.held, MUTED))
     found.append(MoneyFlowItem("stakes", "to the finders", sum(s.bounty for s in money.slashes), S4))
     found.append(MoneyFlowItem("stakes", "burnt", sum(s.burnt for s in money.slashes), S2))

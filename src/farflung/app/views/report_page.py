@@ -313,6 +313,7 @@ def _paid(t: RunTimeline) -> KeyFigure | None:
         if money.refunded is not None
         else f"{format_credits(money.held)} still in escrow"
     )
+    rest += f", {format_credits(money.burnt)} of the convicted burnt" if money.burnt else ""
     return KeyFigure("Credits paid", format_credits(money.paid), f"of {format_credits(money.escrow)} in escrow; {rest}")
 
 

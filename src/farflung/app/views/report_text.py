@@ -275,6 +275,7 @@ def money_described(money: MoneySummary) -> str:
     return (
         f"Of {format_credits(money.escrow)} credits in escrow {format_credits(money.paid)} were paid out; "
         f"of {format_credits(money.stakes)} at stake {format_credits(money.slashed)} were slashed."
+        + (f" Pay of the convicted was burnt: {format_credits(money.burnt)}." if money.burnt else "")
     )
 
 

@@ -369,6 +369,7 @@ class RunResultEvent(Event, frozen=True, tag="result"):
     loss_baseline: float | None = None
     burnt: int = 0
     bounty: int = 0
+    pay_burnt: int = 0  # what the convicted had earned, where the job has no graph; `burnt` is of stakes
     probed: LossProbeCounts = LossProbeCounts()
     reason: str = ""  # why the rounds ended: complete, stopped, diverged; empty in logs of 0.1.0 and before
 

@@ -3,8 +3,10 @@ freed.
 
 The same payment follows settlement, cancelling and the deadline: work that was recorded is paid, whoever stops.
 It always fits: earned <= units_max on each lease, and the sum of units_max * unit_price over the open ones <= escrow.
-A lease that slashing ended is passed over: its units are forfeited, its stake has gone already. So is one that a
-dispute is about: its pay lies in the dispute. The stake of a verifier that is an accuser there stays locked.
+A lease that slashing ended is passed over: its units are forfeited, its stake has gone already. What it had earned is
+refunded, or, where the accusation opened no graph, stays in the escrow for ever (`slashes`): nobody gets it. A lease
+that a dispute is about is passed over, too: its pay lies in the dispute. The stake of a verifier that is an accuser
+there stays locked.
 
 A node leaves on its own where the requester has vanished: a job that runs has recorded nothing for SILENT_MS and for
 its window, nor drawn its first round, or one that has ended is past its window. Until then it is accused as before, so
@@ -88,13 +90,14 @@ def expire(draft: StateDraft) -> None:
 
 
 def close(draft: StateDraft, job: JobRow, target: JobState) -> None:
-    """Pays, unlocks and refunds; leases in the order in which they were made."""
-    paid = 0
+    """Pays, unlocks, burns and refunds; leases in the order in which they were made."""
+    paid, burnt = 0, job.reserved  # what is reserved for no open lease is burnt
     for lease in reversed([row for row in leases_of(draft, job) if row.is_open]):
         paid += _end(draft, lease)
-    deposit(draft, job.requester, job.escrow - paid)
-    refunded = job.refunded + job.escrow - paid
-    draft.put(replace(job, state=target, escrow=0, paid=job.paid + paid, refunded=refunded))
+        burnt -= lease.units_max * lease.unit_price
+    rest = job.escrow - paid - burnt
+    deposit(draft, job.requester, rest)
+    draft.put(replace(job, state=target, escrow=burnt, paid=job.paid + paid, refunded=job.refunded + rest))
 
 
 def _end(draft: StateDraft, lease: LeaseRow) -> int:

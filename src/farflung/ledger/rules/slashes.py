@@ -6,13 +6,17 @@ played down to one element (`pinpoint`); otherwise what a lie costs is taken at 
 What the law checks: that the node signed the claim and that enough verifiers signed the same finding. Whether the
 finding is right it cannot know; `evidence` names what others need to judge for themselves.
 
-| the accusation                       | who must agree                                    | half of a lie's stake |
-|--------------------------------------|---------------------------------------------------|-----------------------|
-| opens the job's id to its program    | two of the job's verifiers, or the only one       | is their bounty       |
-| opens nothing: the job has no graph  | two of the job's verifiers                        | is burnt              |
+| the accusation                       | who must agree        | half of a lie's stake | what the lease had earned |
+|--------------------------------------|-----------------------|-----------------------|---------------------------|
+| opens the job's id to its program    | two of the job's      | is their bounty       | is refunded               |
+|                                      | verifiers, or the     |                       |                           |
+|                                      | only one              |                       |                           |
+| opens nothing: the job has no graph  | two of the job's      | is burnt              | is burnt                  |
+|                                      | verifiers             |                       |                           |
 
 The requester's own account is never one of them. Without a graph nothing but a second repetition can contradict the
-first, and nobody, whoever holds the verifiers' keys, gets anything of the stake.
+first, and nobody, whoever holds the verifiers' keys, gets anything of the stake or of the pay. The burnt pay stays
+reserved until the job's end, and in its escrow after that.
 """
 
 from __future__ import annotations
@@ -67,7 +71,8 @@ def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
     draft.put(replace(lease, slashed=taken, evidence=op.evidence, is_open=False))
     fault = ExclusionFault.FALSE if bounties.is_lie(lease, taken) else ExclusionFault.WITHHELD
     exclusions.record(draft, op.job, op.node, fault, op.evidence)
-    freed = lease.units_max * lease.unit_price
+    kept = 0 if is_proven else lease.earned
+    freed = (lease.units_max - kept) * lease.unit_price
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + taken))
 
 

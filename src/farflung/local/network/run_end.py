@@ -69,6 +69,7 @@ class JobEndReport(msgspec.Struct, frozen=True):
     paid: int
     refunded: int
     output: str
+    burnt: int = 0
 
 
 class FinalLedgerSummary(msgspec.Struct, frozen=True):
@@ -158,10 +159,11 @@ async def conclude(folder: RunFolder, network: RunNetwork, terms: JobTerms, ledg
 
 async def _difference(ledger: LedgerClient, network: RunNetwork, terms: JobTerms) -> int:
     """Money found minus money that was there: of a network of the run's own in all, of others' network in this job."""
+    job = await ledger.job(terms.id)
     if isinstance(network, LocalNetwork):
         minted = sum(amount for _, amount in network.genesis.accounts)
-        return await _total_money(ledger, network) + await _disputed(ledger, network, terms) - minted
-    job = await ledger.job(terms.id)
+        held = await _disputed(ledger, network, terms)
+        return await _total_money(ledger, network) + held + (job.burnt if job is not None else 0) - minted
     paid = sum(lease.paid for lease in await ledger.leases(terms.id))
     return paid - job.paid if job is not None else 0
 
@@ -244,8 +246,8 @@ async def _proved(ledger: LedgerClient, table: str, key: bytes) -> LedgerReceipt
 async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     """All money of the local network after everybody has left: it must be what genesis gave.
 
-    What was burnt stays with its node's row for good, what no relay claimed in its channel. A stake that nobody took
-    back is missing here.
+    What was burnt of stakes stays with its node's row for good, what no relay claimed in its channel. A stake that
+    nobody took back is missing here.
     """
     owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])

@@ -352,6 +352,7 @@ class RunSession:
             bounty=bounty,
             burnt=burnt,
             refunded=outcome.refunded,
+            pay_burnt=outcome.burnt,
             sum=ending.sum,
             model_hash=outcome.output,
             ledger_root=ending.ledger_root,

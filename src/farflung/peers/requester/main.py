@@ -138,6 +138,7 @@ def report_outcome(channel: Channel, outcome: JobOutcome) -> None:
         escrow=outcome.escrow,
         paid=outcome.paid,
         refunded=outcome.refunded,
+        burnt=outcome.burnt,
         output=outcome.output.hex(),
     )
 

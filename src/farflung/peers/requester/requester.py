@@ -81,6 +81,7 @@ class JobOutcome(msgspec.Struct, frozen=True):
     escrow: int
     paid: int
     refunded: int
+    burnt: int
     output: Hash
 
 
@@ -343,7 +344,8 @@ class Requester:
             self._journal.emit(LeasePaymentEvent(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
         await self._members.dismiss()
         await self._channels.sign()
-        return JobOutcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
+        moved = (job.paid, job.refunded, job.burnt)
+        return JobOutcome(finished, public, sum(moved), *moved, output)
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
