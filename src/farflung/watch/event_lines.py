@@ -320,8 +320,8 @@ def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
 
 
 def _money(event: events.RunResultEvent, t: RunTimeline) -> tuple[str, ...]:
-    parts = (("paid", event.paid), ("slashed", event.slashed), ("returned", event.refunded))
-    parts += (("pay burnt", event.pay_burnt),) if event.pay_burnt else ()
+    parts = [("paid", event.paid), ("slashed", event.slashed), ("returned", event.refunded)]
+    parts += [("pay burnt", event.pay_burnt)] if event.pay_burnt else []
     text = ", ".join(f"{name} {phrases.short_credits(value)}" for name, value in parts)
     slashed = f"of what was slashed {phrases.bounties(event.bounty, event.burnt)}" if event.slashed else ""
     return (f"{text} credits", slashed, phrases.conserved(event.sum, t.began))
