@@ -68,6 +68,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(module: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module: each rule goes through them, and to find them takes longer than to look at them."""
+    return tuple(ast.walk(module))
+
+
 def place(path: Path, node: ast.AST) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
@@ -90,7 +96,7 @@ def imports(node: ast.AST) -> list[str]:
 
 def floats(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Whatever makes or needs a float: literals, true division, float(), math, statistics."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, float | complex):
             yield node, "a float literal"
         elif isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
@@ -103,7 +109,7 @@ def floats(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def unpicklers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Whatever runs what it reads."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         for name in imports(node):
             if name.split(".")[0] in UNPICKLERS or name == "torch.load" or name.startswith("torch.load."):
                 yield node, name
@@ -118,7 +124,7 @@ def unpicklers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 
 def long_functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             if size > MAX_FUNCTION:
@@ -127,11 +133,12 @@ def long_functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def codes(module: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
     """Each string that is wholly an `FF-XXX-NNN`: where the error (or the warning) is made."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
             yield node.value, node
 
 
+@cache
 def all_codes() -> dict[str, list[str]]:
     """Every error code of the source with the places where it is made."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -143,7 +150,7 @@ def all_codes() -> dict[str, list[str]]:
 
 def made(module: ast.Module) -> Iterator[tuple[str, str, str]]:
     """(code, error class, fixed part of the message) of each error that is built on the spot."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and len(node.args) > 1 and dotted(node.func).endswith("Error"):
             code, message = node.args[0], node.args[1]
             if isinstance(code, ast.Constant) and isinstance(code.value, str) and CODE.fullmatch(code.value):
@@ -224,7 +231,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 
 
 def large_constructors(module: ast.Module) -> Iterator[tuple[ast.ClassDef, int]]:
-    for kind in ast.walk(module):
+    for kind in nodes(module):
         for node in kind.body if isinstance(kind, ast.ClassDef) else ():
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 a = node.args
@@ -293,9 +300,10 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def guarantees_of(path: Path) -> set[str]:
     """The tests of a file that `make test` never leaves out; of those that need root, all: .ci/run runs their files."""
-    tree = ast.parse(path.read_text("utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    is_root = bool(ROOTED & set(path.parts))
+    text, is_root = path.read_text("utf-8"), bool(ROOTED & set(path.parts))
+    if not is_root and "pytest.mark.guarantee" not in text:
+        return set()
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if is_root or "pytest.mark.guarantee" in map(ast.unparse, f.decorator_list)}
 
 

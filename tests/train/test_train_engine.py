@@ -1,4 +1,7 @@
-"""The engine: exact, repeatable, and unchanged by what fails."""
+"""The engine: exact, repeatable, and unchanged by what fails.
+
+How each method goes on from disk: test_train_job_state.
+"""
 
 import itertools
 
@@ -43,16 +46,6 @@ def net(engine, tiny):
     return lambda count=2, **changes: Net(engine, msgspec.structs.replace(tiny, **changes), count)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", METHODS)
-def test_training_a_round_twice_gives_the_same_bytes(net, changes):
-    one = net(1, **changes)
-    one.round(0)
-    first, again = (one.engines[0].handle(TrainCommand(1)) for _ in range(2))
-    assert first == again
-    assert one.round(1)
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS)
 def test_two_networks_agree_whatever_the_order_of_parts(net, changes):
@@ -70,27 +63,6 @@ def test_members_send_different_payloads(net):
 
 def test_another_seed_gives_another_state(net, tiny):
     assert net().round(0) != net(seed=tiny.seed + 1).round(0)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(  # each method at one of the stops; at the other in `make soak`
-    ("changes", "stop"),
-    [
-        pytest.param(changes, stop, marks=() if (n % 2) == (stop == 3) else pytest.mark.soak)
-        for n, changes in enumerate(METHODS)
-        for stop in (1, 3)
-    ],
-)
-def test_resume_from_disk_equals_an_undisturbed_run(net, changes, stop):
-    undisturbed, first = net(**changes), net(**changes)
-    roots = [undisturbed.round(number) for number in range(4)]
-    for number in range(stop):
-        first.round(number)
-    second = net(**changes)
-    for engine, held in zip(second.engines, first.inner, strict=True):
-        engine.handle(LoadCommand(stop, first.snapshot(), held))
-    assert [second.round(number) for number in range(stop, 4)] == roots[stop:]
-    assert second.inner == undisturbed.inner
 
 
 def test_resume_between_training_and_merge_needs_no_second_training(net):

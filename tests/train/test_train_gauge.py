@@ -92,7 +92,7 @@ def subject(build: type[nn.Module], rows: int) -> StepSubject:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return StepSubject(module, batch, lambda: module(*batch), update)
+    return StepSubject(module, batch, lambda: module(*batch), update, optimizer.zero_grad)
 
 
 @pytest.fixture(scope="module")

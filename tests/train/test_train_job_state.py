@@ -17,7 +17,7 @@ from farflung.train import public_state
 from farflung.train.engine import WorkerEngine
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
-ROUNDS = 5  # twice through the phases of a method that has two, and one more
+ROUNDS = 4  # twice through the phases of a method that has two; once through three fragments, and one more
 SMALL = {"sync.chunk": "256", "sync.topk": "8", "sync.rank": "2"}
 JOBS: dict[str, dict[str, str]] = {method.name: {} for method in BUILT_IN} | {
     "sparse_loco, streaming": {"sync.fragments": "3"},
@@ -26,6 +26,7 @@ JOBS: dict[str, dict[str, str]] = {method.name: {} for method in BUILT_IN} | {
     "muloco, exact, averaging": {"sync.value_bits": "32", "sync.outer_momentum": "0"},
     "dgc, warming up": {"sync.warmup_rounds": "4"},
     "dense, sgd": {"sync.outer": "sgd", "sync.outer_momentum": "0.9"},
+    "local_sgd, sgd": {"optimizer.name": "sgd", "optimizer.lr": "0.1"},
 }
 
 

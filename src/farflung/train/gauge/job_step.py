@@ -44,8 +44,12 @@ def step_of(spec: JobSpec, source: bytes) -> Make:
                 )
                 built.params.copy_(moved)
                 del moved, grad
+            forget()
+
+        def forget() -> None:
+            with torch.no_grad():
                 built.grads.zero_()
 
-        return StepSubject(built.module, (x_BT, y_BT), lambda: built.traced_scalar(x_BT, y_BT), update)
+        return StepSubject(built.module, (x_BT, y_BT), lambda: built.traced_scalar(x_BT, y_BT), update, forget)
 
     return make

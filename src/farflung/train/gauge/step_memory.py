@@ -33,14 +33,15 @@ WAYS: Final = tuple(Recomputation)
 
 
 class StepSubject(NamedTuple):
-    """A step to be gone through. `loss` makes the loss of `batch`; `update` moves the parameters and forgets gradients
-    that have no place of their own.
+    """A step to be gone through. `loss` makes the loss of `batch`; `forget` clears gradients and lets those go that
+    have no place of their own; `update` moves the parameters, then does the same.
     """
 
     module: nn.Module
     batch: tuple[Tensor, ...]
     loss: Callable[[], Tensor]
     update: Callable[[], None]
+    forget: Callable[[], None]
 
 
 Make = Callable[[int], StepSubject]  # builds all of it for so many rows
@@ -198,7 +199,7 @@ def _mode(
     )
     course = tuple((place, now - resident) for place, now in living.history)
     mode = replace(mode, working=beside(mode, course))
-    subject.update()
+    subject.forget()
     if how is Recomputation.NONE:
         mode = replace(mode, saved=saved_bytes(subject, living))
     return mode, course
@@ -209,7 +210,7 @@ def saved_bytes(subject: StepSubject, living: LiveTensorTracker) -> int:
     with SavedTensorTracker(living) as held:
         loss = subject.loss()
     _backward(loss)
-    subject.update()
+    subject.forget()
     return held.bytes
 
 
