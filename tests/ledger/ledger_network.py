@@ -67,12 +67,13 @@ class Disk:
 class Committee:
     """Its validators; `cut` says which messages (from, to) are lost.
 
+    `wall`: the calendar at the beginning; WALL is so late that the ledger never catches up with it.
     `parts`: of what other processes judge; then `judged` says what they find, each JUDGING later, or raises what keeps
     the answer back; those go on `shelf`.
     """
 
-    def __init__(self, seats: int, followers: int = 0, parts: int = 0, **params: int) -> None:
-        self.genesis = genesis(seats, **params)
+    def __init__(self, seats: int, followers: int = 0, parts: int = 0, wall: int = WALL, **params: int) -> None:
+        self.genesis, self.wall = genesis(seats, **params), wall
         self.disks = [Disk() for _ in range(seats + followers)]
         self.nodes: list[LedgerNode | None] = [None] * len(self.disks)
         self.lives = [0] * len(self.disks)
@@ -88,7 +89,7 @@ class Committee:
 
     @property
     def at(self) -> ClockTime:
-        return ClockTime(self.now, WALL + self.now)
+        return ClockTime(self.now, self.wall + self.now)
 
     def begin(self, index: int) -> None:
         """A process, from its disk."""

@@ -23,7 +23,7 @@ from farflung.ledger.transactions import SignedTx, Transfer, make_tx, sign_tx, t
 from farflung.ledger.tx_results import AlreadyAppliedResult, AppliedResult, FailedResult, RejectedResult, Result
 from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate, VoteKind, certificate_of, sign_vote
 from farflung.peers.ledger_client import quorum_read
-from farflung.peers.ledger_client.client import VALID_MS, LedgerClient
+from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import client_in_run
 
 FOUR = tuple(local_key(21, "validator", seat) for seat in range(4))
@@ -293,7 +293,7 @@ def test_an_intent_is_signed_anew_only_when_enough_say_that_the_first_is_void() 
             if not late:
                 late.append(query.txs[0])
             if query.txs[0] == late[0] and world.state.time < query.txs[0].tx.expires:
-                world.state = apply_block(world.state, world.state.time + VALID_MS, [], FOUR[0].public)[0]
+                world.state = apply_block(world.state, query.txs[0].tx.expires, [], FOUR[0].public)[0]
                 raise NetworkError("FF-NET-047", "no answer in time")
             return world.honest(query)
 

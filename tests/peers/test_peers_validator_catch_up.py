@@ -10,6 +10,7 @@ import pytest
 
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.ids import PeerId
+from farflung.ledger import due_times
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.votelog import VoteLog
 from farflung.ledger.params import LedgerParams
@@ -95,6 +96,7 @@ def test_a_running_validator_whose_next_block_is_gone_takes_a_snapshot_and_votes
             hear(self, connection, body)
 
     monkeypatch.setattr(CommitteeMember, "hear", heard)
+    monkeypatch.setattr(due_times, "HEARTBEAT_MS", 200)  # blocks that nobody needs, so that some are forgotten soon
 
     async def play() -> None:
         nonlocal cut

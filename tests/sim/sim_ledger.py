@@ -95,6 +95,9 @@ class MemoryLedger:
     async def head(self) -> HeadReply:
         return HeadReply(self._chain.head, self._chain.certificate)
 
+    async def time(self) -> int:
+        return max(self.now, self._chain.head.time)
+
     async def row(self, kind: type[R], key: bytes) -> R | None:
         return self._chain.state.find(kind, key)
 

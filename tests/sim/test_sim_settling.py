@@ -105,3 +105,11 @@ def test_a_job_whose_deadline_ends_the_window_is_paid_by_the_clock() -> None:
     told = story(window=10**9, counts_blocks=False)
     assert told.settle().state in (JobState.SETTLED, JobState.EXPIRED)
     assert is_paid(told.settle())
+
+
+def test_a_resumed_requester_does_not_wait_for_what_an_idle_ledger_has_not_said() -> None:
+    told = story(window=40_000, counts_blocks=False)
+    told.ledger.apply(REQUESTER, JobFinish(JOB, ROOT, OUTPUT))
+    told.ledger.now += 30_000  # no block since: the head is old
+    assert told.settle().state is JobState.SETTLED
+    assert sum(told.slept) == pytest.approx(10, abs=2)

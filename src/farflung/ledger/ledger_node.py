@@ -26,12 +26,13 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
-from farflung.core.ids import Hash
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.size_batches import batches
 from farflung.ledger.accusations import AccusationQueue
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.block_execution import ExecutedBlock, execute, make, next_time
 from farflung.ledger.chain import Chain
+from farflung.ledger.due_times import next_due
 from farflung.ledger.mempool import CheckedTxCache, Mempool
 from farflung.ledger.rules.accounts import unsound
 from farflung.ledger.sdbft import replica_events as ev
@@ -47,6 +48,7 @@ from farflung.ledger.tx_results import Outcome, Result
 from farflung.ledger.verification_queue import VerificationQueue, VerifyJob
 
 CLOCK_MS: Final = 5_000  # by which a new block's time may differ from this validator's clock
+_NEWS_MS: Final = 20  # by which the time of a due block must move to be told again
 _TIMED: Final = 256  # blocks whose time to finality is remembered
 
 
@@ -122,7 +124,7 @@ class LedgerNode:
         self._waiting: dict[Hash, tuple[SignedTx, list[int]]] = {}
         self._events: list[ev.Event] = []
         self._out: list[Effect] = []
-        self._was_ready = False
+        self._was_ready, self._told_due, self._due = False, 0, (ZERO_HASH, 0)
         self.replica = self._born(read_record(each) for each in records)
 
     # What happens
@@ -186,14 +188,14 @@ class LedgerNode:
     # What it leads to
 
     def _run(self, at: ClockTime) -> list[Effect]:
-        self._tell_work()
+        self._tell_work(at)
         while self._events:
             replica = self.replica
             for effect in replica.handle(self._events.pop(0), at.now):
                 self._carry_out(effect, at)
             if self.replica is replica and replica.is_over and self.chain.state.closes:
                 self._next_epoch()
-            self._tell_work()
+            self._tell_work(at)
         out, self._out = [*self._out, *self.verification_queue.hand_out()], []
         return out
 
@@ -314,11 +316,22 @@ class LedgerNode:
     def _offer(self, signed: SignedTx, at: ClockTime) -> Result | None:
         return self.chain.applied(signed) or self.pool.offer(signed, self.chain.state, at.now)
 
-    def _tell_work(self) -> None:
+    @property
+    def due(self) -> int:
+        """The ledger time of the next block that is due without a transaction (ledger.due_times)."""
+        if self._due[0] != self.chain.head.id:
+            self._due = self.chain.head.id, next_due(self.chain.state)
+        return min(self._due[1], self.pool.ends)
+
+    def _tell_work(self, at: ClockTime) -> None:
         is_ready = self.pool.is_ready(self.chain.state)
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             self._events.append(ev.WaitingTxsEvent(is_ready))
+        due = at.now + self.due - at.wall  # both clocks may drift apart: a small step is no news
+        if not self._is_logical and abs(due - self._told_due) >= _NEWS_MS:
+            self._told_due = due
+            self._events.append(ev.ClockDueEvent(due))
 
     # Epochs
 
@@ -337,6 +350,6 @@ class LedgerNode:
         self._storage.begin(())
         self._executed.clear()
         self.replica = self._born(())
-        self._was_ready = False
+        self._was_ready, self._told_due = False, 0
         self._events = [each for each in self._events if isinstance(each, ev.ReplicaMessageEvent | ev.ReplicaPeerEvent)]
         self._events.insert(0, ev.ReplicaStartEvent())

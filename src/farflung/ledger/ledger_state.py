@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TypeVar, cast
 
-from farflung.core import merkle
+from farflung.core import limits, merkle
 from farflung.core.codec import encode
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
@@ -106,6 +106,13 @@ class LedgerTable:
             for at, row in enumerate(self.rows.chunks[number])
             if isinstance(row, TIMED) and row.due <= now
         ]
+
+    def next_due(self, after: int) -> int:
+        """The earliest time behind `after` at which the clock acts on a row; NEVER where it acts on none."""
+        soonest = [each for each in self.soonest if each > after]
+        late = [self.rows.chunks[number] for number, each in enumerate(self.soonest) if each <= after]
+        soonest += [row.due for chunk in late for row in chunk if isinstance(row, TIMED) and row.due > after]
+        return min(soonest, default=limits.NEVER)
 
     def with_rows(self, written: Sequence[Row], encoded: Sequence[bytes] | None = None) -> LedgerTable:
         """The table with rows replaced or added. `encoded`: the rows' bytes, for who has them already."""

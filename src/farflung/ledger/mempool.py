@@ -275,6 +275,13 @@ class Mempool:
             self._drop(oldest)
         return before - len(self._order)
 
+    @property
+    def ends(self) -> int:
+        """When the next transaction that waits is void: the clock lets go of it; NEVER where none ends."""
+        while self._ending and self._ending[0][1] not in self._order:
+            heapq.heappop(self._ending)
+        return self._ending[0][0] if self._ending else limits.NEVER
+
     def _review(self, sender: PeerId, state: LedgerState) -> None:
         account = state.find(AccountRow, sender) or AccountRow(sender)
         left = account.balance

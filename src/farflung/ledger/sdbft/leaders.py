@@ -20,7 +20,7 @@ SILENT_ROUNDS = 2  # times every seat led without a vote of one: that one is ina
 class EpochCommittee:
     """One epoch: its committee in seat order, and the milliseconds that rule it.
 
-    `delta_ms` is the delay between honest seats that timers begin with, `idle_ms` the pause between empty blocks.
+    `delta_ms` is the delay between honest seats that timers begin with, `idle_ms` the least pause between empty blocks.
     """
 
     chain: Hash

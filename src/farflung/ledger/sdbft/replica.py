@@ -51,6 +51,7 @@ class Replica(ReplicaInbox):
         self._building = 0  # the view for which a block was asked
         self._pending = self._was_working = False
         self._entered = self._worked = self._fired = 0
+        self._clock_due = 0  # no block without work is due before
         self._wake: int | None = None
         self._records: list[Record] = []  # of votes signed while this event is handled
         self._logged: set[tuple[int, VoteKind]] = set()  # quorums that are in the vote log
@@ -78,6 +79,8 @@ class Replica(ReplicaInbox):
                 self._out.append(ev.SendEffect(peer, self.status()))
             case ev.WaitingTxsEvent(is_pending):
                 self._pending = is_pending
+            case ev.ClockDueEvent(at_ms):
+                self._clock_due = at_ms
             case ev.BlockBuiltEvent():
                 self._built = event
             case ev.BlockCheckedEvent():
@@ -295,8 +298,8 @@ class Replica(ReplicaInbox):
         return self._pending or self._block_tree.works
 
     def _due(self) -> int:
-        """When the leader proposes: at once if there is work (rule 2)."""
-        return self._entered if self._is_working else self._entered + self.committee.idle_ms
+        """When the leader proposes: at once if there is work (rule 2), else when the clock has something to do."""
+        return self._entered if self._is_working else max(self._entered + self.committee.idle_ms, self._clock_due)
 
     def _deadline(self) -> int:
         """When the timer of the view fires next."""
@@ -305,7 +308,7 @@ class Replica(ReplicaInbox):
             return self._fired + span
         if self._is_working:
             return max(self._entered, self._worked) + span
-        return self._entered + self.committee.idle_ms + span
+        return self._due() + span
 
     def _tick(self) -> None:
         """Rule 4: NULLIFY when the timer fires; then, and after each such span, say again what was said in the view."""

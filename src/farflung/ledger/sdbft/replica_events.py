@@ -5,6 +5,7 @@
              ReplicaTickEvent      a `WakeEffect` is due; too early or too often does no harm
              ReplicaPeerEvent      a peer can be reached
              WaitingTxsEvent       whether transactions wait for a block
+             ClockDueEvent         when a block without transactions is due
              BlockBuiltEvent       the block that `BuildBlockEffect` asked for
              BlockCheckedEvent     what `CheckBlockEffect` asked for
              BlocksStoredEvent     the blocks of a `FinalBlocksEffect` are executed and stored
@@ -80,6 +81,13 @@ class WaitingTxsEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockDueEvent:
+    """Until `at_ms` a leader without work makes no block: the clock has nothing to do before (ledger.due_times)."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockBuiltEvent:
     """The block that `BuildBlockEffect` asked for in this view; the rest as in `BlockCheckedEvent`."""
 
@@ -113,6 +121,7 @@ Event = (
     | ReplicaTickEvent
     | ReplicaPeerEvent
     | WaitingTxsEvent
+    | ClockDueEvent
     | BlockBuiltEvent
     | BlockCheckedEvent
     | BlocksStoredEvent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar, cast
 
@@ -16,6 +17,7 @@ from farflung.ledger import light_client, queries
 from farflung.ledger.block import Block, BlockHeader, Genesis, unforeseen
 from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.ledger_state import R
+from farflung.ledger.params import HOUR_MS
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.search_queries import GetNodeLeases, RowsReply
 from farflung.ledger.table_rows import (
@@ -95,6 +97,14 @@ class LedgerClient:
         """Whether the ledger's time counts its blocks, as a local network's does, and waiting does not move it."""
         return self._genesis.time == 0
 
+    async def time(self) -> int:
+        """The ledger's time (ms): its head's, or what this computer's clock says of it since, an hour more at most.
+
+        An idle ledger makes no blocks: the next one's time is what its validators' clocks say, not its head's.
+        """
+        head = (await self.head()).header.time
+        return head if self.counts_blocks else min(max(head, round(time.time() * 1000)), head + HOUR_MS)
+
     @property
     def own(self) -> PeerId:
         """The account that signs."""
@@ -164,7 +174,7 @@ class LedgerClient:
 
     async def _signed(self, ops: tuple[Op, ...]) -> SignedTx:
         account = (await self._ask(queries.GetAccount(self._key.public), queries.AccountReply, self._honest)).account
-        expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
+        expires = await self.time() + VALID_MS if len(self._panel) > 1 else 0
         committee = await self.committee()
         if committee.committee.epoch > self._trust.epoch:
             await self._follow()

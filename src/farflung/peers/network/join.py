@@ -32,6 +32,7 @@ from farflung.peers.process.config import HexId, LedgerConfig, ListenerConfig
 SEAT_SECONDS: Final = 10.0  # for one seat's answers
 OTHERS_SECONDS: Final = 1.0  # for the other seats, once one has answered
 BEHIND_MS: Final = 120_000  # by ledger time, that a seat may be behind another one
+BEHIND_BLOCKS: Final = 1  # which it may be in any case: between two blocks of an idle ledger lies half an hour
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,12 @@ def _fresh(file: NetworkFile, reports: list[_SeatReport]) -> tuple[list[_SeatRep
     Raises VerificationError FF-APP-533 when all that answer show the past.
     """
     ordered = sorted(reports, key=lambda report: -report.head.height)
-    fresh = [
-        each for each in ordered if each.head.height >= file.seen and ordered[0].head.time - each.head.time <= BEHIND_MS
-    ]
+
+    def is_near(head: BlockHeader) -> bool:
+        newest = ordered[0].head
+        return newest.height - head.height <= BEHIND_BLOCKS or newest.time - head.time <= BEHIND_MS
+
+    fresh = [each for each in ordered if each.head.height >= file.seen and is_near(each.head)]
     old = [each for each in ordered if each not in fresh]
     if old and not fresh:
         raise VerificationError(

@@ -35,6 +35,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.peers.validator.send_queue import PeerSendQueue
 
 MESSAGE: Final = "sdbft.message"
+LATE_MS: Final = 10_000  # for which a due block may be missing before others are asked for it
 PARTS: Final = 2  # for each process that judges: one that it works on, one that is there when it is done
 _PRESENT: Final = (ValidatorState.CANDIDATE, ValidatorState.ADMITTED, ValidatorState.LEAVING)
 Places = Callable[[PeerId], tuple[str, int] | None]
@@ -106,6 +107,12 @@ class CommitteeMember:
             waiting.cancel()
         for queue in self._queues.values():
             await queue.close()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the head should have moved: another validator said a higher one, or a block is long due."""
+        height, due = self.node.chain.head.height, self.node.due
+        return max(self.heights.values(), default=0) > height or time.time() * 1000 > due + LATE_MS
 
     @property
     def met(self) -> dict[PeerId, bool]:
