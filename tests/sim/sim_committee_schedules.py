@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,12 +21,14 @@ from sim_committee_app import Script, cheap_signatures
 from sim_committee_clients import law_world
 
 from farflung.core.crypto import local_key
+from farflung.ledger import due_times
 from farflung.ledger.sdbft import replica_events as ev
 from farflung.ledger.votes import faults
 
 BLOCKS_AFTER = 4  # final after GST, at every honest node
 DEADLINE_MS = 400_000  # of virtual time, for them
 REAL_KEYS = 50  # every so many schedules the signatures are Ed25519
+HEARTBEAT_MS = 2_000  # of an idle ledger: some clients wait for a time that no row is due at
 WHOLE = 10  # every so many schedules run whole validators
 MESSAGES_MOST = 100_000  # in one schedule
 KEPT_MESSAGES = 4000  # what one replica may hold at any time in these schedules
@@ -140,7 +143,7 @@ def settle(world: World) -> None:
 def play(seed: int, make: Callable[[int], World] = build) -> World:
     """Runs one schedule; raises Violation."""
     world = make(seed)
-    with cheap_signatures():
+    with cheap_signatures(), mock.patch.object(due_times, "HEARTBEAT_MS", HEARTBEAT_MS):
         gst = trouble(world)
         world.start()
         world.run(gst)
