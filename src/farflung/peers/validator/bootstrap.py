@@ -4,8 +4,8 @@ It restarts one by itself that has fallen behind all blocks that the others stil
 and should, it asks the others for the block behind it. Blocks that come are its replica's to judge. Where they are
 gone, it fetches a snapshot beside its own file while it still runs, with the checks of its start
 (ledger.io.state_sync); only a whole one, certified behind its own head, makes it end, put the snapshot in place and
-begin again: so nobody's word alone can stop it. Its vote log stays where it is and is read again, as after any start: what it signed
-it never signs against (docs/protocol/sdbft.md, rule 7).
+begin again: so nobody's word alone can stop it. Its vote log stays where it is and is read again, as after any
+start: what it signed it never signs against (docs/protocol/sdbft.md, rule 7).
 """
 
 from __future__ import annotations
