@@ -103,19 +103,26 @@ def run(
         raise click.UsageError("--yes, --deadline and --wait go with --on")
     if on is not None and (lab or dispute or cheat or validators > 1):
         raise click.UsageError("--lab, --cheat, --dispute and --validators are for a network of this computer's own")
-    resolved, identity = resolve.resolve(
+    build = partial(
+        resolve.resolve,
         job,
         preset,
-        flags_of(settings, seed, rounds),
         cheat=cheat_names.HONEST if on is not None else cheat,
         baseline=baseline,
         relay_price=relay_price,
         relay_most=None if relay_most is None else round(relay_most * MICRO),
         disputes=dispute,
+        is_open=on is not None,
     )
-    identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
+    flags, network = flags_of(settings, seed, rounds), None
+    resolved, identity = build(flags)
     root = new_root(out, resolved.spec.name)
-    network = None if on is None else run_on.start_on(on, resolved.spec, deadline, wait, agreed=yes)
+    if on is not None:
+        started = run_on.start_on(on, resolved, deadline, wait, agreed=yes)
+        network = started.network.genesis, started.record
+        if started.verifiers != resolved.spec.verifiers:
+            resolved, identity = build({**flags, "network.verifiers": str(started.verifiers)})
+    identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     with watcher(as_json, root) as see, curves.watched(root, see) as watchers:
         session.start(root, resolved, identity, watchers, report_page.keep, on=network)
 

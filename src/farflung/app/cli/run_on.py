@@ -10,37 +10,37 @@ import click
 
 from farflung.app.cli.quote import deadline_of
 from farflung.core.errors import UsageError
+from farflung.core.events import WarningEvent
 from farflung.core.io.extras import require
 from farflung.core.money import format_credits
 from farflung.core.units import Millis, Seconds, format_seconds
+from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
-from farflung.ledger.block import Genesis
 from farflung.local.network.remote_start import RemoteStart, online_text, prepare_start
 from farflung.peers.rundir.inputs import known_layout
-from farflung.peers.rundir.network_record import NetworkRecord
 from farflung.plan.worker_memory import memory
 
 DEADLINE = "24h"
 WAIT = "10m"
 
 
-def start_on(
-    on: str, spec: JobSpec, deadline: str | None, wait: str | None, *, agreed: bool
-) -> tuple[Genesis, NetworkRecord]:
-    """The network of a run that may begin. Raises UsageError FF-CORE-120 (no PyTorch), FF-APP-565 (nobody agreed), what
-    prepare_start raises.
+def start_on(on: str, job: ResolvedJob, deadline: str | None, wait: str | None, *, agreed: bool) -> RemoteStart:
+    """What a run that may begin finds there.
+
+    Raises UsageError FF-CORE-120 (no PyTorch), FF-APP-565 (nobody agreed), what prepare_start raises.
     """
     require("torch")  # nobody agrees to a price for a run that cannot start
     now = Millis(round(1000 * time.time()))
     ends, patience = deadline_of(deadline or DEADLINE, now), deadline_of(wait or WAIT, now) - now
+    spec = job.spec
     layout = known_layout(spec)
     bytes_wanted = memory(spec, layout, 0).worker if layout is not None else 0
-    started = asyncio.run(prepare_start(on, spec, bytes_wanted, ends, Seconds(patience / 1000), say))
-    for line in offer_lines(started, Seconds((ends - now) / 1000)):
+    started = asyncio.run(prepare_start(on, job, bytes_wanted, ends, Seconds(patience / 1000), say))
+    for line in offer_lines(started, spec, Seconds((ends - now) / 1000)):
         say(line)
     if not agreed:
         confirm()
-    return started.network.genesis, started.record
+    return started
 
 
 def say(line: str) -> None:
@@ -49,7 +49,27 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def offer_lines(started: RemoteStart, span: Seconds) -> list[str]:
+def audit_line(verifiers: int) -> str:
+    """How many check the work."""
+    if verifiers != 1:
+        return f"Checked  by {verifiers} verifiers" if verifiers else "Checked  by nobody: the job asks for no audits"
+    lone = WarningEvent(
+        code="FF-APP-603",
+        message="one verifier alone checks the work: its word decides",
+        hint="--set network.verifiers=2 waits for a second",
+    )
+    return f"Warning  {lone.code} {lone.message}; {lone.hint}"
+
+
+def round_line(quorum: float) -> str:
+    """When a round ends."""
+    if quorum == 1:
+        return "Rounds   wait for every provider (churn.quorum = 1)"
+    share = f"{100 * quorum:.0f} % of the tokens are in"
+    return f"Rounds   end without providers that are away, once {share} (churn.quorum = {quorum})"
+
+
+def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]:
     """What a person agrees to."""
     price, known = started.price, started.network
     law = known.genesis.params
@@ -59,6 +79,8 @@ def offer_lines(started: RemoteStart, span: Seconds) -> list[str]:
         f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
         f" of {format_credits(started.balance)}, the rest comes back{after}",
         f"Stake    {format_credits(started.found.stake)} credits of each node, lost by who is caught",
+        audit_line(started.verifiers),
+        round_line(spec.churn.quorum),
         f"Ends     in {format_seconds(span)} at the latest (--deadline): then what was not paid returns",
         "Seen by  the nodes that train: they read the model and the data (docs/threats.md)",
     ]

@@ -14,6 +14,7 @@ from farflung.core.errors import UsageError
 from farflung.job import cheat_names, job_toml
 from farflung.job.io.job_files import read_job
 from farflung.job.job_loader import ResolvedJob, load
+from farflung.job.open_network import with_open_defaults
 from farflung.job.spec import JobSpec
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
@@ -46,6 +47,7 @@ def resolve(
     relay_price: int | None = None,
     relay_most: int | None = None,
     disputes: bool = False,
+    is_open: bool = False,
 ) -> tuple[ResolvedJob, RunIdentity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
@@ -56,13 +58,16 @@ def resolve(
     compare with, after the result.
     `relay_price`: micro-credits a GiB for relays; None: relay_fees.PRICE, or 0 for more nodes than a pass can name.
     `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
-    guilty contests it; then somebody cheats, unless `cheat` names nobody.
+    guilty contests it; then somebody cheats, unless `cheat` names nobody. `is_open`: others' computers do the work, and
+    what nobody set is as job.open_network has it.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
     start = job.parent if isinstance(job, Path) else base or Path()
     environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
     resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
+    if is_open:
+        resolved = with_open_defaults(resolved)
     is_shown = job is None and preset == SHOWN
     if cheat is None:
         cheat = cheat_names.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheat_names.HONEST

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from farflung.core import relay_passes
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.money import Credits, format_credits
 from farflung.core.units import Seconds, format_seconds
-from farflung.job.spec import JobSpec
+from farflung.job.job_loader import ResolvedJob
+from farflung.job.open_network import may_hire_fewer_verifiers
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
@@ -53,15 +56,22 @@ class RemoteStart(NamedTuple):
     balance: int
     need: int
 
+    @property
+    def verifiers(self) -> int:
+        """How many the job is to have."""
+        return self.found.verifiers.wanted
+
 
 async def prepare_start(
-    on: str, spec: JobSpec, memory_bytes: int, deadline: int, wait: Seconds, tell: Tell
+    on: str, job: ResolvedJob, memory_bytes: int, deadline: int, wait: Seconds, tell: Tell
 ) -> RemoteStart:
     """Joins the network that `on` names and looks at its market until enough nodes are online, `wait` at most.
 
+    A second verifier that nobody asked for is left out where there is none: `found` says how many the job can have.
     `deadline`: of the job, ms since 1970. `tell` hears a line of each step. Raises what `join` raises, PolicyError
     FF-APP-562 (too few nodes), FF-APP-563 (too little money), FF-APP-564 (the ledger allows no such deadline).
     """
+    spec = job.spec
     priced = price(spec)
     known, account = await join(on), own_account()
     for note in known.notes:
@@ -78,7 +88,7 @@ async def prepare_start(
         token = read(on).token if is_invitation(on) else b""
         balance = await _funded(known, ledger, account, need, token, tell)
         wanted = notice_of(spec, priced, memory_bytes)
-        found = await _found(ledger, reaches, spec, wanted, wait, tell)
+        found = await _found(ledger, reaches, job, wanted, wait, tell)
     finally:
         await endpoint.close()
     record = NetworkRecord(known.name, known.ledger, deadline, found.stake, known.relays, relay_price)
@@ -135,15 +145,19 @@ def notice_of(spec: JobSpec, priced: RunPrice, memory_bytes: int) -> JobNotice:
 
 
 async def _found(
-    ledger: LedgerClient, reaches: Sequence[Reach], spec: JobSpec, wanted: JobNotice, wait: Seconds, tell: Tell
+    ledger: LedgerClient, reaches: Sequence[Reach], job: ResolvedJob, wanted: JobNotice, wait: Seconds, tell: Tell
 ) -> MarketSurvey:
     """Who is online, when enough are; lenders can read what is looked for. Raises PolicyError FF-APP-562."""
-    directory = any_of(reaches)
+    directory, spec = any_of(reaches), job.spec
     began, told, posted = time.monotonic(), "", -NOTICE_SECONDS
     while True:
-        found = survey(spec, await read_asks(ledger, await directory()), wanted.worker_bytes, stake_of(spec))
+        asks = await read_asks(ledger, await directory())
+        found = survey(spec, asks, wanted.worker_bytes, stake_of(spec))
         if found.is_enough:
             return found
+        if may_hire_fewer_verifiers(job) and found.providers.is_enough and found.verifiers.fitting:
+            fewer = replace(spec, network=replace(spec.network, verifiers=found.verifiers.fitting))
+            return survey(fewer, asks, wanted.worker_bytes, stake_of(spec))
         said = online_text(found)
         waited = time.monotonic() - began
         if waited >= wait:

@@ -1,0 +1,85 @@
+"""A job on others' computers waits for no sleeping home, and is checked by two where the network has two."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farflung.app.cli.run_on import audit_line, round_line
+from farflung.core.errors import PolicyError
+from farflung.core.ids import PeerId
+from farflung.core.money import Credits
+from farflung.core.units import Seconds
+from farflung.ledger.transactions import LeaseRole
+from farflung.local.jobs.resolve import resolve
+from farflung.local.network import remote_start
+from farflung.market.provider_offer import Capabilities, OfferListing
+from farflung.peers.requester.lease_negotiation import StandingAsks
+from farflung.plan.run_price import price
+
+CAN = Capabilities(2, 4 << 30, 9 << 30, 10**11, 1, "Linux", "x86_64", "2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("preset", "flags", "quorum", "verifiers"),
+    [
+        ("local", {}, 0.75, 3),  # 5 providers
+        ("local", {"network.providers": "3"}, 1.0, 3),  # a third away would be too many for a quorum
+        ("local", {"churn.quorum": "1"}, 1.0, 3),
+        ("local", {"churn.quorum": "0.6", "network.verifiers": "1"}, 0.6, 1),
+        ("tiny", {}, 1.0, 2),
+        ("tiny", {"network.providers": "4"}, 0.75, 2),
+        ("tiny", {"audit.rate": "0", "audit.probation": "0"}, 1.0, 1),  # nobody is audited
+    ],
+)
+def test_only_a_job_on_others_computers_has_the_safe_defaults(
+    preset: str, flags: dict[str, str], quorum: float, verifiers: int
+) -> None:
+    resolved, identity = resolve(None, preset, flags, cheat="none", is_open=True)
+    assert (resolved.spec.churn.quorum, resolved.spec.network.verifiers) == (quorum, verifiers)
+    assert (f"quorum = {quorum}" in identity.text) or quorum == 1
+    local, _ = resolve(None, preset, flags, cheat="none")
+    assert local.spec.churn.quorum == float(flags.get("churn.quorum", 1))
+    assert local.spec.network.verifiers == int(flags.get("network.verifiers", 1 if preset == "tiny" else 3))
+
+
+@pytest.mark.parametrize(
+    ("online", "flags", "verifiers"),
+    [(1, {}, 1), (2, {}, 2), (9, {}, 2), (0, {}, None), (1, {"network.verifiers": "2"}, None)],
+)
+def test_a_second_verifier_is_hired_where_the_network_has_one(
+    online: int, flags: dict[str, str], verifiers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asks(role: LeaseRole, count: int) -> list[OfferListing]:
+        keys = [PeerId(bytes([role + 1, i]) * 16) for i in range(count)]
+        return [OfferListing(key, Credits(1), Credits(10**9), CAN) for key in keys]
+
+    async def read_asks(_ledger: Any, _directory: Any) -> StandingAsks:
+        return StandingAsks(
+            {LeaseRole.TRAIN: asks(LeaseRole.TRAIN, 2), LeaseRole.AUDIT: asks(LeaseRole.AUDIT, online)}, {}
+        )
+
+    async def directory() -> Any:
+        return None
+
+    monkeypatch.setattr(remote_start, "read_asks", read_asks)
+    monkeypatch.setattr(remote_start, "any_of", lambda _reaches: directory)
+    job, _ = resolve(None, "tiny", flags, cheat="none", is_open=True)
+    ledger: Any = SimpleNamespace()
+    wanted = remote_start.notice_of(job.spec, price(job.spec), 0)
+    found = remote_start._found(ledger, (), job, wanted, Seconds(0), lambda _line: None)
+    if verifiers is None:
+        with pytest.raises(PolicyError, match="FF-APP-562"):
+            asyncio.run(found)
+        return
+    survey = asyncio.run(found)
+    assert (survey.verifiers.wanted, survey.is_enough) == (verifiers, True)
+    assert ("FF-APP-603" in audit_line(survey.verifiers.wanted)) == (verifiers == 1)
+
+
+def test_what_a_person_agrees_to_names_the_quorum() -> None:
+    assert "75 % of the tokens" in round_line(0.75)
+    assert "every provider" in round_line(1.0)
