@@ -20,6 +20,7 @@ from farflung.core.money import Credits, format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.open_network import may_hire_fewer_verifiers
+from farflung.job.spec import JobSpec
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
