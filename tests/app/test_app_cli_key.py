@@ -29,6 +29,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.peers.keys.files import read_account, read_own, write_own
 from farflung.peers.ledger_client.node_key import DAY, NodeKeyRotator, ledger_of, made, replace_at, revoked
+from farflung.peers.network.operator_folder import write_seat
 from farflung.peers.process.child import ChildProcess
 from farflung.peers.process.config import KeyFile
 from farflung.peers.relay.config import RelayConfig
@@ -300,8 +301,7 @@ def test_a_relay_that_is_paid_needs_its_accounts_key_and_no_other(tmp_path: Path
 async def ledger(folder: Path) -> AsyncIterator[tuple[str, tuple[str, int]]]:
     """A validator in a process, as it is named on a command line."""
     genesis = Genesis("keys", 0, ((OWNER.public, 1 << 30),), (VALIDATOR.public,), LedgerParams(fee_min=100))
-    config = {"name": "ledger", "key": VALIDATOR.seed.hex(), "genesis": encode(genesis).hex(), "port": 0}
-    config |= {"host": "127.0.0.1", "folder": str(folder), "local": True}
+    config = write_seat(folder / "seat", VALIDATOR, genesis, {"port": 0, "local": True})
     child = await ChildProcess.start("ledger", "validator", config, folder / "log", lambda _, __: None)
     try:
         ready = await child.first

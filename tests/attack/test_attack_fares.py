@@ -20,9 +20,8 @@ from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
 from farflung.local.jobs import resolve
 from farflung.local.network import run_end
-from farflung.local.network.process_config import JOB_MS, LocalNetwork
+from farflung.local.network.stage import JOB_MS, LocalStage
 from farflung.net.counters import ByteCounter
-from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_metering_gate import RENEW, SETTLE, USED
@@ -32,10 +31,11 @@ from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
 from farflung.peers.validator.requests import LedgerRequestHandler
 
 SPEC = resolve.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
-NETWORK = LocalNetwork(SPEC, relays=1, relay_price=relay_passes.GIB)  # a micro-credit a byte
+STAGE = LocalStage(SPEC, relays=1, relay_price=relay_passes.GIB)  # a micro-credit a byte
+NETWORK = STAGE.network
 FUNDS, CARRIED = 1_000_000, 1000
-(RELAY,) = NETWORK.keys.relays
-PAYER, NODE = NETWORK.keys.requester, NETWORK.keys.providers[0]
+(RELAY,) = STAGE.keys.relays
+PAYER, NODE = STAGE.keys.requester, STAGE.keys.providers[0]
 
 Answer = Callable[["World"], Awaitable[None]]
 
@@ -55,9 +55,9 @@ class World:
 
     def __init__(self, folder: Path, answer: Answer) -> None:
         self.store = LedgerStore.open(folder / "chain.db", NETWORK.genesis)
-        self.chain = self.store.load(NETWORK.keys.validators[0])
+        self.chain = self.store.load(STAGE.keys.validators[0])
         served = LedgerRequestHandler(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(NETWORK.keys.validators[0], served.handle, ByteCounter())
+        self.validator = Endpoint(STAGE.keys.validators[0], served.handle, ByteCounter())
         self.payer, self.relay = (
             Endpoint(PAYER, self._refuse, ByteCounter()),
             Endpoint(RELAY, self._serve, ByteCounter()),
@@ -83,7 +83,7 @@ class World:
         return LedgerClient(lambda: self._reach(endpoint), key, NETWORK.genesis)
 
     async def _reach(self, endpoint: Endpoint) -> Connection:
-        return await endpoint.dial(NETWORK.keys.validators[0].public, *self.validator.address)
+        return await endpoint.dial(STAGE.keys.validators[0].public, *self.validator.address)
 
     def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> PassReceipts:
         named = tuple(sorted((PAYER.public, NODE.public)))
@@ -101,10 +101,10 @@ class World:
     async def end_of_run(self) -> RelayPaymentEvent:
         """What a run does last; all money must be there afterwards."""
         ledger = self.client(PAYER, self.payer)
-        place = EndpointAddress(*self.relay.address, RELAY.public)
-        await run_end.pay_relays(NETWORK, self.payer, ledger, [place], self.told)
+        STAGE.open_relays({"relay": self.relay.address[1]})
+        await run_end.pay_relays(NETWORK, self.payer, ledger, self.told)
         minted = sum(amount for _, amount in NETWORK.genesis.accounts)
-        assert await run_end._total_money(ledger, NETWORK) == minted
+        assert await run_end._total_money(ledger, NETWORK, STAGE.keys.nodes) == minted
         (paid,) = [event for event in self.told.events if isinstance(event, RelayPaymentEvent)]
         return paid
 

@@ -25,7 +25,7 @@ IDENTITY = RunIdentity(folder.FORMAT, 0.0, "", "/")
 
 
 def _child(path: Path) -> None:
-    asyncio.run(ChildProcess.start("provider-0", "provider", {}, path, lambda *_: None))
+    asyncio.run(ChildProcess.start("provider-0", "provider", path, path, lambda *_: None))
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -146,7 +146,7 @@ def test_a_run_with_a_linked_folder_is_not_taken(tmp_path: Path, name: str) -> N
 def test_what_a_worker_left_in_its_scratch_does_not_keep_the_run_from_going_on(tmp_path: Path) -> None:
     run = folder.create(tmp_path / "run", IDENTITY)
     run.unlock()
-    scratch = run.provider(0) / "scratch"
+    scratch = run.home("provider", 0) / "scratch"
     scratch.mkdir(parents=True)
     (scratch / "link").symlink_to("/etc/passwd")
     run.lock()

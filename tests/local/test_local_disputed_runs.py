@@ -12,7 +12,7 @@ from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS
 from farflung.local.jobs.resolve import resolve
 from farflung.local.network.forecast import _SAME, _money, _same
-from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.stage import LocalStage
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.genesis import DISPUTE_BLOCKS, bond_of, chain_of, genesis_of
 from farflung.peers.rundir.runs import resolve_again
@@ -30,9 +30,9 @@ def test_a_ledger_without_disputes_is_the_one_that_it_was() -> None:
 
 
 def test_whoever_contests_has_the_bond_beside_its_stake_and_its_fees() -> None:
-    network = LocalNetwork(SPEC, disputes=True)
+    stage = LocalStage(SPEC, disputes=True)
     plain, rich = (dict(genesis_of(SPEC, disputes=each).accounts) for each in (False, True))
-    assert all(rich[node] - plain[node] == bond_of(SPEC) for node in network.keys.nodes)
+    assert all(rich[node] - plain[node] == bond_of(SPEC) for node in stage.keys.nodes)
 
 
 def test_a_run_that_is_to_have_a_dispute_has_a_cheater() -> None:

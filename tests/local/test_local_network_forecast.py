@@ -9,8 +9,8 @@ from farflung.core.errors import PolicyError
 from farflung.job.job_loader import load
 from farflung.local.network.forecast import RunForecast
 from farflung.local.network.placement import LoopbackPlacement
-from farflung.local.network.process_config import LocalNetwork
 from farflung.local.network.run_end import JobEndReport
+from farflung.local.network.stage import LocalStage
 from farflung.peers.rundir.folder import RunIdentity
 from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.machine import MachineMeasurements
@@ -25,7 +25,7 @@ def foreseen(*, hidden: int = 0, price: int = 0) -> RunForecast:
     spec = load(None, preset="tiny", flags=flags, environment={}).spec
     layout = known_layout(spec)
     assert layout is not None
-    network = LocalNetwork(spec, relays=2, relay_price=price)
+    network = LocalStage(spec, relays=2, relay_price=price).network
     identity = RunIdentity(1, 0.0, "", ".", relays=2, relay_price=price)
     return RunForecast(network, LoopbackPlacement(), identity, layout, DATA, COMPUTER)
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from app_trees import Farflung
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.core.codec import encode
 from farflung.core.errors import PolicyError
 from farflung.job.spec import JobSpec, NetworkSpec
 from farflung.local.jobs import resolve
 from farflung.local.netlab import NatType
-from farflung.local.network import process_config
 from farflung.local.network.placement import (
     LINE,
     SERVERS,
@@ -33,19 +30,6 @@ def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
     return JobSpec(network=NetworkSpec(providers, verifiers, hidden))
 
 
-def told(network: process_config.LocalNetwork) -> dict[str, dict[str, Any]]:
-    """What each process of a network is given, by its name."""
-    ledger = process_config.ProcessAddress(network.keys.validators[0].public, "198.19.1.2", 1)
-    relays = [process_config.ProcessAddress(key, "198.19.1.2", 1) for key in network.relays.values()]
-    given = {"ledger": network.ledger(0, "/l")} | {name: network.relay(i) for i, name in enumerate(network.relays)}
-    given["requester"] = network.requester("/r", ledger, relays)
-    for i in range(network.spec.network.providers):
-        given[f"provider-{i}"] = network.provider(i, "/p", ledger, relays, 1)
-    for i in range(network.spec.verifiers):
-        given[f"verifier-{i}"] = network.verifier(i, "/v", ledger, relays, 1)
-    return given
-
-
 @given(st.integers(1, 64), st.integers(1, 16))
 @settings(max_examples=20)
 def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat(
@@ -58,41 +42,6 @@ def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat
     assert {home.nat for home in homes.values()} <= {NatType.SYMMETRIC, NatType.PORT_RESTRICTED}
     assert {(home.up, home.down, home.rtt, home.loss) for home in homes.values()} == {(20, 100, 40, 0)}
     NetlabPlacement(homes)  # they are not more than a laboratory can hold
-
-
-def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
-    network = process_config.LocalNetwork(spec_of(), placement=NetlabPlacement(homes_of(spec_of()), 2), relays=2)
-    given = told(network)
-    servers = {*SERVERS, "relay-2"}
-    for name, config in given.items():
-        if name in servers:
-            assert config["host"].startswith("198.19."), name
-        else:
-            assert [relay["host"] for relay in config["relays"]] == ["198.19.1.2"] * 2, name
-            assert "host" not in config
-    assert len({given[name]["host"] for name in servers}) == len(servers) == 4
-
-
-def test_on_loopback_nobody_listens_anywhere_else() -> None:
-    given = told(process_config.LocalNetwork(spec_of(), relays=2))
-    servers = [*SERVERS, "relay-2"]
-    assert [given[name]["host"] for name in servers] == ["127.0.0.1"] * 4
-    reached = [name for name, config in given.items() if name.startswith("provider") and config["relays"]]
-    assert reached == ["provider-0", "provider-1"]
-    assert given["requester"]["relays"] == given["provider-0"]["relays"]
-
-
-def test_a_job_does_not_know_of_homes() -> None:
-    spec = spec_of(hidden=0)
-    plain, housed_network = (
-        process_config.LocalNetwork(spec),
-        process_config.LocalNetwork(spec, placement=NetlabPlacement(homes_of(spec))),
-    )
-    assert encode(housed_network.spec) == encode(plain.spec) == encode(spec)
-    assert encode(housed_network.genesis) == encode(plain.genesis)
-    assert not plain.relays
-    assert list(housed_network.relays) == ["relay"]
-    assert (plain.reached.hidden, housed_network.reached.hidden) == (0, 5)
 
 
 def test_each_process_is_started_in_a_place_of_its_own() -> None:

@@ -19,6 +19,7 @@ from farflung.peers.process import channel
 from farflung.peers.process import child as child_process
 from farflung.peers.process.channel import Report
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.process.config import write_role_config
 
 SCRIPTED = Path(__file__).parents[1] / "support" / "app_scripted.py"
 DIE: Report = {"do": "die"}
@@ -27,11 +28,12 @@ DIE: Report = {"do": "die"}
 WAYS: list[tuple[str, ...]] = []  # that processes of this test were started by, in order
 
 
-async def spawned(_: str, errors: int, *way: str) -> asyncio.subprocess.Process:
+async def spawned(_: str, errors: int, way: tuple[str, ...], *given: str) -> asyncio.subprocess.Process:
     WAYS.append(way)
     pipe = asyncio.subprocess.PIPE
+    words = (str(SCRIPTED), "--supervised", *given)
     return await asyncio.create_subprocess_exec(
-        sys.executable, str(SCRIPTED), stdin=pipe, stdout=pipe, stderr=errors, limit=channel.LINE_BYTES
+        sys.executable, *words, stdin=pipe, stdout=pipe, stderr=errors, limit=channel.LINE_BYTES
     )
 
 
@@ -76,7 +78,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         async def test() -> None:
             watcher = Watcher()
             supervisor = ProcessSupervisor(watcher, watcher)
-            config = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
+            values = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
+            config = write_role_config(tmp_path / "thing.toml", values)
             process = SupervisedProcess("thing", "thing", config, tmp_path / "log", ("by", "its door"))
             WAYS.clear()
             await supervisor.launch(process)

@@ -23,7 +23,7 @@ from farflung.core.errors import VerificationError
 from farflung.core.events import WarningEvent
 from farflung.core.io.durable_files import AppendLog, read_records
 from farflung.local.network import prepare
-from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.stage import LocalStage
 from farflung.peers.rundir import journal
 from farflung.peers.rundir.archive import RunLog
 from farflung.peers.rundir.folder import RunFolder
@@ -326,7 +326,7 @@ def test_a_run_log_that_was_altered_is_refused(broken: Path) -> None:
 def test_a_damaged_input_of_a_run_is_refused(broken: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flip(broken / name)
     folder = RunFolder(broken)
-    network = LocalNetwork(resolve_again(folder).spec)
+    network = LocalStage(resolve_again(folder).spec).network
     monkeypatch.setattr(prepare, "ask", None)  # the worker is not asked for anything
     with pytest.raises(VerificationError, match="FF-APP-023") as refused:
         asyncio.run(prepare.prepare(folder, None, network, journal.Journal(folder.events_file, 0.0)))  # type: ignore[arg-type]

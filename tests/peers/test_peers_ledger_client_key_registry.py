@@ -26,7 +26,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.node_keyring import Keyring
-from farflung.peers.keys.files import credential_in, key_text
+from farflung.peers.keys.files import read_own, write_own
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower, first_key, registered, rotate
 from farflung.peers.process.config import KeyFile
@@ -252,7 +252,8 @@ def test_a_follower_asks_on_where_the_answer_ended(within: Within, monkeypatch: 
 
 def test_a_process_is_given_a_node_key_or_proves_its_accounts_own(tmp_path: Path) -> None:
     mine = own(1)
-    told = node_config(ALICE, tmp_path, node=KeyFile(credential_in(key_text(mine))))
+    write_own(tmp_path / "node.key", mine)
+    told = node_config(ALICE, tmp_path, node=KeyFile(read_own(tmp_path / "node.key"), tmp_path))
     assert told.credential.identity == mine.identity
     assert node_config(ALICE, tmp_path).credential == Credential(ALICE)
     assert first_key(Credential(ALICE)) == ()

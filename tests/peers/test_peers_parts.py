@@ -23,14 +23,12 @@ from farflung.core.errors import (
 )
 from farflung.core.ids import PeerId
 from farflung.local.jobs import resolve
-from farflung.local.network import process_config
 from farflung.market.provider_offer import Capabilities
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.keys.files import credential_in
 from farflung.peers.node.sealed_files import SealedFileStore
 from farflung.peers.protocol.directory import advertise, check_advertisement
 from farflung.peers.rundir import folder
@@ -107,40 +105,6 @@ def test_who_cheats_is_asked_for_or_shown_by_default_and_never_in_your_own_job()
             assert encode(resolved.spec).find(expected.encode()) == -1
     with pytest.raises(UsageError, match="FF-APP-019"):
         resolve.resolve(None, "tiny", {}, cheat="lie")
-
-
-def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> None:
-    spec = resolve.resolve("[network]\nhidden = 2", "local", {})[0].spec
-    network = process_config.LocalNetwork(spec, relays=2)
-    ledger, *relays = (
-        process_config.ProcessAddress(key, "127.0.0.1", 1)
-        for key in (network.keys.validators[0].public, *network.relays.values())
-    )
-    told = [network.provider(i, "/p", ledger, relays, 1)["relays"] for i in range(spec.network.providers)]
-    both = [relay.config for relay in relays]
-    assert told == [both, both, [], [], []]
-    assert both[0]["peer"] != both[1]["peer"]
-    for index in range(2):
-        assert len(network.relay(index)["allow"]) == 1 + 5 + 3
-    unaudited = resolve.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
-    assert process_config.LocalNetwork(unaudited).keys.verifiers == []
-
-
-def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
-    spec = resolve.resolve("", "local", {})[0].spec
-    network = process_config.LocalNetwork(spec)
-    ledger = process_config.ProcessAddress(network.keys.validators[0].public, "127.0.0.1", 1)
-    given = [network.requester("/r", ledger, [])]
-    given += [network.provider(i, "/p", ledger, [], 1) for i in range(spec.network.providers)]
-    given += [network.verifier(i, "/v", ledger, [], 1) for i in range(spec.verifiers)]
-    accounts = [SigningKey(bytes.fromhex(config["key"])) for config in given]
-    proved = [credential_in(config["node"]) for config in given]
-    assert [each.account for each in proved] == [account.public for account in accounts]
-    assert {each.identity.epoch for each in proved} == {1}
-    keys = {each.node.public for each in proved}
-    assert len(keys) == len(given)
-    assert not keys & {account.public for account in accounts}
-    assert network.relay(0, ledger)["ledger"] == ledger.config
 
 
 def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:

@@ -157,5 +157,5 @@ def test_a_role_computes_with_one_thread_beside_its_workers(monkeypatch: pytest.
     monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "8")
     with pytest.raises(OSError, match="no"):
-        asyncio.run(ChildProcess.start("p", "provider", {}, tmp_path / "log", lambda *_: None))
+        asyncio.run(ChildProcess.start("p", "provider", tmp_path, tmp_path / "log", lambda *_: None))
     assert {seen["OPENBLAS_NUM_THREADS"], seen["OMP_NUM_THREADS"]} == {"1"}

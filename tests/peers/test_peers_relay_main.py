@@ -23,7 +23,9 @@ from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
+from farflung.peers.network.operator_folder import write_relay
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.process.config import HexId
 from farflung.peers.relay import config as relay_config
 
 A, B, C, R = (local_key(8, name) for name in ("a", "b", "c", "relay"))
@@ -40,8 +42,9 @@ class Process:
         self.said: list[Said] = []
         self.child: ChildProcess | None = None
 
-    async def start(self, port: int = 0, allow: list[str] | None = None) -> tuple[str, int]:
-        config = {"name": "relay", "key": R.seed.hex(), "port": port, "allow": allow}
+    async def start(self, port: int = 0, allow: list[bytes] | None = None) -> tuple[str, int]:
+        told = [*map(HexId, allow)] if allow is not None else None
+        config = write_relay(self._log.parent / "relay", R, {"port": port, "allow": told})
         self.child = await ChildProcess.start(
             "relay", "relay", config, self._log, lambda _, said: self.said.append(said)
         )
@@ -133,7 +136,7 @@ def test_a_relay_tells_what_it_forwarded_and_what_it_said_itself(tmp_path: Path)
 def test_a_relay_serves_only_the_keys_that_it_was_given(tmp_path: Path) -> None:
     async def test() -> None:
         process = Process(tmp_path)
-        place = await process.start(allow=[A.public.hex(), B.public.hex()])
+        place = await process.start(allow=[A.public, B.public])
         stranger = Endpoint(C, echo, ByteCounter())
         async with peers(*place) as (a, _):
             assert (await a.dial(B.public, *place, relay=R.public)).is_open

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 from farflung.app.cli import relay
 from farflung.app.cli.relay import read_or_make_key
-from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, UsageError
 from farflung.core.relay_passes import GIB, cost
@@ -32,6 +31,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.peers.ledger_client.client import LedgerClient, genesis_from
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.network.operator_folder import write_seat
 from farflung.peers.process.child import ChildProcess
 from farflung.peers.relay.ledger_link import RelayLedgerLink
 
@@ -65,8 +65,7 @@ class World:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[World]:
-        config = {"name": "ledger", "key": VALIDATOR.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
-        config |= {"host": "127.0.0.1", "folder": str(self.folder), "local": True}
+        config = write_seat(self.folder / "seat", VALIDATOR, self.genesis, {"port": 0, "local": True})
         child = await ChildProcess.start("ledger", "validator", config, self.folder / "log", lambda _, __: None)
         try:
             ready = await child.first

@@ -24,7 +24,7 @@ from farflung.ledger.table_rows import ChannelRow
 from farflung.ledger.transactions import Transfer
 from farflung.local.jobs import resolve
 from farflung.local.network.forecast import _money
-from farflung.local.network.process_config import LocalNetwork
+from farflung.local.network.stage import LocalStage
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
@@ -401,10 +401,10 @@ def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
     assert relay_fees.planned(event, SENT, 0, 2) == relay_fees.planned(event, SENT, 5, 0) == event
     assert relay_passes.worth(relay_fees.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)
-    network = LocalNetwork(spec, relays=2, relay_price=5)
-    assert held[network.keys.requester.public] > RELAY_FUNDS
-    assert all(held[key.public] for key in network.keys.relays)
-    assert network.relay_price == 0  # tiny has no relay
+    stage = LocalStage(spec, relays=2, relay_price=5)
+    assert held[stage.keys.requester.public] > RELAY_FUNDS
+    assert all(held[key.public] for key in stage.keys.relays)
+    assert stage.network.relay_price == 0  # tiny has no relay
 
 
 def plan_event() -> PlanEvent:

@@ -11,17 +11,15 @@ from typing import Any
 import click
 import msgspec
 
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
-from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.money import MICRO
-from farflung.core.release import VERSION
 from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.io.listen_errors import LOOPBACK
-from farflung.peers.keys.files import new_account
+from farflung.peers.keys.files import new_account, new_key
+from farflung.peers.network.operator_folder import write_seat
 from farflung.peers.process.channel import LogChannel
 from farflung.peers.process.config import read_role_config
 from farflung.peers.validator.config import PORT, ValidatorConfigFile
@@ -60,7 +58,7 @@ def init(
         )
     hosts = [host[i % len(host)] if host else LOOPBACK for i in range(validators)]
     folder.mkdir(parents=True, exist_ok=True)
-    keys = [_made(folder / f"validator-{i + 1}") for i in range(validators)]
+    keys = [new_key() for _ in hosts]
     treasury = new_account(folder / "treasury.key")
     given = MICRO if money > validators else 0
     seats = tuple((key.public, given) for key in keys if given)
@@ -73,7 +71,9 @@ def init(
     )
     places = {key.public: f"{hosts[i]}:{port + i}" for i, key in enumerate(keys)}
     for i, key in enumerate(keys):
-        _write(folder / f"validator-{i + 1}", genesis, key.public, hosts[i], port + i, places)
+        others = {peer.hex(): place for peer, place in places.items() if peer != key.public}
+        values = {"host": hosts[i], "port": port + i, "readers": 0, "validators": others}
+        write_seat(folder / f"validator-{i + 1}", key, genesis, values)
     write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "ledger.init")
     facts = {"chain": genesis.chain.hex(), "validators": [key.public.hex() for key in keys]}
     start = f"farflung ledger validator {folder}/validator-1/validator.toml"
@@ -85,19 +85,6 @@ def init(
         f"Next     {start}" + (", and each other folder on its own computer" if validators > 1 else ""),
     ]
     say(as_json, facts, text)
-
-
-def _made(folder: Path) -> SigningKey:
-    folder.mkdir()
-    return new_account(folder / "validator.key")
-
-
-def _write(folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]) -> None:
-    write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "ledger.init")
-    lines = [f"# written by farflung {VERSION}", f'host = "{host}"', f"port = {port}"]
-    lines += ["readers = 0", "", "[validators]"]
-    lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]
-    write_atomic(folder / "validator.toml", ("\n".join(lines) + "\n").encode(), "ledger.init")
 
 
 @click.command(epilog="Example: farflung ledger validator my-ledger/validator-1/validator.toml")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +35,7 @@ from farflung.peers.node import home as homes
 from farflung.peers.node import provider, verifier
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ControlSocket, ask
-from farflung.peers.process.config import ListenerConfig, read_role_config
+from farflung.peers.process.config import read_role_config, write_role_config
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
 RESERVE: Final = MICRO // 10  # micro-credits that are not put at stake: fees are paid from them
@@ -249,9 +248,10 @@ def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: in
         "memory_bytes": int(options.memory_gb * _GB),
         "disk_floor": int(options.disk_gb * _GB),
         "allow_modules": options.allow_modules,
+        "ledger": known.ledger,
+        "relays": () if host else relays,
     }
-    listed: dict[str, Sequence[ListenerConfig]] = {"ledger": known.seats, "relays": () if host else relays}
-    return read_role_config(homes.write_config(home, values, listed), NodeConfig)
+    return read_role_config(write_role_config(home / homes.CONFIG, values), NodeConfig)
 
 
 def _is_loopback(host: str) -> bool:

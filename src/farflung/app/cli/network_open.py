@@ -145,10 +145,9 @@ async def _end(process: Process | None) -> None:
 
 async def _start(supervisor: ProcessSupervisor, root: Path) -> None:
     """The seat first: the relay follows its ledger."""
-    for role, config in operator_folder.process_configs(root).items():
+    for role, config in operator_folder.configs(root).items():
         name = LEDGER if role == "validator" else RELAY
-        log = root / f"{name}.log"
-        await supervisor.launch(SupervisedProcess(name, role, {**config, "name": name}, log))
+        await supervisor.launch(SupervisedProcess(name, role, config, root / f"{name}.log"))
         await supervisor.ready(name)
 
 

@@ -20,8 +20,8 @@ from farflung.core.errors import FarflungError
 from farflung.core.events import PlanComparisonEvent, PlanEvent
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import JobSpec
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.placement import LoopbackPlacement
-from farflung.local.network.processes import RunNetwork
 from farflung.local.network.run_end import JobEndReport
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
@@ -42,7 +42,7 @@ class RunForecast(NamedTuple):
     `step`: as its trace found it.
     """
 
-    network: RunNetwork
+    network: JoinedNetwork
     placement: LoopbackPlacement
     identity: RunIdentity
     layout: TensorLayout

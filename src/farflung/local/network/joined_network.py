@@ -1,12 +1,12 @@
-"""Configures a run on a network that others keep: the run starts nothing but its requester."""
+"""Describes the network that a run is on, as its requester sees it: others keep it, or a stage here does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from farflung.core.codec import encode
+from msgspec.structs import replace
+
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits, parse_credits
@@ -15,12 +15,12 @@ from farflung.job.spec import JobSpec
 from farflung.ledger.block import Genesis
 from farflung.ledger.table_rows import LeaseRow
 from farflung.local.network.placement import LINE, MBIT, LoopbackPlacement
-from farflung.local.network.process_config import ProcessAddress
 from farflung.net.certificates import Credential
 from farflung.net.io.listen_errors import LOOPBACK
+from farflung.peers.network.account import account_file, own_account
 from farflung.peers.node.lan_discovery import own_address
-from farflung.peers.process.channel import RELAY, REQUESTER, Report, relay_names
-from farflung.peers.process.config import ListenerConfig
+from farflung.peers.process.channel import RELAY, REQUESTER, relay_names
+from farflung.peers.rundir.genesis import NetworkKeys
 from farflung.peers.rundir.network_record import NetworkRecord, node_name
 from farflung.plan.exchange_paths import RunLinks
 from farflung.plan.link_syntax import Link
@@ -30,6 +30,8 @@ _TOLD: Final = "{}: what is assumed of every line of a network, none of which th
 
 class RemotePlacement(LoopbackPlacement):
     """Nodes, relays and ledger are wherever they are; only the requester is on this computer."""
+
+    is_dialled = False
 
     def __init__(self, host: str) -> None:
         """`host`: the address of this computer that the network sees, or loopback."""
@@ -46,63 +48,83 @@ class RemotePlacement(LoopbackPlacement):
         return RunLinks(link, requester=link, is_apart=True, told=_TOLD.format(link))
 
 
+class RequesterIdentity(NamedTuple):
+    """The requester's account, what its process proves, and the files of both and of the genesis, from its folder."""
+
+    account: SigningKey
+    credential: Credential
+    files: Mapping[str, str]
+
+
 class JoinedNetwork:
-    """One network as a run on it sees it; the counterpart of process_config.LocalNetwork."""
+    """One network as a run on it sees it."""
 
-    providers: Mapping[str, PeerId] = MappingProxyType({})  # the run starts none
-    verifiers: Mapping[str, PeerId] = MappingProxyType({})
-    validators: Mapping[str, PeerId] = MappingProxyType({})
-
-    def __init__(self, spec: JobSpec, account: SigningKey, genesis: Genesis, record: NetworkRecord) -> None:
-        self.spec, self.account, self.genesis, self.record = spec, account, genesis, record
-        self.credential = Credential(account)
+    def __init__(
+        self,
+        spec: JobSpec,
+        genesis: Genesis,
+        record: NetworkRecord,
+        own: RequesterIdentity,
+        placement: LoopbackPlacement,
+        staged: NetworkKeys | None = None,
+    ) -> None:
+        """`staged`: the keys of a network that this run's stage keeps; None: it is others'."""
+        self.spec, self.genesis, self.record, self.placement, self.staged = spec, genesis, record, placement, staged
+        self.account, self.credential, self._files = own
         self.unit_price, self.stake = parse_credits(spec.unit_price), Credits(record.stake)
-        self.ledger, self.relay_addresses = (
-            _address(record.ledger, record.ledger.others),
-            [*map(_address, record.relays)],
-        )
-        names = relay_names(len(record.relays))
-        self.relays = {name: PeerId(bytes(one.peer)) for name, one in zip(names, record.relays, strict=True)}
-        self.placement = RemotePlacement(own_address(record.ledger.host, record.ledger.port) or LOOPBACK)
+
+    @property
+    def relays(self) -> dict[str, PeerId]:
+        """The relays by name; none where nobody needs one."""
+        found = self.record.relays
+        return {name: PeerId(bytes(one.peer)) for name, one in zip(relay_names(len(found)), found, strict=True)}
 
     @property
     def relay_price(self) -> int:
         """What each relay is paid, in micro-credits a GiB; 0: nothing, or there is none."""
-        return self.record.relay_price if self.relays else 0
+        return self.record.relay_price if self.record.relays else 0
 
     @property
     def reached(self) -> JobSpec:
-        """The job, for plans: how its nodes are reached is known when they are hired."""
-        return self.spec
+        """The job as its network is reached, for plans: nobody reaches into a home. Its terms do not know of that."""
+        if not self.placement.homes:
+            return self.spec
+        network = replace(self.spec.network, hidden=self.spec.network.providers)
+        return replace(self.spec, network=network)
 
     def parties(self, leases: Iterable[LeaseRow]) -> dict[str, PeerId]:
         """All that the job may pay or refund, by the name of the receipt."""
+        if self.staged is not None:
+            return self.staged.parties
         return {REQUESTER: self.account.public, **{node_name(lease.node): lease.node for lease in leases}}
 
-    def requester(self, root: str, ledger: ProcessAddress, relays: Iterable[ProcessAddress]) -> Report:
-        """The requester's configuration, but for what the plan says."""
-        host = self.placement.host(REQUESTER)
+    def requester(self) -> dict[str, Any]:
+        """The requester's configuration in the run's folder, but for what the plan says."""
+        record, placement = self.record, self.placement
+        attaches = bool(record.relays) and not placement.is_dialled
         return {
-            "name": REQUESTER,
-            "key": self.account.seed.hex(),
-            "genesis": encode(self.genesis).hex(),
-            "host": LOOPBACK if self.relays else host,
+            **self._files,
+            "root": ".",
+            "host": LOOPBACK if attaches else placement.host(REQUESTER),
             "port": self.spec.network.port,
-            "root": root,
-            "ledger": ledger.config,
-            "relays": [relay.config for relay in relays],
+            "ledger": record.ledger,
+            "relays": record.relays,
             "relay_price": self.relay_price,
-            "attaches": bool(self.relays),
+            "attaches": attaches,
             "lines": {
-                "member": self.placement.line("provider-0"),
-                "requester": self.placement.line(REQUESTER),
-                "relay": self.placement.line(RELAY),
+                "member": placement.line("provider-0"),
+                "requester": placement.line(REQUESTER),
+                "relay": placement.line(RELAY),
             },
-            "relayed": bool(self.relays),
+            "relayed": attaches or self.reached.hidden == self.spec.network.providers,
             "unit_price": self.unit_price,
-            "deadline": self.record.deadline,
+            "deadline": record.deadline,
         }
 
 
-def _address(one: ListenerConfig, others: Iterable[ListenerConfig] = ()) -> ProcessAddress:
-    return ProcessAddress(PeerId(bytes(one.peer)), one.host, one.port, [_address(other) for other in others])
+def others_network(spec: JobSpec, genesis: Genesis, record: NetworkRecord) -> JoinedNetwork:
+    """A network that others keep, for this user's account. Raises what key files raise."""
+    account = own_account()
+    own = RequesterIdentity(account, Credential(account), {"key": str(account_file()), "genesis": "genesis.bin"})
+    placement = RemotePlacement(own_address(record.ledger.host, record.ledger.port) or LOOPBACK)
+    return JoinedNetwork(spec, genesis, record, own, placement)

@@ -53,6 +53,7 @@ class LoopbackPlacement:
     """All processes are on this computer's loopback."""
 
     homes: Mapping[str, EmulatedHome] = MappingProxyType({})  # by the name of who lives there
+    is_dialled = True  # whether others reach the requester where it listens
 
     def host(self, name: str) -> str:
         """The address that a process listens on."""

@@ -21,7 +21,7 @@ from farflung.job import dataset, terms_file
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
-from farflung.local.network.processes import RunNetwork
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import trace
 from farflung.peers.rundir.folder import RunFolder
@@ -52,7 +52,7 @@ async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Eve
         await base_run.read_base(folder, spec, base, journal)
 
 
-async def prepare(folder: RunFolder, worker: WorkerHandle, network: RunNetwork, journal: Journal) -> RunInputs:
+async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwork, journal: Journal) -> RunInputs:
     """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there, and tells the
     job's class.
 

@@ -1,8 +1,7 @@
 """Manages the processes of a run: starts, monitors, restarts and ends them.
 
-Ledger and relays first, then verifiers and providers at once; these register in turn, so that the ledger is
-reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in
-local.network.process_config.
+On a stage the ledger and relays come first, then providers and verifiers at once; these register in turn, so that the
+ledger is reproducible. The requester comes last, when the job's terms are fixed.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from farflung.host.io.worker_process import WorkerProcess, start_worker
 from farflung.local.network import supervisor_worker
 from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.path_counts import PathCounts
-from farflung.local.network.process_config import LocalNetwork, ProcessAddress
 from farflung.local.network.restarts import PORT_TAKEN, ProcessSupervisor, SupervisedProcess
+from farflung.local.network.stage import LocalStage
 from farflung.local.network.supervisor_worker import SupervisorWorker
 from farflung.peers.process.channel import REQUESTER, Report
 from farflung.peers.process.child import ChildProcess
+from farflung.peers.process.config import write_role_config
 from farflung.peers.program.worker_bounds import bounds_of
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 
-RunNetwork = LocalNetwork | JoinedNetwork
 OnEvent = Callable[[AnyEvent, bool], None]
 
 
@@ -54,42 +53,32 @@ class RunProcesses:
     def __init__(
         self,
         folder: RunFolder,
-        network: RunNetwork,
+        network: JoinedNetwork,
+        stage: LocalStage | None,
         journal: Journal,
         on_event: OnEvent,
         staged: Mapping[str, Report] = MappingProxyType({}),
     ) -> None:
         """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable.
 
-        `staged`: what is added to the configuration of processes, by name (local.network.demonstration).
+        `stage`: what else is started; None: nothing. `staged`: what is added to the configuration of a node, by its
+        name (local.network.demonstration).
         """
-        self._staged = staged
+        self._stage, self._staged = stage, staged
         self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
         self._session = journal.timeline.sessions
         self._supervisor = ProcessSupervisor(self, journal)
         self._own_worker: SupervisorWorker | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._ledger: ProcessAddress | None = None
-        self._relays: list[ProcessAddress] = []
         self._outcome: asyncio.Future[Report] | None = None
         self._stop_reason = ""
         self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
         self._before: dict[str, dict[str, int]] = {}  # by those that died before them
-        self._providers, self._verifiers = network.providers, network.verifiers
-        self._peers: dict[str, PeerId] = {REQUESTER: network.account.public}
-        self._peers |= {**network.validators, **network.relays, **self._providers, **self._verifiers}
+        self._peers: dict[str, PeerId] = {REQUESTER: network.account.public, **(stage.peers if stage else {})}
+        self._roles = {node.name: node.role for node in stage.nodes} if stage else {}
+        self._seats = list(stage.seats) if stage else []
+        self._has_met = False  # the seats were told of each other
         self.guard, self.ways = self._supervisor.guard, PathCounts()
-
-    @property
-    def validators(self) -> list[tuple[PeerId, str, int]]:
-        """Key, host and port of each validator."""
-        assert self._ledger is not None
-        return self._ledger.places
-
-    @property
-    def relays(self) -> tuple[ProcessAddress, ...]:
-        """Where relays listen."""
-        return tuple(self._relays)
 
     def start_own_worker(self, layout: TensorLayout | None) -> SupervisorWorker:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
@@ -107,78 +96,55 @@ class RunProcesses:
 
     def start(self) -> asyncio.Task[None]:
         """Starts all processes that need no terms; `stop` ends this too, wherever it is."""
-        self._starting = asyncio.create_task(self._start())
+        self._starting = asyncio.create_task(self._start(self._stage))
         return self._starting
 
-    async def _start(self) -> None:
-        network = self._network
-        if isinstance(network, LocalNetwork):
-            await self._start_network(network)
-        else:
-            self._ledger, self._relays = network.ledger, list(network.relay_addresses)
-
-    async def _start_network(self, network: LocalNetwork) -> None:
-        """All processes of a network of this computer's own; then its nodes register, in turn."""
-        folder, ledger = self._folder, await self._start_ledger(network)
-        for index, name in enumerate(network.relays):
-            config = network.relay(index, ledger, str(folder.relay_folder(name)))
-            await self._supervisor.launch(self._supervised(name, "relay", config, folder.root / f"{name}.log"))
-        self._relays = [await self._address_of(name) for name in network.relays]
+    async def _start(self, stage: LocalStage | None) -> None:
+        """A network of this computer's own; then its nodes register, in turn."""
+        if stage is None:
+            return
+        folder = self._folder
+        stage.write_requester(folder)
+        await self._start_ledger(stage)
+        for name, config in stage.write_relays(folder).items():
+            await self._launch(name, "relay", config, folder.root / f"{name}.log")
+        stage.open_relays({name: await self._port_of(name) for name in stage.relays})
         flops = int(sgemm_flops())
-        for index, name in enumerate(self._providers):
-            path = _make_folder(folder.provider(index))
-            config = network.provider(index, str(path), ledger, self._relays, flops)
-            await self._supervisor.launch(self._supervised(name, "provider", config, path / "process.log"))
-        for index, name in enumerate(self._verifiers):
-            path = _make_folder(folder.verifier(index))
-            config = network.verifier(index, str(path), ledger, self._relays, flops)
-            await self._supervisor.launch(self._supervised(name, "verifier", config, path / "process.log"))
-        for name in self._nodes:
+        for node in stage.nodes:
+            config = stage.write_node(folder, node, flops, self._staged.get(node.name, {}))
+            await self._launch(node.name, node.role, config, config.with_name("process.log"))
+        for name in self._roles:
             self._announce_child(await self._supervisor.ready(name))
-        for name in self._nodes:
+        for name in self._roles:
             await self._supervisor.ask(name, {"do": "register"}, "registered")
 
-    async def _start_ledger(self, network: LocalNetwork) -> ProcessAddress:
+    async def _start_ledger(self, stage: LocalStage) -> None:
         """All validators, which are told of each other."""
-        for index, name in enumerate(network.validators):
-            path = _make_folder(self._folder.validator(index))
-            config = network.ledger(index, str(path))
-            await self._supervisor.launch(self._supervised(name, "validator", config, path / "process.log"))
-        first, *others = [await self._address_of(name) for name in self._network.validators]
-        ledger = ProcessAddress(first.of_net.relay, first.of_net.host, first.of_net.port, others)
-        self._ledger = ledger  # before they are told: one that dies over it is told again
-        for name in self._network.validators if others else ():
-            self._supervisor.tell(name, _meeting(ledger))
-        return ledger
+        for name, config in stage.write_seats(self._folder).items():
+            await self._launch(name, "validator", config, config.with_name("process.log"))
+        stage.open_ledger({name: await self._port_of(name) for name in self._seats})
+        self._has_met = True  # one that dies over it is told again
+        for name in self._seats if len(self._seats) > 1 else ():
+            self._supervisor.tell(name, _meeting(self._network))
 
-    @property
-    def _nodes(self) -> list[str]:
-        return [*self._providers, *self._verifiers]
+    async def _launch(self, name: str, role: str, config: Path, log: Path) -> None:
+        await self._supervisor.launch(SupervisedProcess(name, role, config, log, self._network.placement.way(name)))
 
-    def _supervised(self, name: str, role: str, config: Report, log: Path) -> SupervisedProcess:
-        config = {**config, **self._staged.get(name, {})}
-        return SupervisedProcess(name, role, config, log, self._network.placement.way(name))
-
-    async def _first(self, process: SupervisedProcess) -> ProcessAddress:
-        await self._supervisor.launch(process)
-        return await self._address_of(process.name)
-
-    async def _address_of(self, name: str) -> ProcessAddress:
+    async def _port_of(self, name: str) -> int:
         """Where a launched process listens, once it is ready."""
         child = await self._supervisor.ready(name)
         self._announce_child(child)
-        ready = child.first.result()
-        return ProcessAddress(self._peers[name], str(ready["host"]), int(ready["port"]))
+        return int(child.first.result()["port"])
 
     # The requester
 
     async def coordinate(self, plan: Report) -> Report:
         """Starts the requester's process and waits until it tells how the job ended; then it is ended."""
-        assert self._ledger is not None
         self._outcome = asyncio.get_running_loop().create_future()
-        config = {**self._network.requester(str(self._folder.root), self._ledger, self._relays), **plan}
-        process = self._supervised(REQUESTER, "requester", config, self._folder.root / "requester.log")
-        await self._first(process)
+        root = self._folder.root
+        config = write_role_config(root / "requester.toml", {**self._network.requester(), **plan})
+        await self._launch(REQUESTER, "requester", config, root / "requester.log")
+        await self._port_of(REQUESTER)
         if self._stop_reason:
             self._supervisor.tell(REQUESTER, {"do": "stop", "reason": self._stop_reason})
         outcome = await self._outcome
@@ -228,8 +194,8 @@ class RunProcesses:
         """Evidence for the requester, at once; and whether the process is started again."""
         self._before[name] = _sum(self._before.get(name, {}), self._sent.pop(name, {}))
         is_crash = failure is None or failure.code == PORT_TAKEN
-        peer = self._providers.get(name)
-        if peer is not None:
+        if self._roles.get(name) == "provider":
+            peer = self._peers[name]
             self._supervisor.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
             return is_crash and not self._is_out(peer)
         if name == REQUESTER and self._outcome is not None and self._outcome.done():
@@ -257,13 +223,13 @@ class RunProcesses:
     async def revived(self, child: ChildProcess) -> None:
         """A process that died is ready again."""
         self._announce_child(child)
-        if child.name in self._network.validators and self._ledger is not None:
-            child.order(_meeting(self._ledger))
-        if child.name in self._nodes:
+        if child.name in self._seats and self._has_met:
+            child.order(_meeting(self._network))
+        if child.name in self._roles:
             await child.ask({"do": "register"}, "registered")
             peer = self._peers[child.name]
             # A verifier is dialled when there is work for it, who was caught has a dispute left and no work.
-            if child.name in self._providers and peer.hex() not in self._journal.timeline.caught:
+            if self._roles[child.name] == "provider" and peer.hex() not in self._journal.timeline.caught:
                 self._supervisor.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
         elif child.name == REQUESTER and self._stop_reason:
             child.order({"do": "stop", "reason": self._stop_reason})
@@ -292,7 +258,7 @@ class RunProcesses:
 
     async def leave(self) -> None:
         """Every provider and verifier takes its stake back, in turn; one that was caught takes what is left of it."""
-        for name in self._nodes:
+        for name in self._roles:
             with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
                 if self._supervisor.is_given_up(name):
                     await self._supervisor.bring_back(name)
@@ -304,19 +270,16 @@ class RunProcesses:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._supervisor.dismiss(REQUESTER)
-        await self._supervisor.stop(last=self._network.validators)
+        await self._supervisor.stop(last=self._seats)
         if self._own_worker is not None:
             self._own_worker.stop()
 
 
-def _meeting(ledger: ProcessAddress) -> Report:
+def _meeting(network: JoinedNetwork) -> Report:
     """Where all validators are."""
-    return {"do": "meet", "validators": [ledger.config, *ledger.config.get("others", ())]}
-
-
-def _make_folder(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    ledger = network.record.ledger
+    places = [{"peer": one.peer.hex(), "host": one.host, "port": one.port} for one in (ledger, *ledger.others)]
+    return {"do": "meet", "validators": places}
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -50,9 +50,12 @@ class RestartPolicy(Protocol):
 class SupervisedProcess:
     """One process of a run, whoever fills it at the moment."""
 
-    def __init__(self, name: str, role: str, config: Report, log: Path, way: Sequence[str] = ()) -> None:
-        """`way`: what its command begins with, each time that it is started (local.network.placement)."""
+    def __init__(self, name: str, role: str, config: Path, log: Path, way: Sequence[str] = ()) -> None:
+        """`config`: its file. `way`: what its command begins with, each time that it is started
+        (local.network.placement).
+        """
         self.name, self.role, self.config, self.log, self.way = name, role, config, log, way
+        self.port = 0  # that it listened on; 0: none, or as its file says
         self.child: ChildProcess | None = None
         self.is_given_up = False
         self.deaths: list[float] = []  # loop times
@@ -180,9 +183,8 @@ class ProcessSupervisor:
         await _end(final)
 
     async def _start(self, process: SupervisedProcess) -> ChildProcess:
-        return await ChildProcess.start(
-            process.name, process.role, process.config, process.log, self._policy.heard, process.way
-        )
+        given = process.config, process.log, self._policy.heard, process.way, process.port
+        return await ChildProcess.start(process.name, process.role, *given)
 
     async def _watch(self, process: SupervisedProcess) -> None:
         """Until the run ends, or until the process is given up."""
@@ -242,8 +244,8 @@ def _now() -> float:
 
 def _pin_port(process: SupervisedProcess, ready: Report) -> None:
     """The next process of this post listens where this one does: nobody needs to be told."""
-    if not process.config.get("relays") and ready.get("port"):  # at a relay it listens nowhere itself
-        process.config = {**process.config, "port": int(ready["port"])}
+    if not ready.get("relayed"):
+        process.port = int(ready.get("port", 0))
 
 
 def _why(child: ChildProcess, status: int) -> str:

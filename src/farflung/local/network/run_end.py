@@ -11,19 +11,17 @@ import msgspec
 from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.events import ChainComparisonEvent, RelayPaymentEvent, WarningEvent
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec, JobTerms
 from farflung.ledger.block import worked_state
 from farflung.ledger.pinpoint_game import PinpointRow
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
-from farflung.local.network.process_config import LocalNetwork
-from farflung.local.network.processes import RunNetwork
-from farflung.net.endpoint_records import EndpointAddress
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
-from farflung.peers.ledger_client.connect import client_in_run
+from farflung.peers.ledger_client.connect import client_in_run, places_of
 from farflung.peers.ledger_client.quorum_read import Reach
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
 from farflung.peers.process.channel import Report
@@ -114,19 +112,13 @@ def read_outcome(said: Report) -> JobEndReport:
     return msgspec.convert(said, JobEndReport)
 
 
-async def pay_relays(
-    network: RunNetwork,
-    endpoint: Endpoint,
-    ledger: LedgerClient,
-    places: Sequence[EndpointAddress],
-    journal: EventEmitter,
-) -> None:
+async def pay_relays(network: JoinedNetwork, endpoint: Endpoint, ledger: LedgerClient, journal: EventEmitter) -> None:
     """Lets each relay claim what is signed, and says what it got; whatever is not claimed now lies in its channel.
 
     Last of all: what it is paid for was measured, and the ledger's root before this follows from the job alone.
     """
     key = network.account
-    for place in places:
+    for place in places_of(network.record.relays):
         try:
             await RelayChannelPayer(key, endpoint, ledger, place.relay, (place.host, place.port)).settle()
         except FarflungError as error:
@@ -141,7 +133,9 @@ def _carried(row: ChannelRow) -> RelayPaymentEvent:
     return RelayPaymentEvent(peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held)
 
 
-async def conclude(folder: RunFolder, network: RunNetwork, terms: JobTerms, ledger: LedgerClient) -> FinalLedgerSummary:
+async def conclude(
+    folder: RunFolder, network: JoinedNetwork, terms: JobTerms, ledger: LedgerClient
+) -> FinalLedgerSummary:
     """Receipts of every party, then the export: all blocks are in it, up to the one that the receipts are of."""
     receipts, files = await _all_proved(ledger, network, terms)
     blocks = await ledger.blocks(last=max(receipt.header.height for receipt in receipts))
@@ -157,19 +151,19 @@ async def conclude(folder: RunFolder, network: RunNetwork, terms: JobTerms, ledg
     return FinalLedgerSummary(worked_state(blocks).hex(), difference)
 
 
-async def _difference(ledger: LedgerClient, network: RunNetwork, terms: JobTerms) -> int:
+async def _difference(ledger: LedgerClient, network: JoinedNetwork, terms: JobTerms) -> int:
     """Money found minus money that was there: of a network of the run's own in all, of others' network in this job."""
     job = await ledger.job(terms.id)
-    if isinstance(network, LocalNetwork):
-        minted = sum(amount for _, amount in network.genesis.accounts)
-        held = await _disputed(ledger, network, terms)
-        return await _total_money(ledger, network) + held + (job.burnt if job is not None else 0) - minted
+    if network.staged is not None:
+        minted, nodes = sum(amount for _, amount in network.genesis.accounts), network.staged.nodes
+        held = await _disputed(ledger, nodes, terms) + (job.burnt if job is not None else 0)
+        return await _total_money(ledger, network, nodes) + held - minted
     paid = sum(lease.paid for lease in await ledger.leases(terms.id))
     return paid - job.paid if job is not None else 0
 
 
 async def _all_proved(
-    ledger: LedgerClient, network: RunNetwork, terms: JobTerms
+    ledger: LedgerClient, network: JoinedNetwork, terms: JobTerms
 ) -> tuple[list[LedgerReceipt], dict[str, bytes]]:
     """All receipts, of one block: of several validators an empty one may still follow the last that held work."""
     for _ in range(_TRIES):
@@ -181,7 +175,7 @@ async def _all_proved(
     return receipts, await _receipt_files(ledger, network, terms, receipts)
 
 
-async def compare_validators(network: RunNetwork, reaches: Sequence[Reach], journal: EventEmitter) -> None:
+async def compare_validators(network: JoinedNetwork, reaches: Sequence[Reach], journal: EventEmitter) -> None:
     """Says that all validators hold one chain. Raises VerificationError FF-APP-298 where one holds another."""
     heights, longest = [], list[Hash]()
     for reach in reaches:
@@ -200,7 +194,7 @@ async def compare_validators(network: RunNetwork, reaches: Sequence[Reach], jour
     journal.emit(ChainComparisonEvent(validators=len(heights), blocks=max(heights), least=min(heights)))
 
 
-async def _channels(ledger: LedgerClient, network: RunNetwork) -> list[LedgerReceipt]:
+async def _channels(ledger: LedgerClient, network: JoinedNetwork) -> list[LedgerReceipt]:
     """Proof of what each relay got: its channel with the requester, where there is one."""
     payer = network.account.public
     found = [await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()]
@@ -217,7 +211,7 @@ async def _receipts(ledger: LedgerClient, terms: JobTerms) -> list[LedgerReceipt
 
 
 async def _receipt_files(
-    ledger: LedgerClient, network: RunNetwork, terms: JobTerms, receipts: Sequence[LedgerReceipt]
+    ledger: LedgerClient, network: JoinedNetwork, terms: JobTerms, receipts: Sequence[LedgerReceipt]
 ) -> dict[str, bytes]:
     """What each party keeps, by name: its own rows and the job's, all of the last block."""
     rows = [(receipt, read_row(receipt)) for receipt in receipts]
@@ -243,23 +237,23 @@ async def _proved(ledger: LedgerClient, table: str, key: bytes) -> LedgerReceipt
     return receipt
 
 
-async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
-    """All money of the local network after everybody has left: it must be what genesis gave.
+async def _total_money(ledger: LedgerClient, network: JoinedNetwork, nodes: Sequence[PeerId]) -> int:
+    """All money of a staged network after everybody has left: it must be what genesis gave.
 
     What was burnt of stakes stays with its node's row for good, what no relay claimed in its channel. A stake that
     nobody took back is missing here.
     """
     owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
-    rows = [await ledger.node(node) for node in network.keys.nodes]
+    rows = [await ledger.node(node) for node in nodes]
     channels = [await ledger.channel(network.account.public, relay) for relay in network.relays.values()]
     burnt = sum(row.burnt for row in rows if row is not None)
     return balances + burnt + sum(row.held for row in channels if row is not None)
 
 
-async def _disputed(ledger: LedgerClient, network: LocalNetwork, terms: JobTerms) -> int:
+async def _disputed(ledger: LedgerClient, nodes: Sequence[PeerId], terms: JobTerms) -> int:
     """What disputes that are not decided hold: their own money, their games', and the stakes of their accusers."""
-    rows = [await dispute_of(ledger, terms.id, node) for node in network.keys.nodes]
+    rows = [await dispute_of(ledger, terms.id, node) for node in nodes]
     pending = [row for row in rows if row is not None and row.is_pending]
     accusers = sorted({accuser for row in pending for accuser in row.accusers})
     stakes = [await ledger.node(accuser) for accuser in accusers]

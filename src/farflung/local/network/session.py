@@ -24,7 +24,6 @@ from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
-from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.extras import require
 from farflung.core.tensor_layout import TensorLayout
@@ -38,17 +37,16 @@ from farflung.local.network import background, prepare, run_end
 from farflung.local.network.demonstration import Demonstration, escaped, staged_configs
 from farflung.local.network.evaluation import NO_NUMBER, Evaluator, has_diverged
 from farflung.local.network.forecast import RunForecast, repeated_run, run_start
-from farflung.local.network.joined_network import JoinedNetwork
+from farflung.local.network.joined_network import JoinedNetwork, others_network
 from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
-from farflung.local.network.process_config import LocalNetwork
-from farflung.local.network.processes import RunNetwork, RunProcesses
+from farflung.local.network.processes import RunProcesses
 from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport, RunLosses, RunStoppedError
+from farflung.local.network.stage import LocalStage
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import serve_nothing
-from farflung.peers.ledger_client.connect import client_in_run, reaches_of
-from farflung.peers.network.account import own_account
+from farflung.peers.ledger_client.connect import client_in_run, reaches_of, validators_in
 from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import by_name, report_usage
 from farflung.peers.rundir import folder as folders
@@ -84,10 +82,10 @@ class RunSession:
         self._spec, self._on_end = resolved.spec, on_end
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = network_of(folder, self._spec, identity)
+        self._network, stage = network_of(folder, self._spec, identity)
         self._placement = self._network.placement
         staged = staged_configs(self._spec, identity)
-        self._processes = RunProcesses(folder, self._network, self._journal, self._hear, staged)
+        self._processes = RunProcesses(folder, self._network, stage, self._journal, self._hear, staged)
         self._demonstration = Demonstration(self._spec, identity.validators, self._processes, self._journal)
         self._evaluator: Evaluator | None = None
         self._main: asyncio.Task[Any] | None = None
@@ -252,7 +250,7 @@ class RunSession:
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
-        cheater = self._network.providers.get(f"provider-{cheater_of(self._spec)}", PeerId(b"")).hex()
+        cheater = self._network.staged.providers[cheater_of(self._spec)].public.hex() if self._network.staged else ""
         planted = escaped(self._spec, self._identity, cheater, self._journal.timeline)
         if planted is not None:
             self._journal.emit(planted)
@@ -316,16 +314,15 @@ class RunSession:
         await self._processes.leave()
         counter = ByteCounter()
         endpoint = Endpoint(self._network.credential, serve_nothing, counter, pacer=bandwidth_limits.line_pacer())
-        reaches = reaches_of(self._processes.validators, endpoint)
+        reaches = reaches_of(validators_in(self._network.record.ledger), endpoint)
         network, tell = self._network, self._journal.emit
         ledger = client_in_run(reaches, network.account, network.genesis, tell)
         try:
             if self._network.relay_price:
-                places = [place.of_net for place in self._processes.relays]
-                await run_end.pay_relays(self._network, endpoint, ledger, places, self._journal)
-            ending = await run_end.conclude(self._folder, self._network, prepared.terms, ledger)
-            if len(reaches) > 1 and isinstance(network, LocalNetwork):
-                await run_end.compare_validators(self._network, reaches, self._journal)
+                await run_end.pay_relays(network, endpoint, ledger, self._journal)
+            ending = await run_end.conclude(self._folder, network, prepared.terms, ledger)
+            if len(reaches) > 1 and network.staged is not None:
+                await run_end.compare_validators(network, reaches, self._journal)
             return ending
         finally:
             await endpoint.close()
@@ -384,14 +381,15 @@ class RunSession:
         return None
 
 
-def network_of(folder: RunFolder, spec: JobSpec, identity: RunIdentity) -> RunNetwork:
-    """The network that a run is on: others', or one of its own on this computer."""
+def network_of(folder: RunFolder, spec: JobSpec, identity: RunIdentity) -> tuple[JoinedNetwork, LocalStage | None]:
+    """The network that a run is on, and the stage that keeps it; None: others do."""
     record = read_network(folder)
     if record is not None:
-        return JoinedNetwork(spec, own_account(), read_genesis(folder), record)
+        return others_network(spec, read_genesis(folder), record), None
     placement = placement_of(spec, identity.relays, in_homes=identity.lab)
     made = (placement, identity.relays, identity.relay_price, identity.validators)
-    return LocalNetwork(spec, *made, disputes=identity.disputes)
+    stage = LocalStage(spec, *made, disputes=identity.disputes)
+    return stage.network, stage
 
 
 def start(

@@ -74,9 +74,19 @@ def seed_in(text: str) -> bytes | None:
 
 def new_account(path: Path) -> SigningKey:
     """Makes an account's key. Raises RunError FF-CORE-050."""
-    seed = secrets.token_bytes(ID_BYTES)
-    write_atomic(path, key_file.write(seed.hex() + "\n"), "relay.key", private=True)
-    return SigningKey(seed)
+    key = new_key()
+    write_account(path, key)
+    return key
+
+
+def new_key() -> SigningKey:
+    """A random key."""
+    return SigningKey(secrets.token_bytes(ID_BYTES))
+
+
+def write_account(path: Path, key: SigningKey) -> None:
+    """Writes an account's key. Raises RunError FF-CORE-050."""
+    write_atomic(path, key_file.write(key.seed.hex() + "\n"), "relay.key", private=True)
 
 
 def read_own(path: Path) -> Credential:
@@ -92,12 +102,12 @@ def read_own(path: Path) -> Credential:
     except ProtocolError as error:
         raise _no_key(path, error.cause, RESTORE) from error
     try:
-        return credential_in(text)
+        return _credential_in(text)
     except ValueError as error:
         raise _no_key(path, str(error), RESTORE) from error
 
 
-def credential_in(text: str) -> Credential:
+def _credential_in(text: str) -> Credential:
     """What the text of such a file says. Raises ValueError."""
     first, end, rest = text.removesuffix("\n").partition("\n")
     seed = seed_in(first)
@@ -135,12 +145,8 @@ def another_account(path: Path, cause: str) -> UsageError:
 
 def write_own(path: Path, own: Credential) -> None:
     """Replaces a node key and its certificate at once; durable on return. Raises RunError FF-CORE-050."""
-    write_atomic(path, key_file.write(key_text(own)), "node.key", private=True)
-
-
-def key_text(own: Credential) -> str:
-    """The text of a node key's file, behind its header."""
-    return f"{own.node.seed.hex()}\n{encode(own.certificate).hex()}\n"
+    text = f"{own.node.seed.hex()}\n{encode(own.certificate).hex()}\n"
+    write_atomic(path, key_file.write(text), "node.key", private=True)
 
 
 def _why_not(path: Path, error: OSError) -> tuple[str, str]:

@@ -28,11 +28,10 @@ from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.io.listen_errors import LOOPBACK
-from farflung.peers.keys.files import new_account, read_account
+from farflung.peers.keys.files import new_account, new_key, read_account, write_account
 from farflung.peers.network.card import FaucetConfig
 from farflung.peers.network.invitation import Invitation, Seat, is_name, is_place
-from farflung.peers.process.channel import Report
-from farflung.peers.process.config import HexId, LedgerConfig, ListenerConfig
+from farflung.peers.process.config import HexId, LedgerConfig, ListenerConfig, write_role_config
 from farflung.peers.process.user_dirs import state_folder
 
 CREDITS: Final = 1_000_000  # of a new network, in all
@@ -106,15 +105,15 @@ def make(root: Path, places: NetworkPlaces) -> None:
     Raises UsageError FF-APP-543 (the folder holds something else), FF-APP-544 (its name or place), RunError.
     """
     _check_new(root, places)
-    (root / "relay").mkdir(mode=0o700)
     treasury, faucet = new_account(root / TREASURY), new_account(root / FAUCET)
-    seat, relay = new_account(root / "seat" / "validator.key"), new_account(root / "relay" / "relay.key")
+    seat, relay = new_key(), new_key()
     genesis = _genesis(places.name, treasury.public, faucet, seat.public, relay.public)
-    write_atomic(root / "seat" / "genesis.bin", genesis_file.write(genesis), "network.open")
-    _write(root / RELAY, _relay_lines(places, seat.public))
-    lines = _seat_lines(places, [ListenerConfig(HexId(relay.public), places.host, places.relay_port)])
+    dialled = LedgerConfig(HexId(seat.public), _dialled(places.listen), places.port)
+    write_relay((root / RELAY).parent, relay, {"host": places.listen, "port": places.relay_port, "ledger": dialled})
+    relays = [ListenerConfig(HexId(relay.public), places.host, places.relay_port)]
+    network = {**_network(places, relays), "faucet": {"key": f"../{FAUCET}"}}
     # The last one: with it the folder is a network's.
-    _write(root / SEAT, [*lines, "[network.faucet]", f'key = "../{FAUCET}"'])
+    write_seat((root / SEAT).parent, seat, genesis, {"host": places.listen, "port": places.port, "network": network})
 
 
 def make_seat(
@@ -126,11 +125,25 @@ def make_seat(
 ) -> SigningKey:
     """Writes the folder of one more seat of a network, without relay or faucet; the seat's key. Raises as `make`."""
     _check_new(root, places)
-    key = new_account(root / "seat" / "validator.key")
-    write_atomic(root / "seat" / "genesis.bin", genesis_file.write(genesis), "network.seat")
-    known = [f'"{each.peer.hex()}" = "{each.host}:{each.port}"' for each in others]
-    _write(root / SEAT, [*_seat_lines(places, relays), "[validators]", *known])
+    key, known = new_key(), {each.peer.hex(): f"{each.host}:{each.port}" for each in others}
+    values = {"host": places.listen, "port": places.port, "network": _network(places, relays), "validators": known}
+    write_seat((root / SEAT).parent, key, genesis, values)
     return key
+
+
+def write_seat(folder: Path, key: SigningKey, genesis: Genesis, values: Mapping[str, Any]) -> Path:
+    """Writes the files of a validator (peers.validator.config), its own one last."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_account(folder / "validator.key", key)
+    write_atomic(folder / "genesis.bin", genesis_file.write(genesis), "network.open")
+    return write_role_config(folder / "validator.toml", values)
+
+
+def write_relay(folder: Path, key: SigningKey, values: Mapping[str, Any]) -> Path:
+    """Writes the files of a relay (peers.relay.config), its own one last."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_account(folder / "relay.key", key)
+    return write_role_config(folder / "relay.toml", {"folder": "till", **values})
 
 
 def _check_new(root: Path, places: NetworkPlaces) -> None:
@@ -150,8 +163,7 @@ def _check_new(root: Path, places: NetworkPlaces) -> None:
             "relay takes the port above",
             hint="farflung network open --host net.example --name commons",
         )
-    for folder in (root, root / "seat"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _genesis(name: str, treasury: PeerId, faucet: SigningKey, seat: PeerId, relay: PeerId) -> Genesis:
@@ -161,37 +173,10 @@ def _genesis(name: str, treasury: PeerId, faucet: SigningKey, seat: PeerId, rela
     return Genesis(name, int(time.time() * 1000), ((treasury, left), *fees), (seat,), open_law())
 
 
-def _seat_lines(places: NetworkPlaces, relays: Sequence[ListenerConfig]) -> list[str]:
-    lines = [
-        f'host = "{places.listen}"',
-        f"port = {places.port}",
-        "",
-        "[network]",
-        f'name = "{places.name}"',
-        f'host = "{places.host}"',
-        f'least = "{VERSION}"',
-        "foreign_modules = false",
-        'message = ""',
-    ]
-    for each in relays:
-        lines += ["[[network.relays]]", f'peer = "{each.peer.hex()}"', f'host = "{each.host}"', f"port = {each.port}"]
-    return lines
-
-
-def _relay_lines(places: NetworkPlaces, seat: PeerId) -> list[str]:
-    return [
-        f'host = "{places.listen}"',
-        f"port = {places.relay_port}",
-        "[ledger]",
-        f'peer = "{seat.hex()}"',
-        f'host = "{_dialled(places.listen)}"',
-        f"port = {places.port}",
-    ]
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    text = "\n".join([f"# written by farflung {VERSION}", *lines]) + "\n"
-    write_atomic(path, text.encode(), "network.open")
+def _network(places: NetworkPlaces, relays: Sequence[ListenerConfig]) -> dict[str, Any]:
+    """What its card says; each line is there to be edited."""
+    said = {"name": places.name, "host": places.host, "least": VERSION, "foreign_modules": False, "message": ""}
+    return {**said, "relays": relays}
 
 
 def _dialled(listen: str) -> str:
@@ -225,27 +210,10 @@ def read(root: Path) -> OperatorFolder:
     return OperatorFolder(root, genesis, name, seat, LedgerConfig(HexId(key), _dialled(host), port), relays)
 
 
-def process_configs(root: Path) -> dict[str, Report]:
-    """What the validator's and the relay's process are told by their supervisor, by their roles: the files' own values,
-    with keys and genesis in place of their names. Raises UsageError FF-APP-545.
-    """
-    found = {"validator": _piped(root / SEAT, "validator.key", "data")}
-    found["validator"]["genesis"] = _bytes(root / "seat" / "genesis.bin").hex()
-    if (root / RELAY).exists():
-        found["relay"] = _piped(root / RELAY, "relay.key", "till")
-        found["relay"]["key"] = f"{read_account(root / 'relay' / 'relay.key').seed.hex()}\n"
-    return found
-
-
-def _piped(path: Path, key: str, folder: str) -> Report:
-    table = dict(_table(path))
-    table["key"] = read_account(path.parent / key).seed.hex()
-    table["folder"] = str((path.parent / folder).absolute())
-    network = dict(table.get("network", {}))
-    if isinstance(faucet := network.get("faucet"), Mapping) and isinstance(faucet.get("key"), str):
-        network["faucet"] = {**faucet, "key": read_account(path.parent / faucet["key"]).seed.hex()}
-        table["network"] = network
-    return table
+def configs(root: Path) -> dict[str, Path]:
+    """The configuration files of the network's processes here, by their roles, in the order of their start."""
+    found = {"validator": root / SEAT, "relay": root / RELAY}
+    return {role: path for role, path in found.items() if path.exists()}
 
 
 def _table(path: Path) -> dict[str, Any]:

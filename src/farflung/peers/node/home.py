@@ -13,15 +13,12 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from farflung.core.errors import RunError, UsageError
-from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import read_bounded
-from farflung.core.release import VERSION
-from farflung.peers.process.config import ListenerConfig
 from farflung.peers.process.user_dirs import state_folder
 
 CONFIG: Final = "node.toml"
@@ -58,30 +55,6 @@ def held(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def write_config(home: Path, values: Mapping[str, Any], tables: Mapping[str, Iterable[ListenerConfig]]) -> Path:
-    """The node's configuration: simple values, then lists of listeners by name. Raises RunError FF-CORE-050."""
-    lines = [f"# written by farflung {VERSION} at each start"]
-    lines += [f"{name} = {_toml(value)}" for name, value in values.items()]
-    ledger, *others = tables["ledger"]
-    lines += ["[ledger]", *_listener(ledger)]
-    for each in others:
-        lines += ["[[ledger.others]]", *_listener(each)]
-    for each in tables["relays"]:
-        lines += ["[[relays]]", *_listener(each)]
-    path = home / CONFIG
-    write_atomic(path, ("\n".join(lines) + "\n").encode(), "lend.config")
-    return path
-
-
-def _toml(value: Any) -> str:
-    """JSON's strings, numbers and truth values are TOML's."""
-    return json.dumps(value)
-
-
-def _listener(one: ListenerConfig) -> list[str]:
-    return [f'peer = "{one.peer.hex()}"', f"host = {_toml(one.host)}", f"port = {one.port}"]
 
 
 def note(home: Path, facts: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
             each.follow(client)
         presence = node.presence(places, reach_ledger)
         node.reachability.follow(presence)
-        place = {"host": places[0].host, "port": places[0].port}
+        place = {"host": places[0].host, "port": places[0].port, "relayed": bool(config.relays)}
         channel.report("ready", peer=config.key.public.hex(), **place, pid=os.getpid())
         follower = KeyRegistryFollower(reach_ledger, node.endpoint.admission.keyring, node.endpoint.recheck)
         for work in (node.watch(), node.disputes.stay(), follower.stay(lambda: _pause(node, client))):

@@ -1,9 +1,8 @@
 """Connects a role's process with who started it: a supervisor by its pipes, or a person by signals and the log.
 
-A supervisor's pipe carries JSON lines in both directions. Orders come in on standard input (the first one is the role's
-configuration, keys included, so that no secret is in an argument list or an environment); reports go out on
-standard output. When standard input ends, the supervisor is gone and the process ends too: a killed run leaves nobody
-behind. With `--config FILE` there is no supervisor: reports are lines on standard error, and a signal ends the process.
+Either way `--config FILE` says what the role does. With `--supervised`, JSON lines go both ways: orders come in on
+standard input, reports go out on standard output. When standard input ends, the supervisor is gone and the process ends
+too: a killed run leaves nobody behind. Else reports are lines on standard error, and a signal ends the process.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from farflung.core.ids import PeerId
 from farflung.net.counters import ByteCounter
 from farflung.net.messages import MessageKind
 from farflung.net.paths import PathType
-from farflung.peers.process.config import ConfigT, config_in, read_role_config
+from farflung.peers.process.config import ConfigT, read_role_config
 from farflung.peers.process.user_dirs import choose_kernels
 
 LINE_BYTES = 1 << 20
@@ -191,19 +190,24 @@ def by_name(counter: ByteCounter) -> dict[str, int]:
 
 
 def run_role(main: Callable[[ConfigT, Channel], Coroutine[Any, Any, None]], kind: type[ConfigT]) -> None:
-    """Runs a role's main function to its end and exits: by its supervisor's orders, or as `--config FILE` says."""
+    """Runs a role's main function to its end and exits: as its configuration file says, and by a supervisor's orders
+    where there is one.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="Of the role: TOML, or JSON as FILE.json.")
-    path = parser.parse_args().config
-    channel = PipeChannel() if path is None else LogChannel()
+    parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="Of the role: TOML, or FILE.json.")
+    parser.add_argument("--supervised", action="store_true", help="Orders on stdin, reports on stdout; end with it.")
+    parser.add_argument("--port", type=int, default=0, help="To listen on, whatever the file says.")
+    given = parser.parse_args()
+    channel = PipeChannel() if given.supervised else LogChannel()
 
     async def work() -> None:
-        if isinstance(channel, LogChannel):
-            await channel.run(main(read_role_config(path, kind), channel))
-        elif (told := await channel.next()) is not None:
-            await main(config_in(told, kind), channel)
+        config = read_role_config(given.config, kind)
+        if given.port:
+            config = msgspec.structs.replace(config, port=given.port)
+        done = main(config, channel)
+        await (channel.run(done) if isinstance(channel, LogChannel) else done)
 
-    if path is None:
+    if given.supervised:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
     try:
         choose_kernels()

@@ -1,4 +1,4 @@
-"""Starts a role's process and supervises it: gives it its configuration and orders, hears its reports, stops it."""
+"""Starts a role's process with its configuration file and supervises it: gives orders, hears reports, stops it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MODULES = {
 }
 
 
-async def _spawned(role: str, errors: int, *way: str) -> Process:
-    """The role's process; its command begins with `way`.
+async def _spawned(role: str, errors: int, way: Sequence[str], *given: str) -> Process:
+    """The role's process; its command begins with `way` and ends with what is given to the role.
 
     Cancelled half-way, asyncio would wait for ever for its pipes: it is ended once it is up.
     """
-    words = (*way, sys.executable, "-I", "-m", _MODULES[role])
+    words = (*way, sys.executable, "-I", "-m", _MODULES[role], "--supervised", *given)
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES, env=one_threaded(os.environ)
@@ -70,14 +70,15 @@ class ChildProcess:
         cls,
         name: str,
         role: str,
-        config: Report,
+        config: Path,
         log: Path,
         on_report: Callable[[ChildProcess, Report], None],
         way: Sequence[str] = (),
+        port: int = 0,
     ) -> ChildProcess:
-        """Starts the role's module and gives it its configuration. Raises RunError FF-APP-024, FF-CORE-085.
+        """Starts the role's module with its configuration file. Raises RunError FF-APP-024, FF-CORE-085.
 
-        `way`: what the command begins with (local.network.placement).
+        `way`: what the command begins with (local.network.placement). `port`: instead of the file's; 0: the file's.
         """
         try:
             errors = open_own(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -91,12 +92,12 @@ class ChildProcess:
                 hint=f"see that there is room and that {log.parent} can be written, then run `farflung resume`",
             ) from error
         try:
-            process = await _spawned(role, errors, *way)
+            words = ("--config", str(config), *(("--port", str(port)) if port else ()))
+            process = await _spawned(role, errors, way, *words)
         finally:
             os.close(errors)
         child = cls(name, role, process)
         child._reader = asyncio.create_task(child._read(on_report))
-        child.order(config)
         return child
 
     async def _read(self, on_report: Callable[[ChildProcess, Report], None]) -> None:

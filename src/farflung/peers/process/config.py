@@ -1,17 +1,18 @@
-"""Decodes a role's configuration, strictly: the first line of a supervisor's pipe, or a TOML or JSON file.
+"""Reads and writes a role's configuration: a TOML or JSON file, decoded strictly.
 
-A pipe carries what files contain, so that no secret of a run lies on a disk. A file names other files, from its folder.
+It names other files from its own folder.
 
-    type          on the pipe                in a file
-    SigningKey    an account's seed, hex     its file (peers.keys.files)
-    KeyFile       the text of a key's file   a file of an account's key, or of a node key
-    GenesisFile   hex                        a file
-    Path          a path                     a path, from the folder of the file
-    HexId         hex                        hex
+    type          in the file
+    SigningKey    the file of an account's key (peers.keys.files)
+    KeyFile       a file of an account's key, or of a node key
+    GenesisFile   a file
+    Path          a path
+    HexId         hex
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -24,16 +25,17 @@ from farflung.core import bounded_toml, limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
+from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.release import VERSION
 from farflung.core.similar_name import similar_name
 from farflung.ledger import genesis_file
 from farflung.net.certificates import Credential
-from farflung.peers.keys.files import credential_in, read_account, read_own
+from farflung.peers.keys.files import read_account, read_own
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=(1 << 16) - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 ConfigT = TypeVar("ConfigT", bound="RoleConfig")
-_PIPE: Final = "the configuration from the supervisor"
 _INITIAL: Final = re.compile(r"\$\.(\w+)")
 
 
@@ -53,9 +55,9 @@ class GenesisFile:
 
 
 class KeyFile:
-    """What a process proves, and the file that it may be replaced in; None: it came through the pipe."""
+    """What a process proves, and the file that it may be replaced in."""
 
-    def __init__(self, credential: Credential, path: Path | None = None) -> None:
+    def __init__(self, credential: Credential, path: Path) -> None:
         self.credential, self.path = credential, path
 
 
@@ -79,9 +81,31 @@ class RoleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     FILES: ClassVar[Mapping[str, str]] = {}
 
 
-def config_in(table: Mapping[str, Any], kind: type[ConfigT]) -> ConfigT:
-    """A supervisor's. Raises UsageError FF-APP-300."""
-    return _converted(table, kind, _PIPE, None)
+def write_role_config(path: Path, values: Mapping[str, Any]) -> Path:
+    """Writes a TOML file of plain values, structs of this module and lists of them. Raises RunError FF-CORE-050."""
+    table = msgspec.to_builtins(values, enc_hook=_text)
+    text = "\n".join([f"# written by farflung {VERSION}", *_toml(table)]) + "\n"
+    write_atomic(path, text.encode(), "role.config")
+    return path
+
+
+def _text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _toml(table: Mapping[str, Any], within: str = "") -> list[str]:
+    """Plain values first, then the tables."""
+    lines, below = [], []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            below += [f"[{within}{name}]", *_toml(value, f"{within}{name}.")]
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            for each in value:
+                below += [f"[[{within}{name}]]", *_toml(each, f"{within}{name}.")]
+        elif value is not None:
+            # JSON's values are TOML's, but for characters outside the first plane and the last one of ASCII
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f"))
+    return lines + below
 
 
 def read_role_config(path: Path, kind: type[ConfigT]) -> ConfigT:
@@ -113,7 +137,7 @@ def refuse_config(origin: str, cause: str) -> NoReturn:
     )
 
 
-def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folder: Path | None) -> ConfigT:
+def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folder: Path) -> ConfigT:
     for name in table:
         if name not in kind.__struct_fields__:
             near = similar_name(name, kind.__struct_fields__)
@@ -123,19 +147,17 @@ def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folde
     except msgspec.ValidationError as error:
         named = _INITIAL.search(str(error))
         value = table.get(named[1]) if named is not None else None
-        if named is not None and folder is not None and isinstance(value, str | int | float):
+        if named is not None and isinstance(value, str | int | float):
             refuse_config(origin, f"{named[1]} is {value!r} ({str(error)[:200]})")
         refuse_config(origin, str(error)[:200])  # it names types and keys, and no secret
 
 
-def _decoded(folder: Path | None, kind: type[Any], text: Any) -> Any:
+def _decoded(folder: Path, kind: type[Any], text: Any) -> Any:
     """One value. Raises ValueError, and what key files raise."""
     if not isinstance(text, str):
         raise ValueError(f"expected a text, got {type(text).__name__}")
     if kind is HexId:
         return _key(text)
-    if folder is None:
-        return _from_pipe(kind, text)
     path = folder / text
     if kind is SigningKey:
         return read_account(path)
@@ -145,14 +167,6 @@ def _decoded(folder: Path | None, kind: type[Any], text: Any) -> Any:
         return GenesisFile(read_bounded(path, genesis_file.BYTES)) if kind is GenesisFile else path
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-
-
-def _from_pipe(kind: type[Any], text: str) -> Any:
-    if kind is SigningKey:
-        return SigningKey(_key(text))
-    if kind is KeyFile:
-        return KeyFile(credential_in(text))
-    return GenesisFile(bytes.fromhex(text)) if kind is GenesisFile else Path(text)
 
 
 def _key(text: str) -> HexId:

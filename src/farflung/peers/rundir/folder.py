@@ -166,16 +166,12 @@ class RunFolder:
         """The first local validator's folder."""
         return self.root / "ledger"
 
-    def provider(self, index: int) -> Path:
-        """A local provider's folder."""
-        return self.root / "providers" / str(index)
-
-    def verifier(self, index: int) -> Path:
-        """A local verifier's folder."""
-        return self.root / "verifiers" / str(index)
+    def home(self, role: str, index: int) -> Path:
+        """The folder of a local provider or verifier."""
+        return self.root / f"{role}s" / str(index)
 
     def relay_folder(self, relay: str) -> Path:
-        """Where a local relay that is paid keeps its last receipts, by its name."""
+        """A local relay's folder, by its name: with its last receipts, if it is paid."""
         return self.root / "relays" / relay
 
     def snapshot(self, round: int) -> Path:
