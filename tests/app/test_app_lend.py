@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from farflung.app.cli import lend as lending
+from farflung.app.cli import network_status
 from farflung.app.cli.lend import LendOptions, _lend
 from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
+from farflung.app.cli.network_client import NamedNetwork
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import WarningEvent
+from farflung.core.release import VERSION
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
@@ -247,3 +250,24 @@ def test_jobs_that_look_for_nodes_are_listed_with_pay_here_and_why_not(
     assert "cannot take it: no node runs: farflung lend commons" in lines[2]
     (facts,) = json.loads(lines[3])["jobs"]
     assert (facts["providers"], facts["obstacle"]) == (2, "no node runs: farflung lend --audit commons")
+
+
+def test_a_node_that_lends_is_listed_with_where_it_is_what_it_is_and_its_rounds(tmp_path: Path) -> None:
+    home = homes.home_of("commons", "lend")
+
+    async def scenario() -> dict[str, Any]:
+        async with network(tmp_path / "seat") as text:
+            lent = asyncio.create_task(_lend(text, LendOptions(), StepLines(as_json=True)))
+            await registered(home)
+            known = await join(text)
+            (found,) = await network_status._nodes(NamedNetwork("commons", known.genesis, known.ledger))
+            await asyncio.to_thread(ask, home / homes.SOCKET, {"do": "leave"})
+            await lent
+            return found
+
+    found = asyncio.run(scenario())
+    assert (found["role"], found["version"], found["relayed"]) == ("trains", VERSION, False)
+    assert [found[name] for name in ("jobs", "accepted", "missed", "convicted")] == [0, 0, 0, 0]
+    lines = [network_status._line(found), *network_status._record_lines(found)]
+    assert "127.0.0.1:" in lines[1]
+    assert "0 rounds accepted, 0 missed" in lines[1]

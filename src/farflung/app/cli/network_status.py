@@ -16,10 +16,10 @@ from farflung.app.cli.network_open import FOLDER, JSON, WORTH, say
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError
-from farflung.core.ids import PeerId, short
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, short
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.ledger.table_rows import NodeRow
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, NodeRow
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.endpoint_records import DIRECT
 from farflung.net.io.endpoint import Endpoint
@@ -122,11 +122,14 @@ async def _listed(network: NamedNetwork, endpoint: Endpoint) -> list[Advertiseme
 def nodes(folder: Path | None, on: str | None, as_json: bool) -> None:
     """List the nodes that may be hired: what the ledger and the directory say of each.
 
-    Memory and speed are each node's own word; price and stake are the ledger's.
+    Memory and speed are each node's own word, of its last start; price, stake
+    and rounds are the ledger's. No record is kept of who was online when.
     """
     network = network_of(folder, on)
     found = asyncio.run(_nodes(network))
-    lines = [_line(each) for each in found] or ["no node is registered: farflung lend INVITE registers one"]
+    lines = [line for each in found for line in (_line(each), *_record_lines(each))] or [
+        "no node is registered: farflung lend INVITE registers one"
+    ]
     say(as_json, {"name": network.name, "nodes": found}, lines)
 
 
@@ -152,14 +155,53 @@ async def _facts(client: LedgerClient, row: NodeRow, said: Advertisement | None)
             "job_formats": said.formats,
             "role": _ROLES[said.role],
             "seconds": max(0, int(time.time()) - said.endpoint.issued),
+            "told": said.endpoint.issued,
             "relayed": all(place.relay != DIRECT for place in said.endpoint.places),
+            "places": [f"{place.host}:{place.port}" for place in said.endpoint.places],
             "cores": able.cores,
             "memory_bytes": able.memory_bytes,
             "flops": able.flops,
             "system": f"{able.system} {able.machine}",
             "torch": able.torch,
+            **await _record(client, row.node),
         }
     return facts
+
+
+async def _record(client: LedgerClient, node: PeerId) -> dict[str, int]:
+    """What the ledger holds of a node's work: its jobs, rounds that counted and rounds without it, convictions."""
+    leases, jobs = await client.node_leases(node), dict[Hash, JobRow | None]()
+    for job in {lease.job for lease in leases}:
+        jobs[job] = await client.job(job)
+    rounds = [rounds_of(lease, row) for lease in leases if (row := jobs[lease.job]) is not None]
+    accepted, missed = (sum(each[i] for each in rounds) for i in range(2))
+    convicted = sum(lease.evidence != ZERO_HASH for lease in leases)
+    return {"jobs": len(leases), "accepted": accepted, "missed": missed, "convicted": convicted}
+
+
+def rounds_of(lease: LeaseRow, job: JobRow) -> tuple[int, int]:
+    """Rounds of a job that were recorded with a node's work, and without it. A provider's lease bounds its units by
+    what all rounds hold; a verifier's is of what is drawn, and a lease that ended early says nothing of later rounds.
+    """
+    share = lease.units_max // job.rounds if lease.role is LeaseRole.TRAIN else 0
+    if not share:
+        return 0, 0
+    accepted = min(lease.units // share, job.round)
+    is_whole = lease.is_open or job.state is JobState.SETTLED
+    return accepted, job.round - accepted if is_whole and lease.evidence == ZERO_HASH else 0
+
+
+def _record_lines(facts: dict[str, Any]) -> list[str]:
+    """Where an online node is, what it is, and how its rounds went."""
+    if not facts["online"]:
+        return []
+    where = f"relay {facts['places'][0]}" if facts["relayed"] else facts["places"][0]
+    worked = f"{facts['jobs']} jobs"
+    if facts["role"] == _ROLES[LeaseRole.TRAIN]:
+        worked += f", {facts['accepted']} rounds accepted, {facts['missed']} missed"
+    if facts["convicted"]:
+        worked += f", convicted {facts['convicted']} times"
+    return [f"          {where}; {facts['system']}, torch {facts['torch']}; {worked}"]
 
 
 def _line(facts: dict[str, Any]) -> str:

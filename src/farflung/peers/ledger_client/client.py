@@ -238,16 +238,19 @@ class LedgerClient:
         """A job's leases."""
         return (await self._ask(queries.GetLeases(job), queries.LeasesReply)).leases
 
-    async def open_leases(self) -> list[LeaseRow]:
-        """This key's own, in any job, by a validator's word: what it withholds another one says on another day."""
+    async def node_leases(self, node: PeerId) -> list[LeaseRow]:
+        """A node's, in any job, by a validator's word: what it withholds another one says on another day."""
         found: list[LeaseRow] = []
         place: int | None = 0
         while place is not None:
-            said = await self._ask(GetNodeLeases(self._key.public, place), RowsReply)
-            rows = [read_row(receipt) for receipt in said.receipts]
-            found += [row for row in rows if isinstance(row, LeaseRow) and row.is_open]
+            said = await self._ask(GetNodeLeases(node, place), RowsReply)
+            found += [row for row in map(read_row, said.receipts) if isinstance(row, LeaseRow)]
             place = said.next if said.next is not None and said.next > place else None
         return found
+
+    async def open_leases(self) -> list[LeaseRow]:
+        """This key's own that are open."""
+        return [row for row in await self.node_leases(self._key.public) if row.is_open]
 
     async def nodes(self) -> list[NodeRow]:
         """All nodes that may be hired: active, and not excluded."""

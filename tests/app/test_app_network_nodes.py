@@ -1,0 +1,38 @@
+"""What `network nodes` counts of a node's work: rounds that were recorded with it, and without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from farflung.app.cli.network_status import rounds_of
+from farflung.core.crypto import SigningKey
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.ledger.table_rows import NOBODY, JobRow, JobState, LeaseRow
+from farflung.ledger.transactions import LeaseRole
+
+NODE, REQUESTER = (SigningKey(bytes([i]) * 32).public for i in (1, 2))
+RUNNING = JobRow(ZERO_HASH, REQUESTER, 5, 1, 10, 99, JobState.RUNNING, round=6)
+OVER = JobRow(ZERO_HASH, REQUESTER, 5, 1, 10, 99, JobState.SETTLED, round=10)
+EVIDENCE = Hash(bytes([7]) * 32)
+
+
+def lease(
+    units: int, role: LeaseRole = LeaseRole.TRAIN, *, is_open: bool = True, evidence: Hash = ZERO_HASH
+) -> LeaseRow:
+    return LeaseRow(ZERO_HASH, NODE, 1, 100, 1000, NOBODY, role, units=units, evidence=evidence, is_open=is_open)
+
+
+@pytest.mark.parametrize(
+    ("row", "job", "accepted", "missed"),
+    [
+        (lease(600), RUNNING, 6, 0),
+        (lease(400), RUNNING, 4, 2),
+        (lease(0), RUNNING, 0, 6),
+        (lease(900, is_open=False), OVER, 9, 1),
+        (lease(300, is_open=False), RUNNING, 3, 0),  # it left: later rounds are not its own
+        (lease(300, is_open=False, evidence=EVIDENCE), OVER, 3, 0),
+        (lease(600, LeaseRole.AUDIT), RUNNING, 0, 0),  # paid for what is drawn
+    ],
+)
+def test_rounds_with_and_without_a_node(row: LeaseRow, job: JobRow, accepted: int, missed: int) -> None:
+    assert rounds_of(row, job) == (accepted, missed)
