@@ -91,7 +91,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         least, most = format_credits(facts["hour_least"]), format_credits(facts["hour_most"])
         rate = f"{least} to {most} credits an hour here, {format_seconds(Seconds(3600 * facts['hours']))}"
     else:
-        rate = f"up to {facts['unit_price_max']} micro-credits a token"
+        rate = f"up to {format_credits(facts['unit_price_max'])} credits a token"
     head = f"{short(bytes.fromhex(facts['requester']))}  {rate}"
     wanted = f"          for {facts['providers']} providers, {facts['verifiers']} verifiers"
     return [head, wanted, f"          {'cannot take it: ' + facts['obstacle'] if facts['obstacle'] else 'can take it'}"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from farflung.core.money import Credits, format_credits
 from farflung.core.units import format_bytes
 from farflung.ledger.transactions import LeaseRole
 from farflung.peers.protocol.job_notices import JobNotice
@@ -54,7 +55,8 @@ def obstacle(notice: JobNotice, lender: NodeTerms) -> str:
     if lender.busy:
         return lender.busy
     if notice.unit_price_max < lender.unit_price:
-        return f"it pays {notice.unit_price_max} micro-credits a token at most, this node asks {lender.unit_price}"
+        pays, asks = format_credits(Credits(notice.unit_price_max)), format_credits(Credits(lender.unit_price))
+        return f"it pays {pays} credits a token at most, this node asks {asks}"
     if notice.is_module and not lender.allow_modules:
         return "its model is foreign Python, which this node does not run (--allow-modules)"
     if notice.worker_bytes > lender.memory_bytes:
