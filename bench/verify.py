@@ -109,7 +109,8 @@ def functions(quick: bool) -> Iterator[Row]:
 
 def forms(name: str, args: tuple[np.ndarray, ...], native: Run, quick: bool, against: str) -> Iterator[Row]:
     """Both forms of a kernel."""
-    for form, run in (("compiled", tensor_kernels.KERNELS.loop(name)), ("NumPy", tensor_kernels.KERNELS.twin(name))):
+    registry = tensor_kernels.registry(name)
+    for form, run in (("compiled", registry.loop(name)), ("NumPy", registry.twin(name))):
         if run is not None:
             value = ratio(partial(run, *args), native, quick)
             side = f" {args[0].shape[-1]}" if name == "matmul" else ""

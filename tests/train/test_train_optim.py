@@ -57,6 +57,25 @@ def test_sgd_agrees_with_torch(walk):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_muon_steps_each_place_once_and_what_is_no_matrix_as_adamw_does():
+    """Vector, matrix, vector, two matrices, vector: bit for bit AdamW's step between matrices, and Muon's within."""
+    matrices = ((slice(3, 15), (4, 3)), (slice(20, 32), (4, 3)), (slice(32, 44), (4, 3)))
+    generator = torch.Generator().manual_seed(2)
+    params, grad, mean, square = torch.randn(4, 47, generator=generator).unbind()
+    spec, decay = OptimizerSpec(name="muon", lr=1e-2, weight_decay=0.1), torch.ones(47)
+    state = optim.OptimState(5, (mean, square.abs()))
+    layout = optim.ParameterLayout(decay, matrices)
+    moved, after = optim.step(spec, params, grad, state, spec.lr, layout)
+    at = optim.rates(spec, spec.lr, 6)
+    wanted, vectors = optim.adamw(spec, params, grad, state.vectors, at, decay)
+    for place, shape in matrices:
+        held, update = optim.momentum(spec, mean[place].view(1, *shape), grad[place].view(1, *shape))
+        wanted[place] = optim.against(params[place], update.reshape(-1), at, decay[place], shape)
+        vectors[0][place], vectors[1][place] = held.reshape(-1), 0.0
+    assert layout.others(47) == [slice(0, 3), slice(15, 20), slice(44, 47)]
+    assert [torch.equal(*pair) for pair in zip((moved, *after.vectors), (wanted, *vectors), strict=True)] == [True] * 3
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_decay_touches_only_what_the_mask_names(name):
     start, mask = torch.ones(4), torch.tensor([1.0, 0.0, 1.0, 0.0])

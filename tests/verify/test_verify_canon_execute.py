@@ -14,7 +14,8 @@ from farflung.core.canon.array_operations import DTYPES, canonical_bytes
 from farflung.core.canon.graph import CanonicalGraph, GraphNode, GraphOutput, check
 from farflung.core.canon.operation_rules import F32, I64, OPERATIONS
 from farflung.core.errors import ProtocolError, RunError, UsageError
-from farflung.verify.canon.execute import execute
+from farflung.verify.canon import tensor_kernels
+from farflung.verify.canon.execute import execute, products
 
 seeds = st.integers(0, 1 << 32)
 
@@ -189,3 +190,14 @@ def test_a_process_that_flushes_denormals_is_refused():
     finally:
         torch.set_flush_denormal(False)
     execute(small(), {"x": X, "index": INDEX})
+
+
+def test_all_products_of_a_graph_are_told_before_the_first(monkeypatch):
+    """So that their loop is compiled for the first of them, or for none."""
+    b = Builder()
+    left, right = b.input("left", F32, (2, 3, 5)), b.input("right", F32, (2, 5, 7))
+    graph = b.graph(out=b.add("matmul", left, right))
+    told = []
+    monkeypatch.setattr(tensor_kernels, "foresee", told.append)
+    execute(graph, inputs_of(graph, 1))
+    assert told == [products(graph)] == [2 * 3 * 5 * 7]

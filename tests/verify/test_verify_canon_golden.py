@@ -109,8 +109,9 @@ def test_the_network_learns():
 
 def in_a_process(form: str, **environment: str) -> str:
     """The digests that a process computes by NumPy's forms or the compiled ones."""
-    code = f"from farflung.verify.canon.tensor_kernels import KERNELS; KERNELS.settled = {form!r}; "
-    code += "print(*t.digests(), len(KERNELS.loops or ()) == len(KERNELS.twins))"
+    code = "from farflung.verify.canon.tensor_kernels import KERNELS as K, PRODUCTS as P; "
+    code += f"K.settled = P.settled = {form!r}; "
+    code += "print(*t.digests(), bool(P.loops) and {*K.twins, *P.twins} == {*K.loops})"
     return said(__name__, code, **environment)
 
 

@@ -11,6 +11,7 @@ from canon_process import said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.compress import kernels
 from farflung.verify.canon import tensor_kernels
 
 HOSTILE = np.array(
@@ -33,11 +34,11 @@ def bits(array: np.ndarray) -> bytes:
 
 
 def agree(name: str, *args) -> None:
-    loop = tensor_kernels.KERNELS.loop(name)
+    loop = tensor_kernels.registry(name).loop(name)
     if loop is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     with np.errstate(all="ignore"):
-        there = tensor_kernels.KERNELS.twin(name)(*args)
+        there = tensor_kernels.registry(name).twin(name)(*args)
     here = loop(*args)
     assert (here.dtype, here.shape) == (there.dtype, there.shape)
     assert bits(here) == bits(there), name
@@ -80,10 +81,10 @@ def test_functions_have_the_same_values(name):
 
 def test_every_kernel_is_compared():
     """A kernel without a comparison in this file fails here."""
-    loops = {name for name in tensor_kernels.KERNELS.names() if tensor_kernels.KERNELS.loop(name)}
+    loops = {name for name in names() if tensor_kernels.registry(name).loop(name)}
     if not loops:
         pytest.skip("the extra `fast` is not installed: no numba")
-    assert loops == set(tensor_kernels.KERNELS.names())
+    assert loops == names()
     assert [name for name in loops if f'"{name}"' not in Path(__file__).read_text()] == []
 
 
@@ -105,6 +106,14 @@ def test_what_is_added_to_nothing_is_added_to_plus_zero():
     assert not np.signbit(tensor_kernels.tree_sum(np.full((1, 3), -0.0, np.float32))).any()
 
 
+def names() -> set[str]:
+    return {*tensor_kernels.KERNELS.names(), *tensor_kernels.PRODUCTS.names()}
+
+
+def compiled() -> None:
+    tensor_kernels.KERNELS.settled = tensor_kernels.PRODUCTS.settled = "numba"
+
+
 def work() -> str:
     """A hash over results of every kernel, in the form that this process uses."""
     results = [tensor_kernels.matmul(floats(1, (2, 37, 131)), floats(2, (2, 131, 70)))]
@@ -118,13 +127,13 @@ def run(code: str, **environment: str) -> str:
     return said(__name__, code, **environment)
 
 
-COMPILED = "s = t.tensor_kernels.KERNELS; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"
+COMPILED = "t.compiled(); print(t.work()); assert {*t.tensor_kernels.KERNELS.loops} == t.names()"
 
 
 @pytest.mark.extra(name="kernels")
 @pytest.mark.parametrize("processor", [*SETS, ""])
 def test_other_processors_give_the_same_bits(processor):
-    if tensor_kernels.KERNELS.loop("matmul") is None:
+    if tensor_kernels.PRODUCTS.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     info = Path("/proc/cpuinfo")
     if not set(SETS.get(processor, "").split()) <= set((info.read_text() if info.exists() else "").split()):
@@ -138,19 +147,35 @@ def test_other_processors_give_the_same_bits(processor):
 @pytest.mark.extra(name="kernels")
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: what other tests compiled may have come from a cache."""
-    if tensor_kernels.KERNELS.loop("matmul") is None:
+    if tensor_kernels.PRODUCTS.loop("matmul") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     run("t.look_for_fused()")
 
 
 def look_for_fused() -> None:
-    tensor_kernels.KERNELS.settled = "numba"
+    compiled()
     work()
-    for name in tensor_kernels.KERNELS.names():  # `loop` is None for one that did not compile
-        code = "".join(tensor_kernels.KERNELS.loop(name).inspect_asm().values())
+    for name in names():  # `loop` is None for one that did not compile
+        code = "".join(tensor_kernels.registry(name).loop(name).inspect_asm().values())
         assert "ret" in code, name
         assert not re.search(r"\bv?fn?m(add|sub)", code), name
 
 
 def test_importing_the_kernels_does_not_import_numba():
     assert run("print('numba' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize(("products", "is_compiled"), [(1_000_000, False), (2_700_000_000, True)])
+def test_one_step_of_the_default_job_compiles_products_and_a_small_one_nothing(products, is_compiled, monkeypatch):
+    """From the first product on, and nothing else: a node tries one step, and the other loops would cost it seconds."""
+    loop = tensor_kernels.matmul.__wrapped__
+    loaded = {"matmul": lambda *args: loop(*args) if is_compiled else pytest.fail("it does not pay")}
+    monkeypatch.setattr(tensor_kernels.PRODUCTS, "settled", "auto")
+    monkeypatch.setattr(tensor_kernels.PRODUCTS, "spent", 0)
+    monkeypatch.setattr(tensor_kernels.PRODUCTS, "loops", None)
+    called = []
+    monkeypatch.setattr(kernels, "_load", lambda module, cache: called.append(module) or loaded)
+    before = tensor_kernels.KERNELS.spent
+    tensor_kernels.foresee(products)
+    tensor_kernels.matmul(np.ones((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32))
+    assert (called, tensor_kernels.KERNELS.spent) == ([tensor_kernels.MODULE] * is_compiled, before)

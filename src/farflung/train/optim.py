@@ -33,11 +33,16 @@ Vectors = tuple[Tensor, ...]  # an optimizer's own, in the order of train.inner_
 
 class ParameterLayout(NamedTuple):
     """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are
-    the places and shapes (n, m) that Muon orthogonalises.
+    the places and shapes (n, m) that Muon orthogonalises, in the order of their places.
     """
 
     decay: Tensor
     matrices: tuple[tuple[slice, tuple[int, int]], ...] = ()
+
+    def others(self, size: int) -> list[slice]:
+        """The places of a vector of `size` that lie between matrices, each as long as it can be."""
+        borders = [0, *(at for place, _ in self.matrices for at in (place.start, place.stop)), size]
+        return [slice(a, b) for a, b in zip(borders[::2], borders[1::2], strict=True) if a < b]
 
 
 class OptimState(NamedTuple):
@@ -153,13 +158,18 @@ def muon(
 
     The first vector is AdamW's mean, in matrices the momentum (Nesterov's form); the second stays 0 there.
     """
-    moved, (mean, square) = adamw(spec, params, grad, vectors, at, parameter_layout.decay)
+    moved, mean, square = torch.empty_like(params), torch.empty_like(params), torch.zeros_like(params)
+    for place in parameter_layout.others(params.numel()):
+        before = vectors[0][place], vectors[1][place]
+        moved[place], (mean[place], square[place]) = adamw(
+            spec, params[place], grad[place], before, at, parameter_layout.decay[place]
+        )
     for shape, places in alike(parameter_layout.matrices).items():
         held, update = momentum(spec, _stack(vectors[0], places, shape), _stack(grad, places, shape))
         for index, place in enumerate(places):
             old = params[place]
             moved[place] = against(old, update[index].reshape(-1), at, parameter_layout.decay[place], shape)
-            mean[place], square[place] = held[index].reshape(-1), 0.0
+            mean[place] = held[index].reshape(-1)
     return moved, (mean, square)
 
 
@@ -180,10 +190,10 @@ def orthogonal(x_BNM: Tensor) -> Tensor:
     a, b, c = POLYNOMIAL
     is_tall = x_BNM.shape[1] > x_BNM.shape[2]
     x = x_BNM.mT if is_tall else x_BNM
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)).contiguous()
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * (gram @ gram)) @ x
+        x = (a * x).add_((b * gram + c * (gram @ gram)) @ x)
     result: Tensor = x.mT if is_tall else x
     return result
 

@@ -116,11 +116,17 @@ def tensor_element(root: Hash, name: str, of: TensorType, place: int, pieces: Se
 
 def tokens_root(tokens: Array) -> Hash:
     """Root over a job's training tokens, shape (n,), n ≥ 1."""
-    return merkle.root(_token_chunks(tokens))
+    chunks = range(0, len(tokens), ROOT_CHUNK)
+    return merkle.root_of_hashes([merkle.leaf_hash(i, _widened(tokens, at)) for i, at in enumerate(chunks)])
 
 
 def _token_chunks(tokens: Array) -> list[bytes]:
-    return _cut(tokens.astype("<u4").tobytes(), TOKEN_BYTES)
+    """A chunk at a time: the widened tokens of a whole data set would leave the processor's cache."""
+    return [_widened(tokens, at) for at in range(0, len(tokens), ROOT_CHUNK)]
+
+
+def _widened(tokens: Array, at: int) -> bytes:
+    return tokens[at : at + ROOT_CHUNK].astype("<u4").tobytes()
 
 
 def open_token(tokens: Array, place: int) -> tuple[InputLeafProof]:

@@ -25,8 +25,9 @@ from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.train import data_order, inner_state
 from farflung.train.contribution_trace import PARAMS
 from farflung.train.segments import BorderState, begin
+from farflung.verify.canon import tensor_kernels
 from farflung.verify.canon.distance_graph import GUILTY
-from farflung.verify.canon.execute import Seen, execute, peak
+from farflung.verify.canon.execute import Seen, execute, peak, products
 from farflung.verify.canon.job_program import JobProgramParts
 from farflung.verify.canon.scalars import BY_COUNT, BY_STEP
 
@@ -142,8 +143,9 @@ def executed(parts: JobProgramParts, segment: DisputedSegment, last: int, seen: 
 
     `seen(step)` is told each value of that step (verify.canon.execute).
     """
-    state = segment.start
-    for step in range(min(last + 1, segment.run.steps)):
+    state, steps = segment.start, min(last + 1, segment.run.steps)
+    tensor_kernels.foresee(steps * products(parts.graph))
+    for step in range(steps):
         made = execute(parts.graph, inputs(parts, segment, step, state), seen(step))
         state = {name: made[name] for name in state}
     return last >= segment.run.steps and judged(parts, segment, state, seen(last))

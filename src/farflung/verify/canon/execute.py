@@ -32,6 +32,7 @@ def execute(graph: CanonicalGraph, inputs: Mapping[str, Array], seen: Seen | Non
     denormals to zero), and what `check` raises.
     """
     check(graph)
+    tensor_kernels.foresee(products(graph))
     values = dict(enumerate(_taken(graph, inputs)))
     uses = last_uses(graph)
     with np.errstate(all="ignore"):  # infinities and NaN are results like others
@@ -65,6 +66,13 @@ def peak(graph: CanonicalGraph) -> int:
         most = max(most, held + WORK * size)
         held -= dying.pop(number, 0)
     return most
+
+
+def products(graph: CanonicalGraph) -> int:
+    """How many products of two numbers the matrices of a graph take: nearly all of its work."""
+    return sum(
+        math.prod(node.shape) * graph.value(node.args[0]).shape[2] for node in graph.nodes if node.op == "matmul"
+    )
 
 
 def last_uses(graph: CanonicalGraph) -> list[int]:

@@ -54,13 +54,14 @@ def tree_sum(values):
         width *= 2
     out, line = np.empty(rows, np.float32), np.empty(width, np.float32)
     for row in range(rows):
-        line[:count] = values[row]
-        line[count:] = _ZERO
+        for j in range(count):
+            line[j] = values[row, j]
+        for j in range(count, width):
+            line[j] = _ZERO
         half = width // 2
         while half:
-            lower, upper = line[:half], line[half : 2 * half]
             for j in range(half):
-                lower[j] = lower[j] + upper[j]
+                line[j] = line[j] + line[half + j]
             half //= 2
         out[row] = line[0]
     return out
@@ -176,8 +177,9 @@ LOOPS: dict[str, Callable[..., Any]] = {
 
 
 def load(cache: str) -> dict[str, Any]:
-    """The loops, one of them compiled and run; raises whatever numba raises where it does not work."""
+    """The loops, the one that is needed most compiled and run; raises what numba raises where it does not work."""
     keep(LOOPS, cache)
-    if LOOPS["tree_sum"](np.ones((1, 3), np.float32))[0] != np.float32(3.0):
+    one = np.ones((1, 1, 1), np.float32)
+    if LOOPS["matmul"](one, one)[0, 0, 0] != one[0, 0, 0]:
         raise RuntimeError("the compiler is broken")
     return dict(LOOPS)
