@@ -19,6 +19,7 @@ from farflung.ledger.transactions import LeaseRole
 from farflung.peers.node import admission
 from farflung.peers.node import agent as role
 from farflung.peers.node.disk_floor import DiskFloor
+from farflung.peers.node.job_claims import JobClaims
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.node.slot_clock import KEEP_SECONDS, PARK_SECONDS, SlotClock, SlotDue
 from farflung.peers.protocol import messages
@@ -67,6 +68,23 @@ def test_a_slot_is_taken_only_for_a_job_that_pays(against: Any, row: JobRow | No
         scene.ledger.jobs[TERMS.id], scene.ledger.is_leased = row, is_leased
         assert await scene.order(messages.PROPOSE, PROPOSAL) == code
         assert (scene.provider._slot is None) == (code != "ok") == (scene.provider._process is None)
+
+    against(attack)
+
+
+def test_a_job_of_another_node_of_this_owner_is_refused(against: Any, tmp_path: Path) -> None:
+    async def attack(scene: Scene) -> None:
+        scene.provider.admission._claims = JobClaims(tmp_path, ME.public)
+        sibling = JobClaims(tmp_path, STRANGER.public)
+        sibling.take(TERMS.id)
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "FF-APP-624"
+        assert scene.provider._slot is None
+
+        async def is_over(_: Any) -> bool:
+            return True
+
+        await sibling.clear(is_over)
+        assert await scene.order(messages.PROPOSE, PROPOSAL) == "ok"
 
     against(attack)
 

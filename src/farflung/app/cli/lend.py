@@ -46,6 +46,7 @@ class LendOptions(NamedTuple):
     """What the owner gives."""
 
     audit: bool = False
+    slot: int = 1
     name: str = ""
     host: str = ""
     port: int = 0
@@ -57,7 +58,7 @@ class LendOptions(NamedTuple):
 
     @property
     def role(self) -> str:
-        """The folder of its home."""
+        """The first word of its home's folder."""
         return homes.ROLES[self.audit]
 
     def words(self) -> list[str]:
@@ -75,6 +76,7 @@ class LendOptions(NamedTuple):
 @click.command(epilog="Example: farflung lend INVITE --cores 4")
 @click.argument("words", nargs=-1, metavar="[INVITE|NAME | jobs|status|pause|resume|leave [NAME]]")
 @click.option("--audit", is_flag=True, help="Check others' work instead of training.")
+@click.option("--slot", default=1, type=click.IntRange(1, homes.SLOTS), help="One more node, beside slot 1.")
 @click.option("--name", default="", metavar="TEXT", help="Of this node, in lines and logs.")
 @click.option("--host", default="", metavar="ADDRESS", help="A public address of this computer: no relay is used.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="To listen on, with --host. 0: any.")
@@ -88,15 +90,14 @@ class LendOptions(NamedTuple):
 def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> None:
     """Lend this computer to a network's jobs, until Ctrl-C.
 
-    Its account, pay and journal stay in the state folder; credits are worth
-    nothing until the network's operator says otherwise.
+    Credits are worth nothing until the network's operator says otherwise.
     """
     options = LendOptions(**given)
     if words and words[0] in ORDERS:
         _order(words[0], words[1] if len(words) > 1 else "", as_json=as_json)
         return
     if words and words[0] == "jobs":
-        show_jobs(words[1] if len(words) > 1 else "", audit=options.audit, as_json=as_json)
+        show_jobs(words[1] if len(words) > 1 else "", audit=options.audit, as_json=as_json, slot=options.slot)
         return
     if len(words) > 1:
         raise UsageError("FF-APP-001", "farflung lend takes one invitation or name", hint="farflung lend --help")
@@ -138,7 +139,9 @@ def _order(verb: str, network: str, *, as_json: bool) -> None:
             hint="farflung lend INVITE",
         )
     for home, said in answers:
-        place = f"{home.parent.name} ({'verifier' if home.name == homes.ROLES[1] else 'provider'})"
+        slot = home.name.partition("-")[2]
+        role = ("verifier" if homes.is_verifier(home) else "provider") + (f" {slot}" if slot else "")
+        place = f"{home.parent.name} ({role})"
         text = f"{said['state']}, up {format_seconds(Seconds(said['seconds']))}, pid {said['pid']}"
         if said["job"]:
             text += f", job {said['job'][:8]} round {said['round']}"
@@ -156,7 +159,7 @@ async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
     lines.say("network", with_clock(text, took), name=known.name, chain=known.chain.hex())
     for each in (*known.notes, *([known.card.message] if known.card.message else [])):
         lines.say("note", each, text=each)
-    home = homes.home_of(known.name, options.role)
+    home = homes.home_of(known.name, options.role, options.slot)
     with homes.held(home):
         flops = await _measured(home, options, lines)
         key = own_account(home / homes.ACCOUNT)
@@ -232,8 +235,9 @@ async def _granted(known: KnownNetwork, key: SigningKey, named: str, lines: Step
 def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: int, stake: int) -> NodeConfig:
     """The node's configuration, written and read as any other process of the role would."""
     host, relays = options.host, known.relays[: limits.PLACES]
-    if not host and not relays and all(_is_loopback(seat.host) for seat in known.seats):
-        host = "127.0.0.1"  # the whole network is on this computer
+    is_own = all(_is_loopback(seat.host) for seat in known.seats)  # the whole network is on this computer
+    if not host and not relays and is_own:
+        host = "127.0.0.1"
     values = {
         "name": options.name or ("verifier" if options.audit else "provider"),
         "key": str(home / homes.ACCOUNT),
@@ -248,6 +252,7 @@ def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: in
         "memory_bytes": int(options.memory_gb * _GB),
         "disk_floor": int(options.disk_gb * _GB),
         "allow_modules": options.allow_modules,
+        **({} if is_own else {"claims": f"../{homes.CLAIMS}"}),
         "ledger": known.ledger,
         "relays": () if host else relays,
     }
@@ -264,7 +269,7 @@ def _is_loopback(host: str) -> bool:
 def _write_service(named: str, options: LendOptions) -> None:
     """A systemd user unit. An invitation is joined first, so that the unit holds a name and no token."""
     known = asyncio.run(join(named))
-    unit = f"farflung-{options.role}-{known.name}"
+    unit = f"farflung-{options.role}-{known.name}" + (f"-{options.slot}" if options.slot > 1 else "")
     words = ("lend", known.name, *options.words())
     for line in write_unit(unit, f"farflung {options.role} to the network {known.name}", words, user_units()):
         sys.stdout.write(f"{line}\n")

@@ -28,10 +28,10 @@ from farflung.peers.protocol.job_notices import PostedNotice, read_notices
 _GB = 10**9
 
 
-def show_jobs(name: str, *, audit: bool, as_json: bool) -> None:
+def show_jobs(name: str, *, audit: bool, as_json: bool, slot: int = 1) -> None:
     """Lists them. Raises what `network_on` raises, NetworkError FF-APP-623 where no seat answers."""
     network = network_on(name or None)
-    lender = _lender(homes.home_of(network.name, homes.ROLES[audit]), audit=audit)
+    lender = _lender(homes.home_of(network.name, homes.ROLES[audit], slot), audit=audit)
     found = [_facts(each, lender) for each in asyncio.run(_posted(network))]
     if as_json:
         sys.stdout.write(msgspec.json.encode({"network": network.name, "jobs": found}).decode() + "\n")

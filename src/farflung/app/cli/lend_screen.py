@@ -104,7 +104,7 @@ class LendChannel:
             case "round":
                 now = time.monotonic()
                 self.round, took, self._round_at = facts["round"], now - self._round_at, now
-                word = "checked" if self._home.name == homes.ROLES[1] else "round"
+                word = "checked" if homes.is_verifier(self._home) else "round"
                 text = f"{'round ' if word == 'checked' else ''}{facts['round']} of job {facts['job'][:8]}"
                 self._say(word, with_clock(text, took), **facts)
             case "pay":

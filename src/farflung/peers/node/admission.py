@@ -11,11 +11,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from farflung.core.errors import NetworkError, PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, LeaseRow, lease_key
+from farflung.peers.node.job_claims import JobClaims
 from farflung.peers.protocol import messages
 
 FOLLOW_SECONDS: Final = 60.0  # within which an offer that was signed becomes a lease on the ledger
@@ -41,8 +43,10 @@ class LedgerRows(Protocol):
 class LeaseAdmission:
     """One node's. `clock`: seconds that only go forward."""
 
-    def __init__(self, own: PeerId, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, own: PeerId, clock: Callable[[], float] = time.monotonic, claims: Path | None = None) -> None:
+        """`claims`: the folder in which all nodes of this owner say which job each is in."""
         self._own, self._clock = own, clock
+        self._claims = JobClaims(claims, own)
         self._ledger: LedgerRows | None = None
         self._checks = 0
         self._unfollowed: dict[PeerId, deque[float]] = {}
@@ -52,7 +56,9 @@ class LeaseAdmission:
         self._ledger = ledger
 
     async def admit(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> None:
-        """Raises PolicyError FF-APP-570 not paid for, 571 the ledger does not answer, 573 too many offers before."""
+        """Raises PolicyError FF-APP-570 not paid for, 571 the ledger does not answer, 573 too many offers before, 624
+        another node of this owner is in the job.
+        """
         self._check_offers(requester)
         if self._checks >= CHECKS:
             raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
@@ -71,6 +77,7 @@ class LeaseAdmission:
                 cause=fault,
                 hint="fund the job first, with enough escrow for all that are hired; then propose",
             )
+        self._claims.take(proposal.terms.id)
 
     async def _fault(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> str:
         """Why the ledger does not pay for a proposal; empty: it does."""
@@ -97,6 +104,15 @@ class LeaseAdmission:
         if self._ledger is None:
             raise _unread("it has not been reached yet")
         return self._ledger
+
+    async def clear(self) -> None:
+        """Forgets which node of this owner worked on jobs that are over. Raises as the client."""
+
+        async def is_over(job: Hash) -> bool:
+            row = await self._rows.job(job)
+            return row is None or row.state not in HOLDS_MONEY
+
+        await self._claims.clear(is_over)
 
     async def is_leased(self, job: Hash) -> bool:
         """Whether this node has an open lease in the job; a validator may be a moment behind. Raises as the client."""

@@ -108,7 +108,7 @@ class NodeAgent:
         self.reachability = Reachability(key, self.endpoint, self.path_manager)
         # A run's own nodes wait longer: on a loaded computer all workers start at once, and nobody else asks.
         follow = FOLLOW_SECONDS if config.registers else 10 * FOLLOW_SECONDS
-        self.admission, self._hold = LeaseAdmission(key.public), SlotClock(follow)
+        self.admission, self._hold = LeaseAdmission(key.public, claims=config.claims), SlotClock(follow)
         self._looks = OwnedTasks()  # whether an offer became a lease
         self._closed = ""  # by the owner
         self._asked = 0.0  # when anybody asked for anything
@@ -477,7 +477,8 @@ class NodeAgent:
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
         """Claims what the ledger does not say, leaves jobs of vanished requesters, removes what ended jobs left."""
         leave = partial(self.vouchers.leave_silent, self._slot.job if self._slot is not None else None)
-        for work in (self.vouchers.claim_all, leave, self.disputes.clear, self.tamper_watch.sweep):
+        rest = self.disputes.clear, self.tamper_watch.sweep, self.admission.clear
+        for work in (self.vouchers.claim_all, leave, *rest):
             try:
                 await work()
             except FarflungError as error:

@@ -12,6 +12,7 @@ allow_modules = false        # whether models of foreign Python may run in the s
 cores = 1                    # that its worker uses; 0: all of this computer's
 memory_bytes = 0             # that a job's worker may take; 0: what there is
 disk_floor = 2147483648      # bytes that must be free before a lease is taken; below a quarter, one ends
+claims = "../jobs"           # where all nodes of one owner say which job each is in; left out: there is one node
 [ledger]                     # one of its validators; [[ledger.others]] are more
 peer = "KEY"
 host = "127.0.0.1"
@@ -69,6 +70,7 @@ class NodeConfig(RoleConfig, frozen=True):
     memory_bytes: Count = 0
     allow_modules: bool = False
     disk_floor: Count = 2 * GIB
+    claims: Path | None = None
 
     @property
     def credential(self) -> Credential:

@@ -29,9 +29,18 @@ _LOCK: Final = "lock"
 ROLES: Final = ("lend", "audit")  # the folders of providers and verifiers
 
 
-def home_of(network: str, role: str) -> Path:
-    """Where this computer's node of a network lies."""
-    return state_folder() / network / role
+CLAIMS: Final = "jobs"  # beside the homes: which node of this owner works on which job
+SLOTS: Final = 64
+
+
+def home_of(network: str, role: str, slot: int = 1) -> Path:
+    """Where this computer's node of a network lies; `slot` tells several of one role apart."""
+    return state_folder() / network / (role if slot == 1 else f"{role}-{slot}")
+
+
+def is_verifier(home: Path) -> bool:
+    """Whether the node of a home audits."""
+    return home.name.partition("-")[0] == ROLES[1]
 
 
 @contextlib.contextmanager
@@ -67,7 +76,7 @@ def known_homes(network: str = "") -> list[Path]:
     """The homes of this user that have a configuration, of one network or of all."""
     root = state_folder()
     names = [network] if network else sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    homes = [root / name / role for name in names for role in ROLES]
+    homes = [home_of(name, role, slot) for name in names for role in ROLES for slot in range(1, SLOTS + 1)]
     return [home for home in homes if (home / CONFIG).is_file()]
 
 
