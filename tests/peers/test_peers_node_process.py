@@ -171,11 +171,11 @@ def test_a_sweep_goes_on_where_one_part_of_it_fails() -> None:
 
     node: Any = agent.NodeAgent.__new__(agent.NodeAgent)
     node.vouchers, node._slot = SimpleNamespace(claim_all=fails, leave_silent=works), None
-    node.disputes = SimpleNamespace(clear=works)
+    node.disputes = node.admission = SimpleNamespace(clear=works)
     node.tamper_watch = SimpleNamespace(sweep=works)
     warned: list[Any] = []
     asyncio.run(node.sweep(warned.append))
-    assert (done, [error.code for error in warned]) == (["swept"] * 3, ["FF-NET-043"])
+    assert (done, [error.code for error in warned]) == (["swept"] * 4, ["FF-NET-043"])
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3, 3), (0, 8)])
