@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from ledger_world import CAPS, NODES, OTHER_JOB, REQUESTER, ROOTS, START, VERIFIERS, World
+from ledger_world import CAPS, NODES, OTHER_JOB, PARAMS, REQUESTER, ROOTS, START, VERIFIERS, WINDOW, World
+from ledger_world import JOB as PROVEN
+from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger.state_transition import total_money
 from farflung.ledger.transactions import JobCancel, JobFinish, JobSettle, LeaseRole, VerdictFinding
 
-HONEST, JOB = NODES[0], OTHER_JOB
+HONEST, JOB = NODES[0], OTHER_JOB  # without a graph
 ENDS = ("settle", "cancel", "clock")
 FINDINGS = [(VerdictFinding.FALSE, 9000), (VerdictFinding.FALSE, 10**9), (VerdictFinding.WITHHELD, 0)]
 
@@ -91,6 +93,18 @@ def test_pay_that_a_voucher_claimed_is_burnt_as_what_the_requester_recorded_is()
     assert world.do(HONEST, world.settle_many((HONEST, 30), job=JOB)) == "ok"
     assert world.do(REQUESTER, world.accuse(HONEST, *VERIFIERS, job=JOB)) == "ok"
     assert end(world, "cancel").job(JOB).burnt == 30 * 5
+
+
+def test_its_own_account_ends_no_window() -> None:
+    world = World(replace(PARAMS, window_ms=WINDOW))
+    for key in (HONEST, VERIFIERS[0], REQUESTER):
+        assert world.do(key, world.register()) == "ok"
+    audits = [world.offer(key, units=20, role=LeaseRole.AUDIT) for key in (VERIFIERS[0], REQUESTER)]
+    assert world.do(REQUESTER, world.create(), world.schedule(world.offer(HONEST), *audits)) == "ok"
+    assert world.do(REQUESTER, world.progress(0, (HONEST, 10)), JobFinish(PROVEN, ROOTS[0], CAPS)) == "ok"
+    assert world.do(REQUESTER, world.attest(VERIFIERS[0], REQUESTER)) == "FF-LEDG-392"
+    assert world.do(REQUESTER, world.attest(VERIFIERS[0])) == "FF-LEDG-223"
+    assert world.do(REQUESTER, JobSettle(PROVEN)) == "FF-LEDG-229"
 
 
 def test_what_will_be_burnt_hires_nobody() -> None:

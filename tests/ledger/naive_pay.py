@@ -113,6 +113,7 @@ class NaivePay:
         need(job["state"] in ENDING)
         root = job["roots"][-1][0] if job["roots"] else bytes(32)
         said = OutputAttestation(self.chain, op.job, root, job["output"])  # type: ignore[arg-type]
+        need(job["owner"] not in {mark.signer for mark in op.marks})
         need(self.quorum_marked(job, op.marks, "farflung/attest/1", encode(said)))
         job["until"] = min(job["until"], self.now)
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sim_ledger import ESCROW, PRICE, Died, MemoryLedger
 
-from farflung.core.crypto import NS_SPEC, digest, local_key
-from farflung.core.errors import RunError
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
+from farflung.core.errors import NetworkError, PolicyError, RunError
 from farflung.core.events import WarningEvent
-from farflung.core.ids import ZERO_HASH
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import JobCancel, JobFinish, JobSettle, Progress
-from farflung.peers.requester.ledger_recorder import settle
+from farflung.peers.node.output_attestation import attest
+from farflung.peers.node.vouchers import RECORD_SECONDS
+from farflung.peers.protocol import messages
+from farflung.peers.requester.ledger_recorder import Attest, settle
+from farflung.peers.requester.output_attestations import collect
 
 REQUESTER, NODES = local_key(8, "requester"), [local_key(8, "node", index) for index in range(2)]
+VERIFIERS = [local_key(8, "verifier", index) for index in range(2)]
 JOB, ROOT, OUTPUT = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"root"), digest(NS_SPEC, b"output")
 WINDOW, UNITS = 40, 7
 
@@ -32,13 +40,48 @@ class Told:
         self.slept.append(seconds)
         self.ledger.now += round(seconds * 1000)
 
-    def settle(self) -> JobRow:
+    def settle(self, attest: Attest | None = None) -> JobRow:
         client: Any = self.ledger
-        return asyncio.run(settle(client, JOB, OUTPUT, self.warned.append, self.sleep))
+        return asyncio.run(settle(client, JOB, OUTPUT, self.warned.append, self.sleep, attest))
 
 
-def story(window: int = WINDOW, rounds: int = 1, counts_blocks: bool = True) -> Told:
-    ledger = MemoryLedger(REQUESTER, JOB, 2, NODES, [], 100, LedgerParams(fee_min=0, window_ms=window))
+class Verifiers:
+    """Sign as nodes do, but for those that do not answer."""
+
+    def __init__(self, told: Told, answering: int) -> None:
+        self._told, self._answering, self.asked = told, answering, 0
+
+    async def attest(self, row: JobRow) -> JobAttest | None:
+        client: Any = self._told.ledger
+        return await collect(client, row, self._connection)
+
+    async def _connection(self, peer: PeerId) -> Any:
+        self.asked += 1
+        key = next(key for key in VERIFIERS if key.public == peer)
+        if key in VERIFIERS[self._answering :]:
+            raise NetworkError("FF-NET-001", "nobody answers")
+        return Line(key, self._told.ledger)
+
+
+class Line:
+    """To one verifier."""
+
+    def __init__(self, key: SigningKey, ledger: MemoryLedger) -> None:
+        self._key, self._ledger = key, ledger
+
+    async def call(self, method: str, body: bytes, **_: float) -> bytes:
+        assert (method, body) == (messages.ATTEST, encode(messages.OutputAttestRequest(JOB)))
+        return encode(await attest(self._key, self._ledger.chain, JOB, self._ledger.job, at_once))
+
+
+async def at_once(seconds: float) -> None:
+    assert seconds >= 2 * RECORD_SECONDS
+
+
+def story(
+    window: int = WINDOW, rounds: int = 1, counts_blocks: bool = True, verifiers: Sequence[SigningKey] = ()
+) -> Told:
+    ledger = MemoryLedger(REQUESTER, JOB, 2, NODES, list(verifiers), 100, LedgerParams(fee_min=0, window_ms=window))
     ledger.counts_blocks = counts_blocks
     for round in range(rounds):
         units = tuple((key.public, UNITS) for key in NODES)
@@ -113,3 +156,31 @@ def test_a_resumed_requester_does_not_wait_for_what_an_idle_ledger_has_not_said(
     told.ledger.now += 30_000  # no block since: the head is old
     assert told.settle().state is JobState.SETTLED
     assert sum(told.slept) == pytest.approx(10, abs=2)
+
+
+@pytest.mark.parametrize("rounds", [1, 0], ids=["finished", "stopped"])
+def test_two_verifiers_end_the_window_and_nobody_waits(rounds: int) -> None:
+    told = story(window=10_000, rounds=rounds, counts_blocks=False, verifiers=VERIFIERS)
+    row = told.settle(Verifiers(told, 2).attest)
+    assert row.state is (JobState.SETTLED if rounds else JobState.CANCELLED)
+    assert is_paid(row) or not rounds
+    assert [type(op) for op in told.ledger.submitted][1] is JobAttest
+    assert (told.warned, told.slept) == ([], [])
+
+
+def test_one_of_two_verifiers_ends_no_window_and_is_asked_again() -> None:
+    told = story(window=40_000, counts_blocks=False, verifiers=VERIFIERS)
+    verifiers = Verifiers(told, 1)
+    assert is_paid(told.settle(verifiers.attest))
+    assert not [op for op in told.ledger.submitted if isinstance(op, JobAttest)]
+    assert [round(each) for each in told.slept] == [30, 10]
+    assert (verifiers.asked, len(told.warned)) == (4, 1)
+
+
+def test_a_verifier_attests_no_job_that_goes_on_or_is_over() -> None:
+    told = story(window=0, verifiers=VERIFIERS)
+    about = VERIFIERS[0], told.ledger.chain, JOB, told.ledger.job, at_once
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="FF-APP-640"):
+            asyncio.run(attest(*about))
+        told.settle()

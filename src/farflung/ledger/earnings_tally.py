@@ -122,6 +122,11 @@ def sign_tally(key: SigningKey, tally: EarningsTally) -> PartySignature:
     return PartySignature(key.public, key.sign(NS_TALLY, encode(tally)))
 
 
+def sign_output(key: SigningKey, said: OutputAttestation) -> PartySignature:
+    """`key`'s word for a job's end."""
+    return PartySignature(key.public, key.sign(NS_ATTEST, encode(said)))
+
+
 def is_signed_by(mark: PartySignature, said: EarningsTally | OutputAttestation) -> bool:
     """Whether the mark's signer signed this."""
     namespace = NS_TALLY if isinstance(said, EarningsTally) else NS_ATTEST

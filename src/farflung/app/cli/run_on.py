@@ -69,18 +69,26 @@ def round_line(quorum: float) -> str:
     return f"Rounds   end without providers that are away, once {share} (churn.quorum = {quorum})"
 
 
+def settle_line(verifiers: int, window_ms: int) -> str:
+    """When the job is paid, on a ledger that leaves time for claims."""
+    window = format_seconds(Seconds(window_ms / 1000))
+    if not verifiers:
+        return f"Settled  {window} after its end: nodes claim until then"
+    return f"Settled  when its verifiers agree, {window} after its end at the latest"
+
+
 def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]:
     """What a person agrees to."""
     price, known = started.price, started.network
     law = known.genesis.params
-    after = f"; settled {format_seconds(Seconds(law.window_ms / 1000))} after its end" if law.window_ms else ""
     return [
         f"Network  {known.name}, chain {known.chain.hex()[:16]}: {online_text(started.found)}",
         f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
-        f" of {format_credits(started.balance)}, the rest comes back{after}",
+        f" of {format_credits(started.balance)}, the rest comes back",
         f"Stake    {format_credits(started.found.stake)} credits of each node, lost by who is caught",
         audit_line(started.verifiers),
         round_line(spec.churn.quorum),
+        *([settle_line(started.verifiers, law.window_ms)] if law.window_ms else []),
         f"Ends     in {format_seconds(span)} at the latest (--deadline): then what was not paid returns",
         "Seen by  the nodes that train: they read the model and the data (docs/threats.md)",
     ]

@@ -35,7 +35,7 @@ from farflung.ledger.exclusions import ExclusionFault
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
 from farflung.ledger.rules.jobs import check_accusable, check_recent, known
-from farflung.ledger.rules.verifiers import QUORUM, open_lease, quorum
+from farflung.ledger.rules.verifiers import QUORUM, check_strangers, open_lease, quorum
 from farflung.ledger.table_rows import JobRow
 from farflung.ledger.transactions import JobSlash, LeaseRole, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
 
@@ -95,8 +95,7 @@ def _judges(draft: StateDraft, job: JobRow, verdicts: Sequence[SignedVerdict], *
         verifier = signed.verdict.verifier
         if open_lease(draft, job.job, verifier, LeaseRole.AUDIT) is None or not is_verdict_signed(signed):
             raise PolicyError("FF-LEDG-050", f"no verifier {verifier[:4].hex()} of this job signed this")
-    if job.requester in verifiers:
-        raise PolicyError("FF-LEDG-392", "the requester is no verifier of its own job")
+    check_strangers(job, verifiers)
     needed = quorum(draft, job) if is_proven else QUORUM
     if not needed <= len(verifiers) == len(verdicts) <= limits.AUDITORS:
         raise PolicyError("FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}")

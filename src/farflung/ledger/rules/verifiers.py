@@ -6,7 +6,7 @@ Where a job has one verifier, its word alone counts, but for an accusation in a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from farflung.core import limits
@@ -34,6 +34,12 @@ def open_lease(draft: StateDraft, job: Hash, node: PeerId, role: LeaseRole) -> L
     """The node's lease in this job, if it has this role and has not ended."""
     lease = draft.find(LeaseRow, lease_key(job, node))
     return lease if lease and lease.is_open and lease.role == role else None
+
+
+def check_strangers(job: JobRow, verifiers: Collection[PeerId]) -> None:
+    """That the requester's own account is none of them. Code: FF-LEDG-392."""
+    if job.requester in verifiers:
+        raise PolicyError("FF-LEDG-392", "the requester is no verifier of its own job")
 
 
 def check_signatures(

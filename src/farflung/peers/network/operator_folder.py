@@ -41,9 +41,16 @@ SEAT, RELAY, TREASURY, FAUCET = "seat/validator.toml", "relay/relay.toml", "trea
 
 
 def open_law() -> LedgerParams:
-    """The first law of an open network: whoever is accused may answer, and anybody may challenge a recent round."""
+    """The first law of an open network: nodes may claim before a job is settled, whoever is accused may answer, and
+    anybody may challenge a recent round.
+    """
     return LedgerParams(
-        fee_min=10, stake_min=MICRO, dispute_ms=10 * MINUTE_MS, bond_min=MICRO // 10, challenge_rounds=8
+        fee_min=10,
+        stake_min=MICRO,
+        window_ms=10 * MINUTE_MS,
+        dispute_ms=10 * MINUTE_MS,
+        bond_min=MICRO // 10,
+        challenge_rounds=8,
     )
 
 

@@ -114,6 +114,10 @@ class LeaseAdmission:
 
         await self._claims.clear(is_over)
 
+    async def job(self, job: Hash) -> JobRow | None:
+        """A job as the ledger has it. Raises PolicyError FF-APP-571 before it was reached, and as the client."""
+        return await self._rows.job(job)
+
     async def is_leased(self, job: Hash) -> bool:
         """Whether this node has an open lease in the job; a validator may be a moment behind. Raises as the client."""
         until = self._clock() + LAG_SECONDS

@@ -21,6 +21,9 @@ VERIFIER: Final = NodeRole(
         **LEASE_ROUTES,
         messages.AUDIT: Route(messages.AuditRequest, Caller.REQUESTER, in_turn(AuditLease.run)),
         messages.JUDGE: Route(messages.VerdictRequest, Caller.REQUESTER, NodeAgent.counted(AuditLease.judge)),
+        messages.ATTEST: Route(
+            messages.OutputAttestRequest, Caller.REQUESTER, lambda call, _: call.lease.attest(call.node.admission.job)
+        ),
         messages.SCORE: Route(messages.ScoreRequest, Caller.REQUESTER, in_turn(AuditLease.score)),
     },
 )

@@ -21,6 +21,7 @@ lease.start     Start           Started           data is here; its worker is re
 audit.run       AuditOrder      AuditAnswer       it has trained the segment again and committed to what came out
 audit.judge     AuditReveal     Judged            it has compared
 audit.score     ScoreOrder      SignedScores      what each accepted contribution does to the loss (train.scores)
+audit.attest    OutputAttest    PartySignature    it has nothing against the job's end on the ledger (JobAttest)
 lease.members   Members         b""               who was in the job, those included that are out
 lease.pass      Passes          b""               as a provider
 lease.vouch     Vouched         b""               as a provider
@@ -72,6 +73,7 @@ UNVEIL = "audit.reveal"
 AUDIT = "audit.run"
 JUDGE = "audit.judge"
 SCORE = "audit.score"
+ATTEST = "audit.attest"
 
 
 class LeaseOfferRequest(Wire, frozen=True):
@@ -386,6 +388,12 @@ class VoucherUpdate(Wire, frozen=True):
     job: Hash
     signed: SignedEarningsTally
     voucher: EarningsVoucher
+
+
+class OutputAttestRequest(Wire, frozen=True):
+    """A job that is over on the ledger: its verifier signs so, and its window may end early."""
+
+    job: Hash
 
 
 class LeaseEndRequest(Wire, frozen=True):

@@ -3,9 +3,9 @@
 What is recorded follows from the run log alone, so a crash between a round's end and its transaction loses
 nothing: whoever comes next records what is missing.
 
-Where jobs have a verification window (docs/protocol/ledger, "The window") nobody is paid before it is over: who lied is
-still accused until then, and nodes claim by their vouchers. What is to be done next follows from the job's row alone,
-so whoever was stopped in `settle` goes on there.
+Where jobs have a verification window (docs/protocol/ledger, "The window") nobody is paid before it is over, or the
+job's verifiers agree: who lied is still accused until then, and nodes claim by their vouchers. What is to be done next
+follows from the job's row alone, so whoever was stopped in `settle` goes on there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
+from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
 from farflung.ledger.transactions import JobCancel, JobFinish, JobPerjury, JobSettle, Progress, VerdictFinding
@@ -214,10 +215,12 @@ def _closed_early(state: str) -> RunError:
 
 
 LEAST_MS: Final = 1_000  # between two tries to settle, where this computer's clock is ahead of the ledger's
+AGAIN_SECONDS: Final = 30.0  # between two tries to have a window ended early
 IN_WINDOW: Final = (JobState.OUTPUT, JobState.STOPPED)  # the job waits for its verification window
 
 Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
 Follow = Callable[[PeerId, int, int], None]
+Attest = Callable[[JobRow], Awaitable[JobAttest | None]]
 
 
 async def job_row(ledger: LedgerClient, job: Hash) -> JobRow:
@@ -249,8 +252,12 @@ async def settle(
     output: Hash,
     tell: Callable[[WarningEvent], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    attest: Attest | None = None,
 ) -> JobRow:
-    """Ends the job, and returns its row when the ledger has paid; `tell` hears of a window that is waited for."""
+    """Ends the job, and returns its row when the ledger has paid; `tell` hears of a window that is waited for.
+
+    `attest`: what ends the window early, where the job's verifiers agree.
+    """
     row = await job_row(ledger, job)
     if row.state is JobState.RUNNING and row.round:
         await ledger.submit(JobFinish(job, row.root, output))
@@ -261,13 +268,29 @@ async def settle(
         left = await _left(ledger, row)
         if left > 0 and not ledger.counts_blocks:  # an idle ledger's head is old
             left = min(left, max(row.until - await ledger.time(), LEAST_MS))
+        if left > 0 and attest is not None and await _shortened(ledger, row, attest):
+            continue
         if left > 0 and not is_told:
             is_told = True
             tell(_waits(left))
         if left > 0 and not ledger.counts_blocks:
-            await sleep(left / 1000)
+            pause = left / 1000 if attest is None else min(AGAIN_SECONDS, left / 1000)
+            await sleep(pause)
+            if pause < left / 1000:
+                continue
         await _try(ledger, row)
     return row
+
+
+async def _shortened(ledger: LedgerClient, row: JobRow, attest: Attest) -> bool:
+    """Whether the ledger took what ends the window: it refuses it where a verifier's lease has ended meanwhile."""
+    said = await attest(row)
+    try:
+        if said is not None:
+            await ledger.submit(said)
+    except RunError:
+        return False
+    return said is not None
 
 
 async def _try(ledger: LedgerClient, row: JobRow) -> None:

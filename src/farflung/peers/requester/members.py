@@ -190,6 +190,12 @@ class Membership:
                 self._addresses[peer] = found
                 self._list_members()
 
+    async def look_up(self, peers: Iterable[PeerId]) -> None:
+        """Finds in the directory those of these whose address is not known. Raises what reading it raises."""
+        missing = [peer for peer in peers if peer not in self._addresses]
+        found = await self._read_addresses() if missing else {}
+        self.know(found[peer] for peer in missing if peer in found)
+
     async def _bring_once(self, peer: PeerId, coordinator: MembershipEvents) -> None:
         offered = await self._again(peer)
         self.setup.attested[peer] = offered.offer.offer.attests

@@ -10,6 +10,7 @@ given, and what it tells of goes to whoever the requester says.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -23,7 +24,8 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.job.codec_cost import codec_cost
-from farflung.ledger.table_rows import JobState
+from farflung.ledger.earnings_tally import JobAttest
+from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import JobCreate, KeyCertify, LeaseRole
 from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
@@ -40,6 +42,7 @@ from farflung.peers.process import bandwidth_limits
 from farflung.peers.program.trace import graph_bytes
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import as_failure, is_lost_line
+from farflung.peers.requester import output_attestations
 from farflung.peers.requester.audit_draw import CommitmentAnchors
 from farflung.peers.requester.audit_session import WORKER_GONE
 from farflung.peers.requester.audits import AuditCoordinator
@@ -339,13 +342,19 @@ class Requester:
 
     async def _settle(self, ledger: LedgerClient, finished: RunEndRecord, public: PublicState) -> JobOutcome:
         output = self.hand_over(public)
-        job = await settle(ledger, self._terms.id, output, self._journal.emit)
+        job = await settle(ledger, self._terms.id, output, self._journal.emit, attest=self._attest)
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(LeasePaymentEvent(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
         await self._members.dismiss()
         await self._channels.sign()
         moved = (job.paid, job.refunded, job.burnt)
         return JobOutcome(finished, public, sum(moved), *moved, output)
+
+    async def _attest(self, row: JobRow) -> JobAttest | None:
+        """What the job's verifiers sign of its end; those whom this process did not hire are looked up first."""
+        with contextlib.suppress(FarflungError):
+            await self._members.look_up(await output_attestations.verifiers_of(self._ledger, row))
+        return await output_attestations.collect(self._ledger, row, self._members.dial)
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
