@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from farflung.core import limits
+from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OBJECT, digest
-from farflung.core.errors import FarflungError, VersionError
+from farflung.core.errors import FarflungError, ProtocolError, VersionError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable_files import write_atomic
@@ -23,7 +25,8 @@ from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
 from farflung.local.network.joined_network import JoinedNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
-from farflung.peers.program import trace
+from farflung.peers.program import cache, trace
+from farflung.peers.program.cache import ProfileRequest
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
 from farflung.peers.rundir.journal import EventEmitter, Journal
@@ -76,7 +79,8 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         layout = TensorLayout.of(dict(state.shapes))
         initial, root, lineage = _first(folder, spec, state, layout)
         write_atomic(folder.initial_file, initial, "run.initial")
-        tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
+        asked = ProfileRequest(spec, _module_hash(module), digest(NS_OBJECT, data), digest(NS_OBJECT, initial))
+        tolerance = await _profile(worker, initial, layout, asked) if spec.is_audited else Tolerance()
         made = (folder, spec, layout, tolerance, data, await tracer)
         program, unproven = await asyncio.to_thread(trace.classify, *made)
     finally:
@@ -127,15 +131,27 @@ def _first(
     return public_state.pack(state, layout), state.root(layout), base.lineage
 
 
-async def _profile(worker: WorkerHandle, initial: bytes, layout: TensorLayout) -> Tolerance:
-    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works.
+async def _profile(worker: WorkerHandle, initial: bytes, layout: TensorLayout, asked: ProfileRequest) -> Tolerance:
+    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works; that of a job
+    which was profiled on this machine before is the same, and kept.
 
     Raises PolicyError FF-VERI-050 or -115 when audits could not tell work from none, or from less of it.
     """
-    profiled = await ask(worker, worker_messages.ProfileCommand(initial), worker_messages.ProfileResult)
+    profiled = await asyncio.to_thread(_kept_profile, asked)
+    if profiled is None:
+        profiled = await ask(worker, worker_messages.ProfileCommand(initial), worker_messages.ProfileResult)
+        await asyncio.to_thread(cache.keep, asked, encode(profiled))
     tolerance = tolerance_of(profiled.noise)
     check_margins(tolerance, layout, profiled.shortcuts)
     return tolerance
+
+
+def _kept_profile(asked: ProfileRequest) -> worker_messages.ProfileResult | None:
+    kept = cache.find(asked)
+    try:
+        return None if kept is None else decode(kept, worker_messages.ProfileResult, limits.PIPE_BYTES)
+    except ProtocolError:
+        return None
 
 
 def _module_hash(module: bytes) -> Hash:
