@@ -223,9 +223,23 @@ def test_a_node_that_is_closed_ends_its_lease_at_the_rounds_border(against: Any)
         train = messages.TrainRequest(TERMS.id, 0, 0)
         assert await scene.order(messages.TRAIN, train) == "FF-APP-049"
         assert scene.provider._process is None
+        asked = scene.provider._asked
         assert await scene.order(messages.PROPOSE, PROPOSAL) == "FF-APP-575"
+        assert scene.provider._asked == asked  # who asks it back keeps no ending node waiting
         scene.provider.open_slot()
         await scene.serves()
+
+    against(attack)
+
+
+def test_a_node_whose_lease_ended_owes_the_audits_of_its_last_round(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        assert scene.provider.owed is None
+        await scene.round(0)
+        scene.provider.close_slot("its owner ends it")
+        assert await scene.order(messages.TRAIN, messages.TrainRequest(TERMS.id, 1, 0)) == "FF-APP-049"
+        assert scene.provider.owed == (TERMS.id, 0)
 
     against(attack)
 

@@ -17,7 +17,7 @@ from farflung.core.file_header import file_of
 from farflung.core.ids import Hash
 from farflung.host.tamper_signs import TamperReport
 from farflung.ledger.block import Genesis
-from farflung.ledger.table_rows import JobRow, JobState, NodeRow, NodeState
+from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, NodeRow, NodeState
 from farflung.ledger.transactions import NodeRegister
 from farflung.net.messages import RemoteError
 from farflung.peers.node import agent, process, registration
@@ -214,3 +214,57 @@ def test_who_takes_the_stake_back_leaves_silent_jobs_first_and_is_told_what_keep
         asyncio.run(agent_process.leave(client))
     assert done == ["claim", "silent", "clear", "leave"] * 2
     assert told == ["warning", "stayed", "left"]
+
+
+JOB_ROW = JobRow(Hash(b"j" * 32), NODE.public, 5, 1, 9, 99, JobState.RUNNING, round=4)
+LEASE_ROW = LeaseRow(JOB_ROW.job, NODE.public, 1, 5, 9, NODE.public)
+
+
+@pytest.mark.parametrize(
+    ("owed", "answers", "waits"),
+    [
+        (None, [], False),  # it worked for nobody
+        (3, [(JOB_ROW, LEASE_ROW)], False),  # recorded: its audits are over
+        (4, [(JOB_ROW, LEASE_ROW), None, (replace(JOB_ROW, round=5), LEASE_ROW)], True),
+        (4, [(JOB_ROW, LEASE_ROW), (replace(JOB_ROW, state=JobState.STOPPED), LEASE_ROW)], True),
+        (4, [(JOB_ROW, replace(LEASE_ROW, is_open=False))], False),
+        (4, [(None, None)], False),
+    ],
+)
+def test_a_node_that_ends_stays_until_the_audits_of_its_last_round_are_over(
+    monkeypatch: pytest.MonkeyPatch, owed: int | None, answers: list[Any], waits: bool
+) -> None:
+    monkeypatch.setattr(process, "PAY_SECONDS", 0.0)
+    left, told = list(answers), list[str]()
+
+    async def job(_: Hash) -> JobRow | None:
+        if left[0] is None:
+            left.pop(0)
+            raise NetworkError("FF-NET-043", "the ledger is away")
+        return left[0][0]  # type: ignore[no-any-return]
+
+    async def row(*_: object) -> LeaseRow | None:
+        return left.pop(0)[1]  # type: ignore[no-any-return]
+
+    client: Any = SimpleNamespace(own=NODE.public, job=job, row=row)
+    node: Any = SimpleNamespace(owed=None if owed is None else (JOB_ROW.job, owed))
+    channel: Any = SimpleNamespace(report=lambda kind, **_: told.append(kind))
+    asyncio.run(process._NodeProcess(node, None, channel).see_audits(client))  # type: ignore[arg-type]
+    assert left == []
+    assert told == (["owed"] if waits else [])
+
+
+def test_a_node_that_ends_waits_no_longer_than_anybody_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PAY_SECONDS", 0.0)
+    monkeypatch.setattr(process.limits, "OWED_SECONDS", 0)
+
+    async def job(_: Hash) -> JobRow:
+        return JOB_ROW
+
+    async def row(*_: object) -> LeaseRow:
+        return LEASE_ROW
+
+    client: Any = SimpleNamespace(own=NODE.public, job=job, row=row)
+    node: Any = SimpleNamespace(owed=(JOB_ROW.job, 4))
+    channel: Any = SimpleNamespace(report=lambda *_, **__: None)
+    asyncio.run(process._NodeProcess(node, None, channel).see_audits(client))  # type: ignore[arg-type]

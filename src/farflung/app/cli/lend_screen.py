@@ -124,6 +124,9 @@ class LendChannel:
                     self.report("warning", code=event.code, message=event.message)
             case "note":
                 sys.stderr.write(f"{facts['text']}\n")
+            case "owed":
+                text = f"of round {facts['round']} are not over: stays for them, an hour at most; again: now"
+                self._say("audits", text, **facts)
             case "finished":
                 self._orders.put_nowait({"do": "leave"} if self._leaves else None)
             case "left" | "stayed":

@@ -94,15 +94,8 @@ class NodeAgent:
         self._stall: StallWatch | None = None  # of the request under way
         self._orders = OwnedTasks()  # under way
         self._facts = config.facts(capabilities(self._folder, config.flops or None, config.threads))
-        self._policy = LeasePolicy(
-            chain,
-            role.role,
-            config.unit_price,
-            config.stake,
-            self._facts.memory_bytes,
-            image_digest,
-            config.allow_modules,
-        )
+        offers = config.unit_price, config.stake, self._facts.memory_bytes
+        self._policy = LeasePolicy(chain, role.role, *offers, image_digest, config.allow_modules)
         self.counter = ByteCounter()
         self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)
@@ -111,7 +104,7 @@ class NodeAgent:
         self.admission, self._hold = LeaseAdmission(key.public, claims=config.claims), SlotClock(follow)
         self._looks = OwnedTasks()  # whether an offer became a lease
         self._closed = ""  # by the owner
-        self._asked = 0.0  # when anybody asked for anything
+        self._asked = 0.0  # when the last lease ended, or an audit asked for something since
         self.worked: set[Hash] = set()  # jobs whose pay is not final
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
@@ -126,7 +119,8 @@ class NodeAgent:
         if route is None:
             raise self._role.unserved(method)
         is_allowed, lease = self._admitted(peer, route.caller)
-        self._asked = time.monotonic()
+        if is_allowed and route.caller is Caller.AUDITORS:
+            self._asked = time.monotonic()
         if peer == self.requester:
             self._hold.order(time.monotonic())
             is_over = bool(self.closed) and method in _NEW_WORK
@@ -265,7 +259,7 @@ class NodeAgent:
                 case slots.LeaseEndAction(job=job, reason=reason):
                     if isinstance(self._lease, TrainingLease):
                         self._lease.fanning.leave()
-                        self._past = self._lease
+                        self._past, self._asked = self._lease, time.monotonic()
                     if self.requester is not None:
                         self.endpoint.payer.drop(self.requester)
                     self._lease = self._proposal = None
@@ -468,6 +462,11 @@ class NodeAgent:
         """Whether a lease is held, or somebody still asks for openings that are owed of its last round."""
         is_owed = self._past is not None and time.monotonic() - self._asked < LINGER_SECONDS
         return self._slot is not None or is_owed
+
+    @property
+    def owed(self) -> tuple[Hash, int] | None:
+        """Job and newest round of the lease that ended last: until its audits are over, somebody may ask for them."""
+        return (self._past.job, self._past.newest) if self._past is not None and self._past.newest >= 0 else None
 
     async def idle(self) -> None:
         """Until the node is leased no more."""

@@ -14,7 +14,7 @@ from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.ids import Hash
 from farflung.core.io.extras import require
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
+from farflung.ledger.table_rows import HOLDS_MONEY, JobState, LeaseRow, lease_key
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import RemoteError
 from farflung.peers.ledger_client.client import LedgerClient
@@ -78,6 +78,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
                 case "finish":
                     node.close_slot(str(said.get("why")))
                     await node.idle()
+                    await process.see_audits(client)
                     channel.report("finished")
     finally:
         await tasks.close()
@@ -149,6 +150,29 @@ class _NodeProcess:
             self._channel.report("stayed", why=error.cause or error.message)
             return
         self._channel.report("left")
+
+    async def see_audits(self, client: LedgerClient) -> None:
+        """Stays until the audits of the last round here are over: a round is on the ledger when they are. Who is away
+        before that is found to withhold. limits.OWED_SECONDS at most: a job may stand still.
+        """
+        if (owed := self._node.owed) is None or await self._is_recorded(client, *owed):
+            return
+        job, round = owed
+        self._channel.report("owed", job=job.hex(), round=round, seconds=limits.OWED_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.OWED_SECONDS):
+                while not await self._is_recorded(client, job, round):  # noqa: ASYNC110 - the ledger tells of no event
+                    await asyncio.sleep(PAY_SECONDS)
+
+    async def _is_recorded(self, client: LedgerClient, job: Hash, round: int) -> bool:
+        """Whether a round is recorded, or its job or the own lease is over; a ledger that is away says neither."""
+        try:
+            row, lease = await client.job(job), await client.row(LeaseRow, lease_key(job, client.own))
+        except FarflungError:
+            return False
+        if row is None or lease is None:
+            return True
+        return row.state is not JobState.RUNNING or not lease.is_open or row.round > round
 
     async def pay(self, client: LedgerClient) -> None:
         """Says what the ledger holds of each lease taken here, when that has changed."""

@@ -96,6 +96,12 @@ class TrainingLease:
         """The job's id."""
         return self._terms.id
 
+    @property
+    def newest(self) -> int:
+        """The last round that it took part in, as far as this process knows; -1: none."""
+        trained = self._result.round if self._result is not None else -1
+        return max(trained, self._merged[0] if self._merged is not None else -1)
+
     async def start(
         self, start: LeaseStartRequest, job_key: bytes, worker: WorkerHandle, requester: PeerId
     ) -> LeaseStartReply:
