@@ -153,7 +153,7 @@ class _NodeProcess:
 
     async def see_audits(self, client: LedgerClient) -> None:
         """Stays until the audits of the last round here are over: a round is on the ledger when they are. Who is away
-        before that is found to withhold. limits.OWED_SECONDS at most: a job may stand still.
+        before that is found to withhold. limits.OWED_SECONDS at most: the job may have stopped.
         """
         if (owed := self._node.owed) is None or await self._is_recorded(client, *owed):
             return
