@@ -28,11 +28,14 @@ LONG = (*UNAUDITED, "--rounds", "14", "--set", "sync.steps=64", "--set", "networ
 def run_with_deaths(
     farflung: Farflung, victims: Sequence[str], *more: str, taken: socket.socket | None = None
 ) -> Ended:
-    """Kills one process after each closed round, in this order; then the first relay, if its port is to be taken."""
+    """Kills one process after each closed round, in this order; then the first relay, if its port is to be taken, and
+    the requester while it ends the job on the ledger.
+    """
     process = farflung.start(*JOB, *more)
     assert process.stdout is not None
     left, lines, pids = list(victims), list[str](), dict[str, int]()
-    while left or taken is not None:
+    is_ending = taken is None
+    while left or taken is not None or not is_ending:
         line = process.stdout.readline()
         assert line, process.communicate()
         lines.append(line.strip())
@@ -44,6 +47,9 @@ def run_with_deaths(
         elif event["event"] == "round" and taken is not None:
             _take_over(pids["relay"], taken)
             taken = None
+        elif event["event"] == "settled" and not is_ending:
+            os.kill(pids["requester"], signal.SIGKILL)
+            is_ending = True
     ended = farflung.finish(process)
     return Ended(ended.code, lines + ended.lines, ended.errors)
 
@@ -61,7 +67,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Event:
 def test_ledger_relay_verifier_and_requester_may_die_and_nobody_sees_it_in_the_result(
     farflung: Farflung, undisturbed: Event
 ) -> None:
-    """Each of them comes back; then the first relay dies and cannot, and the run goes on by the other one."""
+    """Each of them comes back; then the first relay dies and cannot, and the run goes on by the other one. When all
+    are paid the requester dies once more.
+    """
     with socket.socket() as taken:
         ended = run_with_deaths(farflung, SERVANTS, taken=taken)
     assert_bytes_are_not_forgotten(ended, "ledger")

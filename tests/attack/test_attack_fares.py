@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from farflung.core.relay_passes import RelayPass, RelayReceipt, SignedRelayPass,
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.transactions import ChannelClaim, ChannelClose, ChannelOpen, PassReceipts
 from farflung.local.jobs import resolve
-from farflung.local.network import run_end
 from farflung.local.network.stage import JOB_MS, LocalStage
 from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
@@ -27,7 +27,9 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay_metering_gate import RENEW, SETTLE, USED
 from farflung.net.relay_receipts import RelayUsageReply
 from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.ledger_client.connect import places_of
 from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
+from farflung.peers.requester.conclusion import JobConclusion
 from farflung.peers.validator.requests import LedgerRequestHandler
 
 SPEC = resolve.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
@@ -54,7 +56,7 @@ class World:
     """A ledger, a requester that has opened its channel, and a relay that answers `relay.settle` as the test wants."""
 
     def __init__(self, folder: Path, answer: Answer) -> None:
-        self.store = LedgerStore.open(folder / "chain.db", NETWORK.genesis)
+        self.store = LedgerStore.open(folder / "chain.db", STAGE.genesis)
         self.chain = self.store.load(STAGE.keys.validators[0])
         served = LedgerRequestHandler(self.chain, self.store, is_local=True)
         self.validator = Endpoint(STAGE.keys.validators[0], served.handle, ByteCounter())
@@ -80,14 +82,14 @@ class World:
         return b""
 
     def client(self, key: SigningKey, endpoint: Endpoint) -> LedgerClient:
-        return LedgerClient(lambda: self._reach(endpoint), key, NETWORK.genesis)
+        return LedgerClient(lambda: self._reach(endpoint), key, STAGE.genesis)
 
     async def _reach(self, endpoint: Endpoint) -> Connection:
         return await endpoint.dial(STAGE.keys.validators[0].public, *self.validator.address)
 
     def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> PassReceipts:
         named = tuple(sorted((PAYER.public, NODE.public)))
-        toll = RelayPass(NETWORK.genesis.chain, PAYER.public, RELAY.public, 1, 1, named, quota, 0, 0, 900)
+        toll = RelayPass(STAGE.genesis.chain, PAYER.public, RELAY.public, 1, 1, named, quota, 0, 0, 900)
         name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
         receipts = [sign_receipt(key, RelayReceipt(*name, key.public, sent, got)) for key, sent, got in said]
         return PassReceipts(sign_pass(PAYER, toll), tuple(receipts))
@@ -102,9 +104,13 @@ class World:
         """What a run does last; all money must be there afterwards."""
         ledger = self.client(PAYER, self.payer)
         STAGE.open_relays({"relay": self.relay.address[1]})
-        await run_end.pay_relays(NETWORK, self.payer, ledger, self.told)
-        minted = sum(amount for _, amount in NETWORK.genesis.accounts)
-        assert await run_end._total_money(ledger, NETWORK, STAGE.keys.nodes) == minted
+        job: Any = SimpleNamespace(key=PAYER, journal=self.told)
+        parties = {name: key for name, key in STAGE.keys.parties.items() if key != PAYER.public}
+        places = places_of(NETWORK.record.relays)
+        end = JobConclusion(job, STAGE.genesis, ledger, places, parties)
+        await end.pay_relays(self.payer)
+        minted = sum(amount for _, amount in STAGE.genesis.accounts)
+        assert await end._total_money() == minted
         (paid,) = [event for event in self.told.events if isinstance(event, RelayPaymentEvent)]
         return paid
 

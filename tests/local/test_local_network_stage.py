@@ -83,7 +83,7 @@ def test_a_job_does_not_know_of_homes() -> None:
     spec = spec_of(hidden=0)
     plain, housed = LocalStage(spec), LocalStage(spec, placement=NetlabPlacement(homes_of(spec)))
     assert encode(housed.network.spec) == encode(plain.network.spec) == encode(spec)
-    assert encode(housed.network.genesis) == encode(plain.network.genesis)
+    assert encode(housed.genesis) == encode(plain.genesis)
     assert not plain.network.relays
     assert list(housed.network.relays) == ["relay"]
     assert (plain.network.reached.hidden, housed.network.reached.hidden) == (0, 5)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Seconds
 from farflung.job.spec import JobSpec
-from farflung.ledger.block import Genesis
-from farflung.ledger.table_rows import LeaseRow
 from farflung.local.network.placement import LINE, MBIT, LoopbackPlacement
-from farflung.net.certificates import Credential
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.peers.network.account import account_file, own_account
 from farflung.peers.node.lan_discovery import own_address
 from farflung.peers.process.channel import RELAY, REQUESTER, relay_names
-from farflung.peers.rundir.genesis import NetworkKeys
-from farflung.peers.rundir.network_record import NetworkRecord, node_name
+from farflung.peers.process.config import HexId
+from farflung.peers.rundir.network_record import NetworkRecord
 from farflung.plan.exchange_paths import RunLinks
 from farflung.plan.link_syntax import Link
 
@@ -48,29 +45,23 @@ class RemotePlacement(LoopbackPlacement):
         return RunLinks(link, requester=link, is_apart=True, told=_TOLD.format(link))
 
 
-class RequesterIdentity(NamedTuple):
-    """The requester's account, what its process proves, and the files of both and of the genesis, from its folder."""
-
-    account: SigningKey
-    credential: Credential
-    files: Mapping[str, str]
-
-
 class JoinedNetwork:
     """One network as a run on it sees it."""
 
     def __init__(
         self,
         spec: JobSpec,
-        genesis: Genesis,
         record: NetworkRecord,
-        own: RequesterIdentity,
+        account: PeerId,
+        files: Mapping[str, str],
         placement: LoopbackPlacement,
-        staged: NetworkKeys | None = None,
+        parties: Mapping[str, PeerId] = MappingProxyType({}),
     ) -> None:
-        """`staged`: the keys of a network that this run's stage keeps; None: it is others'."""
-        self.spec, self.genesis, self.record, self.placement, self.staged = spec, genesis, record, placement, staged
-        self.account, self.credential, self._files = own
+        """`account`: the requester's. `files`: of its keys and the genesis, as its configuration names them. `parties`:
+        the other accounts of a network that this run's stage keeps, by name; none: it is others'.
+        """
+        self.spec, self.record, self.account, self.placement = spec, record, account, placement
+        self._files, self._parties = files, parties
         self.unit_price, self.stake = parse_credits(spec.unit_price), Credits(record.stake)
 
     @property
@@ -91,12 +82,6 @@ class JoinedNetwork:
             return self.spec
         network = replace(self.spec.network, hidden=self.spec.network.providers)
         return replace(self.spec, network=network)
-
-    def parties(self, leases: Iterable[LeaseRow]) -> dict[str, PeerId]:
-        """All that the job may pay or refund, by the name of the receipt."""
-        if self.staged is not None:
-            return self.staged.parties
-        return {REQUESTER: self.account.public, **{node_name(lease.node): lease.node for lease in leases}}
 
     def requester(self) -> dict[str, Any]:
         """The requester's configuration in the run's folder, but for what the plan says."""
@@ -119,12 +104,12 @@ class JoinedNetwork:
             "relayed": attaches or self.reached.hidden == self.spec.network.providers,
             "unit_price": self.unit_price,
             "deadline": record.deadline,
+            "parties": {name: HexId(key) for name, key in self._parties.items()},
         }
 
 
-def others_network(spec: JobSpec, genesis: Genesis, record: NetworkRecord) -> JoinedNetwork:
+def others_network(spec: JobSpec, record: NetworkRecord) -> JoinedNetwork:
     """A network that others keep, for this user's account. Raises what key files raise."""
-    account = own_account()
-    own = RequesterIdentity(account, Credential(account), {"key": str(account_file()), "genesis": "genesis.bin"})
+    account, files = own_account().public, {"key": str(account_file()), "genesis": "genesis.bin"}
     placement = RemotePlacement(own_address(record.ledger.host, record.ledger.port) or LOOPBACK)
-    return JoinedNetwork(spec, genesis, record, own, placement)
+    return JoinedNetwork(spec, record, account, files, placement)

@@ -9,8 +9,8 @@
                             router   router router   of a home of its own for each provider and each verifier
 
 Only the servers can be reached, so everybody in a home is reached through a relay alone. Pipes do not know of
-namespaces: the supervisor talks with its processes as ever. It is where the requester is, in whose name it asks the
-ledger at the end. The job does not know of all this, so its result is the same.
+namespaces: the supervisor talks with its processes as ever. The job does not know of all this, so its result is the
+same.
 """
 
 from __future__ import annotations

@@ -62,14 +62,12 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since), and what
     trace.classify raises.
     """
-    spec, key = network.spec, network.account
+    spec, account = network.spec, network.account
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
         _check_inputs(folder, terms, data, module)
-    ready = await ask(
-        worker, worker_messages.SetupCommand(spec, data, module, 0, key.public), worker_messages.SetupResult
-    )
+    ready = await ask(worker, worker_messages.SetupCommand(spec, data, module, 0, account), worker_messages.SetupResult)
     if terms is not None:
         _tell_class(journal, terms)
         return RunInputs(terms, ready)
@@ -91,7 +89,7 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         digest(NS_OBJECT, data),
         _module_hash(module),
         layout,
-        key.public,
+        account,
         root,
         tolerance,
         lineage,

@@ -41,6 +41,7 @@ from farflung.peers.process.channel import REQUESTER, Report
 from farflung.peers.process.child import ChildProcess
 from farflung.peers.process.config import write_role_config
 from farflung.peers.program.worker_bounds import bounds_of
+from farflung.peers.requester.conclusion import FinalLedgerSummary
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal
 
@@ -74,11 +75,15 @@ class RunProcesses:
         self._stop_reason = ""
         self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
         self._before: dict[str, dict[str, int]] = {}  # by those that died before them
-        self._peers: dict[str, PeerId] = {REQUESTER: network.account.public, **(stage.peers if stage else {})}
+        self._peers: dict[str, PeerId] = {REQUESTER: network.account, **(stage.peers if stage else {})}
         self._roles = {node.name: node.role for node in stage.nodes} if stage else {}
         self._seats = list(stage.seats) if stage else []
         self._has_met = False  # the seats were told of each other
         self.guard, self.ways = self._supervisor.guard, PathCounts()
+
+    def peer(self, name: str) -> PeerId:
+        """The key of a process; empty: there is none of that name."""
+        return self._peers.get(name, PeerId(b""))
 
     def start_own_worker(self, layout: TensorLayout | None) -> SupervisorWorker:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
@@ -139,7 +144,7 @@ class RunProcesses:
     # The requester
 
     async def coordinate(self, plan: Report) -> Report:
-        """Starts the requester's process and waits until it tells how the job ended; then it is ended."""
+        """Starts the requester's process and waits until it tells how the job ended."""
         self._outcome = asyncio.get_running_loop().create_future()
         root = self._folder.root
         config = write_role_config(root / "requester.toml", {**self._network.requester(), **plan})
@@ -147,9 +152,20 @@ class RunProcesses:
         await self._port_of(REQUESTER)
         if self._stop_reason:
             self._supervisor.tell(REQUESTER, {"do": "stop", "reason": self._stop_reason})
-        outcome = await self._outcome
+        return await self._outcome
+
+    async def conclude(self) -> FinalLedgerSummary:
+        """Every node of the stage takes its stake back, in turn; one that was caught takes what is left of it. Then the
+        requester ends the job on the ledger, and its process ends.
+        """
+        for name in self._roles:
+            with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
+                if self._supervisor.is_given_up(name):
+                    await self._supervisor.bring_back(name)
+                await self._supervisor.ask(name, {"do": "leave"}, "left")
+        said = await self._supervisor.ask(REQUESTER, {"do": "conclude"}, "concluded")
         await self._supervisor.dismiss(REQUESTER)
-        return outcome
+        return msgspec.convert(said, FinalLedgerSummary)
 
     def ask_to_stop(self, reason: str) -> bool:
         """Lets the requester finish the open round and settle; False when it is not at work, or was asked before."""
@@ -198,8 +214,6 @@ class RunProcesses:
             peer = self._peers[name]
             self._supervisor.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
             return is_crash and not self._is_out(peer)
-        if name == REQUESTER and self._outcome is not None and self._outcome.done():
-            return False  # its work is done
         if failure is not None and not is_crash:
             if self.may_miss(name, why):
                 return False
@@ -253,16 +267,6 @@ class RunProcesses:
         self._sent[process] = {kind: sent[kind] for kind in named if kind in sent}
         whole = _sum(self._before.get(process, {}), self._sent[process])
         self._journal.emit(TrafficEvent(session=self._session, process=process, **whole))
-
-    # The end
-
-    async def leave(self) -> None:
-        """Every provider and verifier takes its stake back, in turn; one that was caught takes what is left of it."""
-        for name in self._roles:
-            with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
-                if self._supervisor.is_given_up(name):
-                    await self._supervisor.bring_back(name)
-                await self._supervisor.ask(name, {"do": "leave"}, "left")
 
     async def stop(self) -> None:
         """Ends all processes; the ledger last, so that it hears the others out."""

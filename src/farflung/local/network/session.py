@@ -41,20 +41,16 @@ from farflung.local.network.joined_network import JoinedNetwork, others_network
 from farflung.local.network.placement import homes_event, placement_of
 from farflung.local.network.prepare import RunInputs
 from farflung.local.network.processes import RunProcesses
-from farflung.local.network.run_end import FinalLedgerSummary, JobEndReport, RunLosses, RunStoppedError
+from farflung.local.network.run_end import JobEndReport, RunLosses, RunStoppedError
 from farflung.local.network.stage import LocalStage
-from farflung.net.counters import ByteCounter
-from farflung.net.io.endpoint import Endpoint
-from farflung.peers.ledger_client.client import serve_nothing
-from farflung.peers.ledger_client.connect import client_in_run, reaches_of, validators_in
-from farflung.peers.process import bandwidth_limits
-from farflung.peers.process.channel import by_name, report_usage
+from farflung.peers.process.channel import report_usage
+from farflung.peers.requester.conclusion import FinalLedgerSummary
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 from farflung.peers.rundir.genesis import cheater_of
 from farflung.peers.rundir.inputs import known_layout, module_source, read_account, write_resolved
 from farflung.peers.rundir.journal import Journal, Watcher
-from farflung.peers.rundir.network_record import NetworkRecord, read_genesis, read_network, write_network
+from farflung.peers.rundir.network_record import NetworkRecord, read_network, write_network
 from farflung.peers.rundir.runs import command_name
 from farflung.plan.run_duration import ALONE_THREADS
 from farflung.plan.run_plan import RunPlan
@@ -243,14 +239,14 @@ class RunSession:
         await evaluator.idle()
         loss_start = await before
         scored = evaluator.begin(self._last_score(evaluator, outcome))
-        ending = await self._conclude(prepared)
+        ending = await self._processes.conclude()
         loss = await scored
         took = time.monotonic() - self._began  # the baseline is not part of the job
         baseline = await self._baseline(evaluator, initial, outcome)
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
-        cheater = self._network.staged.providers[cheater_of(self._spec)].public.hex() if self._network.staged else ""
+        cheater = self._processes.peer(f"provider-{cheater_of(self._spec)}").hex()
         planted = escaped(self._spec, self._identity, cheater, self._journal.timeline)
         if planted is not None:
             self._journal.emit(planted)
@@ -309,25 +305,6 @@ class RunSession:
                 raise
             return None
 
-    async def _conclude(self, prepared: RunInputs) -> FinalLedgerSummary:
-        """Everybody takes the stake back and relays their pay; then what the ledger says is proved and exported."""
-        await self._processes.leave()
-        counter = ByteCounter()
-        endpoint = Endpoint(self._network.credential, serve_nothing, counter, pacer=bandwidth_limits.line_pacer())
-        reaches = reaches_of(validators_in(self._network.record.ledger), endpoint)
-        network, tell = self._network, self._journal.emit
-        ledger = client_in_run(reaches, network.account, network.genesis, tell)
-        try:
-            if self._network.relay_price:
-                await run_end.pay_relays(network, endpoint, ledger, self._journal)
-            ending = await run_end.conclude(self._folder, network, prepared.terms, ledger)
-            if len(reaches) > 1 and network.staged is not None:
-                await run_end.compare_validators(network, reaches, self._journal)
-            return ending
-        finally:
-            await endpoint.close()
-            self._processes.count("supervisor", by_name(counter))
-
     def _result(
         self, outcome: JobEndReport, layout: TensorLayout, losses: RunLosses, ending: FinalLedgerSummary
     ) -> events.RunResultEvent:
@@ -385,7 +362,7 @@ def network_of(folder: RunFolder, spec: JobSpec, identity: RunIdentity) -> tuple
     """The network that a run is on, and the stage that keeps it; None: others do."""
     record = read_network(folder)
     if record is not None:
-        return others_network(spec, read_genesis(folder), record), None
+        return others_network(spec, record), None
     placement = placement_of(spec, identity.relays, in_homes=identity.lab)
     made = (placement, identity.relays, identity.relay_price, identity.validators)
     stage = LocalStage(spec, *made, disputes=identity.disputes)

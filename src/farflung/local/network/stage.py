@@ -17,13 +17,13 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import DAY_MS
-from farflung.local.network.joined_network import JoinedNetwork, RequesterIdentity
+from farflung.local.network.joined_network import JoinedNetwork
 from farflung.local.network.placement import LoopbackPlacement
 from farflung.peers.keys.files import is_there, write_account, write_own
 from farflung.peers.ledger_client.quorum_read import PATIENCE_SECONDS
 from farflung.peers.network.operator_folder import write_relay, write_seat
 from farflung.peers.node.home import ACCOUNT, CONFIG
-from farflung.peers.process.channel import LEDGER, relay_names, validator_names
+from farflung.peers.process.channel import LEDGER, REQUESTER, relay_names, validator_names
 from farflung.peers.process.config import HexId, LedgerConfig, ListenerConfig, write_role_config
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import NetworkKeys, genesis_of, machine_of, stake_of
@@ -67,10 +67,12 @@ class LocalStage:
         """
         self.keys, self._spec = NetworkKeys(spec, relays, validators), spec
         self._placement = placement or LoopbackPlacement()
-        key, files = self.keys.requester, {"key": ACCOUNT, "node": _NODE, "genesis": f"{LEDGER}/genesis.bin"}
-        own, genesis = RequesterIdentity(key, machine_of(key), files), genesis_of(spec, validators, disputes=disputes)
+        self.genesis = genesis_of(spec, validators, disputes=disputes)
+        files = {"key": ACCOUNT, "node": _NODE, "genesis": f"{LEDGER}/genesis.bin"}
         record = NetworkRecord("", _ledger(self._places(self.seats, {})), JOB_MS, stake_of(spec), (), relay_price)
-        self.network = JoinedNetwork(spec, genesis, record, own, self._placement, self.keys)
+        account, parties = self.keys.requester.public, dict(self.keys.parties)
+        del parties[REQUESTER]
+        self.network = JoinedNetwork(spec, record, account, files, self._placement, parties)
         if self.network.reached.hidden:
             self.open_relays({})
 
@@ -125,7 +127,7 @@ class LocalStage:
         for index, (name, key) in enumerate(self.seats.items()):
             values = {"name": name, "host": self._placement.host(name), "port": 0, "folder": "."}
             values |= {"local": True, "judges": 0}
-            found[name] = write_seat(folder.validator(index), key, self.network.genesis, values)
+            found[name] = write_seat(folder.validator(index), key, self.genesis, values)
         return found
 
     def write_relays(self, folder: RunFolder) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,8 +24,10 @@ from farflung.net.certificates import Credential
 from farflung.net.counters import ByteCounter
 from farflung.net.io.listen_errors import LOOPBACK
 from farflung.net.io.tcp_listener import ListenConfig
+from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, client_in_run, places_of, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import KeyRegistryFollower
+from farflung.peers.ledger_client.quorum_read import Reach
 from farflung.peers.process.channel import (
     REQUESTER,
     Channel,
@@ -35,7 +37,17 @@ from farflung.peers.process.channel import (
     run_role,
     until_let_go,
 )
-from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
+from farflung.peers.process.config import (
+    Count,
+    GenesisFile,
+    HexId,
+    KeyFile,
+    LedgerConfig,
+    ListenerConfig,
+    Port,
+    RoleConfig,
+)
+from farflung.peers.requester.conclusion import JobConclusion
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget
 from farflung.peers.requester.payload_exchange import NetworkAssumptions
@@ -61,7 +73,8 @@ class RequesterConfig(RoleConfig, frozen=True):
     """What a requester is told: its keys and its run, where ledger and relays are, and what it may spend.
 
     `relayed`: all providers stay at relays. `attaches`: so does the requester, whom nobody can dial. `deadline`: of
-    the job, in the ledger's time. `answer_seconds`: that a provider has to answer in. Sums are micro-credits.
+    the job, in the ledger's time. `answer_seconds`: that a provider has to answer in. `parties`: the other accounts of
+    a network that this job has to itself, by name. Sums are micro-credits.
     """
 
     FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin"}
@@ -77,6 +90,7 @@ class RequesterConfig(RoleConfig, frozen=True):
     dataset_bytes: Count
     deadline: Count
     answer_seconds: float
+    parties: dict[str, HexId] = msgspec.field(default_factory=dict)
     node: KeyFile | None = None
     name: str = REQUESTER
     host: str = LOOPBACK
@@ -115,6 +129,11 @@ class RequesterConfig(RoleConfig, frozen=True):
         return RelayFee(self.relay_price, self.relay_funds, places_of(self.relays), self.relay_most)
 
     @property
+    def others(self) -> dict[str, PeerId]:
+        """The other parties' accounts by name."""
+        return {name: PeerId(bytes(key)) for name, key in self.parties.items()}
+
+    @property
     def credential(self) -> Credential:
         """What the machine proves."""
         return Credential(self.key) if self.node is None else self.node.credential
@@ -143,8 +162,8 @@ def report_outcome(channel: Channel, outcome: JobOutcome) -> None:
     )
 
 
-async def follow(channel: Channel, requester: Requester) -> None:
-    """Passes on what the supervisor says, until the channel ends."""
+async def follow(channel: Channel, requester: Requester, concluding: asyncio.Event) -> None:
+    """Passes on what the supervisor says, until the channel ends. `concluding`: it said that all nodes have left."""
     while (order := await channel.next()) is not None:
         match order.get("do"):
             case "stop":
@@ -153,10 +172,12 @@ async def follow(channel: Channel, requester: Requester) -> None:
                 requester.lost(PeerId(bytes.fromhex(order["peer"])), str(order["reason"]))
             case "back":
                 requester.back(PeerId(bytes.fromhex(order["peer"])))
+            case "conclude":
+                concluding.set()
 
 
 async def main(config: RequesterConfig, channel: Channel) -> None:
-    """Does the job, tells how it ended, and stays until the channel ends."""
+    """Does the job and tells how it ended; when told, ends it on the ledger; stays until the channel ends."""
     key, folder, emitter = config.key, RunFolder(config.root), ChannelEmitter(channel)
 
     def tell_closed(_: PublicState, counter: ByteCounter) -> None:
@@ -168,14 +189,26 @@ async def main(config: RequesterConfig, channel: Channel) -> None:
     listen = ListenConfig(config.host, config.port, allow_remote=config.host != LOOPBACK)
     requester = Requester(job, listen, config.credential, config.assumptions, config.fee, tell_closed)
     reaches = reaches_of(validators_in(config.ledger), requester.endpoint)
-    reach_ledger = any_of(reaches)
+    reach_ledger, concluding = any_of(reaches), asyncio.Event()
+
+    def client_of(reaches: Sequence[Reach]) -> LedgerClient:
+        return client_in_run(reaches, key, config.genesis.genesis, emitter.emit)
 
     async def work() -> None:
-        ledger = client_in_run(reaches, key, config.genesis.genesis, emitter.emit)
+        ledger = client_of(reaches)
         await ledger.head()  # it may be on its way back, too
         outcome = await requester.run(ledger, reach_ledger, config.budget)
         keep_last(folder, terms, outcome.public)
         report_outcome(channel, outcome)
+        await concluding.wait()
+        end = JobConclusion(job, config.genesis.genesis, client_of(reaches), places_of(config.relays), config.others)
+        if config.relay_price:
+            await end.pay_relays(requester.endpoint)
+        found = await end.conclude()
+        if len(reaches) > 1 and config.parties:
+            await end.compare_validators(reaches, client_of)
+        tell_closed(outcome.public, requester.counter)
+        channel.report("concluded", ledger_root=found.ledger_root, sum=found.sum)
 
     await requester.open(places_of(config.relays) if config.attaches else ())
     endpoint = requester.endpoint
@@ -185,7 +218,7 @@ async def main(config: RequesterConfig, channel: Channel) -> None:
     try:
         host, port = requester.endpoint.address
         channel.report("ready", peer=key.public.hex(), host=host, port=port, pid=os.getpid())
-        await until_let_go(work(), follow(channel, requester))
+        await until_let_go(work(), follow(channel, requester, concluding))
     finally:
         following.cancel()
         await requester.close()

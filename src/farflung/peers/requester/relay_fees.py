@@ -5,7 +5,7 @@
                lost on the way are made good, a few to many that were not
     admit      one pass at each relay for all that may be dialled
     lease.pass hands it to each node before its lease starts, and again whenever it is signed anew
-    sign       this node's last receipts; then whoever ends the run lets the relays claim (local.network.run_end)
+    sign       this node's last receipts; then whoever ends the run lets the relays claim (peers.requester.conclusion)
 
 None of it is part of the job: what is billed are measured bytes, so a price in the job's terms would promise nothing.
 """
